@@ -1,0 +1,313 @@
+"""Every way Holdfast fails, as one tree and one table of codes.
+
+The first split is whose fault it is::
+
+    HoldfastError
+    ├── CallerError            what was asked for cannot be done as asked
+    │   ├── InvalidArgument        INVALID_ARGUMENT
+    │   ├── InvalidSessionId       INVALID_SESSION_ID
+    │   ├── InvalidToolName        INVALID_TOOL_NAME
+    │   ├── ToolNameTaken          INVALID_TOOL_NAME
+    │   ├── UnknownTool            UNKNOWN_TOOL
+    │   ├── SessionNotFound        SESSION_NOT_FOUND
+    │   ├── SessionWaiting         WAITING_FOR_APPROVAL
+    │   ├── ApprovalNotFound       INVALID_ARGUMENT
+    │   ├── ApprovalAlreadyDecided INVALID_ARGUMENT
+    │   └── SnapshotRefused        SNAPSHOT_CORRUPT, SNAPSHOT_VERSION_MISMATCH,
+    │                              SNAPSHOT_CAPABILITY_MISMATCH
+    ├── OperatorError          the installation or its configuration is wrong
+    │   └── NotConfigured          IO_ERROR
+    ├── OutsideError           a tool, an engine or the network failed
+    │   ├── ToolError              the tool author's own code, or TOOL_ERROR
+    │   └── EngineFailed           INTERRUPTED
+    ├── StoreError             what is stored cannot be read or written
+    │   ├── RecordCorrupt          IO_ERROR
+    │   ├── SchemaTooNew           IO_ERROR
+    │   ├── StaleState             INTERRUPTED
+    │   └── StoreUnavailable       IO_ERROR
+    └── InternalError          our fault                 RUNTIME_ERROR
+
+Rule 1: an exception and its `ErrorObject` are two views of one thing.
+Rule 2: a code, once released, never changes its meaning or its status.
+Rule 3: waiting for a person is a value (a run status), never an exception.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import msgspec
+
+
+class Span(msgspec.Struct, frozen=True, kw_only=True):
+    """A place in source text. Lines and columns count from 1; columns count characters."""
+
+    line: int = 1
+    column: int = 1
+    end_line: int | None = None
+    end_column: int | None = None
+
+
+class ErrorObject(msgspec.Struct, frozen=True, kw_only=True):
+    """A failure as data: what is stored, sent and shown."""
+
+    code: str
+    message: str
+    hint: str | None = None
+    span: Span | None = None
+
+    def with_hint(self, hint: str) -> ErrorObject:
+        return msgspec.structs.replace(self, hint=hint)
+
+    def with_span(self, span: Span) -> ErrorObject:
+        return msgspec.structs.replace(self, span=span)
+
+
+class Code(enum.StrEnum):
+    """The stable codes of errors and the run status that each one means."""
+
+    SYNTAX_ERROR = "SYNTAX_ERROR"
+    TYPE_ERROR = "TYPE_ERROR"
+    UNKNOWN_TOOL = "UNKNOWN_TOOL"
+    UNSUPPORTED_FEATURE = "UNSUPPORTED_FEATURE"
+    RESULT_NOT_SERIALIZABLE = "RESULT_NOT_SERIALIZABLE"
+    INVALID_ARGUMENT = "INVALID_ARGUMENT"
+    INVALID_SESSION_ID = "INVALID_SESSION_ID"
+    INVALID_TOOL_NAME = "INVALID_TOOL_NAME"
+    SESSION_NOT_FOUND = "SESSION_NOT_FOUND"
+    METHOD_NOT_FOUND = "METHOD_NOT_FOUND"
+    SNAPSHOT_CORRUPT = "SNAPSHOT_CORRUPT"
+    SNAPSHOT_VERSION_MISMATCH = "SNAPSHOT_VERSION_MISMATCH"
+    SNAPSHOT_CAPABILITY_MISMATCH = "SNAPSHOT_CAPABILITY_MISMATCH"
+    RUNTIME_ERROR = "RUNTIME_ERROR"
+    TOOL_ERROR = "TOOL_ERROR"
+    IO_ERROR = "IO_ERROR"
+    SERIALIZE_ERROR = "SERIALIZE_ERROR"
+    TIMEOUT_WALL = "TIMEOUT_WALL"
+    TIMEOUT_CPU = "TIMEOUT_CPU"
+    TIMEOUT_TOOL = "TIMEOUT_TOOL"
+    MEMORY_EXCEEDED = "MEMORY_EXCEEDED"
+    STDOUT_EXCEEDED = "STDOUT_EXCEEDED"
+    EXTERNAL_CALLS_EXCEEDED = "EXTERNAL_CALLS_EXCEEDED"
+    STACK_OVERFLOW = "STACK_OVERFLOW"
+    REQUEST_TOO_LARGE = "REQUEST_TOO_LARGE"
+    RESPONSE_TOO_LARGE = "RESPONSE_TOO_LARGE"
+    RATE_LIMITED = "RATE_LIMITED"
+    PERMISSION_DENIED = "PERMISSION_DENIED"
+    CANCELLED = "CANCELLED"
+    WAITING_FOR_APPROVAL = "WAITING_FOR_APPROVAL"
+    INTERRUPTED = "INTERRUPTED"
+
+
+_STATUS_GROUPS: Final = {
+    "validation_error": (
+        "SYNTAX_ERROR TYPE_ERROR UNKNOWN_TOOL UNSUPPORTED_FEATURE RESULT_NOT_SERIALIZABLE INVALID_ARGUMENT "
+        "INVALID_SESSION_ID INVALID_TOOL_NAME SESSION_NOT_FOUND METHOD_NOT_FOUND SNAPSHOT_CORRUPT "
+        "SNAPSHOT_VERSION_MISMATCH SNAPSHOT_CAPABILITY_MISMATCH"
+    ),
+    "runtime_error": "RUNTIME_ERROR TOOL_ERROR IO_ERROR SERIALIZE_ERROR",
+    "timeout": "TIMEOUT_WALL TIMEOUT_CPU TIMEOUT_TOOL",
+    "resource_exhausted": (
+        "MEMORY_EXCEEDED STDOUT_EXCEEDED EXTERNAL_CALLS_EXCEEDED STACK_OVERFLOW REQUEST_TOO_LARGE "
+        "RESPONSE_TOO_LARGE RATE_LIMITED"
+    ),
+    "permission_denied": "PERMISSION_DENIED",
+    "cancelled": "CANCELLED",
+    "waiting_for_approval": "WAITING_FOR_APPROVAL",
+    "interrupted": "INTERRUPTED",
+}
+
+STATUS_OF_CODE: Final[dict[str, str]] = {
+    code: status for status, codes in _STATUS_GROUPS.items() for code in codes.split()
+}
+"""The run status that each code means. A tool author's own code is a runtime error."""
+
+
+class HoldfastError(Exception):
+    """The root of the tree. `code` is stable, `hint` says what to do about it."""
+
+    code: str = Code.RUNTIME_ERROR
+    retryable: bool = False
+
+    def __init__(self, message: str, *, hint: str | None = None, span: Span | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+        self.span = span
+
+    def error_object(self) -> ErrorObject:
+        """The same failure as data."""
+        return ErrorObject(code=str(self.code), message=self.message, hint=self.hint, span=self.span)
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class CallerError(HoldfastError):
+    """What was asked for cannot be done as asked."""
+
+    code = Code.INVALID_ARGUMENT
+
+
+class InvalidArgument(CallerError):
+    """A value that was passed in does not fit."""
+
+
+class InvalidSessionId(CallerError):
+    """A session id has characters or a length that ids may not have."""
+
+    code = Code.INVALID_SESSION_ID
+
+    def __init__(self, value: object) -> None:
+        super().__init__(
+            f"session id {str(value)[:80]!r} must match ^[a-zA-Z0-9_-]{{1,64}}$",
+            hint="use 1 to 64 ASCII letters, digits, '_' or '-'",
+        )
+
+
+class InvalidToolName(CallerError):
+    """A capability's name cannot be called from guest code."""
+
+    code = Code.INVALID_TOOL_NAME
+
+
+class ToolNameTaken(InvalidToolName):
+    """Two owners want one capability name."""
+
+    def __init__(self, name: str, owner: str, other: str) -> None:
+        super().__init__(
+            f"capability {name!r} of {other} is already registered by {owner}",
+            hint="rename one of them with @tool(name=...)",
+        )
+        self.name, self.owner, self.other = name, owner, other
+
+
+class UnknownTool(CallerError):
+    """No capability has this name."""
+
+    code = Code.UNKNOWN_TOOL
+
+
+class SessionNotFound(CallerError):
+    """No session has this id."""
+
+    code = Code.SESSION_NOT_FOUND
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"there is no session {session_id!r}", hint="`holdfast session list` shows those that exist"
+        )
+
+
+class SessionWaiting(CallerError):
+    """The session has a run that waits for a person, so nothing else can run on it."""
+
+    code = Code.WAITING_FOR_APPROVAL
+
+    def __init__(self, session_id: str, approval_ids: list[str]) -> None:
+        ids = ", ".join(approval_ids)
+        super().__init__(
+            f"session {session_id!r} has a run that waits for approval {ids}",
+            hint=f"approve or deny {ids}, cancel the run, reset the session, or use another session",
+        )
+        self.approval_ids = approval_ids
+
+
+class ApprovalNotFound(CallerError):
+    """No approval request has this id."""
+
+    def __init__(self, approval_id: str) -> None:
+        super().__init__(
+            f"there is no approval {approval_id!r}", hint="`holdfast approvals list` shows those that exist"
+        )
+
+
+class ApprovalAlreadyDecided(CallerError):
+    """An approval is decided once; this one has been."""
+
+    def __init__(self, approval_id: str, state: str) -> None:
+        super().__init__(
+            f"approval {approval_id} is already {state}",
+            hint="a decision is used once; run the code again to ask anew",
+        )
+        self.approval_id, self.state = approval_id, state
+
+
+class SnapshotRefused(CallerError):
+    """A snapshot cannot be restored here; `code` says which of the reasons it is."""
+
+    def __init__(self, code: Code, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+class OperatorError(HoldfastError):
+    """The installation or its configuration is wrong."""
+
+    code = Code.IO_ERROR
+
+
+class NotConfigured(OperatorError):
+    """Something that this call needs is not set up."""
+
+
+class OutsideError(HoldfastError):
+    """Something outside Holdfast failed."""
+
+
+class ToolError(OutsideError):
+    """Raised by a tool to fail with a code of its own; guest code can catch it.
+
+    Raise it from a handler: `raise ToolError("OUT_OF_STOCK", "none left")`.
+    """
+
+    code = Code.TOOL_ERROR
+
+    def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+class EngineFailed(OutsideError):
+    """The process that ran guest code died or cannot be started."""
+
+    code = Code.INTERRUPTED
+    retryable = True
+
+
+class StoreError(HoldfastError):
+    """What is stored cannot be read or written."""
+
+    code = Code.IO_ERROR
+
+
+class RecordCorrupt(StoreError):
+    """A stored record does not match its digest."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(
+            f"stored record {what} does not match its digest",
+            hint="the file was changed or damaged; restore it from a backup, or destroy that record",
+        )
+
+
+class SchemaTooNew(StoreError):
+    """The file was written by a later version of Holdfast."""
+
+
+class StaleState(StoreError):
+    """Another process changed the session between our read and our write."""
+
+    code = Code.INTERRUPTED
+    retryable = True
+
+
+class StoreUnavailable(StoreError):
+    """The store could not be written: disk full, locked or unreadable."""
+
+    retryable = True
+
+
+class InternalError(HoldfastError):
+    """A defect of Holdfast's own."""

@@ -1,0 +1,57 @@
+"""A request to a person about one call, and the decision.
+
+Rules
+-----
+Bound: `binding` digests the capability contract, the arguments, the session and the call.
+Once: it leaves `pending` by a compare-and-set, one time, and is used by one call.
+Ends: after `expires_at` it cannot be approved.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from holdfast.model.canonical import Json
+from holdfast.model.ids import SessionId, SessionIdField
+from holdfast.model.limits import U64
+
+
+class ApprovalState(enum.StrEnum):
+    PENDING = "pending"
+    APPROVED = "approved"
+    DENIED = "denied"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+class Approval(msgspec.Struct, frozen=True, kw_only=True):
+    """`args` and `kwargs` are the call's own until a person edits them; `edited_digest` then tells so."""
+
+    approval_id: str
+    state: ApprovalState
+    session_id: SessionIdField
+    capability: str
+    args: list[Json]
+    kwargs: dict[str, Json]
+    requested_at: U64
+    expires_at: U64
+    binding: str
+    run_id: str
+    call_id: int
+    decided_at: U64 | None = None
+    reason: str | None = None
+    edited_digest: str | None = None
+
+    def __post_init__(self) -> None:
+        SessionId(self.session_id)
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person said. `args` and `kwargs`, if given, replace the call's."""
+
+    approved: bool
+    reason: str | None = None
+    args: list[Json] | None = None
+    kwargs: dict[str, Json] | None = None

@@ -1,0 +1,55 @@
+"""One call of a capability, and the record it leaves."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from holdfast.errors import ErrorObject
+from holdfast.model.canonical import Json
+from holdfast.model.capability import SideEffect
+from holdfast.model.limits import U32
+
+
+class CallStatus(enum.StrEnum):
+    OK = "ok"
+    ERROR = "error"
+    TIMEOUT = "timeout"
+    DENIED = "denied"
+    APPROVAL_PENDING = "approval_pending"
+
+
+class ExternalCallRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What was asked and what came of it, as digests: the audit trail holds no payloads."""
+
+    name: str
+    side_effect: SideEffect
+    duration_ms: U32
+    status: CallStatus
+    request_digest: str
+    response_digest: str | None = None
+    error: ErrorObject | None = None
+
+
+class ToolCallContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The call as guest code made it."""
+
+    name: str
+    args: list[Json] = msgspec.field(default_factory=list)
+    kwargs: dict[str, Json] = msgspec.field(default_factory=dict)
+
+
+class GuestException(msgspec.Struct, frozen=True, kw_only=True):
+    """The exception that guest code sees where a call failed."""
+
+    type: str
+    message: str
+
+
+class SettledCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that has its result: `value`, or `exception` where it failed."""
+
+    record: ExternalCallRecord
+    value: Json = None
+    exception: GuestException | None = None

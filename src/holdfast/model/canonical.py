@@ -1,0 +1,64 @@
+"""Canonical JSON and the digests made of it.
+
+Rules
+-----
+UTF-8, keys sorted, no spaces, no NaN or infinity, floats in shortest form (`1e21`).
+What cannot be encoded raises `InvalidArgument`; nothing ever digests as empty.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import InvalidArgument
+
+Json = Any
+"""A JSON value: None, bool, int, float, str, list, or dict with string keys."""
+
+_strict = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+
+def to_json(value: object) -> tuple[Json, int]:
+    """Return *value* as plain JSON data of its own, and its size in bytes as JSON.
+
+    Tuples become lists and integer keys strings, as Python's own `json` has it. Anything else that
+    is not JSON (NaN, bytes, sets, cycles, lone surrogates, objects) raises `InvalidArgument`.
+    """
+    try:
+        data = _strict.encode(value).encode()
+        return msgspec.json.decode(data), len(data)
+    except (TypeError, ValueError, RecursionError, msgspec.DecodeError) as error:
+        raise InvalidArgument(f"not JSON: {_reason(error)}") from None
+
+
+def canonical_json(value: object) -> bytes:
+    """Encode *value* so that equal values have equal bytes."""
+    clean, _ = to_json(value)
+    return encode_sorted(clean)
+
+
+def encode_sorted(clean: Json) -> bytes:
+    """`canonical_json` of what is known to be plain JSON already."""
+    return msgspec.json.encode(clean, order="sorted")
+
+
+def digest_bytes(data: bytes) -> str:
+    """Lower-case hex SHA3-256."""
+    return hashlib.sha3_256(data).hexdigest()
+
+
+def digest_json(value: object) -> str:
+    """The digest of a value's canonical JSON."""
+    return digest_bytes(canonical_json(value))
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "the value is nested too deeply"
+    if isinstance(error, UnicodeEncodeError):
+        return "a string holds a lone surrogate"
+    return str(error)

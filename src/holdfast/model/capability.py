@@ -1,0 +1,86 @@
+"""The contract of something guest code or a model may call."""
+
+from __future__ import annotations
+
+import builtins
+import enum
+import keyword
+import re
+from typing import Any, Literal
+
+import msgspec
+
+from holdfast.errors import InvalidToolName
+from holdfast.model.canonical import digest_json
+from holdfast.model.limits import CapabilityLimits
+
+
+class SideEffect(enum.StrEnum):
+    NONE = "none"
+    READ = "read"
+    WRITE = "write"
+    NETWORK = "network"
+    DATABASE = "database"
+    EXTERNAL_SYSTEM = "external_system"
+
+
+class AutoRule(msgspec.Struct, frozen=True, kw_only=True):
+    """A Python expression over `args`, `kwargs` and `session_id`: true approves, anything else asks a person."""
+
+    rule: str
+
+
+class AutoApproval(msgspec.Struct, frozen=True, kw_only=True):
+    """The policy that lets a rule approve."""
+
+    auto: AutoRule
+
+
+ApprovalPolicy = Literal["none", "manual"] | AutoApproval
+
+
+def auto_approval(rule: str) -> AutoApproval:
+    """Approve calls for which *rule* is true; a person is asked about the others."""
+    return AutoApproval(auto=AutoRule(rule=rule))
+
+
+class Capability(msgspec.Struct, frozen=True, kw_only=True):
+    """What may be called, with what, and under which conditions."""
+
+    name: str
+    description: str
+    input_schema: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "array"})
+    output_schema: dict[str, Any] = msgspec.field(default_factory=dict)
+    side_effect: SideEffect = SideEffect.NONE
+    limits: CapabilityLimits = CapabilityLimits()
+    approval_policy: ApprovalPolicy = "none"
+    idempotent: bool = True
+
+    def __post_init__(self) -> None:
+        check_capability_name(self.name)
+
+    def digest(self) -> str:
+        """The digest of the whole contract; an approval or a snapshot made under another one is void."""
+        return digest_json(msgspec.to_builtins(self))
+
+
+_identifier = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_taken = frozenset(dir(builtins))
+
+
+def is_python_identifier(name: str) -> bool:
+    """Whether *name* is an ASCII Python identifier."""
+    return _identifier.fullmatch(name) is not None
+
+
+def check_capability_name(name: str) -> None:
+    """Refuse a name that guest code could not call or that would hide a built-in."""
+    if not is_python_identifier(name):
+        raise InvalidToolName(
+            f"capability name {name[:80]!r} is not an ASCII Python identifier",
+            hint="use letters, digits and '_', not starting with a digit",
+        )
+    if keyword.iskeyword(name):
+        raise InvalidToolName(f"capability name {name!r} is a Python keyword", hint="choose another name")
+    if name in _taken:
+        raise InvalidToolName(f"capability name {name!r} hides a Python built-in", hint="choose another name")

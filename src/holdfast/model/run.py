@@ -1,0 +1,87 @@
+"""A request to run code, and what comes back."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from holdfast.errors import STATUS_OF_CODE, ErrorObject, InvalidArgument
+from holdfast.model.call import ExternalCallRecord
+from holdfast.model.canonical import Json
+from holdfast.model.diagnostic import Diagnostic
+from holdfast.model.ids import SessionId, SessionIdField
+from holdfast.model.language import Language
+from holdfast.model.limits import U32, U64, SessionLimits
+
+
+class RunStatus(enum.StrEnum):
+    OK = "ok"
+    VALIDATION_ERROR = "validation_error"
+    RUNTIME_ERROR = "runtime_error"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    RESOURCE_EXHAUSTED = "resource_exhausted"
+    PERMISSION_DENIED = "permission_denied"
+    WAITING_FOR_APPROVAL = "waiting_for_approval"
+    INTERRUPTED = "interrupted"
+
+
+def status_of_code(code: str) -> RunStatus:
+    """The status that an error code means for a run that it ends."""
+    return RunStatus(STATUS_OF_CODE.get(code, RunStatus.RUNTIME_ERROR))
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`inputs`, `limits` and `timeout_ms` hold for this run only."""
+
+    session_id: SessionIdField = "default"
+    language: Language = Language.PYTHON
+    code: str = ""
+    inputs: dict[str, Json] = msgspec.field(default_factory=dict)
+    timeout_ms: U32 | None = None
+    limits: SessionLimits | None = None
+    return_snapshot: bool = False
+    validate_only: bool = False
+
+    def __post_init__(self) -> None:
+        SessionId(self.session_id)
+        if not isinstance(self.code, str):
+            raise InvalidArgument(f"code must be text, not {type(self.code).__name__}")
+        if self.timeout_ms is not None and not 0 < self.timeout_ms < 2**32:
+            raise InvalidArgument(f"timeout_ms must be from 1 to 4294967295, not {self.timeout_ms}")
+        for name in self.inputs:
+            if not isinstance(name, str) or not name.isidentifier():
+                raise InvalidArgument(f"input name {name!r} is not a Python identifier")
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured, never estimated: a figure that an engine cannot give is null."""
+
+    duration_ms: U32 = 0
+    memory_peak_bytes: U64 | None = None
+    instructions: U64 | None = None
+    external_calls_count: U32 = 0
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    status: RunStatus = RunStatus.OK
+    result: Json = None
+    stdout: str = ""
+    stderr: str = ""
+    diagnostics: list[Diagnostic] = msgspec.field(default_factory=list)
+    external_calls: list[ExternalCallRecord] = msgspec.field(default_factory=list)
+    snapshot_id: str | None = None
+    metrics: Metrics = Metrics()
+    error: ErrorObject | None = None
+
+    @classmethod
+    def failed(cls, error: ErrorObject, *, stdout: str = "", metrics: Metrics = Metrics()) -> RunResult:
+        """The result of a run that *error* ended; the status follows from its code."""
+        return cls(
+            status=status_of_code(error.code),
+            stdout=stdout,
+            diagnostics=[Diagnostic.error(error)],
+            metrics=metrics,
+            error=error,
+        )

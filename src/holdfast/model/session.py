@@ -1,0 +1,37 @@
+"""What is known about a sandbox session besides its variables."""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+from holdfast.model.ids import SessionId, SessionIdField
+from holdfast.model.language import Language
+from holdfast.model.limits import U32, U64, SessionLimits
+
+SNAPSHOT_VERSION: Final = 1
+
+
+class SessionMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """Times are milliseconds since 1970."""
+
+    id: SessionIdField = "default"
+    created_at: U64 = 0
+    last_used_at: U64 = 0
+    language: Language = Language.PYTHON
+    limits: SessionLimits = SessionLimits()
+    snapshot_version: U32 = SNAPSHOT_VERSION
+
+    def __post_init__(self) -> None:
+        SessionId(self.id)
+
+
+class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """A session as `list` and `show` present it."""
+
+    meta: SessionMeta
+    state: Literal["idle", "waiting_for_approval"] = "idle"
+    state_bytes: int = 0
+    expires_at: U64 | None = None
+    approvals: list[str] = msgspec.field(default_factory=list)

@@ -1,0 +1,44 @@
+"""Who this process is, so that another can tell whether it is still alive."""
+
+from __future__ import annotations
+
+import os
+import socket
+from functools import cache
+from pathlib import Path
+
+
+@cache
+def machine() -> str:
+    """This machine since its last boot."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        boot = "?"
+    return f"{socket.gethostname()}/{boot}"
+
+
+def this_process() -> str:
+    """`machine:pid:start`, where the start time keeps a reused pid apart."""
+    return f"{machine()}:{os.getpid()}:{_start_time(os.getpid())}"
+
+
+def is_dead(owner: str) -> bool:
+    """Whether *owner* provably no longer runs: same machine, process gone."""
+    try:
+        where, pid, started = owner.rsplit(":", 2)
+        if where != machine():
+            return False
+        os.kill(int(pid), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, ValueError):
+        return False
+    return started != "?" and _start_time(int(pid)) != started
+
+
+def _start_time(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return "?"

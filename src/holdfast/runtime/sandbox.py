@@ -1,0 +1,295 @@
+"""`Sandbox`: run code that somebody else wrote, with what you granted and nothing more.
+
+async with Sandbox(tools=[order, refund], data_dir="data") as box:
+    result = await box.run("order('A1')['total'] + 1", session="s1")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.model.approval import Approval, Decision
+from holdfast.model.canonical import Json, to_json
+from holdfast.model.capability import Capability
+from holdfast.model.ids import SessionId
+from holdfast.model.limits import SessionLimits
+from holdfast.model.run import RunRequest, RunResult
+from holdfast.model.session import SessionInfo
+from holdfast.ports.clock import Clock, SystemClock
+from holdfast.ports.sandbox_store import SandboxStore
+from holdfast.runtime.data_dir import KEY_VARIABLE, DataDir, key_from_text
+from holdfast.runtime.process_identity import is_dead, this_process
+from holdfast.sandbox.config import SandboxConfig
+from holdfast.sandbox.python_runtime import PythonRuntime
+from holdfast.tools.builtin.discovery import discovery_tools
+from holdfast.tools.builtin.mounts import Mount, MountTable
+from holdfast.tools.decorator import as_registered
+from holdfast.tools.registry import ToolRegistry
+
+Mounts = Mapping[str, Mount | str | os.PathLike[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxOptions:
+    """Everything a sandbox is made of; `Sandbox(...)` takes these as keywords."""
+
+    tools: Iterable[object] = ()
+    mounts: Mounts = field(default_factory=dict)
+    allow_hosts: Sequence[str] = ()
+    allow_private_hosts: bool = False
+    limits: SessionLimits = SessionLimits()
+    data_dir: str | os.PathLike[str] | None = None
+    approval_ttl_s: float = 24 * 3600
+    workers: int | None = None
+    host: Mapping[str, Json] = field(default_factory=dict)
+    clock: Clock = field(default_factory=SystemClock)
+
+
+class Sandbox:
+    """Sessions of guest code. Use it as an async context manager, on one event loop.
+
+    Without `data_dir` everything lives in memory. With it, sessions, snapshots, waiting runs and
+    approvals are on disk when a call returns, and any process with the same directory goes on.
+    """
+
+    def __init__(self, options: SandboxOptions | None = None, /, **settings: Any) -> None:
+        try:
+            self.options = options or SandboxOptions(**settings)
+        except TypeError as error:
+            raise InvalidArgument(f"Sandbox: {error}") from None
+        self.registry = self._make_registry()
+        self._runtime: PythonRuntime | None = None
+        self._tool_loop: asyncio.AbstractEventLoop | None = None
+
+    async def __aenter__(self) -> Self:
+        if self._runtime is not None:
+            raise InvalidArgument("this sandbox is open already")
+        options = self.options
+        store, key = _open_store(options.data_dir)
+        config = SandboxConfig(
+            snapshot_key=key,
+            limits=options.limits,
+            approval_ttl_ms=int(options.approval_ttl_s * 1000),
+            workers=options.workers or max(8, 4 * (os.cpu_count() or 1)),
+            clock=options.clock,
+            host=dict(options.host),
+            owner=this_process(),
+            owner_is_dead=is_dead,
+        )
+        self._runtime = PythonRuntime(self.registry, store, config)
+        self._runtime.dispatcher.tool_loop = self._tool_loop
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            await runtime.close()
+
+    # ── runs ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(
+        self,
+        code: str,
+        *,
+        session: str = "default",
+        inputs: Mapping[str, Json] | None = None,
+        timeout_ms: int | None = None,
+        limits: SessionLimits | Mapping[str, int] | None = None,
+        snapshot: bool = False,
+    ) -> RunResult:
+        """Run *code* in a session and return what came of it; nothing it does is raised here."""
+        try:
+            request = RunRequest(
+                session_id=session,
+                code=code,
+                inputs=dict(inputs or {}),
+                timeout_ms=timeout_ms,
+                limits=self._limits(limits),
+                return_snapshot=snapshot,
+            )
+        except HoldfastError as error:
+            return RunResult.failed(error.error_object())
+        return await self._open.run(request)
+
+    async def validate(
+        self, code: str, *, session: str = "default", inputs: Mapping[str, Json] | None = None
+    ) -> RunResult:
+        """Check *code* without running any of it: syntax, types, unknown calls, unsupported features."""
+        try:
+            request = RunRequest(session_id=session, code=code, inputs=dict(inputs or {}), validate_only=True)
+        except HoldfastError as error:
+            return RunResult.failed(error.error_object())
+        return await self._open.run(request)
+
+    async def execute(self, request: RunRequest) -> RunResult:
+        """Run, or check, what a `RunRequest` asks for."""
+        return await self._open.run(request)
+
+    async def cancel(self, session: str) -> bool:
+        """End the session's run, running or waiting; false if there is none."""
+        return await self._open.cancel(SessionId(session))
+
+    async def resume(self, session: str) -> RunResult:
+        """Continue the session's waiting run as far as decisions allow."""
+        return await self._open.resume(SessionId(session))
+
+    # ── approvals ────────────────────────────────────────────────────────────────────────────────
+
+    async def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
+        """Approval requests, oldest first; with *pending* only those that can still be decided."""
+        listed = await self._open.approvals(session)
+        return [item for item in listed if item.state == "pending"] if pending else listed
+
+    async def approval(self, approval_id: str) -> Approval:
+        """One approval request."""
+        return await self._open.approval(approval_id)
+
+    async def approval_host(self, approval_id: str) -> dict[str, Json]:
+        """What the process that asked said about its tools (`Sandbox(host=...)`)."""
+        return await self._open.host_of(approval_id)
+
+    async def approve(
+        self,
+        approval_id: str,
+        *,
+        args: Sequence[Json] | None = None,
+        kwargs: Mapping[str, Json] | None = None,
+        reason: str | None = None,
+    ) -> RunResult:
+        """Let the call happen, with other arguments if given, and continue its run."""
+        decision = Decision(
+            approved=True,
+            reason=reason,
+            args=to_json(list(args))[0] if args is not None else None,
+            kwargs=to_json(dict(kwargs))[0] if kwargs is not None else None,
+        )
+        return await self._open.decide(approval_id, decision)
+
+    async def deny(self, approval_id: str, *, reason: str | None = None) -> RunResult:
+        """Refuse the call and continue its run, which sees a PermissionError."""
+        return await self._open.decide(approval_id, Decision(approved=False, reason=reason))
+
+    # ── sessions ─────────────────────────────────────────────────────────────────────────────────
+
+    async def create(
+        self,
+        session: str,
+        *,
+        limits: SessionLimits | Mapping[str, int] | None = None,
+        ttl_s: float | None = None,
+    ) -> SessionInfo:
+        """Make an empty session with limits of its own; after `ttl_s` it is gone."""
+        ttl_ms = int(ttl_s * 1000) if ttl_s is not None else None
+        await self._open.create_session(SessionId(session), self._limits(limits), ttl_ms=ttl_ms)
+        return await self.session(session)
+
+    async def sessions(self) -> list[SessionInfo]:
+        """All sessions, oldest first."""
+        return await self._open.sessions()
+
+    async def session(self, session: str) -> SessionInfo:
+        return await self._open.session(SessionId(session))
+
+    async def snapshot(self, session: str) -> str:
+        """Store a snapshot of the session and return its id."""
+        return await self._open.snapshot(SessionId(session))
+
+    async def export_snapshot(self, session_or_id: str) -> bytes:
+        """The signed bytes of a stored snapshot (`snap_…`) or of a session as it is."""
+        if session_or_id.startswith("snap_"):
+            return await self._open.stored_snapshot(session_or_id)
+        return await self._open.snapshot_session(SessionId(session_or_id))
+
+    async def restore(self, snapshot: str | bytes, *, session: str | None = None) -> str:
+        """Put a snapshot, by id or as bytes, into its own session or another."""
+        data = await self._open.stored_snapshot(snapshot) if isinstance(snapshot, str) else snapshot
+        return await self._open.restore_session(data, SessionId(session) if session is not None else None)
+
+    def can_restore(self, snapshot: bytes) -> bool:
+        """Whether `restore` would accept these bytes."""
+        return self._open.can_restore_snapshot(snapshot)
+
+    async def fork(self, session: str, new_session: str) -> str:
+        """A new session with the same variables."""
+        return await self._open.fork_session(SessionId(session), SessionId(new_session))
+
+    async def reset(self, session: str) -> None:
+        """Forget the session's variables."""
+        await self._open.reset_session(SessionId(session))
+
+    async def destroy(self, session: str) -> bool:
+        """Forget the session; false if there was none."""
+        return await self._open.destroy_session(SessionId(session))
+
+    # ── the rest ─────────────────────────────────────────────────────────────────────────────────
+
+    def capabilities(self) -> list[Capability]:
+        """What guest code may call."""
+        return self.registry.capabilities()
+
+    def policy(self) -> dict[str, Json]:
+        """What guest code is told about its limits and grants."""
+        table = self._mount_table
+        return {
+            "limits": msgspec.to_builtins(self.options.limits),
+            "mounts": {path: "rw" if mount.writable else "ro" for path, mount in table.items()},
+            "allow_hosts": list(self.options.allow_hosts),
+        }
+
+    @property
+    def _open(self) -> PythonRuntime:
+        if self._runtime is None:
+            raise InvalidArgument("this sandbox is not open", hint="use `async with Sandbox(...) as box:`")
+        return self._runtime
+
+    def _limits(self, given: SessionLimits | Mapping[str, int] | None) -> SessionLimits | None:
+        """Limits as given, the rest as this sandbox has them."""
+        if given is None or isinstance(given, SessionLimits):
+            return given
+        base = msgspec.to_builtins(self.options.limits)
+        try:
+            return msgspec.convert({**base, **given}, SessionLimits)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"limits: {error}") from None
+
+    def _make_registry(self) -> ToolRegistry:
+        options = self.options
+        table = MountTable(options.mounts)
+        self._mount_table: Mapping[str, Mount] = table.mounts
+        registry = ToolRegistry()
+        for tool in discovery_tools(registry, self.policy):
+            registry.register(tool)
+        if options.mounts:
+            from holdfast.tools.builtin.files import file_tools
+
+            for tool in file_tools(table):
+                registry.register(tool)
+        if options.allow_hosts:
+            from holdfast.tools.builtin.http import http_tools
+
+            for tool in http_tools(options.allow_hosts, allow_private=options.allow_private_hosts):
+                registry.register(tool)
+        for candidate in options.tools:
+            registry.register(as_registered(candidate))
+        return registry
+
+
+def _open_store(data_dir: str | os.PathLike[str] | None) -> tuple[SandboxStore, bytes]:
+    if data_dir is None:
+        from holdfast.store.memory import MemorySandboxStore
+
+        given = os.environ.get(KEY_VARIABLE)
+        return MemorySandboxStore(), key_from_text(given) if given else secrets.token_bytes(32)
+    from holdfast.store.sqlite.sandbox import SqliteSandboxStore
+
+    home = DataDir(Path(data_dir))
+    return SqliteSandboxStore(home.database), home.snapshot_key()

@@ -1,0 +1,25 @@
+"""What a sandbox is given when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from holdfast.model.canonical import Json
+from holdfast.model.limits import SessionLimits
+from holdfast.ports.clock import Clock, SystemClock
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxConfig:
+    """`host` describes this process's tools to whoever continues its waiting runs elsewhere."""
+
+    snapshot_key: bytes
+    limits: SessionLimits = SessionLimits()
+    approval_ttl_ms: int = 24 * 3600 * 1000
+    workers: int = 8
+    max_code_bytes: int = 1 << 20
+    clock: Clock = field(default_factory=SystemClock)
+    host: dict[str, Json] = field(default_factory=dict)
+    owner: str = "this process"
+    owner_is_dead: Callable[[str], bool] = lambda owner: False

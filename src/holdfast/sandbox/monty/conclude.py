@@ -1,0 +1,117 @@
+"""What is left to do when guest code has run: its result, the names it borrowed, and the session's state."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from holdfast.errors import Code
+from holdfast.model.canonical import Json
+from holdfast.sandbox.monty import shadow
+from holdfast.sandbox.monty.dump import next_input_id, without_sources
+from holdfast.sandbox.monty.failures import Failure
+from holdfast.sandbox.monty.run import Finished, MontyRun, RunPlan, feed_through
+from holdfast.sandbox.monty.state import EngineState
+from holdfast.sandbox.monty.values import (
+    PROBE,
+    PROBE_RESULT,
+    json_of,
+    may_hold_stand_ins,
+    not_serializable,
+)
+from holdfast.sandbox.monty.workers import Worker, Workers
+
+_COMPACT_AFTER_FEEDS: Final = 64
+_COMPACT_FROM_BYTES: Final = 16_384
+_UNCHANGED: Final = frozenset({Code.SYNTAX_ERROR, Code.UNSUPPORTED_FEATURE})
+
+
+def left_unchanged(outcome: Finished | Failure) -> bool:
+    """Whether the code was refused before any of it ran."""
+    return isinstance(outcome, Failure) and outcome.error.code in _UNCHANGED
+
+
+def settle_names(run: MontyRun, worker: Worker, outcome: Finished | Failure) -> object:
+    """Find the run's value and give borrowed names back. Returns the value as the engine gave it."""
+    plan = run.plan
+    value = outcome.value if isinstance(outcome, Finished) else None
+    if plan.program.result_mode == "maybe":
+        bound, found = _find_result(plan, worker)
+        value = found if bound else value
+    names = [name for name in plan.borrowed if name != "result" or plan.program.result_mode != "maybe"]
+    if names:
+        kept = [name for name in names if name in plan.kept]
+        feed_through(worker, shadow.put_back(kept, [name for name in names if name not in kept]))
+    return value
+
+
+def state_after(plan: RunPlan, before: EngineState | None, worker: Worker) -> tuple[EngineState, bool]:
+    """The session's new state, and whether it was made smaller than what the worker holds."""
+    dump = worker.session.dump()
+    feeds = (before.feeds if before else 0) + 1
+    compacted = feeds >= _COMPACT_AFTER_FEEDS and len(dump) >= _COMPACT_FROM_BYTES
+    if compacted:
+        dump, feeds = without_sources(dump), 0
+    sites = dict(before.sites) if before else {}
+    program = plan.program
+    if program.defines_functions and program.awaited:
+        sites[plan.filename] = sorted(program.awaited)
+    given_back = set(plan.borrowed) - set(plan.kept)
+    state = EngineState(
+        dump=dump,
+        limits=plan.limits,
+        names=sorted((plan.names | program.bound) - given_back),
+        sites=sites,
+        result_later=bool(before and before.result_later) or program.rebinds_result_later,
+        feeds=feeds,
+        next_input=next_input_id(dump),
+    )
+    return state, compacted
+
+
+def value_as_json(value: object) -> tuple[Json, Failure | None]:
+    """The value as JSON, or why it is not."""
+    try:
+        return json_of(value), None
+    except ValueError as error:
+        return None, Failure(not_serializable(str(error)))
+
+
+def find_stand_in(
+    value: Json, plan: RunPlan, functions: set[str], state: EngineState, workers: Workers
+) -> str | None:
+    """The type of something in the result that is only the text of what guest code had, if there is one.
+
+    Looks in a copy of the session, so that nothing of ours stays in it.
+    """
+    if not may_hold_stand_ins(value, functions):
+        return None
+    name = "_" if plan.program.result_mode == "never" else "result"
+    worker = workers.attach(state, state.limits)
+    try:
+        feed_through(worker, PROBE)
+        found = feed_through(worker, PROBE_RESULT.format(name=name))
+    except Exception:
+        return None
+    finally:
+        worker.close()
+    return None if found is None else str(found)
+
+
+def _find_result(plan: RunPlan, worker: Worker) -> tuple[bool, object]:
+    """Whether the run bound `result`, and its value."""
+    existed = "result" in plan.kept
+    hidden = existed and not plan.program.reads_result
+    try:
+        if existed and not hidden and feed_through(worker, "result is __holdfast_kept_result"):
+            feed_through(worker, shadow.forget(["result"]))
+            return False, None
+        value = feed_through(worker, "result")
+    except Exception as error:
+        if "is not defined" not in str(error):
+            raise
+        if existed:
+            feed_through(worker, shadow.put_back(["result"], []))
+        return False, None
+    if existed:
+        feed_through(worker, shadow.forget(["result"]))
+    return True, value

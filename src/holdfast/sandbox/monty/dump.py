@@ -1,0 +1,144 @@
+"""Edits to the engine's dumps that its API does not offer.
+
+Theory of operation
+-------------------
+A dump is `MONTY`, a version, and CBOR. Two things in it must change between runs:
+
+* *Limits* are stored with the session and can only be tightened through the API. Ours hold for one run,
+  so the limits in a dump are overwritten before it is loaded.
+* *Sources* of every run are kept for tracebacks, so that a dump grows with each run. Sources that no
+  function can refer to are dropped.
+
+Rules: only bytes at places found by structure change, everything else is copied as it is; a dump that does
+not look as expected is refused with `EngineFailed`, never guessed at. The engine's version is pinned and
+stored beside every dump, so another layout cannot meet this code.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from typing import Final
+
+from holdfast.errors import EngineFailed
+from holdfast.model.limits import SessionLimits
+
+_MAGIC: Final = b"MONTY\x00"
+_HEADER_BYTES: Final = 8
+_TRACKER: Final = b"gtracker\xa4flimits\xa7"
+_MAY_DEFINE = re.compile(rb"\b(def|class|lambda)\b")
+MAX_SUSPENSIONS: Final = 2**31
+
+
+def with_limits(dump: bytes, limits: SessionLimits) -> bytes:
+    """The same session under other limits.
+
+    The tracker follows the heap, and after it come only counters and references, so the last
+    occurrence of its key is the real one whatever strings guest code keeps.
+    """
+    at = dump.rfind(_TRACKER)
+    if not dump.startswith(_MAGIC) or at < 0:
+        raise EngineFailed("the engine's dump has no limits where they are expected")
+    start = at + len(_TRACKER)
+    end = start
+    for _ in range(7):
+        end = _skip(dump, _skip(dump, end))
+    return dump[:start] + _encode_limits(limits) + dump[end:]
+
+
+def without_sources(dump: bytes) -> bytes:
+    """The same session without the sources of runs that defined nothing."""
+    start = _find_sources(dump)
+    count, at = _head(dump, start)
+    kept: list[bytes] = []
+    for _ in range(count):
+        value = _skip(dump, at)
+        end = _skip(dump, value)
+        if _MAY_DEFINE.search(dump, value, end):
+            kept.append(dump[at:end])
+        at = end
+    return dump[:start] + _encode_head(5, len(kept)) + b"".join(kept) + dump[at:]
+
+
+def next_input_id(dump: bytes) -> int:
+    """The number that the engine will give to the next source it is fed."""
+    at = _HEADER_BYTES
+    for key in ("state", "Idle", "next_input_id"):
+        at = _value_of(dump, at, key)
+    return _head(dump, at)[0]
+
+
+def _find_sources(dump: bytes) -> int:
+    """Walk the maps down to `state.Idle.sources` and return where its value starts."""
+    at = _HEADER_BYTES
+    for key in ("state", "Idle", "sources"):
+        at = _value_of(dump, at, key)
+    return at
+
+
+def _value_of(dump: bytes, at: int, wanted: str) -> int:
+    count, at = _head(dump, at)
+    for _ in range(count):
+        size, text = _head(dump, at)
+        if dump[text : text + size] == wanted.encode():
+            return text + size
+        at = _skip(dump, text + size)
+    raise EngineFailed(f"the engine's dump has no {wanted!r} where it is expected")
+
+
+def _encode_limits(limits: SessionLimits) -> bytes:
+    cpu = (
+        b"\xa2dsecs"
+        + _encode_head(0, limits.cpu_ms // 1000)
+        + b"enanos"
+        + _encode_head(0, limits.cpu_ms % 1000 * 1_000_000)
+    )
+    fields = {
+        b"max_feed_duration": cpu,
+        b"max_turn_duration": b"\xf6",
+        b"max_memory": _encode_head(0, limits.memory_mb << 20),
+        b"gc_interval": b"\xf6",
+        b"max_recursion_depth": _encode_head(0, limits.max_stack_depth),
+        b"max_suspensions": _encode_head(0, MAX_SUSPENSIONS),
+        b"max_total_sleep": b"\xf6",
+    }
+    return b"".join(_encode_head(3, len(key)) + key + value for key, value in fields.items())
+
+
+def _encode_head(major: int, value: int) -> bytes:
+    lead = major << 5
+    if value < 24:
+        return bytes([lead | value])
+    for code, layout in ((24, ">B"), (25, ">H"), (26, ">I"), (27, ">Q")):
+        if value < 1 << (8 * struct.calcsize(layout)):
+            return bytes([lead | code]) + struct.pack(layout, value)
+    raise EngineFailed("a number does not fit the engine's dump")
+
+
+def _head(dump: bytes, at: int) -> tuple[int, int]:
+    """The argument of the item at *at*, and where what follows it starts."""
+    info = dump[at] & 0x1F
+    if info < 24:
+        return info, at + 1
+    if info > 27:
+        raise EngineFailed("the engine's dump has an item of unknown length")
+    size = 1 << (info - 24)
+    return int.from_bytes(dump[at + 1 : at + 1 + size], "big"), at + 1 + size
+
+
+def _skip(dump: bytes, at: int) -> int:
+    """Where the item at *at* ends."""
+    remaining = 1
+    while remaining:
+        remaining -= 1
+        major = dump[at] >> 5
+        value, at = _head(dump, at)
+        if major in (2, 3):
+            at += value
+        elif major == 4:
+            remaining += value
+        elif major == 5:
+            remaining += 2 * value
+        elif major == 6:
+            remaining += 1
+    return at

@@ -1,0 +1,321 @@
+"""What can be known about a piece of guest code before it runs.
+
+Theory of operation
+-------------------
+The engine answers with the value of the last expression and knows nothing of `result`, of inputs that
+end with their run, or of whether guest code will await a host call. Those are read off the syntax tree:
+
+* *result*: code that binds `result` at its top level gets `result` as its last expression; code that may
+  bind it (in a branch, a loop, a function) is probed after the run; other code keeps its last expression,
+  bound to `_` as a Python prompt does.
+* *awaited calls*: `await f(x)`, `gather(f(1), f(2))`, and lists or names that end up there. Such a call is
+  answered with a future, any other with its value, so that guest code may await or not, as it likes.
+* *bound names*: what the session knows afterwards, so that a later check does not call it unknown.
+
+Rules: nothing here runs guest code, and a tree that Python cannot read only costs precision.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+Site = tuple[int, int]
+ResultMode = Literal["always", "maybe", "never"]
+
+PROMPT_NAME: Final = "_"
+_OPEN: Final = "(_:=("
+_CLOSE: Final = "))"
+_TAKES_AWAITABLES: Final = frozenset(
+    {"gather", "wait", "wait_for", "create_task", "ensure_future", "shield", "as_completed"}
+)
+_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+_SCOPES: Final = (*_FUNCTIONS, ast.ClassDef)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """Guest code, as it is fed to the engine, and what was learnt about it."""
+
+    code: str
+    fed: str
+    result_mode: ResultMode = "never"
+    reads_result: bool = False
+    bound: frozenset[str] = frozenset()
+    awaited: frozenset[Site] | None = None
+    defines_functions: bool = True
+    rebinds_result_later: bool = False
+    wrapped_line: int = 0
+    wrapped_column: int = 0
+
+    def column(self, line: int, column: int) -> int:
+        """A column of the fed text as a column of the user's code."""
+        if line == self.wrapped_line and column > self.wrapped_column:
+            return max(self.wrapped_column, column - len(_OPEN))
+        return column
+
+
+@functools.lru_cache(maxsize=256)
+def read_program(code: str, *, result_may_be_bound: bool = False) -> Program:
+    """Read *code*; `result_may_be_bound` tells that functions of earlier runs may bind `result`."""
+    tree = parse(code)
+    if tree is None:
+        always = re.search(r"^result\s*(:[^=\n]+)?=[^=]", code, re.M) is not None
+        return Program(
+            code=code, fed=f"{code}\nresult" if always else code, result_mode="always" if always else "never"
+        )
+    bindings = _Bindings.of(tree)
+    mode = bindings.result_mode(result_may_be_bound)
+    fed, shift_from, line, column = _feed(code, tree, mode)
+    return Program(
+        code=code,
+        fed=fed,
+        result_mode=mode,
+        reads_result=bindings.reads_result,
+        bound=frozenset(bindings.names | {PROMPT_NAME}),
+        awaited=frozenset(_shifted(_awaited_sites(tree, code), shift_from)),
+        defines_functions=bindings.defines_functions,
+        rebinds_result_later=bindings.global_result,
+        wrapped_line=line,
+        wrapped_column=column,
+    )
+
+
+def parse(code: str) -> ast.Module | None:
+    """The syntax tree, or None where this Python cannot read what the engine may still accept."""
+    try:
+        return ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return None
+
+
+def _feed(code: str, tree: ast.Module, mode: ResultMode) -> tuple[str, int, int, int]:
+    """The text to feed, and where and by how much it differs: (text, byte offset, line, column)."""
+    if mode == "always":
+        return f"{code}\nresult", len(code.encode()), 0, 0
+    last = tree.body[-1] if tree.body else None
+    if not isinstance(last, ast.Expr):
+        return code, len(code.encode()), 0, 0
+    offsets = _LineOffsets(code)
+    start, end = offsets.site(last)
+    data = code.encode()
+    fed = data[:start] + _OPEN.encode() + data[start:end] + _CLOSE.encode() + data[end:]
+    column = len(data[start - last.col_offset : start].decode()) + 1
+    return fed.decode(), start, last.lineno, column
+
+
+def _shifted(sites: set[Site], start: int) -> Iterator[Site]:
+    size = len(_OPEN)
+    for left, right in sites:
+        yield (left + size, right + size) if left >= start else (left, right)
+
+
+class _LineOffsets:
+    """Byte offsets of nodes; the engine reports places as bytes from the start."""
+
+    def __init__(self, code: str) -> None:
+        self._starts = [0]
+        for line in code.encode().splitlines(keepends=True):
+            self._starts.append(self._starts[-1] + len(line))
+
+    def site(self, node: ast.stmt | ast.expr) -> Site:
+        end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+        return self._starts[node.lineno - 1] + node.col_offset, self._starts[end_line - 1] + end_column
+
+
+@dataclass(slots=True)
+class _Bindings:
+    """Names that the module's own statements bind."""
+
+    names: set[str] = field(default_factory=set)
+    always_result: bool = False
+    maybe_result: bool = False
+    reads_result: bool = False
+    global_result: bool = False
+    defines_functions: bool = False
+    calls: bool = False
+
+    @classmethod
+    def of(cls, tree: ast.Module) -> _Bindings:
+        found = cls()
+        for statement in tree.body:
+            found._top_level(statement)
+        return found
+
+    def result_mode(self, result_may_be_bound: bool) -> ResultMode:
+        if self.always_result:
+            return "always"
+        if self.maybe_result or self.global_result or (result_may_be_bound and self.calls):
+            return "maybe"
+        return "never"
+
+    def _top_level(self, statement: ast.stmt) -> None:
+        before = set(self.names)
+        self._collect(statement)
+        if "result" in self.names and "result" not in before:
+            self.maybe_result = True
+        if "result" in _bound_directly(statement):
+            self.always_result = True
+
+    def _collect(self, root: ast.AST) -> None:
+        """Walk *root*; names bound inside functions and classes belong to those, unless declared global."""
+        pending: list[tuple[ast.AST, bool]] = [(root, True)]
+        while pending:
+            node, module_scope = pending.pop()
+            if module_scope:
+                self.names.update(_bound_by(node))
+            self._note(node)
+            inner = module_scope and not isinstance(node, _SCOPES)
+            pending.extend((child, inner) for child in ast.iter_child_nodes(node))
+
+    def _note(self, node: ast.AST) -> None:
+        match node:
+            case ast.Name(id="result", ctx=ast.Load()):
+                self.reads_result = True
+            case ast.Global(names=names):
+                self.names.update(names)
+                self.global_result |= "result" in names
+            case ast.Call():
+                self.calls = True
+            case _ if isinstance(node, _SCOPES):
+                self.defines_functions = True
+
+
+def _bound_directly(statement: ast.stmt) -> set[str]:
+    """Names that this statement binds whenever it is reached."""
+    match statement:
+        case ast.Assign(targets=targets):
+            return {name for target in targets for name in _targets(target)}
+        case ast.AnnAssign(target=target, value=ast.expr()):
+            return set(_targets(target))
+        case ast.AugAssign(target=target):
+            return set(_targets(target))
+        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Import() | ast.ImportFrom():
+            return set(_bound_by(statement))
+    return set()
+
+
+def _bound_by(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name(id=name, ctx=ast.Store()):
+            yield name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            yield from (alias.asname or alias.name.split(".")[0] for alias in names)
+        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
+            yield name
+
+
+def _targets(target: ast.expr) -> Iterator[str]:
+    for node in ast.walk(target):
+        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id
+
+
+def _awaited_sites(tree: ast.Module, code: str) -> set[Site]:
+    if "await" not in code:
+        return set()
+    marker = _AwaitMarker(tree)
+    offsets = _LineOffsets(code)
+    return {offsets.site(call) for call in marker.calls}
+
+
+class _AwaitMarker:
+    """Finds the calls whose value is awaited, directly or through lists, names and helper functions."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.calls: set[ast.Call] = set()
+        self._names: set[str] = set()
+        self._functions: set[str] = set()
+        nodes = list(ast.walk(tree))
+        for node in nodes:
+            if isinstance(node, ast.Await):
+                self._mark(node.value)
+            elif isinstance(node, ast.Call) and _called_name(node) in _TAKES_AWAITABLES:
+                self._mark_all(node.args)
+        known = -1
+        while known != (known := len(self.calls) + len(self._names) + len(self._functions)):
+            for node in nodes:
+                self._follow(node)
+
+    def _mark(self, root: ast.expr) -> None:
+        pending: list[ast.expr] = [root]
+        while pending:
+            node = pending.pop()
+            match node:
+                case ast.Call():
+                    self._mark_call(node, pending)
+                case ast.Name(id=name):
+                    self._names.add(name)
+                case ast.List(elts=parts) | ast.Tuple(elts=parts) | ast.Set(elts=parts):
+                    pending.extend(parts)
+                case ast.ListComp(elt=part) | ast.SetComp(elt=part) | ast.GeneratorExp(elt=part):
+                    pending.append(part)
+                case ast.DictComp(value=part) | ast.Starred(value=part) | ast.Subscript(value=part):
+                    pending.append(part)
+                case ast.Dict(values=parts):
+                    pending.extend(parts)
+                case ast.IfExp(body=left, orelse=right):
+                    pending.extend((left, right))
+                case ast.NamedExpr(value=part) | ast.Lambda(body=part):
+                    pending.append(part)
+                case ast.BinOp(left=left, right=right):
+                    pending.extend((left, right))
+
+    def _mark_all(self, nodes: list[ast.expr]) -> None:
+        for node in nodes:
+            self._mark(node)
+
+    def _mark_call(self, node: ast.Call, pending: list[ast.expr]) -> None:
+        self.calls.add(node)
+        match node.func:
+            case ast.Name(id="map" | "list" | "tuple"):
+                pending.extend(node.args)
+            case ast.Name(id=name):
+                self._functions.add(name)
+            case ast.Attribute(value=ast.Name(id=owner), attr="values" | "pop"):
+                self._names.add(owner)
+
+    def _follow(self, node: ast.AST) -> None:
+        """Mark what flows into a name that is awaited, or out of a function whose calls are."""
+        match node:
+            case ast.Assign(targets=targets, value=value) if self._awaits(targets):
+                self._mark(value)
+            case ast.AnnAssign(target=target, value=ast.expr() as value) if self._awaits([target]):
+                self._mark(value)
+            case ast.NamedExpr(target=target, value=value) if self._awaits([target]):
+                self._mark(value)
+            case ast.AugAssign(target=target, value=value) if self._awaits([target]):
+                self._mark(value)
+            case ast.For(target=target, iter=source) if self._awaits([target]):
+                self._mark(source)
+            case ast.comprehension(target=target, iter=source) if self._awaits([target]):
+                self._mark(source)
+            case ast.Call(
+                func=ast.Attribute(value=ast.Name(id=owner), attr="append" | "add" | "extend" | "insert")
+            ):
+                if owner in self._names:
+                    self._mark_all(node.args)
+            case ast.FunctionDef(name=name) if name in self._functions:
+                for inner in ast.walk(node):
+                    if isinstance(inner, ast.Return) and inner.value is not None:
+                        self._mark(inner.value)
+
+    def _awaits(self, targets: list[ast.expr]) -> bool:
+        for target in targets:
+            base = target.value if isinstance(target, ast.Subscript) else target
+            if any(isinstance(part, ast.Name) and part.id in self._names for part in ast.walk(base)):
+                return True
+        return False
+
+
+def _called_name(call: ast.Call) -> str:
+    match call.func:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+    return ""

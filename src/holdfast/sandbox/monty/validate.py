@@ -1,0 +1,234 @@
+"""Checking code without running any of it.
+
+The engine's type checker reads the code against stubs of the capabilities and of the session's names. Then the
+engine itself is given the code behind a call that is never answered, so that it compiles everything and runs
+nothing; each feature that it refuses is reported and blanked out until nothing is left to refuse.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.errors import Code, ErrorObject, Span
+from holdfast.model.diagnostic import Diagnostic, Severity
+from holdfast.model.limits import SessionLimits
+from holdfast.sandbox.monty.failures import MODULES, unsupported_feature
+from holdfast.sandbox.monty.program import Program, parse, read_program
+from holdfast.sandbox.monty.workers import Worker, Workers
+from holdfast.tools.registry import ToolRegistry
+from holdfast.tools.stubs import stub_text
+
+_GATE: Final = "validate_gate__"
+_MAX_REFUSALS: Final = 50
+_ENGINE_ONLY_BUILTINS: Final = frozenset(
+    {"map", "setattr", "locals", "eval", "exec", "property", "slice", "object"}
+)
+"""Built-ins that the engine runs but its checker does not know."""
+_NOT_AWAITABLE: Final = frozenset({"invalid-await", "no-matching-overload", "invalid-argument-type"})
+_NAME = re.compile(r"Name `(\w+)` used when not defined")
+_CHECK_LIMITS: Final = SessionLimits(memory_mb=512, cpu_ms=10_000, max_stack_depth=1000)
+
+
+class Validator:
+    """Checks code for a session. Blocking."""
+
+    def __init__(self, workers: Workers, registry: ToolRegistry) -> None:
+        self._workers = workers
+        self._registry = registry
+
+    def check(self, code: str, names: Iterable[str]) -> list[Diagnostic]:
+        """Everything that is wrong with *code*, in the order of its lines."""
+        program = read_program(code)
+        known = sorted(set(names) | {"_"})
+        found = self._type_check(program, known)
+        found += [item for item in self._refusals(code) if not _covered(item, found)]
+        return sorted(found, key=_place)
+
+    def _type_check(self, program: Program, names: list[str]) -> list[Diagnostic]:
+        import pydantic_monty as engine
+
+        worker = self._workers.attach_bare(
+            _CHECK_LIMITS,
+            type_check=True,
+            type_check_stubs=f"from typing import Any, Literal\n{stub_text(self._registry)}\n"
+            + "".join(f"{name}: Any\n" for name in names if name not in self._registry)
+            + f"def {_GATE}() -> None: ...\n",
+            type_check_format="json",
+        )
+        try:
+            _feed_to_gate(worker, program.code)
+        except engine.MontyTypingError as error:
+            return list(self._type_errors(error.display(), program))
+        except engine.MontyError:
+            return []  # the engine's own parser refuses it; the second pass says where
+        finally:
+            worker.close()
+        return []
+
+    def _type_errors(self, text: str, program: Program) -> Iterator[Diagnostic]:
+        places = _Places(program)
+        for item in msgspec.json.decode(text):
+            span = _span(item)
+            rule, message = str(item["code"]), str(item["message"])
+            if rule in _NOT_AWAITABLE and places.touches_awaited(span):
+                continue
+            if (name := _NAME.match(message)) and name[1] in _ENGINE_ONLY_BUILTINS:
+                continue
+            code, hint = self._meaning(rule, message, span, places)
+            severity = Severity.WARNING if item.get("severity") == "warning" else Severity.ERROR
+            yield Diagnostic(
+                severity=severity, code=code, message=message.replace("`", "'"), hint=hint, span=span
+            )
+
+    def _meaning(self, rule: str, message: str, span: Span, places: _Places) -> tuple[str, str | None]:
+        if rule == "invalid-syntax":
+            return Code.SYNTAX_ERROR, None
+        if rule in ("unresolved-import", "unresolved-module"):
+            return Code.UNSUPPORTED_FEATURE, f"the sandbox has these modules: {MODULES}"
+        if rule == "unresolved-reference" and (name := _NAME.match(message)) and places.is_called(span):
+            return Code.UNKNOWN_TOOL, self._hint_for(name[1])
+        return Code.TYPE_ERROR, None
+
+    def _hint_for(self, name: str) -> str:
+        if name == "open":
+            return "files are read with read_text(path) from a granted mount"
+        if hasattr(builtins, name):
+            return f"the sandbox's Python has no {name}()"
+        return self._registry.suggest(name) or "list_tools() names what can be called"
+
+    def _refusals(self, code: str) -> Iterator[Diagnostic]:
+        """Features that the engine does not have, one compilation each."""
+        import pydantic_monty as engine
+
+        for _ in range(_MAX_REFUSALS):
+            worker = self._workers.attach_bare(_CHECK_LIMITS)
+            try:
+                _feed_to_gate(worker, code)
+                return
+            except (engine.MontySyntaxError, engine.MontyRuntimeError) as error:
+                yield (found := _refusal(error))
+            finally:
+                worker.close()
+            blanked = _blank_out(code, found.span)
+            if blanked is None or blanked == code:
+                return
+            code = blanked
+
+
+def as_error(diagnostics: list[Diagnostic]) -> ErrorObject | None:
+    """The first error among *diagnostics*."""
+    for item in diagnostics:
+        if item.severity is Severity.ERROR:
+            return ErrorObject(code=item.code, message=item.message, hint=item.hint, span=item.span)
+    return None
+
+
+class _Places:
+    """Questions about places in the code, answered from its tree where there is one."""
+
+    def __init__(self, program: Program) -> None:
+        self._tree = parse(program.code)
+
+    def is_called(self, span: Span) -> bool:
+        return self._tree is None or any(
+            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and _starts(node.func, span)
+            for node in ast.walk(self._tree)
+        )
+
+    def touches_awaited(self, span: Span) -> bool:
+        """Whether the place is what is awaited, or what waits: tools may be awaited although stubs say otherwise."""
+        if self._tree is None:
+            return True
+        awaits = (node for node in ast.walk(self._tree) if isinstance(node, (ast.Await, ast.Call)))
+        return any(_lies_in(span, node) for node in awaits if _awaits_something(node))
+
+
+def _awaits_something(node: ast.AST) -> bool:
+    if isinstance(node, ast.Await):
+        return True
+    named = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
+    return named in ("gather", "wait", "wait_for", "create_task", "ensure_future", "shield", "as_completed")
+
+
+def _lies_in(span: Span, node: ast.AST) -> bool:
+    start = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
+    end = (getattr(node, "end_lineno", 0) or 0, getattr(node, "end_col_offset", 0) or 0)
+    return start <= (span.line, span.column - 1) <= end
+
+
+def _starts(node: ast.AST, span: Span) -> bool:
+    return (getattr(node, "lineno", 0), getattr(node, "col_offset", -1) + 1) == (span.line, span.column)
+
+
+def _feed_to_gate(worker: Worker, code: str) -> None:
+    """Let the engine read *code* and stop before its first statement."""
+    from pydantic_monty import FunctionSnapshot
+
+    snapshot: Any = worker.session.feed_start(f"{_GATE}()\n{code}", print_callback=_ignore)
+    while isinstance(snapshot, FunctionSnapshot) and snapshot.is_os_function:
+        snapshot = snapshot.resume_not_handled()
+
+
+_ignore: Callable[[str, str], None] = lambda stream, text: None  # noqa: E731 - a value to pass
+
+
+def _refusal(error: Any) -> Diagnostic:
+    frames = error.traceback()
+    span = None
+    if frames:
+        frame = frames[-1]
+        span = Span(
+            line=max(1, frame.line - 1),
+            column=frame.column,
+            end_line=max(1, frame.end_line - 1),
+            end_column=frame.end_column,
+        )
+    text = error.display("msg")
+    what = unsupported_feature(text)
+    code = Code.UNSUPPORTED_FEATURE if what else Code.SYNTAX_ERROR
+    return Diagnostic(severity=Severity.ERROR, code=code, message=what or text, span=span)
+
+
+def _blank_out(code: str, span: Span | None) -> str | None:
+    """Replace the innermost statement at *span* by `pass`, lines kept as they are."""
+    tree = parse(code)
+    if tree is None or span is None:
+        return None
+    inside = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and _lies_in(span, node)]
+    if not inside:
+        return None
+    node = max(inside, key=lambda item: (item.lineno, item.col_offset))
+    lines = code.encode().split(b"\n")
+    first, last = _first_line(node) - 1, (node.end_lineno or node.lineno) - 1
+    tail = lines[last][node.end_col_offset or 0 :]
+    lines[first : last + 1] = [lines[first][: node.col_offset] + b"pass" + tail, *([b""] * (last - first))]
+    return b"\n".join(lines).decode()
+
+
+def _first_line(node: ast.stmt) -> int:
+    decorators = getattr(node, "decorator_list", [])
+    return min([node.lineno, *(item.lineno for item in decorators)])
+
+
+def _span(item: dict[str, Any]) -> Span:
+    start, end = item["location"], item["end_location"]
+    return Span(
+        line=max(1, start["row"] - 1),
+        column=start["column"],
+        end_line=max(1, end["row"] - 1),
+        end_column=end["column"],
+    )
+
+
+def _place(item: Diagnostic) -> tuple[int, int]:
+    return (item.span.line, item.span.column) if item.span else (0, 0)
+
+
+def _covered(item: Diagnostic, others: list[Diagnostic]) -> bool:
+    return item.code == Code.SYNTAX_ERROR and any(other.code == Code.SYNTAX_ERROR for other in others)

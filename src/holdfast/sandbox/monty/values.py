@@ -1,0 +1,96 @@
+"""Values that come out of the engine, as JSON or as a reason why not.
+
+The engine hands over functions, ranges, modules and cycles as their text, indistinguishable from a string.
+A result that holds text which could be such a stand-in is therefore looked at again inside the guest.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterator
+from typing import Any, Final
+
+from holdfast.errors import Code, ErrorObject, InvalidArgument
+from holdfast.model.canonical import Json, to_json
+
+_STAND_IN = re.compile(r"<.*>|[\w.]+\(.*\)|\[\.\.\.\]|\{\.\.\.\}|\(\.\.\.\)|\.\.\.", re.S)
+
+PROBE_RESULT: Final = "__holdfast_probe({name}, [])"
+PROBE: Final = """
+def __holdfast_probe(value, path):
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return None
+    if isinstance(value, (list, tuple, dict)):
+        for outer in path:
+            if outer is value:
+                return "a cycle"
+        inner = path + [value]
+        for part in (value.values() if isinstance(value, dict) else value):
+            found = __holdfast_probe(part, inner)
+            if found is not None:
+                return found
+        return None
+    return type(value).__name__
+"""
+
+
+def json_of(value: object) -> Json:
+    """The value as JSON; raises `ValueError` with the name of the type that is in the way."""
+    try:
+        return to_json(value)[0]
+    except InvalidArgument:
+        raise ValueError(_first_foreign(value)) from None
+
+
+def not_serializable(type_name: str) -> ErrorObject:
+    return ErrorObject(
+        code=Code.RESULT_NOT_SERIALIZABLE,
+        message=f"the result is not JSON: it holds {type_name}",
+        hint=type_name,
+    )
+
+
+def may_hold_stand_ins(value: Json, function_names: Container[str]) -> bool:
+    """Whether some text in *value* could stand for something that is not text."""
+    return any(text in function_names or _STAND_IN.fullmatch(text) for text in _texts(value))
+
+
+def _texts(value: Json) -> Iterator[str]:
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            yield item
+        elif isinstance(item, list):
+            pending.extend(item)
+        elif isinstance(item, dict):
+            pending.extend(item.values())
+
+
+def _first_foreign(value: object) -> str:
+    """The type name of the first part that JSON has no place for."""
+    pending: list[Any] = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, float) and (item != item or item in (float("inf"), float("-inf"))):
+            return f"float {item}"
+        if item is None or isinstance(item, (bool, int, float, str)):
+            continue
+        if isinstance(item, (list, tuple)) and type(item) in (list, tuple):
+            pending.extend(reversed(item))
+        elif isinstance(item, dict):
+            foreign = [key for key in item if not isinstance(key, (str, int, float, bool, type(None)))]
+            if foreign:
+                return f"dict with {type(foreign[0]).__name__} keys"
+            pending.extend(item.values())
+        else:
+            return _name_of(item)
+    return "a value nested too deeply"
+
+
+def _name_of(item: object) -> str:
+    if type(item).__name__ == "MontyClassProxy":
+        return str(getattr(item, "name", "object"))
+    if type(item).__name__ == "MontyStdTypeProxy":
+        return str(getattr(item, "kind", "type"))
+    return type(item).__name__

@@ -1,0 +1,209 @@
+"""Worker processes of the engine: how many, who has one, and who keeps a warm one.
+
+Theory of operation
+-------------------
+A run needs a worker process with its session loaded. Loading costs more than a small run, so a session
+keeps its worker after a run until another session needs it; the one that was idle longest gives way. What
+a worker holds is always also in the session's last dump, so a worker may be dropped at any time.
+
+Rules: slots are counted on the event loop; everything that touches a process happens off it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import threading
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from holdfast.errors import EngineFailed
+from holdfast.model.limits import SessionLimits
+from holdfast.sandbox.monty.dump import MAX_SUSPENSIONS, with_limits
+from holdfast.sandbox.monty.state import EngineState
+from holdfast.tools.threads import DaemonThreads
+
+if TYPE_CHECKING:
+    from pydantic_monty import Monty, MontySession
+
+KILL_GRACE_S: Final = 0.4
+"""How long past its time limit the engine may take to stop by itself."""
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """A session loaded in a worker process. `version` names the state it holds."""
+
+    session: MontySession
+    pid: int
+    limits: SessionLimits
+    version: object = None
+    busy: threading.Lock = field(default_factory=threading.Lock)
+    _status: int = -1
+    _reset: int = -1
+
+    def __post_init__(self) -> None:
+        with contextlib.suppress(OSError):
+            self._status = os.open(f"/proc/{self.pid}/status", os.O_RDONLY)
+            self._reset = os.open(f"/proc/{self.pid}/clear_refs", os.O_WRONLY)
+
+    def reset_peak(self) -> None:
+        """Start measuring peak memory anew."""
+        if self._reset >= 0:
+            with contextlib.suppress(OSError):
+                os.write(self._reset, b"5")
+
+    def peak_bytes(self) -> int | None:
+        """Peak resident memory of the process since `reset_peak`; None where the system does not tell."""
+        if self._status < 0:
+            return None
+        try:
+            text = os.pread(self._status, 4096, 0)
+        except OSError:
+            return None
+        at = text.find(b"VmHWM:")
+        return int(text[at + 6 : text.index(b"kB", at)]) * 1024 if at >= 0 else None
+
+    def kill(self) -> None:
+        with contextlib.suppress(OSError):
+            os.kill(self.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """Give the process back to the engine's pool."""
+        with self.busy:
+            for handle in (self._status, self._reset):
+                if handle >= 0:
+                    os.close(handle)
+            self._status = self._reset = -1
+            with contextlib.suppress(Exception):
+                self.session.__exit__(None, None, None)
+
+
+class Workers:
+    """A bounded number of worker processes, some of them kept warm for their sessions."""
+
+    def __init__(self, capacity: int, threads: DaemonThreads) -> None:
+        self.capacity = capacity
+        self._threads = threads
+        self._taken = 0
+        self._warm: OrderedDict[str, Worker] = OrderedDict()
+        self._queue: deque[asyncio.Future[None]] = deque()
+        self._pool: Monty | None = None
+        self._starting = threading.Lock()
+        self._closed = False
+
+    async def take(self, key: str) -> Worker | None:
+        """Get a slot: the session's warm worker, or None and leave to `attach` one."""
+        while True:
+            if (worker := self._warm.pop(key, None)) is not None:
+                return worker
+            if self._taken < self.capacity:
+                self._taken += 1
+                return None
+            if self._warm:
+                _, idle = self._warm.popitem(last=False)
+                self._threads.start(idle.close)
+                return None
+            waiter = asyncio.get_running_loop().create_future()
+            self._queue.append(waiter)
+            try:
+                await waiter
+            finally:
+                with contextlib.suppress(ValueError):
+                    self._queue.remove(waiter)
+
+    def keep(self, key: str, worker: Worker) -> None:
+        """Leave a worker warm for its session."""
+        self._warm[key] = worker
+        self._wake()
+
+    def give_back(self, worker: Worker | None) -> None:
+        """Free a slot and close what was in it."""
+        self._taken -= 1
+        if worker is not None:
+            self._threads.start(worker.close)
+        self._wake()
+
+    def peek(self, key: str) -> Worker | None:
+        """The session's warm worker, left where it is."""
+        return self._warm.get(key)
+
+    def forget(self, key: str) -> None:
+        """Drop the warm worker of a session that changed elsewhere."""
+        if (worker := self._warm.pop(key, None)) is not None:
+            self.give_back(worker)
+
+    def attach(self, state: EngineState | None, limits: SessionLimits) -> Worker:
+        """Start or reuse a process and load a session into it. Blocking."""
+        worker = self.attach_bare(limits)
+        if state is None:
+            return worker
+        try:
+            dump = state.dump if state.limits == limits else with_limits(state.dump, limits)
+            worker.session.load_session(dump)
+        except Exception as error:
+            worker.close()
+            raise EngineFailed(f"the session's state cannot be loaded: {error}") from error
+        return worker
+
+    def attach_bare(self, limits: SessionLimits, **options: Any) -> Worker:
+        """A worker with an empty session, for checks, rules and snapshots of a running program. Blocking."""
+        session = self._checkout(engine_limits(limits), **options)
+        return Worker(session, session.worker_pid or 0, limits)
+
+    def close(self) -> None:
+        """End every process. Blocking."""
+        self._closed = True
+        while self._warm:
+            self._warm.popitem()[1].close()
+        with self._starting:
+            pool, self._pool = self._pool, None
+        if pool is not None:
+            pool.__exit__(None, None, None)
+
+    def _wake(self) -> None:
+        while self._queue:
+            waiter = self._queue.popleft()
+            if not waiter.done():
+                waiter.set_result(None)
+                return
+
+    def _checkout(self, limits: dict[str, Any], **options: Any) -> MontySession:
+        session = self._started().checkout(limits=limits, **options)  # type: ignore[arg-type]
+        session.__enter__()
+        return session
+
+    def _started(self) -> Monty:
+        with self._starting:
+            if self._closed:
+                raise EngineFailed("the sandbox is closed")
+            if self._pool is None:
+                self._pool = _start_pool(self.capacity)
+            return self._pool
+
+
+def engine_limits(limits: SessionLimits) -> dict[str, Any]:
+    """Our limits under the engine's names."""
+    return {
+        "max_memory": limits.memory_mb << 20,
+        "max_feed_duration_secs": limits.cpu_ms / 1000,
+        "max_recursion_depth": limits.max_stack_depth,
+        "max_suspensions": MAX_SUSPENSIONS,
+    }
+
+
+def _start_pool(capacity: int) -> Monty:
+    try:
+        from pydantic_monty import Monty
+
+        # Two beyond our own slots: rules and checks never wait for runs that wait for them.
+        pool = Monty(min_processes=1, max_processes=capacity + 2, feed_duration_limit_grace=KILL_GRACE_S)
+        pool.__enter__()
+    except Exception as error:
+        raise EngineFailed(
+            f"the Python engine cannot be started: {error}", hint="`holdfast doctor` looks for the reason"
+        ) from error
+    return pool

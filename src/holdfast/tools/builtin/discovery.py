@@ -1,0 +1,61 @@
+"""What guest code can ask about its own surroundings. Always there, and without effects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any
+
+import msgspec
+
+from holdfast.model.capability import Capability
+from holdfast.tools.decorator import Tool, tool
+from holdfast.tools.registry import RegisteredTool, ToolRegistry
+
+OWNER = "holdfast built-in"
+# Said in the annotation: an `Args:` section would load the docstring parser in every process.
+_NAME = msgspec.Meta(description="the name of a tool, as list_tools() gives it")
+
+
+def discovery_tools(registry: ToolRegistry, policy: Callable[[], dict[str, Any]]) -> list[RegisteredTool]:
+    """`list_tools`, `describe_tool` and `current_policy`. They read the registry when they are called."""
+    made = [_list_tools(registry), _describe_tool(registry), _current_policy(policy)]
+    return [replace(each.registered, owner=OWNER) for each in made]
+
+
+def _list_tools(registry: ToolRegistry) -> Tool[..., Any]:
+    @tool(side_effect="none")
+    def list_tools() -> list[dict[str, Any]]:
+        """List the tools that can be called: name, description, side_effect and approval of each."""
+        return [_summary(capability) for capability in registry.capabilities()]
+
+    return list_tools
+
+
+def _describe_tool(registry: ToolRegistry) -> Tool[..., Any]:
+    @tool(side_effect="none")
+    def describe_tool(name: Annotated[str, _NAME]) -> dict[str, Any]:
+        """Describe one tool in full: its input and output schemas, limits and approval policy."""
+        described: dict[str, Any] = msgspec.to_builtins(registry.require(name).capability)
+        return described
+
+    return describe_tool
+
+
+def _current_policy(policy: Callable[[], dict[str, Any]]) -> Tool[..., Any]:
+    @tool(side_effect="none")
+    def current_policy() -> dict[str, Any]:
+        """Show the limits and grants that the code runs under."""
+        return policy()
+
+    return current_policy
+
+
+def _summary(capability: Capability) -> dict[str, Any]:
+    policy = capability.approval_policy
+    return {
+        "name": capability.name,
+        "description": capability.description.partition("\n")[0],
+        "side_effect": str(capability.side_effect),
+        "approval": policy if isinstance(policy, str) else "auto",
+    }

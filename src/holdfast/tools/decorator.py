@@ -1,0 +1,163 @@
+"""`@tool`: a plain function becomes a capability."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, Generic, ParamSpec, TypeVar, overload
+
+import msgspec
+
+from holdfast.errors import InvalidArgument
+from holdfast.model.capability import ApprovalPolicy, Capability, SideEffect
+from holdfast.model.limits import CapabilityLimits
+from holdfast.tools.registry import RegisteredTool, owner_of
+from holdfast.tools.schema import read_signature
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_SAFE = (SideEffect.NONE, SideEffect.READ)
+
+
+class Tool(Generic[P, R]):
+    """A function that is also a capability. Calling it calls the function."""
+
+    def __init__(self, function: Callable[P, R], registered: RegisteredTool) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self.registered = registered
+
+    @property
+    def capability(self) -> Capability:
+        return self.registered.capability
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.registered.name}>"
+
+
+@overload
+def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    side_effect: SideEffect | str = SideEffect.EXTERNAL_SYSTEM,
+    approval: ApprovalPolicy = "none",
+    idempotent: bool | None = None,
+    limits: CapabilityLimits | None = None,
+    isolate: bool = False,
+) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
+def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+    """Make a capability of a typed function.
+
+    The schema comes from the annotations, the description and the parameters' descriptions from the
+    docstring. A function whose `side_effect` is not declared counts as one on an external system;
+    `idempotent` is true by default only for `none` and `read`.
+
+    Args:
+        name: the name guest code calls it by; the function's own if not given.
+        description: instead of the docstring's first part.
+        side_effect: none, read, write, network, database or external_system.
+        approval: "none", "manual", or `auto_approval("rule")`.
+        idempotent: whether a second run with the same arguments changes nothing.
+        limits: `CapabilityLimits`, enforced on the host's side.
+        isolate: run the function in a worker process, so that it can crash or exit alone.
+    """
+    if function is not None:
+        return _make(function, **options)
+    return lambda decorated: _make(decorated, **options)
+
+
+def _make(
+    function: Callable[P, R],
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    side_effect: SideEffect | str = SideEffect.EXTERNAL_SYSTEM,
+    approval: ApprovalPolicy = "none",
+    idempotent: bool | None = None,
+    limits: CapabilityLimits | None = None,
+    isolate: bool = False,
+) -> Tool[P, R]:
+    if not callable(function) or not hasattr(function, "__name__"):
+        raise InvalidArgument(f"@tool needs a function, not {function!r}")
+    called = name or function.__name__
+    signature = read_signature(function, called)
+    effect = _side_effect(side_effect, called)
+    capability = Capability(
+        name=called,
+        description=description if description is not None else signature.docs.description,
+        input_schema=signature.input_schema,
+        output_schema=signature.output_schema,
+        side_effect=effect,
+        limits=limits or CapabilityLimits(),
+        approval_policy=_approval(approval, called),
+        idempotent=effect in _SAFE if idempotent is None else idempotent,
+    )
+    registered = RegisteredTool(
+        capability,
+        function,
+        async_mode=inspect.iscoroutinefunction(function),
+        owner=owner_of(function),
+        signature=signature,
+        isolate=isolate,
+    )
+    if isolate:
+        from holdfast.tools.isolation import isolated
+
+        registered = isolated(registered)
+    return Tool(function, registered)
+
+
+def as_registered(candidate: object) -> RegisteredTool:
+    """Accept a tool in any of the forms users have it in."""
+    if isinstance(candidate, RegisteredTool):
+        return candidate
+    if isinstance(candidate, Tool):
+        return candidate.registered
+    if callable(candidate):
+        made: Tool[..., Any] = tool(candidate)
+        return made.registered
+    raise InvalidArgument(f"{candidate!r} is not a tool", hint="pass functions, ideally decorated with @tool")
+
+
+def collect_tools(namespace: Iterable[object]) -> list[RegisteredTool]:
+    """The decorated tools among some values, such as a module's."""
+    found = (value.registered for value in namespace if isinstance(value, Tool))
+    return list({tool.name: tool for tool in found}.values())
+
+
+def _side_effect(value: SideEffect | str, name: str) -> SideEffect:
+    try:
+        return SideEffect(value)
+    except ValueError:
+        known = ", ".join(SideEffect)
+        raise InvalidArgument(f"side_effect {value!r} of tool {name}() is not one of {known}") from None
+
+
+def _approval(value: ApprovalPolicy, name: str) -> ApprovalPolicy:
+    try:
+        policy: ApprovalPolicy = msgspec.convert(msgspec.to_builtins(value), ApprovalPolicy)
+    except (msgspec.ValidationError, TypeError):
+        raise InvalidArgument(
+            f"approval {value!r} of tool {name}() is unknown",
+            hint='use "none", "manual" or auto_approval("rule")',
+        ) from None
+    if not isinstance(policy, str):
+        _check_rule(policy.auto.rule, name)
+    return policy
+
+
+def _check_rule(rule: str, name: str) -> None:
+    try:
+        compile(rule, "<rule>", "eval", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InvalidArgument(
+            f"the approval rule of tool {name}() is not a Python expression: {error}"
+        ) from None

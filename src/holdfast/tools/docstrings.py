@@ -1,0 +1,50 @@
+"""What a docstring says about a function and its parameters (Google, NumPy and Sphinx styles)."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from griffe import PerStyleOptions
+
+_HAS_SECTIONS = re.compile(
+    r"^\s*(Args|Arguments|Parameters|Params|Returns|Raises|Keyword Args)\s*:?\s*$|^\s*:param", re.M
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Docs:
+    description: str = ""
+    parameters: dict[str, str] = field(default_factory=dict)
+
+
+def read_docstring(function: Callable[..., Any]) -> Docs:
+    """Split a function's docstring into its description and its parameters' descriptions."""
+    text = inspect.getdoc(function) or ""
+    if not _HAS_SECTIONS.search(text):
+        return Docs(description=text.strip())
+    return _parse(text)
+
+
+def _parse(text: str) -> Docs:
+    from griffe import Docstring, DocstringSectionKind, parse_auto
+
+    # griffe is imported only here: it costs more than the rest of the package together.
+    words: list[str] = []
+    parameters: dict[str, str] = {}
+    # The default is for a lone `:param` on the last line, which griffe's heuristics do not see.
+    for section in parse_auto(Docstring(text), default="sphinx", per_style_options=_quiet()):
+        if section.kind is DocstringSectionKind.text:
+            words.append(section.value)
+        elif section.kind is DocstringSectionKind.parameters:
+            parameters.update({item.name: item.description.strip() for item in section.value})
+    return Docs(description="\n\n".join(words).strip(), parameters=parameters)
+
+
+def _quiet() -> PerStyleOptions:
+    """The types are in the signature, which griffe does not see here; its warnings would be noise."""
+    return {"google": {"warnings": False}, "numpy": {"warnings": False}, "sphinx": {"warnings": False}}

@@ -1,0 +1,172 @@
+"""Capabilities with the code that carries them out, under unique names."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.errors import InvalidArgument, ToolNameTaken, UnknownTool
+from holdfast.model.call import ToolCallContext
+from holdfast.model.canonical import Json
+from holdfast.model.capability import Capability
+from holdfast.tools.schema import Signature
+
+Handler = Callable[..., Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Checked arguments: what the handler takes, and the same by position and by name for rules."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    view_args: list[Json]
+    view_kwargs: dict[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredTool:
+    """A contract and its handler.
+
+    With a `signature` the handler is a plain typed function; without one it takes the
+    `ToolCallContext` itself and the arguments are checked against the contract's schemas. An isolated
+    tool has both: its signature checks the call, its handler takes the context.
+    """
+
+    capability: Capability
+    handler: Handler
+    async_mode: bool
+    owner: str
+    signature: Signature | None = None
+    isolate: bool = False
+    digest: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "digest", self.capability.digest())
+
+    @classmethod
+    def sync(
+        cls, capability: Capability, handler: Callable[[ToolCallContext], Json], *, owner: str = ""
+    ) -> RegisteredTool:
+        """A tool from a contract and a function of the call's context, run in a thread."""
+        return cls(capability, handler, async_mode=False, owner=owner or owner_of(handler))
+
+    @classmethod
+    def asynchronous(
+        cls, capability: Capability, handler: Callable[[ToolCallContext], Awaitable[Json]], *, owner: str = ""
+    ) -> RegisteredTool:
+        """A tool from a contract and a coroutine function of the call's context, run on the loop."""
+        return cls(capability, handler, async_mode=True, owner=owner or owner_of(handler))
+
+    @property
+    def name(self) -> str:
+        return self.capability.name
+
+    def bind(self, context: ToolCallContext) -> Bound:
+        """Check a call's arguments against the contract."""
+        if self.signature is not None:
+            bound = self._bind_signature(self.signature, context)
+            if self.isolate:  # the worker process converts the values; JSON is what crosses the pipe
+                return Bound([context], {}, bound.view_args, bound.view_kwargs)
+            return bound
+        check_against_schema(self.capability, context)
+        return Bound([context], {}, list(context.args), dict(context.kwargs))
+
+    def check_output(self, value: Json) -> None:
+        """Check a result against the contract."""
+        if self.signature is not None:
+            self.signature.check_output(value)
+        elif self.capability.output_schema:
+            _validate(
+                self.capability.output_schema, value, f"{self.name}() returned something else than declared"
+            )
+
+    @staticmethod
+    def _bind_signature(signature: Signature, context: ToolCallContext) -> Bound:
+        named = signature.arguments(context.args, context.kwargs)
+        decoded = signature.decode(named)
+        args, kwargs = signature.call_values(decoded)
+        known = {name: named.get(name, getattr(decoded, name)) for name in signature.parameters}
+        return Bound(args, kwargs, list(known.values()), known)
+
+
+class ToolRegistry:
+    """The capabilities that a sandbox or an agent may call."""
+
+    def __init__(self, tools: Iterable[RegisteredTool] = ()) -> None:
+        self._tools: dict[str, RegisteredTool] = {}
+        for tool in tools:
+            self.register(tool)
+
+    def register(self, tool: RegisteredTool) -> None:
+        """Add a tool; a name that is taken is refused with both owners named."""
+        if (other := self._tools.get(tool.name)) is not None:
+            raise ToolNameTaken(tool.name, other.owner, tool.owner)
+        self._tools[tool.name] = tool
+
+    def get(self, name: str) -> RegisteredTool | None:
+        return self._tools.get(name)
+
+    def require(self, name: str) -> RegisteredTool:
+        """The tool of this name, or an error that suggests a close one."""
+        if (tool := self._tools.get(name)) is None:
+            raise UnknownTool(f"there is no tool {name!r}", hint=self.suggest(name))
+        return tool
+
+    def suggest(self, name: str) -> str | None:
+        """A sentence that names the closest capabilities, if any is close."""
+        close = difflib.get_close_matches(name, self._tools, n=3, cutoff=0.6)
+        return f"did you mean {' or '.join(close)}?" if close else None
+
+    def capabilities(self) -> list[Capability]:
+        return [self._tools[name].capability for name in self.names()]
+
+    def names(self) -> list[str]:
+        return sorted(self._tools)
+
+    def digests(self) -> dict[str, str]:
+        """Name → contract digest of every capability."""
+        return {name: self._tools[name].digest for name in self.names()}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._tools
+
+    def __iter__(self) -> Iterator[RegisteredTool]:
+        return iter([self._tools[name] for name in self.names()])
+
+    def __len__(self) -> int:
+        return len(self._tools)
+
+
+def owner_of(function: Callable[..., Any]) -> str:
+    """Where a handler was defined, for messages."""
+    module = getattr(function, "__module__", None) or "?"
+    return f"{module}.{getattr(function, '__qualname__', repr(function))}"
+
+
+def check_against_schema(capability: Capability, context: ToolCallContext) -> None:
+    """Check a call by the contract's JSON Schema: an array schema takes positions, an object schema names."""
+    if capability.input_schema.get("type") == "array":
+        if context.kwargs:
+            raise InvalidArgument(f"{capability.name}() takes no keyword arguments")
+        _validate(capability.input_schema, context.args, f"{capability.name}()")
+        return
+    names = list(capability.input_schema.get("properties", {}))
+    if len(context.args) > len(names):
+        raise InvalidArgument(
+            f"{capability.name}() takes {len(names)} arguments, {len(context.args)} were given"
+        )
+    named = {**dict(zip(names, context.args, strict=False)), **context.kwargs}
+    _validate(capability.input_schema, named, f"{capability.name}()")
+
+
+def _validate(schema: dict[str, Any], value: Json, what: str) -> None:
+    import jsonschema_rs  # imported where a contract brings its own schema, and only there
+
+    try:
+        jsonschema_rs.validator_for(schema).validate(value)
+    except jsonschema_rs.ValidationError as error:
+        where = "".join(f"[{part!r}]" for part in error.instance_path)
+        raise InvalidArgument(f"{what}: {error.message}{' at ' + where if where else ''}") from None

@@ -1,0 +1,95 @@
+"""What guest code can ask about its tools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.errors import UnknownTool
+from holdfast.model import ToolCallContext, auto_approval
+from holdfast.tools import ToolRegistry, tool
+from holdfast.tools.builtin.discovery import discovery_tools
+
+
+@tool(side_effect="network", approval="manual")
+def transfer(amount: int) -> str:
+    """Send money.
+
+    It cannot be called back.
+    """
+    return str(amount)
+
+
+@tool(side_effect="read", approval=auto_approval("True"))
+def balance() -> int:
+    """Look at the money."""
+    return 1
+
+
+def make() -> ToolRegistry:
+    registry = ToolRegistry()
+    for each in discovery_tools(registry, lambda: {"network": False}):
+        registry.register(each)
+    return registry
+
+
+def call(registry: ToolRegistry, name: str, *args: Any) -> Any:
+    found = registry.require(name)
+    bound = found.bind(ToolCallContext(name=name, args=list(args)))
+    value = found.handler(*bound.args, **bound.kwargs)
+    found.check_output(value)
+    return value
+
+
+def test_tools_registered_later_are_listed() -> None:
+    """Ours: the registry is read at the time of the call."""
+    registry = make()
+    assert [entry["name"] for entry in call(registry, "list_tools")] == [
+        "current_policy",
+        "describe_tool",
+        "list_tools",
+    ]
+    registry.register(transfer.registered)
+    registry.register(balance.registered)
+    listed = {entry["name"]: entry for entry in call(registry, "list_tools")}
+    assert listed["transfer"] == {
+        "name": "transfer",
+        "description": "Send money.",
+        "side_effect": "network",
+        "approval": "manual",
+    }
+    assert listed["balance"]["approval"] == "auto"
+    assert listed["list_tools"]["approval"] == "none"
+
+
+def test_a_tool_is_described_in_full() -> None:
+    """Seed: `describe_tool(name)` gives the whole contract."""
+    registry = make()
+    registry.register(transfer.registered)
+    described = call(registry, "describe_tool", "transfer")
+    assert described["input_schema"]["properties"] == {"amount": {"type": "integer"}}
+    assert described["approval_policy"] == "manual"
+    assert described["limits"]["timeout_ms"] == 5000
+    assert described["idempotent"] is False
+
+
+def test_an_unknown_name_suggests_a_close_one() -> None:
+    """Ours: a typo is answered with what was meant."""
+    with pytest.raises(UnknownTool) as raised:
+        call(make(), "describe_tool", "list_tool")
+    assert raised.value.hint == "did you mean list_tools?"
+
+
+def test_the_policy_is_what_the_host_says() -> None:
+    """Seed: `current_policy()` is always there."""
+    assert call(make(), "current_policy") == {"network": False}
+
+
+def test_asking_has_no_effect() -> None:
+    """Ours: discovery never waits for a person and is never journaled."""
+    for each in make():
+        assert str(each.capability.side_effect) == "none"
+        assert each.capability.approval_policy == "none"
+        assert each.capability.idempotent
+        assert each.owner == "holdfast built-in"

@@ -1,0 +1,273 @@
+"""Mounts: what a guest path can and cannot reach."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import InvalidArgument
+from holdfast.tools.builtin.access import AccessDenied
+from holdfast.tools.builtin.mounts import MAX_DEPTH, Mount, MountTable
+
+
+@pytest.fixture
+def inside(tmp_path: Path) -> Path:
+    (tmp_path / "secret").write_text("secret")
+    root = tmp_path / "inside"
+    (root / "sub" / "deep").mkdir(parents=True)
+    (root / "a.txt").write_text("a")
+    (root / "sub" / "b.txt").write_text("b")
+    return root
+
+
+def read(table: MountTable, path: str) -> str:
+    with table.open_to_read(path) as file:
+        return os.read(file, 1000).decode()
+
+
+def write(table: MountTable, path: str, text: str) -> None:
+    with table.open_to_write(path) as file:
+        os.write(file, text.encode())
+
+
+def test_a_file_below_a_mount_is_read(inside: Path) -> None:
+    """Seed: mounts are virtual POSIX paths over host directories."""
+    table = MountTable({"/data": inside})
+    assert read(table, "/data/a.txt") == "a"
+    assert read(table, "/data/sub/b.txt") == "b"
+    assert read(table, "/data/./sub//b.txt") == "b"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "",
+        "a.txt",
+        "data/a.txt",
+        "/data/../secret",
+        "/data/sub/../a.txt",
+        "/data/..",
+        "/..",
+        "/data/a.txt\0",
+        "/data/\udc80",
+        "/etc/passwd",
+        "/datax/a.txt",
+        "/",
+        "/data" + "/x" * 3000,
+        "/data" + "/" * 5000,
+    ],
+)
+def test_paths_that_are_not_plain_and_mounted_are_refused(inside: Path, path: str) -> None:
+    """Seed: no `..`, no NUL, nothing outside a mount."""
+    with pytest.raises(AccessDenied) as raised:
+        read(MountTable({"/data": inside}), path)
+    assert raised.value.code == "PERMISSION_DENIED"
+    assert str(inside) not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["..%2fsecret", "%2e%2e", "..\\secret", "a\\..\\b", "...", "~", "$HOME", "*"]
+)
+def test_encoded_and_foreign_separators_are_ordinary_characters(inside: Path, name: str) -> None:
+    """Ours: there is one way to write a path, so a decoder elsewhere cannot be tricked."""
+    table = MountTable({"/data": Mount(str(inside), writable=True)})
+    with pytest.raises(FileNotFoundError):
+        read(table, f"/data/{name}")
+    write(table, f"/data/{name}", "x")
+    assert (inside / name).read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["../secret", "sub/../../secret", "../inside/a.txt", "sub/deep/../../../secret", "..", "back/secret"],
+)
+def test_a_symlink_out_of_the_mount_is_refused(inside: Path, target: str) -> None:
+    """Seed: no symlink out."""
+    (inside / "back").symlink_to("..")
+    (inside / "link").symlink_to(target)
+    table = MountTable({"/data": Mount(str(inside), writable=True)})
+    with pytest.raises(AccessDenied):
+        read(table, "/data/link")
+    with pytest.raises(AccessDenied):
+        write(table, "/data/link", "changed")
+    with pytest.raises(AccessDenied):
+        list(table.entries("/data/link"))
+    assert (inside.parent / "secret").read_text() == "secret"
+
+
+def test_an_absolute_symlink_is_refused_even_if_it_stays_inside(inside: Path) -> None:
+    """Ours: an absolute target is a host path, and host paths mean nothing to a guest."""
+    (inside / "link").symlink_to(inside / "a.txt")
+    (inside / "dir").symlink_to("/")
+    table = MountTable({"/data": inside})
+    for path in ("/data/link", "/data/dir/etc/passwd"):
+        with pytest.raises(AccessDenied, match="absolute symlink"):
+            read(table, path)
+
+
+def test_symlinks_that_stay_inside_are_followed(inside: Path) -> None:
+    """Ours: ordinary trees hold relative symlinks."""
+    (inside / "sub" / "up").symlink_to("../a.txt")
+    (inside / "dir").symlink_to("sub/deep/..")
+    (inside / "chain").symlink_to("./dir//up")
+    table = MountTable({"/data": Mount(str(inside), writable=True)})
+    assert read(table, "/data/chain") == "a"
+    assert read(table, "/data/dir/b.txt") == "b"
+    assert ("b.txt", False) in set(table.entries("/data/dir"))
+    write(table, "/data/chain", "new")
+    assert (inside / "a.txt").read_text() == "new"
+
+
+def test_writing_through_a_dangling_symlink_stays_inside(inside: Path) -> None:
+    """Ours: creating is resolved the same way as reading."""
+    (inside / "in").symlink_to("sub/new.txt")
+    (inside / "out").symlink_to("../new.txt")
+    table = MountTable({"/data": Mount(str(inside), writable=True)})
+    write(table, "/data/in", "x")
+    assert (inside / "sub" / "new.txt").read_text() == "x"
+    with pytest.raises(AccessDenied):
+        write(table, "/data/out", "x")
+    assert not (inside.parent / "new.txt").exists()
+
+
+def test_symlink_loops_end(inside: Path) -> None:
+    """Ours: at most 40 hops."""
+    (inside / "loop").symlink_to("loop")
+    (inside / "ping").symlink_to("pong/x")
+    (inside / "pong").symlink_to("ping/y")
+    table = MountTable({"/data": inside})
+    for name in ("loop", "ping", "pong"):
+        with pytest.raises(AccessDenied, match="40 symlinks"):
+            read(table, f"/data/{name}")
+
+
+def test_a_walk_leaves_no_descriptor_open_and_holds_few(inside: Path) -> None:
+    """Ours: a symlink that goes up and down for ever must not use up the host's descriptors."""
+    (inside / "zigzag").symlink_to("sub/../" * 500 + "a.txt")
+    table = MountTable({"/data": inside})
+    before = len(os.listdir("/proc/self/fd"))
+    assert read(table, "/data/zigzag") == "a"
+    for path in ("/data/none", "/data/sub/none/x", "/data/a.txt/x", "/data/sub"):
+        with pytest.raises(OSError, match="/data"):
+            read(table, path)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_path_deeper_than_the_cap_is_refused(inside: Path) -> None:
+    """Seed: every depth has a cap."""
+    deep = inside.joinpath(*["d"] * (MAX_DEPTH + 1))
+    deep.mkdir(parents=True)
+    with pytest.raises(AccessDenied, match="levels deep"):
+        read(MountTable({"/data": inside}), "/data" + "/d" * (MAX_DEPTH + 1) + "/f")
+
+
+def test_special_files_are_refused_without_blocking(inside: Path) -> None:
+    """Ours: a FIFO in a mount must not hang its reader."""
+    os.mkfifo(inside / "fifo")
+    table = MountTable({"/data": Mount(str(inside), writable=True), "/dev": "/dev"})
+    with pytest.raises(AccessDenied, match="not a regular file"):
+        read(table, "/data/fifo")
+    with pytest.raises(AccessDenied, match="not a regular file"):
+        write(table, "/data/fifo", "x")
+    with pytest.raises(AccessDenied, match="not a regular file"):
+        read(table, "/dev/null")
+
+
+def test_missing_files_and_directories_raise_what_python_raises(inside: Path) -> None:
+    """Ours: guest code catches FileNotFoundError and the like, and sees virtual paths only."""
+    table = MountTable({"/data": inside})
+    cases = [
+        ("/data/none", FileNotFoundError),
+        ("/data/none/x", FileNotFoundError),
+        ("/data/a.txt/x", NotADirectoryError),
+        ("/data/sub", IsADirectoryError),
+        ("/data", IsADirectoryError),
+    ]
+    for path, expected in cases:
+        with pytest.raises(expected, match=path) as raised:
+            read(table, path)
+        assert str(inside) not in str(raised.value)
+
+
+def test_a_read_only_mount_is_not_written(inside: Path) -> None:
+    """Seed: a write needs a writable mount."""
+    table = MountTable({"/data": inside})
+    assert not table.writable
+    with pytest.raises(AccessDenied, match="read-only"):
+        write(table, "/data/a.txt", "x")
+    with pytest.raises(AccessDenied, match="read-only"):
+        write(table, "/data/new", "x")
+    assert sorted(os.listdir(inside)) == ["a.txt", "sub"]
+
+
+def test_the_longest_mount_wins(inside: Path, tmp_path: Path) -> None:
+    """Ours: a mount inside another one hides what is below it."""
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "b.txt").write_text("other")
+    table = MountTable({"/": inside, "/sub": Mount(str(other), writable=True)})
+    assert read(table, "/a.txt") == "a"
+    assert read(table, "/sub/b.txt") == "other"
+    write(table, "/sub/new", "x")
+    with pytest.raises(AccessDenied):
+        write(table, "/new", "x")
+    assert sorted(table.entries("/")) == [("a.txt", False), ("sub", True)]
+
+
+def test_directories_above_mounts_list_the_way_to_them(inside: Path) -> None:
+    """Ours: a guest finds its mounts from "/" on."""
+    table = MountTable({"/a/b": inside, "/c": inside})
+    assert sorted(table.entries("/")) == [("a", True), ("c", True)]
+    assert sorted(table.entries("/a")) == [("b", True)]
+    assert list(MountTable({}).entries("/")) == []
+    over_root = MountTable({"/": inside, "/x/y": inside})
+    assert list(over_root.entries("/x")) == [("y", True)]
+    with pytest.raises(AccessDenied):
+        list(table.entries("/d"))
+
+
+@pytest.mark.parametrize("virtual", ["data", "", "/a/../b", "/a/", "//a", "/a/./b", "/a\0"])
+def test_a_mount_point_must_be_absolute_and_normal(inside: Path, virtual: str) -> None:
+    """Ours: configuration is checked when it is made."""
+    with pytest.raises(InvalidArgument):
+        MountTable({virtual: inside})
+
+
+def test_a_mount_needs_a_directory_of_the_host(inside: Path) -> None:
+    """Ours: configuration is checked when it is made."""
+    for host in (inside / "none", inside / "a.txt"):
+        with pytest.raises(InvalidArgument, match="not a directory"):
+            MountTable({"/data": host})
+
+
+def test_a_directory_swapped_for_a_symlink_never_leads_out(inside: Path) -> None:
+    """Ours: between check and use there is no moment; hostile code on the host may rename as it likes."""
+    (inside.parent / "b.txt").write_text("secret")
+    (inside / "evil").symlink_to("..")
+    table = MountTable({"/data": inside})
+    stop = threading.Event()
+
+    def swap() -> None:
+        while not stop.is_set():
+            os.rename(inside / "sub", inside / "kept")
+            os.rename(inside / "evil", inside / "sub")
+            os.rename(inside / "sub", inside / "evil")
+            os.rename(inside / "kept", inside / "sub")
+
+    swapper = threading.Thread(target=swap)
+    swapper.start()
+    seen: set[str] = set()
+    try:
+        for _ in range(1500):
+            try:
+                seen.add(read(table, "/data/sub/b.txt"))
+            except (AccessDenied, OSError) as error:
+                seen.add(type(error).__name__)
+    finally:
+        stop.set()
+        swapper.join()
+    assert "secret" not in seen
+    assert "b" in seen
