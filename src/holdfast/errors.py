@@ -147,7 +147,7 @@ class HoldfastError(Exception):
 class CallerError(HoldfastError):
     """What was asked for cannot be done as asked."""
 
-    code = Code.INVALID_ARGUMENT
+    code: str = Code.INVALID_ARGUMENT
 
 
 class InvalidArgument(CallerError):
@@ -237,6 +237,8 @@ class ApprovalAlreadyDecided(CallerError):
 class SnapshotRefused(CallerError):
     """A snapshot cannot be restored here; `code` says which of the reasons it is."""
 
+    code: str
+
     def __init__(self, code: Code, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.code = code
@@ -262,7 +264,7 @@ class ToolError(OutsideError):
     Raise it from a handler: `raise ToolError("OUT_OF_STOCK", "none left")`.
     """
 
-    code = Code.TOOL_ERROR
+    code: str = Code.TOOL_ERROR
 
     def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)

@@ -25,7 +25,7 @@ class SideEffect(enum.StrEnum):
 
 
 class AutoRule(msgspec.Struct, frozen=True, kw_only=True):
-    """A Python expression over `args`, `kwargs` and `session_id`: true approves, anything else asks a person."""
+    """A Python expression over `args`, `kwargs` and `session_id`: true approves, all else asks a person."""
 
     rule: str
 

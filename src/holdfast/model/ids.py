@@ -28,4 +28,4 @@ class SessionId(str):
 
 
 SessionIdField = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": SESSION_ID_PATTERN})]
-"""How a struct declares a session id. Its `__post_init__` must call `SessionId`, so that decoding checks too."""
+"""How a struct declares a session id. Its `__post_init__` calls `SessionId`, so that decoding checks too."""

@@ -2,74 +2,59 @@
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
 from typing import Any, Self, TypeVar
 
-from holdfast.model.approval import Approval
+from holdfast.errors import InvalidArgument
+from holdfast.model.approval import Approval, Decision
 from holdfast.model.canonical import Json
 from holdfast.model.capability import Capability
+from holdfast.model.ids import SessionId
 from holdfast.model.limits import SessionLimits
 from holdfast.model.run import RunRequest, RunResult
 from holdfast.model.session import SessionInfo
-from holdfast.runtime.sandbox import Sandbox, SandboxOptions
+from holdfast.runtime.sandbox import (
+    SandboxOptions,
+    approving,
+    make_registry,
+    open_sessions,
+    options_from,
+    to_ms,
+)
+from holdfast.sandbox.monty.run import Driven
+from holdfast.sandbox.pump import Pump
+from holdfast.sandbox.python_sessions import PythonSessions, RunTicket
 
 T = TypeVar("T")
 
 
-class _LoopThread:
-    """An event loop on a daemon thread."""
-
-    def __init__(self, name: str) -> None:
-        self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self.loop.run_forever, name=name, daemon=True)
-        self._thread.start()
-
-    def call(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* on the loop and wait. An interrupt of the waiting thread cancels it."""
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-    def stop(self) -> None:
-        self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(timeout=1)
-        if not self._thread.is_alive():
-            self.loop.close()
-
-
 class BlockingSandbox:
-    """A `Sandbox` whose methods return when they are done.
+    """A sandbox whose methods return when they are done. Threads may share it.
 
-    Its loop runs on a thread of its own, and async tools on another, so that one that blocks is timed out.
+    Runs are driven on the calling thread, which is as fast as it gets; Ctrl-C is then noticed when guest
+    code calls the host or ends. With `interruptible=True` they run on another thread, and Ctrl-C ends guest
+    code at once. Async tools run on an event loop of their own.
     """
 
-    def __init__(self, options: SandboxOptions | None = None, /, **settings: Any) -> None:
-        self._sandbox = Sandbox(options, **settings)
-        self._loop: _LoopThread | None = None
-        self._tools: _LoopThread | None = None
+    def __init__(
+        self, options: SandboxOptions | None = None, /, *, interruptible: bool = False, **settings: Any
+    ) -> None:
+        self.options = options or options_from(settings)
+        self.registry = make_registry(self.options)
+        self._interruptible = interruptible
+        self._opened: PythonSessions | None = None
 
     def __enter__(self) -> Self:
-        self._loop = _LoopThread("holdfast-loop")
-        if any(tool.async_mode for tool in self._sandbox.registry):
-            self._tools = _LoopThread("holdfast-tools")
-            self._sandbox._tool_loop = self._tools.loop
-        try:
-            self._call(self._sandbox.__aenter__())
-        except BaseException:
-            self._stop_loops()
-            raise
+        if self._opened is not None:
+            raise InvalidArgument("this sandbox is open already")
+        self._opened = open_sessions(self.options, self.registry)
         return self
 
     def __exit__(self, *exc: object) -> None:
-        try:
-            self._call(self._sandbox.__aexit__(*exc))
-        finally:
-            self._stop_loops()
+        sessions, self._opened = self._opened, None
+        if sessions is not None:
+            sessions.close()
 
     def run(
         self,
@@ -81,34 +66,44 @@ class BlockingSandbox:
         limits: SessionLimits | Mapping[str, int] | None = None,
         snapshot: bool = False,
     ) -> RunResult:
-        return self._call(
-            self._sandbox.run(
-                code, session=session, inputs=inputs, timeout_ms=timeout_ms, limits=limits, snapshot=snapshot
-            )
-        )
+        """Run *code* in a session and return what came of it; nothing it does is raised here."""
+        request = self.options.request(code, session, inputs, timeout_ms, limits, snapshot)
+        return request if isinstance(request, RunResult) else self.execute(request)
 
     def validate(
         self, code: str, *, session: str = "default", inputs: Mapping[str, Json] | None = None
     ) -> RunResult:
-        return self._call(self._sandbox.validate(code, session=session, inputs=inputs))
+        """Check *code* without running any of it: syntax, types, unknown calls, unsupported features."""
+        request = self.options.request(code, session, inputs, validate_only=True)
+        return request if isinstance(request, RunResult) else self.execute(request)
 
     def execute(self, request: RunRequest) -> RunResult:
-        return self._call(self._sandbox.execute(request))
+        """Run, or check, what a `RunRequest` asks for."""
+        if not self._interruptible:
+            return self._sessions.run(request)
+        return self._interruptibly(lambda ticket: self._sessions.driving_run(request, ticket))
 
     def cancel(self, session: str) -> bool:
-        return self._call(self._sandbox.cancel(session))
+        """End the session's run, running or waiting; false if there is none."""
+        return self._sessions.cancel(SessionId(session))
 
     def resume(self, session: str) -> RunResult:
-        return self._call(self._sandbox.resume(session))
+        """Continue the session's waiting run as far as decisions allow."""
+        name = SessionId(session)
+        return self._interruptibly(lambda ticket: self._sessions.driving_resume(name, ticket))
 
     def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
-        return self._call(self._sandbox.approvals(session=session, pending=pending))
+        """Approval requests, oldest first; with *pending* only those that can still be decided."""
+        listed = self._sessions.approvals(session)
+        return [item for item in listed if item.state == "pending"] if pending else listed
 
     def approval(self, approval_id: str) -> Approval:
-        return self._call(self._sandbox.approval(approval_id))
+        """One approval request."""
+        return self._sessions.approval(approval_id)
 
     def approval_host(self, approval_id: str) -> dict[str, Json]:
-        return self._call(self._sandbox.approval_host(approval_id))
+        """What the process that asked said about its tools (`BlockingSandbox(host=...)`)."""
+        return self._sessions.host_of(approval_id)
 
     def approve(
         self,
@@ -118,10 +113,12 @@ class BlockingSandbox:
         kwargs: Mapping[str, Json] | None = None,
         reason: str | None = None,
     ) -> RunResult:
-        return self._call(self._sandbox.approve(approval_id, args=args, kwargs=kwargs, reason=reason))
+        """Let the call happen, with other arguments if given, and continue its run."""
+        return self._decide(approval_id, approving(args, kwargs, reason))
 
     def deny(self, approval_id: str, *, reason: str | None = None) -> RunResult:
-        return self._call(self._sandbox.deny(approval_id, reason=reason))
+        """Refuse the call and continue its run, which sees a PermissionError."""
+        return self._decide(approval_id, Decision(approved=False, reason=reason))
 
     def create(
         self,
@@ -130,51 +127,82 @@ class BlockingSandbox:
         limits: SessionLimits | Mapping[str, int] | None = None,
         ttl_s: float | None = None,
     ) -> SessionInfo:
-        return self._call(self._sandbox.create(session, limits=limits, ttl_s=ttl_s))
+        """Make an empty session with limits of its own; after `ttl_s` it is gone."""
+        given = self.options.complete_limits(limits)
+        self._sessions.create_session(SessionId(session), given, ttl_ms=to_ms(ttl_s))
+        return self.session(session)
 
     def sessions(self) -> list[SessionInfo]:
-        return self._call(self._sandbox.sessions())
+        """All sessions, oldest first."""
+        return self._sessions.sessions()
 
     def session(self, session: str) -> SessionInfo:
-        return self._call(self._sandbox.session(session))
+        return self._sessions.session(SessionId(session))
 
     def snapshot(self, session: str) -> str:
-        return self._call(self._sandbox.snapshot(session))
+        """Store a snapshot of the session and return its id."""
+        return self._sessions.snapshot(SessionId(session))
 
     def export_snapshot(self, session_or_id: str) -> bytes:
-        return self._call(self._sandbox.export_snapshot(session_or_id))
+        """The signed bytes of a stored snapshot (`snap_…`) or of a session as it is."""
+        return self._sessions.export_snapshot(session_or_id)
 
     def restore(self, snapshot: str | bytes, *, session: str | None = None) -> str:
-        return self._call(self._sandbox.restore(snapshot, session=session))
+        """Put a snapshot, by id or as bytes, into its own session or another."""
+        return self._sessions.restore(snapshot, session)
 
     def can_restore(self, snapshot: bytes) -> bool:
-        return self._sandbox.can_restore(snapshot)
+        """Whether `restore` would accept these bytes."""
+        return self._sessions.can_restore_snapshot(snapshot)
 
     def fork(self, session: str, new_session: str) -> str:
-        return self._call(self._sandbox.fork(session, new_session))
+        """A new session with the same variables."""
+        return self._sessions.fork_session(SessionId(session), SessionId(new_session))
 
     def reset(self, session: str) -> None:
-        self._call(self._sandbox.reset(session))
+        """Forget the session's variables."""
+        self._sessions.reset_session(SessionId(session))
 
     def destroy(self, session: str) -> bool:
-        return self._call(self._sandbox.destroy(session))
+        """Forget the session; false if there was none."""
+        return self._sessions.destroy_session(SessionId(session))
 
     def capabilities(self) -> list[Capability]:
-        return self._sandbox.capabilities()
+        """What guest code may call."""
+        return self.registry.capabilities()
 
     def policy(self) -> dict[str, Json]:
-        return self._sandbox.policy()
+        """What guest code is told about its limits and grants."""
+        return self.options.policy()
 
-    def _call(self, work: Coroutine[Any, Any, T]) -> T:
-        if self._loop is None:
-            work.close()
-            from holdfast.errors import InvalidArgument
-
+    @property
+    def _sessions(self) -> PythonSessions:
+        if self._opened is None:
             raise InvalidArgument("this sandbox is not open", hint="use `with BlockingSandbox(...) as box:`")
-        return self._loop.call(work)
+        return self._opened
 
-    def _stop_loops(self) -> None:
-        for thread in (self._loop, self._tools):
-            if thread is not None:
-                thread.stop()
-        self._loop = self._tools = None
+    def _decide(self, approval_id: str, decision: Decision) -> RunResult:
+        return self._interruptibly(
+            lambda ticket: self._sessions.driving_decide(approval_id, decision, ticket)
+        )
+
+    def _interruptibly(self, drive: Callable[[RunTicket], Driven[T]]) -> T:
+        """Drive on another thread and wait; Ctrl-C cancels the run and gives its result."""
+        future: Future[T] = Future()
+        pump: Pump[T] = Pump(
+            self._sessions.services.threads, lambda value, error: _settle(future, value, error)
+        )
+        ticket = RunTicket(pump.go_on)
+        pump.start(drive(ticket))
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            ticket.cancel()
+            return future.result()
+
+
+def _settle(future: Future[T], value: T | None, error: BaseException | None) -> None:
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(value)  # type: ignore[arg-type]

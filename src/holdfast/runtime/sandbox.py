@@ -6,13 +6,12 @@ async with Sandbox(tools=[order, refund], data_dir="data") as box:
 
 from __future__ import annotations
 
-import asyncio
 import os
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import msgspec
 
@@ -29,12 +28,16 @@ from holdfast.ports.sandbox_store import SandboxStore
 from holdfast.runtime.data_dir import KEY_VARIABLE, DataDir, key_from_text
 from holdfast.runtime.process_identity import is_dead, this_process
 from holdfast.sandbox.config import SandboxConfig
-from holdfast.sandbox.python_runtime import PythonRuntime
+from holdfast.sandbox.python_sessions import PythonSessions
 from holdfast.tools.builtin.discovery import discovery_tools
 from holdfast.tools.builtin.mounts import Mount, MountTable
 from holdfast.tools.decorator import as_registered
 from holdfast.tools.registry import ToolRegistry
 
+if TYPE_CHECKING:
+    from holdfast.sandbox.python_runtime import PythonRuntime
+
+T = TypeVar("T")
 Mounts = Mapping[str, Mount | str | os.PathLike[str]]
 
 
@@ -46,12 +49,70 @@ class SandboxOptions:
     mounts: Mounts = field(default_factory=dict)
     allow_hosts: Sequence[str] = ()
     allow_private_hosts: bool = False
-    limits: SessionLimits = SessionLimits()
+    limits: SessionLimits = field(default_factory=SessionLimits)
     data_dir: str | os.PathLike[str] | None = None
     approval_ttl_s: float = 24 * 3600
     workers: int | None = None
     host: Mapping[str, Json] = field(default_factory=dict)
     clock: Clock = field(default_factory=SystemClock)
+
+    def request(
+        self,
+        code: str,
+        session: str,
+        inputs: Mapping[str, Json] | None = None,
+        timeout_ms: int | None = None,
+        limits: SessionLimits | Mapping[str, int] | None = None,
+        snapshot: bool = False,
+        validate_only: bool = False,
+    ) -> RunRequest | RunResult:
+        """What is asked for, or the result of asking for something impossible."""
+        try:
+            return RunRequest(
+                session_id=session,
+                code=code,
+                inputs=dict(inputs or {}),
+                timeout_ms=timeout_ms,
+                limits=self.complete_limits(limits),
+                return_snapshot=snapshot,
+                validate_only=validate_only,
+            )
+        except HoldfastError as error:
+            return RunResult.failed(error.error_object())
+
+    def complete_limits(self, given: SessionLimits | Mapping[str, int] | None) -> SessionLimits | None:
+        """Limits as given, the rest as this sandbox has them."""
+        if given is None or isinstance(given, SessionLimits):
+            return given
+        try:
+            return msgspec.convert({**msgspec.to_builtins(self.limits), **given}, SessionLimits)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"limits: {error}") from None
+
+    def policy(self) -> dict[str, Json]:
+        """What guest code is told about its limits and grants."""
+        mounts = MountTable(self.mounts).mounts
+        return {
+            "limits": msgspec.to_builtins(self.limits),
+            "mounts": {path: "rw" if mount.writable else "ro" for path, mount in mounts.items()},
+            "allow_hosts": list(self.allow_hosts),
+        }
+
+
+def open_sessions(options: SandboxOptions, registry: ToolRegistry) -> PythonSessions:
+    """The sessions that *options* describe, in memory or in a data directory."""
+    store, key = _open_store(options.data_dir)
+    config = SandboxConfig(
+        snapshot_key=key,
+        limits=options.limits,
+        approval_ttl_ms=int(options.approval_ttl_s * 1000),
+        workers=options.workers or max(8, 4 * (os.cpu_count() or 1)),
+        clock=options.clock,
+        host=dict(options.host),
+        owner=this_process(),
+        owner_is_dead=is_dead,
+    )
+    return PythonSessions(registry, store, config)
 
 
 class Sandbox:
@@ -62,31 +123,20 @@ class Sandbox:
     """
 
     def __init__(self, options: SandboxOptions | None = None, /, **settings: Any) -> None:
-        try:
-            self.options = options or SandboxOptions(**settings)
-        except TypeError as error:
-            raise InvalidArgument(f"Sandbox: {error}") from None
-        self.registry = self._make_registry()
+        self.options = options or options_from(settings)
+        self.registry = make_registry(self.options)
         self._runtime: PythonRuntime | None = None
-        self._tool_loop: asyncio.AbstractEventLoop | None = None
 
     async def __aenter__(self) -> Self:
+        import asyncio
+
+        from holdfast.sandbox.python_runtime import PythonRuntime
+
         if self._runtime is not None:
             raise InvalidArgument("this sandbox is open already")
-        options = self.options
-        store, key = _open_store(options.data_dir)
-        config = SandboxConfig(
-            snapshot_key=key,
-            limits=options.limits,
-            approval_ttl_ms=int(options.approval_ttl_s * 1000),
-            workers=options.workers or max(8, 4 * (os.cpu_count() or 1)),
-            clock=options.clock,
-            host=dict(options.host),
-            owner=this_process(),
-            owner_is_dead=is_dead,
-        )
-        self._runtime = PythonRuntime(self.registry, store, config)
-        self._runtime.dispatcher.tool_loop = self._tool_loop
+        sessions = open_sessions(self.options, self.registry)
+        sessions.services.dispatcher.tool_loop = asyncio.get_running_loop()
+        self._runtime = PythonRuntime(sessions)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -107,28 +157,15 @@ class Sandbox:
         snapshot: bool = False,
     ) -> RunResult:
         """Run *code* in a session and return what came of it; nothing it does is raised here."""
-        try:
-            request = RunRequest(
-                session_id=session,
-                code=code,
-                inputs=dict(inputs or {}),
-                timeout_ms=timeout_ms,
-                limits=self._limits(limits),
-                return_snapshot=snapshot,
-            )
-        except HoldfastError as error:
-            return RunResult.failed(error.error_object())
-        return await self._open.run(request)
+        request = self.options.request(code, session, inputs, timeout_ms, limits, snapshot)
+        return request if isinstance(request, RunResult) else await self._open.run(request)
 
     async def validate(
         self, code: str, *, session: str = "default", inputs: Mapping[str, Json] | None = None
     ) -> RunResult:
         """Check *code* without running any of it: syntax, types, unknown calls, unsupported features."""
-        try:
-            request = RunRequest(session_id=session, code=code, inputs=dict(inputs or {}), validate_only=True)
-        except HoldfastError as error:
-            return RunResult.failed(error.error_object())
-        return await self._open.run(request)
+        request = self.options.request(code, session, inputs, validate_only=True)
+        return request if isinstance(request, RunResult) else await self._open.run(request)
 
     async def execute(self, request: RunRequest) -> RunResult:
         """Run, or check, what a `RunRequest` asks for."""
@@ -146,16 +183,16 @@ class Sandbox:
 
     async def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
         """Approval requests, oldest first; with *pending* only those that can still be decided."""
-        listed = await self._open.approvals(session)
+        listed = await self._call(lambda: self._sessions.approvals(session))
         return [item for item in listed if item.state == "pending"] if pending else listed
 
     async def approval(self, approval_id: str) -> Approval:
         """One approval request."""
-        return await self._open.approval(approval_id)
+        return await self._call(lambda: self._sessions.approval(approval_id))
 
     async def approval_host(self, approval_id: str) -> dict[str, Json]:
         """What the process that asked said about its tools (`Sandbox(host=...)`)."""
-        return await self._open.host_of(approval_id)
+        return await self._call(lambda: self._sessions.host_of(approval_id))
 
     async def approve(
         self,
@@ -166,13 +203,7 @@ class Sandbox:
         reason: str | None = None,
     ) -> RunResult:
         """Let the call happen, with other arguments if given, and continue its run."""
-        decision = Decision(
-            approved=True,
-            reason=reason,
-            args=to_json(list(args))[0] if args is not None else None,
-            kwargs=to_json(dict(kwargs))[0] if kwargs is not None else None,
-        )
-        return await self._open.decide(approval_id, decision)
+        return await self._open.decide(approval_id, approving(args, kwargs, reason))
 
     async def deny(self, approval_id: str, *, reason: str | None = None) -> RunResult:
         """Refuse the call and continue its run, which sees a PermissionError."""
@@ -188,31 +219,30 @@ class Sandbox:
         ttl_s: float | None = None,
     ) -> SessionInfo:
         """Make an empty session with limits of its own; after `ttl_s` it is gone."""
-        ttl_ms = int(ttl_s * 1000) if ttl_s is not None else None
-        await self._open.create_session(SessionId(session), self._limits(limits), ttl_ms=ttl_ms)
+        given = self.options.complete_limits(limits)
+        await self._call(
+            lambda: self._sessions.create_session(SessionId(session), given, ttl_ms=to_ms(ttl_s))
+        )
         return await self.session(session)
 
     async def sessions(self) -> list[SessionInfo]:
         """All sessions, oldest first."""
-        return await self._open.sessions()
+        return await self._call(self._sessions.sessions)
 
     async def session(self, session: str) -> SessionInfo:
-        return await self._open.session(SessionId(session))
+        return await self._call(lambda: self._sessions.session(SessionId(session)))
 
     async def snapshot(self, session: str) -> str:
         """Store a snapshot of the session and return its id."""
-        return await self._open.snapshot(SessionId(session))
+        return await self._call(lambda: self._sessions.snapshot(SessionId(session)))
 
     async def export_snapshot(self, session_or_id: str) -> bytes:
         """The signed bytes of a stored snapshot (`snap_…`) or of a session as it is."""
-        if session_or_id.startswith("snap_"):
-            return await self._open.stored_snapshot(session_or_id)
-        return await self._open.snapshot_session(SessionId(session_or_id))
+        return await self._call(lambda: self._sessions.export_snapshot(session_or_id))
 
     async def restore(self, snapshot: str | bytes, *, session: str | None = None) -> str:
         """Put a snapshot, by id or as bytes, into its own session or another."""
-        data = await self._open.stored_snapshot(snapshot) if isinstance(snapshot, str) else snapshot
-        return await self._open.restore_session(data, SessionId(session) if session is not None else None)
+        return await self._call(lambda: self._sessions.restore(snapshot, session))
 
     def can_restore(self, snapshot: bytes) -> bool:
         """Whether `restore` would accept these bytes."""
@@ -224,7 +254,7 @@ class Sandbox:
 
     async def reset(self, session: str) -> None:
         """Forget the session's variables."""
-        await self._open.reset_session(SessionId(session))
+        await self._call(lambda: self._sessions.reset_session(SessionId(session)))
 
     async def destroy(self, session: str) -> bool:
         """Forget the session; false if there was none."""
@@ -238,12 +268,7 @@ class Sandbox:
 
     def policy(self) -> dict[str, Json]:
         """What guest code is told about its limits and grants."""
-        table = self._mount_table
-        return {
-            "limits": msgspec.to_builtins(self.options.limits),
-            "mounts": {path: "rw" if mount.writable else "ro" for path, mount in table.items()},
-            "allow_hosts": list(self.options.allow_hosts),
-        }
+        return self.options.policy()
 
     @property
     def _open(self) -> PythonRuntime:
@@ -251,36 +276,53 @@ class Sandbox:
             raise InvalidArgument("this sandbox is not open", hint="use `async with Sandbox(...) as box:`")
         return self._runtime
 
-    def _limits(self, given: SessionLimits | Mapping[str, int] | None) -> SessionLimits | None:
-        """Limits as given, the rest as this sandbox has them."""
-        if given is None or isinstance(given, SessionLimits):
-            return given
-        base = msgspec.to_builtins(self.options.limits)
-        try:
-            return msgspec.convert({**base, **given}, SessionLimits)
-        except msgspec.ValidationError as error:
-            raise InvalidArgument(f"limits: {error}") from None
+    @property
+    def _sessions(self) -> PythonSessions:
+        return self._open.sessions
 
-    def _make_registry(self) -> ToolRegistry:
-        options = self.options
-        table = MountTable(options.mounts)
-        self._mount_table: Mapping[str, Mount] = table.mounts
-        registry = ToolRegistry()
-        for tool in discovery_tools(registry, self.policy):
+    async def _call(self, job: Callable[[], T]) -> T:
+        return await self._open.call(job)
+
+
+def options_from(settings: dict[str, Any]) -> SandboxOptions:
+    try:
+        return SandboxOptions(**settings)
+    except TypeError as error:
+        raise InvalidArgument(f"Sandbox: {error}") from None
+
+
+def approving(args: Sequence[Json] | None, kwargs: Mapping[str, Json] | None, reason: str | None) -> Decision:
+    """The decision to let a call happen, with other arguments if given."""
+    return Decision(
+        approved=True,
+        reason=reason,
+        args=to_json(list(args))[0] if args is not None else None,
+        kwargs=to_json(dict(kwargs))[0] if kwargs is not None else None,
+    )
+
+
+def to_ms(seconds: float | None) -> int | None:
+    return int(seconds * 1000) if seconds is not None else None
+
+
+def make_registry(options: SandboxOptions) -> ToolRegistry:
+    """The capabilities that *options* grant."""
+    registry = ToolRegistry()
+    for tool in discovery_tools(registry, options.policy):
+        registry.register(tool)
+    if options.mounts:
+        from holdfast.tools.builtin.files import file_tools
+
+        for tool in file_tools(MountTable(options.mounts)):
             registry.register(tool)
-        if options.mounts:
-            from holdfast.tools.builtin.files import file_tools
+    if options.allow_hosts:
+        from holdfast.tools.builtin.http import http_tools
 
-            for tool in file_tools(table):
-                registry.register(tool)
-        if options.allow_hosts:
-            from holdfast.tools.builtin.http import http_tools
-
-            for tool in http_tools(options.allow_hosts, allow_private=options.allow_private_hosts):
-                registry.register(tool)
-        for candidate in options.tools:
-            registry.register(as_registered(candidate))
-        return registry
+        for tool in http_tools(options.allow_hosts, allow_private=options.allow_private_hosts):
+            registry.register(tool)
+    for candidate in options.tools:
+        registry.register(as_registered(candidate))
+    return registry
 
 
 def _open_store(data_dir: str | os.PathLike[str] | None) -> tuple[SandboxStore, bytes]:

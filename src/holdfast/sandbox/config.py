@@ -15,7 +15,7 @@ class SandboxConfig:
     """`host` describes this process's tools to whoever continues its waiting runs elsewhere."""
 
     snapshot_key: bytes
-    limits: SessionLimits = SessionLimits()
+    limits: SessionLimits = field(default_factory=SessionLimits)
     approval_ttl_ms: int = 24 * 3600 * 1000
     workers: int = 8
     max_code_bytes: int = 1 << 20

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -24,7 +24,7 @@ class LiveSession:
     state: EngineState | None = None
     names: frozenset[str] = frozenset()
     version: object = field(default_factory=object)
-    lock: asyncio.Lock = field(default_factory=asyncio.Lock)
+    lock: threading.Lock = field(default_factory=threading.Lock)
     current: MontyRun | None = None
 
     @classmethod
@@ -43,8 +43,11 @@ class LiveSession:
         self.names = frozenset(state.names) if state else frozenset()
         self.version = object()
 
-    def stored(self) -> StoredSession:
+    def stored(self, *, with_state: bool) -> StoredSession:
         """As it is to be written over the epoch that was read."""
         return StoredSession(
-            meta=self.meta, state=encode_state(self.state), epoch=self.epoch, expires_at=self.expires_at
+            meta=self.meta,
+            state=encode_state(self.state) if with_state else b"",
+            epoch=self.epoch,
+            expires_at=self.expires_at,
         )

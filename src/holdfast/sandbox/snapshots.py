@@ -2,7 +2,7 @@
 
 Layout
 ------
-magic `HOLDFAST` · format version (u16) · HMAC-SHA256 of everything else · header length (u32) · header · state
+magic `HOLDFAST`, format version (u16), HMAC-SHA256 of everything else, header length (u32), header, state
 
 Rules
 -----
@@ -38,6 +38,7 @@ class PausedRun(msgspec.Struct, frozen=True, kw_only=True):
 
     run_id: str
     code: str
+    filename: str
     limits: SessionLimits
     input_names: list[str] = msgspec.field(default_factory=list)
     shadowed: list[str] = msgspec.field(default_factory=list)
@@ -129,7 +130,7 @@ def check_capabilities(header: SnapshotHeader, registered: dict[str, str]) -> No
         raise SnapshotRefused(
             Code.SNAPSHOT_CAPABILITY_MISMATCH,
             f"the snapshot's capabilities are {' and '.join(parts)}",
-            hint="register the same tools as when it was made (for the command line: --tools, --mount, --allow-host)",
+            hint="register the tools it was made with (on the command line: --tools, --mount, --allow-host)",
         )
 
 

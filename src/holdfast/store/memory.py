@@ -105,6 +105,9 @@ class MemorySandboxStore:
         session = self._sessions.get(session_id)
         return None if session is None else session.epoch
 
+    def stamp(self, session_id: str) -> tuple[int | None, bool]:
+        return self.session_epoch(session_id), self.waiting_run(session_id) is not None
+
     def save_session(self, session: StoredSession, *, finished_run: str | None = None) -> StoredSession:
         with self._lock:
             current = self._sessions.get(session.meta.id)

@@ -7,8 +7,8 @@ A call passes the same steps from native tool use and from guest code::
     input validated → request size → rate → approval → concurrency → intent → execute → response → record
 
 `admit` does everything up to the approval and answers with a value: the call is admitted, waits for a
-person, or has failed already. `perform` does the rest. A slot of `concurrency` is taken only after the
-approval, so that a person's absence blocks nobody else.
+person, or has failed already. `start` does the rest and tells an inbox; `perform` is `start` and the wait. A
+slot of `concurrency` is taken only after the approval, so that a person's absence blocks nobody else.
 
 Rules
 -----
@@ -21,12 +21,12 @@ Rules
 
 from __future__ import annotations
 
-import asyncio
+import queue
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -35,12 +35,17 @@ from holdfast.model.call import CallStatus, ExternalCallRecord, GuestException, 
 from holdfast.model.canonical import Json, digest_bytes, encode_sorted, to_json
 from holdfast.ports.clock import Clock
 from holdfast.ports.journal import CallJournal
+from holdfast.tools.loop_thread import LoopThread
 from holdfast.tools.registry import Bound, RegisteredTool, ToolRegistry
 from holdfast.tools.schema import encode_output
-from holdfast.tools.threads import DaemonThreads, hand_over
+from holdfast.tools.slots import Slots
+from holdfast.tools.threads import DaemonThreads
 
-T = TypeVar("T")
-RuleEvaluator = Callable[[str, list[Json], dict[str, Json], str], Awaitable[bool]]
+if TYPE_CHECKING:
+    import asyncio
+    import concurrent.futures
+
+RuleEvaluator = Callable[[str, list[Json], dict[str, Json], str], bool]
 
 GUEST_EXCEPTION = {
     Code.PERMISSION_DENIED: "PermissionError",
@@ -81,8 +86,71 @@ class NeedsApproval:
 Admission = Admitted | NeedsApproval | SettledCall
 
 
+class RunningCall:
+    """A call under way. Its handler's outcome arrives once, on `inbox`, unless it expires first.
+
+    `deadline` is set when the handler starts; waiting for a slot does not count.
+    """
+
+    __slots__ = ("_finished", "_slots", "_task", "call", "deadline", "inbox", "journal", "started")
+
+    def __init__(self, call: Admitted, inbox: Inbox, journal: CallJournal | None) -> None:
+        self.call = call
+        self.inbox = inbox
+        self.journal = journal
+        self.started = 0.0
+        self.deadline: float | None = None
+        self._finished = threading.Lock()
+        self._slots: Slots | None = None
+        self._task: concurrent.futures.Future[Any] | None = None
+
+    def finish(self, value: object, error: BaseException | None) -> None:
+        """Called by whoever ran the handler."""
+        if self._end():
+            self.inbox.put(Arrived(self, value, error))
+
+    def run_here(self) -> Arrived | None:
+        """Run the handler on this thread; None if it was abandoned meanwhile."""
+        call = self.call
+        try:
+            arrived = Arrived(self, call.tool.handler(*call.bound.args, **call.bound.kwargs), None)
+        except BaseException as error:
+            arrived = Arrived(self, None, error)
+        return arrived if self._end() else None
+
+    def abandon(self) -> bool:
+        """Give the handler up; what it does later is not heard. False if it had finished."""
+        ended = self._end()
+        if ended and self._task is not None:
+            self._task.cancel()
+        return ended
+
+    def _end(self) -> bool:
+        if not self._finished.acquire(blocking=False):
+            return False
+        if self._slots is not None:
+            self._slots.give_back()
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A handler has returned or raised."""
+
+    running: RunningCall
+    value: object
+    error: BaseException | None
+
+
+Inbox = queue.SimpleQueue[Any]
+"""Where a caller hears about its calls: `Arrived`, or the `RunningCall` itself when its handler starts."""
+
+_UNHEARD: Inbox = queue.SimpleQueue()
+"""The inbox of calls whose handlers the caller runs itself; nothing is ever put into it."""
+
+
 class Dispatcher:
-    """Admits and performs calls under the limits of their capabilities."""
+    """Admits and performs calls under the limits of their capabilities. Blocking; used on threads."""
 
     def __init__(
         self, registry: ToolRegistry, *, threads: DaemonThreads, clock: Clock, evaluate_rule: RuleEvaluator
@@ -91,23 +159,24 @@ class Dispatcher:
         self._threads = threads
         self._clock = clock
         self._evaluate_rule = evaluate_rule
-        self._slots: dict[str, asyncio.Semaphore] = {}
+        self._slots: dict[str, Slots] = {}
         self._recent: dict[str, deque[float]] = {}
+        self._lock = threading.Lock()
+        self._own_loop = LoopThread()
         self.tool_loop: asyncio.AbstractEventLoop | None = None
-        """Where async handlers run, if not on the loop that dispatches."""
+        """Where async handlers run; a loop of its own if there is none."""
 
-    async def admit(
-        self, name: str, args: object, kwargs: object, *, session_id: str, call_id: int
-    ) -> Admission:
+    def close(self) -> None:
+        self._own_loop.close()
+
+    def admit(self, name: str, args: object, kwargs: object, *, session_id: str, call_id: int) -> Admission:
         """Check a call up to and including its approval policy."""
         tool = self.registry.require(name)
         admitted = self.check(tool, args, kwargs, session_id=session_id, call_id=call_id)
-        if isinstance(admitted, SettledCall):
-            return admitted
         policy = tool.capability.approval_policy
-        if policy == "none":
+        if policy == "none" or isinstance(admitted, SettledCall):
             return admitted
-        if not isinstance(policy, str) and await self._rule_approves(policy.auto.rule, admitted):
+        if not isinstance(policy, str) and self._rule_approves(policy.auto.rule, admitted):
             return admitted
         return NeedsApproval(admitted)
 
@@ -126,44 +195,114 @@ class Dispatcher:
             return settle_failure(tool, digest, error.error_object())
         return Admitted(tool, context, bound, session_id, call_id, digest)
 
-    async def perform(
-        self, call: Admitted, deliver: Callable[[SettledCall], T], journal: CallJournal | None = None
-    ) -> T:
-        """Execute an admitted call and hand what came of it to *deliver*, off the loop.
+    def perform(self, call: Admitted, journal: CallJournal | None = None) -> SettledCall:
+        """Execute an admitted call and wait for what comes of it."""
+        inbox: Inbox = queue.SimpleQueue()
+        running = self.start(call, inbox, journal)
+        if isinstance(running, SettledCall):
+            return running
+        while True:
+            try:
+                message = inbox.get(timeout=self.seconds_left(running))
+            except queue.Empty:
+                if (settled := self.expire(running)) is not None:
+                    return settled
+                continue
+            if isinstance(message, Arrived):
+                return self.settle(message)
 
-        *deliver* runs on the thread that ran the tool, which saves a change of threads for each call.
-        """
-        slots = self._slots.get(call.tool.name)
+    def start(self, call: Admitted, inbox: Inbox, journal: CallJournal | None) -> RunningCall | SettledCall:
+        """Begin an admitted call; *inbox* hears about it. Settled at once if its outcome is known already."""
+        if call.tool.capability.idempotent:
+            journal = None
+        if journal is not None and (earlier := _intend(journal, call)) is not None:
+            return earlier
+        running = RunningCall(call, inbox, journal)
+        self._slots_of(call.tool).take(lambda: self._launch(running))
+        return running
+
+    def start_here(self, call: Admitted, journal: CallJournal | None) -> RunningCall | SettledCall | None:
+        """Begin a call whose handler the caller runs itself; None if it must be `start`ed."""
+        if call.tool.async_mode or not self._slots_of(call.tool).take_now():
+            return None
+        if call.tool.capability.idempotent:
+            journal = None
+        running = RunningCall(call, _UNHEARD, journal)
+        running._slots = self._slots_of(call.tool)
+        if journal is not None and (earlier := _intend(journal, call)) is not None:
+            running.abandon()
+            return earlier
+        running.started = self._clock.monotonic()
+        return running
+
+    def settle(self, arrived: Arrived) -> SettledCall:
+        """Make a settled call of what a handler did, and journal it."""
+        running = arrived.running
+        settled = self._settle(running.call, running.started, arrived.value, arrived.error)
+        if running.journal is not None:
+            running.journal.settle(running.call.call_id, settled)
+        return settled
+
+    def expire(self, running: RunningCall) -> SettledCall | None:
+        """Settle a call that is past its time; None if it still has some, or has just finished."""
+        left = self.seconds_left(running)
+        if left is None or left > 0 or not running.abandon():
+            return None
+        return self.settle_late(running)
+
+    def settle_late(self, running: RunningCall) -> SettledCall:
+        """Settle a call that was abandoned because it took too long."""
+        settled = _timed_out(running.call)
+        if running.journal is not None:
+            running.journal.settle(running.call.call_id, settled)
+        return settled
+
+    def seconds_left(self, running: RunningCall) -> float | None:
+        """How long the handler may still take; None while it waits for a slot."""
+        deadline = running.deadline
+        return None if deadline is None else max(0.0, deadline - self._clock.monotonic())
+
+    def _slots_of(self, tool: RegisteredTool) -> Slots:
+        slots = self._slots.get(tool.name)
         if slots is None:
-            slots = self._slots[call.tool.name] = asyncio.Semaphore(call.tool.capability.limits.concurrency)
-        await slots.acquire()
-        released = _Once()
+            with self._lock:
+                slots = self._slots.setdefault(tool.name, Slots(tool.capability.limits.concurrency))
+        return slots
 
-        def release() -> None:
-            if released.claim():
-                slots.release()
+    def _launch(self, running: RunningCall) -> None:
+        """Run the handler: a plain function on a thread, a coroutine function on a loop."""
+        call = running.call
+        running._slots = self._slots_of(call.tool)
+        if running._finished.locked():  # given up while it waited
+            running._slots.give_back()
+            return
+        running.started = self._clock.monotonic()
+        running.deadline = running.started + call.tool.capability.limits.timeout_ms / 1000
+        if call.tool.async_mode:
+            self._launch_async(running)
+        else:
+            self._threads.start(lambda: _call_handler(running))
+        running.inbox.put(running)
 
-        try:
-            if journal is not None and not call.tool.capability.idempotent:
-                earlier = await self._threads.run(lambda: _intend(journal, call))
-                if earlier is not None:
-                    return await self._threads.run(lambda: deliver(earlier))
-                deliver = _journaled(journal, call, deliver)
-            if call.tool.async_mode:
-                settled = await self._run_async(call)
-                release()
-                return await self._threads.run(lambda: deliver(settled))
-            return await self._run_sync(call, deliver, release)
-        finally:
-            release()
+    def _launch_async(self, running: RunningCall) -> None:
+        import asyncio
 
-    async def _rule_approves(self, rule: str, call: Admitted) -> bool:
+        call = running.call
+
+        async def body() -> Any:
+            return await call.tool.handler(*call.bound.args, **call.bound.kwargs)
+
+        task = asyncio.run_coroutine_threadsafe(body(), self.tool_loop or self._own_loop.loop)
+        running._task = task
+        task.add_done_callback(lambda done: _arrive(running, done))
+
+    def _rule_approves(self, rule: str, call: Admitted) -> bool:
         try:
             view_args, _ = to_json(call.bound.view_args)
             view_kwargs, _ = to_json(call.bound.view_kwargs)
-            return await self._evaluate_rule(rule, view_args, view_kwargs, call.session_id)
         except HoldfastError:
             return False
+        return self._evaluate_rule(rule, view_args, view_kwargs, call.session_id)
 
     def _check_request(self, tool: RegisteredTool, size: int) -> None:
         limits = tool.capability.limits
@@ -177,85 +316,36 @@ class Dispatcher:
 
     def _check_rate(self, name: str, rate_per_min: int) -> None:
         now = self._clock.monotonic()
-        recent = self._recent.setdefault(name, deque())
-        while recent and recent[0] <= now - 60:
-            recent.popleft()
-        if len(recent) >= rate_per_min:
+        with self._lock:
+            recent = self._recent.setdefault(name, deque())
+            while recent and recent[0] <= now - 60:
+                recent.popleft()
+            refused = len(recent) >= rate_per_min
+            if not refused:
+                recent.append(now)
+        if refused:
             wait = max(0.0, recent[0] + 60 - now) if recent else 60.0
             raise _Refused(
                 Code.RATE_LIMITED,
                 f"{name}() may be called {rate_per_min} times a minute",
                 hint=f"wait {wait:.0f} s",
             )
-        recent.append(now)
 
-    async def _run_async(self, call: Admitted) -> SettledCall:
-        started = self._clock.monotonic()
-        timeout = call.tool.capability.limits.timeout_ms / 1000
-        task = self._start_async(call)
-        try:
-            done, _ = await asyncio.wait((task,), timeout=timeout)
-        except asyncio.CancelledError:
-            task.cancel()
-            raise
-        if not done:
-            task.cancel()
-            task.add_done_callback(_forget)
-            return _timed_out(call)
-        return self._settle(call, started, lambda: _result_of(task))
-
-    def _start_async(self, call: Admitted) -> asyncio.Future[Any]:
-        async def body() -> Any:
-            return await call.tool.handler(*call.bound.args, **call.bound.kwargs)
-
-        if self.tool_loop is None:
-            return asyncio.ensure_future(body())
-        return asyncio.wrap_future(asyncio.run_coroutine_threadsafe(body(), self.tool_loop))
-
-    async def _run_sync(
-        self, call: Admitted, deliver: Callable[[SettledCall], T], release: Callable[[], None]
-    ) -> T:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        first = _Once()
-
-        def body() -> None:
-            started = self._clock.monotonic()
-            settled = self._settle(
-                call, started, lambda: call.tool.handler(*call.bound.args, **call.bound.kwargs)
-            )
-            if first.claim():
-                hand_over(loop, future, lambda: deliver(settled))
-
-        def late() -> None:
-            if first.claim():
-                release()
-                self._threads.start(lambda: hand_over(loop, future, lambda: deliver(_timed_out(call))))
-
-        timer = loop.call_later(call.tool.capability.limits.timeout_ms / 1000, late)
-        try:
-            self._threads.start(body)
-            return await future
-        finally:
-            first.claim()
-            timer.cancel()
-
-    def _settle(self, call: Admitted, started: float, produce: Callable[[], Any]) -> SettledCall:
-        """Run *produce* and make a settled call of whatever happens."""
+    def _settle(
+        self, call: Admitted, started: float, raw: object, error: BaseException | None
+    ) -> SettledCall:
         tool = call.tool
-        try:
-            value, size = _to_output(produce())
-            if size > tool.capability.limits.max_response_bytes:
-                raise _Refused(
-                    Code.RESPONSE_TOO_LARGE,
-                    f"{tool.name}() returned {size} bytes, "
-                    f"the limit is {tool.capability.limits.max_response_bytes}",
-                )
-            _check_output(tool, value)
-        except HoldfastError as error:
-            return settle_failure(tool, call.request_digest, error.error_object(), self._since(started))
-        except BaseException as error:
+        if error is not None and not isinstance(error, HoldfastError):
             return self._settle_raised(call, started, error)
+        try:
+            if error is not None:
+                raise error
+            value, size = _to_output(raw)
+            if size > tool.capability.limits.max_response_bytes:
+                raise _too_large(tool, size)
+            _check_output(tool, value)
+        except HoldfastError as failure:
+            return settle_failure(tool, call.request_digest, failure.error_object(), self._since(started))
         record = ExternalCallRecord(
             name=tool.name,
             side_effect=tool.capability.side_effect,
@@ -318,16 +408,27 @@ class _Refused(HoldfastError):
         self.code = code
 
 
-class _Once:
-    """A claim that exactly one of several threads wins."""
+def _too_large(tool: RegisteredTool, size: int) -> _Refused:
+    limit = tool.capability.limits.max_response_bytes
+    return _Refused(Code.RESPONSE_TOO_LARGE, f"{tool.name}() returned {size} bytes, the limit is {limit}")
 
-    __slots__ = ("_lock",)
 
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
+def _call_handler(running: RunningCall) -> None:
+    call = running.call
+    try:
+        value = call.tool.handler(*call.bound.args, **call.bound.kwargs)
+    except BaseException as error:
+        running.finish(None, error)
+    else:
+        running.finish(value, None)
 
-    def claim(self) -> bool:
-        return self._lock.acquire(blocking=False)
+
+def _arrive(running: RunningCall, done: concurrent.futures.Future[Any]) -> None:
+    if done.cancelled():
+        running.finish(None, RuntimeError("the tool was cancelled"))
+    else:
+        error = done.exception()
+        running.finish(None if error else done.result(), error)
 
 
 def _intend(journal: CallJournal, call: Admitted) -> SettledCall | None:
@@ -344,16 +445,6 @@ def _intend(journal: CallJournal, call: Admitted) -> SettledCall | None:
         return settle_failure(call.tool, call.request_digest, error)
     journal.intend(call.call_id, call.request_digest)
     return None
-
-
-def _journaled(
-    journal: CallJournal, call: Admitted, deliver: Callable[[SettledCall], T]
-) -> Callable[[SettledCall], T]:
-    def durable(settled: SettledCall) -> T:
-        journal.settle(call.call_id, settled)
-        return deliver(settled)
-
-    return durable
 
 
 def _to_output(value: object) -> tuple[Json, int]:
@@ -389,17 +480,6 @@ def _timed_out(call: Admitted) -> SettledCall:
         code=Code.TIMEOUT_TOOL, message=f"{call.tool.name}() did not answer within {timeout_ms} ms"
     )
     return settle_failure(call.tool, call.request_digest, error, timeout_ms)
-
-
-def _result_of(task: asyncio.Future[Any]) -> Any:
-    if task.cancelled():
-        raise RuntimeError("the tool was cancelled")
-    return task.result()
-
-
-def _forget(task: asyncio.Future[Any]) -> None:
-    if not task.cancelled():
-        task.exception()
 
 
 def _status_of(code: str) -> CallStatus:

@@ -6,20 +6,21 @@ exit. These threads are daemons, are made on demand, and wait for more work when
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import queue
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    import asyncio
 
 T = TypeVar("T")
 _Job = Callable[[], None]
-_STOP: _Job = lambda: None  # noqa: E731 - compared by identity
 
 
-class _Deferred(threading.local):
-    jobs: list[_Job]
+def _stop() -> None:
+    """The job that ends a thread; compared by identity."""
 
 
 class DaemonThreads:
@@ -31,7 +32,6 @@ class DaemonThreads:
         self._idle = 0
         self._lock = threading.Lock()
         self._count = 0
-        self._deferred = _Deferred()
 
     def start(self, job: _Job) -> None:
         """Run *job* on some thread; it must not raise."""
@@ -47,67 +47,54 @@ class DaemonThreads:
 
     async def run(self, job: Callable[[], T]) -> T:
         """Await *job* off the loop."""
+        import asyncio
+
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         self.start(lambda: hand_over(loop, future, job))
         return await future
-
-    def defer(self, job: _Job) -> None:
-        """From inside a job: do *job* on this thread, after the current one handed its result over."""
-        self._deferred.jobs.append(job)
-
-    def submit(self, job: Callable[[], T]) -> Future[T]:
-        """Run *job* on some thread and give a future that any thread can wait for."""
-        future: Future[T] = Future()
-
-        def work() -> None:
-            try:
-                future.set_result(job())
-            except BaseException as error:
-                future.set_exception(error)
-
-        self.start(work)
-        return future
 
     def close(self) -> None:
         """Let idle threads end. Threads inside a job end when the job does."""
         with self._lock:
             idle, self._idle = self._idle, 0
         for _ in range(idle):
-            self._jobs.put(_STOP)
+            self._jobs.put(_stop)
 
     def _serve(self) -> None:
-        deferred = self._deferred.jobs = []
-        while (job := self._jobs.get()) is not _STOP:
+        while (job := self._jobs.get()) is not _stop:
             job()
-            while deferred:
-                deferred.pop()()
             del job
             with self._lock:
                 self._idle += 1
 
 
 def hand_over(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], job: Callable[[], T]) -> None:
-    """Run *job* here and settle *future* on its own loop, if there still is one."""
+    """Run *job* here and settle *future* on its own loop."""
+    settle = settler(loop, future)
     try:
         value = job()
     except BaseException as error:
-        settle = _setter(future, None, error)
+        settle(None, error)
     else:
-        settle = _setter(future, value, None)
-    try:
-        loop.call_soon_threadsafe(settle)
-    except RuntimeError:
-        pass  # the loop is closed: nobody waits any more
+        settle(value, None)
 
 
-def _setter(future: asyncio.Future[T], value: T | None, error: BaseException | None) -> _Job:
-    def settle() -> None:
+def settler(
+    loop: asyncio.AbstractEventLoop, future: asyncio.Future[T]
+) -> Callable[[T | None, BaseException | None], None]:
+    """A function that settles *future* from any thread, if its loop still runs and nobody gave it up."""
+
+    def on_loop(value: T | None, error: BaseException | None) -> None:
         if future.done():
             return
         if error is not None:
             future.set_exception(error)
         else:
             future.set_result(value)  # type: ignore[arg-type]
+
+    def settle(value: T | None, error: BaseException | None) -> None:
+        with contextlib.suppress(RuntimeError):  # a closed loop: nobody waits any more
+            loop.call_soon_threadsafe(on_loop, value, error)
 
     return settle

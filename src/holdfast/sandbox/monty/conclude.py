@@ -6,9 +6,11 @@ from typing import Final
 
 from holdfast.errors import Code
 from holdfast.model.canonical import Json
+from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.monty import shadow
-from holdfast.sandbox.monty.dump import next_input_id, without_sources
+from holdfast.sandbox.monty.dump import without_sources
 from holdfast.sandbox.monty.failures import Failure
+from holdfast.sandbox.monty.program import PROMPT_NAME, Program, last_expression
 from holdfast.sandbox.monty.run import Finished, MontyRun, RunPlan, feed_through
 from holdfast.sandbox.monty.state import EngineState
 from holdfast.sandbox.monty.values import (
@@ -20,8 +22,8 @@ from holdfast.sandbox.monty.values import (
 )
 from holdfast.sandbox.monty.workers import Worker, Workers
 
-_COMPACT_AFTER_FEEDS: Final = 64
-_COMPACT_FROM_BYTES: Final = 16_384
+_COMPACT_AFTER_FEEDS: Final = 32
+_COMPACT_FROM_BYTES: Final = 2_048
 _UNCHANGED: Final = frozenset({Code.SYNTAX_ERROR, Code.UNSUPPORTED_FEATURE})
 
 
@@ -49,8 +51,10 @@ def state_after(plan: RunPlan, before: EngineState | None, worker: Worker) -> tu
     dump = worker.session.dump()
     feeds = (before.feeds if before else 0) + 1
     compacted = feeds >= _COMPACT_AFTER_FEEDS and len(dump) >= _COMPACT_FROM_BYTES
+    next_input = worker.next_input
     if compacted:
-        dump, feeds = without_sources(dump), 0
+        dump, next_input = without_sources(dump)
+        feeds = 0
     sites = dict(before.sites) if before else {}
     program = plan.program
     if program.defines_functions and program.awaited:
@@ -63,13 +67,16 @@ def state_after(plan: RunPlan, before: EngineState | None, worker: Worker) -> tu
         sites=sites,
         result_later=bool(before and before.result_later) or program.rebinds_result_later,
         feeds=feeds,
-        next_input=next_input_id(dump),
+        has_classes=bool(before and before.has_classes) or program.defines_classes,
+        next_input=next_input,
     )
     return state, compacted
 
 
 def value_as_json(value: object) -> tuple[Json, Failure | None]:
     """The value as JSON, or why it is not."""
+    if value is None or type(value) in (int, bool):
+        return value, None
     try:
         return json_of(value), None
     except ValueError as error:
@@ -77,7 +84,7 @@ def value_as_json(value: object) -> tuple[Json, Failure | None]:
 
 
 def find_stand_in(
-    value: Json, plan: RunPlan, functions: set[str], state: EngineState, workers: Workers
+    value: Json, program: Program, functions: set[str], state: EngineState | None, workers: Workers
 ) -> str | None:
     """The type of something in the result that is only the text of what guest code had, if there is one.
 
@@ -85,16 +92,22 @@ def find_stand_in(
     """
     if not may_hold_stand_ins(value, functions):
         return None
-    name = "_" if plan.program.result_mode == "never" else "result"
-    worker = workers.attach(state, state.limits)
+    worker = workers.attach(state, state.limits if state else SessionLimits())
     try:
         feed_through(worker, PROBE)
-        found = feed_through(worker, PROBE_RESULT.format(name=name))
+        found = feed_through(worker, PROBE_RESULT.format(name=_value_expression(program)))
     except Exception:
         return None
     finally:
         worker.close()
     return None if found is None else str(found)
+
+
+def _value_expression(program: Program) -> str:
+    """How the guest can name the run's value once more."""
+    if program.reads_only is not None:
+        return f"({last_expression(program.code)}\n)"
+    return PROMPT_NAME if program.result_mode == "never" else "result"
 
 
 def _find_result(plan: RunPlan, worker: Worker) -> tuple[bool, object]:

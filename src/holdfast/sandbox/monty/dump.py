@@ -27,6 +27,7 @@ _MAGIC: Final = b"MONTY\x00"
 _HEADER_BYTES: Final = 8
 _TRACKER: Final = b"gtracker\xa4flimits\xa7"
 _MAY_DEFINE = re.compile(rb"\b(def|class|lambda)\b")
+_NUMBER = re.compile(rb"<python-input-(\d+)>")
 MAX_SUSPENSIONS: Final = 2**31
 
 
@@ -46,34 +47,33 @@ def with_limits(dump: bytes, limits: SessionLimits) -> bytes:
     return dump[:start] + _encode_limits(limits) + dump[end:]
 
 
-def without_sources(dump: bytes) -> bytes:
-    """The same session without the sources of runs that defined nothing."""
-    start = _find_sources(dump)
+def without_sources(dump: bytes) -> tuple[bytes, int]:
+    """The same session without the sources of runs that defined nothing, and the number of its next source.
+
+    Sources are numbered anew after the last one kept, because the engine remembers every name it gave.
+    """
+    idle = _value_of(dump, _value_of(dump, _HEADER_BYTES, "state"), "Idle")
+    number = _value_of(dump, idle, "next_input_id")
+    start = _value_of(dump, idle, "sources")
+    kept, next_input, end = _kept_sources(dump, start)
+    edited = dump[:number] + _encode_head(0, next_input) + dump[_skip(dump, number) : start]
+    return edited + _encode_head(5, len(kept)) + b"".join(kept) + dump[end:], next_input
+
+
+def _kept_sources(dump: bytes, start: int) -> tuple[list[bytes], int, int]:
+    """The entries to keep, the number after the last of them, and where the map ends."""
     count, at = _head(dump, start)
     kept: list[bytes] = []
+    next_input = 0
     for _ in range(count):
         value = _skip(dump, at)
         end = _skip(dump, value)
         if _MAY_DEFINE.search(dump, value, end):
             kept.append(dump[at:end])
+            if found := _NUMBER.search(dump, at, value):
+                next_input = max(next_input, int(found[1]) + 1)
         at = end
-    return dump[:start] + _encode_head(5, len(kept)) + b"".join(kept) + dump[at:]
-
-
-def next_input_id(dump: bytes) -> int:
-    """The number that the engine will give to the next source it is fed."""
-    at = _HEADER_BYTES
-    for key in ("state", "Idle", "next_input_id"):
-        at = _value_of(dump, at, key)
-    return _head(dump, at)[0]
-
-
-def _find_sources(dump: bytes) -> int:
-    """Walk the maps down to `state.Idle.sources` and return where its value starts."""
-    at = _HEADER_BYTES
-    for key in ("state", "Idle", "sources"):
-        at = _value_of(dump, at, key)
-    return at
+    return kept, next_input, at
 
 
 def _value_of(dump: bytes, at: int, wanted: str) -> int:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from holdfast.errors import Code, ErrorObject, Span
 from holdfast.model.limits import SessionLimits
+from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.program import Program
-
-if TYPE_CHECKING:
-    from pydantic_monty import Frame
 
 _MEMORY = re.compile(r"memory limit exceeded: \d+ bytes > (\d+) bytes")
 _NOT_YET = re.compile(r"The monty syntax parser does not yet support (?:the )?(.*)")
@@ -37,8 +35,6 @@ def describe_failure(
     call_errors: dict[tuple[str, str], ErrorObject],
 ) -> Failure:
     """What *error*, which the engine raised, means for the run."""
-    import pydantic_monty as engine
-
     match error:
         case engine.MontySyntaxError():
             span = span_of(error.traceback(), program)
@@ -60,7 +56,7 @@ def describe_failure(
 
 
 def _describe_raised(
-    error: MontyRuntimeError,
+    error: engine.MontyRuntimeError,
     program: Program,
     limits: SessionLimits,
     call_errors: dict[tuple[str, str], ErrorObject],
@@ -84,7 +80,7 @@ def _describe_raised(
     return Failure(ErrorObject(code=Code.RUNTIME_ERROR, message=message, hint=_hint(kind, text), span=span))
 
 
-def span_of(frames: list[Frame], program: Program) -> Span | None:
+def span_of(frames: list[engine.Frame], program: Program) -> Span | None:
     """The innermost place of a traceback that lies in the code of this run."""
     if not frames:
         return None
@@ -104,7 +100,7 @@ def unsupported_feature(text: str) -> str | None:
     return None if found is None else f"the sandbox's Python does not support {found[1]}"
 
 
-def _unsupported(text: str, frames: list[Frame], span: Span | None) -> ErrorObject | None:
+def _unsupported(text: str, frames: list[engine.Frame], span: Span | None) -> ErrorObject | None:
     if found := _NO_SUSPEND.match(text):
         return ErrorObject(
             code=Code.UNSUPPORTED_FEATURE,
@@ -140,7 +136,3 @@ def _hint(kind: str, text: str) -> str | None:
     if kind == "TypeError" and "can't be awaited" in text:
         return "a tool call is awaited where it is made: `await f(x)`, or `await asyncio.gather(f(x), f(y))`"
     return None
-
-
-if TYPE_CHECKING:
-    from pydantic_monty import MontyRuntimeError

@@ -11,6 +11,7 @@ end with their run, or of whether guest code will await a host call. Those are r
 * *awaited calls*: `await f(x)`, `gather(f(1), f(2))`, and lists or names that end up there. Such a call is
   answered with a future, any other with its value, so that guest code may await or not, as it likes.
 * *bound names*: what the session knows afterwards, so that a later check does not call it unknown.
+* *changes*: code that only computes values leaves the session as it was, so nothing need be stored.
 
 Rules: nothing here runs guest code, and a tree that Python cannot read only costs precision.
 """
@@ -33,6 +34,17 @@ _CLOSE: Final = "))"
 _TAKES_AWAITABLES: Final = frozenset(
     {"gather", "wait", "wait_for", "create_task", "ensure_future", "shield", "as_completed"}
 )
+_HARMLESS: Final = (
+    ast.Expr, ast.Constant, ast.Name, ast.Load, ast.Store, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare,
+    ast.IfExp, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Subscript, ast.Slice, ast.JoinedStr, ast.Call,
+    ast.FormattedValue, ast.keyword, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.ListComp,
+    ast.SetComp, ast.DictComp, ast.comprehension, ast.Starred,
+)  # fmt: skip
+_HARMLESS_FUNCTIONS: Final = frozenset({
+    "abs", "all", "any", "bin", "bool", "chr", "dict", "divmod", "enumerate", "float", "hex", "int",
+    "isinstance", "len", "list", "max", "min", "oct", "ord", "pow", "print", "range", "repr", "reversed",
+    "round", "set", "sorted", "str", "sum", "tuple", "zip",
+})  # fmt: skip
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _SCOPES: Final = (*_FUNCTIONS, ast.ClassDef)
 
@@ -51,6 +63,17 @@ class Program:
     rebinds_result_later: bool = False
     wrapped_line: int = 0
     wrapped_column: int = 0
+    reads_only: frozenset[str] | None = None
+    """The names that expression-only code reads and calls, if it can change nothing; else None."""
+    defines_classes: bool = True
+
+    def changes_nothing(self, names: frozenset[str], classes: bool) -> bool:
+        """Whether the run leaves a session as it was, given the session's names and whether it has classes.
+
+        Operators are harmless on values whose classes are built in, and so are built-in functions that
+        the session has not redefined.
+        """
+        return self.reads_only is not None and not classes and not (self.reads_only & names)
 
     def column(self, line: int, column: int) -> int:
         """A column of the fed text as a column of the user's code."""
@@ -68,6 +91,16 @@ def read_program(code: str, *, result_may_be_bound: bool = False) -> Program:
         return Program(
             code=code, fed=f"{code}\nresult" if always else code, result_mode="always" if always else "never"
         )
+    called = _called_if_pure(tree)
+    if called is not None:
+        return Program(
+            code=code,
+            fed=code,
+            awaited=frozenset(),
+            defines_functions=False,
+            reads_only=called,
+            defines_classes=False,
+        )
     bindings = _Bindings.of(tree)
     mode = bindings.result_mode(result_may_be_bound)
     fed, shift_from, line, column = _feed(code, tree, mode)
@@ -82,7 +115,32 @@ def read_program(code: str, *, result_may_be_bound: bool = False) -> Program:
         rebinds_result_later=bindings.global_result,
         wrapped_line=line,
         wrapped_column=column,
+        defines_classes=bindings.defines_classes,
     )
+
+
+def _called_if_pure(tree: ast.Module) -> frozenset[str] | None:
+    """The functions called, if all the code does is compute values from what is there."""
+    called: set[str] = set()
+    pending: list[ast.AST] = list(tree.body)
+    while pending:
+        node = pending.pop()
+        if not isinstance(node, _HARMLESS):
+            return None
+        if isinstance(node, ast.Call):
+            if not isinstance(node.func, ast.Name) or node.func.id not in _HARMLESS_FUNCTIONS:
+                return None
+            called.add(node.func.id)
+        pending.extend(ast.iter_child_nodes(node))
+    return frozenset(called)
+
+
+def last_expression(code: str) -> str:
+    """The text of the last statement, which is an expression."""
+    tree = parse(code)
+    if tree is None or not tree.body:
+        return "None"
+    return ast.get_source_segment(code, tree.body[-1]) or "None"
 
 
 def parse(code: str) -> ast.Module | None:
@@ -137,6 +195,7 @@ class _Bindings:
     reads_result: bool = False
     global_result: bool = False
     defines_functions: bool = False
+    defines_classes: bool = False
     calls: bool = False
 
     @classmethod
@@ -183,6 +242,7 @@ class _Bindings:
                 self.calls = True
             case _ if isinstance(node, _SCOPES):
                 self.defines_functions = True
+                self.defines_classes |= isinstance(node, ast.ClassDef)
 
 
 def _bound_directly(statement: ast.stmt) -> set[str]:

@@ -8,7 +8,6 @@ from holdfast.model.canonical import Json
 from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.monty.run import feed_through
 from holdfast.sandbox.monty.workers import Workers
-from holdfast.tools.threads import DaemonThreads
 
 _LIMITS: Final = SessionLimits(memory_mb=32, cpu_ms=200)
 
@@ -16,15 +15,11 @@ _LIMITS: Final = SessionLimits(memory_mb=32, cpu_ms=200)
 class RuleEvaluator:
     """Evaluates rules in an empty sandbox of their own, without capabilities."""
 
-    def __init__(self, workers: Workers, threads: DaemonThreads) -> None:
+    def __init__(self, workers: Workers) -> None:
         self._workers = workers
-        self._threads = threads
 
-    async def __call__(self, rule: str, args: list[Json], kwargs: dict[str, Json], session_id: str) -> bool:
+    def __call__(self, rule: str, args: list[Json], kwargs: dict[str, Json], session_id: str) -> bool:
         """Whether *rule* is exactly true. An error, or any other value, is not."""
-        return await self._threads.run(lambda: self._evaluate(rule, args, kwargs, session_id))
-
-    def _evaluate(self, rule: str, args: list[Json], kwargs: dict[str, Json], session_id: str) -> bool:
         worker = self._workers.attach_bare(_LIMITS)
         try:
             inputs = {"args": args, "kwargs": kwargs, "session_id": session_id}

@@ -2,11 +2,12 @@
 
 Theory of operation
 -------------------
-The engine is stepped: it runs until guest code calls the host, and each answer runs it to the next call.
-Steps block, so they happen on threads; what happens between them is decided on the event loop::
+The engine is stepped: it runs until guest code calls the host, and each answer runs it to the next call. One
+thread drives a run from begin to end; handlers run elsewhere (a thread, an event loop) and their outcomes
+arrive in the run's inbox::
 
-    loop    begin ─┐        admit, approve, perform ─┐            result
-    thread         └─ engine ─ HostCall ─┘           └─ engine ─ … conclude ┘
+    driver   begin ─ engine ─ HostCall ─ admit, start ─ wait ─ settle ─ engine ─ … ─ conclude
+    handler                                └─ runs ───────┘
 
 A plain call is answered with its value. A call that guest code awaits is answered with a future and runs
 beside the others; when every guest task is blocked, whatever has settled is handed over. A call that needs a
@@ -14,35 +15,46 @@ person stops the run once nothing else can go on: the engine is dumped where it 
 
 Rules
 -----
-1. Everything that touches the engine holds `_engine`, and after a stop nothing touches it again.
-2. A hard stop (limit, crash, cancel) leaves the session as it was before the run. A Python exception does not.
-3. A run has one outcome; the first to set it wins.
+1. A drive is a generator, so that it can change threads: a handler that runs on the driving thread and does
+   not come back is left behind with that thread, and another takes the drive up where it stands.
+2. Only the driver touches the engine. `stop` kills the worker's process and wakes the driver, no more.
+3. A hard stop (limit, crash, cancel) leaves the session as it was before. A Python exception does not.
+4. A run has one outcome; a stop that comes after the end does nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
+import queue
+import secrets
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from holdfast.errors import Code, ErrorObject, HoldfastError
 from holdfast.model.approval import Approval, ApprovalState
 from holdfast.model.call import CallStatus, ExternalCallRecord, SettledCall
 from holdfast.model.canonical import Json
 from holdfast.model.limits import SessionLimits
-from holdfast.model.run import RunResult
 from holdfast.ports.clock import Clock
 from holdfast.ports.journal import CallJournal, PendingCall
-from holdfast.sandbox.monty import shadow
+from holdfast.sandbox.monty import engine, shadow
 from holdfast.sandbox.monty.failures import Failure, describe_failure
 from holdfast.sandbox.monty.program import Program, Site
 from holdfast.sandbox.monty.workers import Worker
 from holdfast.sandbox.output import Output
 from holdfast.sandbox.snapshots import PausedRun
-from holdfast.tools.dispatch import Admitted, Dispatcher, NeedsApproval, settle_denied, settle_failure
-from holdfast.tools.threads import DaemonThreads
+from holdfast.sandbox.watchdog import Watchdog
+from holdfast.tools.dispatch import (
+    Admitted,
+    Arrived,
+    Dispatcher,
+    Inbox,
+    NeedsApproval,
+    RunningCall,
+    settle_denied,
+    settle_failure,
+)
 
 if TYPE_CHECKING:
     from pydantic_monty import FunctionSnapshot, FutureSnapshot
@@ -51,36 +63,60 @@ _SLEEPS: Final = ("system.sleep", "system.async_sleep")
 _STUBS: dict[str, Callable[..., None]] = {}
 
 
-@dataclass(frozen=True, slots=True)
 class RunPlan:
     """What is to be run, and under what."""
 
-    run_id: str
-    session_id: str
-    program: Program
-    limits: SessionLimits
-    inputs: dict[str, Json] = field(default_factory=dict)
-    names: frozenset[str] = frozenset()
-    sites: dict[str, list[Site]] = field(default_factory=dict)
-    next_input: int = 0
-    paused: PausedRun | None = None
-    paused_dump: bytes = b""
-    return_snapshot: bool = False
+    __slots__ = (
+        "borrowed", "filename", "inputs", "kept", "limits", "names", "paused", "paused_dump", "program",
+        "return_snapshot", "run_id_if_known", "session_id", "sites",
+    )  # fmt: skip
 
-    @property
-    def filename(self) -> str:
-        """What the engine calls the source of this run."""
-        return f"<python-input-{self.next_input + (1 if self.kept else 0)}>"
-
-    @property
-    def borrowed(self) -> list[str]:
+    def __init__(
+        self,
+        *,
+        session_id: str,
+        program: Program,
+        limits: SessionLimits,
+        names: frozenset[str] = frozenset(),
+        sites: dict[str, list[Site]],
+        inputs: dict[str, Json] | None = None,
+        paused: PausedRun | None = None,
+        paused_dump: bytes = b"",
+        return_snapshot: bool = False,
+        run_id_if_known: str | None = None,
+    ) -> None:
+        self.session_id = session_id
+        self.program = program
+        self.limits = limits
+        self.names = names
+        self.sites = sites
+        self.inputs = inputs
+        self.paused = paused
+        self.paused_dump = paused_dump
+        self.return_snapshot = return_snapshot
+        self.run_id_if_known = run_id_if_known
+        self.borrowed: list[str] = self._find_borrowed()
         """Inputs whose names are given back when the run ends."""
-        names = self.paused.input_names if self.paused else list(self.inputs)
-        return [name for name in names if name not in self.program.bound]
+        self.kept: list[str] = self._find_kept()
+        """Names that had a value before the run and get it back."""
+        self.filename = paused.filename if paused else ""
+        """What the engine calls the source of this run; known when it begins."""
 
     @property
-    def kept(self) -> list[str]:
-        """Names that had a value before the run and get it back."""
+    def run_id(self) -> str:
+        """Made when first asked for: most runs never need a name."""
+        if self.run_id_if_known is None:
+            self.run_id_if_known = new_run_id()
+        return self.run_id_if_known
+
+    @property
+    def input_names(self) -> list[str]:
+        return self.paused.input_names if self.paused else list(self.inputs or ())
+
+    def _find_borrowed(self) -> list[str]:
+        return [name for name in self.input_names if name not in self.program.bound]
+
+    def _find_kept(self) -> list[str]:
         if self.paused:
             return self.paused.shadowed
         kept = [name for name in self.borrowed if name in self.names]
@@ -94,13 +130,11 @@ class RunHost:
     """What a run needs of the world around it."""
 
     dispatcher: Dispatcher
-    threads: DaemonThreads
     clock: Clock
+    watchdog: Watchdog
     journal: CallJournal | None
-    conclude: Callable[[MontyRun, Worker | None, Finished | Failure], RunResult]
-    """Makes the result and stores the session, on the engine's thread."""
-    park: Callable[[MontyRun, Parked], RunResult]
-    """Stores a run that waits, on the engine's thread."""
+    on_own_thread: bool = False
+    """Whether the driving thread may be left to a handler that hangs; a caller's own thread may not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,130 +172,155 @@ class Parked:
     paused: PausedRun
 
 
-Step = HostCall | Blocked | RunResult
+T = TypeVar("T")
+Driven = Generator[RunningCall, Arrived | None, T]
+"""A part of a drive. It yields calls whose handlers are to be run by whoever drives; see `pump`."""
+
+Outcome = Finished | Failure | Parked
+Step = HostCall | Blocked | Finished | Failure
 
 
 class MontyRun:
-    """The state of one run. `drive` it once; `stop` it from anywhere."""
+    """The state of one run. `drive` it once, on one thread; `stop` it from anywhere."""
 
     def __init__(self, plan: RunPlan, host: RunHost) -> None:
         self.plan = plan
         self._host = host
-        self._engine = threading.Lock()
+        self._dispatcher = host.dispatcher
         self._worker: Worker | None = None
-        self._task: asyncio.Task[Any] | None = None
+        self._stopping = threading.Lock()
         self._stopped: ErrorObject | None = None
         self._ended = False
         paused = plan.paused
-        self.output = Output(
-            plan.limits.max_stdout_bytes,
-            self._flooded,
-            *((paused.stdout, paused.stderr) if paused else ("", "")),
-        )
+        printed = (paused.stdout, paused.stderr) if paused else ("", "")
+        self.output = Output(plan.limits.max_stdout_bytes, self._flooded, *printed)
         self.output.truncated = bool(paused and paused.truncated)
         self.records: dict[int, ExternalCallRecord] = dict(paused.records) if paused else {}
         self.calls_made = paused.calls_made if paused else 0
         self.memory_peak: int | None = paused.memory_peak_bytes if paused else None
         self._wall_before_ms = paused.wall_used_ms if paused else 0
         self._settled: dict[int, SettledCall | None] = dict(paused.settled) if paused else {}
-        self._running: dict[int, asyncio.Task[SettledCall | None]] = {}
+        self._running: dict[int, RunningCall] = {}
+        self._sleeping: dict[int, float] = {}
         self._waiting: dict[int, PendingCall] = {}
         self._call_errors: dict[tuple[str, str], ErrorObject] = {}
+        self._inbox: Inbox = queue.SimpleQueue()
+        self._here: RunningCall | None = None
+        self.go_on: Callable[[], None] | None = None
+        """Continues the drive on another thread, when a handler keeps this one."""
         self._started = host.clock.monotonic()
-
-    # ── on the loop ──────────────────────────────────────────────────────────────────────────────
-
-    async def drive(
-        self, begin: Callable[[], Worker], decided: dict[int, Approval] | None = None
-    ) -> RunResult:
-        """Run to the end. *begin* gives the worker, on a thread; *decided* continues a parked run."""
-        loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
-        wall_ms = max(1, self.plan.limits.wall_ms - self._wall_before_ms)
-        timer = loop.call_later(wall_ms / 1000, self.stop, _wall_error(self.plan.limits))
-        try:
-            return await self._drive(begin, decided)
-        except asyncio.CancelledError:
-            return await self._ended_early()
-        except _StoppedRun:
-            return await self._ended_early()
-        finally:
-            timer.cancel()
-            self._ended = True
-            for task in self._running.values():
-                task.cancel()
 
     def stop(self, error: ErrorObject) -> None:
         """End the run with *error*, wherever it stands. Harmless once it has ended."""
-        if self._ended or self._stopped is not None:
-            return
-        self._stopped = error
-        if self._worker is not None:
-            self._worker.kill()
-        if self._task is not None:
-            self._task.cancel()
+        with self._stopping:
+            if self._ended or self._stopped is not None:
+                return
+            self._stopped = error
+            if self._worker is not None:
+                self._worker.kill()
+        self._inbox.put(None)
+        if (here := self._here) is not None:
+            self._leave_behind(here)
 
     def duration_ms(self) -> int:
         """Wall time so far, not counting time parked."""
         return self._wall_before_ms + max(0, int((self._host.clock.monotonic() - self._started) * 1000))
 
-    async def _drive(self, begin: Callable[[], Worker], decided: dict[int, Approval] | None) -> RunResult:
-        if self.plan.paused is not None:
-            step = await self._host.threads.run(lambda: self._locked(lambda: self._reload(begin)))
-            self._start_decided(self.plan.paused, decided or {})
+    def drive(
+        self, begin: Callable[[], Worker], decided: dict[int, Approval] | None = None
+    ) -> Driven[Outcome]:
+        """Run to the end. *begin* gives the worker; *decided* continues a parked run."""
+        wall_s = max(1, self.plan.limits.wall_ms - self._wall_before_ms) / 1000
+        self._host.watchdog.watch(self, wall_s, lambda: self.stop(_wall_error(self.plan.limits)))
+        try:
+            outcome = yield from self._drive(begin, decided)
+        except _StoppedRun:
+            assert self._stopped is not None
+            outcome = Failure(self._stopped, hard=True)
+        finally:
+            with self._stopping:
+                self._ended = True
+            self._host.watchdog.forget(self)
+            for running in self._running.values():
+                running.abandon()
+        self._measure()
+        return outcome
+
+    def _drive(self, begin: Callable[[], Worker], decided: dict[int, Approval] | None) -> Driven[Outcome]:
+        step: Step | Parked
+        if self.plan.paused is None:
+            step = self._in_engine(lambda: self._begin(begin))
         else:
-            step = await self._host.threads.run(lambda: self._locked(lambda: self._begin(begin)))
-        while not isinstance(step, RunResult):
-            step = await (self._on_call(step) if isinstance(step, HostCall) else self._on_blocked(step))
-        return step
+            step = self._in_engine(lambda: self._reload(begin))
+            self._start_decided(self.plan.paused, decided or {})
+        while True:
+            if isinstance(step, HostCall):
+                step = yield from self._on_call(step)
+            elif isinstance(step, Blocked):
+                step = self._on_blocked(step)
+            else:
+                return step
 
-    async def _ended_early(self) -> RunResult:
-        """The task was cancelled: by `stop`, or by whoever awaits the run."""
-        by_us = self._stopped is not None
-        if not by_us:
-            self._stopped = cancelled_error()
-            if self._worker is not None:
-                self._worker.kill()
-        elif self._task is not None:
-            self._task.uncancel()
-        result = await self._host.threads.run(self._conclude_stopped)
-        if not by_us:
-            raise asyncio.CancelledError
-        return result
+    def _in_engine(self, job: Callable[[], Step]) -> Step:
+        """Step the engine; what it raises becomes the run's failure."""
+        if self._stopped is not None:
+            raise _StoppedRun
+        try:
+            return job()
+        except HoldfastError:
+            raise
+        except Exception as error:
+            if self._stopped is not None:
+                raise _StoppedRun from None
+            return describe_failure(error, self.plan.program, self.plan.limits, self._call_errors)
 
-    async def _on_call(self, call: HostCall) -> Step:
+    # ── what guest code asks of the host ─────────────────────────────────────────────────────────
+
+    def _on_call(self, call: HostCall) -> Driven[Step | Parked]:
         if call.name in _SLEEPS:
-            return await self._on_sleep(call)
-        if call.call_id in self._waiting:  # a parked run, loaded at the call it waits for
-            return await self._park(call.snapshot)
+            return self._on_sleep(call)
+        if call.call_id in self._waiting:  # a parked run, loaded at the call it still waits for
+            return self._park(call.snapshot)
         if call.call_id in self._running or call.call_id in self._settled:
-            return await self._answer_decided(call)
-        admission = await self._host.dispatcher.admit(
+            return self._answer(call.snapshot, self._wait_for(call.call_id))
+        admission = self._dispatcher.admit(
             call.name, call.args, call.kwargs, session_id=self.plan.session_id, call_id=call.call_id
         )
-        match admission:
-            case SettledCall():
-                settled = admission
-                return await self._step(
-                    lambda: self._answer(call.snapshot, self._record(call.call_id, settled))
-                )
-            case NeedsApproval():
-                return await self._on_approval_needed(call, admission.call)
-            case Admitted():
-                return await self._on_admitted(call, admission)
-
-    async def _on_admitted(self, call: HostCall, admitted: Admitted) -> Step:
+        if isinstance(admission, SettledCall):
+            return self._answer(call.snapshot, self._record(call.call_id, admission))
+        if isinstance(admission, NeedsApproval):
+            return self._on_approval_needed(call, admission.call)
+        if not call.awaited and self._host.on_own_thread:
+            settled = yield from self._call_here(admission)
+            if settled is not None:
+                return self._answer(call.snapshot, self._record(call.call_id, settled))
+        self._start(admission)
         if call.awaited:
-            self._running[call.call_id] = asyncio.create_task(self._perform(admitted))
-            return await self._step(lambda: self._advance(call.snapshot.resume({"future": ...})))
+            return self._in_engine(lambda: self._advance(call.snapshot.resume({"future": ...})))
+        return self._answer(call.snapshot, self._wait_for(call.call_id))
 
-        def deliver(settled: SettledCall) -> Step:
-            return self._locked(lambda: self._answer(call.snapshot, self._record(call.call_id, settled)))
+    def _call_here(self, call: Admitted) -> Driven[SettledCall | None]:
+        """Have the handler run on the driving thread, which saves two changes of threads, if it can."""
+        running = self._dispatcher.start_here(call, self._host.journal)
+        if running is None or isinstance(running, SettledCall):
+            return running
+        self._here = running
+        seconds = call.tool.capability.limits.timeout_ms / 1000
+        self._host.watchdog.watch(running, seconds, lambda: self._leave_behind(running))
+        arrived = yield running
+        self._here = None
+        self._host.watchdog.forget(running)
+        if self._stopped is not None:
+            raise _StoppedRun
+        return self._dispatcher.settle_late(running) if arrived is None else self._settle(arrived)
 
-        return await self._host.dispatcher.perform(admitted, deliver, self._host.journal)
+    def _leave_behind(self, running: RunningCall) -> None:
+        """Go on without a handler that does not come back, on another thread."""
+        if running.abandon() and self.go_on is not None:
+            self.go_on()
 
-    async def _on_approval_needed(self, call: HostCall, admitted: Admitted) -> Step:
-        pending = PendingCall(
+    def _on_approval_needed(self, call: HostCall, admitted: Admitted) -> Step | Parked:
+        self._waiting[call.call_id] = PendingCall(
             call_id=call.call_id,
             name=call.name,
             args=admitted.context.args,
@@ -270,7 +329,6 @@ class MontyRun:
             contract=admitted.tool.digest,
             awaited=call.awaited,
         )
-        self._waiting[call.call_id] = pending
         self.records[call.call_id] = ExternalCallRecord(
             name=call.name,
             side_effect=admitted.tool.capability.side_effect,
@@ -279,49 +337,39 @@ class MontyRun:
             request_digest=admitted.request_digest,
         )
         if call.awaited:
-            return await self._step(lambda: self._advance(call.snapshot.resume({"future": ...})))
-        return await self._park(call.snapshot)
+            return self._in_engine(lambda: self._advance(call.snapshot.resume({"future": ...})))
+        return self._park(call.snapshot)
 
-    async def _on_blocked(self, blocked: Blocked) -> Step:
+    def _on_blocked(self, blocked: Blocked) -> Step | Parked:
         while True:
-            ready = [call_id for call_id in blocked.pending if call_id in self._settled]
-            if ready:
-                results = {call_id: self._engine_result(self._settled.pop(call_id)) for call_id in ready}
-                return await self._step(lambda: self._advance(blocked.snapshot.resume(results)))
-            if self._running:
-                await asyncio.wait(self._running.values(), return_when=asyncio.FIRST_COMPLETED)
-                self._collect()
+            if any(call_id in self._settled for call_id in blocked.pending):
+                return self._in_engine(lambda: self._answer_ready(blocked))
+            if self._running or self._sleeping:
+                self._hear()
             elif self._waiting:
-                return await self._park(blocked.snapshot)
+                return self._park(blocked.snapshot)
             else:
-                self._stopped = _deadlock_error()
-                raise _StoppedRun
+                return Failure(_deadlock_error(), hard=True)
 
-    async def _on_sleep(self, call: HostCall) -> Step:
+    def _on_sleep(self, call: HostCall) -> Step:
         seconds = max(0.0, float(call.args[0])) if call.args else 0.0
+        self._sleeping[call.call_id] = self._host.clock.monotonic() + seconds
         if call.name == "system.async_sleep":
-            self._running[call.call_id] = asyncio.create_task(_sleep(seconds))
-            return await self._step(lambda: self._advance(call.snapshot.resume({"future": ...})))
-        await asyncio.sleep(seconds)
-        return await self._step(lambda: self._advance(call.snapshot.resume({"return_value": None})))
-
-    async def _answer_decided(self, call: HostCall) -> Step:
-        """A plain call that a decision has freed: wait for its result and go on."""
-        if (task := self._running.get(call.call_id)) is not None:
-            await asyncio.wait((task,))
-            self._collect()
-        settled = self._settled.pop(call.call_id)
-        assert settled is not None
-        return await self._step(lambda: self._answer(call.snapshot, settled))
+            return self._in_engine(lambda: self._advance(call.snapshot.resume({"future": ...})))
+        while call.call_id in self._sleeping:
+            self._hear()
+        del self._settled[call.call_id]
+        return self._in_engine(lambda: self._advance(call.snapshot.resume({"return_value": None})))
 
     def _start_decided(self, paused: PausedRun, decided: dict[int, Approval]) -> None:
+        """Begin the calls that were approved and settle those that were not."""
         for pending in paused.pending:
             approval = decided.get(pending.call_id)
             if approval is None or approval.state is ApprovalState.PENDING:
                 self._waiting[pending.call_id] = pending
                 continue
-            tool = self._host.dispatcher.registry.require(pending.name)
-            checked = self._host.dispatcher.check(
+            tool = self._dispatcher.registry.require(pending.name)
+            checked = self._dispatcher.check(
                 tool,
                 approval.args,
                 approval.kwargs,
@@ -331,110 +379,137 @@ class MontyRun:
             if isinstance(checked, SettledCall):
                 self._settled[pending.call_id] = self._record(pending.call_id, checked)
             elif approval.state is ApprovalState.APPROVED and tool.digest == pending.contract:
-                self._running[pending.call_id] = asyncio.create_task(self._perform(checked))
+                self._start(checked)
             else:
                 denied = settle_denied(checked, _denial(pending.name, approval))
                 self._settled[pending.call_id] = self._record(pending.call_id, denied)
 
-    async def _perform(self, admitted: Admitted) -> SettledCall:
+    # ── calls under way ──────────────────────────────────────────────────────────────────────────
+
+    def _start(self, call: Admitted) -> None:
         try:
-            return await self._host.dispatcher.perform(admitted, _same, self._host.journal)
+            started = self._dispatcher.start(call, self._inbox, self._host.journal)
         except HoldfastError as error:
-            return settle_failure(admitted.tool, admitted.request_digest, error.error_object())
+            started = settle_failure(call.tool, call.request_digest, error.error_object())
+        if isinstance(started, SettledCall):
+            self._settled[call.call_id] = self._record(call.call_id, started)
+        else:
+            self._running[call.call_id] = started
 
-    def _collect(self) -> None:
-        """Move what has settled out of `_running`."""
-        for call_id, task in list(self._running.items()):
-            if not task.done():
-                continue
-            del self._running[call_id]
-            settled = task.result()
-            self._settled[call_id] = self._record(call_id, settled) if settled is not None else None
+    def _wait_for(self, call_id: int) -> SettledCall:
+        while call_id not in self._settled:
+            self._hear()
+        settled = self._settled.pop(call_id)
+        assert settled is not None
+        return settled
 
-    async def _park(self, snapshot: FunctionSnapshot | FutureSnapshot) -> Step:
+    def _hear(self) -> None:
+        """Wait for the next thing: an outcome, the end of a sleep or of a call's time, or a stop."""
+        try:
+            message = self._inbox.get(timeout=self._patience())
+        except queue.Empty:
+            self._expire()
+            return
+        if self._stopped is not None:
+            raise _StoppedRun
+        if isinstance(message, Arrived):
+            call = message.running.call
+            del self._running[call.call_id]
+            self._settled[call.call_id] = self._record(call.call_id, self._settle(message))
+
+    def _settle(self, arrived: Arrived) -> SettledCall:
+        try:
+            return self._dispatcher.settle(arrived)
+        except HoldfastError as error:
+            call = arrived.running.call
+            return settle_failure(call.tool, call.request_digest, error.error_object())
+
+    def _patience(self) -> float | None:
+        """Seconds until something is due by itself."""
+        due = [
+            left
+            for item in self._running.values()
+            if (left := self._dispatcher.seconds_left(item)) is not None
+        ]
+        if self._sleeping:
+            now = self._host.clock.monotonic()
+            due += [max(0.0, moment - now) for moment in self._sleeping.values()]
+        return min(due, default=None)
+
+    def _expire(self) -> None:
+        now = self._host.clock.monotonic()
+        for call_id in [key for key, moment in self._sleeping.items() if moment <= now]:
+            del self._sleeping[call_id]
+            self._settled[call_id] = None
+        for call_id, running in list(self._running.items()):
+            if (settled := self._dispatcher.expire(running)) is not None:
+                del self._running[call_id]
+                self._settled[call_id] = self._record(call_id, settled)
+
+    def _park(self, snapshot: FunctionSnapshot | FutureSnapshot) -> Parked | Failure:
         """Wait for calls in flight, then dump the engine where it stands."""
-        while self._running:
-            await asyncio.wait(self._running.values())
-            self._collect()
-        return await self._host.threads.run(lambda: self._locked(lambda: self._dump_parked(snapshot)))
-
-    async def _step(self, job: Callable[[], _Raw]) -> Step:
-        return await self._host.threads.run(lambda: self._locked(job))
-
-    # ── on a thread ──────────────────────────────────────────────────────────────────────────────
-
-    def _locked(self, job: Callable[[], _Raw]) -> Step:
-        with self._engine:
+        while self._running or self._sleeping:
+            self._hear()
+        try:
+            return self._dump_parked(snapshot)
+        except Exception as error:
             if self._stopped is not None:
-                raise _StoppedRun
-            try:
-                step = job()
-            except HoldfastError:
-                raise
-            except Exception as error:
-                if self._stopped is not None:
-                    raise _StoppedRun from None
-                step = describe_failure(error, self.plan.program, self.plan.limits, self._call_errors)
-            return step if isinstance(step, (HostCall, Blocked)) else self._conclude(step)
+                raise _StoppedRun from None
+            return Failure(
+                ErrorObject(code=Code.INTERRUPTED, message=f"the engine failed: {error}"), hard=True
+            )
 
-    def _conclude(self, outcome: Finished | Failure | Parked) -> RunResult:
-        self._ended = True
-        self._measure()
-        if isinstance(outcome, Parked):
-            return self._host.park(self, outcome)
-        return self._host.conclude(self, self._worker, outcome)
+    # ── the engine ───────────────────────────────────────────────────────────────────────────────
 
-    def _conclude_stopped(self) -> RunResult:
-        """Waits until no thread is inside the engine any more; what was there has been killed."""
-        with self._engine:
-            assert self._stopped is not None
-            return self._conclude(Failure(self._stopped, hard=True))
-
-    def _begin(self, begin: Callable[[], Worker]) -> _Raw:
-        worker = self._worker = begin()
-        worker.reset_peak()
+    def _begin(self, begin: Callable[[], Worker]) -> Step:
+        worker = self._attach(begin)
         kept = self.plan.kept
         if kept:
             program = self.plan.program
             hide = "result" in kept and program.result_mode == "maybe" and not program.reads_result
             feed_through(worker, shadow.keep(kept, unbind=["result"] if hide else []))
+        self.plan.filename = source_name(worker.next_input)
+        worker.next_input += 1
         return self._advance(
             worker.session.feed_start(
                 self.plan.program.fed, inputs=self.plan.inputs or None, print_callback=self.output
             )
         )
 
-    def _reload(self, begin: Callable[[], Worker]) -> _Raw:
-        worker = self._worker = begin()
+    def _attach(self, begin: Callable[[], Worker]) -> Worker:
+        worker = begin()
+        with self._stopping:
+            self._worker = worker
+            if self._stopped is not None:
+                raise _StoppedRun
         worker.reset_peak()
-        assert self.plan.paused is not None
+        return worker
+
+    def _reload(self, begin: Callable[[], Worker]) -> Step:
+        worker = self._attach(begin)
+        worker.next_input = source_number(self.plan.filename) + 1
         self.calls_made -= 1  # the call it stands at is announced again
         step = self._advance(worker.session.load_snapshot(self.plan.paused_dump, print_callback=self.output))
         if not isinstance(step, HostCall):
             self.calls_made += 1
         return step
 
-    def _advance(self, snapshot: Any) -> _Raw:
+    def _advance(self, snapshot: Any) -> Step:
         """Answer what needs no decision, up to the next thing that does."""
-        from pydantic_monty import FunctionSnapshot, FutureSnapshot, MontyComplete, NameLookupSnapshot
-
         while True:
-            match snapshot:
-                case MontyComplete():
-                    return Finished(snapshot.output)
-                case FunctionSnapshot():
-                    step = self._on_function(snapshot)
-                    if isinstance(step, (HostCall, Failure)):
-                        return step
-                    snapshot = step
-                case NameLookupSnapshot():
-                    name = snapshot.variable_name
-                    known = name in self._host.dispatcher.registry
-                    snapshot = snapshot.resume(value=_stub(name)) if known else snapshot.resume()
-                case FutureSnapshot():
-                    return Blocked(snapshot, snapshot.pending_call_ids)
-                case _:
-                    raise TypeError(f"the engine answered with {snapshot!r}")
+            if isinstance(snapshot, engine.MontyComplete):
+                return Finished(snapshot.output)
+            if isinstance(snapshot, engine.FutureSnapshot):
+                return Blocked(snapshot, snapshot.pending_call_ids)
+            if isinstance(snapshot, engine.NameLookupSnapshot):
+                name = snapshot.variable_name
+                known = name in self._dispatcher.registry
+                snapshot = snapshot.resume(value=_stub(name)) if known else snapshot.resume()
+                continue
+            step = self._on_function(snapshot)
+            if isinstance(step, (HostCall, Failure)):
+                return step
+            snapshot = step
 
     def _on_function(self, snapshot: FunctionSnapshot) -> Any:
         name = str(snapshot.function_name)
@@ -444,7 +519,7 @@ class MontyRun:
                     snapshot, name, snapshot.args, {}, snapshot.call_id, awaited=name != _SLEEPS[0]
                 )
             return self._refuse_system_call(snapshot, name)
-        if name not in self._host.dispatcher.registry:
+        if name not in self._dispatcher.registry:
             return self._refuse_unknown(snapshot, name)
         if self.calls_made >= self.plan.limits.max_external_calls:
             return Failure(_calls_error(self.plan.limits), hard=True)
@@ -466,7 +541,7 @@ class MontyRun:
 
     def _refuse_unknown(self, snapshot: FunctionSnapshot, name: str) -> Any:
         message = f"name {name!r} is not defined"
-        hint = self._host.dispatcher.registry.suggest(name) or "list_tools() names what can be called"
+        hint = self._dispatcher.registry.suggest(name) or "list_tools() names what can be called"
         error = ErrorObject(
             code=Code.UNKNOWN_TOOL, message=f"{name}() is neither defined nor a capability", hint=hint
         )
@@ -482,12 +557,18 @@ class MontyRun:
         here = place.filename == self.plan.filename
         awaited = self.plan.program.awaited if here else self.plan.sites.get(place.filename, ())
         if awaited is None or place.filename == "<string>":
-            tool = self._host.dispatcher.registry.get(name)
+            tool = self._dispatcher.registry.get(name)
             return tool is not None and tool.async_mode
         return site in awaited
 
-    def _answer(self, snapshot: FunctionSnapshot, settled: SettledCall) -> _Raw:
-        return self._advance(snapshot.resume(self._engine_result(settled)))
+    def _answer(self, snapshot: FunctionSnapshot, settled: SettledCall) -> Step:
+        result = self._engine_result(settled)
+        return self._in_engine(lambda: self._advance(snapshot.resume(result)))
+
+    def _answer_ready(self, blocked: Blocked) -> Step:
+        ready = [call_id for call_id in blocked.pending if call_id in self._settled]
+        results = {call_id: self._engine_result(self._settled.pop(call_id)) for call_id in ready}
+        return self._advance(blocked.snapshot.resume(results))
 
     def _engine_result(self, settled: SettledCall | None) -> Any:
         if settled is None:
@@ -515,8 +596,9 @@ class MontyRun:
         paused = PausedRun(
             run_id=plan.run_id,
             code=plan.program.code,
+            filename=plan.filename,
             limits=plan.limits,
-            input_names=plan.paused.input_names if plan.paused else list(plan.inputs),
+            input_names=plan.input_names,
             shadowed=plan.kept,
             return_snapshot=plan.return_snapshot,
             pending=list(self._waiting.values()),
@@ -532,15 +614,8 @@ class MontyRun:
         return Parked(dump, paused)
 
     def _flooded(self) -> None:
-        """Called from the engine's own thread, in the middle of a step."""
-        if self._stopped is None and not self._ended:
-            self._stopped = _stdout_error(self.plan.limits)
-            if self._worker is not None:
-                self._worker.kill()
-
-
-_Raw = HostCall | Blocked | Finished | Failure | Parked
-"""What the engine's thread found, before it is concluded."""
+        """Called from inside the engine, in the middle of a step."""
+        self.stop(_stdout_error(self.plan.limits))
 
 
 class _StoppedRun(Exception):
@@ -549,12 +624,11 @@ class _StoppedRun(Exception):
 
 def feed_through(worker: Worker, code: str, inputs: dict[str, Json] | None = None) -> object:
     """Run code of ours in the guest; it must call nothing. Names it does not find are not defined."""
-    from pydantic_monty import MontyComplete, NameLookupSnapshot
-
+    worker.next_input += 1
     snapshot: Any = worker.session.feed_start(code, inputs=inputs, print_callback=_unheard)
-    while isinstance(snapshot, NameLookupSnapshot):
+    while isinstance(snapshot, engine.NameLookupSnapshot):
         snapshot = snapshot.resume()
-    if not isinstance(snapshot, MontyComplete):
+    if not isinstance(snapshot, engine.MontyComplete):
         raise TypeError(f"the engine answered with {snapshot!r}")
     return snapshot.output
 
@@ -563,16 +637,21 @@ def _unheard(stream: str, text: str) -> None:
     """What code of ours would print, nobody hears."""
 
 
+def source_name(number: int) -> str:
+    """What the engine calls the source that it is fed as this number."""
+    return f"<python-input-{number}>"
+
+
+def source_number(name: str) -> int:
+    return int(name.removeprefix("<python-input-").removesuffix(">"))
+
+
+def new_run_id() -> str:
+    return f"run_{secrets.token_hex(12)}"
+
+
 def cancelled_error() -> ErrorObject:
     return ErrorObject(code=Code.CANCELLED, message="the run was cancelled")
-
-
-async def _sleep(seconds: float) -> None:
-    await asyncio.sleep(seconds)
-
-
-def _same(settled: SettledCall) -> SettledCall:
-    return settled
 
 
 def _stub(name: str) -> Callable[..., None]:

@@ -27,6 +27,7 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     names: list[str] = msgspec.field(default_factory=list)
     sites: dict[str, list[Site]] = msgspec.field(default_factory=dict)
     result_later: bool = False
+    has_classes: bool = False
     feeds: int = 0
     next_input: int = 0
     engine: str = ENGINE

@@ -1,8 +1,8 @@
 """Checking code without running any of it.
 
-The engine's type checker reads the code against stubs of the capabilities and of the session's names. Then the
-engine itself is given the code behind a call that is never answered, so that it compiles everything and runs
-nothing; each feature that it refuses is reported and blanked out until nothing is left to refuse.
+The engine's type checker reads the code against stubs of the capabilities and of the session's names. Then
+the engine itself is given the code behind a call that is never answered, so that it compiles everything and
+runs nothing; each feature that it refuses is reported and blanked out until nothing is left to refuse.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import msgspec
 from holdfast.errors import Code, ErrorObject, Span
 from holdfast.model.diagnostic import Diagnostic, Severity
 from holdfast.model.limits import SessionLimits
+from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.failures import MODULES, unsupported_feature
 from holdfast.sandbox.monty.program import Program, parse, read_program
 from holdfast.sandbox.monty.workers import Worker, Workers
@@ -51,8 +52,6 @@ class Validator:
         return sorted(found, key=_place)
 
     def _type_check(self, program: Program, names: list[str]) -> list[Diagnostic]:
-        import pydantic_monty as engine
-
         worker = self._workers.attach_bare(
             _CHECK_LIMITS,
             type_check=True,
@@ -104,8 +103,6 @@ class Validator:
 
     def _refusals(self, code: str) -> Iterator[Diagnostic]:
         """Features that the engine does not have, one compilation each."""
-        import pydantic_monty as engine
-
         for _ in range(_MAX_REFUSALS):
             worker = self._workers.attach_bare(_CHECK_LIMITS)
             try:
@@ -142,7 +139,7 @@ class _Places:
         )
 
     def touches_awaited(self, span: Span) -> bool:
-        """Whether the place is what is awaited, or what waits: tools may be awaited although stubs say otherwise."""
+        """Whether the place is what is awaited, or what waits: tools may be awaited, whatever stubs say."""
         if self._tree is None:
             return True
         awaits = (node for node in ast.walk(self._tree) if isinstance(node, (ast.Await, ast.Call)))
@@ -168,10 +165,8 @@ def _starts(node: ast.AST, span: Span) -> bool:
 
 def _feed_to_gate(worker: Worker, code: str) -> None:
     """Let the engine read *code* and stop before its first statement."""
-    from pydantic_monty import FunctionSnapshot
-
     snapshot: Any = worker.session.feed_start(f"{_GATE}()\n{code}", print_callback=_ignore)
-    while isinstance(snapshot, FunctionSnapshot) and snapshot.is_os_function:
+    while isinstance(snapshot, engine.FunctionSnapshot) and snapshot.is_os_function:
         snapshot = snapshot.resume_not_handled()
 
 
@@ -212,7 +207,7 @@ def _blank_out(code: str, span: Span | None) -> str | None:
 
 
 def _first_line(node: ast.stmt) -> int:
-    decorators = getattr(node, "decorator_list", [])
+    decorators: list[ast.expr] = getattr(node, "decorator_list", [])
     return min([node.lineno, *(item.lineno for item in decorators)])
 
 

@@ -6,28 +6,24 @@ A run needs a worker process with its session loaded. Loading costs more than a 
 keeps its worker after a run until another session needs it; the one that was idle longest gives way. What
 a worker holds is always also in the session's last dump, so a worker may be dropped at any time.
 
-Rules: slots are counted on the event loop; everything that touches a process happens off it.
+Rules: everything here may block, and is called from the threads that drive runs.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import signal
 import threading
-from collections import OrderedDict, deque
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any, Final
 
 from holdfast.errors import EngineFailed
 from holdfast.model.limits import SessionLimits
+from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.dump import MAX_SUSPENSIONS, with_limits
 from holdfast.sandbox.monty.state import EngineState
-from holdfast.tools.threads import DaemonThreads
-
-if TYPE_CHECKING:
-    from pydantic_monty import Monty, MontySession
 
 KILL_GRACE_S: Final = 0.4
 """How long past its time limit the engine may take to stop by itself."""
@@ -35,13 +31,18 @@ KILL_GRACE_S: Final = 0.4
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """A session loaded in a worker process. `version` names the state it holds."""
+    """A session loaded in a worker process.
 
-    session: MontySession
+    `version` names the state it holds, `next_input` is the number of the next source, and `unsaved_feeds`
+    counts what it was fed since its state was last stored.
+    """
+
+    session: engine.MontySession
     pid: int
     limits: SessionLimits
     version: object = None
-    busy: threading.Lock = field(default_factory=threading.Lock)
+    next_input: int = 0
+    unsaved_feeds: int = 0
     _status: int = -1
     _reset: int = -1
 
@@ -49,6 +50,15 @@ class Worker:
         with contextlib.suppress(OSError):
             self._status = os.open(f"/proc/{self.pid}/status", os.O_RDONLY)
             self._reset = os.open(f"/proc/{self.pid}/clear_refs", os.O_WRONLY)
+
+    def fits(self, limits: SessionLimits) -> bool:
+        """Whether the engine's own limits are the same; the others are ours to watch."""
+        mine = self.limits
+        return limits is mine or (
+            limits.memory_mb == mine.memory_mb
+            and limits.cpu_ms == mine.cpu_ms
+            and limits.max_stack_depth == mine.max_stack_depth
+        )
 
     def reset_peak(self) -> None:
         """Start measuring peak memory anew."""
@@ -73,67 +83,62 @@ class Worker:
 
     def close(self) -> None:
         """Give the process back to the engine's pool."""
-        with self.busy:
-            for handle in (self._status, self._reset):
-                if handle >= 0:
-                    os.close(handle)
-            self._status = self._reset = -1
-            with contextlib.suppress(Exception):
-                self.session.__exit__(None, None, None)
+        for handle in (self._status, self._reset):
+            if handle >= 0:
+                os.close(handle)
+        self._status = self._reset = -1
+        with contextlib.suppress(Exception):
+            self.session.__exit__(None, None, None)
 
 
 class Workers:
     """A bounded number of worker processes, some of them kept warm for their sessions."""
 
-    def __init__(self, capacity: int, threads: DaemonThreads) -> None:
+    def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self._threads = threads
-        self._taken = 0
+        self._free = capacity
         self._warm: OrderedDict[str, Worker] = OrderedDict()
-        self._queue: deque[asyncio.Future[None]] = deque()
-        self._pool: Monty | None = None
+        self._changed = threading.Condition()
+        self._pool: engine.Monty | None = None
         self._starting = threading.Lock()
         self._closed = False
 
-    async def take(self, key: str) -> Worker | None:
-        """Get a slot: the session's warm worker, or None and leave to `attach` one."""
-        while True:
-            if (worker := self._warm.pop(key, None)) is not None:
-                return worker
-            if self._taken < self.capacity:
-                self._taken += 1
-                return None
-            if self._warm:
-                _, idle = self._warm.popitem(last=False)
-                self._threads.start(idle.close)
-                return None
-            waiter = asyncio.get_running_loop().create_future()
-            self._queue.append(waiter)
-            try:
-                await waiter
-            finally:
-                with contextlib.suppress(ValueError):
-                    self._queue.remove(waiter)
+    def take(self, key: str) -> Worker | None:
+        """Get a slot: the session's warm worker, or None and leave to `attach` one. Waits for its turn."""
+        idle: Worker | None = None
+        with self._changed:
+            while True:
+                if (worker := self._warm.pop(key, None)) is not None:
+                    return worker
+                if self._free:
+                    self._free -= 1
+                    return None
+                if self._warm:
+                    _, idle = self._warm.popitem(last=False)
+                    break
+                self._changed.wait()
+        idle.close()
+        return None
 
     def keep(self, key: str, worker: Worker) -> None:
         """Leave a worker warm for its session."""
-        self._warm[key] = worker
-        self._wake()
+        with self._changed:
+            self._warm[key] = worker
+            self._changed.notify()
 
     def give_back(self, worker: Worker | None) -> None:
         """Free a slot and close what was in it."""
-        self._taken -= 1
         if worker is not None:
-            self._threads.start(worker.close)
-        self._wake()
-
-    def peek(self, key: str) -> Worker | None:
-        """The session's warm worker, left where it is."""
-        return self._warm.get(key)
+            worker.close()
+        with self._changed:
+            self._free += 1
+            self._changed.notify()
 
     def forget(self, key: str) -> None:
         """Drop the warm worker of a session that changed elsewhere."""
-        if (worker := self._warm.pop(key, None)) is not None:
+        with self._changed:
+            worker = self._warm.pop(key, None)
+        if worker is not None:
             self.give_back(worker)
 
     def attach(self, state: EngineState | None, limits: SessionLimits) -> Worker:
@@ -142,8 +147,9 @@ class Workers:
         if state is None:
             return worker
         try:
-            dump = state.dump if state.limits == limits else with_limits(state.dump, limits)
+            dump = state.dump if worker.fits(state.limits) else with_limits(state.dump, limits)
             worker.session.load_session(dump)
+            worker.next_input = state.next_input
         except Exception as error:
             worker.close()
             raise EngineFailed(f"the session's state cannot be loaded: {error}") from error
@@ -157,26 +163,21 @@ class Workers:
     def close(self) -> None:
         """End every process. Blocking."""
         self._closed = True
-        while self._warm:
-            self._warm.popitem()[1].close()
+        with self._changed:
+            idle, self._warm = list(self._warm.values()), OrderedDict()
+        for worker in idle:
+            worker.close()
         with self._starting:
             pool, self._pool = self._pool, None
         if pool is not None:
             pool.__exit__(None, None, None)
 
-    def _wake(self) -> None:
-        while self._queue:
-            waiter = self._queue.popleft()
-            if not waiter.done():
-                waiter.set_result(None)
-                return
-
-    def _checkout(self, limits: dict[str, Any], **options: Any) -> MontySession:
+    def _checkout(self, limits: dict[str, Any], **options: Any) -> engine.MontySession:
         session = self._started().checkout(limits=limits, **options)  # type: ignore[arg-type]
         session.__enter__()
         return session
 
-    def _started(self) -> Monty:
+    def _started(self) -> engine.Monty:
         with self._starting:
             if self._closed:
                 raise EngineFailed("the sandbox is closed")
@@ -195,12 +196,12 @@ def engine_limits(limits: SessionLimits) -> dict[str, Any]:
     }
 
 
-def _start_pool(capacity: int) -> Monty:
+def _start_pool(capacity: int) -> engine.Monty:
     try:
-        from pydantic_monty import Monty
-
         # Two beyond our own slots: rules and checks never wait for runs that wait for them.
-        pool = Monty(min_processes=1, max_processes=capacity + 2, feed_duration_limit_grace=KILL_GRACE_S)
+        pool = engine.Monty(
+            min_processes=1, max_processes=capacity + 2, feed_duration_limit_grace=KILL_GRACE_S
+        )
         pool.__enter__()
     except Exception as error:
         raise EngineFailed(

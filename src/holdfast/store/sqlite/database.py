@@ -1,11 +1,11 @@
-"""One SQLite file: a writer thread that commits for many callers at once, and readers that never wait.
+"""One SQLite file: one writer at a time that commits for many callers, and readers that never wait.
 
 Theory of operation
 -------------------
-A write is a function of the connection. Callers queue it and block; the writer takes whatever is queued,
-runs it in one transaction and commits once, so that thirty callers pay for one sync. Inside the
-transaction each job has a savepoint of its own. Readers use connections of their own (WAL), one for each
-thread that reads at the moment.
+A write is a function of the connection. Callers queue theirs and line up for the pen; whoever holds it runs
+everything that is queued in one transaction and commits once, so that thirty callers pay for one sync, and a
+caller that is alone pays for no change of threads. Inside the transaction each job has a savepoint of its
+own. Readers use connections of their own (WAL), one for each thread that reads at the moment.
 
 Rules
 -----
@@ -53,7 +53,7 @@ CREATE TABLE IF NOT EXISTS holdfast_schema (
 
 
 class _Job(Generic[T]):
-    """A write that waits for its transaction. `done` is held until there is an answer."""
+    """A write that waits for its transaction. `done` tells that there is an answer."""
 
     __slots__ = ("done", "error", "result", "run")
 
@@ -62,8 +62,7 @@ class _Job(Generic[T]):
     def __init__(self, run: Callable[[apsw.Connection], T]) -> None:
         self.run = run
         self.error: BaseException | None = None
-        self.done = threading.Lock()
-        self.done.acquire()
+        self.done = False
 
 
 class _TransactionLost(Exception):
@@ -80,14 +79,13 @@ class Database:
         self._gate = threading.Lock()
         self._closed = False
         self._readers: list[apsw.Connection] = []
-        self._jobs: queue.SimpleQueue[_Job[Any] | None] = queue.SimpleQueue()
+        self._pen = threading.Lock()
+        self._jobs: queue.SimpleQueue[_Job[Any]] = queue.SimpleQueue()
         _create_file(self.path)
         try:
             self._writer = self._connect()
         except (apsw.Error, UnicodeError) as error:
             raise self._translated(error) from error
-        self._thread = threading.Thread(target=self._serve, name="holdfast-sqlite", daemon=True)
-        self._thread.start()
 
     def write(self, job: Callable[[apsw.Connection], T]) -> T:
         """Run *job* in a transaction; returns when that is on disk."""
@@ -96,7 +94,9 @@ class Database:
         with self._gate:
             self.require_open()
             self._jobs.put(queued)
-        queued.done.acquire()
+        with self._pen:
+            while not queued.done:
+                self._write_group()
         if queued.error is not None:
             raise self._translated(queued.error)
         return queued.result
@@ -132,8 +132,10 @@ class Database:
             if self._closed:
                 return
             self._closed = True
-            self._jobs.put(None)
-        self._thread.join()
+        with self._pen:
+            while not self._jobs.empty():
+                self._write_group()
+            self._writer.close(True)
         while self._readers:
             self._readers.pop().close(True)
 
@@ -194,27 +196,18 @@ class Database:
 
     # The writer
 
-    def _serve(self) -> None:
-        stopping = False
-        while not stopping:
-            jobs, stopping = self._next_group()
-            if jobs:
-                self._transact(jobs)
-                for job in jobs:
-                    job.done.release()
-            del jobs  # what callers asked for is not kept until the next group
-        self._writer.close(True)
+    def _write_group(self) -> None:
+        """Commit what is queued, up to a bound. The caller holds the pen."""
+        jobs = self._next_group()
+        self._transact(jobs)
+        for job in jobs:
+            job.done = True
 
-    def _next_group(self) -> tuple[list[_Job[Any]], bool]:
-        """Everything that is queued, waiting for the first; and whether it is the last."""
+    def _next_group(self) -> list[_Job[Any]]:
         jobs: list[_Job[Any]] = []
-        job = self._jobs.get()
-        while job is not None:
-            jobs.append(job)
-            if len(jobs) == _MAX_GROUP or self._jobs.empty():
-                return jobs, False
-            job = self._jobs.get()
-        return jobs, True
+        while len(jobs) < _MAX_GROUP and not self._jobs.empty():
+            jobs.append(self._jobs.get())
+        return jobs
 
     def _transact(self, jobs: list[_Job[Any]]) -> None:
         job = jobs[0]

@@ -81,6 +81,14 @@ class SqliteSandboxStore:
         row = self._row(f"{_HEADS} WHERE id = ?", session_id)
         return None if row is None else schema.session_head_of(row).epoch
 
+    def stamp(self, session_id: str) -> tuple[int | None, bool]:
+        sql = (
+            "SELECT (SELECT epoch FROM sandbox_sessions WHERE id = ?1), "
+            "EXISTS (SELECT 1 FROM sandbox_runs WHERE session_id = ?1)"
+        )
+        ((epoch, waits),) = self.database.read(lambda db: db.execute(sql, (session_id,)).fetchall())
+        return epoch, bool(waits)
+
     def session_state_bytes(self, session_id: str) -> int:
         row = self._row(f"{_HEADS} WHERE id = ?", session_id)
         if row is None:

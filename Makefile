@@ -1,0 +1,45 @@
+# Every target sets up what it needs by itself; `make` alone lists them.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.stamp
+
+.DEFAULT_GOAL := help
+.PHONY: help setup run test test-fast lint bench
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) ## make .venv and install Holdfast in it, with the tools for development
+	@:
+
+run: setup ## see it work: a tour of the sandbox
+	@$(BIN)/holdfast tour
+
+test: lint ## lint, then every test
+	@$(BIN)/python -m pytest -n auto
+
+test-fast: setup ## the tests that take less than a second
+	@$(BIN)/python -m pytest -n auto -m "not slow"
+
+lint: setup ## ruff, mypy and the layer rules
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/lint-imports
+
+bench: setup ## measure the sandbox on this machine
+	@$(BIN)/python bench/sandbox.py
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
+		|| { echo "Holdfast needs Python 3.11 or later: make PYTHON=/path/to/python3 $(MAKECMDGOALS)" >&2; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' \
+		|| { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+$(STAMP): pyproject.toml | $(BIN)/python
+	@echo "installing Holdfast into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@

@@ -1,0 +1,193 @@
+"""`holdfast approvals`: what waits for a person, and the decision."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.host import Grants, make_recorded_sandbox, make_sandbox
+from holdfast.cli.interrupt import run_interruptibly
+from holdfast.cli.options import Invocation, JsonParameter, answers, grants_options, inherited_options
+from holdfast.cli.output import Answer, console, moment
+from holdfast.cli.report import RunReport, call_text, plain_table, show_waiting
+from holdfast.cli.run import waiting_in
+
+if TYPE_CHECKING:
+    from holdfast.model import Approval, RunResult
+    from holdfast.runtime import BlockingSandbox
+
+_COLOURS = {"pending": "yellow", "approved": "green", "denied": "red"}
+
+
+@click.group(
+    "approvals",
+    epilog="""\b
+Examples:
+  holdfast approvals list --pending
+  holdfast approvals approve apr_1234 --args '["A1", 100]'
+  holdfast approvals deny apr_1234 --reason 'too much'
+""",
+)
+@inherited_options
+def command() -> None:
+    """List, show and decide calls that wait for a person."""
+
+
+@command.command("list")
+@click.option("--pending", is_flag=True, help="Only those that can still be decided.")
+@click.option("--session-id", metavar="S", help="Only those of one session.")
+@answers
+def list_approvals(invocation: Invocation, *, pending: bool, session_id: str | None) -> Answer:
+    """List approval requests, oldest first, with their state."""
+    with make_sandbox(invocation.data_dir, Grants()) as box:
+        listed = box.approvals(session=session_id, pending=pending)
+    return Answer(listed, lambda: _show_list(listed))
+
+
+@command.command("show")
+@click.argument("approval_id")
+@answers
+def show_approval(invocation: Invocation, *, approval_id: str) -> Answer:
+    """Show one approval request with all of its arguments."""
+    with make_sandbox(invocation.data_dir, Grants()) as box:
+        approval = box.approval(approval_id)
+        recorded = Grants.from_record(box.approval_host(approval_id))
+    return Answer(approval, lambda: _show(approval, recorded, invocation))
+
+
+@command.command(
+    "approve",
+    epilog="""\b
+Examples:
+  holdfast approvals approve apr_1234
+  holdfast approvals approve apr_1234 --args '["A1", 100]'
+  holdfast approvals approve apr_1234 --args '{"order_id": "A1", "cents": 100}'
+""",
+)
+@click.argument("approval_id")
+@click.option(
+    "--args",
+    "edited",
+    type=JsonParameter(list, dict),
+    metavar="JSON",
+    help="Call with these arguments instead: an array by position, an object by name.",
+)
+@click.option("--reason", metavar="TEXT", help="Kept with the decision.")
+@grants_options
+@answers
+def approve(
+    invocation: Invocation, *, approval_id: str, edited: Any, reason: str | None, grants: Grants
+) -> Answer:
+    """Let the call happen, continue its run and show the result.
+
+    The tools, mounts and hosts of the waiting run are taken from its record; give them only if they
+    have moved.
+    """
+    args, kwargs = _edited(edited)
+    return _decide(
+        invocation,
+        approval_id,
+        grants,
+        lambda box: box.approve(approval_id, args=args, kwargs=kwargs, reason=reason),
+    )
+
+
+@command.command("deny")
+@click.argument("approval_id")
+@click.option("--reason", metavar="TEXT", help="Told to the code that made the call.")
+@grants_options
+@answers
+def deny(invocation: Invocation, *, approval_id: str, reason: str | None, grants: Grants) -> Answer:
+    """Refuse the call and continue its run, which sees a PermissionError."""
+    return _decide(invocation, approval_id, grants, lambda box: box.deny(approval_id, reason=reason))
+
+
+def _edited(edited: Any) -> tuple[list[Any] | None, dict[str, Any] | None]:
+    """Arguments by position replace all arguments, and so do arguments by name."""
+    if edited is None:
+        return None, None
+    return ([], edited) if isinstance(edited, dict) else (edited, {})
+
+
+def _decide(
+    invocation: Invocation,
+    approval_id: str,
+    grants: Grants,
+    decide: Callable[[BlockingSandbox], RunResult],
+) -> Answer:
+    with make_sandbox(invocation.data_dir, Grants()) as plain:
+        session = plain.approval(approval_id).session_id
+        recorded = plain.approval_host(approval_id)
+    box = make_recorded_sandbox(invocation.data_dir, grants, recorded)
+    return continue_run(invocation, session, box, decide)
+
+
+def continue_run(
+    invocation: Invocation,
+    session: str,
+    box: BlockingSandbox,
+    work: Callable[[BlockingSandbox], RunResult],
+) -> Answer:
+    """Continue a session's waiting run and report on it as `holdfast run` does."""
+    with box:
+        result = run_interruptibly(box, session, lambda: work(box))
+        waiting = waiting_in(box, session, result)
+    return RunReport(result, invocation, waiting=waiting).answer()
+
+
+def _show_list(approvals: list[Approval]) -> None:
+    from rich.text import Text
+
+    if not approvals:
+        console().print("no approval requests", style="dim")
+        return
+    table = plain_table("approval", "state", "session", "call", "expires")
+    table.columns[0].no_wrap = table.columns[4].no_wrap = True
+    for item in approvals:
+        state = Text(item.state, _COLOURS.get(item.state, "dim"))
+        call = Text(call_text(item.capability, item.args, item.kwargs))
+        expires = _time_left(item.expires_at) if item.state == "pending" else ""
+        table.add_row(item.approval_id, state, item.session_id, call, expires)
+    console().print(table)
+
+
+def _time_left(expires_at: int) -> str:
+    import time
+
+    minutes = max(0, int(expires_at / 1000 - time.time()) // 60)
+    return f"in {minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"in {minutes} min"
+
+
+def _show(approval: Approval, recorded: Grants, invocation: Invocation) -> None:
+    from rich.text import Text
+
+    shown = console()
+    if approval.state == "pending":
+        show_waiting(shown, approval, invocation)
+    else:
+        shown.print(Text(call_text(approval.capability, approval.args, approval.kwargs), "bold"))
+    table = plain_table("", "")
+    table.show_header = False
+    for label, value in _facts(approval, recorded):
+        table.add_row(Text(label, "dim"), Text(value, overflow="fold"))
+    shown.print(table)
+
+
+def _facts(approval: Approval, recorded: Grants) -> list[tuple[str, str]]:
+    facts = [
+        ("state", str(approval.state)),
+        ("session", approval.session_id),
+        ("run", approval.run_id),
+        ("requested", moment(approval.requested_at)),
+        ("expires", moment(approval.expires_at)),
+    ]
+    if approval.decided_at:
+        facts.append(("decided", moment(approval.decided_at)))
+    if approval.reason:
+        facts.append(("reason", repr(approval.reason)))
+    if approval.edited_digest:
+        facts.append(("edited", "the arguments were changed by whoever approved"))
+    facts.extend(("tools", file) for file in recorded.tools)
+    return facts

@@ -1,0 +1,212 @@
+"""`holdfast doctor`: does this installation work, and if not, what to do.
+
+Rule: looking changes nothing. A data directory that is not there yet is not made.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.options import Invocation, answers
+from holdfast.cli.output import Answer, console
+
+if TYPE_CHECKING:
+    from holdfast.store.sqlite.database import Database
+
+_MIN_FREE_BYTES = 100_000_000
+_NOT_YET = "not there yet; the first run makes it"
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at."""
+
+    name: str
+    ok: bool
+    detail: str
+    hint: str | None = None
+
+
+@click.command("doctor", epilog="\b\nExample:\n  holdfast doctor --json\n")
+@answers
+def command(invocation: Invocation) -> Answer:
+    """Check that Python, the data directory, the database and the engine work."""
+    home = invocation.data_dir.expanduser()
+    looks: dict[str, Callable[[], Check]] = {
+        "python": _python,
+        "platform": _platform,
+        "data directory": lambda: _data_dir(home),
+        "disk space": lambda: _disk(home),
+        "sqlite": _sqlite,
+        "database": lambda: _database(home),
+        "snapshot key": lambda: _key(home),
+        "engine": _engine,
+        "approvals": lambda: _approvals(home),
+    }
+    checks = [_look(name, look) for name, look in looks.items()]
+    healthy = all(check.ok for check in checks)
+    return Answer({"ok": healthy, "checks": checks}, lambda: _show(checks), 0 if healthy else 1)
+
+
+def _look(name: str, look: Callable[[], Check]) -> Check:
+    """A check that fails in a way nobody thought of is a finding too."""
+    from holdfast.errors import HoldfastError
+
+    try:
+        return look()
+    except HoldfastError as error:
+        return Check(name, False, error.message, error.hint)
+    except Exception as error:
+        return Check(name, False, f"{type(error).__name__}: {error}")
+
+
+def _python() -> Check:
+    import platform
+    import sys
+
+    fits = sys.version_info >= (3, 11)
+    found = f"{platform.python_implementation()} {platform.python_version()} at {sys.executable}"
+    return Check("python", fits, found, None if fits else "Holdfast needs Python 3.11 or later")
+
+
+def _platform() -> Check:
+    import platform
+
+    fits = os.name == "posix"
+    hint = None if fits else "Linux and macOS are supported; try WSL on Windows"
+    return Check("platform", fits, platform.platform(), hint)
+
+
+def _data_dir(home: Path) -> Check:
+    place = _existing(home)
+    if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
+        another = "make it writable, or choose another with --data-dir or HOLDFAST_HOME"
+        return Check("data directory", False, f"{place} is not a writable directory", another)
+    if place != home:
+        return Check("data directory", True, f"{home}: {_NOT_YET}")
+    mode = stat.S_IMODE(home.stat().st_mode)
+    private = not mode & 0o077
+    hint = None if private else f"others can look into it: chmod 700 {home}"
+    return Check("data directory", private, f"{home} (mode {mode:03o})", hint)
+
+
+def _existing(home: Path) -> Path:
+    """The directory itself, or the nearest one above it that exists."""
+    return next(place for place in (home.absolute(), *home.absolute().parents) if place.exists())
+
+
+def _disk(home: Path) -> Check:
+    import shutil
+
+    free = shutil.disk_usage(_existing(home)).free
+    enough = free >= _MIN_FREE_BYTES
+    hint = None if enough else "make room; writes will fail when the disk is full"
+    return Check("disk space", enough, f"{free / 1e9:.1f} GB free", hint)
+
+
+def _sqlite() -> Check:
+    import tempfile
+
+    from holdfast.store.sqlite.database import Database
+
+    with tempfile.TemporaryDirectory(prefix="holdfast-doctor-") as scratch:
+        database = Database(Path(scratch) / "probe.db")
+        try:
+            version = _first(database, "SELECT sqlite_version()")
+        finally:
+            database.close()
+    sound = tuple(int(part) for part in version.split(".")) >= (3, 51, 3)
+    hint = None if sound else "older ones can damage a file that two processes write: upgrade apsw"
+    return Check("sqlite", sound, version, hint)
+
+
+def _first(database: Database, query: str) -> str:
+    """The first value that a query gives."""
+    return database.read(lambda db: str(db.execute(query).get))
+
+
+def _database(home: Path) -> Check:
+    from holdfast.runtime.data_dir import DataDir
+    from holdfast.store.sqlite import schema
+    from holdfast.store.sqlite.sandbox import SqliteSandboxStore
+
+    if not (home / "holdfast.db").exists():
+        return Check("database", True, f"{home / 'holdfast.db'}: {_NOT_YET}")
+    store = SqliteSandboxStore(DataDir(home).database)
+    try:
+        sessions = len(store.list_sessions())
+        verdict = _first(store.database, "PRAGMA quick_check")
+    finally:
+        store.close()
+    detail = f"schema {len(schema.MIGRATIONS)}, {sessions} sessions, quick_check {verdict}"
+    return Check("database", verdict == "ok", detail, None if verdict == "ok" else "restore it from a backup")
+
+
+def _key(home: Path) -> Check:
+    from holdfast.runtime.data_dir import KEY_VARIABLE, key_from_text
+
+    if (given := os.environ.get(KEY_VARIABLE)) is not None:
+        key_from_text(given)
+        return Check("snapshot key", True, f"from {KEY_VARIABLE}")
+    file = home / "snapshot.key"
+    if not file.exists():
+        return Check("snapshot key", True, f"{file}: {_NOT_YET}")
+    mode, size = stat.S_IMODE(file.stat().st_mode), file.stat().st_size
+    if mode & 0o077:
+        return Check("snapshot key", False, f"{file} (mode {mode:03o})", f"chmod 600 {file}")
+    hint = None if size >= 16 else "restore it from a backup; older snapshots need it"
+    return Check("snapshot key", size >= 16, f"{file} (mode {mode:03o}, {size} bytes)", hint)
+
+
+def _engine() -> Check:
+    from holdfast.runtime import BlockingSandbox
+    from holdfast.sandbox.monty.state import ENGINE, ENGINE_VERSION
+
+    with BlockingSandbox() as box:
+        result = box.run("1 + 1")
+    works = result.result == 2
+    said = "1 + 1 is 2" if works else f"1 + 1 failed: {result.error.message if result.error else '?'}"
+    hint = None if works else "reinstall pydantic-monty; is its binary allowed to run here?"
+    return Check(
+        "engine", works, f"{ENGINE} {ENGINE_VERSION}: {said} ({result.metrics.duration_ms} ms)", hint
+    )
+
+
+def _approvals(home: Path) -> Check:
+    from holdfast.runtime import BlockingSandbox
+
+    if not (home / "holdfast.db").exists():
+        return Check("approvals", True, "0 waiting")
+    with BlockingSandbox(data_dir=home) as box:
+        waiting = len(box.approvals(pending=True))
+    hint = "holdfast approvals list --pending" if waiting else None
+    return Check("approvals", True, f"{waiting} waiting", hint)
+
+
+def _show(checks: list[Check]) -> None:
+    from rich.text import Text
+
+    from holdfast.cli.report import plain_table
+
+    table = plain_table("", "", "")
+    table.show_header = False
+    for check in checks:
+        mark = Text("ok", "green") if check.ok else Text("problem", "bold red")
+        table.add_row(mark, check.name, _detail(check))
+    console().print(table)
+
+
+def _detail(check: Check) -> Any:
+    from rich.text import Text
+
+    detail = Text(check.detail)
+    if check.hint:
+        detail.append(f"\n{check.hint}", "cyan")
+    return detail

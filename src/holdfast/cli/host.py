@@ -1,0 +1,168 @@
+"""What a command line grants to guest code: tools, mounts and hosts.
+
+A run that waits for a person remembers its grants as a plain record, so that whoever decides need not
+repeat them. Rule: paths are absolute in it, because the decision may come from another directory.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from holdfast.runtime import BlockingSandbox, SandboxOptions
+    from holdfast.tools.registry import RegisteredTool
+
+
+@dataclass(frozen=True, slots=True)
+class Grants:
+    """Tool files, mounts (virtual path → directory, writable) and hosts."""
+
+    tools: tuple[str, ...] = ()
+    mounts: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
+    allow_hosts: tuple[str, ...] = ()
+    allow_private_hosts: bool = False
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Grants:
+        """The grants that a waiting run was made with."""
+        mounts = record.get("mounts", {})
+        return cls(
+            tools=tuple(record.get("tools", ())),
+            mounts={virtual: (path, writable) for virtual, (path, writable) in mounts.items()},
+            allow_hosts=tuple(record.get("allow_hosts", ())),
+            allow_private_hosts=bool(record.get("allow_private_hosts", False)),
+        )
+
+    def record(self) -> dict[str, Any]:
+        return {
+            "tools": list(self.tools),
+            "mounts": {virtual: [path, writable] for virtual, (path, writable) in self.mounts.items()},
+            "allow_hosts": list(self.allow_hosts),
+            "allow_private_hosts": self.allow_private_hosts,
+        }
+
+    def over(self, recorded: Grants) -> Grants:
+        """These on top of recorded ones: tool files replace, mounts and hosts add."""
+        return Grants(
+            tools=self.tools or recorded.tools,
+            mounts={**recorded.mounts, **self.mounts},
+            allow_hosts=tuple(dict.fromkeys((*recorded.allow_hosts, *self.allow_hosts))),
+            allow_private_hosts=self.allow_private_hosts or recorded.allow_private_hosts,
+        )
+
+    def options(self, data_dir: Path | None) -> SandboxOptions:
+        """The sandbox options that grant this. Raises `HoldfastError` for what cannot be granted."""
+        from holdfast.runtime import Mount, SandboxOptions
+
+        return SandboxOptions(
+            tools=[tool for file in self.tools for tool in load_tools(file)],
+            mounts={virtual: Mount(path, writable) for virtual, (path, writable) in self.mounts.items()},
+            allow_hosts=self.allow_hosts,
+            allow_private_hosts=self.allow_private_hosts,
+            data_dir=data_dir,
+            host=self.record(),
+        )
+
+
+def make_sandbox(data_dir: Path | None, grants: Grants) -> BlockingSandbox:
+    """A sandbox, not yet open, with what the command line grants; what it cannot grant is wrong usage."""
+    from holdfast.runtime import BlockingSandbox
+
+    with wrong_grants_are_wrong_usage():
+        return BlockingSandbox(grants.options(data_dir))
+
+
+def make_recorded_sandbox(data_dir: Path, grants: Grants, recorded: Mapping[str, Any]) -> BlockingSandbox:
+    """A sandbox like the one that a waiting run was made in; it cannot be had is an error, not usage."""
+    from holdfast.runtime import BlockingSandbox
+
+    if grants.tools:
+        with wrong_grants_are_wrong_usage():
+            Grants(tools=grants.tools).options(None)
+    return BlockingSandbox(grants.over(Grants.from_record(recorded)).options(data_dir))
+
+
+@contextmanager
+def wrong_grants_are_wrong_usage() -> Iterator[None]:
+    from holdfast.errors import HoldfastError
+
+    try:
+        yield
+    except HoldfastError as error:
+        raise click.UsageError(str(error)) from None
+
+
+def parse_mount(text: str) -> tuple[str, tuple[str, bool]]:
+    """`/virt=dir`, `/virt=dir:ro` or `/virt=dir:rw`."""
+    virtual, separator, path = text.partition("=")
+    if not separator or not virtual.startswith("/") or not path:
+        raise click.UsageError(f"--mount {text!r} must look like /virt=dir or /virt=dir:rw")
+    writable = path.endswith(":rw")
+    directory = Path(path.removesuffix(":rw").removesuffix(":ro")).expanduser().absolute()
+    if not directory.is_dir():
+        raise click.UsageError(f"--mount {virtual}: there is no directory {directory}")
+    return virtual, (str(directory), writable)
+
+
+def load_tools(file: str) -> list[RegisteredTool]:
+    """The `@tool` functions that a Python file defines."""
+    from holdfast.errors import NotConfigured
+    from holdfast.tools.decorator import collect_tools
+
+    found = collect_tools(vars(_load_module(Path(file))).values())
+    if not found:
+        raise NotConfigured(f"{file} defines no tools", hint="decorate a function with @holdfast.tool")
+    return found
+
+
+def _load_module(file: Path) -> ModuleType:
+    from holdfast.errors import NotConfigured
+
+    if not file.is_file():
+        raise NotConfigured(f"the tools file {file} is gone", hint="say where it is now with --tools FILE.py")
+    try:
+        return _execute(file)
+    except (Exception, SystemExit) as error:
+        raise NotConfigured(
+            f"the tools file {file} cannot be loaded: {type(error).__name__}: {error}{_where(error, file)}"
+        ) from error
+
+
+def _execute(file: Path) -> ModuleType:
+    """Import a file by its path, under a name that no other file has."""
+    import hashlib
+    import importlib.util
+
+    name = f"holdfast_tools_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError("it is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    if str(file.parent) not in sys.path:
+        sys.path.append(str(file.parent))
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _where(error: BaseException, file: Path) -> str:
+    """The line of the tools file that raised, where it is known."""
+    line = None
+    step = error.__traceback__
+    while step is not None:
+        if step.tb_frame.f_code.co_filename == str(file):
+            line = step.tb_lineno
+        step = step.tb_next
+    return f" (line {line})" if line is not None else ""

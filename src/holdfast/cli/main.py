@@ -1,0 +1,104 @@
+"""`holdfast`: the group of commands, and what an exit status means.
+
+Rules
+-----
+1. This module imports click and nothing of the sandbox; a command's file does so inside its function.
+2. Exit status: 0 for success (`ok`), 1 for any other outcome, 2 for wrong usage.
+3. Nobody sees a traceback unless HOLDFAST_DEBUG is set.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from holdfast import __version__
+from holdfast.cli.options import inherited_options
+from holdfast.cli.output import write_error
+
+_COMMANDS = ("tour", "run", "validate", "repl", "session", "tools", "approvals", "doctor")
+
+
+class CommandLine(click.Group):
+    """Loads a command's module when the command is named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = import_module(f"holdfast.cli.{cmd_name}").command
+        return command
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command and exit with its status."""
+        given = list(sys.argv[1:] if args is None else args)
+        as_json = "--json" in given
+        try:
+            status = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.UsageError as error:
+            status = _wrong_usage(error, as_json)
+        except click.Abort:
+            status = write_error("CANCELLED", "interrupted", as_json=as_json)
+        except click.ClickException as error:
+            status = write_error("INVALID_ARGUMENT", error.format_message(), as_json=as_json)
+        except Exception as error:
+            status = _defect(error, as_json)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _wrong_usage(error: click.UsageError, as_json: bool) -> int:
+    error.show()
+    if as_json:
+        write_error("INVALID_ARGUMENT", error.format_message(), as_json=True)
+    return 2
+
+
+def _defect(error: Exception, as_json: bool) -> int:
+    if os.environ.get("HOLDFAST_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+    message = f"internal error: {type(error).__name__}: {error}"
+    return write_error(
+        "RUNTIME_ERROR", message, hint="HOLDFAST_DEBUG=1 shows where; please report it", as_json=as_json
+    )
+
+
+@click.command(
+    cls=CommandLine,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Start here:
+  holdfast tour                             see it work, nothing to set up
+  holdfast run -e 'sum(range(10))'          run code in the session "default"
+  holdfast run --tools examples/refunds.py -e 'fee() + refund("A1", 500)'
+  holdfast approvals list                   what waits for a person
+""",
+)
+@click.version_option(__version__, prog_name="holdfast")
+@inherited_options
+def main() -> None:
+    """Run code that somebody else wrote, with what you grant and nothing more.
+
+    Sessions, waiting runs and approvals live in a data directory (--data-dir, HOLDFAST_HOME, else
+    ~/.holdfast) and outlive every process. A run that needs a person stops in the middle of an
+    expression; deciding continues it, from any process.
+    """
+
+
+if __name__ == "__main__":
+    main()

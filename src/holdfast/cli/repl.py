@@ -1,0 +1,227 @@
+"""`holdfast repl`: run code entry by entry, with approvals asked on the spot."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import click
+
+from holdfast.cli.host import Grants, make_sandbox
+from holdfast.cli.interrupt import run_interruptibly
+from holdfast.cli.options import Invocation, answers, grants_options, session_option
+from holdfast.cli.output import Answer, console, error_console, show_error
+from holdfast.cli.repl_input import Completer, Entries, bound_names, line_editing
+from holdfast.cli.report import RunReport, call_text, plain_table, show_box, show_commands, show_streams
+from holdfast.cli.run import waiting_in
+
+if TYPE_CHECKING:
+    from holdfast.model import Approval, RunResult
+    from holdfast.runtime import BlockingSandbox
+
+
+@click.command(
+    "repl",
+    epilog="""\b
+Examples:
+  holdfast repl
+  holdfast repl --tools examples/refunds.py --session-id support-42
+  printf 'x = 20\\nx + 1\\n' | holdfast repl --json
+""",
+)
+@session_option
+@grants_options
+@answers
+def command(invocation: Invocation, *, session_id: str, grants: Grants) -> Answer:
+    """Run code entry by entry in a session.
+
+    Ctrl-C cancels running code or clears the line, Ctrl-D leaves, :help lists the commands. With
+    --json nothing is shown but, at the end, an array with the result of every entry.
+    """
+    from holdfast.model import SessionId
+
+    with make_sandbox(invocation.data_dir, grants) as box:
+        repl = Repl(box, invocation, SessionId(session_id))
+        with line_editing(invocation.data_dir / "repl_history", repl.completer()):
+            repl.loop()
+    failed = any(result.status != "ok" for result in repl.results)
+    return Answer(repl.results, lambda: None, int(failed and not repl.interactive))
+
+
+class Repl:
+    """One interactive session. `results` has one result per entry of code, the last it came to."""
+
+    def __init__(self, box: BlockingSandbox, invocation: Invocation, session: str) -> None:
+        self.results: list[RunResult] = []
+        self.interactive = sys.stdin.isatty() and not invocation.as_json
+        self._box = box
+        self._invocation = invocation
+        self._session = session
+        self._names: set[str] = set()
+        self._entries = Entries(interactive=self.interactive)
+        self._commands: dict[str, tuple[Callable[[str], None], str]] = {
+            "help": (self._help, "this list"),
+            "tools": (self._tools, "what code may call"),
+            "session": (self._switch, "NAME: go on in another session; without NAME, say which it is"),
+            "reset": (self._reset, "forget the session's variables"),
+            "approvals": (self._approvals, "what waits for a person here"),
+            "approve": (self._approve, "[ID]: let the waiting call happen"),
+            "deny": (self._deny, "[ID]: refuse the waiting call"),
+            "quit": (self._quit, "leave, as Ctrl-D does"),
+        }
+        self._leaving = False
+
+    def completer(self) -> Completer:
+        tools = {capability.name for capability in self._box.capabilities()}
+        return Completer(self._commands, lambda: tools | self._names)
+
+    def loop(self) -> None:
+        """Read and run entries until there are no more."""
+        self._greet()
+        while not self._leaving:
+            entry = self._entries.read()
+            if entry is None:
+                break
+            if entry.startswith(":"):
+                self._obey(entry[1:])
+            elif entry.strip():
+                self._run(entry)
+
+    def _greet(self) -> None:
+        if self.interactive:
+            from holdfast import __version__
+
+            text = f"holdfast {__version__} · session {self._session} · :help for help, Ctrl-D to leave"
+            error_console().print(text, style="dim")
+
+    # ── running ──────────────────────────────────────────────────────────────────────────────────
+
+    def _run(self, code: str) -> None:
+        self._names |= bound_names(code)
+        result = self._interruptibly(lambda: self._box.run(code, session=self._session))
+        self.results.append(result)
+        self._show(result, code)
+        self._ask_about(result)
+
+    def _ask_about(self, result: RunResult) -> None:
+        """Ask for decisions right here, as long as the run needs any and somebody can answer."""
+        while self.interactive and result.status == "waiting_for_approval":
+            waiting = waiting_in(self._box, self._session, result)
+            if not waiting:
+                return
+            call = call_text(waiting[0].capability, waiting[0].args, waiting[0].kwargs)
+            answer = self._entries.ask(f"Approve {call}? [y/N/later] ").lower()
+            if answer in ("l", "later"):
+                show_commands(error_console(), waiting[0], self._invocation)
+                return
+            result = self._decide(waiting[0], approved=answer in ("y", "yes"))
+
+    def _decide(self, approval: Approval, *, approved: bool) -> RunResult:
+        identity = approval.approval_id
+        box = self._box
+        result = self._interruptibly(
+            lambda: box.approve(identity) if approved else box.deny(identity, reason="denied in the repl")
+        )
+        if self.results and self.results[-1].status == "waiting_for_approval":
+            self.results[-1] = result
+        else:
+            self.results.append(result)
+        self._show(result, None)
+        return result
+
+    def _interruptibly(self, work: Callable[[], RunResult]) -> RunResult:
+        from holdfast.errors import HoldfastError
+        from holdfast.model import RunResult
+
+        if self._entries.interrupted:
+            self._reopen()
+        try:
+            result = run_interruptibly(self._box, self._session, work)
+        except HoldfastError as error:
+            return RunResult.failed(error.error_object())
+        self._entries.interrupted = result.status == "cancelled"
+        return result
+
+    def _reopen(self) -> None:
+        """A terminal sends Ctrl-C to the engine's processes as well; take new ones. The state is on disk."""
+        self._entries.interrupted = False
+        self._box.__exit__(None, None, None)
+        self._box.__enter__()
+
+    def _show(self, result: RunResult, code: str | None) -> None:
+        if self._invocation.as_json:
+            return
+        waiting = waiting_in(self._box, self._session, result)
+        if self.interactive and waiting and result.snapshot_id is not None:
+            show_streams(result)
+            show_box(error_console(), waiting[0])
+        else:
+            RunReport(result, self._invocation, code, waiting).show_briefly()
+
+    # ── commands ─────────────────────────────────────────────────────────────────────────────────
+
+    def _obey(self, line: str) -> None:
+        from holdfast.errors import HoldfastError
+
+        word, _, rest = line.strip().partition(" ")
+        if word not in self._commands:
+            show_error("INVALID_ARGUMENT", f"there is no command :{word}", ":help lists them")
+            return
+        try:
+            self._commands[word][0](rest.strip())
+        except HoldfastError as error:
+            show_error(str(error.code), error.message, error.hint)
+
+    def _help(self, _: str) -> None:
+        table = plain_table("", "")
+        table.show_header = False
+        for name, (_function, text) in self._commands.items():
+            table.add_row(f":{name}", text)
+        console().print(table)
+
+    def _tools(self, _: str) -> None:
+        table = plain_table("tool", "side effect", "description")
+        for capability in self._box.capabilities():
+            first_line = capability.description.strip().partition("\n")[0]
+            table.add_row(capability.name, capability.side_effect, first_line)
+        console().print(table)
+
+    def _switch(self, name: str) -> None:
+        from holdfast.model import SessionId
+
+        if name:
+            self._session = SessionId(name)
+            self._names.clear()
+        console().print(f"session {self._session}", style="dim")
+
+    def _reset(self, _: str) -> None:
+        self._box.reset(self._session)
+        self._names.clear()
+
+    def _approvals(self, _: str) -> None:
+        waiting = self._box.approvals(session=self._session, pending=True)
+        for item in waiting:
+            console().print(f"{item.approval_id}  {call_text(item.capability, item.args, item.kwargs)}")
+        if not waiting:
+            console().print("nothing waits", style="dim")
+
+    def _approve(self, identity: str) -> None:
+        self._ask_about(self._decide(self._waiting(identity), approved=True))
+
+    def _deny(self, identity: str) -> None:
+        self._ask_about(self._decide(self._waiting(identity), approved=False))
+
+    def _waiting(self, identity: str) -> Approval:
+        """The request with this id, or the first that waits."""
+        from holdfast.errors import InvalidArgument
+
+        if identity:
+            return self._box.approval(identity)
+        waiting = self._box.approvals(session=self._session, pending=True)
+        if not waiting:
+            raise InvalidArgument(f"nothing waits in session {self._session!r}")
+        return waiting[0]
+
+    def _quit(self, _: str) -> None:
+        self._leaving = True

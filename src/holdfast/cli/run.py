@@ -1,0 +1,82 @@
+"""`holdfast run`: run code in a session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.host import Grants, make_sandbox
+from holdfast.cli.interrupt import run_interruptibly
+from holdfast.cli.options import (
+    Invocation,
+    JsonParameter,
+    answers,
+    code_options,
+    grants_options,
+    inputs_option,
+    session_option,
+)
+from holdfast.cli.output import Answer
+from holdfast.cli.report import RunReport
+
+if TYPE_CHECKING:
+    from holdfast.model import Approval, RunResult
+    from holdfast.runtime import BlockingSandbox
+
+
+@click.command(
+    "run",
+    epilog="""\b
+Examples:
+  holdfast run -e 'sum(range(10))'
+  holdfast run -e 'total = price * 2' --inputs '{"price": 21}'
+  holdfast run -f report.py --session-id reports --timeout-ms 2000
+  echo 'print("hi")' | holdfast run -
+  holdfast run --mount /data=./data -e 'read_text("/data/a.txt")'
+  holdfast run --tools examples/refunds.py -e 'fee() + refund("A1", 500)'
+""",
+)
+@code_options
+@session_option
+@inputs_option
+@click.option("--timeout-ms", type=click.IntRange(1, 2**32 - 1), metavar="N", help="Wall time of this run.")
+@click.option(
+    "--limits",
+    type=JsonParameter(dict),
+    metavar="JSON",
+    help='Limits of this run, such as \'{"memory_mb": 32, "cpu_ms": 500}\'.',
+)
+@click.option("--snapshot", is_flag=True, help="Store a snapshot of the session after the run.")
+@grants_options
+@answers
+def command(invocation: Invocation, *, code: str, session_id: str, grants: Grants, **settings: Any) -> Answer:
+    """Run code in a session and show what came of it.
+
+    The value is what the code bound to `result`, else its last expression. Variables stay in the
+    session. A call that needs approval stops the run; `holdfast approvals approve` continues it.
+    """
+    box = make_sandbox(invocation.data_dir, grants)
+    result, waiting = _run(box, code, session_id, settings)
+    return RunReport(result, invocation, code, waiting).answer()
+
+
+def _run(
+    box: BlockingSandbox, code: str, session: str, settings: dict[str, Any]
+) -> tuple[RunResult, list[Approval]]:
+    from holdfast.errors import HoldfastError
+    from holdfast.model import RunResult
+
+    try:
+        with box:
+            result = run_interruptibly(box, session, lambda: box.run(code, session=session, **settings))
+            return result, waiting_in(box, session, result)
+    except HoldfastError as error:
+        return RunResult.failed(error.error_object()), []
+
+
+def waiting_in(box: BlockingSandbox, session: str, result: RunResult) -> list[Approval]:
+    """The requests that a result waits for."""
+    if result.status != "waiting_for_approval":
+        return []
+    return box.approvals(session=session, pending=True)

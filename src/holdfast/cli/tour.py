@@ -1,0 +1,219 @@
+"""`holdfast tour`: a first look at the real sandbox. Every result that is shown was just computed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.host import Grants, make_sandbox
+from holdfast.cli.options import Invocation, answers
+from holdfast.cli.output import Answer, console
+from holdfast.cli.report import call_text
+
+if TYPE_CHECKING:
+    from holdfast.model import Approval
+    from holdfast.runtime import BlockingSandbox
+
+_SESSION = "tour"
+_TOOLS = str(Path(__file__).with_name("tour_tools.py"))
+_TOTAL = 'total = fee() + refund("A1", 500)'
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that was tried, and what came of it."""
+
+    title: str
+    code: str
+    result: Any
+
+
+@click.command("tour", epilog="\b\nExamples:\n  holdfast tour\n  holdfast tour --json\n")
+@answers
+def command(invocation: Invocation) -> Answer:
+    """See it work: code, state, refusals, limits, and a run that outlives its process.
+
+    Uses a temporary data directory that is removed at the end, unless --data-dir is given.
+    """
+    with _place(invocation.given_data_dir) as home, _ledger() as ledger:
+        tour = Tour(home, ledger, quiet=invocation.as_json)
+        tour.walk()
+    return Answer(tour.steps, lambda: None, 0 if tour.went_well else 1)
+
+
+class Tour:
+    """The steps, walked in order; each is shown when it has happened."""
+
+    def __init__(self, home: Path, ledger: Path, *, quiet: bool) -> None:
+        self.steps: list[Step] = []
+        self.went_well = True
+        self._home = home
+        self._ledger = ledger
+        self._quiet = quiet
+
+    def walk(self) -> None:
+        grants = Grants(tools=(_TOOLS,))
+        with make_sandbox(self._home, grants) as box:
+            box.destroy(_SESSION)
+            self._walk_basics(box)
+            waiting = self._stop_in_the_middle(box)
+        approved = waiting is not None and self._continue_elsewhere(waiting)
+        with make_sandbox(self._home, grants) as box:
+            if approved:
+                self._run(box, "The expression that was stopped has its value", "total", "ok")
+            box.destroy(_SESSION)
+        self._show_ledger()
+        self._say_goodbye()
+
+    def _walk_basics(self, box: BlockingSandbox) -> None:
+        self._run(
+            box, "Code runs in a sandbox", 'prices = [19, 5, 18]\nprint("adding up")\nsum(prices)', "ok"
+        )
+        self._run(box, "A session keeps its variables", "max(prices) * 2", "ok")
+        self._run(box, "What is not granted is refused", 'open("/etc/passwd").read()', "permission_denied")
+        self._run(
+            box, "Limits hold, here 300 ms", "while True:\n    pass", "timeout", timeout_ms=300
+        )  # fmt: skip
+
+    def _stop_in_the_middle(self, box: BlockingSandbox) -> Approval | None:
+        title = "A call that needs a person stops the run in the middle of the expression"
+        self._run(box, title, _TOTAL, "waiting_for_approval")
+        waiting = box.approvals(session=_SESSION, pending=True)
+        if not waiting:
+            return None
+        self._say(f"waits: {call_text(waiting[0].capability, waiting[0].args, waiting[0].kwargs)}", "yellow")
+        for line in self._ledger_lines():
+            self._say(f"done so far: {line}", "dim")
+        return waiting[0]
+
+    def _continue_elsewhere(self, approval: Approval) -> bool:
+        """Decide in a child process: this one has closed the sandbox and holds none of its state."""
+        approved = self._asks_yes("Approve it? [Y/n] ")
+        words = ["approve", approval.approval_id]
+        if not approved:
+            words = ["deny", approval.approval_id, "--reason", "denied on the tour"]
+        title = "The sandbox is closed here; another process decides and continues the run"
+        result = self._in_child(["approvals", *words])
+        shown = ["holdfast", "approvals", *(f"'{word}'" if " " in word else word for word in words)]
+        self._record(Step(title, " ".join(shown), result), prompt="$ ")
+        self.went_well &= result["status"] == ("ok" if approved else "permission_denied")
+        return approved
+
+    def _in_child(self, words: list[str]) -> dict[str, Any]:
+        import msgspec
+
+        command = [sys.executable, "-m", "holdfast", *words, "--data-dir", str(self._home), "--json"]
+        done = subprocess.run(command, capture_output=True, check=False, env=os.environ)  # noqa: S603
+        try:
+            document: dict[str, Any] = msgspec.json.decode(done.stdout)
+        except msgspec.DecodeError:
+            document = {"error": {"code": "INTERRUPTED", "message": done.stderr.decode(errors="replace")}}
+        return document if "status" in document else {"status": "interrupted", **document}
+
+    def _show_ledger(self) -> None:
+        lines = self._ledger_lines()
+        fees = sum(line.startswith("fee") for line in lines)
+        times = "once" if fees == 1 else f"{fees} times"
+        self._record(Step(f"What the tools wrote down: fee() ran {times}", "cat ledger", lines), prompt="$ ")
+        self.went_well &= fees == 1
+
+    def _ledger_lines(self) -> list[str]:
+        return self._ledger.read_text().splitlines() if self._ledger.exists() else []
+
+    def _run(self, box: BlockingSandbox, title: str, code: str, expected: str, **settings: Any) -> None:
+        result = box.run(code, session=_SESSION, **settings)
+        self.went_well &= result.status == expected
+        self._record(Step(title, code, result))
+
+    # ── showing ──────────────────────────────────────────────────────────────────────────────────
+
+    def _record(self, step: Step, *, prompt: str = ">>> ") -> None:
+        self.steps.append(step)
+        if not self._quiet:
+            _show_step(len(self.steps), step, prompt)
+
+    def _say(self, text: str, style: str) -> None:
+        if not self._quiet:
+            console().print(f"  {text}", style=style)
+
+    def _asks_yes(self, question: str) -> bool:
+        if self._quiet or not (sys.stdin.isatty() and sys.stdout.isatty()):
+            return True
+        return input(f"\n  {question}").strip().lower() in ("", "y", "yes")
+
+    def _say_goodbye(self) -> None:
+        if not self._quiet:
+            console().print()
+            self._say("Next: holdfast repl, or holdfast run --help", "bold")
+
+
+@contextmanager
+def _place(given: Path | None) -> Iterator[Path]:
+    if given is not None:
+        yield given
+        return
+    with tempfile.TemporaryDirectory(prefix="holdfast-tour-") as scratch:
+        yield Path(scratch)
+
+
+@contextmanager
+def _ledger() -> Iterator[Path]:
+    """A ledger for this tour alone; the tools, here and in the child, find it by the environment."""
+    from holdfast.cli.tour_tools import LEDGER_VARIABLE
+
+    with tempfile.TemporaryDirectory(prefix="holdfast-ledger-") as scratch:
+        ledger = Path(scratch) / "ledger.txt"
+        os.environ[LEDGER_VARIABLE] = str(ledger)
+        try:
+            yield ledger
+        finally:
+            del os.environ[LEDGER_VARIABLE]
+
+
+def _show_step(number: int, step: Step, prompt: str) -> None:
+    from rich.text import Text
+
+    shown = console()
+    shown.print(Text(f"\n{number}. {step.title}", "bold cyan"))
+    for index, line in enumerate(step.code.split("\n")):
+        lead = prompt if index == 0 else "... "
+        shown.print(Text.assemble((f"  {lead}", "dim"), line), soft_wrap=True)
+    for text, style in _outcome(step.result):
+        shown.print(Text(f"  {text}", style), soft_wrap=True)
+
+
+def _outcome(result: Any) -> list[tuple[str, str]]:
+    """The lines that tell what a step came to."""
+    import json
+
+    import msgspec
+
+    if isinstance(result, list):
+        return [(line, "") for line in result]
+    result = msgspec.to_builtins(result)
+    lines = [(line, "") for line in result.get("stdout", "").splitlines()]
+    if result.get("result") is not None:
+        lines.append((json.dumps(result["result"]), "bold"))
+    if error := result.get("error"):
+        lines.append(
+            (f"{error['code']}: {error['message']}", "red" if "WAIT" not in error["code"] else "yellow")
+        )
+    return [*lines, (_status(result), "dim")]
+
+
+def _status(result: dict[str, Any]) -> str:
+    parts = [result["status"]]
+    if metrics := result.get("metrics"):
+        parts.append(f"{metrics['duration_ms']} ms")
+    if result.get("snapshot_id"):
+        parts.append(f"stored as {result['snapshot_id']}")
+    return " · ".join(parts)

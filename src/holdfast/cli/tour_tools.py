@@ -1,0 +1,34 @@
+"""The tools of `holdfast tour`. What they do is written to a ledger, so that it can be counted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from holdfast import tool
+
+LEDGER_VARIABLE = "HOLDFAST_TOUR_LEDGER"
+
+
+@tool(side_effect="external_system")
+def fee() -> int:
+    """Charge the handling fee, in cents."""
+    _note("fee 30")
+    return 30
+
+
+@tool(side_effect="external_system", approval="manual")
+def refund(order_id: str, cents: int) -> int:
+    """Pay an order back.
+
+    Args:
+        order_id: which order.
+        cents: how much.
+    """
+    _note(f"refund {order_id} {cents}")
+    return cents
+
+
+def _note(line: str) -> None:
+    with Path(os.environ[LEDGER_VARIABLE]).open("a") as ledger:
+        ledger.write(f"{line} (process {os.getpid()})\n")

@@ -1,0 +1,53 @@
+"""`holdfast validate`: check code and run none of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from holdfast.cli.host import Grants, make_sandbox
+from holdfast.cli.options import (
+    Invocation,
+    answers,
+    code_options,
+    grants_options,
+    inputs_option,
+    session_option,
+)
+from holdfast.cli.output import Answer
+from holdfast.cli.report import RunReport
+
+
+@click.command(
+    "validate",
+    epilog="""\b
+Examples:
+  holdfast validate -e 'open("/etc/passwd")'
+  holdfast validate -f report.py --tools examples/refunds.py --json
+""",
+)
+@code_options
+@session_option
+@inputs_option
+@grants_options
+@answers
+def command(
+    invocation: Invocation, *, code: str, session_id: str, inputs: dict[str, Any] | None, grants: Grants
+) -> Answer:
+    """Check code without running any of it.
+
+    Reports syntax errors, type errors, calls of names that are not granted and unsupported features,
+    all of them, each with its place.
+    """
+    from holdfast.errors import HoldfastError
+    from holdfast.model import RunResult
+
+    box = make_sandbox(invocation.data_dir, grants)
+    try:
+        with box:
+            result = box.validate(code, session=session_id, inputs=inputs)
+    except HoldfastError as error:
+        result = RunResult.failed(error.error_object())
+    report = RunReport(result, invocation, code)
+    return Answer(result, report.show_check, report.answer().exit_status)

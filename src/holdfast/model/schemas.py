@@ -1,0 +1,107 @@
+"""JSON Schema (2020-12) of every public value, one self-contained document each.
+
+`python -m holdfast.model.schemas docs/schema` writes them as files.
+Rule: the schemas are made from the types; nobody edits the files by hand.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.errors import ErrorObject, Span
+from holdfast.model.approval import Approval, ApprovalState, Decision
+from holdfast.model.call import CallStatus, ExternalCallRecord, ToolCallContext
+from holdfast.model.capability import ApprovalPolicy, Capability, SideEffect
+from holdfast.model.diagnostic import Diagnostic, Severity
+from holdfast.model.ids import SessionIdField
+from holdfast.model.language import Language
+from holdfast.model.limits import CapabilityLimits, SessionLimits
+from holdfast.model.run import Metrics, RunRequest, RunResult, RunStatus
+from holdfast.model.session import SessionInfo, SessionMeta
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_REF_TEMPLATE: Final = "#/$defs/{name}"
+
+PUBLIC_VALUES: Final[dict[str, Any]] = {
+    "Approval": Approval,
+    "ApprovalPolicy": ApprovalPolicy,
+    "ApprovalState": ApprovalState,
+    "CallStatus": CallStatus,
+    "Capability": Capability,
+    "CapabilityLimits": CapabilityLimits,
+    "Decision": Decision,
+    "Diagnostic": Diagnostic,
+    "ErrorObject": ErrorObject,
+    "ExternalCallRecord": ExternalCallRecord,
+    "Language": Language,
+    "Metrics": Metrics,
+    "RunRequest": RunRequest,
+    "RunResult": RunResult,
+    "RunStatus": RunStatus,
+    "SessionId": SessionIdField,
+    "SessionInfo": SessionInfo,
+    "SessionLimits": SessionLimits,
+    "SessionMeta": SessionMeta,
+    "Severity": Severity,
+    "SideEffect": SideEffect,
+    "Span": Span,
+    "ToolCallContext": ToolCallContext,
+}
+"""Name → the type that encodes and decodes it."""
+
+
+def schema_of(name: str) -> dict[str, Any]:
+    """The schema of one public value, with every definition that it refers to."""
+    (root,), components = msgspec.json.schema_components((PUBLIC_VALUES[name],), ref_template=_REF_TEMPLATE)
+    if root.get("$ref") == _REF_TEMPLATE.format(name=name) and not _refers_to_itself(name, components):
+        root = components.pop(name)
+    document = {"$schema": DIALECT, "$id": f"holdfast:{file_stem(name)}", **root, "title": name}
+    return {**document, "$defs": components} if components else document
+
+
+def all_schemas() -> dict[str, dict[str, Any]]:
+    """Schema by file name."""
+    return {f"{file_stem(name)}.json": schema_of(name) for name in PUBLIC_VALUES}
+
+
+def file_stem(name: str) -> str:
+    """`RunResult` → `run_result`."""
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).lower()
+
+
+def render(schema: dict[str, Any]) -> str:
+    """A schema as the text of its file."""
+    return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def write_schemas(directory: Path) -> None:
+    """Write every schema into *directory* and remove those of values that are gone."""
+    directory.mkdir(parents=True, exist_ok=True)
+    schemas = all_schemas()
+    for stale in set(directory.glob("*.json")) - {directory / name for name in schemas}:
+        stale.unlink()
+    for name, schema in schemas.items():
+        (directory / name).write_text(render(schema), encoding="utf-8")
+
+
+def main(arguments: Sequence[str]) -> int:
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m holdfast.model.schemas DIRECTORY\n")
+        return 2
+    write_schemas(Path(arguments[0]))
+    return 0
+
+
+def _refers_to_itself(name: str, components: dict[str, Any]) -> bool:
+    return f'"{_REF_TEMPLATE.format(name=name)}"' in json.dumps(components)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,82 @@
+"""What the parts of a sandbox share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.model.session import SessionMeta
+from holdfast.ports.clock import Clock
+from holdfast.ports.sandbox_store import SandboxStore
+from holdfast.sandbox.config import SandboxConfig
+from holdfast.sandbox.monty.rules import RuleEvaluator
+from holdfast.sandbox.monty.state import ENGINE, ENGINE_VERSION
+from holdfast.sandbox.monty.workers import Workers
+from holdfast.sandbox.snapshots import (
+    PausedRun,
+    SnapshotCodec,
+    SnapshotHeader,
+    check_capabilities,
+    check_engine,
+)
+from holdfast.sandbox.watchdog import Watchdog
+from holdfast.tools.dispatch import Dispatcher
+from holdfast.tools.registry import ToolRegistry
+from holdfast.tools.threads import DaemonThreads
+
+ALWAYS_THERE = frozenset({"list_tools", "describe_tool", "current_policy"})
+"""Capabilities of every sandbox; snapshots do not depend on them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxServices:
+    """The registry, the store, the workers, and what is made of them."""
+
+    registry: ToolRegistry
+    store: SandboxStore
+    config: SandboxConfig
+    threads: DaemonThreads
+    workers: Workers
+    codec: SnapshotCodec
+    dispatcher: Dispatcher
+    watchdog: Watchdog
+
+    @classmethod
+    def of(cls, registry: ToolRegistry, store: SandboxStore, config: SandboxConfig) -> SandboxServices:
+        threads = DaemonThreads("holdfast-sandbox")
+        workers = Workers(config.workers)
+        dispatcher = Dispatcher(
+            registry, threads=threads, clock=config.clock, evaluate_rule=RuleEvaluator(workers)
+        )
+        codec = SnapshotCodec(config.snapshot_key)
+        return cls(registry, store, config, threads, workers, codec, dispatcher, Watchdog())
+
+    def close(self) -> None:
+        """End processes and threads. What is stored stays."""
+        self.watchdog.close()
+        self.workers.close()
+        self.dispatcher.close()
+        self.store.close()
+        self.threads.close()
+
+    @property
+    def clock(self) -> Clock:
+        return self.config.clock
+
+    def seal(self, meta: SessionMeta, state: bytes, paused: PausedRun | None = None) -> bytes:
+        """A signed snapshot under the contracts registered now."""
+        digests = self.registry.digests()
+        header = SnapshotHeader(
+            meta=meta,
+            engine=ENGINE,
+            engine_version=ENGINE_VERSION,
+            capabilities={name: digests[name] for name in digests if name not in ALWAYS_THERE},
+            paused=paused,
+        )
+        return self.codec.seal(header, state)
+
+    def unseal(self, data: bytes) -> tuple[SnapshotHeader, bytes]:
+        """Take a snapshot apart, if it is whole and fits this sandbox."""
+        header, state = self.codec.open(data)
+        check_engine(header, ENGINE, ENGINE_VERSION)
+        check_capabilities(header, self.registry.digests())
+        return header, state

@@ -1,0 +1,153 @@
+"""The sessions of a sandbox: found, made, held, kept up to date and stored.
+
+Rules
+-----
+1. A session is changed only while it is held: its lock in this process, `store.hold` against others.
+2. What is stored is the truth. A session whose epoch moved was changed elsewhere and is read again.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Literal
+
+import msgspec
+
+from holdfast.errors import HoldfastError, SessionNotFound
+from holdfast.model.approval import Approval, ApprovalState
+from holdfast.model.ids import SessionId
+from holdfast.model.limits import SessionLimits
+from holdfast.model.session import SessionInfo, SessionMeta
+from holdfast.ports.sandbox_store import StoredSession
+from holdfast.sandbox.live import LiveSession
+from holdfast.sandbox.services import SandboxServices
+
+
+class SessionTable:
+    """The sessions that this process has open, over those that are stored."""
+
+    def __init__(self, services: SandboxServices) -> None:
+        self._services = services
+        self._store = services.store
+        self._clock = services.clock
+        self._loading = threading.Lock()
+        self.live: dict[str, LiveSession] = {}
+
+    def find(self, session_id: SessionId) -> LiveSession | None:
+        """The session, if there is one that has not expired."""
+        live = self.live.get(session_id)
+        if live is not None and not self._is_past(live.expires_at):
+            return live
+        with self._loading:
+            if live is not None:
+                self.forget(session_id)
+            loaded = self._load(session_id)
+            return self.live.setdefault(session_id, loaded) if loaded is not None else None
+
+    def find_or_make(
+        self, session_id: SessionId, limits: SessionLimits | None = None, ttl_ms: int | None = None
+    ) -> LiveSession:
+        """The session, made if there is none."""
+        live = self.find(session_id)
+        if live is None:
+            made = self._make(session_id, limits, ttl_ms)
+            with self._loading:
+                live = self.live.setdefault(session_id, made)
+        return live
+
+    @contextmanager
+    def held(self, session_id: SessionId, *, make: bool = False) -> Iterator[LiveSession]:
+        """Hold a session, up to date, against everybody else."""
+        live = self.find_or_make(session_id) if make else self.find(session_id)
+        if live is None:
+            raise SessionNotFound(session_id)
+        with live.lock, self._store.hold(session_id):
+            self.refresh(live)
+            yield live
+
+    def forget(self, session_id: str) -> None:
+        """Drop what this process has of a session."""
+        self._services.workers.forget(session_id)
+        self.live.pop(session_id, None)
+
+    def refresh(self, live: LiveSession) -> bool:
+        """Take over what another process did to the session; true if a run of it waits."""
+        epoch, waits = self._store.stamp(live.meta.id)
+        if epoch != live.epoch and self._store.durable:
+            self._reload(live)
+        return waits
+
+    def _reload(self, live: LiveSession) -> None:
+        stored = self._store.load_session(live.meta.id)
+        if stored is None:  # destroyed elsewhere
+            live.epoch = 0
+            live.replace_state(None)
+            self.save(live)
+        else:
+            live.adopt(stored)
+
+    def save(self, live: LiveSession, finished_run: str | None = None) -> None:
+        """Write the session over the epoch that was read."""
+        live.meta = msgspec.structs.replace(live.meta, last_used_at=self._clock.now_ms())
+        try:
+            live.epoch = self._store.save_session(
+                live.stored(with_state=self._store.durable), finished_run=finished_run
+            ).epoch
+        except HoldfastError:
+            live.epoch = -1  # whatever is stored is the truth; the next run reads it
+            raise
+
+    def infos(self) -> list[SessionInfo]:
+        """All sessions that have not expired, oldest first; those that have are deleted."""
+        found: list[SessionInfo] = []
+        for stored in self._store.list_sessions():
+            if self._is_past(stored.expires_at):
+                self._store.delete_session(stored.meta.id)
+            else:
+                found.append(self._info(stored))
+        return found
+
+    def _info(self, stored: StoredSession) -> SessionInfo:
+        run = self._store.waiting_run(stored.meta.id)
+        asked = self._store.approvals(run_id=run.run_id) if run else []
+        live = self.live.get(stored.meta.id)
+        in_memory = live if not self._store.durable else None
+        state: Literal["idle", "waiting_for_approval"] = "waiting_for_approval" if run else "idle"
+        return SessionInfo(
+            meta=in_memory.meta if in_memory else stored.meta,
+            state=state,
+            state_bytes=len(in_memory.state.dump)
+            if in_memory and in_memory.state
+            else self._store.session_state_bytes(stored.meta.id),
+            expires_at=stored.expires_at,
+            approvals=[item.approval_id for item in asked if is_open(item)],
+        )
+
+    def _load(self, session_id: str) -> LiveSession | None:
+        stored = self._store.load_session(session_id)
+        if stored is not None and self._is_past(stored.expires_at):
+            self._store.delete_session(session_id)
+            stored = None
+        return LiveSession.of(stored) if stored is not None else None
+
+    def _make(self, session_id: str, limits: SessionLimits | None, ttl_ms: int | None) -> LiveSession:
+        now = self._clock.now_ms()
+        meta = SessionMeta(
+            id=session_id,
+            created_at=now,
+            last_used_at=now,
+            limits=limits or self._services.config.limits,
+        )
+        fresh = StoredSession(meta=meta, expires_at=now + ttl_ms if ttl_ms is not None else None)
+        with self._store.hold(session_id):
+            stored = self._store.load_session(session_id) or self._store.save_session(fresh)
+        return LiveSession.of(stored)
+
+    def _is_past(self, expires_at: int | None) -> bool:
+        return expires_at is not None and expires_at <= self._clock.now_ms()
+
+
+def is_open(approval: Approval) -> bool:
+    return approval.state is ApprovalState.PENDING

@@ -1,0 +1,102 @@
+"""Every test has a data directory of its own; commands run in this process unless a process is the point."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from holdfast.cli.main import main
+
+REFUNDS = Path(__file__).parents[2] / "examples" / "refunds.py"
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command printed and how it ended."""
+
+    status: int
+    stdout: str
+    stderr: str
+
+    @property
+    def document(self) -> Any:
+        """The one JSON document; anything else on standard output makes this fail."""
+        return json.loads(self.stdout)
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("HOLDFAST_SNAPSHOT_KEY", raising=False)
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    file = tmp_path / "ledger.txt"
+    file.touch()
+    monkeypatch.setenv("REFUNDS_LEDGER", str(file))
+    return file
+
+
+@pytest.fixture
+def refunds() -> str:
+    return str(REFUNDS)
+
+
+@pytest.fixture
+def holdfast() -> Run:
+    """Run a command in this process."""
+
+    def run(*words: str, stdin: str | bytes | None = None) -> Outcome:
+        result = CliRunner().invoke(main, list(words), input=stdin)
+        assert isinstance(result.exception, (SystemExit, type(None))), result.exception
+        return Outcome(result.exit_code, result.stdout, result.stderr)
+
+    return run
+
+
+def command_line(*words: str) -> list[str]:
+    return [sys.executable, "-m", "holdfast.cli.main", *words]
+
+
+@pytest.fixture
+def start() -> Callable[..., subprocess.Popen[str]]:
+    """Start a command in a process of its own, in another directory."""
+
+    def begin(*words: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            command_line(*words),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd="/",
+            env=dict(os.environ),
+        )
+
+    return begin
+
+
+@pytest.fixture
+def process(start: Callable[..., subprocess.Popen[str]]) -> Run:
+    """Run a command in a process of its own."""
+
+    def run(*words: str) -> Outcome:
+        started = start(*words)
+        stdout, stderr = started.communicate(timeout=60)
+        return Outcome(started.returncode, stdout, stderr)
+
+    return run

@@ -1,0 +1,193 @@
+"""Runs that wait for a person, decided from the command line."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+TOTAL = 'total = fee() + refund("A1", 500)'
+
+
+@pytest.fixture
+def waiting(holdfast: Any, refunds: str, ledger: Path) -> str:
+    """The id of a request that waits in the session `default`."""
+    ran = holdfast("run", "--tools", refunds, "-e", TOTAL, "--json")
+    assert (ran.status, ran.document["status"]) == (1, "waiting_for_approval")
+    assert ran.document["snapshot_id"].startswith("snap_")
+    listed = holdfast("approvals", "list", "--pending", "--json").document
+    return str(listed[0]["approval_id"])
+
+
+def test_a_request_has_the_named_fields(holdfast: Any, waiting: str) -> None:
+    """Seed: what `approvals list --json` has to show."""
+    (record,) = holdfast("approvals", "list", "--json").document
+    assert record["approval_id"] == waiting
+    assert (record["state"], record["session_id"], record["capability"]) == ("pending", "default", "refund")
+    assert (record["args"], record["kwargs"]) == (["A1", 500], {})
+    assert record["expires_at"] > record["requested_at"]
+    assert holdfast("approvals", "show", waiting, "--json").document == record
+
+
+def test_another_process_continues_the_expression_and_the_fee_is_charged_once(
+    process: Any, waiting: str, ledger: Path
+) -> None:
+    """Seed: approved elsewhere, without --tools, the same expression finishes."""
+    decided = process("approvals", "approve", waiting, "--json")
+    assert (decided.status, decided.document["status"]) == (0, "ok")
+    assert process("run", "-e", "total", "--json").document["result"] == 530
+    assert ledger.read_text().splitlines() == ["fee 30", "refund A1 500"]
+
+
+@pytest.mark.slow
+def test_a_run_whose_process_was_killed_is_continued(
+    start: Callable[..., subprocess.Popen[str]], process: Any, holdfast: Any, refunds: str, ledger: Path
+) -> None:
+    """Seed: SIGKILL between the question and the answer loses nothing and repeats nothing."""
+    repl = subprocess.Popen(
+        [*_command_line(), "repl", "--tools", refunds], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert repl.stdin is not None
+    repl.stdin.write(f"{TOTAL}\n")
+    repl.stdin.flush()
+    waiting = _wait_for_request(holdfast)
+    repl.send_signal(signal.SIGKILL)
+    repl.wait(timeout=10)
+    repl.stdin.close()
+    assert process("approvals", "approve", waiting, "--json").status == 0
+    assert process("run", "-e", "total", "--json").document["result"] == 530
+    assert ledger.read_text().splitlines() == ["fee 30", "refund A1 500"]
+
+
+def _command_line() -> list[str]:
+    import sys
+
+    return [sys.executable, "-m", "holdfast.cli.main"]
+
+
+def _wait_for_request(holdfast: Any) -> str:
+    import time
+
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if listed := holdfast("approvals", "list", "--pending", "--json").document:
+            return str(listed[0]["approval_id"])
+        time.sleep(0.05)
+    raise AssertionError("the run never waited")
+
+
+def test_edited_arguments_by_position_or_by_name_are_used(
+    holdfast: Any, waiting: str, ledger: Path, refunds: str
+) -> None:
+    """Seed: approve --args JSON."""
+    assert holdfast("approvals", "approve", waiting, "--args", '["A1", 100]', "--json").status == 0
+    assert holdfast("run", "-e", "total", "--json").document["result"] == 130
+    holdfast("run", "--tools", refunds, "-e", 'refund("B2", 9)')
+    (again,) = holdfast("approvals", "list", "--pending", "--json").document
+    edited = '{"order_id": "B2", "cents": 5}'
+    ran = holdfast("approvals", "approve", again["approval_id"], "--args", edited, "--json")
+    assert ran.document["result"] == 5
+    assert ledger.read_text().splitlines()[-1] == "refund B2 5"
+
+
+def test_edited_arguments_that_do_not_fit_leave_the_request_open(holdfast: Any, waiting: str) -> None:
+    """Ours: a slip of the hand does not spend the decision."""
+    slip = holdfast("approvals", "approve", waiting, "--args", '["A1", "much"]', "--json")
+    assert (slip.status, slip.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
+    assert holdfast("approvals", "approve", waiting, "--json").status == 0
+
+
+def test_a_denial_can_be_caught_by_the_code(holdfast: Any, refunds: str, ledger: Path) -> None:
+    """Seed: a denied call raises a catchable error with the reason."""
+    code = 'try:\n    r = refund("A1", 1)\nexcept PermissionError as e:\n    r = str(e)\nresult = r'
+    holdfast("run", "--tools", refunds, "-e", code)
+    (request,) = holdfast("approvals", "list", "--pending", "--json").document
+    ran = holdfast("approvals", "deny", request["approval_id"], "--reason", "too much", "--json")
+    assert (ran.status, ran.document["status"]) == (0, "ok")
+    assert "too much" in ran.document["result"]
+    assert ledger.read_text() == ""
+
+
+def test_a_second_approval_fails_and_calls_nothing(holdfast: Any, waiting: str, ledger: Path) -> None:
+    """Seed: decided once, used once."""
+    assert holdfast("approvals", "approve", waiting, "--json").status == 0
+    again = holdfast("approvals", "approve", waiting, "--json")
+    assert again.status == 1
+    assert "already approved" in again.document["error"]["message"]
+    assert holdfast("approvals", "deny", waiting, "--json").status == 1
+    assert ledger.read_text().count("refund") == 1
+
+
+@pytest.mark.slow
+def test_of_eight_approvers_exactly_one_succeeds(
+    start: Callable[..., subprocess.Popen[str]], waiting: str, ledger: Path
+) -> None:
+    """Seed: deciding is a compare-and-set, between processes too."""
+    racers = [start("approvals", "approve", waiting, "--json") for _ in range(8)]
+    for racer in racers:
+        racer.communicate(timeout=60)
+    assert sorted(racer.returncode for racer in racers) == [0] + [1] * 7
+    assert ledger.read_text().splitlines() == ["fee 30", "refund A1 500"]
+
+
+def test_a_tools_file_that_has_gone_is_named_and_can_be_given_anew(
+    holdfast: Any, refunds: str, ledger: Path, tmp_path: Path
+) -> None:
+    """Ours: the recorded path may be stale; the message says what to do, and nothing is spent."""
+    old, new = tmp_path / "old_tools.py", tmp_path / "new_tools.py"
+    old.write_text(Path(refunds).read_text())
+    holdfast("run", "--tools", str(old), "-e", TOTAL)
+    (request,) = holdfast("approvals", "list", "--pending", "--json").document
+    old.rename(new)
+    failed = holdfast("approvals", "approve", request["approval_id"], "--json")
+    assert failed.status == 1
+    assert str(old) in failed.document["error"]["message"]
+    assert "--tools" in failed.document["error"]["hint"]
+    assert holdfast("approvals", "approve", request["approval_id"], "--tools", str(new), "--json").status == 0
+
+
+def test_mounts_and_hosts_are_remembered_too(
+    holdfast: Any, refunds: str, ledger: Path, tmp_path: Path
+) -> None:
+    """Ours: whoever decides repeats nothing."""
+    (tmp_path / "out").mkdir()
+    code = 'n = refund("A1", 3)\nwrite_text("/out/n.txt", str(n))'
+    holdfast(
+        "run",
+        "--tools",
+        refunds,
+        "--mount",
+        f"/out={tmp_path / 'out'}:rw",
+        "--allow-host",
+        "example.org",
+        "-e",
+        code,
+    )
+    (request,) = holdfast("approvals", "list", "--pending", "--json").document
+    assert holdfast("approvals", "approve", request["approval_id"], "--json").status == 0
+    assert (tmp_path / "out" / "n.txt").read_text() == "3"
+
+
+def test_the_readable_form_shows_the_call_and_the_commands(holdfast: Any, refunds: str, ledger: Path) -> None:
+    """Ours: a person sees what waits and what to type; control characters are spelled out."""
+    ran = holdfast("run", "--tools", refunds, "-e", 'refund("A\\x1b[2J\\u202e1", 500)')
+    (request,) = holdfast("approvals", "list", "--pending", "--json").document
+    assert r"refund('A\x1b[2J\u202e1', 500)" in ran.stderr
+    assert f"approvals approve {request['approval_id']}" in ran.stderr
+    assert "\x1b" not in ran.stderr
+    assert request["approval_id"] in holdfast("approvals", "list").stdout
+    assert r"\x1b[2J" in holdfast("approvals", "show", request["approval_id"]).stdout
+
+
+def test_an_unknown_request_is_an_error(holdfast: Any) -> None:
+    """Ours: one JSON document for failures that are no run's."""
+    for words in (("show",), ("approve",), ("deny", "--reason", "x")):
+        ran = holdfast("approvals", words[0], "apr_nope", *words[1:], "--json")
+        assert (ran.status, set(ran.document)) == (1, {"error"})
+        assert set(ran.document["error"]) == {"code", "message", "hint", "span"}
+    assert "apr_nope" in holdfast("approvals", "show", "apr_nope").stderr

@@ -1,0 +1,64 @@
+"""What holds for every command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import holdfast as package
+
+COMMANDS = [
+    ("run",), ("validate",), ("repl",), ("doctor",), ("tour",),
+    *(("session", name) for name in (
+        "list", "show", "snapshot", "restore", "fork", "reset", "destroy", "resume", "cancel",
+    )),
+    *(("tools", name) for name in ("list", "describe")),
+    *(("approvals", name) for name in ("list", "show", "approve", "deny")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_takes_json_and_a_data_directory(holdfast: Any, words: tuple[str, ...]) -> None:
+    """Seed: every command takes --json."""
+    shown = holdfast(*words, "--help")
+    assert shown.status == 0
+    assert "--json" in shown.stdout
+    assert "--data-dir" in shown.stdout
+
+
+def test_the_options_may_stand_before_the_command(holdfast: Any, tmp_path: Any) -> None:
+    """Ours: `holdfast --data-dir D --json run …` means what it says."""
+    ran = holdfast("--data-dir", str(tmp_path / "other"), "--json", "run", "-e", "1")
+    assert ran.document["result"] == 1
+    assert (tmp_path / "other" / "holdfast.db").exists()
+    assert holdfast("session", "--json", "list").document == []
+
+
+def test_the_version_is_the_package_s(holdfast: Any) -> None:
+    """Ours: --version."""
+    assert package.__version__ in holdfast("--version").stdout
+
+
+def test_the_package_can_be_run() -> None:
+    """Ours: `python -m holdfast` is the same command."""
+    done = subprocess.run([sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True)
+    assert (done.returncode, package.__version__ in done.stdout) == (0, True)
+
+
+def test_a_defect_is_a_short_message(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: no tracebacks, unless they are asked for."""
+    from holdfast.runtime import BlockingSandbox
+
+    def broken(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(BlockingSandbox, "sessions", broken)
+    ran = holdfast("session", "list")
+    assert (ran.status, "Traceback" in ran.stderr) == (1, False)
+    assert "oops" in ran.stderr
+    assert holdfast("session", "list", "--json").document["error"]["code"] == "RUNTIME_ERROR"
+    monkeypatch.setenv("HOLDFAST_DEBUG", "1")
+    assert "Traceback" in holdfast("session", "list").stderr

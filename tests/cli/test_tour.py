@@ -1,0 +1,30 @@
+"""`holdfast tour`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.mark.slow
+def test_the_tour_shows_what_really_happened(holdfast: Any, home: Path) -> None:
+    """Ours: the first command of a new user works, and leaves nothing behind."""
+    ran = holdfast("tour")
+    assert ran.status == 0
+    for words in ("42", "PERMISSION_DENIED", "TIMEOUT_WALL", "WAITING_FOR_APPROVAL", "snap_", "530"):
+        assert words in ran.stdout
+    assert ran.stdout.count("\n  fee 30 (process") == 1
+    assert not home.exists()
+
+
+@pytest.mark.slow
+def test_the_steps_of_the_tour_are_data_too(holdfast: Any, tmp_path: Path) -> None:
+    """Ours: tour --json is one array; with --data-dir it uses that and cleans up."""
+    ran = holdfast("tour", "--json", "--data-dir", str(tmp_path / "d"))
+    assert ran.status == 0
+    assert {frozenset(step) for step in ran.document} == {frozenset({"title", "code", "result"})}
+    statuses = [step["result"]["status"] for step in ran.document if isinstance(step["result"], dict)]
+    assert statuses == ["ok", "ok", "permission_denied", "timeout", "waiting_for_approval", "ok", "ok"]
+    assert holdfast("session", "list", "--data-dir", str(tmp_path / "d"), "--json").document == []

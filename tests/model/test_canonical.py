@@ -1,0 +1,104 @@
+"""Canonical JSON and its digests."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import InvalidArgument
+from holdfast.model import canonical_json, digest_bytes, digest_json, to_json
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        ({"b": 1, "a": [1, 2, {"d": 0, "c": 0}]}, b'{"a":[1,2,{"c":0,"d":0}],"b":1}'),
+        (1e21, b"1e21"),
+        (1e-7, b"1e-7"),
+        (0.1, b"0.1"),
+        (1.0, b"1.0"),
+        ("é\u2028", "\"é\u2028\"".encode()),
+        ('"\\\n\x01', b'"\\"\\\\\\n\\u0001"'),
+        (None, b"null"),
+        ([True, False], b"[true,false]"),
+        (2**53 + 1, b"9007199254740993"),
+        (10**30, b"1000000000000000000000000000000"),
+        (-(2**64), b"-18446744073709551616"),
+        ((1, (2,)), b"[1,[2]]"),
+        ({}, b"{}"),
+    ],
+    ids=lambda item: str(item)[:20],
+)
+def test_canonical_json_is_sorted_compact_and_shortest(value: object, written: bytes) -> None:
+    """Ours: SPEC §3. The seed takes whatever serde_json writes."""
+    assert canonical_json(value) == written
+
+
+def _cycle() -> list[Any]:
+    ring: list[Any] = []
+    ring.append(ring)
+    return ring
+
+
+def _deep() -> list[Any]:
+    value: list[Any] = []
+    for _ in range(100_000):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        float("nan"), float("inf"), -float("inf"), {"a": [float("nan")]}, "\ud800", {"\udfff": 1}, b"bytes",
+        {1, 2}, object(), _cycle(), _deep(), {(1, 2): 3}, 1j, range(3), {"k": b"x"},
+    ],
+    ids=lambda item: str(type(item).__name__),
+)  # fmt: skip
+def test_what_is_not_json_raises_and_never_digests_as_empty(value: object) -> None:
+    """Ours: the seed's unwrap_or_default digests a failure as the empty string."""
+    for encode in (canonical_json, digest_json, to_json):
+        with pytest.raises(InvalidArgument) as caught:
+            encode(value)
+        assert caught.value.code == "INVALID_ARGUMENT"
+
+
+def test_digests_are_lower_case_hex_sha3_256() -> None:
+    """Seed: Sha3_256, checked against the published answers of the empty message and of "abc"."""
+    assert digest_bytes(b"") == "a7ffc6f8bf1ed76651c14756a061d662f580ff4de43b49fa82d80a4b80f8434a"
+    assert digest_bytes(b"abc") == "3a985da74fe225b2045c172d6bd390bd855f086e3e9d525b46bfe24511431532"
+    assert digest_json({"b": 1, "a": 2}) == hashlib.sha3_256(b'{"a":2,"b":1}').hexdigest()
+    assert digest_json({"b": 1, "a": 2}) == digest_json({"a": 2, "b": 1})
+
+
+_json = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(st.characters(exclude_categories=["Cs"])),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(st.characters(exclude_categories=["Cs"])), inner),
+    max_leaves=10,
+)
+
+
+@given(_json)
+def test_encoding_is_stable_and_loses_nothing(value: Any) -> None:
+    """Ours: equal values have equal bytes, and the bytes decode to the value."""
+    clean, size = to_json(value)
+    assert clean == value
+    assert size > 0
+    again, _ = to_json(clean)
+    assert canonical_json(value) == canonical_json(again)
+
+
+def test_what_is_returned_shares_nothing_with_what_was_given() -> None:
+    """Ours: values cross the sandbox's border by value."""
+    inner = [1]
+    clean, _ = to_json({"a": inner})
+    inner.append(2)
+    assert clean == {"a": [1]}

@@ -1,0 +1,107 @@
+"""Capability names, contracts and the registry that holds them."""
+
+from __future__ import annotations
+
+import builtins
+import keyword
+
+import msgspec
+import pytest
+
+from holdfast import Capability, CapabilityLimits, RegisteredTool, ToolRegistry, auto_approval
+from holdfast.errors import InvalidToolName, ToolNameTaken, UnknownTool
+from holdfast.model import is_python_identifier
+
+
+@pytest.mark.parametrize("name", ["fetch_json", "_x", "f1", "F", "match", "case", "_", "x" * 200])
+def test_an_ascii_identifier_is_a_capability_name(name: str) -> None:
+    """Seed: is_python_identifier. Ours: soft keywords are fine, Python allows them as names."""
+    assert Capability(name=name, description="").name == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "1_fetch", "fetch-json", "a b", "a.b", "naïve", "名", "x\n", "a\0", "ａ", "f()", *keyword.kwlist],
+)
+def test_a_name_that_guest_code_cannot_call_is_refused(name: str) -> None:
+    """Seed: INVALID_TOOL_NAME. Ours: keywords and non-ASCII names too."""
+    with pytest.raises(InvalidToolName) as caught:
+        Capability(name=name, description="")
+    assert caught.value.code == "INVALID_TOOL_NAME"
+
+
+@pytest.mark.parametrize("name", sorted(set(dir(builtins)) - {"_"}))
+def test_a_name_of_a_built_in_is_refused(name: str) -> None:
+    """Ours: SPEC §3; a tool called print would change what guest code means."""
+    with pytest.raises(InvalidToolName):
+        Capability(name=name, description="")
+
+
+def test_decoding_checks_capability_names_too() -> None:
+    """Ours: what is refused on construction is refused on every decode."""
+    with pytest.raises(InvalidToolName):
+        msgspec.json.decode(b'{"name":"print","description":""}', type=Capability)
+
+
+def test_identifiers_are_ascii() -> None:
+    """Seed: validates_python_identifiers."""
+    assert is_python_identifier("fetch_json")
+    assert not is_python_identifier("1_fetch")
+    assert not is_python_identifier("fetch-json")
+    assert not is_python_identifier("é")
+
+
+def test_any_change_of_a_contract_changes_its_digest() -> None:
+    """Ours: approvals and snapshots are bound to the whole contract."""
+    base = Capability(name="f", description="d")
+    others = [
+        msgspec.structs.replace(base, **change)
+        for change in (
+            {"name": "g"},
+            {"description": "e"},
+            {"input_schema": {"type": "object"}},
+            {"output_schema": {"type": "string"}},
+            {"side_effect": "write"},
+            {"limits": CapabilityLimits(timeout_ms=1)},
+            {"approval_policy": "manual"},
+            {"approval_policy": auto_approval("True")},
+            {"approval_policy": auto_approval("False")},
+            {"idempotent": False},
+        )
+    ]
+    assert len({base.digest(), *(other.digest() for other in others)}) == 1 + len(others)
+    assert base.digest() == Capability(description="d", name="f").digest()
+
+
+def _registered(name: str, owner: str) -> RegisteredTool:
+    return RegisteredTool.sync(Capability(name=name, description=""), lambda call: None, owner=owner)
+
+
+def test_registering_a_name_twice_names_both_owners() -> None:
+    """Ours: the seed overwrites silently."""
+    registry = ToolRegistry([_registered("f", "shop.orders")])
+    with pytest.raises(ToolNameTaken) as caught:
+        registry.register(_registered("f", "bank.orders"))
+    assert "shop.orders" in str(caught.value)
+    assert "bank.orders" in str(caught.value)
+    assert caught.value.code == "INVALID_TOOL_NAME"
+    assert registry.require("f").owner == "shop.orders"
+
+
+def test_a_registry_lists_its_tools_by_name() -> None:
+    """Seed: names, contains, capabilities and get of ToolRegistry."""
+    registry = ToolRegistry([_registered("b", "x"), _registered("a", "x")])
+    assert registry.names() == ["a", "b"]
+    assert [capability.name for capability in registry.capabilities()] == ["a", "b"]
+    assert "a" in registry
+    assert "c" not in registry
+    assert registry.get("c") is None
+    assert len(registry) == 2
+
+
+def test_an_unknown_tool_is_answered_with_a_close_one() -> None:
+    """Ours: SPEC §5, close matches in the hint."""
+    registry = ToolRegistry([_registered("refund_order", "x")])
+    with pytest.raises(UnknownTool) as caught:
+        registry.require("refund_oder")
+    assert "refund_order" in (caught.value.hint or "")

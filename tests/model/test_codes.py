@@ -1,0 +1,61 @@
+"""Codes, their statuses, and the exceptions that carry them."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import errors
+from holdfast.errors import STATUS_OF_CODE, Code, ErrorObject, HoldfastError, Span, ToolError
+from holdfast.model import RunStatus, status_of_code
+
+TABLE = {
+    "validation_error": """SYNTAX_ERROR TYPE_ERROR UNKNOWN_TOOL UNSUPPORTED_FEATURE RESULT_NOT_SERIALIZABLE
+        INVALID_ARGUMENT INVALID_SESSION_ID INVALID_TOOL_NAME SESSION_NOT_FOUND METHOD_NOT_FOUND
+        SNAPSHOT_CORRUPT SNAPSHOT_VERSION_MISMATCH SNAPSHOT_CAPABILITY_MISMATCH""",
+    "runtime_error": "RUNTIME_ERROR TOOL_ERROR IO_ERROR SERIALIZE_ERROR",
+    "timeout": "TIMEOUT_WALL TIMEOUT_CPU TIMEOUT_TOOL",
+    "resource_exhausted": """MEMORY_EXCEEDED STDOUT_EXCEEDED EXTERNAL_CALLS_EXCEEDED STACK_OVERFLOW
+        REQUEST_TOO_LARGE RESPONSE_TOO_LARGE RATE_LIMITED""",
+    "permission_denied": "PERMISSION_DENIED",
+    "cancelled": "CANCELLED",
+    "waiting_for_approval": "WAITING_FOR_APPROVAL",
+    "interrupted": "INTERRUPTED",
+}
+ROWS = [(code, status) for status, codes in TABLE.items() for code in codes.split()]
+
+
+@pytest.mark.parametrize(("code", "status"), ROWS)
+def test_every_code_means_the_status_of_the_table(code: str, status: str) -> None:
+    """Ours: SPEC §3, stable for ever."""
+    assert Code(code) == code
+    assert status_of_code(code) == status
+    assert RunStatus(status)
+
+
+def test_there_are_no_codes_besides_those_of_the_table() -> None:
+    """Ours: a code that is released stays, so each is added on purpose."""
+    assert {str(code) for code in Code} == {code for code, _ in ROWS} == set(STATUS_OF_CODE)
+
+
+def test_a_code_of_a_tools_own_is_a_runtime_error() -> None:
+    """Seed: ToolError carries any code."""
+    assert status_of_code("OUT_OF_STOCK") == "runtime_error"
+
+
+def test_an_exception_and_its_error_object_are_two_views_of_one_thing() -> None:
+    """Ours: STYLE, one error tree."""
+    error = HoldfastError("m", hint="h", span=Span(line=2, column=3))
+    assert error.error_object() == ErrorObject(
+        code="RUNTIME_ERROR", message="m", hint="h", span=Span(line=2, column=3)
+    )
+    assert ToolError("OUT_OF_STOCK", "none left").error_object().code == "OUT_OF_STOCK"
+
+
+def test_every_exception_class_of_ours_hangs_in_the_tree_and_has_a_known_code() -> None:
+    """Ours: the tree in the docstring of errors.py is the whole of it."""
+    found = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert len(found) > 20
+    for kind in found:
+        assert issubclass(kind, HoldfastError)
+        assert str(kind.code) in STATUS_OF_CODE
+        assert kind.__name__ in (errors.__doc__ or "")

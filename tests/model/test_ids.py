@@ -1,0 +1,64 @@
+"""Session ids are checked wherever they come from."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from holdfast.errors import InvalidSessionId
+from holdfast.model import Approval, RunRequest, SessionId, SessionMeta
+from holdfast.ports.sandbox_store import WaitingRun
+
+GOOD = ["a", "agent-123_ok", "Z" * 64, "_", "-", "0", "default"]
+BAD = ["", "bad/slash", "a\n", "\na", "a b", "x" * 65, "é", "١٢", "a\0", "../x", "a.b", "ａ", " a", "a\u200b"]
+
+
+@pytest.mark.parametrize("value", GOOD)
+def test_a_session_id_of_ascii_letters_digits_dashes_and_underscores_is_accepted(value: str) -> None:
+    """Seed: SessionId::new accepts ^[a-zA-Z0-9_-]{1,64}$."""
+    assert SessionId(value) == value
+
+
+@pytest.mark.parametrize("value", BAD)
+def test_any_other_session_id_is_refused_on_construction(value: str) -> None:
+    """Seed: everything else is INVALID_SESSION_ID; ours: that includes a trailing newline and Unicode digits."""
+    with pytest.raises(InvalidSessionId) as caught:
+        SessionId(value)
+    assert caught.value.error_object().code == "INVALID_SESSION_ID"
+
+
+@pytest.mark.parametrize("value", [None, 7, b"a", ["a"]])
+def test_a_session_id_that_is_not_text_is_refused(value: object) -> None:
+    """Ours: ids are text."""
+    with pytest.raises(InvalidSessionId):
+        SessionId(value)  # type: ignore[arg-type]
+
+
+def test_the_default_session_is_called_default() -> None:
+    """Seed: SessionId::default."""
+    assert SessionId() == "default" == RunRequest().session_id == SessionMeta().id
+
+
+@pytest.mark.parametrize("value", BAD)
+def test_decoding_checks_session_ids_too(value: str) -> None:
+    """Ours: SPEC §3 wants the check on every decode, where the seed has none."""
+    approval = {
+        "approval_id": "apr_1", "state": "pending", "session_id": value, "capability": "f", "args": [],
+        "kwargs": {}, "requested_at": 0, "expires_at": 1, "binding": "b", "run_id": "r", "call_id": 0,
+    }  # fmt: skip
+    waiting = {"run_id": "r", "session_id": value, "snapshot_id": "s", "created_at": 0}
+    for data, kind in (
+        ({"session_id": value, "code": ""}, RunRequest),
+        ({"id": value}, SessionMeta),
+        (approval, Approval),
+        (waiting, WaitingRun),
+    ):
+        for codec in (msgspec.json, msgspec.msgpack):
+            with pytest.raises(InvalidSessionId):
+                codec.decode(codec.encode(data), type=kind)
+
+
+def test_constructing_a_request_checks_its_session_id() -> None:
+    """Seed: RunRequest::new returns the id's error."""
+    with pytest.raises(InvalidSessionId):
+        RunRequest(session_id="a/b", code="1")

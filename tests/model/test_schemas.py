@@ -1,0 +1,181 @@
+"""The published JSON Schemas: what the files say is what the types accept."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import jsonschema_rs
+import msgspec
+import pytest
+
+import holdfast
+from holdfast.errors import ErrorObject, Span
+from holdfast.model import (
+    Approval,
+    ApprovalState,
+    CallStatus,
+    Capability,
+    CapabilityLimits,
+    Decision,
+    Diagnostic,
+    ExternalCallRecord,
+    Metrics,
+    RunRequest,
+    RunResult,
+    RunStatus,
+    SessionInfo,
+    SessionLimits,
+    SessionMeta,
+    SideEffect,
+    ToolCallContext,
+    auto_approval,
+)
+from holdfast.model.schemas import PUBLIC_VALUES, all_schemas, main, render, schema_of
+
+_FILES = Path(__file__).parents[2] / "docs" / "schema"
+_ERROR = ErrorObject(
+    code="TOOL_ERROR", message="no", hint="ask", span=Span(line=1, column=2, end_line=1, end_column=5)
+)
+_RECORD = ExternalCallRecord(
+    name="refund",
+    side_effect=SideEffect.EXTERNAL_SYSTEM,
+    duration_ms=3,
+    status=CallStatus.ERROR,
+    request_digest="ab" * 32,
+    error=_ERROR,
+)
+_APPROVAL = Approval(
+    approval_id="apr_1",
+    state=ApprovalState.PENDING,
+    session_id="s1",
+    capability="refund",
+    args=["A1", 500],
+    kwargs={"note": None},
+    requested_at=1,
+    expires_at=2,
+    binding="cd" * 32,
+    run_id="run_1",
+    call_id=0,
+)
+_EXAMPLES: dict[str, Any] = {
+    "Approval": _APPROVAL,
+    "ApprovalPolicy": auto_approval("kwargs['cents'] < 100"),
+    "ApprovalState": ApprovalState.EXPIRED,
+    "CallStatus": CallStatus.DENIED,
+    "Capability": Capability(
+        name="refund", description="Pay back.", approval_policy="manual", side_effect=SideEffect.WRITE
+    ),
+    "CapabilityLimits": CapabilityLimits(rate_per_min=3),
+    "Decision": Decision(approved=True, args=["A1", 1]),
+    "Diagnostic": Diagnostic.error(_ERROR),
+    "ErrorObject": _ERROR,
+    "ExternalCallRecord": _RECORD,
+    "Language": "python",
+    "Metrics": Metrics(duration_ms=1, memory_peak_bytes=2, external_calls_count=1),
+    "RunRequest": RunRequest(code="1 + 1", inputs={"x": [1, {"y": None}]}, limits=SessionLimits()),
+    "RunResult": RunResult(
+        status=RunStatus.RUNTIME_ERROR,
+        result={"any": ["value", 1.5, None]},
+        diagnostics=[Diagnostic.error(_ERROR)],
+        external_calls=[_RECORD],
+        snapshot_id="snap_1",
+        error=_ERROR,
+    ),
+    "RunStatus": RunStatus.WAITING_FOR_APPROVAL,
+    "SessionId": "support-42",
+    "SessionInfo": SessionInfo(meta=SessionMeta(id="s1"), approvals=["apr_1"]),
+    "SessionLimits": SessionLimits(memory_mb=32),
+    "SessionMeta": SessionMeta(id="s1", created_at=1, last_used_at=2),
+    "Severity": "warning",
+    "SideEffect": SideEffect.NETWORK,
+    "Span": Span(),
+    "ToolCallContext": ToolCallContext(name="refund", args=["A1"], kwargs={"cents": 5}),
+}
+_REFUSED: dict[str, Any] = {
+    "Approval": {**msgspec.to_builtins(_APPROVAL), "session_id": "../etc"},
+    "ApprovalPolicy": "sometimes",
+    "Capability": {"name": "refund"},
+    "CapabilityLimits": {"timeout_ms": -1},
+    "ErrorObject": {"code": "TOOL_ERROR"},
+    "ExternalCallRecord": {**msgspec.to_builtins(_RECORD), "status": "fine"},
+    "RunRequest": {"session_id": "a b"},
+    "RunResult": {"status": "done"},
+    "SessionInfo": {"meta": {"id": "x" * 65}},
+    "SessionLimits": {"memory": 64},
+}
+
+
+def test_the_files_are_what_the_types_make() -> None:
+    """Ours: published schemas never lag behind; `python -m holdfast.model.schemas docs/schema` renews them."""
+    stored = {path.name: path.read_text(encoding="utf-8") for path in _FILES.iterdir()}
+    assert stored == {name: render(schema) for name, schema in all_schemas().items()}
+
+
+@pytest.mark.parametrize("name", PUBLIC_VALUES)
+def test_a_schema_stands_alone_and_is_valid(name: str) -> None:
+    """Ours: each file can be used without any other, and says which dialect it is in."""
+    schema = schema_of(name)
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert schema["$id"].startswith("holdfast:")
+    assert schema["title"] == name
+    assert jsonschema_rs.meta.is_valid(schema)
+    assert _references(schema) <= {f"#/$defs/{part}" for part in schema.get("$defs", {})}
+
+
+@pytest.mark.parametrize("name", PUBLIC_VALUES)
+def test_an_encoded_value_fits_its_schema(name: str) -> None:
+    """Ours: what the codec writes is what the schema promises."""
+    encoded = json.loads(msgspec.json.encode(_EXAMPLES[name]))
+    jsonschema_rs.validator_for(schema_of(name)).validate(encoded)
+
+
+@pytest.mark.parametrize("name", _REFUSED)
+def test_a_value_that_does_not_decode_does_not_fit_either(name: str) -> None:
+    """Ours: the schema refuses what the codec refuses."""
+    assert not jsonschema_rs.validator_for(schema_of(name)).is_valid(_REFUSED[name])
+    with pytest.raises((msgspec.ValidationError, holdfast.HoldfastError)):
+        msgspec.convert(_REFUSED[name], PUBLIC_VALUES[name])
+
+
+@pytest.mark.parametrize("bad", ["", "a b", "a/b", "x" * 65, "é", "a\n", "..", 7, None])
+def test_a_bad_session_id_does_not_fit(bad: object) -> None:
+    """Seed: ids match ^[a-zA-Z0-9_-]{1,64}$ on every way in."""
+    assert not jsonschema_rs.validator_for(schema_of("SessionId")).is_valid(bad)
+
+
+def test_every_public_value_of_the_package_has_a_schema() -> None:
+    """Ours: a value that is added to the package's front is published, too."""
+    assert set(_EXAMPLES) == set(PUBLIC_VALUES)
+    values = {name for name in holdfast.__all__ if _is_value(getattr(holdfast, name))}
+    assert values <= set(PUBLIC_VALUES)
+
+
+def test_the_command_writes_the_files_and_removes_stale_ones(tmp_path: Path) -> None:
+    """Ours: renewing the directory leaves nothing behind of values that are gone."""
+    (tmp_path / "gone.json").write_text("{}")
+    done = subprocess.run(
+        [sys.executable, "-m", "holdfast.model.schemas", str(tmp_path)], capture_output=True, text=True
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert {path.name for path in tmp_path.iterdir()} == set(all_schemas())
+
+
+def test_the_command_needs_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ours: exit status 2 for wrong usage, as everywhere."""
+    assert main([]) == 2
+    assert "usage:" in capsys.readouterr().err
+
+
+def _is_value(candidate: object) -> bool:
+    return isinstance(candidate, type) and issubclass(candidate, msgspec.Struct)
+
+
+def _references(part: Any) -> set[str]:
+    if isinstance(part, dict):
+        own = {part["$ref"]} if isinstance(part.get("$ref"), str) else set()
+        return own.union(*(_references(value) for value in part.values()))
+    return set().union(*(_references(value) for value in part)) if isinstance(part, list) else set()

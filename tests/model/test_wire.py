@@ -1,0 +1,241 @@
+"""The names and values that go over the wire are the seed's."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+import pytest
+
+from holdfast.errors import InvalidArgument
+from holdfast.model import (
+    SNAPSHOT_VERSION,
+    CallStatus,
+    Capability,
+    CapabilityLimits,
+    Diagnostic,
+    ErrorObject,
+    ExternalCallRecord,
+    Language,
+    Metrics,
+    RunRequest,
+    RunResult,
+    RunStatus,
+    SessionLimits,
+    SessionMeta,
+    Severity,
+    SideEffect,
+    Span,
+    ToolCallContext,
+    auto_approval,
+)
+
+ENUMS: list[tuple[type[enum.Enum], list[str]]] = [
+    (Language, ["python", "typescript"]),
+    (SideEffect, ["none", "read", "write", "network", "database", "external_system"]),
+    (
+        RunStatus,
+        [
+            "ok", "validation_error", "runtime_error", "timeout", "cancelled", "resource_exhausted",
+            "permission_denied", "waiting_for_approval", "interrupted",
+        ],
+    ),
+    (Severity, ["error", "warning", "info"]),
+    (CallStatus, ["ok", "error", "timeout", "denied", "approval_pending"]),
+]  # fmt: skip
+
+FIELDS: list[tuple[type[msgspec.Struct], str]] = [
+    (SessionLimits, "memory_mb cpu_ms wall_ms max_stdout_bytes max_external_calls max_stack_depth"),
+    (SessionMeta, "id created_at last_used_at language limits snapshot_version"),
+    (CapabilityLimits, "timeout_ms max_request_bytes max_response_bytes concurrency rate_per_min"),
+    (
+        Capability,
+        "name description input_schema output_schema side_effect limits approval_policy idempotent",
+    ),
+    (
+        RunRequest,
+        "session_id language code inputs timeout_ms limits return_snapshot validate_only",
+    ),
+    (Span, "line column end_line end_column"),
+    (Diagnostic, "severity code message hint span"),
+    (ErrorObject, "code message hint span"),
+    (
+        ExternalCallRecord,
+        "name side_effect duration_ms status request_digest response_digest error",
+    ),
+    (Metrics, "duration_ms memory_peak_bytes instructions external_calls_count"),
+    (
+        RunResult,
+        "status result stdout stderr diagnostics external_calls snapshot_id metrics error",
+    ),
+    (ToolCallContext, "name args kwargs"),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), ENUMS, ids=lambda item: getattr(item, "__name__", ""))
+def test_enums_are_written_in_the_seeds_snake_case(kind: type[enum.Enum], values: list[str]) -> None:
+    """Seed: rename_all = snake_case, in the seed's order. Ours: "typescript", not "type_script"."""
+    assert [msgspec.json.decode(msgspec.json.encode(member)) for member in kind] == values
+
+
+@pytest.mark.parametrize(("kind", "names"), FIELDS, ids=lambda item: getattr(item, "__name__", ""))
+def test_structs_have_exactly_the_seeds_fields(kind: type[msgspec.Struct], names: str) -> None:
+    """Seed: field names are the interface."""
+    assert list(kind.__struct_encode_fields__) == names.split()
+
+
+def test_session_limits_default_to_the_seeds() -> None:
+    """Seed: SessionLimits::default."""
+    assert msgspec.to_builtins(SessionLimits()) == {
+        "memory_mb": 64,
+        "cpu_ms": 2_000,
+        "wall_ms": 5_000,
+        "max_stdout_bytes": 65_536,
+        "max_external_calls": 32,
+        "max_stack_depth": 256,
+    }
+
+
+def test_capability_limits_default_to_the_seeds() -> None:
+    """Seed: CapabilityLimits::default."""
+    assert msgspec.to_builtins(CapabilityLimits()) == {
+        "timeout_ms": 5_000,
+        "max_request_bytes": 1_048_576,
+        "max_response_bytes": 1_048_576,
+        "concurrency": 16,
+        "rate_per_min": None,
+    }
+
+
+def test_a_capability_defaults_to_the_seeds_contract() -> None:
+    """Seed: Capability::new."""
+    assert msgspec.to_builtins(Capability(name="f", description="d")) == {
+        "name": "f",
+        "description": "d",
+        "input_schema": {"type": "array"},
+        "output_schema": {},
+        "side_effect": "none",
+        "limits": msgspec.to_builtins(CapabilityLimits()),
+        "approval_policy": "none",
+        "idempotent": True,
+    }
+
+
+def test_requests_results_and_metadata_default_to_the_seeds() -> None:
+    """Seed: the Default impls. Ours: figures that nobody measured are null, not zero."""
+    assert msgspec.to_builtins(RunRequest()) == {
+        "session_id": "default",
+        "language": "python",
+        "code": "",
+        "inputs": {},
+        "timeout_ms": None,
+        "limits": None,
+        "return_snapshot": False,
+        "validate_only": False,
+    }
+    assert msgspec.to_builtins(RunResult()) == {
+        "status": "ok",
+        "result": None,
+        "stdout": "",
+        "stderr": "",
+        "diagnostics": [],
+        "external_calls": [],
+        "snapshot_id": None,
+        "metrics": {
+            "duration_ms": 0,
+            "memory_peak_bytes": None,
+            "instructions": None,
+            "external_calls_count": 0,
+        },
+        "error": None,
+    }
+    meta = SessionMeta()
+    assert (meta.created_at, meta.last_used_at, meta.language) == (0, 0, Language.PYTHON)
+    assert meta.snapshot_version == SNAPSHOT_VERSION == 1
+    assert msgspec.to_builtins(Span()) == {"line": 1, "column": 1, "end_line": None, "end_column": None}
+    assert Diagnostic(code="X", message="m").severity is Severity.INFO
+
+
+@pytest.mark.parametrize(
+    ("policy", "written"),
+    [
+        ("none", b'"none"'),
+        ("manual", b'"manual"'),
+        (auto_approval("args[0] < 5"), b'{"auto":{"rule":"args[0] < 5"}}'),
+    ],
+)
+def test_an_approval_policy_is_written_as_the_seed_writes_it(policy: object, written: bytes) -> None:
+    """Seed: serde writes unit variants as strings and Auto as an object with its rule."""
+    capability = Capability(name="f", description="", approval_policy=policy)  # type: ignore[arg-type]
+    assert msgspec.json.encode(capability.approval_policy) == written
+    assert msgspec.json.decode(msgspec.json.encode(capability), type=Capability) == capability
+
+
+def test_a_diagnostic_reports_an_error_with_everything_it_has() -> None:
+    """Seed: Diagnostic::error."""
+    error = ErrorObject(code="X", message="m").with_hint("h").with_span(Span(line=2, column=3))
+    assert Diagnostic.error(error) == Diagnostic(
+        severity=Severity.ERROR, code="X", message="m", hint="h", span=Span(line=2, column=3)
+    )
+
+
+def test_a_failed_result_has_its_status_and_its_error_as_a_diagnostic() -> None:
+    """Seed: RunResult::error."""
+    result = RunResult.failed(ErrorObject(code="TIMEOUT_CPU", message="m"), stdout="out")
+    assert (result.status, result.result, result.stdout) == (RunStatus.TIMEOUT, None, "out")
+    assert [item.code for item in result.diagnostics] == ["TIMEOUT_CPU"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"memory_mb": 0},
+        {"cpu_ms": 0},
+        {"wall_ms": 0},
+        {"max_stack_depth": 0},
+        {"memory_mb": -1},
+        {"cpu_ms": 1.5},
+        {"wall_ms": True},
+        {"max_external_calls": 2**32},
+        {"max_stdout_bytes": "5"},
+    ],
+    ids=str,
+)
+def test_limits_that_cannot_be_limits_are_refused(wrong: dict[str, object]) -> None:
+    """Ours: the seed's fields are unsigned; a limit of nothing at all is a mistake, not a wish."""
+    with pytest.raises(InvalidArgument):
+        SessionLimits(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_stack_depth_past_sixteen_bits_is_refused_on_construction_as_on_decoding() -> None:
+    """Seed: max_stack_depth is a u16. Ours: construction checks what decoding checks."""
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(b'{"max_stack_depth":70000}', type=SessionLimits)
+    with pytest.raises(InvalidArgument):
+        SessionLimits(max_stack_depth=70_000)
+
+
+def test_no_external_calls_and_no_output_are_limits_one_may_set() -> None:
+    """Ours: zero is a limit where nothing is a sensible amount."""
+    limits = SessionLimits(max_external_calls=0, max_stdout_bytes=0)
+    assert msgspec.json.decode(msgspec.json.encode(limits), type=SessionLimits) == limits
+
+
+def test_a_limit_that_does_not_exist_is_refused_when_decoding() -> None:
+    """Ours: a misspelt limit must not silently be no limit."""
+    with pytest.raises(msgspec.ValidationError):
+        msgspec.json.decode(b'{"memory": 5}', type=SessionLimits)
+
+
+@pytest.mark.parametrize("name", ["a b", "1x", "", "a-b", "x\n"])
+def test_an_input_whose_name_is_no_identifier_is_refused(name: str) -> None:
+    """Ours: inputs are variables."""
+    with pytest.raises(InvalidArgument):
+        RunRequest(inputs={name: 1})
+
+
+@pytest.mark.parametrize("timeout_ms", [0, -1, 2**32])
+def test_a_timeout_outside_its_range_is_refused(timeout_ms: int) -> None:
+    """Ours: a timeout of nothing is a mistake."""
+    with pytest.raises(InvalidArgument):
+        RunRequest(timeout_ms=timeout_ms)

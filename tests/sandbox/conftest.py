@@ -1,0 +1,154 @@
+"""One sandbox in memory for all tests of a module, and the tools its guests may call."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast import BlockingSandbox, CapabilityLimits, RunResult, ToolError, tool
+
+Run = Callable[..., RunResult]
+
+
+@tool(side_effect="read")
+def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool(side_effect="read")
+async def add_later(a: int, b: int = 1) -> int:
+    """Add two numbers, later."""
+    await asyncio.sleep(0)
+    return a + b
+
+
+@tool(side_effect="read")
+def echo(value: Any) -> Any:
+    """Give back what came in."""
+    return value
+
+
+class Meeting:
+    """A tool that returns only once *size* calls of it run at the same time."""
+
+    def __init__(self) -> None:
+        self.barriers: dict[str, threading.Barrier] = {}
+        self._lock = threading.Lock()
+
+    def wait(self, place: str, size: int) -> int:
+        with self._lock:
+            barrier = self.barriers.setdefault(place, threading.Barrier(size))
+        return barrier.wait(timeout=4)
+
+
+_meeting = Meeting()
+
+
+@tool(side_effect="read")
+def meet(place: str, size: int, value: int = 0) -> int:
+    """Come back when all are here."""
+    _meeting.wait(place, size)
+    return value
+
+
+_arrived: dict[str, asyncio.Event] = {}
+_counts: dict[str, int] = {}
+
+
+@tool(side_effect="read")
+async def meet_later(place: str, size: int, value: int = 0) -> int:
+    """Come back when all are here, on the loop."""
+    event = _arrived.setdefault(place, asyncio.Event())
+    _counts[place] = _counts.get(place, 0) + 1
+    if _counts[place] >= size:
+        event.set()
+    await asyncio.wait_for(event.wait(), 4)
+    return value
+
+
+@tool(side_effect="read")
+def fail(kind: str = "ValueError") -> None:
+    """Fail as told."""
+    if kind == "ToolError":
+        raise ToolError("OUT_OF_STOCK", "none left")
+    raise {"ValueError": ValueError, "KeyError": KeyError, "OSError": OSError}[kind]("told so")
+
+
+@tool(side_effect="read", limits=CapabilityLimits(timeout_ms=60_000))
+def hang(seconds: float = 30) -> str:
+    """Take long."""
+    time.sleep(seconds)
+    return "slept"
+
+
+@tool(side_effect="read", limits=CapabilityLimits(timeout_ms=60_000))
+async def hang_later(seconds: float = 30) -> str:
+    """Take long, on the loop."""
+    await asyncio.sleep(seconds)
+    return "slept"
+
+
+_calls: list[Any] = []
+
+
+@tool(side_effect="read")
+def note(value: Any = None) -> int:
+    """Count calls."""
+    _calls.append(value)
+    return len(_calls)
+
+
+GUEST_TOOLS = [add, add_later, echo, meet, meet_later, fail, hang, hang_later, note]
+
+
+@pytest.fixture
+def noted() -> list[Any]:
+    """What `note` was called with in this test."""
+    _calls.clear()
+    return _calls
+
+
+@pytest.fixture(scope="module")
+def box() -> Iterator[BlockingSandbox]:
+    with BlockingSandbox(tools=GUEST_TOOLS) as opened:
+        yield opened
+
+
+@pytest.fixture
+def run(box: BlockingSandbox, sid: str) -> Run:
+    """Runs code in a session of this test's own."""
+
+    def go(code: str, **options: Any) -> RunResult:
+        return box.run(code, session=options.pop("session", sid), **options)
+
+    return go
+
+
+@pytest.fixture
+def value(run: Run) -> Callable[..., Any]:
+    """Runs code that must end well, and gives its result."""
+
+    def go(code: str, **options: Any) -> Any:
+        result = run(code, **options)
+        assert result.status == "ok", result.error
+        return result.result
+
+    return go
+
+
+@pytest.fixture
+def code_of(run: Run) -> Callable[..., str]:
+    """Runs code that must fail, and gives the code of its error."""
+
+    def go(code: str, **options: Any) -> str:
+        result = run(code, **options)
+        assert result.error is not None, result.result
+        return result.error.code
+
+    return go

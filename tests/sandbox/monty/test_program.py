@@ -1,0 +1,125 @@
+"""What is read off guest code before it runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.sandbox.monty.program import parse, read_program
+
+AWAITED = [
+    ("f(1)", []),
+    ("await f(1)", ["f(1)"]),
+    ("x = await f(1) + g(2)", ["f(1)"]),
+    ("await f(g(1))", ["f(g(1))"]),
+    ("await gather(f(1), g(2))", ["gather(f(1), g(2))", "f(1)", "g(2)"]),
+    ("await asyncio.gather(*[f(i) for i in x])", ["asyncio.gather(*[f(i) for i in x])", "f(i)"]),
+    ("t = f(1)\nawait t", ["f(1)"]),
+    ("t = f(1)\nprint(t)\nawait g(2)", ["g(2)"]),
+    ("t: int = f(1)\nawait t", ["f(1)"]),
+    ("ts = []\nts.append(f(1))\nawait gather(*ts)", ["f(1)", "gather(*ts)"]),
+    ("ts = [f(1), g(2)]\nfor t in ts:\n    await t", ["f(1)", "g(2)"]),
+    ("ts = [f(i) for i in x]\n[await t for t in ts]", ["f(i)"]),
+    ("ts = {}\nts['a'] = f(1)\nawait gather(*ts.values())", ["f(1)", "gather(*ts.values())", "ts.values()"]),
+    ("def start(i):\n    return f(i)\nawait start(1)", ["f(i)", "start(1)"]),
+    ("async def one(i):\n    return await f(i)\nawait one(1)", ["f(i)", "one(1)"]),
+    ("await (f(1) if c else g(2))", ["f(1)", "g(2)"]),
+    ("a, b = f(1), g(2)\nawait a\nawait b", ["f(1)", "g(2)"]),
+    ("if (t := f(1)):\n    await t", ["f(1)"]),
+    ("'é😀'; x = await f('é')", ["f('é')"]),
+    ("x = 1\r\nawait f(1)", ["f(1)"]),
+]
+
+
+@pytest.mark.parametrize(("code", "calls"), AWAITED, ids=[row[0] for row in AWAITED])
+def test_the_calls_that_guest_code_awaits_are_found_where_the_engine_reports_them(
+    code: str, calls: list[str]
+) -> None:
+    """Ours: a call that is awaited is answered with a future, any other with its value."""
+    program = read_program(code)
+    data = program.fed.encode()
+    assert program.awaited is not None
+    assert sorted(data[start:end].decode() for start, end in program.awaited) == sorted(calls)
+
+
+BOUND = [
+    ("x = 1", {"x"}),
+    ("x, (y, *z) = a", {"x", "y", "z"}),
+    ("import os.path, sys as s\nfrom a import b as c, d", {"os", "s", "c", "d"}),
+    ("def f(a):\n    b = 1", {"f"}),
+    ("class A:\n    x = 1", {"A"}),
+    ("for i in a:\n    j = i", {"i", "j"}),
+    ("[k for k in a]", set()),
+    ("(w := 1)", {"w"}),
+    ("def f():\n    global g\n    g = 1", {"f", "g"}),
+    ("match a:\n    case [p, *q]:\n        pass\n    case {'k': r, **s}:\n        pass", {"p", "q", "r", "s"}),
+    ("with a as b:\n    pass", {"b"}),
+]
+
+
+@pytest.mark.parametrize(("code", "names"), BOUND, ids=[row[0] for row in BOUND])
+def test_the_names_that_code_binds_are_known(code: str, names: set[str]) -> None:
+    """Ours: a later check must not call them unknown."""
+    assert names <= read_program(code).bound
+    assert not {"a", "b", "k"} & read_program(code).bound - names
+
+
+MODES = [
+    ("1", "never"),
+    ("result = 1", "always"),
+    ("result += 1", "always"),
+    ("result: int", "never"),
+    ("x = result = 1", "always"),
+    ("if a:\n    result = 1", "maybe"),
+    ("for result in a:\n    pass", "maybe"),
+    ("def f():\n    result = 1", "never"),
+    ("def f():\n    global result\n    result = 1", "maybe"),
+    ("print(result)", "never"),
+    ("class A:\n    result = 1", "never"),
+    ("'result = 1'", "never"),
+    ("# result = 1", "never"),
+]
+
+
+@pytest.mark.parametrize(("code", "mode"), MODES, ids=[row[0] for row in MODES])
+def test_whether_code_binds_result_is_read_off_its_syntax(code: str, mode: str) -> None:
+    """Ours: SPEC §5, the global `result` if this run bound it."""
+    assert read_program(code).result_mode == mode
+
+
+def test_functions_of_earlier_runs_may_bind_result_when_they_are_called() -> None:
+    """Ours: then the run must be probed."""
+    assert read_program("f()", result_may_be_bound=True).result_mode == "maybe"
+    assert read_program("1 + 1", result_may_be_bound=True).result_mode == "never"
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["1 + 1", "x = 1\n'é😀' + y", "(\n 1,\n 2\n)", "x; y; z", "await f(1)", "a\n\n# end", "'''a\nb''' + c", "x;"],
+)
+def test_wrapping_the_last_expression_keeps_lines_and_maps_columns_back(code: str) -> None:
+    """Ours: spans are places in the user's code, not in what the engine is fed."""
+    program = read_program(code)
+    assert parse(program.fed) is not None
+    assert program.fed.count("\n") == code.count("\n")
+    line = program.wrapped_line
+    theirs, ours = code.split("\n")[line - 1], program.fed.split("\n")[line - 1]
+    for column, character in enumerate(ours, 1):
+        mapped = program.column(line, column)
+        if column <= program.wrapped_column - 1:
+            assert mapped == column
+        if column >= program.wrapped_column + 5 and mapped <= len(theirs) and character not in ")":
+            assert theirs[mapped - 1] == character
+    assert program.column(line + 1, 7) == 7
+
+
+def test_code_that_python_cannot_read_is_fed_as_it_is() -> None:
+    """Ours: a tree that Python cannot read only costs precision."""
+    program = read_program("x = (")
+    assert program.fed == "x = ("
+    assert program.awaited is None
+
+
+@pytest.mark.parametrize("code", ["(" * 100_000, "-" * 100_000 + "1", "\0", "x = 1\0", "1" + "+1" * 100_000])
+def test_reading_hostile_code_does_not_harm_the_reader(code: str) -> None:
+    """Bug: Python's own parser raises RecursionError and MemoryError."""
+    assert read_program(code).code == code

@@ -1,0 +1,695 @@
+"""The one way a capability is called: limits, failures and approvals, on the host's side."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast import BlockingSandbox, Capability, CapabilityLimits, RegisteredTool, auto_approval, tool
+from holdfast.errors import StaleState, UnknownTool
+from holdfast.model import CallStatus, SettledCall, digest_json
+from holdfast.ports.clock import Clock, SystemClock
+from holdfast.store.memory import MemorySandboxStore
+from holdfast.tools import Dispatcher, ToolRegistry, as_registered
+from holdfast.tools.dispatch import Admitted, NeedsApproval, request_digest
+from holdfast.tools.threads import DaemonThreads
+
+
+async def _no_rule(*_: object) -> bool:
+    raise AssertionError("no rule is asked")
+
+
+class Host:
+    """A dispatcher on the running loop."""
+
+    def __init__(self, *tools: object, clock: Clock | None = None, rule: Any = _no_rule) -> None:
+        self.threads = DaemonThreads("test-dispatch")
+        self.dispatcher = Dispatcher(
+            ToolRegistry([as_registered(item) for item in tools]),
+            threads=self.threads,
+            clock=clock or SystemClock(),
+            evaluate_rule=rule,
+        )
+
+    async def call(self, name: str, *args: Any, journal: Any = None, call_id: int = 0, **kwargs: Any) -> SettledCall:
+        admission = await self.dispatcher.admit(name, list(args), kwargs, session_id="s", call_id=call_id)
+        if isinstance(admission, Admitted):
+            return await self.dispatcher.perform(admission, lambda settled: settled, journal)
+        assert isinstance(admission, SettledCall)
+        return admission
+
+
+def run(work: Callable[[], Awaitable[Any]]) -> Any:
+    return asyncio.run(work())  # type: ignore[arg-type]
+
+
+def settle(candidate: object, *args: Any, **kwargs: Any) -> SettledCall:
+    """One call of one tool."""
+    name = as_registered(candidate).name
+    return run(lambda: Host(candidate).call(name, *args, **kwargs))
+
+
+def code_of(settled: SettledCall) -> str:
+    assert settled.record.error is not None, settled.value
+    return settled.record.error.code
+
+
+# ── sizes ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_request_one_byte_past_its_limit_is_refused_and_not_executed() -> None:
+    """Seed: max_request_bytes. Ours: the size is that of the arguments as JSON."""
+    calls: list[str] = []
+    size = len('[["' + "x" * 50 + '"],{}]')
+
+    @tool(limits=CapabilityLimits(max_request_bytes=size))
+    def f(text: str) -> None:
+        calls.append(text)
+
+    assert settle(f, "x" * 50).record.status is CallStatus.OK
+    refused = settle(f, "x" * 51)
+    assert code_of(refused) == "REQUEST_TOO_LARGE"
+    assert calls == ["x" * 50]
+
+
+def test_a_response_past_its_limit_is_refused() -> None:
+    """Seed: max_response_bytes."""
+
+    @tool(limits=CapabilityLimits(max_response_bytes=12))
+    def f(n: int) -> str:
+        return "x" * n
+
+    assert settle(f, 10).value == "x" * 10
+    assert code_of(settle(f, 11)) == "RESPONSE_TOO_LARGE"
+
+
+def test_a_hundred_megabytes_are_refused_and_not_handed_on() -> None:
+    """Ours: SPEC §4, whatever the tool returns becomes a typed failure."""
+
+    @tool
+    def f() -> str:
+        return "x" * (100 << 20)
+
+    settled = settle(f)
+    assert code_of(settled) == "RESPONSE_TOO_LARGE"
+    assert settled.value is None
+
+
+# ── time ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _timed(candidate: object) -> tuple[SettledCall, float]:
+    async def go() -> tuple[SettledCall, float]:
+        host = Host(candidate)
+        started = time.monotonic()
+        settled = await host.call(as_registered(candidate).name)
+        return settled, time.monotonic() - started
+
+    return run(go)
+
+
+def test_a_sync_tool_that_hangs_is_timed_out() -> None:
+    """Ours: FACTS, a hanging host tool hung the host of every other sandbox."""
+    gate = threading.Event()
+
+    @tool(limits=CapabilityLimits(timeout_ms=80))
+    def hang() -> None:
+        gate.wait(20)
+
+    settled, took = _timed(hang)
+    gate.set()
+    assert code_of(settled) == "TIMEOUT_TOOL"
+    assert settled.record.status is CallStatus.TIMEOUT
+    assert settled.record.duration_ms == 80
+    assert settled.exception is not None
+    assert settled.exception.type == "TimeoutError"
+    assert took < 1
+
+
+def test_an_async_tool_that_hangs_is_timed_out_and_cancelled() -> None:
+    """Seed: timeout_ms. Ours: the coroutine is cancelled, not left running."""
+    cancelled = threading.Event()
+
+    @tool(limits=CapabilityLimits(timeout_ms=80))
+    async def hang() -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    settled, took = _timed(hang)
+    assert code_of(settled) == "TIMEOUT_TOOL"
+    assert cancelled.is_set()
+    assert took < 1
+
+
+def test_an_async_tool_that_swallows_its_cancellation_is_timed_out_all_the_same() -> None:
+    """Ours: under timeout_ms, host side, whatever the tool does."""
+
+    @tool(limits=CapabilityLimits(timeout_ms=80))
+    async def stubborn() -> str:
+        deadline = time.monotonic() + 0.6
+        while time.monotonic() < deadline:
+            try:
+                await asyncio.sleep(0.3)
+            except asyncio.CancelledError:
+                continue
+        return "too late"
+
+    async def go() -> None:
+        host = Host(stubborn)
+        started = time.monotonic()
+        settled = await host.call("stubborn")
+        assert time.monotonic() - started < 0.5
+        assert code_of(settled) == "TIMEOUT_TOOL"
+
+    run(go)
+
+
+def test_an_async_tool_that_blocks_its_loop_is_timed_out_where_tools_have_a_loop_of_their_own() -> None:
+    """Ours: an `async def` that calls time.sleep must not hold up a blocking sandbox."""
+
+    @tool(limits=CapabilityLimits(timeout_ms=80))
+    async def blocks() -> None:
+        time.sleep(0.8)  # noqa: ASYNC251 - that is the test
+
+    with BlockingSandbox(tools=[blocks]) as box:
+        started = time.monotonic()
+        result = box.run("blocks()")
+        assert time.monotonic() - started < 0.6
+        assert result.error is not None
+        assert result.error.code == "TIMEOUT_TOOL"
+        assert result.status == "timeout"
+
+
+def test_what_a_timed_out_tool_returns_later_is_dropped_and_its_slot_is_free() -> None:
+    """Ours: a thread that does not come back must not hold its slot for ever."""
+    gate = threading.Event()
+
+    @tool(limits=CapabilityLimits(timeout_ms=60, concurrency=1))
+    def f(hang: bool) -> str:
+        if hang:
+            gate.wait(20)
+        return "done"
+
+    async def go() -> None:
+        host = Host(f)
+        assert code_of(await host.call("f", True)) == "TIMEOUT_TOOL"
+        assert (await host.call("f", False)).value == "done"
+        gate.set()
+        assert (await host.call("f", False)).value == "done"
+
+    run(go)
+
+
+# ── concurrency and rate ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_concurrency_really_limits_and_the_rest_wait(asynchronous: bool) -> None:
+    """Seed: concurrency. Ours: waits, never refuses."""
+    running = peak = 0
+    lock = threading.Lock()
+
+    def enter() -> None:
+        nonlocal running, peak
+        with lock:
+            running += 1
+            peak = max(peak, running)
+
+    def leave() -> None:
+        nonlocal running
+        with lock:
+            running -= 1
+
+    def f(n: int) -> int:
+        enter()
+        time.sleep(0.02)
+        leave()
+        return n
+
+    async def g(n: int) -> int:
+        enter()
+        await asyncio.sleep(0.02)
+        leave()
+        return n
+
+    made = tool(name="f", limits=CapabilityLimits(concurrency=3))(g if asynchronous else f)
+
+    async def go() -> list[Any]:
+        host = Host(made)
+        return await asyncio.gather(*(host.call("f", n) for n in range(12)))
+
+    assert [settled.value for settled in run(go)] == list(range(12))
+    assert peak == 3
+
+
+def test_a_waiting_person_takes_no_slot() -> None:
+    """Ours: a slot is taken only after the approval."""
+
+    @tool(approval="manual", limits=CapabilityLimits(concurrency=1))
+    def ask() -> None: ...
+
+    async def go() -> None:
+        host = Host(ask)
+        for call_id in range(3):
+            admission = await host.dispatcher.admit("ask", [], {}, session_id="s", call_id=call_id)
+            assert isinstance(admission, NeedsApproval)
+        settled = await host.dispatcher.perform(admission.call, lambda settled: settled)
+        assert settled.record.status is CallStatus.OK
+
+    run(go)
+
+
+def test_the_rate_refuses_with_a_hint_and_recovers(clock: Any) -> None:
+    """Seed: rate_per_min. Ours: refuses, with the seconds to wait."""
+    calls = 0
+
+    @tool(limits=CapabilityLimits(rate_per_min=2))
+    def f() -> None:
+        nonlocal calls
+        calls += 1
+
+    async def go() -> None:
+        host = Host(f, clock=clock)
+        await host.call("f")
+        clock.advance(20)
+        await host.call("f")
+        refused = await host.call("f")
+        assert code_of(refused) == "RATE_LIMITED"
+        assert refused.record.error is not None
+        assert refused.record.error.hint == "wait 40 s"
+        clock.advance(39.9)
+        assert code_of(await host.call("f")) == "RATE_LIMITED"
+        clock.advance(0.1)
+        assert (await host.call("f")).record.status is CallStatus.OK
+        assert code_of(await host.call("f")) == "RATE_LIMITED"
+
+    run(go)
+    assert calls == 3
+
+
+def test_a_rate_of_zero_refuses_every_call() -> None:
+    """Ours: zero a minute is none."""
+
+    @tool(limits=CapabilityLimits(rate_per_min=0))
+    def f() -> None: ...
+
+    assert code_of(settle(f)) == "RATE_LIMITED"
+
+
+def test_a_call_that_is_refused_for_its_arguments_does_not_count_towards_the_rate(clock: Any) -> None:
+    """Ours: only what would have been executed counts."""
+
+    @tool(limits=CapabilityLimits(rate_per_min=1, max_request_bytes=20))
+    def f(x: int) -> int:
+        return x
+
+    async def go() -> None:
+        host = Host(f, clock=clock)
+        assert code_of(await host.call("f", "no")) == "INVALID_ARGUMENT"
+        assert code_of(await host.call("f", 10**30)) == "REQUEST_TOO_LARGE"
+        assert (await host.call("f", 1)).value == 1
+
+    run(go)
+
+
+# ── what tools raise and return ──────────────────────────────────────────────────────────────────
+
+
+class Odd(BaseException):
+    """Not even an Exception."""
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no")
+
+
+def _exit() -> None:
+    sys.exit(3)
+
+
+def _raise(error: BaseException) -> Any:
+    raise error
+
+
+RAISED: list[tuple[str, Callable[[], Any], str]] = [
+    ("SystemExit", _exit, "RuntimeError"),
+    ("KeyboardInterrupt", lambda: _raise(KeyboardInterrupt()), "RuntimeError"),
+    ("BaseException", lambda: _raise(Odd("odd")), "RuntimeError"),
+    ("GeneratorExit", lambda: _raise(GeneratorExit()), "RuntimeError"),
+    ("StopIteration", lambda: _raise(StopIteration(1)), "RuntimeError"),
+    ("CancelledError", lambda: _raise(asyncio.CancelledError()), "RuntimeError"),
+    ("MemoryError", lambda: _raise(MemoryError()), "RuntimeError"),
+    ("RecursionError", lambda: _raise(RecursionError("deep")), "RuntimeError"),
+    ("ValueError", lambda: _raise(ValueError("bad")), "ValueError"),
+    ("KeyError", lambda: _raise(KeyError("k")), "KeyError"),
+    ("an exception without a text", lambda: _raise(Unspeakable()), "RuntimeError"),
+    ("a lone surrogate in the text", lambda: _raise(ValueError("\ud800")), "ValueError"),
+    ("an exception group", lambda: _raise(BaseExceptionGroup("g", [Odd()])), "RuntimeError"),
+]
+
+
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["sync", "async"])
+@pytest.mark.parametrize(("what", "raiser", "seen"), RAISED, ids=[row[0] for row in RAISED])
+def test_whatever_a_tool_raises_becomes_a_tool_error(
+    what: str, raiser: Callable[[], Any], seen: str, asynchronous: bool
+) -> None:
+    """Ours: SPEC §4, a tool that raises or exits becomes a typed failure and the host goes on."""
+
+    def f() -> Any:
+        return raiser()
+
+    async def g() -> Any:
+        return raiser()
+
+    try:
+        settled = settle(tool(name="f")(g if asynchronous else f))
+    except (SystemExit, KeyboardInterrupt, GeneratorExit) as escaped:  # these would end pytest itself
+        pytest.fail(f"{type(escaped).__name__} escaped from the dispatcher")
+    assert code_of(settled) == "TOOL_ERROR"
+    assert settled.record.status is CallStatus.ERROR
+    assert settled.exception is not None
+    assert settled.exception.type == seen
+    assert settled.exception.message.encode()
+
+
+def _cycle() -> Any:
+    ring: dict[str, Any] = {}
+    ring["ring"] = ring
+    return ring
+
+
+def _deep() -> Any:
+    value: list[Any] = []
+    for _ in range(50_000):
+        value = [value]
+    return value
+
+
+RETURNED: list[tuple[str, Callable[[], Any]]] = [
+    ("NaN", lambda: float("nan")),
+    ("infinity", lambda: [float("inf")]),
+    ("bytes", lambda: b"x"),
+    ("bytes inside", lambda: {"a": [b"x"]}),
+    ("a cycle", _cycle),
+    ("a lone surrogate", lambda: "\ud800"),
+    ("a lone surrogate as key", lambda: {"\ud800": 1}),
+    ("an object", object),
+    ("a function", lambda: print),
+    ("a class", lambda: int),
+    ("a generator", lambda: (i for i in range(3))),
+    ("very deep", _deep),
+    ("a tuple as key", lambda: {(1, 2): 3}),
+]
+
+
+@pytest.mark.parametrize(("what", "make"), RETURNED, ids=[row[0] for row in RETURNED])
+def test_a_result_that_is_not_json_is_a_serialize_error(what: str, make: Callable[[], Any]) -> None:
+    """Ours: SPEC §4, each becomes a typed failure."""
+
+    @tool
+    def f() -> Any:
+        return make()
+
+    settled = settle(f)
+    assert code_of(settled) == "SERIALIZE_ERROR"
+    assert settled.record.response_digest is None
+
+
+def test_a_result_whose_conversion_raises_is_a_typed_failure() -> None:
+    """Ours: a dict subclass with a hostile items() must not escape the dispatcher."""
+
+    class Hostile(dict):  # type: ignore[type-arg]
+        def items(self) -> Any:
+            raise SystemExit(1)
+
+    @tool
+    def f() -> Any:
+        return Hostile(a=1)
+
+    assert settle(f).record.status is CallStatus.ERROR
+
+
+def test_the_record_is_the_seeds_with_digests_of_both_sides() -> None:
+    """Seed: ExternalCallRecord."""
+
+    @tool(side_effect="database")
+    def f(a: int, b: str = "x") -> dict[str, int]:
+        return {"z": 1, "a": a}
+
+    record = settle(f, 1, b="y").record
+    assert (record.name, record.side_effect, record.status) == ("f", "database", "ok")
+    assert record.request_digest == digest_json(["f", [1], {"b": "y"}]) == request_digest("f", [1], {"b": "y"})
+    assert record.response_digest == digest_json({"a": 1, "z": 1})
+    assert record.error is None
+
+
+@pytest.mark.parametrize("bad", [float("nan"), b"x", "\ud800", {1}, object()], ids=lambda item: type(item).__name__)
+def test_arguments_that_are_not_json_are_refused(bad: object) -> None:
+    """Ours: a native caller may pass anything."""
+
+    @tool
+    def f(x: Any) -> None:
+        raise AssertionError("not reached")
+
+    assert code_of(settle(f, bad)) == "INVALID_ARGUMENT"
+
+
+def test_an_unknown_name_is_an_unknown_tool() -> None:
+    """Ours: UNKNOWN_TOOL."""
+    with pytest.raises(UnknownTool):
+        run(lambda: Host().call("nope"))
+
+
+# ── the journal ──────────────────────────────────────────────────────────────────────────────────
+
+
+class Journal:
+    def __init__(self, store: MemorySandboxStore) -> None:
+        self.store = store
+
+    def intend(self, call_id: int, digest: str) -> None:
+        self.store.intend("run", call_id, digest)
+
+    def settle(self, call_id: int, settled: SettledCall) -> None:
+        self.store.settle("run", call_id, settled)
+
+    def found(self, call_id: int, digest: str) -> Any:
+        return self.store.found("run", call_id, digest)
+
+
+def _counter(idempotent: bool) -> tuple[Any, list[int]]:
+    calls: list[int] = []
+
+    @tool(idempotent=idempotent)
+    def pay(cents: int) -> int:
+        calls.append(cents)
+        return cents
+
+    return pay, calls
+
+
+def test_an_effect_that_is_not_idempotent_is_journaled_before_it_happens() -> None:
+    """Ours: SPEC §4 and §7 (3), intent first."""
+    store = MemorySandboxStore()
+    seen: list[object] = []
+
+    @tool
+    def pay(cents: int) -> None:
+        seen.append(store.found("run", 0, request_digest("pay", [cents], {})))
+
+    run(lambda: Host(pay).call("pay", 5, journal=Journal(store)))
+    assert seen == [True]
+    assert isinstance(store.found("run", 0, request_digest("pay", [5], {})), SettledCall)
+
+
+def test_an_intent_without_an_outcome_settles_as_interrupted_and_is_not_run_again() -> None:
+    """Ours: SPEC §7 (3)."""
+    store = MemorySandboxStore()
+    pay, calls = _counter(idempotent=False)
+    store.intend("run", 0, request_digest("pay", [5], {}))
+    settled = run(lambda: Host(pay).call("pay", 5, journal=Journal(store)))
+    assert code_of(settled) == "INTERRUPTED"
+    assert calls == []
+
+
+def test_an_outcome_that_was_journaled_is_used_and_not_made_again() -> None:
+    """Ours: a crash between the outcome and what follows from it."""
+    store = MemorySandboxStore()
+    pay, calls = _counter(idempotent=False)
+
+    async def twice() -> list[SettledCall]:
+        host = Host(pay)
+        return [await host.call("pay", 5, journal=Journal(store)) for _ in range(2)]
+
+    first, second = run(twice)
+    assert first == second
+    assert calls == [5]
+
+
+def test_an_idempotent_effect_is_run_again() -> None:
+    """Ours: SPEC §7 (4)."""
+    store = MemorySandboxStore()
+    pay, calls = _counter(idempotent=True)
+
+    async def twice() -> None:
+        host = Host(pay)
+        for _ in range(2):
+            await host.call("pay", 5, journal=Journal(store))
+
+    run(twice)
+    assert calls == [5, 5]
+
+
+def test_a_journal_that_cannot_be_written_stops_the_call_before_it_happens() -> None:
+    """Ours: an effect whose intent is not durable must not happen."""
+    pay, calls = _counter(idempotent=False)
+
+    class Broken(Journal):
+        def intend(self, call_id: int, digest: str) -> None:
+            raise StaleState("disk full")
+
+    with pytest.raises(StaleState):
+        run(lambda: Host(pay).call("pay", 5, journal=Broken(MemorySandboxStore())))
+    assert calls == []
+
+
+# ── approval rules ───────────────────────────────────────────────────────────────────────────────
+
+RULES: list[tuple[str, bool]] = [
+    ("True", True),
+    ("kwargs['cents'] < 100", True),
+    ("args[1] < 100", True),
+    ("args[0].startswith('A') and session_id != ''", True),
+    ("sum(i for i in range(10)) == 45", True),
+    ("True  # a comment", True),
+    ("False", False),
+    ("None", False),
+    ("1", False),
+    ("'yes'", False),
+    ("[True]", False),
+    ("kwargs['nope']", False),
+    ("args[7]", False),
+    ("1/0", False),
+    ("undefined", False),
+    ("undefined()", False),
+    ("open('/etc/passwd').read() != ''", False),
+    ("__import__('os').environ == {}", False),
+    ("[i for i in iter(int, 1)] == []", False),
+    ("sum(1 for i in range(10**12)) > 0", False),
+    ("'a' * 10**9 != ''", False),
+    ("len([0] * 10**8) > 0", False),
+    ("10**10**8 > 0", False),
+]
+
+
+@pytest.fixture(scope="module")
+def rule_box() -> Iterator[BlockingSandbox]:
+    def make(index: int, rule: str) -> Any:
+        @tool(name=f"pay{index}", approval=auto_approval(rule))
+        def pay(order: str, cents: int = 50) -> str:
+            return f"paid {cents}"
+
+        return pay
+
+    tools = [make(index, rule) for index, (rule, _) in enumerate(RULES)]
+
+    @tool(approval=auto_approval("kwargs['cents'] < 100"))
+    def by_name(cents: int, to: str = "bank") -> int:
+        return cents
+
+    @tool(approval=auto_approval("args[0] < 100"))
+    def by_position(cents: int, to: str = "bank") -> int:
+        return cents
+
+    @tool(approval=auto_approval("kwargs['cents'] is None or kwargs['cents'] < 100"))
+    def by_default(cents: int = 1_000) -> int:
+        return cents
+
+    schema = {"type": "object", "properties": {"cents": {"type": "integer"}}, "required": ["cents"]}
+    raw = RegisteredTool.sync(
+        Capability(
+            name="raw",
+            description="",
+            input_schema=schema,
+            approval_policy=auto_approval("kwargs['cents'] < 100"),
+        ),
+        lambda context: context.args + list(context.kwargs.values()),
+    )
+    raw_by_position = RegisteredTool.sync(
+        Capability(
+            name="raw_by_position",
+            description="",
+            input_schema=schema,
+            approval_policy=auto_approval("args == [] or args[0] < 100"),
+        ),
+        lambda context: context.args + list(context.kwargs.values()),
+    )
+    with BlockingSandbox(tools=[*tools, by_name, by_position, by_default, raw, raw_by_position]) as box:
+        yield box
+
+
+@pytest.mark.parametrize(("index", "approves"), [(i, row[1]) for i, row in enumerate(RULES)], ids=[r for r, _ in RULES])
+def test_a_rule_approves_only_by_being_true(
+    rule_box: BlockingSandbox, sid: str, index: int, approves: bool
+) -> None:
+    """Ours: SPEC §4, true approves, false asks a person, an error asks a person."""
+    started = time.monotonic()
+    result = rule_box.run(f"pay{index}('A1')", session=sid)
+    assert time.monotonic() - started < 2
+    if approves:
+        assert (result.status, result.result) == ("ok", "paid 50")
+    else:
+        assert result.status == "waiting_for_approval"
+
+
+@pytest.mark.parametrize(
+    ("code", "approves"),
+    [
+        ("by_name(99)", True),
+        ("by_name(cents=99)", True),
+        ("by_name(100)", False),
+        ("by_name(cents=100)", False),
+        ("by_name(10_000, 'me')", False),
+        ("by_name(to='me', cents=10_000)", False),
+        ("by_position(99)", True),
+        ("by_position(cents=99)", True),
+        ("by_position(to='x', cents=99)", True),
+        ("by_position(100)", False),
+        ("by_position(to=5 and 'x', cents=100)", False),
+        ("by_default()", False),
+        ("by_default(99)", True),
+        ("raw(cents=99)", True),
+        ("raw(cents=100)", False),
+        ("raw(100)", False),
+        ("raw_by_position(100)", False),
+        ("raw_by_position(cents=100)", False),
+    ],
+)
+def test_a_rule_sees_arguments_by_position_and_by_name_however_they_were_passed(
+    rule_box: BlockingSandbox, sid: str, code: str, approves: bool
+) -> None:
+    """Bug: a call that passes cents by position must not slip past a rule over kwargs, nor the other way."""
+    result = rule_box.run(code, session=sid)
+    assert result.status == ("ok" if approves else "waiting_for_approval")
+
+
+def test_manual_asks_always() -> None:
+    """Seed: ApprovalPolicy::Manual."""
+
+    @tool(approval="manual")
+    def f() -> None: ...
+
+    async def go() -> Any:
+        return await Host(f).dispatcher.admit("f", [], {}, session_id="s", call_id=0)
+
+    assert isinstance(run(go), NeedsApproval)

@@ -1,0 +1,119 @@
+"""Threads that never keep the process from ending."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from holdfast.tools.threads import DaemonThreads
+
+
+def test_a_job_runs_off_the_loop_and_its_value_comes_back() -> None:
+    """Ours: blocking work must not block the loop."""
+
+    async def go() -> tuple[int, int]:
+        threads = DaemonThreads()
+        here = threading.get_ident()
+        there = await threads.run(threading.get_ident)
+        threads.close()
+        return here, there
+
+    here, there = asyncio.run(go())
+    assert here != there
+
+
+def test_what_a_job_raises_is_raised_where_it_is_awaited() -> None:
+    """Ours: nothing is lost between threads."""
+
+    async def go() -> None:
+        threads = DaemonThreads()
+        with pytest.raises(ZeroDivisionError):
+            await threads.run(lambda: 1 / 0)
+        assert await threads.run(lambda: 5) == 5
+        threads.close()
+
+    asyncio.run(go())
+
+
+def test_a_thread_is_used_again_and_many_jobs_run_at_once() -> None:
+    """Ours: threads are made on demand, and never fewer than there are jobs."""
+
+    async def go() -> None:
+        threads = DaemonThreads()
+        await threads.run(lambda: None)
+        deadline = time.monotonic() + 5
+        while threads._idle == 0 and time.monotonic() < deadline:
+            await asyncio.sleep(0)
+        assert await threads.run(lambda: threading.current_thread().name) == "holdfast-1"
+        barrier = threading.Barrier(20)
+        await asyncio.gather(*(threads.run(lambda: barrier.wait(5)) for _ in range(20)))
+        threads.close()
+
+    asyncio.run(go())
+
+
+def test_a_deferred_job_runs_on_the_same_thread_after_the_result_was_handed_over() -> None:
+    """Ours: what can wait does not delay the answer."""
+
+    async def go() -> None:
+        threads = DaemonThreads()
+        gate, ran = threading.Event(), threading.Event()
+        where: list[int] = []
+
+        def later() -> None:
+            gate.wait(5)
+            where.append(threading.get_ident())
+            ran.set()
+
+        def job() -> int:
+            threads.defer(later)
+            return threading.get_ident()
+
+        first = await threads.run(job)
+        assert where == []
+        gate.set()
+        assert await threads.run(lambda: ran.wait(5))
+        assert where == [first]
+        threads.close()
+
+    asyncio.run(go())
+
+
+def test_a_submitted_job_can_be_waited_for_from_any_thread() -> None:
+    """Ours: futures for code that has no loop."""
+    threads = DaemonThreads()
+    assert threads.submit(lambda: 3).result(timeout=5) == 3
+    with pytest.raises(KeyError):
+        threads.submit(lambda: {}["x"]).result(timeout=5)
+    threads.close()
+
+
+def test_a_job_that_ends_after_its_loop_is_dropped_quietly() -> None:
+    """Ours: a tool that comes back too late finds nobody, and that is all."""
+    threads = DaemonThreads()
+    gate, done = threading.Event(), threading.Event()
+
+    async def go() -> None:
+        task = asyncio.ensure_future(threads.run(lambda: gate.wait(5)))
+        await asyncio.sleep(0)
+        task.cancel()
+
+    asyncio.run(go())
+    gate.set()
+    threads.start(done.set)
+    assert done.wait(5)
+    threads.close()
+
+
+def test_the_process_ends_although_a_job_hangs() -> None:
+    """Ours: the standard executor would wait for ever at exit."""
+    script = (
+        "import threading; from holdfast.tools.threads import DaemonThreads;"
+        "DaemonThreads().start(threading.Event().wait)"
+    )
+    assert subprocess.run([sys.executable, "-c", script], timeout=20).returncode == 0
