@@ -21,7 +21,7 @@ from holdfast.model import canonical_json, digest_bytes, digest_json, to_json
         (1e-7, b"1e-7"),
         (0.1, b"0.1"),
         (1.0, b"1.0"),
-        ("é\u2028", "\"é\u2028\"".encode()),
+        ("é\u2028", '"é\u2028"'.encode()),
         ('"\\\n\x01', b'"\\"\\\\\\n\\u0001"'),
         (None, b"null"),
         ([True, False], b"[true,false]"),

@@ -110,7 +110,7 @@ _REFUSED: dict[str, Any] = {
 
 
 def test_the_files_are_what_the_types_make() -> None:
-    """Ours: published schemas never lag behind; `python -m holdfast.model.schemas docs/schema` renews them."""
+    """Ours: published schemas never lag behind; `python -m holdfast.model.schemas DIR` renews them."""
     stored = {path.name: path.read_text(encoding="utf-8") for path in _FILES.iterdir()}
     assert stored == {name: render(schema) for name, schema in all_schemas().items()}
 

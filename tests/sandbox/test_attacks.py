@@ -123,7 +123,9 @@ def test_an_attack_on_resources_ends_in_time_and_leaves_the_session_usable(
     took = time.monotonic() - started
     found = FINE if result.error is None else str(result.error.code)
     assert found in expected, (found, result.error)
-    limit = LIMITS["wall_ms"] if found == "TIMEOUT_WALL" or name in ("tasks", "deadlock") else LIMITS["cpu_ms"]
+    limit = (
+        LIMITS["wall_ms"] if found == "TIMEOUT_WALL" or name in ("tasks", "deadlock") else LIMITS["cpu_ms"]
+    )
     assert took < limit / 1000 + 1, took
     if found in (CPU, MEMORY, OUTPUT, CALLS, "TIMEOUT_WALL"):
         assert result.diagnostics[-1].code == "SESSION_ROLLED_BACK"

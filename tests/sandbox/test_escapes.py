@@ -160,7 +160,9 @@ def test_there_are_enough_probes() -> None:
     assert len(PROBES) >= 100
 
 
-@pytest.mark.parametrize("code", ["open('/etc/passwd')", "from pathlib import Path\nPath('/etc/passwd').read_text()"])
+@pytest.mark.parametrize(
+    "code", ["open('/etc/passwd')", "from pathlib import Path\nPath('/etc/passwd').read_text()"]
+)
 def test_the_file_system_is_refused_as_a_permission_that_guest_code_may_catch(run: Run, code: str) -> None:
     """Ours: PERMISSION_DENIED, with a hint at what is granted instead."""
     failed = run(code)

@@ -69,9 +69,7 @@ ONE_RUN: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("code", "expected"), ONE_RUN, ids=[repr(row[0])[:50] for row in ONE_RUN])
-def test_the_result_is_result_if_bound_else_the_last_expression(
-    run: Run, code: str, expected: Any
-) -> None:
+def test_the_result_is_result_if_bound_else_the_last_expression(run: Run, code: str, expected: Any) -> None:
     """Ours: SPEC §5, the global `result` if this run bound it, else the last expression, else null."""
     outcome = run(code)
     if code.startswith("def result"):
@@ -154,7 +152,9 @@ def test_a_deep_result_is_reported_whole_or_refused(run: Run, depth: int) -> Non
         assert outcome.error.code == "RESULT_NOT_SERIALIZABLE"
 
 
-def test_a_function_of_an_earlier_run_that_binds_result_binds_it_in_the_run_that_calls_it(value: Value) -> None:
+def test_a_function_of_an_earlier_run_that_binds_result_binds_it_in_the_run_that_calls_it(
+    value: Value,
+) -> None:
     """Ours: bound by this run means while this run ran."""
     value("def save(x):\n    global result\n    result = x\n    return 'saved'")
     assert value("save(5)") == 5

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,7 +22,9 @@ Value = Callable[..., Any]
 
 def test_a_session_keeps_its_variables_functions_and_classes(value: Value) -> None:
     """Seed: a session is state that runs share."""
-    value("import math\nx = [1]\ndef f(n):\n    return n + len(x)\nclass A:\n    def __init__(self):\n        self.v = 7\na = A()")
+    value(
+        "import math\nx = [1]\ndef f(n):\n    return n + len(x)\nclass A:\n    def __init__(self):\n        self.v = 7\na = A()"
+    )
     value("x.append(2)")
     assert value("[x, f(1), a.v, math.floor(2.5)]") == [[1, 2], 3, 7, 2]
 
@@ -175,6 +178,16 @@ def test_an_input_that_the_code_binds_stays(value: Value) -> None:
     assert value("x") == 2
 
 
+def test_an_input_whose_name_a_comprehension_or_a_function_uses_is_gone_all_the_same(
+    run: Run, value: Value
+) -> None:
+    """Bug: names bound in a scope of their own are not bound by the run."""
+    assert value("[x for x in [1, 2]] + [y]", inputs={"x": 5, "y": 3}) == [1, 2, 3]
+    value("def f():\n    z = 1\n    return z\nf() + z", inputs={"z": 5})
+    for name in "xyz":
+        assert run(name).status == "runtime_error", name
+
+
 def test_inputs_are_given_by_value(value: Value) -> None:
     """Ours: SPEC §5; guest code cannot reach into the host's objects."""
     given: dict[str, Any] = {"items": [1], "table": {"k": [1]}}
@@ -182,7 +195,9 @@ def test_inputs_are_given_by_value(value: Value) -> None:
     assert given == {"items": [1], "table": {"k": [1]}}
 
 
-@pytest.mark.parametrize("bad", [float("nan"), b"x", {1}, object(), "\ud800"], ids=lambda item: type(item).__name__)
+@pytest.mark.parametrize(
+    "bad", [float("nan"), b"x", {1}, object(), "\ud800"], ids=lambda item: type(item).__name__
+)
 def test_an_input_that_is_not_json_is_refused(run: Run, bad: object) -> None:
     """Ours: inputs are JSON."""
     result = run("1", inputs={"x": bad})
@@ -245,7 +260,9 @@ def test_a_sessions_own_limits_hold_for_all_its_runs(box: BlockingSandbox, sid: 
     assert box.session(sid).meta.limits == SessionLimits(memory_mb=8)
 
 
-@pytest.mark.parametrize("limits", [{"memory": 5}, {"memory_mb": 0}, {"cpu_ms": -1}, {"wall_ms": "x"}], ids=str)
+@pytest.mark.parametrize(
+    "limits", [{"memory": 5}, {"memory_mb": 0}, {"cpu_ms": -1}, {"wall_ms": "x"}], ids=str
+)
 def test_limits_that_make_no_sense_are_refused(run: Run, limits: dict[str, Any]) -> None:
     """Ours: a misspelt limit must not be no limit."""
     result = run("1", limits=limits)
@@ -282,7 +299,9 @@ CALLS = [
 
 
 @pytest.mark.parametrize(("code", "expected"), CALLS, ids=[repr(row[0])[:60] for row in CALLS])
-def test_a_tool_is_called_plainly_or_awaited_whichever_kind_it_is(value: Value, code: str, expected: Any) -> None:
+def test_a_tool_is_called_plainly_or_awaited_whichever_kind_it_is(
+    value: Value, code: str, expected: Any
+) -> None:
     """Ours: SPEC §4, sync tools run in a thread and async ones on the loop; guest code need not know."""
     assert value(code) == expected
 
@@ -314,7 +333,9 @@ GATHERS = [
 
 @pytest.mark.parametrize("tool_name", ["meet", "meet_later"])
 @pytest.mark.parametrize("code", GATHERS, ids=[repr(row)[:70] for row in GATHERS])
-def test_calls_that_are_gathered_run_at_the_same_time(value: Value, sid: str, code: str, tool_name: str) -> None:
+def test_calls_that_are_gathered_run_at_the_same_time(
+    value: Value, sid: str, code: str, tool_name: str
+) -> None:
     """Ours: SPEC §4; a tool that returns only once all three calls run proves it."""
     assert value(IMPORT + code.format(f=tool_name).replace("'P'", f"'{sid}'")) == [0, 1, 2]
 
@@ -335,9 +356,12 @@ def test_functions_of_an_earlier_run_gather_too(value: Value, sid: str) -> None:
 
 def test_gather_hands_a_failure_to_guest_code(value: Value) -> None:
     """Ours: the first exception of a gather is catchable."""
-    assert value(
-        "import asyncio\ntry:\n    await asyncio.gather(add_later(1), fail())\nexcept ValueError as e:\n    result = str(e)"
-    ) == "told so"
+    assert (
+        value(
+            "import asyncio\ntry:\n    await asyncio.gather(add_later(1), fail())\nexcept ValueError as e:\n    result = str(e)"
+        )
+        == "told so"
+    )
 
 
 @pytest.mark.parametrize(
@@ -370,7 +394,9 @@ def test_a_tools_own_code_ends_the_run_if_nobody_catches_it(run: Run) -> None:
 
 def test_calls_leave_records_in_the_order_they_were_made(run: Run) -> None:
     """Seed: external_calls and external_calls_count."""
-    result = run("import asyncio\nadd(1)\nawait asyncio.gather(add_later(2), add(3))\ntry:\n    fail()\nexcept ValueError:\n    pass")
+    result = run(
+        "import asyncio\nadd(1)\nawait asyncio.gather(add_later(2), add(3))\ntry:\n    fail()\nexcept ValueError:\n    pass"
+    )
     assert [item.name for item in result.external_calls] == ["add", "add_later", "add", "fail"]
     assert [item.status for item in result.external_calls] == ["ok", "ok", "ok", "error"]
     assert result.external_calls[0].request_digest == digest_json(["add", [1], {}])
@@ -392,7 +418,9 @@ STRANGE_ARGUMENTS = [
 
 
 @pytest.mark.parametrize("argument", STRANGE_ARGUMENTS)
-def test_an_argument_that_is_not_json_is_refused_and_never_passed_as_its_text(run: Run, argument: str) -> None:
+def test_an_argument_that_is_not_json_is_refused_and_never_passed_as_its_text(
+    run: Run, argument: str
+) -> None:
     """Bug: the engine hands functions and ranges over as their text; a tool must not get it for a value."""
     result = run(f"echo({argument})")
     assert result.status == "validation_error", (result.status, result.result, result.error)
@@ -402,7 +430,9 @@ def test_an_argument_that_is_not_json_is_refused_and_never_passed_as_its_text(ru
 
 def test_an_argument_that_is_deep_arrives_whole_or_is_refused(run: Run) -> None:
     """Bug: the engine cuts what it hands over at 256 levels and puts a text there."""
-    result = run("x = []\nfor i in range(600):\n    x = [x]\nd = 0\ny = echo(x)\nwhile isinstance(y, list) and y:\n    y = y[0]\n    d += 1\nd")
+    result = run(
+        "x = []\nfor i in range(600):\n    x = [x]\nd = 0\ny = echo(x)\nwhile isinstance(y, list) and y:\n    y = y[0]\n    d += 1\nd"
+    )
     assert result.result == 600 or result.status == "validation_error", (result.status, result.result)
 
 
@@ -422,7 +452,10 @@ def test_a_call_of_an_unknown_name_is_an_unknown_tool_with_close_matches(run: Ru
 
 def test_guest_code_may_catch_the_name_error(value: Value) -> None:
     """Ours: SPEC §5, where guest code may still catch the NameError."""
-    assert value("try:\n    nope(1)\nexcept NameError as e:\n    result = str(e)") == "name 'nope' is not defined"
+    assert (
+        value("try:\n    nope(1)\nexcept NameError as e:\n    result = str(e)")
+        == "name 'nope' is not defined"
+    )
     assert value("try:\n    nope\nexcept NameError:\n    result = 'read'") == "read"
 
 
@@ -546,7 +579,11 @@ def test_sixteen_times_past_the_cap_ends_the_run(run: Run, value: Value) -> None
     assert (fits.status, fits.result) == ("ok", 5)
     floods = run("for i in range(17):\n    print('x' * 99)\n5", limits={"max_stdout_bytes": 100})
     assert (floods.status, floods.error and floods.error.code) == ("resource_exhausted", "STDOUT_EXCEEDED")
-    assert {item.code for item in floods.diagnostics} >= {"STDOUT_EXCEEDED", "OUTPUT_TRUNCATED", "SESSION_ROLLED_BACK"}
+    assert {item.code for item in floods.diagnostics} >= {
+        "STDOUT_EXCEEDED",
+        "OUTPUT_TRUNCATED",
+        "SESSION_ROLLED_BACK",
+    }
     assert value("1 + 1") == 2
 
 
@@ -584,7 +621,8 @@ def test_gathered_calls_count_too(run: Run, noted: list[Any]) -> None:
 def test_the_limit_of_calls_cannot_be_caught(run: Run, noted: list[Any]) -> None:
     """Ours: SPEC §5, no limit can be caught by guest code, except depth."""
     stopped = run(
-        "while True:\n    try:\n        note()\n    except BaseException:\n        pass", limits={"max_external_calls": 2}
+        "while True:\n    try:\n        note()\n    except BaseException:\n        pass",
+        limits={"max_external_calls": 2},
     )
     assert stopped.error is not None
     assert stopped.error.code == "EXTERNAL_CALLS_EXCEEDED"
@@ -638,7 +676,10 @@ def test_wall_time_ends_a_run_in_the_middle_of_a_tool(run: Run, name: str) -> No
 
 def test_computing_too_long_is_a_cpu_timeout_even_if_guest_code_catches_everything(run: Run) -> None:
     """Ours: SPEC §5, no limit can be caught."""
-    late = run("while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass", limits={"cpu_ms": 60})
+    late = run(
+        "while True:\n    try:\n        while True:\n            pass\n    except BaseException:\n        pass",
+        limits={"cpu_ms": 60},
+    )
     assert (late.status, late.error and late.error.code) == ("timeout", "TIMEOUT_CPU")
 
 
@@ -703,7 +744,13 @@ def test_a_wrong_session_id_is_an_answer_not_an_exception(box: BlockingSandbox) 
 
 def test_deeply_nested_code_harms_nobody(run: Run, value: Value) -> None:
     """Ours: parsers are recursive; hosts must not be."""
-    for code in ("(" * 50_000 + ")" * 50_000, "-" * 100_000 + "1", "[" * 5_000, "x" + ".a" * 50_000, "1" + "+1" * 50_000):
+    for code in (
+        "(" * 50_000 + ")" * 50_000,
+        "-" * 100_000 + "1",
+        "[" * 5_000,
+        "x" + ".a" * 50_000,
+        "1" + "+1" * 50_000,
+    ):
         result = run(code)
         assert result.status != "waiting_for_approval"
     assert value("1 + 1") == 2
@@ -715,3 +762,127 @@ def test_discovery_is_always_there(value: Value) -> None:
     assert {"add", "echo"} <= set(names)
     assert value("describe_tool('add')")["name"] == "add"
     assert value("current_policy()")["limits"]["memory_mb"] == 64
+
+
+# ── what must be kept ────────────────────────────────────────────────────────────────────────────
+
+MUTATIONS = [
+    ("x.append(3)", "x", [1, 2, 3]),
+    ("x.pop()", "x", [1]),
+    ("next(it)", "next(it)", 8),
+    ("[x.append(i) for i in range(2)]", "x", [1, 2, 0, 1]),
+    ("f'{x.append(9)}'", "x", [1, 2, 9]),
+    ("(lambda: x.append(9))()", "x", [1, 2, 9]),
+    ("list(map(x.append, [9]))", "x", [1, 2, 9]),
+    ("sorted([3], key=x.append)", "x", [1, 2, 3]),
+    ("x.append(9) if x else None", "x", [1, 2, 9]),
+    ("len(x) and x.append(9)", "x", [1, 2, 9]),
+    ("{x.append(9): 1}", "x", [1, 2, 9]),
+    ("bump()", "n", 1),
+    ("[bump, 1][0]()", "n", 1),
+    ("c.up()", "c.v", 1),
+    ("c[5]", "c.v", 5),
+    ("c + 7", "c.v", 7),
+    ("-c", "c.v", -1),
+    ("c == 8", "c.v", 8),
+    ("c < 9", "c.v", 9),
+    ("4 in c", "c.v", 4),
+    ("len(c)", "c.v", 70),
+    ("str(c)", "c.v", 60),
+    ("f'{c}'", "c.v", 60),
+    ("bool(c)", "c.v", 50),
+    ("not c", "c.v", 50),
+    ("c.missing", "c.v", 40),
+    ("[i for i in c]", "c.v", 30),
+    ("d.setdefault('k', 1)", "d", {"k": 1}),
+    ("d.update(k=2)", "d", {"k": 2}),
+    ("(z := 5)", "z", 5),
+    ("setattr(c, 'v', 3)", "c.v", 3),
+    ("c.__init__()", "c.v", 0),
+    ("add(x.append(9) or 1)", "x", [1, 2, 9]),
+    ("echo([x.append(9)])", "x", [1, 2, 9]),
+    ("await change()", "x", [1, 2, 9]),
+    ("exec('n = 4')", "n", 4),
+    ("eval('x.append(9)')", "x", [1, 2, 9]),
+]
+SETUP = """
+x = [1, 2]
+d = {}
+n = 0
+it = iter([7, 8, 9])
+def bump():
+    global n
+    n += 1
+    return n
+async def change():
+    x.append(9)
+class C:
+    def __init__(self):
+        self.v = 0
+    def up(self):
+        self.v += 1
+    def __getitem__(self, key):
+        self.v = key
+        return key
+    def __add__(self, other):
+        self.v = other
+        return other
+    def __neg__(self):
+        self.v = -1
+        return 1
+    def __eq__(self, other):
+        self.v = other
+        return True
+    def __lt__(self, other):
+        self.v = other
+        return True
+    def __contains__(self, item):
+        self.v = item
+        return True
+    def __len__(self):
+        self.v = 70
+        return 3
+    def __str__(self):
+        self.v = 60
+        return 's'
+    def __bool__(self):
+        self.v = 50
+        return True
+    def __getattr__(self, name):
+        self.v = 40
+        return 1
+    def __iter__(self):
+        self.v = 30
+        return iter([1])
+c = C()
+"""
+
+
+@pytest.mark.parametrize(("code", "probe", "expected"), MUTATIONS, ids=[row[0] for row in MUTATIONS])
+def test_whatever_an_expression_changes_is_kept(
+    tmp_path: Path, code: str, probe: str, expected: Any
+) -> None:
+    """Bug: a run that looks as if it only computed a value may be one that changed something."""
+    with BlockingSandbox(tools=[_add, _echo], data_dir=tmp_path) as box:
+        assert box.run(SETUP).status == "ok"
+        done = box.run(code)
+        here = box.run(probe)
+    with BlockingSandbox(tools=[_add, _echo], data_dir=tmp_path) as box:
+        there = box.run(probe)
+    if done.status == "ok" and here.result == expected and not code.startswith("next"):
+        assert (there.status, there.result) == ("ok", expected)
+    elif code.startswith("next"):
+        assert here.result == expected
+        assert there.result in (expected, expected + 1)
+    else:
+        assert there.result == here.result  # the engine does not do it; then it must not half do it
+
+
+@tool(name="add", side_effect="read")
+def _add(a: int, b: int = 1) -> int:
+    return a + b
+
+
+@tool(name="echo", side_effect="read")
+def _echo(value: Any) -> Any:
+    return value

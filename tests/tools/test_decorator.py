@@ -13,12 +13,20 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast import Capability, CapabilityLimits, RegisteredTool, ToolCallContext, ToolError, auto_approval, tool
+from holdfast import (
+    Capability,
+    CapabilityLimits,
+    RegisteredTool,
+    ToolCallContext,
+    ToolError,
+    auto_approval,
+    tool,
+)
 from holdfast.errors import InvalidArgument, InvalidToolName
 from holdfast.model import SettledCall
 from holdfast.ports.clock import SystemClock
 from holdfast.tools import Dispatcher, Tool, ToolRegistry, as_registered, collect_tools
-from holdfast.tools.dispatch import Admitted, NeedsApproval
+from holdfast.tools.dispatch import Admitted
 from holdfast.tools.threads import DaemonThreads
 
 
@@ -56,25 +64,19 @@ class Basket(pydantic.BaseModel):
 
 def call(candidate: object, *args: Any, **kwargs: Any) -> SettledCall:
     """One call through the dispatcher, as guest code makes it."""
-
-    async def go() -> SettledCall:
-        registered = as_registered(candidate)
-        threads = DaemonThreads("test")
-
-        async def rule(*_: object) -> bool:
-            return False
-
-        dispatcher = Dispatcher(
-            ToolRegistry([registered]), threads=threads, clock=SystemClock(), evaluate_rule=rule
-        )
-        admission = await dispatcher.admit(registered.name, list(args), kwargs, session_id="s", call_id=0)
-        if isinstance(admission, Admitted):
-            admission = await dispatcher.perform(admission, lambda settled: settled)
-        assert not isinstance(admission, NeedsApproval)
-        threads.close()
-        return admission
-
-    return asyncio.run(go())
+    registered = as_registered(candidate)
+    dispatcher = Dispatcher(
+        ToolRegistry([registered]),
+        threads=DaemonThreads("test"),
+        clock=SystemClock(),
+        evaluate_rule=lambda *_: False,
+    )
+    admission = dispatcher.admit(registered.name, list(args), kwargs, session_id="s", call_id=0)
+    if isinstance(admission, Admitted):
+        admission = dispatcher.perform(admission)
+    assert isinstance(admission, SettledCall)
+    dispatcher.close()
+    return admission
 
 
 def value_of(candidate: object, *args: Any, **kwargs: Any) -> Any:

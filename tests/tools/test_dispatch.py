@@ -6,7 +6,8 @@ import asyncio
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -21,38 +22,41 @@ from holdfast.tools.dispatch import Admitted, NeedsApproval, request_digest
 from holdfast.tools.threads import DaemonThreads
 
 
-async def _no_rule(*_: object) -> bool:
+def _no_rule(*_: object) -> bool:
     raise AssertionError("no rule is asked")
 
 
 class Host:
-    """A dispatcher on the running loop."""
+    """A dispatcher that a test calls as guest code would."""
 
     def __init__(self, *tools: object, clock: Clock | None = None, rule: Any = _no_rule) -> None:
-        self.threads = DaemonThreads("test-dispatch")
         self.dispatcher = Dispatcher(
             ToolRegistry([as_registered(item) for item in tools]),
-            threads=self.threads,
+            threads=DaemonThreads("test-dispatch"),
             clock=clock or SystemClock(),
             evaluate_rule=rule,
         )
 
-    async def call(self, name: str, *args: Any, journal: Any = None, call_id: int = 0, **kwargs: Any) -> SettledCall:
-        admission = await self.dispatcher.admit(name, list(args), kwargs, session_id="s", call_id=call_id)
+    def __enter__(self) -> Host:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.dispatcher.close()
+
+    def call(
+        self, name: str, *args: Any, journal: Any = None, call_id: int = 0, **kwargs: Any
+    ) -> SettledCall:
+        admission = self.dispatcher.admit(name, list(args), kwargs, session_id="s", call_id=call_id)
         if isinstance(admission, Admitted):
-            return await self.dispatcher.perform(admission, lambda settled: settled, journal)
+            return self.dispatcher.perform(admission, journal)
         assert isinstance(admission, SettledCall)
         return admission
 
 
-def run(work: Callable[[], Awaitable[Any]]) -> Any:
-    return asyncio.run(work())  # type: ignore[arg-type]
-
-
 def settle(candidate: object, *args: Any, **kwargs: Any) -> SettledCall:
     """One call of one tool."""
-    name = as_registered(candidate).name
-    return run(lambda: Host(candidate).call(name, *args, **kwargs))
+    with Host(candidate) as host:
+        return host.call(as_registered(candidate).name, *args, **kwargs)
 
 
 def code_of(settled: SettledCall) -> str:
@@ -105,13 +109,10 @@ def test_a_hundred_megabytes_are_refused_and_not_handed_on() -> None:
 
 
 def _timed(candidate: object) -> tuple[SettledCall, float]:
-    async def go() -> tuple[SettledCall, float]:
-        host = Host(candidate)
+    with Host(candidate) as host:
         started = time.monotonic()
-        settled = await host.call(as_registered(candidate).name)
+        settled = host.call(as_registered(candidate).name)
         return settled, time.monotonic() - started
-
-    return run(go)
 
 
 def test_a_sync_tool_that_hangs_is_timed_out() -> None:
@@ -163,14 +164,9 @@ def test_an_async_tool_that_swallows_its_cancellation_is_timed_out_all_the_same(
                 continue
         return "too late"
 
-    async def go() -> None:
-        host = Host(stubborn)
-        started = time.monotonic()
-        settled = await host.call("stubborn")
-        assert time.monotonic() - started < 0.5
-        assert code_of(settled) == "TIMEOUT_TOOL"
-
-    run(go)
+    settled, took = _timed(stubborn)
+    assert code_of(settled) == "TIMEOUT_TOOL"
+    assert took < 0.5
 
 
 def test_an_async_tool_that_blocks_its_loop_is_timed_out_where_tools_have_a_loop_of_their_own() -> None:
@@ -199,14 +195,11 @@ def test_what_a_timed_out_tool_returns_later_is_dropped_and_its_slot_is_free() -
             gate.wait(20)
         return "done"
 
-    async def go() -> None:
-        host = Host(f)
-        assert code_of(await host.call("f", True)) == "TIMEOUT_TOOL"
-        assert (await host.call("f", False)).value == "done"
+    with Host(f) as host:
+        assert code_of(host.call("f", True)) == "TIMEOUT_TOOL"
+        assert host.call("f", False).value == "done"
         gate.set()
-        assert (await host.call("f", False)).value == "done"
-
-    run(go)
+        assert host.call("f", False).value == "done"
 
 
 # ── concurrency and rate ─────────────────────────────────────────────────────────────────────────
@@ -243,11 +236,9 @@ def test_concurrency_really_limits_and_the_rest_wait(asynchronous: bool) -> None
 
     made = tool(name="f", limits=CapabilityLimits(concurrency=3))(g if asynchronous else f)
 
-    async def go() -> list[Any]:
-        host = Host(made)
-        return await asyncio.gather(*(host.call("f", n) for n in range(12)))
-
-    assert [settled.value for settled in run(go)] == list(range(12))
+    with Host(made) as host, ThreadPoolExecutor(12) as pool:
+        settled = list(pool.map(lambda n: host.call("f", n), range(12)))
+    assert [one.value for one in settled] == list(range(12))
     assert peak == 3
 
 
@@ -257,15 +248,11 @@ def test_a_waiting_person_takes_no_slot() -> None:
     @tool(approval="manual", limits=CapabilityLimits(concurrency=1))
     def ask() -> None: ...
 
-    async def go() -> None:
-        host = Host(ask)
+    with Host(ask) as host:
         for call_id in range(3):
-            admission = await host.dispatcher.admit("ask", [], {}, session_id="s", call_id=call_id)
+            admission = host.dispatcher.admit("ask", [], {}, session_id="s", call_id=call_id)
             assert isinstance(admission, NeedsApproval)
-        settled = await host.dispatcher.perform(admission.call, lambda settled: settled)
-        assert settled.record.status is CallStatus.OK
-
-    run(go)
+        assert host.dispatcher.perform(admission.call).record.status is CallStatus.OK
 
 
 def test_the_rate_refuses_with_a_hint_and_recovers(clock: Any) -> None:
@@ -277,22 +264,19 @@ def test_the_rate_refuses_with_a_hint_and_recovers(clock: Any) -> None:
         nonlocal calls
         calls += 1
 
-    async def go() -> None:
-        host = Host(f, clock=clock)
-        await host.call("f")
+    with Host(f, clock=clock) as host:
+        host.call("f")
         clock.advance(20)
-        await host.call("f")
-        refused = await host.call("f")
+        host.call("f")
+        refused = host.call("f")
         assert code_of(refused) == "RATE_LIMITED"
         assert refused.record.error is not None
         assert refused.record.error.hint == "wait 40 s"
         clock.advance(39.9)
-        assert code_of(await host.call("f")) == "RATE_LIMITED"
+        assert code_of(host.call("f")) == "RATE_LIMITED"
         clock.advance(0.1)
-        assert (await host.call("f")).record.status is CallStatus.OK
-        assert code_of(await host.call("f")) == "RATE_LIMITED"
-
-    run(go)
+        assert host.call("f").record.status is CallStatus.OK
+        assert code_of(host.call("f")) == "RATE_LIMITED"
     assert calls == 3
 
 
@@ -312,13 +296,10 @@ def test_a_call_that_is_refused_for_its_arguments_does_not_count_towards_the_rat
     def f(x: int) -> int:
         return x
 
-    async def go() -> None:
-        host = Host(f, clock=clock)
-        assert code_of(await host.call("f", "no")) == "INVALID_ARGUMENT"
-        assert code_of(await host.call("f", 10**30)) == "REQUEST_TOO_LARGE"
-        assert (await host.call("f", 1)).value == 1
-
-    run(go)
+    with Host(f, clock=clock) as host:
+        assert code_of(host.call("f", "no")) == "INVALID_ARGUMENT"
+        assert code_of(host.call("f", 10**30)) == "REQUEST_TOO_LARGE"
+        assert host.call("f", 1).value == 1
 
 
 # ── what tools raise and return ──────────────────────────────────────────────────────────────────
@@ -448,12 +429,16 @@ def test_the_record_is_the_seeds_with_digests_of_both_sides() -> None:
 
     record = settle(f, 1, b="y").record
     assert (record.name, record.side_effect, record.status) == ("f", "database", "ok")
-    assert record.request_digest == digest_json(["f", [1], {"b": "y"}]) == request_digest("f", [1], {"b": "y"})
+    assert (
+        record.request_digest == digest_json(["f", [1], {"b": "y"}]) == request_digest("f", [1], {"b": "y"})
+    )
     assert record.response_digest == digest_json({"a": 1, "z": 1})
     assert record.error is None
 
 
-@pytest.mark.parametrize("bad", [float("nan"), b"x", "\ud800", {1}, object()], ids=lambda item: type(item).__name__)
+@pytest.mark.parametrize(
+    "bad", [float("nan"), b"x", "\ud800", {1}, object()], ids=lambda item: type(item).__name__
+)
 def test_arguments_that_are_not_json_are_refused(bad: object) -> None:
     """Ours: a native caller may pass anything."""
 
@@ -466,8 +451,8 @@ def test_arguments_that_are_not_json_are_refused(bad: object) -> None:
 
 def test_an_unknown_name_is_an_unknown_tool() -> None:
     """Ours: UNKNOWN_TOOL."""
-    with pytest.raises(UnknownTool):
-        run(lambda: Host().call("nope"))
+    with Host() as host, pytest.raises(UnknownTool):
+        host.call("nope")
 
 
 # ── the journal ──────────────────────────────────────────────────────────────────────────────────
@@ -507,7 +492,8 @@ def test_an_effect_that_is_not_idempotent_is_journaled_before_it_happens() -> No
     def pay(cents: int) -> None:
         seen.append(store.found("run", 0, request_digest("pay", [cents], {})))
 
-    run(lambda: Host(pay).call("pay", 5, journal=Journal(store)))
+    with Host(pay) as host:
+        host.call("pay", 5, journal=Journal(store))
     assert seen == [True]
     assert isinstance(store.found("run", 0, request_digest("pay", [5], {})), SettledCall)
 
@@ -517,7 +503,8 @@ def test_an_intent_without_an_outcome_settles_as_interrupted_and_is_not_run_agai
     store = MemorySandboxStore()
     pay, calls = _counter(idempotent=False)
     store.intend("run", 0, request_digest("pay", [5], {}))
-    settled = run(lambda: Host(pay).call("pay", 5, journal=Journal(store)))
+    with Host(pay) as host:
+        settled = host.call("pay", 5, journal=Journal(store))
     assert code_of(settled) == "INTERRUPTED"
     assert calls == []
 
@@ -527,11 +514,8 @@ def test_an_outcome_that_was_journaled_is_used_and_not_made_again() -> None:
     store = MemorySandboxStore()
     pay, calls = _counter(idempotent=False)
 
-    async def twice() -> list[SettledCall]:
-        host = Host(pay)
-        return [await host.call("pay", 5, journal=Journal(store)) for _ in range(2)]
-
-    first, second = run(twice)
+    with Host(pay) as host:
+        first, second = [host.call("pay", 5, journal=Journal(store)) for _ in range(2)]
     assert first == second
     assert calls == [5]
 
@@ -541,12 +525,9 @@ def test_an_idempotent_effect_is_run_again() -> None:
     store = MemorySandboxStore()
     pay, calls = _counter(idempotent=True)
 
-    async def twice() -> None:
-        host = Host(pay)
+    with Host(pay) as host:
         for _ in range(2):
-            await host.call("pay", 5, journal=Journal(store))
-
-    run(twice)
+            host.call("pay", 5, journal=Journal(store))
     assert calls == [5, 5]
 
 
@@ -558,8 +539,8 @@ def test_a_journal_that_cannot_be_written_stops_the_call_before_it_happens() -> 
         def intend(self, call_id: int, digest: str) -> None:
             raise StaleState("disk full")
 
-    with pytest.raises(StaleState):
-        run(lambda: Host(pay).call("pay", 5, journal=Broken(MemorySandboxStore())))
+    with Host(pay) as host, pytest.raises(StaleState):
+        host.call("pay", 5, journal=Broken(MemorySandboxStore()))
     assert calls == []
 
 
@@ -638,7 +619,9 @@ def rule_box() -> Iterator[BlockingSandbox]:
         yield box
 
 
-@pytest.mark.parametrize(("index", "approves"), [(i, row[1]) for i, row in enumerate(RULES)], ids=[r for r, _ in RULES])
+@pytest.mark.parametrize(
+    ("index", "approves"), [(i, row[1]) for i, row in enumerate(RULES)], ids=[r for r, _ in RULES]
+)
 def test_a_rule_approves_only_by_being_true(
     rule_box: BlockingSandbox, sid: str, index: int, approves: bool
 ) -> None:
@@ -689,7 +672,6 @@ def test_manual_asks_always() -> None:
     @tool(approval="manual")
     def f() -> None: ...
 
-    async def go() -> Any:
-        return await Host(f).dispatcher.admit("f", [], {}, session_id="s", call_id=0)
-
-    assert isinstance(run(go), NeedsApproval)
+    with Host(f) as host:
+        admission = host.dispatcher.admit("f", [], {}, session_id="s", call_id=0)
+    assert isinstance(admission, NeedsApproval)

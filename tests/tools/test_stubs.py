@@ -95,7 +95,10 @@ def test_a_raw_schema_with_names_that_are_no_identifiers_still_gives_python(name
         Capability(
             name="raw",
             description="",
-            input_schema={"type": "object", "properties": {"ok": {"type": "string"}, name: {"type": "string"}}},
+            input_schema={
+                "type": "object",
+                "properties": {"ok": {"type": "string"}, name: {"type": "string"}},
+            },
         ),
         lambda context: None,
     )

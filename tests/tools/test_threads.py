@@ -57,42 +57,6 @@ def test_a_thread_is_used_again_and_many_jobs_run_at_once() -> None:
     asyncio.run(go())
 
 
-def test_a_deferred_job_runs_on_the_same_thread_after_the_result_was_handed_over() -> None:
-    """Ours: what can wait does not delay the answer."""
-
-    async def go() -> None:
-        threads = DaemonThreads()
-        gate, ran = threading.Event(), threading.Event()
-        where: list[int] = []
-
-        def later() -> None:
-            gate.wait(5)
-            where.append(threading.get_ident())
-            ran.set()
-
-        def job() -> int:
-            threads.defer(later)
-            return threading.get_ident()
-
-        first = await threads.run(job)
-        assert where == []
-        gate.set()
-        assert await threads.run(lambda: ran.wait(5))
-        assert where == [first]
-        threads.close()
-
-    asyncio.run(go())
-
-
-def test_a_submitted_job_can_be_waited_for_from_any_thread() -> None:
-    """Ours: futures for code that has no loop."""
-    threads = DaemonThreads()
-    assert threads.submit(lambda: 3).result(timeout=5) == 3
-    with pytest.raises(KeyError):
-        threads.submit(lambda: {}["x"]).result(timeout=5)
-    threads.close()
-
-
 def test_a_job_that_ends_after_its_loop_is_dropped_quietly() -> None:
     """Ours: a tool that comes back too late finds nobody, and that is all."""
     threads = DaemonThreads()

@@ -105,17 +105,29 @@ class Repl:
         self._ask_about(result)
 
     def _ask_about(self, result: RunResult) -> None:
-        """Ask for decisions right here, as long as the run needs any and somebody can answer."""
-        while self.interactive and result.status == "waiting_for_approval":
+        """Ask for decisions right here, as long as this run needs any and somebody can answer."""
+        while self.interactive and _is_parked(result):
             waiting = waiting_in(self._box, self._session, result)
             if not waiting:
                 return
-            call = call_text(waiting[0].capability, waiting[0].args, waiting[0].kwargs)
-            answer = self._entries.ask(f"Approve {call}? [y/N/later] ").lower()
-            if answer in ("l", "later"):
+            approved = self._asked(waiting[0])
+            if approved is None:
                 show_commands(error_console(), waiting[0], self._invocation)
                 return
-            result = self._decide(waiting[0], approved=answer in ("y", "yes"))
+            result = self._decide(waiting[0], approved=approved)
+
+    def _asked(self, approval: Approval) -> bool | None:
+        """Yes, no, or later. Only words that mean it decide anything."""
+        call = call_text(approval.capability, approval.args, approval.kwargs)
+        while True:
+            answer = self._entries.ask(f"Approve {call}? [y/N/later] ")
+            match answer and answer.lower():
+                case "y" | "yes":
+                    return True
+                case "" | "n" | "no":
+                    return False
+                case None | "l" | "later":
+                    return None
 
     def _decide(self, approval: Approval, *, approved: bool) -> RunResult:
         identity = approval.approval_id
@@ -123,7 +135,7 @@ class Repl:
         result = self._interruptibly(
             lambda: box.approve(identity) if approved else box.deny(identity, reason="denied in the repl")
         )
-        if self.results and self.results[-1].status == "waiting_for_approval":
+        if self.results and _is_parked(self.results[-1]):
             self.results[-1] = result
         else:
             self.results.append(result)
@@ -153,7 +165,7 @@ class Repl:
         if self._invocation.as_json:
             return
         waiting = waiting_in(self._box, self._session, result)
-        if self.interactive and waiting and result.snapshot_id is not None:
+        if self.interactive and waiting and _is_parked(result):
             show_streams(result)
             show_box(error_console(), waiting[0])
         else:
@@ -225,3 +237,8 @@ class Repl:
 
     def _quit(self, _: str) -> None:
         self._leaving = True
+
+
+def _is_parked(result: RunResult) -> bool:
+    """Whether this very run waits, and not one before it that keeps the session."""
+    return result.status == "waiting_for_approval" and result.snapshot_id is not None

@@ -36,15 +36,15 @@ class Entries:
             if is_complete("\n".join(lines)):
                 return "\n".join(lines)
 
-    def ask(self, question: str) -> str:
-        """One line in answer to a question; empty if there is nobody to ask."""
+    def ask(self, question: str) -> str | None:
+        """One line in answer to a question; `None` if it was not answered (Ctrl-C, Ctrl-D)."""
         try:
             answer = self._line(question)
         except EOFError:
-            return ""
+            return None
         except KeyboardInterrupt:
             self._forget_line()
-            return ""
+            return None
         if self._interactive and answer:
             _forget_last_in_history()
         return answer.strip()

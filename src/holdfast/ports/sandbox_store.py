@@ -57,7 +57,7 @@ class SandboxStore(Protocol):
     def session_epoch(self, session_id: str) -> int | None: ...
 
     def stamp(self, session_id: str) -> tuple[int | None, bool]:
-        """The session's epoch, and whether a run of it waits. Asked before every run: cheap, digests unread."""
+        """The session's epoch, and whether a run of it waits. Asked before every run, so it is cheap."""
 
     def save_session(self, session: StoredSession, *, finished_run: str | None = None) -> StoredSession:
         """Write a session over the epoch it carries; returns it with the next one.

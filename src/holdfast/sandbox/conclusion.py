@@ -15,6 +15,7 @@ from holdfast.ports.journal import PendingCall
 from holdfast.ports.sandbox_store import WaitingRun
 from holdfast.sandbox.approval_desk import ApprovalDesk
 from holdfast.sandbox.live import LiveSession
+from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.conclude import (
     find_stand_in,
     left_unchanged,
@@ -102,6 +103,7 @@ class Concluder:
         self, live: LiveSession, run: MontyRun, worker: Worker, value: Json, failure: Failure | None
     ) -> RunResult:
         """The run only computed a value: there is nothing to store."""
+        live.meta = msgspec.structs.replace(live.meta, last_used_at=self._services.clock.now_ms())
         worker.unsaved_feeds += 1
         if worker.unsaved_feeds > _MAX_UNSAVED_FEEDS:
             worker.version = None
@@ -113,7 +115,11 @@ class Concluder:
         self, live: LiveSession, run: MontyRun, worker: Worker, value: Json, failure: Failure | None
     ) -> RunResult:
         """Dump the session and store it."""
-        state, compacted = state_after(run.plan, live.state, worker)
+        try:
+            state, compacted = state_after(run.plan, live.state, worker)
+        except engine.MontyError as error:
+            lost = _not_kept(error, run.plan.limits)
+            return self._unchanged(live, run, worker, Failure(lost, hard=True))
         value, failure = self._looked_through(run, value, failure, state)
         live.replace_state(state)
         worker.version = None if compacted else live.version
@@ -170,6 +176,16 @@ def waiting_error(pending: list[PendingCall]) -> ErrorObject:
         code=Code.WAITING_FOR_APPROVAL,
         message=f"the run waits for a person to approve {calls}",
         hint=f"holdfast approvals approve {first}, or deny {first} --reason ...",
+    )
+
+
+def _not_kept(error: Exception, limits: SessionLimits) -> ErrorObject:
+    if "memory limit" not in str(error):
+        return ErrorObject(code=Code.INTERRUPTED, message=f"the process that ran the code died: {error}")
+    return ErrorObject(
+        code=Code.MEMORY_EXCEEDED,
+        message=f"what the run left in the session cannot be stored within {limits.memory_mb} MB",
+        hint="storing takes up to four times the memory of large strings; keep less, or raise memory_mb",
     )
 
 

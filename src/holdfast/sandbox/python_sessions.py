@@ -157,6 +157,8 @@ class PythonSessions:
         try:
             outcome = yield from run.drive(begin, decided)
             if isinstance(outcome, Parked):
+                if slot.worker is not None:
+                    slot.worker.version = None  # it stands in the middle of a run
                 result = self._concluder.park(live, run, outcome)
             else:
                 result = self._concluder.conclude(live, run, slot.worker, outcome)
@@ -244,7 +246,6 @@ class PythonSessions:
     def _run_host(self, plan: RunPlan, ticket: RunTicket) -> RunHost:
         return RunHost(
             dispatcher=self.services.dispatcher,
-            clock=self._clock,
             watchdog=self.services.watchdog,
             journal=_Journal(self._store, plan) if self._store.durable else None,
             on_own_thread=ticket.go_on is not None,
@@ -253,7 +254,7 @@ class PythonSessions:
     def _ready_worker(self, worker: Worker | None, live: LiveSession, limits: SessionLimits) -> Worker:
         """The worker with the session loaded under these limits."""
         if worker is not None:
-            if worker.version is live.version and worker.fits(limits):
+            if worker.version is live.version and worker.fits(limits) and worker.is_alive():
                 return worker
             worker.close()
         worker = self._workers.attach(live.state, limits)

@@ -114,9 +114,10 @@ class SessionTable:
         asked = self._store.approvals(run_id=run.run_id) if run else []
         live = self.live.get(stored.meta.id)
         in_memory = live if not self._store.durable else None
+        meta = max((live.meta if live else stored.meta, stored.meta), key=lambda item: item.last_used_at)
         state: Literal["idle", "waiting_for_approval"] = "waiting_for_approval" if run else "idle"
         return SessionInfo(
-            meta=in_memory.meta if in_memory else stored.meta,
+            meta=meta,
             state=state,
             state_bytes=len(in_memory.state.dump)
             if in_memory and in_memory.state

@@ -129,8 +129,8 @@ def as_registered(candidate: object) -> RegisteredTool:
 
 def collect_tools(namespace: Iterable[object]) -> list[RegisteredTool]:
     """The decorated tools among some values, such as a module's."""
-    found = (value.registered for value in namespace if isinstance(value, Tool))
-    return list({tool.name: tool for tool in found}.values())
+    found = {id(value): value.registered for value in namespace if isinstance(value, Tool)}
+    return list(found.values())
 
 
 def _side_effect(value: SideEffect | str, name: str) -> SideEffect:

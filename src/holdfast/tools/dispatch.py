@@ -13,8 +13,8 @@ slot of `concurrency` is taken only after the approval, so that a person's absen
 Rules
 -----
 1. Nothing a tool does escapes: whatever it raises or returns becomes a `SettledCall`.
-2. `timeout_ms` holds whatever the tool does. A thread that does not come back is left behind; what it
-   returns later is dropped.
+2. `timeout_ms` holds whatever the tool does, in real time. A thread that does not come back is left behind;
+   what it returns later is dropped.
 3. An effect that is not idempotent is journaled before it happens. One that was journaled by a process
    that died is never run again: it settles as INTERRUPTED.
 """
@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -232,7 +233,7 @@ class Dispatcher:
         if journal is not None and (earlier := _intend(journal, call)) is not None:
             running.abandon()
             return earlier
-        running.started = self._clock.monotonic()
+        running.started = time.monotonic()
         return running
 
     def settle(self, arrived: Arrived) -> SettledCall:
@@ -260,7 +261,7 @@ class Dispatcher:
     def seconds_left(self, running: RunningCall) -> float | None:
         """How long the handler may still take; None while it waits for a slot."""
         deadline = running.deadline
-        return None if deadline is None else max(0.0, deadline - self._clock.monotonic())
+        return None if deadline is None else max(0.0, deadline - time.monotonic())
 
     def _slots_of(self, tool: RegisteredTool) -> Slots:
         slots = self._slots.get(tool.name)
@@ -276,7 +277,7 @@ class Dispatcher:
         if running._finished.locked():  # given up while it waited
             running._slots.give_back()
             return
-        running.started = self._clock.monotonic()
+        running.started = time.monotonic()
         running.deadline = running.started + call.tool.capability.limits.timeout_ms / 1000
         if call.tool.async_mode:
             self._launch_async(running)
@@ -365,8 +366,9 @@ class Dispatcher:
         seen = GuestException(type=kind if passed else "RuntimeError", message=message if passed else raised)
         return settle_failure(call.tool, call.request_digest, failure, self._since(started), seen)
 
-    def _since(self, started: float) -> int:
-        return max(0, int((self._clock.monotonic() - started) * 1000))
+    @staticmethod
+    def _since(started: float) -> int:
+        return max(0, int((time.monotonic() - started) * 1000))
 
 
 def request_digest(name: str, args: list[Json], kwargs: dict[str, Json]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Iterable
 from typing import Any
 
@@ -27,6 +28,8 @@ def stub_of(tool: RegisteredTool) -> str:
     schema = tool.capability.input_schema
     if schema.get("type") == "array":
         parameters = "*args: Any"
+    elif not all(_is_parameter(name) for name in schema.get("properties", {})):
+        parameters = "*args: Any, **kwargs: Any"
     else:
         parameters = _parameters(schema, tool.signature.positional if tool.signature else None)
     returns = type_text(tool.capability.output_schema, tool.capability.output_schema.get("$defs", {}))
@@ -59,6 +62,10 @@ def _typed(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
         case str() as name:
             return _SIMPLE.get(name, "Any")
     return "Any"
+
+
+def _is_parameter(name: str) -> bool:
+    return name.isidentifier() and not keyword.iskeyword(name)
 
 
 def _parameters(schema: dict[str, Any], positional: int | None) -> str:

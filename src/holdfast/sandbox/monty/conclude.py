@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from holdfast.errors import Code
 from holdfast.model.canonical import Json
 from holdfast.model.limits import SessionLimits
-from holdfast.sandbox.monty import shadow
-from holdfast.sandbox.monty.dump import without_sources
+from holdfast.sandbox.monty import engine, shadow
+from holdfast.sandbox.monty.dump import stand_ins, without_sources
 from holdfast.sandbox.monty.failures import Failure
-from holdfast.sandbox.monty.program import PROMPT_NAME, Program, last_expression
-from holdfast.sandbox.monty.run import Finished, MontyRun, RunPlan, feed_through
+from holdfast.sandbox.monty.program import MARK_NAME, PROMPT_NAME, Program, last_expression
+from holdfast.sandbox.monty.run import Finished, MontyRun, RunPlan, feed_through, stub
 from holdfast.sandbox.monty.state import EngineState
 from holdfast.sandbox.monty.values import (
-    PROBE,
-    PROBE_RESULT,
     json_of,
     may_hold_stand_ins,
     not_serializable,
+    type_of_stand_in,
 )
 from holdfast.sandbox.monty.workers import Worker, Workers
 
@@ -88,19 +87,22 @@ def find_stand_in(
 ) -> str | None:
     """The type of something in the result that is only the text of what guest code had, if there is one.
 
-    Looks in a copy of the session, so that nothing of ours stays in it.
+    Hands the value to the host once more, in a copy of the session, and looks at how the engine does it.
     """
     if not may_hold_stand_ins(value, functions):
         return None
     worker = workers.attach(state, state.limits if state else SessionLimits())
     try:
-        feed_through(worker, PROBE)
-        found = feed_through(worker, PROBE_RESULT.format(name=_value_expression(program)))
-    except Exception:
+        snapshot: Any = worker.session.feed_start(f"__holdfast_show({_value_expression(program)})")
+        while isinstance(snapshot, engine.NameLookupSnapshot):
+            name = snapshot.variable_name
+            snapshot = snapshot.resume(value=stub(name)) if name in functions else snapshot.resume()
+        found = stand_ins(snapshot.dump())
+    except engine.MontyError:
         return None
     finally:
         worker.close()
-    return None if found is None else str(found)
+    return type_of_stand_in(found[0]) if found else None
 
 
 def _value_expression(program: Program) -> str:
@@ -113,18 +115,19 @@ def _value_expression(program: Program) -> str:
 def _find_result(plan: RunPlan, worker: Worker) -> tuple[bool, object]:
     """Whether the run bound `result`, and its value."""
     existed = "result" in plan.kept
-    hidden = existed and not plan.program.reads_result
     try:
-        if existed and not hidden and feed_through(worker, "result is __holdfast_kept_result"):
-            feed_through(worker, shadow.forget(["result"]))
-            return False, None
-        value = feed_through(worker, "result")
-    except Exception as error:
+        bound = not (existed and plan.program.reads_result) or _was_bound(worker)
+        value = feed_through(worker, "result") if bound else None
+    except engine.MontyRuntimeError as error:
         if "is not defined" not in str(error):
             raise
-        if existed:
-            feed_through(worker, shadow.put_back(["result"], []))
-        return False, None
+        bound, value = False, None
     if existed:
-        feed_through(worker, shadow.forget(["result"]))
-    return True, value
+        give_back = shadow.forget(["result"]) if bound else shadow.put_back(["result"], [])
+        feed_through(worker, give_back)
+    return bound, value
+
+
+def _was_bound(worker: Worker) -> bool:
+    """Whether a run that reads an earlier `result` bound it: a mark was left, or it is another object."""
+    return bool(feed_through(worker, f"bool({MARK_NAME}) or result is not __holdfast_kept_result"))

@@ -1,8 +1,9 @@
-"""Edits to the engine's dumps that its API does not offer.
+"""What the engine's dumps tell and allow beyond its API.
 
 Theory of operation
 -------------------
-A dump is `MONTY`, a version, and CBOR. Two things in it must change between runs:
+A dump is `MONTY`, a version, and CBOR. One thing is read from it, `stand_ins`. Two things in it must change
+between runs:
 
 * *Limits* are stored with the session and can only be tightened through the API. Ours hold for one run,
   so the limits in a dump are overwritten before it is loaded.
@@ -28,6 +29,8 @@ _HEADER_BYTES: Final = 8
 _TRACKER: Final = b"gtracker\xa4flimits\xa7"
 _MAY_DEFINE = re.compile(rb"\b(def|class|lambda)\b")
 _NUMBER = re.compile(rb"<python-input-(\d+)>")
+_MAP: Final = 5
+_STAND_IN_KINDS: Final = frozenset({b"Repr", b"Function", b"Cycle"})
 MAX_SUSPENSIONS: Final = 2**31
 
 
@@ -74,6 +77,33 @@ def _kept_sources(dump: bytes, start: int) -> tuple[list[bytes], int, int]:
                 next_input = max(next_input, int(found[1]) + 1)
         at = end
     return kept, next_input, at
+
+
+def stand_ins(dump: bytes) -> list[str]:
+    """The arguments of the call that a dumped run stands at which are only text that stands for something.
+
+    The engine hands a function, a range or a cycle over as its text; its dump still tells them apart.
+    """
+    at = _HEADER_BYTES
+    for key in ("state", "Suspended", "FunctionCall", "args", "graph", "nodes"):
+        at = _value_of(dump, at, key)
+    count, at = _head(dump, at)
+    found: list[str] = []
+    for _ in range(count):
+        if dump[at] >> 5 == _MAP:
+            size, text = _head(dump, at + 1)
+            kind = dump[text : text + size]
+            if kind in _STAND_IN_KINDS:
+                found.append(_text_of(dump, text + size, kind))
+        at = _skip(dump, at)
+    return found
+
+
+def _text_of(dump: bytes, at: int, kind: bytes) -> str:
+    if kind == b"Function":
+        return "<function>"
+    size, text = _head(dump, at)
+    return dump[text : text + size].decode("utf-8", "replace") if kind == b"Repr" else "<cycle>"
 
 
 def _value_of(dump: bytes, at: int, wanted: str) -> int:

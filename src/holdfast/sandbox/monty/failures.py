@@ -12,6 +12,7 @@ from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.program import Program
 
 _MEMORY = re.compile(r"memory limit exceeded: \d+ bytes > (\d+) bytes")
+_MEMORY_KILLED: Final = "the worker exceeded its memory limit and was terminated"
 _NOT_YET = re.compile(r"The monty syntax parser does not yet support (?:the )?(.*)")
 _NO_SUSPEND = re.compile(r"external function '(\w+)' cannot suspend")
 MODULES: Final = (
@@ -68,7 +69,7 @@ def _describe_raised(
     span = span_of(frames, program)
     if kind == "TimeoutError" and not frames and "time limit exceeded" in text:
         return Failure(_cpu_error(limits), hard=True)
-    if kind == "MemoryError" and (found := _MEMORY.match(text)) and int(found[1]) == limits.memory_mb << 20:
+    if kind == "MemoryError" and _over_memory(text, limits):
         return Failure(_memory_error(limits, span), hard=True)
     if kind == "NotImplementedError" and (refused := _unsupported(text, frames, span)):
         return Failure(refused)
@@ -111,6 +112,14 @@ def _unsupported(text: str, frames: list[engine.Frame], span: Span | None) -> Er
     if frames and frames[-1].function_name is None and (what := unsupported_feature(text)):
         return ErrorObject(code=Code.UNSUPPORTED_FEATURE, message=what, span=span)
     return None
+
+
+def _over_memory(text: str, limits: SessionLimits) -> bool:
+    """Whether a MemoryError is the engine's own; guest code can raise one too."""
+    if text == _MEMORY_KILLED:
+        return True
+    found = _MEMORY.match(text)
+    return found is not None and int(found[1]) == limits.memory_mb << 20
 
 
 def _cpu_error(limits: SessionLimits) -> ErrorObject:

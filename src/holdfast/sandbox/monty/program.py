@@ -7,7 +7,7 @@ end with their run, or of whether guest code will await a host call. Those are r
 
 * *result*: code that binds `result` at its top level gets `result` as its last expression; code that may
   bind it (in a branch, a loop, a function) is probed after the run; other code keeps its last expression,
-  bound to `_` as a Python prompt does.
+  which stays reachable under a name until the next run.
 * *awaited calls*: `await f(x)`, `gather(f(1), f(2))`, and lists or names that end up there. Such a call is
   answered with a future, any other with its value, so that guest code may await or not, as it likes.
 * *bound names*: what the session knows afterwards, so that a later check does not call it unknown.
@@ -29,11 +29,14 @@ Site = tuple[int, int]
 ResultMode = Literal["always", "maybe", "never"]
 
 PROMPT_NAME: Final = "_"
+MARK_NAME: Final = "__holdfast_bound"
+MARK: Final = f"{MARK_NAME}.append(1)"
 _OPEN: Final = "(_:=("
 _CLOSE: Final = "))"
-_TAKES_AWAITABLES: Final = frozenset(
+WAITERS: Final = frozenset(
     {"gather", "wait", "wait_for", "create_task", "ensure_future", "shield", "as_completed"}
 )
+"""Functions of asyncio that take what can be awaited."""
 _HARMLESS: Final = (
     ast.Expr, ast.Constant, ast.Name, ast.Load, ast.Store, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare,
     ast.IfExp, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Subscript, ast.Slice, ast.JoinedStr, ast.Call,
@@ -61,8 +64,8 @@ class Program:
     awaited: frozenset[Site] | None = None
     defines_functions: bool = True
     rebinds_result_later: bool = False
-    wrapped_line: int = 0
-    wrapped_column: int = 0
+    inserted: tuple[tuple[int, int, int], ...] = ()
+    """Where the fed text holds more than the code: line, column and length of each insertion, in order."""
     reads_only: frozenset[str] | None = None
     """The names that expression-only code reads and calls, if it can change nothing; else None."""
     defines_classes: bool = True
@@ -77,8 +80,9 @@ class Program:
 
     def column(self, line: int, column: int) -> int:
         """A column of the fed text as a column of the user's code."""
-        if line == self.wrapped_line and column > self.wrapped_column:
-            return max(self.wrapped_column, column - len(_OPEN))
+        for at_line, at_column, length in self.inserted:
+            if line == at_line and column > at_column:
+                column = max(at_column, column - length)
         return column
 
 
@@ -103,18 +107,17 @@ def read_program(code: str, *, result_may_be_bound: bool = False) -> Program:
         )
     bindings = _Bindings.of(tree)
     mode = bindings.result_mode(result_may_be_bound)
-    fed, shift_from, line, column = _feed(code, tree, mode)
+    edits = _edits(code, tree, mode, bindings)
     return Program(
         code=code,
-        fed=fed,
+        fed=_apply(code, edits) + ("\nresult" if mode == "always" else ""),
         result_mode=mode,
         reads_result=bindings.reads_result,
         bound=frozenset(bindings.names | {PROMPT_NAME}),
-        awaited=frozenset(_shifted(_awaited_sites(tree, code), shift_from)),
+        awaited=frozenset(_shifted(_awaited_sites(tree, code), edits)),
         defines_functions=bindings.defines_functions,
         rebinds_result_later=bindings.global_result,
-        wrapped_line=line,
-        wrapped_column=column,
+        inserted=tuple(_insertions(code, edits)),
         defines_classes=bindings.defines_classes,
     )
 
@@ -151,25 +154,57 @@ def parse(code: str) -> ast.Module | None:
         return None
 
 
-def _feed(code: str, tree: ast.Module, mode: ResultMode) -> tuple[str, int, int, int]:
-    """The text to feed, and where and by how much it differs: (text, byte offset, line, column)."""
-    if mode == "always":
-        return f"{code}\nresult", len(code.encode()), 0, 0
-    last = tree.body[-1] if tree.body else None
-    if not isinstance(last, ast.Expr):
-        return code, len(code.encode()), 0, 0
+Edit = tuple[int, str]
+"""A byte offset of the code and the text that is put in there."""
+
+
+def _edits(code: str, tree: ast.Module, mode: ResultMode, bindings: _Bindings) -> list[Edit]:
+    """What is put into the code: a name around its last expression, or marks where it binds `result`."""
     offsets = _LineOffsets(code)
-    start, end = offsets.site(last)
+    edits: list[Edit] = []
+    last = tree.body[-1] if tree.body else None
+    if mode != "always" and isinstance(last, ast.Expr):
+        start, end = offsets.site(last)
+        edits += [(start, _OPEN), (end, _CLOSE)]
+    if mode == "maybe" and bindings.reads_result:
+        edits += [(offsets.site(statement)[1], f";{MARK}") for statement in _binding_statements(tree)]
+    return sorted(edits)
+
+
+def _binding_statements(tree: ast.Module) -> Iterator[ast.stmt]:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and "result" in _bound_directly(node):
+            yield node
+
+
+def _apply(code: str, edits: list[Edit]) -> str:
+    if not edits:
+        return code
     data = code.encode()
-    fed = data[:start] + _OPEN.encode() + data[start:end] + _CLOSE.encode() + data[end:]
-    column = len(data[start - last.col_offset : start].decode()) + 1
-    return fed.decode(), start, last.lineno, column
+    parts: list[bytes] = []
+    at = 0
+    for offset, text in edits:
+        parts += [data[at:offset], text.encode()]
+        at = offset
+    return b"".join([*parts, data[at:]]).decode()
 
 
-def _shifted(sites: set[Site], start: int) -> Iterator[Site]:
-    size = len(_OPEN)
+def _shifted(sites: set[Site], edits: list[Edit]) -> Iterator[Site]:
+    """Places of the code as places of the fed text."""
     for left, right in sites:
-        yield (left + size, right + size) if left >= start else (left, right)
+        yield (
+            left + sum(len(text) for offset, text in edits if offset <= left),
+            right + sum(len(text) for offset, text in edits if offset < right),
+        )
+
+
+def _insertions(code: str, edits: list[Edit]) -> Iterator[tuple[int, int, int]]:
+    """Line, column and length of each edit, as `Program.column` undoes them, one after the other."""
+    data = code.encode()
+    for offset, text in edits:
+        before = data[:offset].decode()
+        line = before.count("\n") + 1
+        yield line, len(before) - (before.rfind("\n") + 1) + 1, len(text)
 
 
 class _LineOffsets:
@@ -296,7 +331,7 @@ class _AwaitMarker:
         for node in nodes:
             if isinstance(node, ast.Await):
                 self._mark(node.value)
-            elif isinstance(node, ast.Call) and _called_name(node) in _TAKES_AWAITABLES:
+            elif isinstance(node, ast.Call) and called_name(node) in WAITERS:
                 self._mark_all(node.args)
         known = -1
         while known != (known := len(self.calls) + len(self._names) + len(self._functions)):
@@ -374,7 +409,8 @@ class _AwaitMarker:
         return False
 
 
-def _called_name(call: ast.Call) -> str:
+def called_name(call: ast.Call) -> str:
+    """The last part of the name of what is called."""
     match call.func:
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name

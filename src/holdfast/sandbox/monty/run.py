@@ -27,6 +27,7 @@ from __future__ import annotations
 import queue
 import secrets
 import threading
+import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -36,11 +37,12 @@ from holdfast.model.approval import Approval, ApprovalState
 from holdfast.model.call import CallStatus, ExternalCallRecord, SettledCall
 from holdfast.model.canonical import Json
 from holdfast.model.limits import SessionLimits
-from holdfast.ports.clock import Clock
 from holdfast.ports.journal import CallJournal, PendingCall
 from holdfast.sandbox.monty import engine, shadow
+from holdfast.sandbox.monty.dump import stand_ins
 from holdfast.sandbox.monty.failures import Failure, describe_failure
-from holdfast.sandbox.monty.program import Program, Site
+from holdfast.sandbox.monty.program import MARK_NAME, Program, Site
+from holdfast.sandbox.monty.values import may_hold_stand_ins, type_of_stand_in
 from holdfast.sandbox.monty.workers import Worker
 from holdfast.sandbox.output import Output
 from holdfast.sandbox.snapshots import PausedRun
@@ -130,7 +132,6 @@ class RunHost:
     """What a run needs of the world around it."""
 
     dispatcher: Dispatcher
-    clock: Clock
     watchdog: Watchdog
     journal: CallJournal | None
     on_own_thread: bool = False
@@ -147,6 +148,8 @@ class HostCall:
     kwargs: dict[str, Any]
     call_id: int
     awaited: bool
+    foreign: str | None = None
+    """The type of an argument that has no JSON form and arrived as its text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +175,7 @@ class Parked:
     paused: PausedRun
 
 
+S = TypeVar("S")
 T = TypeVar("T")
 Driven = Generator[RunningCall, Arrived | None, T]
 """A part of a drive. It yields calls whose handlers are to be run by whoever drives; see `pump`."""
@@ -208,7 +212,7 @@ class MontyRun:
         self._here: RunningCall | None = None
         self.go_on: Callable[[], None] | None = None
         """Continues the drive on another thread, when a handler keeps this one."""
-        self._started = host.clock.monotonic()
+        self._started = time.monotonic()
 
     def stop(self, error: ErrorObject) -> None:
         """End the run with *error*, wherever it stands. Harmless once it has ended."""
@@ -224,7 +228,7 @@ class MontyRun:
 
     def duration_ms(self) -> int:
         """Wall time so far, not counting time parked."""
-        return self._wall_before_ms + max(0, int((self._host.clock.monotonic() - self._started) * 1000))
+        return self._wall_before_ms + max(0, int((time.monotonic() - self._started) * 1000))
 
     def drive(
         self, begin: Callable[[], Worker], decided: dict[int, Approval] | None = None
@@ -234,8 +238,10 @@ class MontyRun:
         self._host.watchdog.watch(self, wall_s, lambda: self.stop(_wall_error(self.plan.limits)))
         try:
             outcome = yield from self._drive(begin, decided)
+            self._end()
         except _StoppedRun:
             assert self._stopped is not None
+            self._record_left()
             outcome = Failure(self._stopped, hard=True)
         finally:
             with self._stopping:
@@ -245,6 +251,13 @@ class MontyRun:
                 running.abandon()
         self._measure()
         return outcome
+
+    def _end(self) -> None:
+        """From here on a stop comes too late; one that came before has killed the worker."""
+        with self._stopping:
+            self._ended = True
+            if self._stopped is not None:
+                raise _StoppedRun
 
     def _drive(self, begin: Callable[[], Worker], decided: dict[int, Approval] | None) -> Driven[Outcome]:
         step: Step | Parked
@@ -261,7 +274,7 @@ class MontyRun:
             else:
                 return step
 
-    def _in_engine(self, job: Callable[[], Step]) -> Step:
+    def _in_engine(self, job: Callable[[], S]) -> S | Failure:
         """Step the engine; what it raises becomes the run's failure."""
         if self._stopped is not None:
             raise _StoppedRun
@@ -283,6 +296,8 @@ class MontyRun:
             return self._park(call.snapshot)
         if call.call_id in self._running or call.call_id in self._settled:
             return self._answer(call.snapshot, self._wait_for(call.call_id))
+        if call.foreign is not None:
+            return self._refuse_foreign(call, call.foreign)
         admission = self._dispatcher.admit(
             call.name, call.args, call.kwargs, session_id=self.plan.session_id, call_id=call.call_id
         )
@@ -308,16 +323,22 @@ class MontyRun:
         seconds = call.tool.capability.limits.timeout_ms / 1000
         self._host.watchdog.watch(running, seconds, lambda: self._leave_behind(running))
         arrived = yield running
-        self._here = None
         self._host.watchdog.forget(running)
         if self._stopped is not None:
             raise _StoppedRun
+        self._here = None
         return self._dispatcher.settle_late(running) if arrived is None else self._settle(arrived)
 
     def _leave_behind(self, running: RunningCall) -> None:
         """Go on without a handler that does not come back, on another thread."""
         if running.abandon() and self.go_on is not None:
             self.go_on()
+
+    def _refuse_foreign(self, call: HostCall, type_name: str) -> Step:
+        tool = self._dispatcher.registry.require(call.name)
+        message = f"an argument of {call.name}() is not JSON: it holds {type_name}"
+        refused = settle_failure(tool, "", ErrorObject(code=Code.INVALID_ARGUMENT, message=message))
+        return self._answer(call.snapshot, self._record(call.call_id, refused))
 
     def _on_approval_needed(self, call: HostCall, admitted: Admitted) -> Step | Parked:
         self._waiting[call.call_id] = PendingCall(
@@ -353,7 +374,7 @@ class MontyRun:
 
     def _on_sleep(self, call: HostCall) -> Step:
         seconds = max(0.0, float(call.args[0])) if call.args else 0.0
-        self._sleeping[call.call_id] = self._host.clock.monotonic() + seconds
+        self._sleeping[call.call_id] = time.monotonic() + seconds
         if call.name == "system.async_sleep":
             return self._in_engine(lambda: self._advance(call.snapshot.resume({"future": ...})))
         while call.call_id in self._sleeping:
@@ -424,6 +445,18 @@ class MontyRun:
             call = arrived.running.call
             return settle_failure(call.tool, call.request_digest, error.error_object())
 
+    def _record_left(self) -> None:
+        """Say of calls that are under way when the run is stopped that nobody knows what became of them."""
+        left = [*self._running.values(), *([self._here] if self._here is not None else [])]
+        for running in left:
+            error = ErrorObject(
+                code=Code.INTERRUPTED,
+                message=f"{running.call.tool.name}() was under way when the run was stopped",
+                hint="whether it took effect is unknown; look before calling again",
+            )
+            settled = settle_failure(running.call.tool, running.call.request_digest, error)
+            self._record(running.call.call_id, settled)
+
     def _patience(self) -> float | None:
         """Seconds until something is due by itself."""
         due = [
@@ -432,12 +465,12 @@ class MontyRun:
             if (left := self._dispatcher.seconds_left(item)) is not None
         ]
         if self._sleeping:
-            now = self._host.clock.monotonic()
+            now = time.monotonic()
             due += [max(0.0, moment - now) for moment in self._sleeping.values()]
         return min(due, default=None)
 
     def _expire(self) -> None:
-        now = self._host.clock.monotonic()
+        now = time.monotonic()
         for call_id in [key for key, moment in self._sleeping.items() if moment <= now]:
             del self._sleeping[call_id]
             self._settled[call_id] = None
@@ -463,11 +496,12 @@ class MontyRun:
 
     def _begin(self, begin: Callable[[], Worker]) -> Step:
         worker = self._attach(begin)
-        kept = self.plan.kept
-        if kept:
-            program = self.plan.program
+        program, kept = self.plan.program, self.plan.kept
+        marked = program.result_mode == "maybe" and program.reads_result
+        if kept or marked:
             hide = "result" in kept and program.result_mode == "maybe" and not program.reads_result
-            feed_through(worker, shadow.keep(kept, unbind=["result"] if hide else []))
+            mark = f"{MARK_NAME} = []\n" if marked else ""
+            feed_through(worker, mark + shadow.keep(kept, unbind=["result"] if hide else []))
         self.plan.filename = source_name(worker.next_input)
         worker.next_input += 1
         return self._advance(
@@ -504,7 +538,7 @@ class MontyRun:
             if isinstance(snapshot, engine.NameLookupSnapshot):
                 name = snapshot.variable_name
                 known = name in self._dispatcher.registry
-                snapshot = snapshot.resume(value=_stub(name)) if known else snapshot.resume()
+                snapshot = snapshot.resume(value=stub(name)) if known else snapshot.resume()
                 continue
             step = self._on_function(snapshot)
             if isinstance(step, (HostCall, Failure)):
@@ -524,9 +558,25 @@ class MontyRun:
         if self.calls_made >= self.plan.limits.max_external_calls:
             return Failure(_calls_error(self.plan.limits), hard=True)
         self.calls_made += 1
+        args, kwargs = snapshot.args, snapshot.kwargs
         return HostCall(
-            snapshot, name, snapshot.args, snapshot.kwargs, snapshot.call_id, self._is_awaited(snapshot, name)
+            snapshot,
+            name,
+            args,
+            kwargs,
+            snapshot.call_id,
+            self._is_awaited(snapshot, name),
+            self._stand_in_among(snapshot, args, kwargs),
         )
+
+    def _stand_in_among(
+        self, snapshot: FunctionSnapshot, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> str | None:
+        """The type of an argument that arrived as the mere text of something, if one did."""
+        if not may_hold_stand_ins([*args, *kwargs.values()], self._dispatcher.registry):
+            return None
+        found = stand_ins(snapshot.dump())
+        return type_of_stand_in(found[0]) if found else None
 
     def _refuse_system_call(self, snapshot: FunctionSnapshot, name: str) -> Any:
         if name.startswith("import"):
@@ -577,8 +627,7 @@ class MontyRun:
             return {"return_value": settled.value}
         seen = settled.exception
         if settled.record.error is not None:
-            text = repr(seen.message) if seen.type == "KeyError" else seen.message
-            self._call_errors[seen.type, text] = settled.record.error
+            self._call_errors[seen.type, seen.message] = settled.record.error
         return {"exc_type": seen.type, "message": seen.message}
 
     def _record(self, call_id: int, settled: SettledCall) -> SettledCall:
@@ -654,7 +703,7 @@ def cancelled_error() -> ErrorObject:
     return ErrorObject(code=Code.CANCELLED, message="the run was cancelled")
 
 
-def _stub(name: str) -> Callable[..., None]:
+def stub(name: str) -> Callable[..., None]:
     """A function of this name; the engine keeps only the name."""
     if (known := _STUBS.get(name)) is None:
 

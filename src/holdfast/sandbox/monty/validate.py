@@ -20,16 +20,18 @@ from holdfast.model.diagnostic import Diagnostic, Severity
 from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.failures import MODULES, unsupported_feature
-from holdfast.sandbox.monty.program import Program, parse, read_program
+from holdfast.sandbox.monty.program import WAITERS, Program, called_name, parse, read_program
 from holdfast.sandbox.monty.workers import Worker, Workers
 from holdfast.tools.registry import ToolRegistry
 from holdfast.tools.stubs import stub_text
 
 _GATE: Final = "validate_gate__"
 _MAX_REFUSALS: Final = 50
-_ENGINE_ONLY_BUILTINS: Final = frozenset(
-    {"map", "setattr", "locals", "eval", "exec", "property", "slice", "object"}
-)
+_ENGINE_ONLY_BUILTINS: Final = frozenset({
+    "filter", "format", "getattr", "hasattr", "map", "setattr", "FileExistsError", "FileNotFoundError",
+    "ImportError", "IsADirectoryError", "ModuleNotFoundError", "NotADirectoryError", "PermissionError",
+    "UnboundLocalError", "UnicodeDecodeError", "UnicodeEncodeError",
+})  # fmt: skip
 """Built-ins that the engine runs but its checker does not know."""
 _NOT_AWAITABLE: Final = frozenset({"invalid-await", "no-matching-overload", "invalid-argument-type"})
 _NAME = re.compile(r"Name `(\w+)` used when not defined")
@@ -63,21 +65,21 @@ class Validator:
         try:
             _feed_to_gate(worker, program.code)
         except engine.MontyTypingError as error:
-            return list(self._type_errors(error.display(), program))
+            return list(self._type_errors(error.display(), program, set(names)))
         except engine.MontyError:
             return []  # the engine's own parser refuses it; the second pass says where
         finally:
             worker.close()
         return []
 
-    def _type_errors(self, text: str, program: Program) -> Iterator[Diagnostic]:
-        places = _Places(program)
+    def _type_errors(self, text: str, program: Program, known: set[str]) -> Iterator[Diagnostic]:
+        places = _Places(program.code)
         for item in msgspec.json.decode(text):
             span = _span(item)
             rule, message = str(item["code"]), str(item["message"])
             if rule in _NOT_AWAITABLE and places.touches_awaited(span):
                 continue
-            if (name := _NAME.match(message)) and name[1] in _ENGINE_ONLY_BUILTINS:
+            if (name := _NAME.match(message)) and name[1] in _ENGINE_ONLY_BUILTINS | known:
                 continue
             code, hint = self._meaning(rule, message, span, places)
             severity = Severity.WARNING if item.get("severity") == "warning" else Severity.ERROR
@@ -129,38 +131,38 @@ def as_error(diagnostics: list[Diagnostic]) -> ErrorObject | None:
 class _Places:
     """Questions about places in the code, answered from its tree where there is one."""
 
-    def __init__(self, program: Program) -> None:
-        self._tree = parse(program.code)
+    def __init__(self, code: str) -> None:
+        self._lines = code.encode().split(b"\n")
+        self.tree = parse(code)
 
     def is_called(self, span: Span) -> bool:
-        return self._tree is None or any(
-            isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and _starts(node.func, span)
-            for node in ast.walk(self._tree)
+        """Whether the name at this place is called."""
+        return self.tree is None or any(
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Name)
+            and self._start(node.func) == (span.line, span.column)
+            for node in ast.walk(self.tree)
         )
 
     def touches_awaited(self, span: Span) -> bool:
         """Whether the place is what is awaited, or what waits: tools may be awaited, whatever stubs say."""
-        if self._tree is None:
-            return True
-        awaits = (node for node in ast.walk(self._tree) if isinstance(node, (ast.Await, ast.Call)))
-        return any(_lies_in(span, node) for node in awaits if _awaits_something(node))
+        return self.tree is None or any(
+            self.holds(node, span)
+            for node in ast.walk(self.tree)
+            if isinstance(node, ast.Await) or (isinstance(node, ast.Call) and called_name(node) in WAITERS)
+        )
 
+    def holds(self, node: ast.expr | ast.stmt, span: Span) -> bool:
+        """Whether the place lies in *node*."""
+        end = self._at(node.end_lineno or node.lineno, node.end_col_offset or 0)
+        return self._start(node) <= (span.line, span.column) <= end
 
-def _awaits_something(node: ast.AST) -> bool:
-    if isinstance(node, ast.Await):
-        return True
-    named = getattr(node.func, "attr", getattr(node.func, "id", "")) if isinstance(node, ast.Call) else ""
-    return named in ("gather", "wait", "wait_for", "create_task", "ensure_future", "shield", "as_completed")
+    def _start(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
+        return self._at(node.lineno, node.col_offset)
 
-
-def _lies_in(span: Span, node: ast.AST) -> bool:
-    start = (getattr(node, "lineno", 0), getattr(node, "col_offset", 0))
-    end = (getattr(node, "end_lineno", 0) or 0, getattr(node, "end_col_offset", 0) or 0)
-    return start <= (span.line, span.column - 1) <= end
-
-
-def _starts(node: ast.AST, span: Span) -> bool:
-    return (getattr(node, "lineno", 0), getattr(node, "col_offset", -1) + 1) == (span.line, span.column)
+    def _at(self, line: int, offset: int) -> tuple[int, int]:
+        """Line and column in characters, of an offset in bytes."""
+        return line, len(self._lines[line - 1][:offset].decode("utf-8", "replace")) + 1
 
 
 def _feed_to_gate(worker: Worker, code: str) -> None:
@@ -192,10 +194,11 @@ def _refusal(error: Any) -> Diagnostic:
 
 def _blank_out(code: str, span: Span | None) -> str | None:
     """Replace the innermost statement at *span* by `pass`, lines kept as they are."""
-    tree = parse(code)
-    if tree is None or span is None:
+    places = _Places(code)
+    if places.tree is None or span is None:
         return None
-    inside = [node for node in ast.walk(tree) if isinstance(node, ast.stmt) and _lies_in(span, node)]
+    statements = (node for node in ast.walk(places.tree) if isinstance(node, ast.stmt))
+    inside = [node for node in statements if places.holds(node, span)]
     if not inside:
         return None
     node = max(inside, key=lambda item: (item.lineno, item.col_offset))

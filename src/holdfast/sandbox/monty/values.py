@@ -1,7 +1,7 @@
 """Values that come out of the engine, as JSON or as a reason why not.
 
-The engine hands over functions, ranges, modules and cycles as their text, indistinguishable from a string.
-A result that holds text which could be such a stand-in is therefore looked at again inside the guest.
+The engine hands functions, ranges, modules and cycles over as their text, indistinguishable from a string.
+Where some text could be such a stand-in, the engine's dump is asked (`dump.stand_ins`).
 """
 
 from __future__ import annotations
@@ -15,23 +15,7 @@ from holdfast.model.canonical import Json, to_json
 
 _STAND_IN = re.compile(r"<.*>|[\w.]+\(.*\)|\[\.\.\.\]|\{\.\.\.\}|\(\.\.\.\)|\.\.\.", re.S)
 
-PROBE_RESULT: Final = "__holdfast_probe({name}, [])"
-PROBE: Final = """
-def __holdfast_probe(value, path):
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return None
-    if isinstance(value, (list, tuple, dict)):
-        for outer in path:
-            if outer is value:
-                return "a cycle"
-        inner = path + [value]
-        for part in (value.values() if isinstance(value, dict) else value):
-            found = __holdfast_probe(part, inner)
-            if found is not None:
-                return found
-        return None
-    return type(value).__name__
-"""
+TYPE_NAME: Final = re.compile(r"<([\w.]+)|([\w.]+)\(")
 
 
 def json_of(value: object) -> Json:
@@ -50,6 +34,18 @@ def not_serializable(type_name: str) -> ErrorObject:
     )
 
 
+def type_of_stand_in(text: str) -> str:
+    """The name of the type that the text of a value tells."""
+    if text == "<deeply nested>":
+        return "a value nested too deeply"
+    if text.startswith("<class "):
+        return "type"
+    if text.startswith("re.compile("):
+        return "Pattern"
+    found = TYPE_NAME.match(text)
+    return (found[1] or found[2]) if found else "object"
+
+
 def may_hold_stand_ins(value: Json, function_names: Container[str]) -> bool:
     """Whether some text in *value* could stand for something that is not text."""
     return any(text in function_names or _STAND_IN.fullmatch(text) for text in _texts(value))
@@ -61,7 +57,7 @@ def _texts(value: Json) -> Iterator[str]:
         item = pending.pop()
         if isinstance(item, str):
             yield item
-        elif isinstance(item, list):
+        elif isinstance(item, (list, tuple)):
             pending.extend(item)
         elif isinstance(item, dict):
             pending.extend(item.values())

@@ -60,6 +60,15 @@ class Worker:
             and limits.max_stack_depth == mine.max_stack_depth
         )
 
+    def is_alive(self) -> bool:
+        """Whether the process still runs; true where the system does not tell."""
+        if self._status < 0:
+            return True
+        try:
+            return b"State:\tZ" not in os.pread(self._status, 256, 0)
+        except OSError:
+            return False
+
     def reset_peak(self) -> None:
         """Start measuring peak memory anew."""
         if self._reset >= 0:

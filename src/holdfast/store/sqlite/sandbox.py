@@ -87,7 +87,7 @@ class SqliteSandboxStore:
             "EXISTS (SELECT 1 FROM sandbox_runs WHERE session_id = ?1)"
         )
         ((epoch, waits),) = self.database.read(lambda db: db.execute(sql, (session_id,)).fetchall())
-        return epoch, bool(waits)
+        return None if epoch is None else int(epoch), bool(waits)
 
     def session_state_bytes(self, session_id: str) -> int:
         row = self._row(f"{_HEADS} WHERE id = ?", session_id)

@@ -1,0 +1,176 @@
+"""Fenced blocks of Markdown files, and how each kind is executed.
+
+```` ```python ````          the blocks of one file are one script, run in an empty directory
+```` ```python file=x.py ````  is written to that directory first
+```` ```python no-run ````     a fragment; skipped
+```` ```console ````         `$ ` commands, run in order with bash; what follows is their expected output
+
+In expected output `...` stands for anything. Ids (`apr_…`, `snap_…`) stand for the id that appears in their
+place, there and in every later command. `# exit 1` after a command is its expected exit status.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+_FENCE = re.compile(r"^```(\w*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_ID = re.compile(r"\b(apr|snap|run)_[0-9a-f]+\b")
+_EXIT = re.compile(r"# exit (\d+)$")
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block. `line` is that of its first line of content."""
+
+    language: str
+    info: str
+    text: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of a transcript with the output that is shown for it."""
+
+    text: str
+    output: str
+    line: int
+
+    @property
+    def exit_status(self) -> int:
+        found = _EXIT.search(self.text)
+        return int(found[1]) if found else 0
+
+
+def blocks(page: Path) -> list[Block]:
+    text = page.read_text(encoding="utf-8")
+    return [
+        Block(found[1], found[2].strip(), found[3], text.count("\n", 0, found.start()) + 2)
+        for found in _FENCE.finditer(text)
+    ]
+
+
+def commands(page: Path) -> list[Command]:
+    return [
+        command
+        for block in blocks(page)
+        if block.language == "console"
+        for command in _split_transcript(block)
+    ]
+
+
+def script(page: Path) -> str:
+    """The Python blocks of a page as one script whose line numbers are the page's."""
+    lines: list[str] = []
+    for block in blocks(page):
+        if block.language == "python" and not block.info:
+            lines += [""] * (block.line - 1 - len(lines))
+            lines += block.text.split("\n")
+    return "\n".join(lines)
+
+
+def run_script(page: Path, directory: Path) -> None:
+    """Run a page's Python blocks in *directory*."""
+    for block in blocks(page):
+        if block.language == "python" and block.info.startswith("file="):
+            (directory / block.info.removeprefix("file=")).write_text(block.text, encoding="utf-8")
+    path = directory / f"{page.stem.replace('-', '_')}_snippets.py"
+    path.write_text(script(page), encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(path)],
+        cwd=directory,
+        env=_environment(directory),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, f"{page.name}:\n{done.stdout}{done.stderr}"
+
+
+class Shell:
+    """Runs the commands of one page in a directory of their own and remembers the ids that they print."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._ids: dict[str, str] = {}
+        (directory / "examples").symlink_to(ROOT / "examples")
+
+    def check(self, command: Command) -> None:
+        """Run a command and compare what it prints with what is shown."""
+        text = _ID.sub(lambda found: self._ids.get(found[0], found[0]), command.text)
+        done = subprocess.run(
+            ["bash", "-c", text],
+            cwd=self._directory,
+            env=_environment(self._directory),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            timeout=120,
+        )
+        where = f"line {command.line}: {text}\n{done.stdout}"
+        assert done.returncode == command.exit_status, f"exit {done.returncode}, {where}"
+        if command.output:
+            self._compare(command.output, done.stdout, where)
+
+    def _compare(self, expected: str, actual: str, where: str) -> None:
+        pattern, names = self._pattern(expected)
+        found = re.fullmatch(pattern, _trim(actual), re.DOTALL)
+        assert found is not None, f"{where}\n--- does not match\n{expected}"
+        self._ids.update({name: found[group] for group, name in names.items()})
+
+    def _pattern(self, expected: str) -> tuple[str, dict[str, str]]:
+        """The expected output as a regular expression, and which group of it is which new id."""
+        groups: dict[str, str] = {}
+        parts: list[str] = []
+        for piece in re.split(rf"({_ID.pattern.replace('(', '(?:')}|\.\.\.)", _trim(expected)):
+            if piece == "...":
+                parts.append(".*")
+            elif not _ID.fullmatch(piece):
+                parts.append(re.escape(piece))
+            elif piece in self._ids:
+                parts.append(re.escape(self._ids[piece]))
+            elif piece in groups.values():
+                parts.append(f"(?P={next(key for key, name in groups.items() if name == piece)})")
+            else:
+                group = f"id{len(groups)}"
+                groups[group] = piece
+                parts.append(
+                    f"(?P<{group}>{piece.partition('_')[0]}_[0-9a-f]{{{len(piece.partition('_')[2])}}})"
+                )
+        return "".join(parts), groups
+
+
+def _split_transcript(block: Block) -> Iterator[Command]:
+    lines = block.text.rstrip("\n").split("\n")
+    starts = [index for index, line in enumerate(lines) if line.startswith("$ ")]
+    for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
+        last = start
+        while lines[last].endswith("\\"):
+            last += 1
+        text = "\n".join(lines[start : last + 1]).removeprefix("$ ")
+        yield Command(text, "\n".join(lines[last + 1 : end]), block.line + start)
+
+
+def _trim(text: str) -> str:
+    return "\n".join(line.rstrip() for line in text.strip("\n").split("\n")).rstrip()
+
+
+def _environment(directory: Path) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    return {
+        **kept,
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+        "HOLDFAST_HOME": str(directory / "holdfast-home"),
+        "PYTHONUNBUFFERED": "1",  # what goes to the two streams appears in order, as on a terminal
+        "COLUMNS": "100",
+        "NO_COLOR": "1",
+    }

@@ -1,0 +1,137 @@
+"""The README and the pages of `docs` are true: every command and snippet in them is executed here."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from docblocks import PAGES, ROOT, Command, Shell, blocks, commands, run_script
+
+from holdfast.cli.main import main
+from holdfast.errors import STATUS_OF_CODE, Code
+from holdfast.model import CapabilityLimits, SessionLimits
+
+_LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+_NOT_RUN = ("pip install ",)
+"""Needs the network and changes the environment; `make setup` does the same."""
+
+
+def _named(page: Path) -> str:
+    return page.name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=_named)
+def test_the_python_of_a_page_runs(page: Path, tmp_path: Path) -> None:
+    """Ours: a snippet that is shown works, with its assertions, as it is written."""
+    run_script(page, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=_named)
+def test_the_transcripts_of_a_page_are_what_happens(page: Path, tmp_path: Path) -> None:
+    """Ours: a command that is shown exits and prints as it is written."""
+    shell = Shell(tmp_path)
+    for command in commands(page):
+        if command.text.startswith("make "):
+            command = _what_make_does(command)
+        if command.text and not command.text.startswith(_NOT_RUN):
+            shell.check(command)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_named)
+def test_every_block_of_a_page_is_of_a_kind_that_is_checked(page: Path) -> None:
+    """Ours: nothing that looks like code escapes the tests above."""
+    kinds = {(block.language, block.info.partition("=")[0]) for block in blocks(page)}
+    assert kinds <= {
+        ("python", ""), ("python", "file"), ("python", "no-run"), ("console", ""), ("text", ""), ("json", ""),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("page", PAGES, ids=_named)
+def test_the_links_of_a_page_lead_somewhere(page: Path) -> None:
+    """Ours: a relative link names a file that exists, and a heading in it."""
+    for target in _LINK.findall(page.read_text(encoding="utf-8")):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        linked = (page.parent / path).resolve() if path else page
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in _anchors(linked), target
+
+
+def test_the_index_leads_to_every_page() -> None:
+    """Ours: no page is lost."""
+    linked = set(_LINK.findall((ROOT / "docs" / "index.md").read_text(encoding="utf-8")))
+    assert {page.name for page in PAGES[1:]} - {"index.md"} <= linked
+
+
+def test_every_code_is_explained_with_its_status() -> None:
+    """Ours: codes are stable for ever, so each has its line in the table."""
+    text = (ROOT / "docs" / "limits-and-errors.md").read_text(encoding="utf-8")
+    explained = dict(re.findall(r"^\| `([A-Z_]+)` \| `([a-z_]+)` \|", text, re.MULTILINE))
+    assert explained == STATUS_OF_CODE
+    assert set(explained) == set(Code)
+
+
+@pytest.mark.parametrize("limits", [SessionLimits(), CapabilityLimits()], ids=["session", "capability"])
+def test_every_limit_is_in_the_table_with_its_default(limits: SessionLimits | CapabilityLimits) -> None:
+    """Ours: the table of limits is the truth about the defaults."""
+    text = (ROOT / "docs" / "limits-and-errors.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", text, re.MULTILINE))
+    for name in limits.__struct_fields__:
+        value = getattr(limits, name)
+        assert shown[name] == ("none" if value is None else f"{value:,}")
+
+
+def test_every_command_is_in_the_command_line_page() -> None:
+    """Ours: a command that exists is shown, with an example that is executed."""
+    shown = [command.text for command in commands(ROOT / "docs" / "command-line.md")]
+    for words in _all_commands():
+        assert any(f"holdfast {words}" in text for text in shown), words
+
+
+def test_make_has_the_targets_that_the_readme_names() -> None:
+    """Ours: `make run` and `make test` do their own set-up, and CI runs what a developer runs."""
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
+    assert {"setup", "run", "test", "test-fast", "lint", "bench", "help"} <= targets
+    named = [re.findall(r"\bmake ([a-z-]+)", block.text) for block in blocks(ROOT / "README.md")]
+    assert set().union(*named) <= targets
+    ci = ROOT / ".ci" / "run"
+    assert ci.stat().st_mode & 0o111
+    assert [line for line in ci.read_text(encoding="utf-8").split("\n") if line.startswith("make")] == [
+        "make test"
+    ]
+
+
+def _what_make_does(command: Command) -> Command:
+    """`make run` is the tour; the other targets would run this very test."""
+    text = "holdfast tour" if command.text == "make run" else ""
+    return Command(text, command.output, command.line)
+
+
+def _anchors(page: Path) -> set[str]:
+    headings = _HEADING.findall(page.read_text(encoding="utf-8"))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def _all_commands() -> list[str]:
+    import click
+
+    context = click.Context(main)
+    found: list[str] = []
+    for name in main.list_commands(context):
+        command = main.get_command(context, name)
+        if isinstance(command, click.Group):
+            found += [f"{name} {below}" for below in command.commands]
+        else:
+            found.append(name)
+    return found

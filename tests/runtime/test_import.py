@@ -1,0 +1,54 @@
+"""What an import costs, and what the package shows."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import holdfast
+
+
+def _loaded_by(statement: str) -> set[str]:
+    script = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
+    )
+    return {name.split(".")[0] for name in done.stdout.split()} | set(done.stdout.split())
+
+
+HEAVY = {
+    "pydantic_monty", "httpx2", "apsw", "griffe", "click", "rich", "asyncio", "pydantic", "sqlite3",
+    "jsonschema_rs", "anyio", "ssl", "msgspec",
+}  # fmt: skip
+
+
+def test_importing_the_package_loads_nothing_heavy() -> None:
+    """Ours: SPEC §12, an import of seconds."""
+    assert _loaded_by("import holdfast") & HEAVY == set()
+
+
+def test_declaring_tools_loads_neither_engine_nor_store_nor_network() -> None:
+    """Ours: a module of tools is imported by many who run nothing."""
+    loaded = _loaded_by("from holdfast import tool\n@tool\ndef f(x: int) -> int:\n    'Doc.'\n    return x")
+    assert loaded & {"pydantic_monty", "httpx2", "apsw", "griffe", "click", "rich", "pydantic"} == set()
+
+
+def test_a_sandbox_in_memory_loads_neither_store_nor_network() -> None:
+    """Ours: what is not used is not loaded."""
+    loaded = _loaded_by("from holdfast import BlockingSandbox\nwith BlockingSandbox() as b:\n    b.run('1')")
+    assert loaded & {"httpx2", "apsw", "griffe", "click", "rich", "pydantic"} == set()
+
+
+@pytest.mark.parametrize("name", sorted(set(holdfast.__all__)))
+def test_every_public_name_can_be_imported(name: str) -> None:
+    """Ours: what is listed is there."""
+    assert getattr(holdfast, name) is not None
+    assert name in dir(holdfast)
+
+
+def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
+    """Ours: lazy loading must not change what a missing name is."""
+    with pytest.raises(AttributeError):
+        holdfast.nope  # type: ignore[attr-defined]  # noqa: B018 - reading it is the test

@@ -1,0 +1,245 @@
+"""Checking code without running any of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import BlockingSandbox, Capability, RegisteredTool, RunRequest, RunResult
+
+Check = Callable[..., RunResult]
+
+
+@pytest.fixture
+def check(box: BlockingSandbox, sid: str) -> Check:
+    def go(code: str, **options: Any) -> RunResult:
+        return box.validate(code, session=sid, **options)
+
+    return go
+
+
+def _codes(result: RunResult) -> list[str]:
+    return [item.code for item in result.diagnostics if item.severity == "error"]
+
+
+def test_three_mistakes_are_three_diagnostics_with_their_places(check: Check) -> None:
+    """Ours: SPEC §5, all of them, with spans."""
+    result = check("x = 'é' + nope(1)\ny: int = 'text'\nclass A(int):\n    pass\n")
+    assert result.status == "validation_error"
+    found = {item.code: item for item in result.diagnostics}
+    assert set(found) >= {"UNKNOWN_TOOL", "TYPE_ERROR", "UNSUPPORTED_FEATURE"}
+    spans = {code: item.span for code, item in found.items()}
+    assert all(span is not None for span in spans.values())
+    assert (spans["UNKNOWN_TOOL"].line, spans["UNKNOWN_TOOL"].column) == (1, 11)  # type: ignore[union-attr]
+    assert spans["TYPE_ERROR"].line == 2  # type: ignore[union-attr]
+    assert spans["UNSUPPORTED_FEATURE"].line == 3  # type: ignore[union-attr]
+    assert result.error is not None
+    assert result.error.code == result.diagnostics[0].code == "UNKNOWN_TOOL"
+
+
+GOOD = [
+    "1 + 1",
+    "",
+    "x = add(1)\nadd(x, b=2)",
+    "x = await add(1)\nx + 1",
+    "await add_later(1) + add(2)",
+    "import asyncio\nr = await asyncio.gather(add(1), add_later(2))\nr[0] + r[1]",
+    "import asyncio\nawait asyncio.gather(*[add(i) for i in range(3)])",
+    "tasks = [add_later(i) for i in range(3)]\nfor t in tasks:\n    await t",
+    "async def f(n: int) -> int:\n    return await add_later(n)\nawait f(1)",
+    "list(map(str, [1, 2]))",
+    "list(filter(None, [0, 1]))",
+    "class A:\n    pass\nsetattr(A(), 'x', 1)",
+    "sorted([3, 1], key=lambda n: -n)",
+    "def f(n):\n    return f(n - 1) if n else 0\nf(3)",
+    "import json, re, math\njson.dumps({'a': math.pi})",
+    "from datetime import datetime\ndatetime(2020, 1, 1).year",
+    "result = {'a': [1, 2]}\nresult['a']",
+    "print('x')",
+    "echo([1, {'a': 2}])['x']",
+    "f'{1:>5}' + 'é'",
+    "with_ = 1\nwhile with_:\n    with_ -= 1",
+    "list_tools()\ndescribe_tool('add')\ncurrent_policy()",
+    "eval('1')",
+    "locals()",
+    "slice(1, 2)",
+    "object",
+]
+
+
+@pytest.mark.parametrize("code", GOOD)
+def test_good_code_raises_no_alarm(check: Check, code: str) -> None:
+    """Ours: a false alarm sends a model off to mend what is not broken."""
+    result = check(code)
+    assert (result.status, _codes(result)) == ("ok", []), result.diagnostics
+    assert result.result is None
+
+
+BAD = [
+    ("x = (", ["SYNTAX_ERROR"]),
+    ("add('x')", ["TYPE_ERROR"]),
+    ("add(1, 2, 3)", ["TYPE_ERROR"]),
+    ("add()", ["TYPE_ERROR"]),
+    ("add(1, c=2)", ["TYPE_ERROR"]),
+    ("add(1) + 'x'", ["TYPE_ERROR"]),
+    ("nope()", ["UNKNOWN_TOOL"]),
+    ("def f():\n    return nope()", ["UNKNOWN_TOOL"]),
+    ("import numpy", ["UNSUPPORTED_FEATURE"]),
+    ("from requests import get", ["UNSUPPORTED_FEATURE"]),
+    ("x = 1\ndel x", ["UNSUPPORTED_FEATURE"]),
+    ("def g():\n    yield 1", ["UNSUPPORTED_FEATURE"]),
+    ("class B(dict):\n    pass", ["UNSUPPORTED_FEATURE"]),
+]
+
+
+@pytest.mark.parametrize(("code", "codes"), BAD, ids=[row[0] for row in BAD])
+def test_each_kind_of_mistake_has_its_code(check: Check, code: str, codes: list[str]) -> None:
+    """Ours: SPEC §5, syntax, type errors, unknown names that are called, unsupported features."""
+    result = check(code)
+    assert result.status == "validation_error"
+    assert set(_codes(result)) == set(codes), result.diagnostics
+    assert all(item.span is not None for item in result.diagnostics)
+
+
+def test_every_unsupported_feature_is_listed(check: Check) -> None:
+    """Ours: all of them, not the first."""
+    code = "x = 1\ndel x\ndef g():\n    yield 1\nclass A(int):\n    pass\ny = 2\nclass B(dict):\n    pass\n"
+    result = check(code)
+    lines = sorted(
+        {item.span.line for item in result.diagnostics if item.span and item.code == "UNSUPPORTED_FEATURE"}
+    )
+    assert lines == [2, 4, 5, 8]
+
+
+def test_several_syntax_errors_are_listed(check: Check) -> None:
+    """Ours: all of them, not the first."""
+    result = check("x = = 1\ny = 2\nz = )\n")
+    lines = {item.span.line for item in result.diagnostics if item.span and item.code == "SYNTAX_ERROR"}
+    assert lines >= {1, 3}
+
+
+def test_close_matches_are_in_the_hint(check: Check) -> None:
+    """Ours: SPEC §5, at validation and at run time."""
+    result = check("ad(1)\nadd_latr(1)")
+    hints = [item.hint or "" for item in result.diagnostics]
+    assert "add" in hints[0]
+    assert "add_later" in hints[1]
+
+
+def test_an_unknown_import_names_what_there_is(check: Check) -> None:
+    """Ours: a model can only choose from what it is told."""
+    (found,) = check("import numpy").diagnostics
+    assert "math" in (found.hint or "")
+
+
+NOTHING_RUNS = [
+    "note('plain')",
+    "await note('awaited')",
+    "@note\ndef f():\n    pass",
+    "def f(x=note('default')):\n    pass",
+    "class A:\n    x = note('class body')",
+    "[note(i) for i in range(3)]",
+    "note(10 ** 10 ** 9)",
+    "x = 'a' * 10 ** 10\nnote(x)",
+    "while True:\n    note(1)",
+    "assert note('assert')",
+    "x: note('annotation') = 1",
+    "import asyncio\nasyncio.run(note(1))",
+    "eval('note(1)')\nexec('note(1)')",
+    "print('out')\nnote(1)\n1 / 0",
+]
+
+
+@pytest.mark.parametrize("code", NOTHING_RUNS)
+def test_nothing_runs_when_code_is_only_checked(check: Check, noted: list[Any], code: str) -> None:
+    """Ours: SPEC §5, not even decorators, defaults or constant folding."""
+    result = check(code)
+    assert noted == []
+    assert result.stdout == result.stderr == ""
+    assert result.external_calls == []
+    assert result.metrics.external_calls_count == 0
+    assert result.metrics.duration_ms < 2_000
+
+
+def test_checking_changes_and_creates_no_session(box: BlockingSandbox, check: Check, sid: str) -> None:
+    """Ours: validate_only runs nothing."""
+    check("x = 1")
+    assert sid not in [info.meta.id for info in box.sessions()]
+    box.run("x = 'mine'", session=sid)
+    check("x = 2\nresult = 3")
+    assert box.run("x", session=sid).result == "mine"
+
+
+def test_the_sessions_names_and_the_inputs_are_known(box: BlockingSandbox, check: Check, sid: str) -> None:
+    """Ours: what earlier runs bound is not unknown."""
+    assert check("helper(total) + rate").status == "validation_error"
+    box.run("def helper(n):\n    return n\ntotal = 5\nimport math", session=sid)
+    assert check("helper(total) + rate", inputs={"rate": 2}).status == "ok"
+    assert check("math.floor(1.5)").status == "ok"
+
+
+def test_names_that_start_with_an_underscore_are_known_too(
+    box: BlockingSandbox, check: Check, sid: str
+) -> None:
+    """Bug: stubs do not export such names by themselves."""
+    box.run("_x = 1\ndef _f():\n    return 2\n'last'", session=sid)
+    assert check("_x + _f()").status == "ok"
+    assert check("_ + 'x'").status == "ok"
+    assert check("_given", inputs={"_given": 1}).status == "ok"
+
+
+def test_names_stay_known_across_runs(box: BlockingSandbox, check: Check, sid: str) -> None:
+    """Ours: and inputs of earlier runs are not."""
+    box.run("def helper(n):\n    return n\ntotal = 5", session=sid)
+    box.run("1 + 1", session=sid)
+    assert check("helper(total) + rate").status == "validation_error"
+
+
+def test_a_name_that_only_an_input_had_is_unknown_afterwards(
+    box: BlockingSandbox, check: Check, sid: str
+) -> None:
+    """Ours: inputs belong to their run."""
+    box.run("y = rate", inputs={"rate": 2}, session=sid)
+    assert check("y").status == "ok"
+    assert check("rate()").status == "validation_error"
+
+
+def test_a_request_may_ask_for_the_check_itself(box: BlockingSandbox, noted: list[Any]) -> None:
+    """Seed: RunRequest.validate_only."""
+    assert box.execute(RunRequest(code="note(1)", validate_only=True)).status == "ok"
+    assert noted == []
+
+
+def test_places_after_text_that_is_not_ascii_count_characters(check: Check) -> None:
+    """Ours: SPEC §3, 1-based columns; the checker counts bytes or UTF-16."""
+    (found,) = check("x = '😀é'; y = nope(1)").diagnostics
+    assert found.span is not None
+    assert (found.span.line, found.span.column) == (1, 15)
+    (found,) = check("'é😀'\nclass Ä(int): pass").diagnostics
+    assert found.span is not None
+    assert found.span.line == 2
+
+
+@pytest.mark.parametrize("code", ["(" * 20_000, "x" + ".a" * 20_000, "\0", "-" * 50_000 + "1", "'" * 9_999])
+def test_checking_hostile_code_harms_nobody(box: BlockingSandbox, check: Check, code: str) -> None:
+    """Ours: parsers are recursive; hosts must not be."""
+    check(code)
+    assert check("1 + 1").status == "ok"
+
+
+def test_a_capability_with_odd_property_names_does_not_spoil_every_check() -> None:
+    """Bug: one stub that does not parse would make all code invalid."""
+    odd = RegisteredTool.sync(
+        Capability(
+            name="odd",
+            description="",
+            input_schema={"type": "object", "properties": {"from": {"type": "string"}, "a-b": {}}},
+        ),
+        lambda context: None,
+    )
+    with BlockingSandbox(tools=[odd]) as box:
+        assert box.validate("1 + 1").status == "ok"
+        assert box.validate("odd('x')").status == "ok"
+        assert "UNKNOWN_TOOL" in [item.code for item in box.validate("nope()").diagnostics]
