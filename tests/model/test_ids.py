@@ -21,7 +21,7 @@ def test_a_session_id_of_ascii_letters_digits_dashes_and_underscores_is_accepted
 
 @pytest.mark.parametrize("value", BAD)
 def test_any_other_session_id_is_refused_on_construction(value: str) -> None:
-    """Seed: everything else is INVALID_SESSION_ID; ours: that includes a trailing newline and Unicode digits."""
+    """Seed: everything else is INVALID_SESSION_ID. Ours: a trailing newline and Unicode digits too."""
     with pytest.raises(InvalidSessionId) as caught:
         SessionId(value)
     assert caught.value.error_object().code == "INVALID_SESSION_ID"

@@ -300,3 +300,36 @@ def test_an_interrupt_of_a_blocking_run_is_noticed_when_it_ends_or_calls(child: 
     time.sleep(0.1)
     os.kill(one.process.pid, signal.SIGINT)
     assert one.output(timeout=10) == "interrupted\n1\n"
+
+
+@pytest.mark.parametrize("interruptible", [False, True])
+def test_an_interrupt_during_a_tool_is_not_handed_to_guest_code(
+    child: Callable[..., Any], interruptible: bool
+) -> None:
+    """Bug: a handler that runs on the main thread gets the user's Ctrl-C; the guest must not catch it."""
+    one = child(
+        f"""
+        import time
+        from holdfast import BlockingSandbox, CapabilityLimits, tool
+
+        @tool(limits=CapabilityLimits(timeout_ms=60_000))
+        def slow(n: int) -> None:
+            print("ready", flush=True)
+            time.sleep(3)
+
+        with BlockingSandbox(tools=[slow], interruptible={interruptible}) as box:
+            box.run("x = 1")
+            guarded = "    try:\\n        slow(i)\\n    except BaseException:\\n        pass\\n"
+            code = "x = 2\\nfor i in range(3):\\n" + guarded + "'went on'"
+            try:
+                result = box.run(code, limits={{"wall_ms": 30000}})
+                print(result.status)
+            except KeyboardInterrupt:
+                print("cancelled")
+            print(box.run("x").result)
+        """
+    )
+    assert one.line() == "ready"
+    time.sleep(0.1)
+    os.kill(one.process.pid, signal.SIGINT)
+    assert one.output(timeout=15).split() == ["cancelled", "1"]

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -102,8 +102,8 @@ class Console:
 
 
 @pytest.fixture
-def console(child: Callable[..., Any], tmp_path: Path, ledger: Path) -> Iterator[Callable[[], Console]]:
-    yield lambda: Console(child(CONSOLE, tmp_path / "data", ledger))
+def console(child: Callable[..., Any], tmp_path: Path, ledger: Path) -> Callable[[], Console]:
+    return lambda: Console(child(CONSOLE, tmp_path / "data", ledger))
 
 
 @pytest.fixture
@@ -152,7 +152,8 @@ def test_a_session_goes_on_in_another_process(console: Callable[[], Console]) ->
     """Ours: SPEC, a session survives the death of its process."""
     first = console()
     first.run(
-        "import math\nx = [1]\nclass A:\n    def __init__(self):\n        self.v = 7\na = A()\ndef f():\n    return a.v + len(x)"
+        "import math\nx = [1]\nclass A:\n    def __init__(self):\n        self.v = 7\n"
+        "a = A()\ndef f():\n    return a.v + len(x)"
     )
     first.kill()
     assert console().run("x.append(2)\n[x, f(), math.floor(1.5)]")["result"] == [[1, 2], 9, 1]

@@ -1,5 +1,7 @@
 """Runs that wait for a person, within one process."""
 
+# ruff: noqa: E501 - a row of a table stays on its line
+
 from __future__ import annotations
 
 import asyncio
@@ -350,12 +352,6 @@ def test_inputs_result_and_output_survive_the_wait(desk: Desk) -> None:
     assert done.result == ["given", "paid 100 for given"]
     assert done.stdout == "before given\nafter given\n"
     assert desk.box.run("x", session="s").result == "mine"
-
-
-def test_the_last_expression_is_kept_as_underscore_after_a_wait(desk: Desk) -> None:
-    """Ours: as without the wait."""
-    desk.box.approve(desk.ask("len(refund('A'))"))
-    assert desk.box.run("_ + 1", session="s").result == len("paid 100 for A") + 1
 
 
 def test_an_error_after_a_wait_has_its_place(desk: Desk) -> None:

@@ -363,6 +363,42 @@ def test_whatever_a_tool_raises_becomes_a_tool_error(
     assert settled.exception.message.encode()
 
 
+@pytest.mark.parametrize("interruptible", [False, True])
+def test_a_tool_that_exits_or_hangs_fails_alone_in_a_sandbox(interruptible: bool) -> None:
+    """Ours: SPEC §4, wherever the sandbox runs its handlers."""
+    gate = threading.Event()
+
+    def leave(kind: str) -> None:
+        raise {"exit": SystemExit, "interrupt": KeyboardInterrupt, "odd": Odd}[kind]()
+
+    async def leave_later(kind: str) -> None:
+        leave(kind)
+
+    def hang() -> None:
+        gate.wait(20)
+
+    async def hang_later() -> None:
+        await asyncio.sleep(20)
+
+    short = CapabilityLimits(timeout_ms=100)
+    tools = [leave, leave_later, tool(limits=short)(hang), tool(limits=short)(hang_later)]
+    with BlockingSandbox(tools=tools, interruptible=interruptible) as box:
+        box.run("x = 1")
+        for name in ("leave", "leave_later"):
+            for kind in ("odd", "exit", "interrupt"):
+                started = time.monotonic()
+                result = box.run(f"try:\n    {name}('{kind}')\nexcept RuntimeError:\n    result = 'caught'")
+                assert (result.status, result.result) == ("ok", "caught"), (name, kind, result.error)
+                assert time.monotonic() - started < 1
+        for code in ("hang()", "await hang()", "hang_later()", "await hang_later()"):
+            started = time.monotonic()
+            result = box.run(f"x += 1\n{code}")
+            assert time.monotonic() - started < 1, code
+            assert (result.status, result.error and result.error.code) == ("timeout", "TIMEOUT_TOOL")
+        assert box.run("x").result == 5
+        gate.set()
+
+
 def _cycle() -> Any:
     ring: dict[str, Any] = {}
     ring["ring"] = ring

@@ -6,7 +6,7 @@ import builtins
 import enum
 import keyword
 import re
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -47,7 +47,7 @@ def auto_approval(rule: str) -> AutoApproval:
 class Capability(msgspec.Struct, frozen=True, kw_only=True):
     """What may be called, with what, and under which conditions."""
 
-    name: str
+    name: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"})]
     description: str
     input_schema: dict[str, Any] = msgspec.field(default_factory=lambda: {"type": "array"})
     output_schema: dict[str, Any] = msgspec.field(default_factory=dict)

@@ -8,35 +8,38 @@ import msgspec
 
 from holdfast.errors import InvalidArgument
 
-U16 = Annotated[int, msgspec.Meta(ge=0, le=2**16 - 1)]
 U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
+Positive16 = Annotated[int, msgspec.Meta(ge=1, le=2**16 - 1)]
+Positive32 = Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)]
 U64 = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits of a run. `wall_ms` counts host calls, `cpu_ms` guest computing alone."""
 
-    memory_mb: U32 = 64
-    cpu_ms: U32 = 2_000
-    wall_ms: U32 = 5_000
+    memory_mb: Positive32 = 64
+    cpu_ms: Positive32 = 2_000
+    wall_ms: Positive32 = 5_000
     max_stdout_bytes: U32 = 65_536
     max_external_calls: U32 = 32
-    max_stack_depth: U16 = 256
+    max_stack_depth: Positive16 = 256
 
     def __post_init__(self) -> None:
         require_unsigned(self)
         for name in ("memory_mb", "cpu_ms", "wall_ms", "max_stack_depth"):
             if getattr(self, name) == 0:
                 raise InvalidArgument(f"{name} must be at least 1")
+        if self.max_stack_depth >= 2**16:
+            raise InvalidArgument(f"max_stack_depth must be at most {2**16 - 1}")
 
 
 class CapabilityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Limits of one capability. All of them are enforced on the host's side."""
 
-    timeout_ms: U32 = 5_000
+    timeout_ms: Positive32 = 5_000
     max_request_bytes: U32 = 1_048_576
     max_response_bytes: U32 = 1_048_576
-    concurrency: U32 = 16
+    concurrency: Positive32 = 16
     rate_per_min: U32 | None = None
 
     def __post_init__(self) -> None:

@@ -12,7 +12,7 @@ from holdfast.model.canonical import Json
 from holdfast.model.diagnostic import Diagnostic
 from holdfast.model.ids import SessionId, SessionIdField
 from holdfast.model.language import Language
-from holdfast.model.limits import U32, U64, SessionLimits
+from holdfast.model.limits import U32, U64, Positive32, SessionLimits
 
 
 class RunStatus(enum.StrEnum):
@@ -39,7 +39,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     language: Language = Language.PYTHON
     code: str = ""
     inputs: dict[str, Json] = msgspec.field(default_factory=dict)
-    timeout_ms: U32 | None = None
+    timeout_ms: Positive32 | None = None
     limits: SessionLimits | None = None
     return_snapshot: bool = False
     validate_only: bool = False

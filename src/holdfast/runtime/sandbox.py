@@ -56,6 +56,10 @@ class SandboxOptions:
     host: Mapping[str, Json] = field(default_factory=dict)
     clock: Clock = field(default_factory=SystemClock)
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.limits, SessionLimits):
+            object.__setattr__(self, "limits", limits_over(SessionLimits(), self.limits))
+
     def request(
         self,
         code: str,
@@ -84,10 +88,7 @@ class SandboxOptions:
         """Limits as given, the rest as this sandbox has them."""
         if given is None or isinstance(given, SessionLimits):
             return given
-        try:
-            return msgspec.convert({**msgspec.to_builtins(self.limits), **given}, SessionLimits)
-        except msgspec.ValidationError as error:
-            raise InvalidArgument(f"limits: {error}") from None
+        return limits_over(self.limits, given)
 
     def policy(self) -> dict[str, Json]:
         """What guest code is told about its limits and grants."""
@@ -97,6 +98,14 @@ class SandboxOptions:
             "mounts": {path: "rw" if mount.writable else "ro" for path, mount in mounts.items()},
             "allow_hosts": list(self.allow_hosts),
         }
+
+
+def limits_over(base: SessionLimits, given: Mapping[str, int]) -> SessionLimits:
+    """*base* with some limits replaced."""
+    try:
+        return msgspec.convert({**msgspec.to_builtins(base), **given}, SessionLimits)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidArgument(f"limits: {error}") from None
 
 
 def open_sessions(options: SandboxOptions, registry: ToolRegistry) -> PythonSessions:

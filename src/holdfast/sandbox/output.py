@@ -15,6 +15,10 @@ class Output:
     def __init__(self, cap: int, on_flood: Callable[[], None], stdout: str = "", stderr: str = "") -> None:
         self._cap = cap
         self._on_flood = on_flood
+        self.forget(stdout, stderr)
+
+    def forget(self, stdout: str = "", stderr: str = "") -> None:
+        """Start with this and nothing else."""
         self._parts: dict[str, list[str]] = {"stdout": [stdout], "stderr": [stderr]}
         self._bytes = len(stdout.encode()) + len(stderr.encode())
         self._kept = self._bytes

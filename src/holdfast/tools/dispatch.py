@@ -29,8 +29,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from holdfast.errors import Code, ErrorObject, HoldfastError, InvalidArgument
 from holdfast.model.call import CallStatus, ExternalCallRecord, GuestException, SettledCall, ToolCallContext
 from holdfast.model.canonical import Json, digest_bytes, encode_sorted, to_json
@@ -290,12 +288,19 @@ class Dispatcher:
 
         call = running.call
 
-        async def body() -> Any:
-            return await call.tool.handler(*call.bound.args, **call.bound.kwargs)
+        async def body() -> None:
+            # Whatever is raised stays in here: SystemExit would end the loop and everything else on it.
+            try:
+                value = await call.tool.handler(*call.bound.args, **call.bound.kwargs)
+            except asyncio.CancelledError:
+                running.finish(None, RuntimeError("the tool was cancelled"))
+                raise
+            except BaseException as error:
+                running.finish(None, error)
+            else:
+                running.finish(value, None)
 
-        task = asyncio.run_coroutine_threadsafe(body(), self.tool_loop or self._own_loop.loop)
-        running._task = task
-        task.add_done_callback(lambda done: _arrive(running, done))
+        running._task = asyncio.run_coroutine_threadsafe(body(), self.tool_loop or self._own_loop.loop)
 
     def _rule_approves(self, rule: str, call: Admitted) -> bool:
         try:
@@ -347,6 +352,8 @@ class Dispatcher:
             _check_output(tool, value)
         except HoldfastError as failure:
             return settle_failure(tool, call.request_digest, failure.error_object(), self._since(started))
+        except BaseException as raised:  # by the result itself, while it was converted
+            return self._settle_raised(call, started, raised)
         record = ExternalCallRecord(
             name=tool.name,
             side_effect=tool.capability.side_effect,
@@ -425,14 +432,6 @@ def _call_handler(running: RunningCall) -> None:
         running.finish(value, None)
 
 
-def _arrive(running: RunningCall, done: concurrent.futures.Future[Any]) -> None:
-    if done.cancelled():
-        running.finish(None, RuntimeError("the tool was cancelled"))
-    else:
-        error = done.exception()
-        running.finish(None if error else done.result(), error)
-
-
 def _intend(journal: CallJournal, call: Admitted) -> SettledCall | None:
     """Journal the intent; answer with the outcome if an earlier process got there first."""
     found = journal.found(call.call_id, call.request_digest)
@@ -465,7 +464,7 @@ def _to_output(value: object) -> tuple[Json, int]:
 def _plain(value: object) -> object:
     try:
         return encode_output(value)
-    except (TypeError, ValueError, NotImplementedError, RecursionError, msgspec.MsgspecError):
+    except Exception:  # a conversion that a user's own class brings may raise anything
         return value
 
 

@@ -71,8 +71,10 @@ class RegisteredTool:
             if self.isolate:  # the worker process converts the values; JSON is what crosses the pipe
                 return Bound([context], {}, bound.view_args, bound.view_kwargs)
             return bound
-        check_against_schema(self.capability, context)
-        return Bound([context], {}, list(context.args), dict(context.kwargs))
+        named = check_against_schema(self.capability, context)
+        if named is None:
+            return Bound([context], {}, list(context.args), {})
+        return Bound([context], {}, list(named.values()), named)
 
     def check_output(self, value: Json) -> None:
         """Check a result against the contract."""
@@ -146,20 +148,29 @@ def owner_of(function: Callable[..., Any]) -> str:
     return f"{module}.{getattr(function, '__qualname__', repr(function))}"
 
 
-def check_against_schema(capability: Capability, context: ToolCallContext) -> None:
-    """Check a call by the contract's JSON Schema: an array schema takes positions, an object schema names."""
+def check_against_schema(capability: Capability, context: ToolCallContext) -> dict[str, Json] | None:
+    """Check a call by the contract's JSON Schema: an array schema takes positions, an object schema names.
+
+    Returns the arguments by name, in the schema's order, if they have names.
+    """
     if capability.input_schema.get("type") == "array":
         if context.kwargs:
             raise InvalidArgument(f"{capability.name}() takes no keyword arguments")
         _validate(capability.input_schema, context.args, f"{capability.name}()")
-        return
+        return None
     names = list(capability.input_schema.get("properties", {}))
     if len(context.args) > len(names):
         raise InvalidArgument(
             f"{capability.name}() takes {len(names)} arguments, {len(context.args)} were given"
         )
-    named = {**dict(zip(names, context.args, strict=False)), **context.kwargs}
-    _validate(capability.input_schema, named, f"{capability.name}()")
+    by_position = dict(zip(names, context.args, strict=False))
+    if twice := sorted(set(by_position) & set(context.kwargs)):
+        raise InvalidArgument(f"{capability.name}() got multiple values for argument {twice[0]!r}")
+    given = {**by_position, **context.kwargs}
+    _validate(capability.input_schema, given, f"{capability.name}()")
+    return {
+        name: given[name] for name in [*names, *(key for key in given if key not in names)] if name in given
+    }
 
 
 def _validate(schema: dict[str, Any], value: Json, what: str) -> None:

@@ -9,6 +9,7 @@ pydantic models take part through hooks and are never imported unless a user's s
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import inspect
 import re
@@ -50,6 +51,8 @@ class Signature:
             )
         named = dict(zip(self.parameters, args, strict=False))
         for key, value in kwargs.items():
+            if key in self.parameters[: self.positional_only]:
+                raise InvalidArgument(f"{self.name}() takes {key!r} by position only")
             if key in named:
                 raise InvalidArgument(f"{self.name}() got multiple values for argument {key!r}")
             named[key] = value
@@ -114,8 +117,9 @@ def schema_of(type_: Any) -> dict[str, Any]:
         (type_,), schema_hook=_custom_schema, ref_template="#/$defs/{name}"
     )
     reference = schema.get("$ref", "")
-    if reference.startswith("#/$defs/") and not _mentions(definitions, reference):
-        schema = definitions.pop(reference.removeprefix("#/$defs/"))
+    name = reference.removeprefix("#/$defs/")
+    if name in definitions and not _mentions(definitions, reference):
+        schema = definitions.pop(name)
     schema = {key: value for key, value in schema.items() if key != "title"}
     if definitions:
         schema["$defs"] = definitions
@@ -155,7 +159,7 @@ def _field(
         return (parameter.name, annotation)
     default = parameter.default
     if isinstance(default, (list, dict, set, bytearray)) and default:
-        return (parameter.name, annotation, msgspec.field(default_factory=default.copy))
+        return (parameter.name, annotation, msgspec.field(default_factory=lambda: copy.deepcopy(default)))
     return (parameter.name, annotation, default)
 
 

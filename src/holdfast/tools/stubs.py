@@ -37,10 +37,11 @@ def stub_of(tool: RegisteredTool) -> str:
 
 
 def type_text(schema: dict[str, Any], definitions: dict[str, Any]) -> str:
-    """The Python type that a JSON Schema describes, `Any` where it has none."""
+    """The Python type that a JSON Schema describes, `Any` where it has none or contains itself."""
     if "$ref" in schema:
-        target = definitions.get(str(schema["$ref"]).rsplit("/", 1)[-1], {})
-        return "Any" if "$ref" in target else type_text(target, definitions)
+        name = str(schema["$ref"]).rsplit("/", 1)[-1]
+        others = {key: value for key, value in definitions.items() if key != name}
+        return type_text(definitions.get(name, {}), others)
     if "enum" in schema:
         return f"Literal[{', '.join(repr(value) for value in schema['enum'])}]"
     if "const" in schema:

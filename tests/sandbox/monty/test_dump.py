@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -97,7 +98,9 @@ def test_an_exception_kept_from_a_dropped_source_can_still_be_used(pool: Any) ->
         _value(pool, dump, "raise kept")
 
 
-@pytest.mark.parametrize("codes", [["x = 1"] * 3, ["x = 1", "def f():\n    pass", "y = 2"], ["def f():\n    pass"] * 3])
+@pytest.mark.parametrize(
+    "codes", [["x = 1"] * 3, ["x = 1", "def f():\n    pass", "y = 2"], ["def f():\n    pass"] * 3]
+)
 def test_the_next_source_has_the_number_that_is_told(pool: Any, codes: list[str]) -> None:
     """Ours: awaited places are looked up by the name of their source, which must never be given twice."""
     dump, number = without_sources(_dump(pool, *codes))
@@ -140,7 +143,5 @@ def test_a_cut_dump_is_refused_or_edited_where_it_is_whole(pool: Any) -> None:
     dump = _dump(pool, "x = [1, 2, 3]", "y = 'text'")
     for size in range(0, len(dump), 7):
         for edit in (lambda cut: with_limits(cut, SessionLimits()), without_sources):
-            try:
+            with contextlib.suppress(EngineFailed):
                 edit(dump[:size])
-            except EngineFailed:
-                pass

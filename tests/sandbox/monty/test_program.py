@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+
 import pytest
 
-from holdfast.sandbox.monty.program import parse, read_program
+from holdfast.sandbox.monty.program import read_program
 
 AWAITED = [
     ("f(1)", []),
@@ -107,20 +109,32 @@ def test_functions_of_earlier_runs_may_bind_result_when_they_are_called() -> Non
         "x;",
     ],
 )
-def test_wrapping_the_last_expression_keeps_lines_and_maps_columns_back(code: str) -> None:
+def test_what_is_put_into_the_code_keeps_its_lines_and_maps_columns_back(code: str) -> None:
     """Ours: spans are places in the user's code, not in what the engine is fed."""
     program = read_program(code)
-    assert parse(program.fed) is not None
-    assert program.fed.count("\n") == code.count("\n")
-    line = program.wrapped_line
-    theirs, ours = code.split("\n")[line - 1], program.fed.split("\n")[line - 1]
-    for column, character in enumerate(ours, 1):
-        mapped = program.column(line, column)
-        if column <= program.wrapped_column - 1:
-            assert mapped == column
-        if column >= program.wrapped_column + 5 and mapped <= len(theirs) and character not in ")":
-            assert theirs[mapped - 1] == character
-    assert program.column(line + 1, 7) == 7
+    theirs, ours = _places(code), _places(program.fed)
+    assert theirs
+    assert [text for text, _, _ in theirs] == [
+        text for text, _, _ in ours if text in dict.fromkeys(t for t, _, _ in theirs)
+    ]
+    mapped = [(text, line, program.column(line, column)) for text, line, column in ours]
+    assert [place for place in mapped if place in theirs] == theirs
+
+
+def _places(code: str) -> list[tuple[str, int, int]]:
+    """Every name and literal of the code with its line and column, in characters from 1."""
+    lines = code.split("\n")
+    nodes = [node for node in ast.walk(ast.parse(code)) if isinstance(node, (ast.Name, ast.Constant))]
+    nodes = [node for node in nodes if not (isinstance(node, ast.Name) and node.id.startswith("_"))]
+    found = [
+        (
+            ast.unparse(node),
+            node.lineno,
+            len(lines[node.lineno - 1].encode()[: node.col_offset].decode()) + 1,
+        )
+        for node in nodes
+    ]
+    return sorted(found, key=lambda place: place[1:])
 
 
 def test_code_that_python_cannot_read_is_fed_as_it_is() -> None:

@@ -10,7 +10,7 @@ from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.monty import engine, shadow
 from holdfast.sandbox.monty.dump import stand_ins, without_sources
 from holdfast.sandbox.monty.failures import Failure
-from holdfast.sandbox.monty.program import MARK_NAME, PROMPT_NAME, Program, last_expression
+from holdfast.sandbox.monty.program import MARK_NAME, VALUE_NAME, Program, last_expression
 from holdfast.sandbox.monty.run import Finished, MontyRun, RunPlan, feed_through, stub
 from holdfast.sandbox.monty.state import EngineState
 from holdfast.sandbox.monty.values import (
@@ -109,7 +109,7 @@ def _value_expression(program: Program) -> str:
     """How the guest can name the run's value once more."""
     if program.reads_only is not None:
         return f"({last_expression(program.code)}\n)"
-    return PROMPT_NAME if program.result_mode == "never" else "result"
+    return VALUE_NAME if program.result_mode == "never" else "result"
 
 
 def _find_result(plan: RunPlan, worker: Worker) -> tuple[bool, object]:

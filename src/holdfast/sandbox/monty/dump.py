@@ -17,13 +17,17 @@ stored beside every dump, so another layout cannot meet this code.
 
 from __future__ import annotations
 
+import functools
 import re
 import struct
-from typing import Final
+from collections.abc import Callable
+from typing import Final, ParamSpec, TypeVar
 
 from holdfast.errors import EngineFailed
 from holdfast.model.limits import SessionLimits
 
+P = ParamSpec("P")
+T = TypeVar("T")
 _MAGIC: Final = b"MONTY\x00"
 _HEADER_BYTES: Final = 8
 _TRACKER: Final = b"gtracker\xa4flimits\xa7"
@@ -34,6 +38,20 @@ _STAND_IN_KINDS: Final = frozenset({b"Repr", b"Function", b"Cycle"})
 MAX_SUSPENSIONS: Final = 2**31
 
 
+def _careful(edit: Callable[P, T]) -> Callable[P, T]:
+    """A dump that is cut or malformed is refused, not misread."""
+
+    @functools.wraps(edit)
+    def guarded(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return edit(*args, **kwargs)
+        except (IndexError, ValueError, struct.error):
+            raise EngineFailed("the engine's dump does not look as expected") from None
+
+    return guarded
+
+
+@_careful
 def with_limits(dump: bytes, limits: SessionLimits) -> bytes:
     """The same session under other limits.
 
@@ -50,6 +68,7 @@ def with_limits(dump: bytes, limits: SessionLimits) -> bytes:
     return dump[:start] + _encode_limits(limits) + dump[end:]
 
 
+@_careful
 def without_sources(dump: bytes) -> tuple[bytes, int]:
     """The same session without the sources of runs that defined nothing, and the number of its next source.
 
@@ -79,6 +98,7 @@ def _kept_sources(dump: bytes, start: int) -> tuple[list[bytes], int, int]:
     return kept, next_input, at
 
 
+@_careful
 def stand_ins(dump: bytes) -> list[str]:
     """The arguments of the call that a dumped run stands at which are only text that stands for something.
 

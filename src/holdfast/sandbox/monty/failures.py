@@ -16,8 +16,9 @@ _MEMORY_KILLED: Final = "the worker exceeded its memory limit and was terminated
 _NOT_YET = re.compile(r"The monty syntax parser does not yet support (?:the )?(.*)")
 _NO_SUSPEND = re.compile(r"external function '(\w+)' cannot suspend")
 MODULES: Final = (
-    "asyncio, base64, collections, csv, dataclasses, datetime, decimal, functools, hashlib, itertools, json, "
-    "math, operator, random, re, statistics, string, textwrap, time, typing, uuid"
+    "asyncio, base64, binascii, bisect, collections, copy, csv, dataclasses, datetime, decimal, "
+    "functools, hashlib, itertools, json, math, os, pathlib, posixpath, random, re, sys, time, "
+    "tomllib, typing, unicodedata"
 )
 
 

@@ -28,10 +28,10 @@ from typing import Final, Literal
 Site = tuple[int, int]
 ResultMode = Literal["always", "maybe", "never"]
 
-PROMPT_NAME: Final = "_"
+VALUE_NAME: Final = "__holdfast_value"
 MARK_NAME: Final = "__holdfast_bound"
 MARK: Final = f"{MARK_NAME}.append(1)"
-_OPEN: Final = "(_:=("
+_OPEN: Final = f"({VALUE_NAME}:=("
 _CLOSE: Final = "))"
 WAITERS: Final = frozenset(
     {"gather", "wait", "wait_for", "create_task", "ensure_future", "shield", "as_completed"}
@@ -113,7 +113,7 @@ def read_program(code: str, *, result_may_be_bound: bool = False) -> Program:
         fed=_apply(code, edits) + ("\nresult" if mode == "always" else ""),
         result_mode=mode,
         reads_result=bindings.reads_result,
-        bound=frozenset(bindings.names | {PROMPT_NAME}),
+        bound=frozenset(bindings.names),
         awaited=frozenset(_shifted(_awaited_sites(tree, code), edits)),
         defines_functions=bindings.defines_functions,
         rebinds_result_later=bindings.global_result,

@@ -62,6 +62,8 @@ if TYPE_CHECKING:
     from pydantic_monty import FunctionSnapshot, FutureSnapshot
 
 _SLEEPS: Final = ("system.sleep", "system.async_sleep")
+_FILES_HINT: Final = "grant a mount and use read_text(), write_text() or list_dir()"
+_SYSTEM_HINT: Final = "the sandbox shows guest code nothing of the machine; pass values as inputs"
 _STUBS: dict[str, Callable[..., None]] = {}
 
 
@@ -262,7 +264,7 @@ class MontyRun:
     def _drive(self, begin: Callable[[], Worker], decided: dict[int, Approval] | None) -> Driven[Outcome]:
         step: Step | Parked
         if self.plan.paused is None:
-            step = self._in_engine(lambda: self._begin(begin))
+            step = self._in_engine(lambda: self._begin_twice(begin))
         else:
             step = self._in_engine(lambda: self._reload(begin))
             self._start_decided(self.plan.paused, decided or {})
@@ -494,6 +496,21 @@ class MontyRun:
 
     # ── the engine ───────────────────────────────────────────────────────────────────────────────
 
+    def _begin_twice(self, begin: Callable[[], Worker]) -> Step:
+        """Begin; if the worker turns out to have died while it was idle, with another.
+
+        Nothing has reached the outside before the first step ends, so the second attempt repeats nothing.
+        """
+        try:
+            return self._begin(begin)
+        except engine.MontyCrashedError as error:
+            worker = self._worker
+            if self._stopped is not None or error.timed_out or worker is None or not worker.warm:
+                raise
+            worker.version = None
+            self.output.forget()
+            return self._begin(begin)
+
     def _begin(self, begin: Callable[[], Worker]) -> Step:
         worker = self._attach(begin)
         program, kept = self.plan.program, self.plan.kept
@@ -584,7 +601,7 @@ class MontyRun:
         error = ErrorObject(
             code=Code.PERMISSION_DENIED,
             message=f"guest code may not use {name}",
-            hint="grant a mount and use read_text(), write_text() or list_dir()",
+            hint=_FILES_HINT if name == "open" or name.startswith("Path.") else _SYSTEM_HINT,
         )
         self._call_errors["PermissionError", error.message] = error
         return snapshot.resume({"exc_type": "PermissionError", "message": error.message})

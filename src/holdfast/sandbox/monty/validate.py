@@ -48,7 +48,7 @@ class Validator:
     def check(self, code: str, names: Iterable[str]) -> list[Diagnostic]:
         """Everything that is wrong with *code*, in the order of its lines."""
         program = read_program(code)
-        known = sorted(set(names) | {"_"})
+        known = sorted(set(names))
         found = self._type_check(program, known)
         found += [item for item in self._refusals(code) if not _covered(item, found)]
         return sorted(found, key=_place)

@@ -34,7 +34,7 @@ class Worker:
     """A session loaded in a worker process.
 
     `version` names the state it holds, `next_input` is the number of the next source, and `unsaved_feeds`
-    counts what it was fed since its state was last stored.
+    counts what it was fed since its state was last stored. A *warm* one has waited for this run.
     """
 
     session: engine.MontySession
@@ -43,8 +43,10 @@ class Worker:
     version: object = None
     next_input: int = 0
     unsaved_feeds: int = 0
+    warm: bool = False
     _status: int = -1
     _reset: int = -1
+    _last_peak: int | None = None
 
     def __post_init__(self) -> None:
         with contextlib.suppress(OSError):
@@ -78,15 +80,16 @@ class Worker:
     def peak_bytes(self) -> int | None:
         """Peak resident memory of the process since `reset_peak`; None where the system does not tell."""
         if self._status < 0:
-            return None
+            return self._last_peak
         try:
             text = os.pread(self._status, 4096, 0)
         except OSError:
-            return None
+            return self._last_peak
         at = text.find(b"VmHWM:")
-        return int(text[at + 6 : text.index(b"kB", at)]) * 1024 if at >= 0 else None
+        return int(text[at + 6 : text.index(b"kB", at)]) * 1024 if at >= 0 else self._last_peak
 
     def kill(self) -> None:
+        self._last_peak = self.peak_bytes()
         with contextlib.suppress(OSError):
             os.kill(self.pid, signal.SIGKILL)
 
@@ -131,6 +134,7 @@ class Workers:
 
     def keep(self, key: str, worker: Worker) -> None:
         """Leave a worker warm for its session."""
+        worker.warm = True
         with self._changed:
             self._warm[key] = worker
             self._changed.notify()
