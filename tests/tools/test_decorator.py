@@ -26,7 +26,7 @@ from holdfast.errors import InvalidArgument, InvalidToolName
 from holdfast.model import SettledCall
 from holdfast.ports.clock import SystemClock
 from holdfast.tools import Dispatcher, Tool, ToolRegistry, as_registered, collect_tools
-from holdfast.tools.dispatch import Admitted
+from holdfast.tools.admission import Admitted
 from holdfast.tools.threads import DaemonThreads
 
 

@@ -18,7 +18,8 @@ from holdfast.model import CallStatus, SettledCall, digest_json
 from holdfast.ports.clock import Clock, SystemClock
 from holdfast.store.memory import MemorySandboxStore
 from holdfast.tools import Dispatcher, ToolRegistry, as_registered
-from holdfast.tools.dispatch import Admitted, NeedsApproval, request_digest
+from holdfast.tools.admission import Admitted, NeedsApproval
+from holdfast.tools.settlement import request_digest
 from holdfast.tools.threads import DaemonThreads
 
 
@@ -169,11 +170,13 @@ def test_an_async_tool_that_swallows_its_cancellation_is_timed_out_all_the_same(
     assert took < 0.5
 
 
-def test_an_async_tool_that_blocks_its_loop_is_timed_out_where_tools_have_a_loop_of_their_own() -> None:
-    """Ours: an `async def` that calls time.sleep must not hold up a blocking sandbox."""
+def test_an_async_tool_that_blocks_its_loop_is_timed_out_and_leaks_nothing() -> None:
+    """Ours: an `async def` that calls time.sleep must hold nothing up, nor leave its loop open."""
+    loops: list[asyncio.AbstractEventLoop] = []
 
     @tool(limits=CapabilityLimits(timeout_ms=80))
     async def blocks() -> None:
+        loops.append(asyncio.get_running_loop())
         time.sleep(0.8)  # noqa: ASYNC251 - that is the test
 
     with BlockingSandbox(tools=[blocks]) as box:
@@ -183,6 +186,13 @@ def test_an_async_tool_that_blocks_its_loop_is_timed_out_where_tools_have_a_loop
         assert result.error is not None
         assert result.error.code == "TIMEOUT_TOOL"
         assert result.status == "timeout"
+    deadline = time.monotonic() + 1.5
+    while not loops[0].is_closed() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    closed = loops[0].is_closed()
+    if not closed:
+        loops[0].close()  # or some other test would be told of it
+    assert closed
 
 
 def test_what_a_timed_out_tool_returns_later_is_dropped_and_its_slot_is_free() -> None:

@@ -22,7 +22,7 @@ from holdfast.ports.journal import PendingCall
 from holdfast.ports.sandbox_store import WaitingRun
 from holdfast.sandbox.services import SandboxServices
 from holdfast.sandbox.snapshots import PausedRun
-from holdfast.tools.dispatch import request_digest
+from holdfast.tools.settlement import request_digest
 
 _LEFT_BEHIND_MS: Final = 10_000
 """A decided run that nobody took up for this long may be taken up by whoever asks."""

@@ -24,8 +24,9 @@ from holdfast.sandbox.monty.conclude import (
     value_as_json,
 )
 from holdfast.sandbox.monty.failures import Failure
-from holdfast.sandbox.monty.run import Finished, MontyRun, Parked
+from holdfast.sandbox.monty.run import MontyRun
 from holdfast.sandbox.monty.state import EngineState, PausedState, encode_paused, encode_state
+from holdfast.sandbox.monty.steps import Finished, Parked
 from holdfast.sandbox.monty.values import not_serializable
 from holdfast.sandbox.monty.workers import Worker
 from holdfast.sandbox.services import SandboxServices

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from holdfast.sandbox.monty.run import Driven
-from holdfast.tools.dispatch import Arrived
+from holdfast.tools.running import Arrived
 from holdfast.tools.threads import DaemonThreads
 
 T = TypeVar("T")

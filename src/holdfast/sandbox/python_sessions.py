@@ -43,8 +43,10 @@ from holdfast.sandbox.approval_desk import ApprovalDesk
 from holdfast.sandbox.conclusion import Concluder, waiting_error, with_snapshot
 from holdfast.sandbox.config import SandboxConfig
 from holdfast.sandbox.live import LiveSession
-from holdfast.sandbox.monty.program import read_program
-from holdfast.sandbox.monty.run import Driven, MontyRun, Parked, RunHost, RunPlan, cancelled_error, new_run_id
+from holdfast.sandbox.monty.plan import RunPlan, new_run_id
+from holdfast.sandbox.monty.program import Program, read_program
+from holdfast.sandbox.monty.run import Driven, MontyRun, RunHost
+from holdfast.sandbox.monty.run_errors import cancelled_error
 from holdfast.sandbox.monty.state import (
     EngineState,
     PausedState,
@@ -52,6 +54,7 @@ from holdfast.sandbox.monty.state import (
     decode_state,
     encode_paused,
 )
+from holdfast.sandbox.monty.steps import Parked
 from holdfast.sandbox.monty.validate import Validator, as_error
 from holdfast.sandbox.monty.workers import Worker
 from holdfast.sandbox.pump import finish
@@ -229,19 +232,22 @@ class PythonSessions:
             to_json(request.inputs)
 
     def _plan(self, live: LiveSession, request: RunRequest) -> RunPlan:
-        state = live.state
         limits = request.limits or live.meta.limits
         if request.timeout_ms is not None:
             limits = msgspec.structs.replace(limits, wall_ms=request.timeout_ms)
         return RunPlan(
             session_id=request.session_id,
-            program=read_program(request.code, result_may_be_bound=state is not None and state.result_later),
+            program=self._program(live, request.code),
             limits=limits,
-            inputs=request.inputs,
             names=live.names,
-            sites=state.sites if state else {},
+            sites=live.state.sites if live.state else {},
+            inputs=request.inputs,
             return_snapshot=request.return_snapshot,
         )
+
+    @staticmethod
+    def _program(live: LiveSession, code: str) -> Program:
+        return read_program(code, result_may_be_bound=live.state is not None and live.state.result_later)
 
     def _run_host(self, plan: RunPlan, ticket: RunTicket) -> RunHost:
         return RunHost(
@@ -267,24 +273,16 @@ class PythonSessions:
         self._desk.expire(waiting.run_id)
         decided = self._desk.decided(waiting)
         self._desk.claim(waiting)
-        plan = self._plan_paused(live, waiting, paused, decode_paused(data).dump)
+        plan = RunPlan(
+            session_id=waiting.session_id,
+            program=self._program(live, paused.code),
+            limits=paused.limits,
+            names=live.names,
+            sites=live.state.sites if live.state else {},
+        ).going_on(paused, decode_paused(data).dump, waiting.run_id)
         return plan, {
             call.call_id: decided[call.call_id] for call in paused.pending if call.call_id in decided
         }
-
-    def _plan_paused(self, live: LiveSession, waiting: WaitingRun, paused: PausedRun, dump: bytes) -> RunPlan:
-        state = live.state
-        return RunPlan(
-            run_id_if_known=waiting.run_id,
-            session_id=waiting.session_id,
-            program=read_program(paused.code, result_may_be_bound=state is not None and state.result_later),
-            limits=paused.limits,
-            names=live.names,
-            sites=state.sites if state else {},
-            paused=paused,
-            paused_dump=dump,
-            return_snapshot=paused.return_snapshot,
-        )
 
     # ── approvals ────────────────────────────────────────────────────────────────────────────────
 

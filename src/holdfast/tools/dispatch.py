@@ -26,126 +26,31 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from holdfast.errors import Code, ErrorObject, HoldfastError, InvalidArgument
-from holdfast.model.call import CallStatus, ExternalCallRecord, GuestException, SettledCall, ToolCallContext
-from holdfast.model.canonical import Json, digest_bytes, encode_sorted, to_json
+from holdfast.errors import Code, ErrorObject, HoldfastError
+from holdfast.model.call import SettledCall, ToolCallContext
+from holdfast.model.canonical import Json, to_json
 from holdfast.ports.clock import Clock
 from holdfast.ports.journal import CallJournal
+from holdfast.tools.admission import Admission, Admitted, NeedsApproval
 from holdfast.tools.loop_thread import LoopThread
-from holdfast.tools.registry import Bound, RegisteredTool, ToolRegistry
-from holdfast.tools.schema import encode_output
+from holdfast.tools.registry import RegisteredTool, ToolRegistry
+from holdfast.tools.running import UNHEARD, Arrived, Inbox, RunningCall
+from holdfast.tools.settlement import (
+    Refused,
+    request_digest,
+    settle_failure,
+    settle_outcome,
+    settle_timed_out,
+)
 from holdfast.tools.slots import Slots
 from holdfast.tools.threads import DaemonThreads
 
 if TYPE_CHECKING:
     import asyncio
-    import concurrent.futures
 
 RuleEvaluator = Callable[[str, list[Json], dict[str, Json], str], bool]
-
-GUEST_EXCEPTION = {
-    Code.PERMISSION_DENIED: "PermissionError",
-    Code.TIMEOUT_TOOL: "TimeoutError",
-    Code.INVALID_ARGUMENT: "TypeError",
-    Code.REQUEST_TOO_LARGE: "ValueError",
-    Code.UNKNOWN_TOOL: "NameError",
-}
-"""What guest code sees for a failure of ours; everything else is a RuntimeError."""
-
-_PASSED_ON = (
-    ArithmeticError, AssertionError, AttributeError, FileExistsError, FileNotFoundError, IndexError,
-    IsADirectoryError, KeyError, LookupError, NotADirectoryError, NotImplementedError, OSError, OverflowError,
-    PermissionError, RuntimeError, TimeoutError, TypeError, ValueError, ZeroDivisionError,
-)  # fmt: skip
-_PASSED_ON_NAMES = {cls.__name__ for cls in _PASSED_ON}
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """A call that may be executed now."""
-
-    tool: RegisteredTool
-    context: ToolCallContext
-    bound: Bound
-    session_id: str
-    call_id: int
-    request_digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class NeedsApproval:
-    """A call that waits for a person."""
-
-    call: Admitted
-
-
-Admission = Admitted | NeedsApproval | SettledCall
-
-
-class RunningCall:
-    """A call under way. Its handler's outcome arrives once, on `inbox`, unless it expires first.
-
-    `deadline` is set when the handler starts; waiting for a slot does not count.
-    """
-
-    __slots__ = ("_finished", "_slots", "_task", "call", "deadline", "inbox", "journal", "started")
-
-    def __init__(self, call: Admitted, inbox: Inbox, journal: CallJournal | None) -> None:
-        self.call = call
-        self.inbox = inbox
-        self.journal = journal
-        self.started = 0.0
-        self.deadline: float | None = None
-        self._finished = threading.Lock()
-        self._slots: Slots | None = None
-        self._task: concurrent.futures.Future[Any] | None = None
-
-    def finish(self, value: object, error: BaseException | None) -> None:
-        """Called by whoever ran the handler."""
-        if self._end():
-            self.inbox.put(Arrived(self, value, error))
-
-    def run_here(self) -> Arrived | None:
-        """Run the handler on this thread; None if it was abandoned meanwhile."""
-        call = self.call
-        try:
-            arrived = Arrived(self, call.tool.handler(*call.bound.args, **call.bound.kwargs), None)
-        except BaseException as error:
-            arrived = Arrived(self, None, error)
-        return arrived if self._end() else None
-
-    def abandon(self) -> bool:
-        """Give the handler up; what it does later is not heard. False if it had finished."""
-        ended = self._end()
-        if ended and self._task is not None:
-            self._task.cancel()
-        return ended
-
-    def _end(self) -> bool:
-        if not self._finished.acquire(blocking=False):
-            return False
-        if self._slots is not None:
-            self._slots.give_back()
-        return True
-
-
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """A handler has returned or raised."""
-
-    running: RunningCall
-    value: object
-    error: BaseException | None
-
-
-Inbox = queue.SimpleQueue[Any]
-"""Where a caller hears about its calls: `Arrived`, or the `RunningCall` itself when its handler starts."""
-
-_UNHEARD: Inbox = queue.SimpleQueue()
-"""The inbox of calls whose handlers the caller runs itself; nothing is ever put into it."""
 
 
 class Dispatcher:
@@ -226,7 +131,7 @@ class Dispatcher:
             return None
         if call.tool.capability.idempotent:
             journal = None
-        running = RunningCall(call, _UNHEARD, journal)
+        running = RunningCall(call, UNHEARD, journal)
         running._slots = self._slots_of(call.tool)
         if journal is not None and (earlier := _intend(journal, call)) is not None:
             running.abandon()
@@ -237,7 +142,7 @@ class Dispatcher:
     def settle(self, arrived: Arrived) -> SettledCall:
         """Make a settled call of what a handler did, and journal it."""
         running = arrived.running
-        settled = self._settle(running.call, running.started, arrived.value, arrived.error)
+        settled = settle_outcome(running.call, running.started, arrived.value, arrived.error)
         if running.journal is not None:
             running.journal.settle(running.call.call_id, settled)
         return settled
@@ -251,7 +156,7 @@ class Dispatcher:
 
     def settle_late(self, running: RunningCall) -> SettledCall:
         """Settle a call that was abandoned because it took too long."""
-        settled = _timed_out(running.call)
+        settled = settle_timed_out(running.call)
         if running.journal is not None:
             running.journal.settle(running.call.call_id, settled)
         return settled
@@ -313,7 +218,7 @@ class Dispatcher:
     def _check_request(self, tool: RegisteredTool, size: int) -> None:
         limits = tool.capability.limits
         if size > limits.max_request_bytes:
-            raise _Refused(
+            raise Refused(
                 Code.REQUEST_TOO_LARGE,
                 f"the arguments of {tool.name}() are {size} bytes, the limit is {limits.max_request_bytes}",
             )
@@ -331,95 +236,11 @@ class Dispatcher:
                 recent.append(now)
         if refused:
             wait = max(0.0, recent[0] + 60 - now) if recent else 60.0
-            raise _Refused(
+            raise Refused(
                 Code.RATE_LIMITED,
                 f"{name}() may be called {rate_per_min} times a minute",
                 hint=f"wait {wait:.0f} s",
             )
-
-    def _settle(
-        self, call: Admitted, started: float, raw: object, error: BaseException | None
-    ) -> SettledCall:
-        tool = call.tool
-        if error is not None and not isinstance(error, HoldfastError):
-            return self._settle_raised(call, started, error)
-        try:
-            if error is not None:
-                raise error
-            value, size = _to_output(raw)
-            if size > tool.capability.limits.max_response_bytes:
-                raise _too_large(tool, size)
-            _check_output(tool, value)
-        except HoldfastError as failure:
-            return settle_failure(tool, call.request_digest, failure.error_object(), self._since(started))
-        except BaseException as raised:  # by the result itself, while it was converted
-            return self._settle_raised(call, started, raised)
-        record = ExternalCallRecord(
-            name=tool.name,
-            side_effect=tool.capability.side_effect,
-            duration_ms=self._since(started),
-            status=CallStatus.OK,
-            request_digest=call.request_digest,
-            response_digest=digest_bytes(encode_sorted(value)),
-        )
-        return SettledCall(record=record, value=value)
-
-    def _settle_raised(self, call: Admitted, started: float, error: BaseException) -> SettledCall:
-        kind = type(error).__name__
-        message = _message_of(error)
-        raised = f"{kind}: {message}" if message else kind
-        failure = ErrorObject(code=Code.TOOL_ERROR, message=f"{call.tool.name}() raised {raised}")
-        passed = kind in _PASSED_ON_NAMES
-        seen = GuestException(type=kind if passed else "RuntimeError", message=message if passed else raised)
-        return settle_failure(call.tool, call.request_digest, failure, self._since(started), seen)
-
-    @staticmethod
-    def _since(started: float) -> int:
-        return max(0, int((time.monotonic() - started) * 1000))
-
-
-def request_digest(name: str, args: list[Json], kwargs: dict[str, Json]) -> str:
-    """The digest of a call: its name and arguments, which must be plain JSON."""
-    return digest_bytes(encode_sorted([name, args, kwargs]))
-
-
-def settle_failure(
-    tool: RegisteredTool,
-    digest: str,
-    error: ErrorObject,
-    duration_ms: int = 0,
-    seen: GuestException | None = None,
-) -> SettledCall:
-    """A call that failed with *error*; guest code sees *seen*, or what the code stands for."""
-    record = ExternalCallRecord(
-        name=tool.name,
-        side_effect=tool.capability.side_effect,
-        duration_ms=duration_ms,
-        status=_status_of(error.code),
-        request_digest=digest,
-        error=error,
-    )
-    kind = GUEST_EXCEPTION.get(error.code, "RuntimeError")  # type: ignore[call-overload]
-    return SettledCall(
-        record=record, exception=seen or GuestException(type=kind, message=_seen_message(error))
-    )
-
-
-def settle_denied(call: Admitted, message: str) -> SettledCall:
-    """A call that a person said no to, or that nobody decided in time."""
-    error = ErrorObject(code=Code.PERMISSION_DENIED, message=message)
-    return settle_failure(call.tool, call.request_digest, error)
-
-
-class _Refused(HoldfastError):
-    def __init__(self, code: Code, message: str, *, hint: str | None = None) -> None:
-        super().__init__(message, hint=hint)
-        self.code = code
-
-
-def _too_large(tool: RegisteredTool, size: int) -> _Refused:
-    limit = tool.capability.limits.max_response_bytes
-    return _Refused(Code.RESPONSE_TOO_LARGE, f"{tool.name}() returned {size} bytes, the limit is {limit}")
 
 
 def _call_handler(running: RunningCall) -> None:
@@ -446,57 +267,3 @@ def _intend(journal: CallJournal, call: Admitted) -> SettledCall | None:
         return settle_failure(call.tool, call.request_digest, error)
     journal.intend(call.call_id, call.request_digest)
     return None
-
-
-def _to_output(value: object) -> tuple[Json, int]:
-    try:
-        return to_json(value)
-    except InvalidArgument as error:
-        plain = _plain(value)
-        if plain is value:
-            raise _Refused(Code.SERIALIZE_ERROR, f"the tool's result is {error.message}") from None
-    try:
-        return to_json(plain)
-    except InvalidArgument as error:
-        raise _Refused(Code.SERIALIZE_ERROR, f"the tool's result is {error.message}") from None
-
-
-def _plain(value: object) -> object:
-    try:
-        return encode_output(value)
-    except Exception:  # a conversion that a user's own class brings may raise anything
-        return value
-
-
-def _check_output(tool: RegisteredTool, value: Json) -> None:
-    try:
-        tool.check_output(value)
-    except InvalidArgument as error:
-        raise _Refused(Code.TOOL_ERROR, error.message) from None
-
-
-def _timed_out(call: Admitted) -> SettledCall:
-    timeout_ms = call.tool.capability.limits.timeout_ms
-    error = ErrorObject(
-        code=Code.TIMEOUT_TOOL, message=f"{call.tool.name}() did not answer within {timeout_ms} ms"
-    )
-    return settle_failure(call.tool, call.request_digest, error, timeout_ms)
-
-
-def _status_of(code: str) -> CallStatus:
-    if code == Code.TIMEOUT_TOOL:
-        return CallStatus.TIMEOUT
-    return CallStatus.DENIED if code == Code.PERMISSION_DENIED else CallStatus.ERROR
-
-
-def _seen_message(error: ErrorObject) -> str:
-    return f"{error.code}: {error.message}"
-
-
-def _message_of(error: BaseException) -> str:
-    """The exception's text, made fit for JSON and for a guest."""
-    try:
-        text = str(error.args[0]) if isinstance(error, KeyError) and len(error.args) == 1 else str(error)
-    except BaseException:
-        return "(its message cannot be shown)"
-    return text.encode("utf-8", "replace").decode()[:4096]

@@ -25,7 +25,7 @@ class LoopThread:
 
                 self._loop = asyncio.new_event_loop()
                 self._thread = threading.Thread(
-                    target=self._loop.run_forever, name="holdfast-tools", daemon=True
+                    target=_serve, args=(self._loop,), name="holdfast-tools", daemon=True
                 )
                 self._thread.start()
             return self._loop
@@ -38,8 +38,13 @@ class LoopThread:
             return
         loop.call_soon_threadsafe(_cancel_all, loop)
         thread.join(timeout=0.5)
-        if not thread.is_alive():
-            loop.close()
+
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    try:
+        loop.run_forever()
+    finally:
+        loop.close()
 
 
 def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:

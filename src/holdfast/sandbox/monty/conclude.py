@@ -10,9 +10,12 @@ from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.monty import engine, shadow
 from holdfast.sandbox.monty.dump import stand_ins, without_sources
 from holdfast.sandbox.monty.failures import Failure
+from holdfast.sandbox.monty.feeding import feed_through, stub
+from holdfast.sandbox.monty.plan import RunPlan
 from holdfast.sandbox.monty.program import MARK_NAME, VALUE_NAME, Program, last_expression
-from holdfast.sandbox.monty.run import Finished, MontyRun, RunPlan, feed_through, stub
+from holdfast.sandbox.monty.run import MontyRun
 from holdfast.sandbox.monty.state import EngineState
+from holdfast.sandbox.monty.steps import Finished
 from holdfast.sandbox.monty.values import (
     json_of,
     may_hold_stand_ins,

@@ -150,7 +150,7 @@ def parse(code: str) -> ast.Module | None:
     """The syntax tree, or None where this Python cannot read what the engine may still accept."""
     try:
         return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+    except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         return None
 
 

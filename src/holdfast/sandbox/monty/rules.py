@@ -6,7 +6,7 @@ from typing import Final
 
 from holdfast.model.canonical import Json
 from holdfast.model.limits import SessionLimits
-from holdfast.sandbox.monty.run import feed_through
+from holdfast.sandbox.monty.feeding import feed_through
 from holdfast.sandbox.monty.workers import Workers
 
 _LIMITS: Final = SessionLimits(memory_mb=32, cpu_ms=200)

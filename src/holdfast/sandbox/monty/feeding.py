@@ -1,0 +1,47 @@
+"""Code of ours in the guest, and how sources are called there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.model.canonical import Json
+from holdfast.sandbox.monty import engine
+from holdfast.sandbox.monty.workers import Worker
+
+_STUBS: dict[str, Callable[..., None]] = {}
+
+
+def feed_through(worker: Worker, code: str, inputs: dict[str, Json] | None = None) -> object:
+    """Run code of ours in the guest; it must call nothing. Names it does not find are not defined."""
+    worker.next_input += 1
+    snapshot: Any = worker.session.feed_start(code, inputs=inputs, print_callback=_unheard)
+    while isinstance(snapshot, engine.NameLookupSnapshot):
+        snapshot = snapshot.resume()
+    if not isinstance(snapshot, engine.MontyComplete):
+        raise TypeError(f"the engine answered with {snapshot!r}")
+    return snapshot.output
+
+
+def source_name(number: int) -> str:
+    """What the engine calls the source that it is fed as this number."""
+    return f"<python-input-{number}>"
+
+
+def source_number(name: str) -> int:
+    return int(name.removeprefix("<python-input-").removesuffix(">"))
+
+
+def stub(name: str) -> Callable[..., None]:
+    """A function of this name; the engine keeps only the name."""
+    if (known := _STUBS.get(name)) is None:
+
+        def known() -> None: ...
+
+        known.__name__ = name
+        _STUBS[name] = known
+    return known
+
+
+def _unheard(stream: str, text: str) -> None:
+    """What code of ours would print, nobody hears."""

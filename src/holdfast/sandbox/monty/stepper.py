@@ -1,0 +1,155 @@
+"""Steps the engine through a run, answering what needs no decision.
+
+The engine stops wherever guest code needs the host. Names of capabilities, calls of unknown names and
+requests to the operating system are answered here; calls of capabilities, sleeps and blocked tasks are handed
+on as steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from holdfast.errors import Code, ErrorObject
+from holdfast.model.call import SettledCall
+from holdfast.sandbox.monty import engine, shadow
+from holdfast.sandbox.monty.dump import stand_ins
+from holdfast.sandbox.monty.failures import Failure
+from holdfast.sandbox.monty.feeding import feed_through, source_name, source_number, stub
+from holdfast.sandbox.monty.plan import RunPlan
+from holdfast.sandbox.monty.program import MARK_NAME
+from holdfast.sandbox.monty.run_errors import calls_error
+from holdfast.sandbox.monty.steps import Blocked, Finished, HostCall, Step
+from holdfast.sandbox.monty.values import may_hold_stand_ins, type_of_stand_in
+from holdfast.sandbox.monty.workers import Worker
+from holdfast.sandbox.output import Output
+from holdfast.tools.registry import ToolRegistry
+
+SLEEP: Final = "system.sleep"
+ASYNC_SLEEP: Final = "system.async_sleep"
+_FILES_HINT: Final = "grant a mount and use read_text(), write_text() or list_dir()"
+_SYSTEM_HINT: Final = "the sandbox shows guest code nothing of the machine; pass values as inputs"
+
+
+class Stepper:
+    """The engine's side of one run. `call_errors` tells which of our errors an exception of the guest is."""
+
+    def __init__(self, plan: RunPlan, registry: ToolRegistry) -> None:
+        self._plan = plan
+        self._registry = registry
+        self.calls_made = plan.paused.calls_made if plan.paused else 0
+        self.call_errors: dict[tuple[str, str], ErrorObject] = {}
+
+    def begin(self, worker: Worker, output: Output) -> Step:
+        """Run to the first thing that needs the host."""
+        program, kept = self._plan.program, self._plan.kept
+        marked = program.result_mode == "maybe" and program.reads_result
+        if kept or marked:
+            hide = "result" in kept and program.result_mode == "maybe" and not program.reads_result
+            mark = f"{MARK_NAME} = []\n" if marked else ""
+            feed_through(worker, mark + shadow.keep(kept, unbind=["result"] if hide else []))
+        self._plan.filename = source_name(worker.next_input)
+        worker.next_input += 1
+        return self.advance(
+            worker.session.feed_start(program.fed, inputs=self._plan.inputs or None, print_callback=output)
+        )
+
+    def reload(self, worker: Worker, output: Output) -> Step:
+        """Load a parked run and find what it stands at."""
+        worker.next_input = source_number(self._plan.filename) + 1
+        self.calls_made -= 1  # the call it stands at is announced again
+        step = self.advance(worker.session.load_snapshot(self._plan.paused_dump, print_callback=output))
+        if not isinstance(step, HostCall):
+            self.calls_made += 1
+        return step
+
+    def answer(self, call: HostCall, settled: SettledCall | None) -> Step:
+        """Give a call its result; None is the end of a sleep."""
+        return self.advance(call.snapshot.resume(self._result(settled)))
+
+    def promise(self, call: HostCall) -> Step:
+        """Give a call a future instead of its result."""
+        return self.advance(call.snapshot.resume({"future": ...}))
+
+    def answer_futures(self, blocked: Blocked, settled: dict[int, SettledCall | None]) -> Step:
+        """Hand over the results of some futures."""
+        results = {call_id: self._result(item) for call_id, item in settled.items()}
+        return self.advance(blocked.snapshot.resume(results))
+
+    def advance(self, snapshot: Any) -> Step:
+        """Answer what needs no decision, up to the next thing that does."""
+        while True:
+            if isinstance(snapshot, engine.MontyComplete):
+                return Finished(snapshot.output)
+            if isinstance(snapshot, engine.FutureSnapshot):
+                return Blocked(snapshot, snapshot.pending_call_ids)
+            if isinstance(snapshot, engine.NameLookupSnapshot):
+                name = snapshot.variable_name
+                snapshot = snapshot.resume(value=stub(name)) if name in self._registry else snapshot.resume()
+                continue
+            step = self._on_function(snapshot)
+            if isinstance(step, (HostCall, Failure)):
+                return step
+            snapshot = step
+
+    def _on_function(self, snapshot: engine.FunctionSnapshot) -> Any:
+        name = str(snapshot.function_name)
+        if snapshot.is_os_function:
+            return self._on_system_call(snapshot, name)
+        if name not in self._registry:
+            return self._refuse_unknown(snapshot, name)
+        if self.calls_made >= self._plan.limits.max_external_calls:
+            return Failure(calls_error(self._plan.limits), hard=True)
+        self.calls_made += 1
+        args, kwargs = snapshot.args, snapshot.kwargs
+        foreign = self._stand_in_among(snapshot, [*args, *kwargs.values()])
+        awaited = self._is_awaited(snapshot, name)
+        return HostCall(snapshot, name, args, kwargs, snapshot.call_id, awaited, foreign)
+
+    def _on_system_call(self, snapshot: engine.FunctionSnapshot, name: str) -> Any:
+        if name in (SLEEP, ASYNC_SLEEP):
+            return HostCall(snapshot, name, snapshot.args, {}, snapshot.call_id, awaited=name == ASYNC_SLEEP)
+        if name.startswith("import"):
+            return snapshot.resume_not_handled()
+        error = ErrorObject(
+            code=Code.PERMISSION_DENIED,
+            message=f"guest code may not use {name}",
+            hint=_FILES_HINT if name == "open" or name.startswith("Path.") else _SYSTEM_HINT,
+        )
+        self.call_errors["PermissionError", error.message] = error
+        return snapshot.resume({"exc_type": "PermissionError", "message": error.message})
+
+    def _refuse_unknown(self, snapshot: engine.FunctionSnapshot, name: str) -> Any:
+        message = f"name {name!r} is not defined"
+        hint = self._registry.suggest(name) or "list_tools() names what can be called"
+        error = ErrorObject(
+            code=Code.UNKNOWN_TOOL, message=f"{name}() is neither defined nor a capability", hint=hint
+        )
+        self.call_errors["NameError", message] = error
+        return snapshot.resume({"exc_type": "NameError", "message": message})
+
+    def _stand_in_among(self, snapshot: engine.FunctionSnapshot, values: list[Any]) -> str | None:
+        """The type of an argument that arrived as the mere text of something, if one did."""
+        if not may_hold_stand_ins(values, self._registry):
+            return None
+        found = stand_ins(snapshot.dump())
+        return type_of_stand_in(found[0]) if found else None
+
+    def _is_awaited(self, snapshot: engine.FunctionSnapshot, name: str) -> bool:
+        """Whether guest code will await the call, as its syntax tells."""
+        if snapshot.allow_eager_await:
+            return True
+        place = snapshot.position
+        here = place.filename == self._plan.filename
+        awaited = self._plan.program.awaited if here else self._plan.sites.get(place.filename, ())
+        if awaited is None or place.filename == "<string>":
+            tool = self._registry.get(name)
+            return tool is not None and tool.async_mode
+        return (place.start, place.end) in awaited
+
+    def _result(self, settled: SettledCall | None) -> Any:
+        if settled is None or settled.exception is None:
+            return {"return_value": settled.value if settled else None}
+        seen = settled.exception
+        if settled.record.error is not None:
+            self.call_errors[seen.type, seen.message] = settled.record.error
+        return {"exc_type": seen.type, "message": seen.message}

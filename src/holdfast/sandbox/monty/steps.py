@@ -1,0 +1,55 @@
+"""What a step of the engine can end with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.sandbox.monty import engine
+from holdfast.sandbox.monty.failures import Failure
+from holdfast.sandbox.snapshots import PausedRun
+
+
+@dataclass(frozen=True, slots=True)
+class HostCall:
+    """Guest code called a capability, or sleeps."""
+
+    snapshot: engine.FunctionSnapshot
+    name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    call_id: int
+    awaited: bool
+    foreign: str | None = None
+    """The type of an argument that has no JSON form and arrived as its text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """Every guest task waits for a future."""
+
+    snapshot: engine.FutureSnapshot
+    pending: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The code ran to its end, and its last expression has this value."""
+
+    value: object
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """The run waits: the engine's dump, and what goes with it."""
+
+    dump: bytes
+    paused: PausedRun
+
+
+Step = HostCall | Blocked | Finished | Failure
+Outcome = Finished | Failure | Parked
+
+
+class RunStopped(Exception):
+    """The run was stopped from outside; nothing of it may go on."""

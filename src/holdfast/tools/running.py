@@ -1,0 +1,78 @@
+"""Calls while they are executed."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from holdfast.ports.journal import CallJournal
+from holdfast.tools.admission import Admitted
+from holdfast.tools.slots import Slots
+
+if TYPE_CHECKING:
+    import concurrent.futures
+
+
+class RunningCall:
+    """A call under way. Its handler's outcome arrives once, on `inbox`, unless it expires first.
+
+    `deadline` is set when the handler starts; waiting for a slot does not count.
+    """
+
+    __slots__ = ("_finished", "_slots", "_task", "call", "deadline", "inbox", "journal", "started")
+
+    def __init__(self, call: Admitted, inbox: Inbox, journal: CallJournal | None) -> None:
+        self.call = call
+        self.inbox = inbox
+        self.journal = journal
+        self.started = 0.0
+        self.deadline: float | None = None
+        self._finished = threading.Lock()
+        self._slots: Slots | None = None
+        self._task: concurrent.futures.Future[Any] | None = None
+
+    def finish(self, value: object, error: BaseException | None) -> None:
+        """Called by whoever ran the handler."""
+        if self._end():
+            self.inbox.put(Arrived(self, value, error))
+
+    def run_here(self) -> Arrived | None:
+        """Run the handler on this thread; None if it was abandoned meanwhile."""
+        call = self.call
+        try:
+            arrived = Arrived(self, call.tool.handler(*call.bound.args, **call.bound.kwargs), None)
+        except BaseException as error:
+            arrived = Arrived(self, None, error)
+        return arrived if self._end() else None
+
+    def abandon(self) -> bool:
+        """Give the handler up; what it does later is not heard. False if it had finished."""
+        ended = self._end()
+        if ended and self._task is not None:
+            self._task.cancel()
+        return ended
+
+    def _end(self) -> bool:
+        if not self._finished.acquire(blocking=False):
+            return False
+        if self._slots is not None:
+            self._slots.give_back()
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """A handler has returned or raised."""
+
+    running: RunningCall
+    value: object
+    error: BaseException | None
+
+
+Inbox = queue.SimpleQueue[Any]
+"""Where a caller hears about its calls: `Arrived`, or the `RunningCall` itself when its handler starts."""
+
+UNHEARD: Inbox = queue.SimpleQueue()
+"""The inbox of calls whose handlers the caller runs itself; nothing is ever put into it."""

@@ -1,0 +1,170 @@
+"""Calls once they are over: results checked, failures typed, records made.
+
+Rule: nothing a tool returns or raises escapes as it is. It becomes a `SettledCall`.
+"""
+
+from __future__ import annotations
+
+import time
+
+from holdfast.errors import Code, ErrorObject, HoldfastError, InvalidArgument
+from holdfast.model.call import CallStatus, ExternalCallRecord, GuestException, SettledCall
+from holdfast.model.canonical import Json, digest_bytes, encode_sorted, to_json
+from holdfast.tools.admission import Admitted
+from holdfast.tools.registry import RegisteredTool
+from holdfast.tools.schema import encode_output
+
+GUEST_EXCEPTION = {
+    Code.PERMISSION_DENIED: "PermissionError",
+    Code.TIMEOUT_TOOL: "TimeoutError",
+    Code.INVALID_ARGUMENT: "TypeError",
+    Code.REQUEST_TOO_LARGE: "ValueError",
+    Code.UNKNOWN_TOOL: "NameError",
+}
+"""What guest code sees for a failure of ours; everything else is a RuntimeError."""
+
+_PASSED_ON = (
+    ArithmeticError, AssertionError, AttributeError, FileExistsError, FileNotFoundError, IndexError,
+    IsADirectoryError, KeyError, LookupError, NotADirectoryError, NotImplementedError, OSError, OverflowError,
+    PermissionError, RuntimeError, TimeoutError, TypeError, ValueError, ZeroDivisionError,
+)  # fmt: skip
+_PASSED_ON_NAMES = {cls.__name__ for cls in _PASSED_ON}
+
+
+def request_digest(name: str, args: list[Json], kwargs: dict[str, Json]) -> str:
+    """The digest of a call: its name and arguments, which must be plain JSON."""
+    return digest_bytes(encode_sorted([name, args, kwargs]))
+
+
+def settle_failure(
+    tool: RegisteredTool,
+    digest: str,
+    error: ErrorObject,
+    duration_ms: int = 0,
+    seen: GuestException | None = None,
+) -> SettledCall:
+    """A call that failed with *error*; guest code sees *seen*, or what the code stands for."""
+    record = ExternalCallRecord(
+        name=tool.name,
+        side_effect=tool.capability.side_effect,
+        duration_ms=duration_ms,
+        status=_status_of(error.code),
+        request_digest=digest,
+        error=error,
+    )
+    kind = GUEST_EXCEPTION.get(error.code, "RuntimeError")  # type: ignore[call-overload]
+    return SettledCall(
+        record=record, exception=seen or GuestException(type=kind, message=_seen_message(error))
+    )
+
+
+def settle_denied(call: Admitted, message: str) -> SettledCall:
+    """A call that a person said no to, or that nobody decided in time."""
+    error = ErrorObject(code=Code.PERMISSION_DENIED, message=message)
+    return settle_failure(call.tool, call.request_digest, error)
+
+
+def settle_outcome(call: Admitted, started: float, raw: object, error: BaseException | None) -> SettledCall:
+    """Make a settled call of what a handler returned or raised, whatever that is."""
+    tool = call.tool
+    if error is not None and not isinstance(error, HoldfastError):
+        return _settle_raised(call, started, error)
+    try:
+        if error is not None:
+            raise error
+        value = _checked_output(tool, raw)
+    except HoldfastError as failure:
+        return settle_failure(tool, call.request_digest, failure.error_object(), _since(started))
+    except BaseException as raised:  # by the result itself, while it was converted
+        return _settle_raised(call, started, raised)
+    record = ExternalCallRecord(
+        name=tool.name,
+        side_effect=tool.capability.side_effect,
+        duration_ms=_since(started),
+        status=CallStatus.OK,
+        request_digest=call.request_digest,
+        response_digest=digest_bytes(encode_sorted(value)),
+    )
+    return SettledCall(record=record, value=value)
+
+
+def _settle_raised(call: Admitted, started: float, error: BaseException) -> SettledCall:
+    kind = type(error).__name__
+    message = _message_of(error)
+    raised = f"{kind}: {message}" if message else kind
+    failure = ErrorObject(code=Code.TOOL_ERROR, message=f"{call.tool.name}() raised {raised}")
+    passed = kind in _PASSED_ON_NAMES
+    seen = GuestException(type=kind if passed else "RuntimeError", message=message if passed else raised)
+    return settle_failure(call.tool, call.request_digest, failure, _since(started), seen)
+
+
+def _since(started: float) -> int:
+    return max(0, int((time.monotonic() - started) * 1000))
+
+
+def _checked_output(tool: RegisteredTool, raw: object) -> Json:
+    """The result as JSON, if it is as large and of the kind that the contract allows."""
+    value, size = _to_output(raw)
+    limit = tool.capability.limits.max_response_bytes
+    if size > limit:
+        raise Refused(Code.RESPONSE_TOO_LARGE, f"{tool.name}() returned {size} bytes, the limit is {limit}")
+    try:
+        tool.check_output(value)
+    except InvalidArgument as error:
+        raise Refused(Code.TOOL_ERROR, error.message) from None
+    return value
+
+
+class Refused(HoldfastError):
+    """A call that breaks a limit or a promise of its contract."""
+
+    def __init__(self, code: Code, message: str, *, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+
+
+def _to_output(value: object) -> tuple[Json, int]:
+    try:
+        return to_json(value)
+    except InvalidArgument as error:
+        plain = _plain(value)
+        if plain is value:
+            raise Refused(Code.SERIALIZE_ERROR, f"the tool's result is {error.message}") from None
+    try:
+        return to_json(plain)
+    except InvalidArgument as error:
+        raise Refused(Code.SERIALIZE_ERROR, f"the tool's result is {error.message}") from None
+
+
+def _plain(value: object) -> object:
+    try:
+        return encode_output(value)
+    except Exception:  # a conversion that a user's own class brings may raise anything
+        return value
+
+
+def settle_timed_out(call: Admitted) -> SettledCall:
+    timeout_ms = call.tool.capability.limits.timeout_ms
+    error = ErrorObject(
+        code=Code.TIMEOUT_TOOL, message=f"{call.tool.name}() did not answer within {timeout_ms} ms"
+    )
+    return settle_failure(call.tool, call.request_digest, error, timeout_ms)
+
+
+def _status_of(code: str) -> CallStatus:
+    if code == Code.TIMEOUT_TOOL:
+        return CallStatus.TIMEOUT
+    return CallStatus.DENIED if code == Code.PERMISSION_DENIED else CallStatus.ERROR
+
+
+def _seen_message(error: ErrorObject) -> str:
+    return f"{error.code}: {error.message}"
+
+
+def _message_of(error: BaseException) -> str:
+    """The exception's text, made fit for JSON and for a guest."""
+    try:
+        text = str(error.args[0]) if isinstance(error, KeyError) and len(error.args) == 1 else str(error)
+    except BaseException:
+        return "(its message cannot be shown)"
+    return text.encode("utf-8", "replace").decode()[:4096]
