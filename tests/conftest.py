@@ -14,23 +14,9 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.testing.clock import FakeClock
+
 _numbers = itertools.count()
-
-
-class FakeClock:
-    """A clock that moves only when a test moves it."""
-
-    def __init__(self, now_ms: int = 1_700_000_000_000) -> None:
-        self.ms = now_ms
-
-    def now_ms(self) -> int:
-        return self.ms
-
-    def monotonic(self) -> float:
-        return self.ms / 1000
-
-    def advance(self, seconds: float) -> None:
-        self.ms += int(seconds * 1000)
 
 
 class Child:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Any, Self, TypeVar
+from typing import Self, TypeVar, Unpack
 
 from holdfast.errors import InvalidArgument
 from holdfast.model.approval import Approval, Decision
@@ -16,6 +16,7 @@ from holdfast.model.run import RunRequest, RunResult
 from holdfast.model.session import SessionInfo
 from holdfast.runtime.sandbox import (
     SandboxOptions,
+    SandboxSettings,
     approving,
     make_registry,
     open_sessions,
@@ -24,7 +25,8 @@ from holdfast.runtime.sandbox import (
 )
 from holdfast.sandbox.monty.run import Driven
 from holdfast.sandbox.pump import Pump
-from holdfast.sandbox.python_sessions import PythonSessions, RunTicket
+from holdfast.sandbox.python_sessions import PythonSessions
+from holdfast.sandbox.run_ticket import RunTicket
 
 T = TypeVar("T")
 
@@ -38,7 +40,12 @@ class BlockingSandbox:
     """
 
     def __init__(
-        self, options: SandboxOptions | None = None, /, *, interruptible: bool = False, **settings: Any
+        self,
+        options: SandboxOptions | None = None,
+        /,
+        *,
+        interruptible: bool = False,
+        **settings: Unpack[SandboxSettings],
     ) -> None:
         self.options = options or options_from(settings)
         self.registry = make_registry(self.options)

@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -41,9 +41,30 @@ T = TypeVar("T")
 Mounts = Mapping[str, Mount | str | os.PathLike[str]]
 
 
+class SandboxSettings(TypedDict, total=False):
+    """The keywords of `Sandbox(...)` and `BlockingSandbox(...)`; `SandboxOptions` says what they mean."""
+
+    tools: Iterable[object]
+    mounts: Mounts
+    allow_hosts: Sequence[str]
+    allow_private_hosts: bool
+    limits: SessionLimits | Mapping[str, int]
+    data_dir: str | os.PathLike[str] | None
+    approval_ttl_s: float
+    workers: int | None
+    host: Mapping[str, Json]
+    clock: Clock
+
+
 @dataclass(frozen=True, slots=True)
 class SandboxOptions:
-    """Everything a sandbox is made of; `Sandbox(...)` takes these as keywords."""
+    """Everything a sandbox is made of.
+
+    `tools` are functions, ideally made with `@tool`; `mounts` map virtual paths to directories or `Mount`s;
+    `allow_hosts` lists whom `fetch_text` and `fetch_json` may talk to; `limits` hold for sessions that bring
+    none of their own; without `data_dir` everything is in memory; `approval_ttl_s` is how long a person has;
+    `workers` bounds the worker processes; `host` is told to whoever continues a waiting run elsewhere.
+    """
 
     tools: Iterable[object] = ()
     mounts: Mounts = field(default_factory=dict)
@@ -131,7 +152,7 @@ class Sandbox:
     approvals are on disk when a call returns, and any process with the same directory goes on.
     """
 
-    def __init__(self, options: SandboxOptions | None = None, /, **settings: Any) -> None:
+    def __init__(self, options: SandboxOptions | None = None, /, **settings: Unpack[SandboxSettings]) -> None:
         self.options = options or options_from(settings)
         self.registry = make_registry(self.options)
         self._runtime: PythonRuntime | None = None
@@ -293,9 +314,9 @@ class Sandbox:
         return await self._open.call(job)
 
 
-def options_from(settings: dict[str, Any]) -> SandboxOptions:
+def options_from(settings: SandboxSettings) -> SandboxOptions:
     try:
-        return SandboxOptions(**settings)
+        return SandboxOptions(**settings)  # type: ignore[arg-type]
     except TypeError as error:
         raise InvalidArgument(f"Sandbox: {error}") from None
 

@@ -17,7 +17,8 @@ from holdfast.model.limits import SessionLimits
 from holdfast.model.run import RunRequest, RunResult
 from holdfast.sandbox.monty.run import Driven
 from holdfast.sandbox.pump import Pump
-from holdfast.sandbox.python_sessions import PythonSessions, RunTicket
+from holdfast.sandbox.python_sessions import PythonSessions
+from holdfast.sandbox.run_ticket import RunTicket
 from holdfast.tools.threads import settler
 
 T = TypeVar("T")

@@ -16,9 +16,8 @@ Rules
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
-from typing import Final, Literal
+from typing import Final
 
 import msgspec
 
@@ -31,7 +30,6 @@ from holdfast.errors import (
     SessionWaiting,
 )
 from holdfast.model.approval import Approval, ApprovalState, Decision
-from holdfast.model.call import SettledCall
 from holdfast.model.canonical import Json, to_json
 from holdfast.model.ids import SessionId
 from holdfast.model.language import Language
@@ -58,6 +56,8 @@ from holdfast.sandbox.monty.steps import Parked
 from holdfast.sandbox.monty.validate import Validator, as_error
 from holdfast.sandbox.monty.workers import Worker
 from holdfast.sandbox.pump import finish
+from holdfast.sandbox.run_journal import RunJournal
+from holdfast.sandbox.run_ticket import RunTicket, Slot
 from holdfast.sandbox.services import SandboxServices
 from holdfast.sandbox.session_table import SessionTable, is_open
 from holdfast.sandbox.snapshots import PausedRun, snapshot_id
@@ -138,7 +138,7 @@ class PythonSessions:
             if self._sessions.refresh(live):
                 yield from self._must_not_wait(live, ticket)
             plan = self._plan(live, request)
-            slot = _Slot(self._workers.take(session_id))
+            slot = Slot(self._workers.take(session_id))
             run = MontyRun(plan, self._run_host(plan, ticket))
             ticket.admit(run)
             return (
@@ -151,7 +151,7 @@ class PythonSessions:
         self,
         live: LiveSession,
         run: MontyRun,
-        slot: _Slot,
+        slot: Slot,
         begin: Callable[[], Worker],
         decided: dict[int, Approval] | None = None,
     ) -> Driven[RunResult]:
@@ -183,7 +183,7 @@ class PythonSessions:
         if not decided:
             self._desk.release(waiting)
             return with_snapshot(RunResult.failed(waiting_error(plan.paused.pending)), waiting.snapshot_id)
-        slot = _Slot(self._workers.take(plan.session_id))
+        slot = Slot(self._workers.take(plan.session_id))
 
         def begin() -> Worker:
             if slot.worker is not None:
@@ -253,7 +253,7 @@ class PythonSessions:
         return RunHost(
             dispatcher=self.services.dispatcher,
             watchdog=self.services.watchdog,
-            journal=_Journal(self._store, plan) if self._store.durable else None,
+            journal=RunJournal(self._store, plan) if self._store.durable else None,
             on_own_thread=ticket.go_on is not None,
         )
 
@@ -453,64 +453,5 @@ class PythonSessions:
         self._store.park(waiting, data, approvals)
 
 
-class RunTicket:
-    """A way to cancel a run that may not have begun yet, from another thread.
-
-    With `go_on` the run is driven on a thread of ours, and is taken up by another if a handler keeps it.
-    """
-
-    __slots__ = ("_cancelled", "_lock", "_run", "go_on")
-
-    def __init__(self, go_on: Callable[[], None] | None = None) -> None:
-        self.go_on = go_on
-        self._lock = threading.Lock()
-        self._run: MontyRun | None = None
-        self._cancelled = False
-
-    def admit(self, run: MontyRun) -> None:
-        """The run begins: from now on cancelling stops it."""
-        run.go_on = self.go_on
-        with self._lock:
-            self._run = run
-            if self._cancelled:
-                run.stop(cancelled_error())
-
-    def cancel(self) -> None:
-        with self._lock:
-            self._cancelled = True
-            if self._run is not None:
-                self._run.stop(cancelled_error())
-
-
-class _Slot:
-    """A place among the workers, and what is in it."""
-
-    __slots__ = ("worker",)
-
-    def __init__(self, worker: Worker | None) -> None:
-        self.worker = worker
-
-    def fill(self, worker: Worker) -> Worker:
-        self.worker = worker
-        return worker
-
-
 class _TooLarge(HoldfastError):
     code = Code.REQUEST_TOO_LARGE
-
-
-class _Journal:
-    """The journal of one run's calls."""
-
-    def __init__(self, store: SandboxStore, plan: RunPlan) -> None:
-        self._store = store
-        self._plan = plan
-
-    def intend(self, call_id: int, request_digest: str) -> None:
-        self._store.intend(self._plan.run_id, call_id, request_digest)
-
-    def settle(self, call_id: int, settled: SettledCall) -> None:
-        self._store.settle(self._plan.run_id, call_id, settled)
-
-    def found(self, call_id: int, request_digest: str) -> SettledCall | Literal[True] | None:
-        return self._store.found(self._plan.run_id, call_id, request_digest)

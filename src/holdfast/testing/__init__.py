@@ -1,0 +1,1 @@
+"""What users and this project test with: a clock to move, and the suites that every store passes."""

@@ -76,6 +76,11 @@ class RegisteredTool:
             return Bound([context], {}, list(context.args), {})
         return Bound([context], {}, list(named.values()), named)
 
+    def call(self, context: ToolCallContext) -> Any:
+        """Check the arguments and call the handler; of an async tool, what is to be awaited."""
+        bound = self.bind(context)
+        return self.handler(*bound.args, **bound.kwargs)
+
     def check_output(self, value: Json) -> None:
         """Check a result against the contract."""
         if self.signature is not None:
