@@ -174,6 +174,7 @@ class PythonSessions:
             self._workers.keep(run.plan.session_id, slot.worker)
         else:
             self._workers.give_back(slot.worker)
+        self._sessions.used(live)
         return result
 
     def _resume(self, live: LiveSession, waiting: WaitingRun, ticket: RunTicket) -> Driven[RunResult]:
@@ -192,7 +193,11 @@ class PythonSessions:
 
         run = MontyRun(plan, self._run_host(plan, ticket))
         ticket.admit(run)
-        return (yield from self._drive(live, run, slot, begin, decided))
+        try:
+            return (yield from self._drive(live, run, slot, begin, decided))
+        except BaseException:
+            self._desk.release(waiting)  # whoever comes next may try
+            raise
 
     def _must_not_wait(self, live: LiveSession, ticket: RunTicket) -> Driven[None]:
         """Refuse a session whose run waits. One whose requests have all expired is continued first."""
@@ -205,8 +210,7 @@ class PythonSessions:
 
     def _validate(self, request: RunRequest) -> RunResult:
         started = self._clock.monotonic()
-        live = self._sessions.find(SessionId(request.session_id))
-        names = [*(live.names if live else ()), *request.inputs]
+        names = [*self._sessions.names(SessionId(request.session_id)), *request.inputs]
         diagnostics = self._validator.check(request.code, names)
         error = as_error(diagnostics)
         return RunResult(

@@ -9,9 +9,10 @@ Rules
 from __future__ import annotations
 
 import threading
+from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -25,6 +26,12 @@ from holdfast.sandbox.live import LiveSession
 from holdfast.sandbox.services import SandboxServices
 
 
+_MAX_RESIDENT: Final = 256
+"""How many sessions of a durable store keep their state in memory."""
+_UNREAD: Final = -1
+"""The epoch of a session that must be read before it is used."""
+
+
 class SessionTable:
     """The sessions that this process has open, over those that are stored."""
 
@@ -34,6 +41,7 @@ class SessionTable:
         self._clock = services.clock
         self._loading = threading.Lock()
         self.live: dict[str, LiveSession] = {}
+        self._resident: OrderedDict[str, LiveSession] = OrderedDict()
 
     def find(self, session_id: SessionId) -> LiveSession | None:
         """The session, if there is one that has not expired."""
@@ -71,6 +79,30 @@ class SessionTable:
         """Drop what this process has of a session."""
         self._services.workers.forget(session_id)
         self.live.pop(session_id, None)
+        self._resident.pop(session_id, None)
+
+    def names(self, session_id: SessionId) -> frozenset[str]:
+        """The names a session has, without waiting for a run of it."""
+        live = self.find(session_id)
+        if live is not None and live.epoch == _UNREAD:
+            live = self._load(session_id)
+        return live.names if live is not None else frozenset()
+
+    def used(self, live: LiveSession) -> None:
+        """Note that a session was used, and let go of the state of one that was not for long.
+
+        What is stored is read again when it is needed; the memory store has nothing to read from.
+        """
+        if not self._store.durable:
+            return
+        with self._loading:
+            self._resident[live.meta.id] = live
+            self._resident.move_to_end(live.meta.id)
+            idle = self._resident.popitem(last=False)[1] if len(self._resident) > _MAX_RESIDENT else None
+        if idle is not None and idle.lock.acquire(blocking=False):
+            idle.replace_state(None)
+            idle.epoch = _UNREAD
+            idle.lock.release()
 
     def refresh(self, live: LiveSession) -> bool:
         """Take over what another process did to the session; true if a run of it waits."""
@@ -96,7 +128,7 @@ class SessionTable:
                 live.stored(with_state=self._store.durable), finished_run=finished_run
             ).epoch
         except HoldfastError:
-            live.epoch = -1  # whatever is stored is the truth; the next run reads it
+            live.epoch = _UNREAD  # whatever is stored is the truth; the next run reads it
             raise
 
     def infos(self) -> list[SessionInfo]:
