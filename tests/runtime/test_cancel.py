@@ -71,7 +71,7 @@ def test_a_running_run_can_be_cancelled_wherever_it_stands(what: str) -> None:
         started = time.monotonic()
         assert await box.cancel("s") is True
         result = await task
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 3
         assert (result.status, result.error and result.error.code) == ("cancelled", "CANCELLED")
         assert result.diagnostics[-1].code == "SESSION_ROLLED_BACK"
         assert (await box.run("x", session="s")).result == 1
@@ -122,7 +122,7 @@ def test_cancelling_the_task_ends_the_run(what: str) -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
         assert (await box.run("x", session="s")).result == 1
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 3
 
     run(work)
 
@@ -270,7 +270,7 @@ def test_an_interrupt_of_an_interruptible_run_ends_it(child: Callable[..., Any])
             print("ready", flush=True)
             result = box.run("x = 2\\nwhile True:\\n    pass", limits={"cpu_ms": 20000, "wall_ms": 20000})
             started = time.monotonic()
-            print(result.status, box.run("x").result, time.monotonic() - started < 1.5)
+            print(result.status, box.run("x").result, time.monotonic() - started < 3)
         """
     )
     assert one.line() == "ready"

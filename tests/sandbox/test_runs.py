@@ -266,7 +266,7 @@ def test_timeout_ms_holds_for_its_run_only(run: Run, value: Value) -> None:
     """Seed: timeout_ms."""
     started = time.monotonic()
     late = run("hang(9)", timeout_ms=80)
-    assert time.monotonic() - started < 1
+    assert time.monotonic() - started < 3
     assert (late.status, late.error and late.error.code) == ("timeout", "TIMEOUT_WALL")
     assert value("import time\ntime.sleep(0.1)\n5") == 5
 
@@ -668,8 +668,8 @@ def test_sleeping_counts_as_wall_time_not_as_computing(run: Run, value: Value) -
 def test_sleeps_that_are_gathered_pass_at_the_same_time(value: Value) -> None:
     """Ours: asyncio.sleep is a wait like any other."""
     started = time.monotonic()
-    value("import asyncio\nawait asyncio.gather(*[asyncio.sleep(0.1) for i in range(10)])\n1")
-    assert time.monotonic() - started < 0.6
+    value("import asyncio\nawait asyncio.gather(*[asyncio.sleep(0.2) for i in range(10)])\n1")
+    assert time.monotonic() - started < 1.5
 
 
 @pytest.mark.parametrize("seconds", ["-1", "float('nan')", "float('inf')", "10**400", "'x'", "None", "1e308"])
@@ -688,7 +688,7 @@ def test_wall_time_ends_a_run_in_the_middle_of_a_tool(run: Run, name: str) -> No
     for code in (f"{name}()", f"await {name}()", f"import asyncio\nawait asyncio.gather({name}(), {name}())"):
         started = time.monotonic()
         late = run(code, timeout_ms=70)
-        assert time.monotonic() - started < 1
+        assert time.monotonic() - started < 3
         assert (late.status, late.error and late.error.code) == ("timeout", "TIMEOUT_WALL")
 
 

@@ -600,7 +600,8 @@ def test_every_acknowledged_write_survives_sigkill(path: Path, acknowledged: int
     for _ in range(acknowledged):
         writer.stdout.readline()
     os.kill(writer.pid, signal.SIGKILL)
-    seen = acknowledged + len(writer.communicate()[0].split())
+    seen = acknowledged + len(writer.stdout.read().split())
+    writer.communicate()
     with contextlib.closing(SqliteSandboxStore(path)) as store:
         for number in range(seen):
             session = store.load_session(f"s{number}")

@@ -167,7 +167,7 @@ def test_an_async_tool_that_swallows_its_cancellation_is_timed_out_all_the_same(
 
     settled, took = _timed(stubborn)
     assert code_of(settled) == "TIMEOUT_TOOL"
-    assert took < 0.5
+    assert took < 2
 
 
 def test_an_async_tool_that_blocks_its_loop_is_timed_out_and_leaks_nothing() -> None:
@@ -177,16 +177,16 @@ def test_an_async_tool_that_blocks_its_loop_is_timed_out_and_leaks_nothing() -> 
     @tool(limits=CapabilityLimits(timeout_ms=80))
     async def blocks() -> None:
         loops.append(asyncio.get_running_loop())
-        time.sleep(0.8)  # noqa: ASYNC251 - that is the test
+        time.sleep(3)  # noqa: ASYNC251 - that is the test
 
     with BlockingSandbox(tools=[blocks]) as box:
         started = time.monotonic()
         result = box.run("blocks()")
-        assert time.monotonic() - started < 0.6
+        assert time.monotonic() - started < 2
         assert result.error is not None
         assert result.error.code == "TIMEOUT_TOOL"
         assert result.status == "timeout"
-    deadline = time.monotonic() + 1.5
+    deadline = time.monotonic() + 8
     while not loops[0].is_closed() and time.monotonic() < deadline:
         time.sleep(0.01)
     closed = loops[0].is_closed()
@@ -399,11 +399,11 @@ def test_a_tool_that_exits_or_hangs_fails_alone_in_a_sandbox(interruptible: bool
                 started = time.monotonic()
                 result = box.run(f"try:\n    {name}('{kind}')\nexcept RuntimeError:\n    result = 'caught'")
                 assert (result.status, result.result) == ("ok", "caught"), (name, kind, result.error)
-                assert time.monotonic() - started < 1
+                assert time.monotonic() - started < 3
         for code in ("hang()", "await hang()", "hang_later()", "await hang_later()"):
             started = time.monotonic()
             result = box.run(f"x += 1\n{code}")
-            assert time.monotonic() - started < 1, code
+            assert time.monotonic() - started < 3, code
             assert (result.status, result.error and result.error.code) == ("timeout", "TIMEOUT_TOOL")
         assert box.run("x").result == 5
         gate.set()

@@ -25,7 +25,6 @@ from holdfast.ports.sandbox_store import StoredSession
 from holdfast.sandbox.live import LiveSession
 from holdfast.sandbox.services import SandboxServices
 
-
 _MAX_RESIDENT: Final = 256
 """How many sessions of a durable store keep their state in memory."""
 _UNREAD: Final = -1

@@ -48,8 +48,15 @@ def _serve(loop: asyncio.AbstractEventLoop) -> None:
 
 
 def _cancel_all(loop: asyncio.AbstractEventLoop) -> None:
+    """End what is under way, then the loop. A task that will not be cancelled keeps its daemon thread."""
     import asyncio
 
-    for task in asyncio.all_tasks(loop):
+    tasks = asyncio.all_tasks(loop)
+    for task in tasks:
         task.cancel()
-    loop.call_soon(loop.stop)
+
+    async def end() -> None:
+        await asyncio.gather(*tasks, return_exceptions=True)
+        loop.stop()
+
+    loop.create_task(end())
