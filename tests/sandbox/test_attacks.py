@@ -124,10 +124,8 @@ def test_an_attack_on_resources_ends_in_time_and_leaves_the_session_usable(
     result = box.run(code, session=sid, limits=LIMITS)
     took = time.monotonic() - started
     found = FINE if result.error is None else str(result.error.code)
-    assert found in expected | ({CPU} if found == CPU and MEMORY in expected else set()), (
-        found,
-        result.error,
-    )
+    allowed = expected | {CPU} if MEMORY in expected else expected  # a slow machine may run out of time first
+    assert found in allowed, (found, result.error)
     limit = (
         LIMITS["wall_ms"] if found == "TIMEOUT_WALL" or name in ("tasks", "deadlock") else LIMITS["cpu_ms"]
     )

@@ -261,3 +261,10 @@ def test_a_session_goes_on_after_a_result_that_is_not_json(value: Value, run: Ru
     """Ours: the code ran; only its report is not JSON."""
     assert run("x = 5\n{x}").status == "validation_error"
     assert value("x") == 5
+
+
+def test_a_result_past_its_cap_is_refused_and_its_variable_stays(run: Run, value: Value) -> None:
+    """Ours: SPEC §11, every size has a cap."""
+    large = run("text = 'a' * (9 << 20)\n[text, text]", limits={"memory_mb": 256})
+    assert (large.status, large.error and large.error.code) == ("resource_exhausted", "RESPONSE_TOO_LARGE")
+    assert value("len(text)", limits={"memory_mb": 256}) == 9 << 20

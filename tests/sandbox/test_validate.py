@@ -242,3 +242,16 @@ def test_a_capability_with_odd_property_names_does_not_spoil_every_check() -> No
         assert box.validate("1 + 1").status == "ok"
         assert box.validate("odd('x')").status == "ok"
         assert "UNKNOWN_TOOL" in [item.code for item in box.validate("nope()").diagnostics]
+
+
+def test_a_check_that_takes_too_long_says_so(box: BlockingSandbox, sid: str) -> None:
+    """Bug: a check that was killed counted as passed."""
+    request = RunRequest(session_id=sid, code="x = 1\n" * 40_000, timeout_ms=300, validate_only=True)
+    late = box.execute(request)
+    assert (late.status, late.error and late.error.code) == ("timeout", "TIMEOUT_WALL")
+    assert box.validate("1 + 1", session=sid).status == "ok"
+
+
+def test_so_many_mistakes_are_not_all_listed(check: Check) -> None:
+    """Ours: every size has a cap."""
+    assert len(check("nope()\n" * 1000).diagnostics) == 200

@@ -18,7 +18,8 @@ class SandboxConfig:
     limits: SessionLimits = field(default_factory=SessionLimits)
     approval_ttl_ms: int = 24 * 3600 * 1000
     workers: int = 8
-    max_code_bytes: int = 1 << 20
+    max_code_bytes: int = 256 << 10
+    max_input_bytes: int = 16 << 20
     clock: Clock = field(default_factory=SystemClock)
     host: dict[str, Json] = field(default_factory=dict)
     owner: str = "this process"

@@ -81,7 +81,7 @@ class PythonSessions:
         self._sessions = SessionTable(self.services)
         self._desk = ApprovalDesk(self.services)
         self._concluder = Concluder(self.services, self._sessions, self._desk)
-        self._validator = Validator(self._workers, registry)
+        self._validator = Validator(self._workers, registry, self.services.watchdog)
 
     def close(self) -> None:
         """End runs and worker processes. What is stored stays."""
@@ -211,7 +211,8 @@ class PythonSessions:
     def _validate(self, request: RunRequest) -> RunResult:
         started = self._clock.monotonic()
         names = [*self._sessions.names(SessionId(request.session_id)), *request.inputs]
-        diagnostics = self._validator.check(request.code, names)
+        limits = request.limits or self._config.limits
+        diagnostics = self._validator.check(request.code, names, request.timeout_ms or limits.wall_ms)
         error = as_error(diagnostics)
         return RunResult(
             status=RunStatus.OK if error is None else RunStatus.VALIDATION_ERROR,
@@ -232,8 +233,8 @@ class PythonSessions:
             size = len(request.code)
         if size > self._config.max_code_bytes:
             raise _TooLarge(f"the code is {size} bytes, the limit is {self._config.max_code_bytes}")
-        if request.inputs:
-            to_json(request.inputs)
+        if request.inputs and (size := to_json(request.inputs)[1]) > self._config.max_input_bytes:
+            raise _TooLarge(f"the inputs are {size} bytes, the limit is {self._config.max_input_bytes}")
 
     def _plan(self, live: LiveSession, request: RunRequest) -> RunPlan:
         limits = request.limits or live.meta.limits

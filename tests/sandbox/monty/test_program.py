@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import time
 
 import pytest
 
@@ -148,3 +149,45 @@ def test_code_that_python_cannot_read_is_fed_as_it_is() -> None:
 def test_reading_hostile_code_does_not_harm_the_reader(code: str) -> None:
     """Bug: Python's own parser raises RecursionError and MemoryError."""
     assert read_program(code).code == code
+
+
+@pytest.mark.parametrize(
+    ("line", "name"),
+    [
+        ("value = 1", "value"),
+        ("    value: int = 1", "value"),
+        ("value += 1", "value"),
+        ("value, other = 1, 2", "other"),
+        ("def value(): ...", "value"),
+        ("async def value(): ...", "value"),
+        ("class value: ...", "value"),
+        ("import value", "value"),
+        ("from a import value", "value"),
+        ("import a as value", "value"),
+        ("for value in x: pass", "value"),
+        ("for a, value in x: pass", "value"),
+    ],
+)
+def test_code_that_is_not_read_still_tells_what_it_binds(line: str, name: str) -> None:
+    """Bug: names of long code were unknown, so that an input of the same name took the variable away."""
+    long = f"{'# padding' * 10000}\n{line}"
+    program = read_program(long)
+    assert program.awaited is None
+    assert name in program.bound
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "x = 1\n" * 10_000,
+        "a0 = f()\n" + "".join(f"a{i} = a{i - 1}\n" for i in range(1, 4_000)) + "await a3999",
+        "if 1:\n result = result\n" * 2_500,
+        "await f(1)\n" * 5_000,
+    ],
+    ids=["lines", "a chain of names", "marks", "awaits"],
+)
+def test_no_code_makes_the_host_think_for_long(code: str) -> None:
+    """Bug: a chain of names was followed once for each, and a megabyte of code took fifteen seconds."""
+    started = time.process_time()
+    read_program.__wrapped__(code)
+    assert time.process_time() - started < 5

@@ -19,7 +19,6 @@ from holdfast.sandbox.monty.steps import Finished
 from holdfast.sandbox.monty.values import (
     json_of,
     may_hold_stand_ins,
-    not_serializable,
     type_of_stand_in,
 )
 from holdfast.sandbox.monty.workers import Worker, Workers
@@ -79,10 +78,8 @@ def value_as_json(value: object) -> tuple[Json, Failure | None]:
     """The value as JSON, or why it is not."""
     if value is None or type(value) in (int, bool):
         return value, None
-    try:
-        return json_of(value), None
-    except ValueError as error:
-        return None, Failure(not_serializable(str(error)))
+    clean, error = json_of(value)
+    return clean, Failure(error) if error is not None else None
 
 
 def find_stand_in(

@@ -20,7 +20,9 @@ from __future__ import annotations
 
 import ast
 import functools
+import itertools
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final, Literal
@@ -31,6 +33,18 @@ ResultMode = Literal["always", "maybe", "never"]
 VALUE_NAME: Final = "__holdfast_value"
 MARK_NAME: Final = "__holdfast_bound"
 MARK: Final = f"{MARK_NAME}.append(1)"
+MAX_READ_CHARS: Final = 64 << 10
+"""Longer code is not read: that would cost the host more than it is worth."""
+_BINDS: Final = re.compile(
+    r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)"
+    r"|^[ \t]*([\w, \t]+?)[ \t]*(?::[^=\n]*)?(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)"
+    r"|\bfor[ \t]+([\w, \t]+?)[ \t]+in\b"
+    r"|^[ \t]*(?:from[ \t]+\S+[ \t]+)?import[ \t]+([\w, \t]+)"
+    r"|\bas[ \t]+(\w+)",
+    re.M,
+)
+_MAX_ROUNDS: Final = 16
+"""How far an awaited value is followed back through names; code could be written to follow for ever."""
 _OPEN: Final = f"({VALUE_NAME}:=("
 _CLOSE: Final = "))"
 WAITERS: Final = frozenset(
@@ -89,11 +103,14 @@ class Program:
 @functools.lru_cache(maxsize=256)
 def read_program(code: str, *, result_may_be_bound: bool = False) -> Program:
     """Read *code*; `result_may_be_bound` tells that functions of earlier runs may bind `result`."""
-    tree = parse(code)
+    tree = parse(code) if len(code) <= MAX_READ_CHARS else None
     if tree is None:
         always = re.search(r"^result\s*(:[^=\n]+)?=[^=]", code, re.M) is not None
         return Program(
-            code=code, fed=f"{code}\nresult" if always else code, result_mode="always" if always else "never"
+            code=code,
+            fed=f"{code}\nresult" if always else code,
+            result_mode="always" if always else "never",
+            bound=frozenset(_bound_by_text(code)),
         )
     called = _called_if_pure(tree)
     if called is not None:
@@ -136,6 +153,12 @@ def _called_if_pure(tree: ast.Module) -> frozenset[str] | None:
             called.add(node.func.id)
         pending.extend(ast.iter_child_nodes(node))
     return frozenset(called)
+
+
+def _bound_by_text(code: str) -> Iterator[str]:
+    """The names that code seems to bind, where there is no tree to tell."""
+    for match in _BINDS.finditer(code):
+        yield from re.findall(r"\w+", match[match.lastindex or 0])
 
 
 def last_expression(code: str) -> str:
@@ -191,20 +214,19 @@ def _apply(code: str, edits: list[Edit]) -> str:
 
 def _shifted(sites: set[Site], edits: list[Edit]) -> Iterator[Site]:
     """Places of the code as places of the fed text."""
+    offsets = [offset for offset, _ in edits]
+    added = [0, *itertools.accumulate(len(text) for _, text in edits)]
     for left, right in sites:
-        yield (
-            left + sum(len(text) for offset, text in edits if offset <= left),
-            right + sum(len(text) for offset, text in edits if offset < right),
-        )
+        yield left + added[bisect_right(offsets, left)], right + added[bisect_left(offsets, right)]
 
 
 def _insertions(code: str, edits: list[Edit]) -> Iterator[tuple[int, int, int]]:
     """Line, column and length of each edit, as `Program.column` undoes them, one after the other."""
     data = code.encode()
+    starts = [0, *(match.end() for match in re.finditer(rb"\n", data))]
     for offset, text in edits:
-        before = data[:offset].decode()
-        line = before.count("\n") + 1
-        yield line, len(before) - (before.rfind("\n") + 1) + 1, len(text)
+        line = bisect_right(starts, offset)
+        yield line, len(data[starts[line - 1] : offset].decode()) + 1, len(text)
 
 
 class _LineOffsets:
@@ -334,7 +356,9 @@ class _AwaitMarker:
             elif isinstance(node, ast.Call) and called_name(node) in WAITERS:
                 self._mark_all(node.args)
         known = -1
-        while known != (known := len(self.calls) + len(self._names) + len(self._functions)):
+        for _ in range(_MAX_ROUNDS):
+            if known == (known := len(self.calls) + len(self._names) + len(self._functions)):
+                break
             for node in nodes:
                 self._follow(node)
 

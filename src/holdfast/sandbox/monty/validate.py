@@ -10,23 +10,27 @@ from __future__ import annotations
 import ast
 import builtins
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
 
-from holdfast.errors import Code, ErrorObject, Span
+from holdfast.errors import Code, ErrorObject, HoldfastError, Span
 from holdfast.model.diagnostic import Diagnostic, Severity
 from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.failures import MODULES, unsupported_feature
-from holdfast.sandbox.monty.program import WAITERS, Program, called_name, parse, read_program
+from holdfast.sandbox.monty.program import WAITERS, called_name, parse
 from holdfast.sandbox.monty.workers import Worker, Workers
+from holdfast.sandbox.watchdog import Watchdog
 from holdfast.tools.registry import ToolRegistry
 from holdfast.tools.stubs import stub_text
 
 _GATE: Final = "validate_gate__"
 _MAX_REFUSALS: Final = 50
+_MAX_DIAGNOSTICS: Final = 200
 _ENGINE_ONLY_BUILTINS: Final = frozenset({
     "filter", "format", "getattr", "hasattr", "map", "setattr", "FileExistsError", "FileNotFoundError",
     "ImportError", "IsADirectoryError", "ModuleNotFoundError", "NotADirectoryError", "PermissionError",
@@ -41,40 +45,51 @@ _CHECK_LIMITS: Final = SessionLimits(memory_mb=512, cpu_ms=10_000, max_stack_dep
 class Validator:
     """Checks code for a session. Blocking."""
 
-    def __init__(self, workers: Workers, registry: ToolRegistry) -> None:
+    def __init__(self, workers: Workers, registry: ToolRegistry, watchdog: Watchdog) -> None:
         self._workers = workers
         self._registry = registry
+        self._watchdog = watchdog
 
-    def check(self, code: str, names: Iterable[str]) -> list[Diagnostic]:
-        """Everything that is wrong with *code*, in the order of its lines."""
-        program = read_program(code)
+    def check(self, code: str, names: Iterable[str], timeout_ms: int) -> list[Diagnostic]:
+        """Everything that is wrong with *code*, in the order of its lines, as far as it is found in time."""
+        deadline = time.monotonic() + timeout_ms / 1000
         known = sorted(set(names))
-        found = self._type_check(program, known)
-        found += [item for item in self._refusals(code) if not _covered(item, found)]
-        return sorted(found, key=_place)
-
-    def _type_check(self, program: Program, names: list[str]) -> list[Diagnostic]:
-        worker = self._workers.attach_bare(
-            _CHECK_LIMITS,
-            type_check=True,
-            type_check_stubs=f"from typing import Any, Literal\n{stub_text(self._registry)}\n"
-            + "".join(f"{name}: Any\n" for name in names if name not in self._registry)
-            + f"def {_GATE}() -> None: ...\n",
-            type_check_format="json",
-        )
         try:
-            _feed_to_gate(worker, program.code)
-        except engine.MontyTypingError as error:
-            return list(self._type_errors(error.display(), program, set(names)))
-        except engine.MontyError:
-            return []  # the engine's own parser refuses it; the second pass says where
+            found = self._type_check(code, known, deadline)
+            found += [item for item in self._refusals(code, deadline) if not _covered(item, found)]
+        except engine.MontyCrashedError:
+            raise CheckFailed(Code.TIMEOUT_WALL, f"the check took longer than {timeout_ms} ms") from None
+        return sorted(found, key=_place)[:_MAX_DIAGNOSTICS]
+
+    @contextmanager
+    def _checking(self, deadline: float, **options: Any) -> Iterator[Worker]:
+        """A worker for one check, which is killed when the time is over."""
+        worker = self._workers.attach_bare(_CHECK_LIMITS, **options)
+        try:
+            self._watchdog.watch(worker, max(0.01, deadline - time.monotonic()), worker.kill)
+            yield worker
         finally:
+            self._watchdog.forget(worker)
             worker.close()
+
+    def _type_check(self, code: str, names: list[str], deadline: float) -> list[Diagnostic]:
+        stubs = f"from typing import Any, Literal\n{stub_text(self._registry)}\n"
+        stubs += "".join(f"{name}: Any\n" for name in names if name not in self._registry)
+        stubs += f"def {_GATE}() -> None: ...\n"
+        with self._checking(
+            deadline, type_check=True, type_check_stubs=stubs, type_check_format="json"
+        ) as worker:
+            try:
+                _feed_to_gate(worker, code)
+            except engine.MontyTypingError as error:
+                return list(self._type_errors(error.display(), code, set(names)))
+            except (engine.MontySyntaxError, engine.MontyRuntimeError) as error:
+                _must_fit(error)  # else the engine's own parser refuses it; the second pass says where
         return []
 
-    def _type_errors(self, text: str, program: Program, known: set[str]) -> Iterator[Diagnostic]:
-        places = _Places(program.code)
-        for item in msgspec.json.decode(text):
+    def _type_errors(self, text: str, source: str, known: set[str]) -> Iterator[Diagnostic]:
+        places = _Places(source)
+        for item in msgspec.json.decode(text)[:_MAX_DIAGNOSTICS]:
             span = _span(item)
             rule, message = str(item["code"]), str(item["message"])
             if rule in _NOT_AWAITABLE and places.touches_awaited(span):
@@ -103,17 +118,16 @@ class Validator:
             return f"the sandbox's Python has no {name}()"
         return self._registry.suggest(name) or "list_tools() names what can be called"
 
-    def _refusals(self, code: str) -> Iterator[Diagnostic]:
+    def _refusals(self, code: str, deadline: float) -> Iterator[Diagnostic]:
         """Features that the engine does not have, one compilation each."""
         for _ in range(_MAX_REFUSALS):
-            worker = self._workers.attach_bare(_CHECK_LIMITS)
-            try:
-                _feed_to_gate(worker, code)
-                return
-            except (engine.MontySyntaxError, engine.MontyRuntimeError) as error:
-                yield (found := _refusal(error))
-            finally:
-                worker.close()
+            with self._checking(deadline) as worker:
+                try:
+                    _feed_to_gate(worker, code)
+                    return
+                except (engine.MontySyntaxError, engine.MontyRuntimeError) as error:
+                    _must_fit(error)
+                    yield (found := _refusal(error))
             blanked = _blank_out(code, found.span)
             if blanked is None or blanked == code:
                 return
@@ -128,29 +142,33 @@ def as_error(diagnostics: list[Diagnostic]) -> ErrorObject | None:
     return None
 
 
+class CheckFailed(HoldfastError):
+    """The code could not be checked within its limits."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message, hint="check less code at once")
+        self.code = code
+
+
 class _Places:
     """Questions about places in the code, answered from its tree where there is one."""
 
     def __init__(self, code: str) -> None:
         self._lines = code.encode().split(b"\n")
         self.tree = parse(code)
+        nodes = list(ast.walk(self.tree)) if self.tree is not None else []
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
+        self._called = {self._start(call.func) for call in calls if isinstance(call.func, ast.Name)}
+        self._awaiting: list[ast.expr] = [node for node in nodes if isinstance(node, ast.Await)]
+        self._awaiting += [call for call in calls if called_name(call) in WAITERS]
 
     def is_called(self, span: Span) -> bool:
         """Whether the name at this place is called."""
-        return self.tree is None or any(
-            isinstance(node, ast.Call)
-            and isinstance(node.func, ast.Name)
-            and self._start(node.func) == (span.line, span.column)
-            for node in ast.walk(self.tree)
-        )
+        return self.tree is None or (span.line, span.column) in self._called
 
     def touches_awaited(self, span: Span) -> bool:
         """Whether the place is what is awaited, or what waits: tools may be awaited, whatever stubs say."""
-        return self.tree is None or any(
-            self.holds(node, span)
-            for node in ast.walk(self.tree)
-            if isinstance(node, ast.Await) or (isinstance(node, ast.Call) and called_name(node) in WAITERS)
-        )
+        return self.tree is None or any(self.holds(node, span) for node in self._awaiting)
 
     def holds(self, node: ast.expr | ast.stmt, span: Span) -> bool:
         """Whether the place lies in *node*."""
@@ -173,6 +191,15 @@ def _feed_to_gate(worker: Worker, code: str) -> None:
 
 
 _ignore: Callable[[str, str], None] = lambda stream, text: None  # noqa: E731 - a value to pass
+
+
+def _must_fit(error: engine.MontyError) -> None:
+    """The engine's parser and checker have limits of their own."""
+    text = str(error)
+    if "memory limit" in text:
+        raise CheckFailed(Code.MEMORY_EXCEEDED, "the check needs more memory than it may use")
+    if "time limit" in text:
+        raise CheckFailed(Code.TIMEOUT_CPU, "the check computes for longer than it may")
 
 
 def _refusal(error: Any) -> Diagnostic:

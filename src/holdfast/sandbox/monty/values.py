@@ -18,12 +18,26 @@ _STAND_IN = re.compile(r"<.*>|[\w.]+\(.*\)|\[\.\.\.\]|\{\.\.\.\}|\(\.\.\.\)|\.\.
 TYPE_NAME: Final = re.compile(r"<([\w.]+)|([\w.]+)\(")
 
 
-def json_of(value: object) -> Json:
-    """The value as JSON; raises `ValueError` with the name of the type that is in the way."""
+MAX_RESULT_BYTES: Final = 16 << 20
+
+
+def json_of(value: object) -> tuple[Json, ErrorObject | None]:
+    """The value as JSON, or why it is not."""
     try:
-        return to_json(value)[0]
+        clean, size = to_json(value)
     except InvalidArgument:
-        raise ValueError(_first_foreign(value)) from None
+        return None, not_serializable(_first_foreign(value))
+    if size > MAX_RESULT_BYTES:
+        return None, _too_large(size)
+    return clean, None
+
+
+def _too_large(size: int) -> ErrorObject:
+    return ErrorObject(
+        code=Code.RESPONSE_TOO_LARGE,
+        message=f"the result is {size} bytes as JSON, the limit is {MAX_RESULT_BYTES}",
+        hint="leave it in a variable and return a part of it",
+    )
 
 
 def not_serializable(type_name: str) -> ErrorObject:
