@@ -191,3 +191,24 @@ def test_an_unknown_request_is_an_error(holdfast: Any) -> None:
         assert (ran.status, set(ran.document)) == (1, {"error"})
         assert set(ran.document["error"]) == {"code", "message", "hint", "span"}
     assert "apr_nope" in holdfast("approvals", "show", "apr_nope").stderr
+
+
+def test_an_older_snapshot_asks_anew_and_the_old_decision_is_dead(
+    holdfast: Any, refunds: str, ledger: Path
+) -> None:
+    """Seed: after restoring an older snapshot, the call is never made a second time by the old approval."""
+    ran = holdfast("run", "--tools", refunds, "-e", TOTAL, "--json")
+    (record,) = holdfast("approvals", "list", "--pending", "--json").document
+    assert holdfast("approvals", "approve", record["approval_id"], "--json").status == 0
+    made = ledger.read_text()
+
+    restored = holdfast("session", "restore", ran.document["snapshot_id"], "--json")
+    assert (restored.status, restored.document) == (0, {"session_id": "default"})
+    again = holdfast("approvals", "approve", record["approval_id"], "--json")
+    assert (again.status, again.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
+    assert ledger.read_text() == made
+
+    (anew,) = holdfast("approvals", "list", "--pending", "--json").document
+    assert anew["approval_id"] != record["approval_id"]
+    assert holdfast("approvals", "deny", anew["approval_id"], "--reason", "once is enough").status == 1
+    assert ledger.read_text() == made

@@ -76,10 +76,13 @@ def snapshot(invocation: Invocation, *, session_id: str, out: Path | None, grant
 def restore(invocation: Invocation, *, snapshot: str, session_id: str | None, grants: Grants) -> Answer:
     """Put a snapshot back, by its id or from a file.
 
-    The capabilities of the snapshot must be granted again (--tools, --mount, --allow-host).
+    The tools, mounts and hosts that it was made with are taken from the snapshot; give them only if
+    they have moved.
     """
     source = _snapshot_source(snapshot)
-    with make_sandbox(invocation.data_dir, grants) as box:
+    with make_sandbox(invocation.data_dir, Grants()) as plain:
+        recorded = plain.snapshot_host(source)
+    with make_recorded_sandbox(invocation.data_dir, grants, recorded) as box:
         restored = box.restore(source, session=session_id)
     return _said(restored, {"session_id": restored})
 

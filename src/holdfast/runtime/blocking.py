@@ -158,6 +158,10 @@ class BlockingSandbox:
         """Put a snapshot, by id or as bytes, into its own session or another."""
         return self._sessions.restore(snapshot, session)
 
+    def snapshot_host(self, snapshot: str | bytes) -> dict[str, Json]:
+        """What the process that made a snapshot said about its tools (`BlockingSandbox(host=...)`)."""
+        return self._sessions.snapshot_host(snapshot)
+
     def can_restore(self, snapshot: bytes) -> bool:
         """Whether `restore` would accept these bytes."""
         return self._sessions.can_restore_snapshot(snapshot)

@@ -274,6 +274,10 @@ class Sandbox:
         """Put a snapshot, by id or as bytes, into its own session or another."""
         return await self._call(lambda: self._sessions.restore(snapshot, session))
 
+    async def snapshot_host(self, snapshot: str | bytes) -> dict[str, Json]:
+        """What the process that made a snapshot said about its tools (`Sandbox(host=...)`)."""
+        return await self._call(lambda: self._sessions.snapshot_host(snapshot))
+
     def can_restore(self, snapshot: bytes) -> bool:
         """Whether `restore` would accept these bytes."""
         return self._open.can_restore_snapshot(snapshot)

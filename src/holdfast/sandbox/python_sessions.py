@@ -400,6 +400,11 @@ class PythonSessions:
             return self.stored_snapshot(session_or_id)
         return self.snapshot_session(SessionId(session_or_id))
 
+    def snapshot_host(self, snapshot: str | bytes) -> dict[str, Json]:
+        """What the process that made a snapshot had for tools; only its signature is checked."""
+        data = self.stored_snapshot(snapshot) if isinstance(snapshot, str) else snapshot
+        return self.services.codec.open(data)[0].host
+
     def restore(self, snapshot: str | bytes, session_id: str | None) -> SessionId:
         """Restore a snapshot by its id or from its bytes."""
         data = self.stored_snapshot(snapshot) if isinstance(snapshot, str) else snapshot

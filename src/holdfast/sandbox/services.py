@@ -70,6 +70,7 @@ class SandboxServices:
             engine=ENGINE,
             engine_version=ENGINE_VERSION,
             capabilities={name: digests[name] for name in digests if name not in ALWAYS_THERE},
+            host=self.config.host,
             paused=paused,
         )
         return self.codec.seal(header, state)

@@ -23,7 +23,7 @@ import msgspec
 
 from holdfast.errors import Code, SnapshotRefused
 from holdfast.model.call import ExternalCallRecord, SettledCall
-from holdfast.model.canonical import digest_bytes
+from holdfast.model.canonical import Json, digest_bytes
 from holdfast.model.limits import SessionLimits
 from holdfast.model.session import SNAPSHOT_VERSION, SessionMeta
 from holdfast.ports.journal import PendingCall
@@ -59,6 +59,8 @@ class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
     engine: str
     engine_version: str
     capabilities: dict[str, str]
+    host: dict[str, Json] = msgspec.field(default_factory=dict)
+    """What the process that made it said about its tools, so that another can be set up alike."""
     paused: PausedRun | None = None
 
 
