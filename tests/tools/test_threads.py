@@ -81,3 +81,23 @@ def test_the_process_ends_although_a_job_hangs() -> None:
         "DaemonThreads().start(threading.Event().wait)"
     )
     assert subprocess.run([sys.executable, "-c", script], timeout=20).returncode == 0
+
+
+def test_a_thread_that_is_busy_while_the_threads_are_closed_ends_with_its_job() -> None:
+    """Bug: it waited for more work that could never come."""
+    threads = DaemonThreads("closing")
+    gate = threading.Event()
+    started = threading.Event()
+
+    def job() -> None:
+        started.set()
+        gate.wait(10)
+
+    threads.start(job)
+    assert started.wait(10)
+    threads.close()
+    gate.set()
+    deadline = time.monotonic() + 5
+    while any(thread.name.startswith("closing") for thread in threading.enumerate()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

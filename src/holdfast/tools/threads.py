@@ -32,6 +32,7 @@ class DaemonThreads:
         self._idle = 0
         self._lock = threading.Lock()
         self._count = 0
+        self._closed = False
 
     def start(self, job: _Job) -> None:
         """Run *job* on some thread; it must not raise."""
@@ -57,6 +58,7 @@ class DaemonThreads:
     def close(self) -> None:
         """Let idle threads end. Threads inside a job end when the job does."""
         with self._lock:
+            self._closed = True
             idle, self._idle = self._idle, 0
         for _ in range(idle):
             self._jobs.put(_stop)
@@ -66,6 +68,8 @@ class DaemonThreads:
             job()
             del job
             with self._lock:
+                if self._closed:
+                    return
                 self._idle += 1
 
 
