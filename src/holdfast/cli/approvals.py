@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.host import Grants, make_recorded_sandbox, make_sandbox
-from holdfast.cli.interrupt import run_interruptibly
 from holdfast.cli.options import Invocation, JsonParameter, answers, grants_options, inherited_options
 from holdfast.cli.output import Answer, console, moment
 from holdfast.cli.report import RunReport, call_text, plain_table, show_waiting
@@ -132,7 +131,7 @@ def continue_run(
 ) -> Answer:
     """Continue a session's waiting run and report on it as `holdfast run` does."""
     with box:
-        result = run_interruptibly(box, session, lambda: work(box))
+        result = work(box)
         waiting = waiting_in(box, session, result)
     return RunReport(result, invocation, waiting=waiting).answer()
 

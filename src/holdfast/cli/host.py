@@ -77,7 +77,7 @@ def make_sandbox(data_dir: Path | None, grants: Grants) -> BlockingSandbox:
     from holdfast.runtime import BlockingSandbox
 
     with wrong_grants_are_wrong_usage():
-        return BlockingSandbox(grants.options(data_dir))
+        return BlockingSandbox(grants.options(data_dir), interruptible=True)
 
 
 def make_recorded_sandbox(data_dir: Path, grants: Grants, recorded: Mapping[str, Any]) -> BlockingSandbox:
@@ -87,7 +87,8 @@ def make_recorded_sandbox(data_dir: Path, grants: Grants, recorded: Mapping[str,
     if grants.tools:
         with wrong_grants_are_wrong_usage():
             Grants(tools=grants.tools).options(None)
-    return BlockingSandbox(grants.over(Grants.from_record(recorded)).options(data_dir))
+    options = grants.over(Grants.from_record(recorded)).options(data_dir)
+    return BlockingSandbox(options, interruptible=True)
 
 
 @contextmanager

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.host import Grants, make_sandbox
-from holdfast.cli.interrupt import run_interruptibly
 from holdfast.cli.options import Invocation, answers, grants_options, session_option
 from holdfast.cli.output import Answer, console, error_console, show_error
 from holdfast.cli.repl_input import Completer, Entries, bound_names, line_editing
@@ -99,7 +98,7 @@ class Repl:
 
     def _run(self, code: str) -> None:
         self._names |= bound_names(code)
-        result = self._interruptibly(lambda: self._box.run(code, session=self._session))
+        result = self._result_of(lambda: self._box.run(code, session=self._session))
         self.results.append(result)
         self._show(result, code)
         self._ask_about(result)
@@ -132,7 +131,7 @@ class Repl:
     def _decide(self, approval: Approval, *, approved: bool) -> RunResult:
         identity = approval.approval_id
         box = self._box
-        result = self._interruptibly(
+        result = self._result_of(
             lambda: box.approve(identity) if approved else box.deny(identity, reason="denied in the repl")
         )
         if self.results and _is_parked(self.results[-1]):
@@ -142,24 +141,14 @@ class Repl:
         self._show(result, None)
         return result
 
-    def _interruptibly(self, work: Callable[[], RunResult]) -> RunResult:
+    def _result_of(self, work: Callable[[], RunResult]) -> RunResult:
         from holdfast.errors import HoldfastError
         from holdfast.model import RunResult
 
-        if self._entries.interrupted:
-            self._reopen()
         try:
-            result = run_interruptibly(self._box, self._session, work)
+            return work()
         except HoldfastError as error:
             return RunResult.failed(error.error_object())
-        self._entries.interrupted = result.status == "cancelled"
-        return result
-
-    def _reopen(self) -> None:
-        """A terminal sends Ctrl-C to the engine's processes as well; take new ones. The state is on disk."""
-        self._entries.interrupted = False
-        self._box.__exit__(None, None, None)
-        self._box.__enter__()
 
     def _show(self, result: RunResult, code: str | None) -> None:
         if self._invocation.as_json:

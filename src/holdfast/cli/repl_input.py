@@ -19,7 +19,6 @@ class Entries:
 
     def __init__(self, *, interactive: bool) -> None:
         self._interactive = interactive
-        self.interrupted = False
 
     def read(self) -> str | None:
         """The next entry. An interrupt throws away what was typed of it."""
@@ -30,7 +29,7 @@ class Entries:
             except EOFError:
                 return "\n".join(lines) if lines else None
             except KeyboardInterrupt:
-                self._forget_line()
+                sys.stdout.write("\n")
                 lines.clear()
                 continue
             if is_complete("\n".join(lines)):
@@ -43,15 +42,11 @@ class Entries:
         except EOFError:
             return None
         except KeyboardInterrupt:
-            self._forget_line()
+            sys.stdout.write("\n")
             return None
         if self._interactive and answer:
             _forget_last_in_history()
         return answer.strip()
-
-    def _forget_line(self) -> None:
-        self.interrupted = True
-        sys.stdout.write("\n")
 
     def _line(self, prompt: str) -> str:
         if self._interactive:

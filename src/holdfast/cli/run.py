@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from holdfast.cli.host import Grants, make_sandbox
-from holdfast.cli.interrupt import run_interruptibly
 from holdfast.cli.options import (
     Invocation,
     JsonParameter,
@@ -69,7 +68,7 @@ def _run(
 
     try:
         with box:
-            result = run_interruptibly(box, session, lambda: box.run(code, session=session, **settings))
+            result = box.run(code, session=session, **settings)
             return result, waiting_in(box, session, result)
     except HoldfastError as error:
         return RunResult.failed(error.error_object()), []

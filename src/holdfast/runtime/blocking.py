@@ -6,13 +6,16 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Self, TypeVar, Unpack
 
-from holdfast.errors import InvalidArgument
+import msgspec
+
+from holdfast.errors import Code, InvalidArgument
 from holdfast.model.approval import Approval, Decision
 from holdfast.model.canonical import Json
 from holdfast.model.capability import Capability
+from holdfast.model.diagnostic import Diagnostic
 from holdfast.model.ids import SessionId
 from holdfast.model.limits import SessionLimits
-from holdfast.model.run import RunRequest, RunResult
+from holdfast.model.run import RunRequest, RunResult, RunStatus
 from holdfast.model.session import SessionInfo
 from holdfast.runtime.sandbox import (
     SandboxOptions,
@@ -24,6 +27,7 @@ from holdfast.runtime.sandbox import (
     to_ms,
 )
 from holdfast.sandbox.monty.run import Driven
+from holdfast.sandbox.monty.run_errors import cancelled_error
 from holdfast.sandbox.pump import Pump
 from holdfast.sandbox.python_sessions import PythonSessions
 from holdfast.sandbox.run_ticket import RunTicket
@@ -197,10 +201,10 @@ class BlockingSandbox:
             lambda ticket: self._sessions.driving_decide(approval_id, decision, ticket)
         )
 
-    def _interruptibly(self, drive: Callable[[RunTicket], Driven[T]]) -> T:
+    def _interruptibly(self, drive: Callable[[RunTicket], Driven[RunResult]]) -> RunResult:
         """Drive on another thread and wait; Ctrl-C cancels the run and gives its result."""
-        future: Future[T] = Future()
-        pump: Pump[T] = Pump(
+        future: Future[RunResult] = Future()
+        pump: Pump[RunResult] = Pump(
             self._sessions.services.threads, lambda value, error: _settle(future, value, error)
         )
         ticket = RunTicket(pump.go_on)
@@ -209,7 +213,18 @@ class BlockingSandbox:
             return future.result()
         except KeyboardInterrupt:
             ticket.cancel()
-            return future.result()
+            return _as_cancelled(future.result())
+
+
+def _as_cancelled(result: RunResult) -> RunResult:
+    """A terminal sends Ctrl-C to the worker process as well: a run that its death ended was cancelled."""
+    if result.status is not RunStatus.INTERRUPTED:
+        return result
+    error = cancelled_error()
+    others = [item for item in result.diagnostics if item.code != Code.INTERRUPTED]
+    return msgspec.structs.replace(
+        result, status=RunStatus.CANCELLED, error=error, diagnostics=[Diagnostic.error(error), *others]
+    )
 
 
 def _settle(future: Future[T], value: T | None, error: BaseException | None) -> None:
