@@ -183,8 +183,13 @@ def test_code_that_is_not_read_still_tells_what_it_binds(line: str, name: str) -
         "a0 = f()\n" + "".join(f"a{i} = a{i - 1}\n" for i in range(1, 4_000)) + "await a3999",
         "if 1:\n result = result\n" * 2_500,
         "await f(1)\n" * 5_000,
+        "for " * 60_000,
+        "a " * 120_000,
+        "import " + "a, " * 80_000,
+        " " * 250_000,
+        "x:" + "a" * 250_000,
     ],
-    ids=["lines", "a chain of names", "marks", "awaits"],
+    ids=["lines", "a chain of names", "marks", "awaits", "fors", "words", "imports", "blanks", "colon"],
 )
 def test_no_code_makes_the_host_think_for_long(code: str) -> None:
     """Bug: a chain of names was followed once for each, and a megabyte of code took fifteen seconds."""

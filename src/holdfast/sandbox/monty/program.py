@@ -36,13 +36,15 @@ MARK: Final = f"{MARK_NAME}.append(1)"
 MAX_READ_CHARS: Final = 64 << 10
 """Longer code is not read: that would cost the host more than it is worth."""
 _BINDS: Final = re.compile(
-    r"^[ \t]*(?:async[ \t]+)?(?:def|class)[ \t]+(\w+)"
-    r"|^[ \t]*([\w, \t]+?)[ \t]*(?::[^=\n]*)?(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)"
-    r"|\bfor[ \t]+([\w, \t]+?)[ \t]+in\b"
-    r"|^[ \t]*(?:from[ \t]+\S+[ \t]+)?import[ \t]+([\w, \t]+)"
-    r"|\bas[ \t]+(\w+)",
+    r"^[ \t]{0,99}(?:async[ \t]{1,9})?(?:def|class)[ \t]{1,9}(\w+)"
+    r"|^[ \t]{0,99}(\w[\w, \t]{0,200}?)[ \t]{0,9}(?::[^=\n]{0,200})?(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)"
+    r"|\bfor[ \t]{1,9}(\w[\w, \t]{0,200}?)[ \t]{1,9}in\b"
+    r"|^[ \t]{0,99}(?:from[ \t]{1,9}[\w.]{1,200}[ \t]{1,9})?import[ \t]{1,9}(\w[\w, \t]{0,200})"
+    r"|\bas[ \t]{1,9}(\w+)",
     re.M,
 )
+"""Every repetition is bounded: this runs in the host, on code that is long because it wants to be."""
+_RESULT: Final = re.compile(r"^result[ \t]{0,9}(:[^=\n]{1,200})?=[^=]", re.M)
 _MAX_ROUNDS: Final = 16
 """How far an awaited value is followed back through names; code could be written to follow for ever."""
 _OPEN: Final = f"({VALUE_NAME}:=("
@@ -103,9 +105,9 @@ class Program:
 @functools.lru_cache(maxsize=256)
 def read_program(code: str, *, result_may_be_bound: bool = False) -> Program:
     """Read *code*; `result_may_be_bound` tells that functions of earlier runs may bind `result`."""
-    tree = parse(code) if len(code) <= MAX_READ_CHARS else None
+    tree = parse(code)
     if tree is None:
-        always = re.search(r"^result\s*(:[^=\n]+)?=[^=]", code, re.M) is not None
+        always = _RESULT.search(code) is not None
         return Program(
             code=code,
             fed=f"{code}\nresult" if always else code,
@@ -170,7 +172,12 @@ def last_expression(code: str) -> str:
 
 
 def parse(code: str) -> ast.Module | None:
-    """The syntax tree, or None where this Python cannot read what the engine may still accept."""
+    """The syntax tree, or None of code that is too long, or that this Python cannot read.
+
+    The engine may accept it all the same.
+    """
+    if len(code) > MAX_READ_CHARS:
+        return None
     try:
         return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
