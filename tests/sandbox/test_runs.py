@@ -902,3 +902,18 @@ def _add(a: int, b: int = 1) -> int:
 @tool(name="echo", side_effect="read")
 def _echo(value: Any) -> Any:
     return value
+
+
+@pytest.mark.parametrize("name", ["class", "None", "a b", "1a", ""])
+def test_an_input_must_have_a_name_that_code_can_read(run: Run, name: str) -> None:
+    """Bug: a keyword as a name was taken, and could not be given back."""
+    result = run("1 + 1", inputs={name: 1})
+    assert (result.status, result.error and result.error.code) == ("validation_error", "INVALID_ARGUMENT")
+
+
+@pytest.mark.parametrize("name", ["result", "_", "list_tools", "print", "é"])
+def test_an_input_may_hide_a_name_for_its_run(run: Run, name: str) -> None:
+    """Ours: SPEC §5, inputs are variables of this run."""
+    assert run(name, inputs={name: 7}).result == 7
+    assert run("print('heard')").stdout == "heard\n"
+    assert isinstance(run("list_tools()").result, list)

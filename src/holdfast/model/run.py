@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import keyword
 
 import msgspec
 
@@ -51,7 +52,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         if self.timeout_ms is not None and not 0 < self.timeout_ms < 2**32:
             raise InvalidArgument(f"timeout_ms must be from 1 to 4294967295, not {self.timeout_ms}")
         for name in self.inputs:
-            if not isinstance(name, str) or not name.isidentifier():
+            if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
                 raise InvalidArgument(f"input name {name!r} is not a Python identifier")
 
 
