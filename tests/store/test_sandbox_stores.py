@@ -438,7 +438,7 @@ def test_reading_does_not_wait_for_the_writer(store: SqliteSandboxStore) -> None
     """Ours: readers use connections of their own."""
     store.save_session(a_session())
     go, thread = hold_up(store.database)
-    assert store.session_epoch("s1") == 1
+    assert store.stamp("s1")[0] == 1
     go.set()
     thread.join()
 
@@ -459,7 +459,7 @@ def test_a_lock_that_is_not_given_up_is_reported(path: Path, store: SqliteSandbo
 DAMAGE = [
     ("sandbox_sessions", "state", "session s1", lambda store: store.load_session("s1")),
     ("sandbox_sessions", "meta", "session s1", lambda store: store.list_sessions()),
-    ("sandbox_sessions", "meta", "session s1", lambda store: store.session_epoch("s1")),
+    ("sandbox_sessions", "meta", "session s1", lambda store: store.load_session("s1")),
     ("sandbox_snapshots", "data", "snapshot snap_1", lambda store: store.get_snapshot("snap_1")),
     ("sandbox_runs", "body", "run r1 of session s1", lambda store: store.waiting_run("s1")),
     ("sandbox_runs", "body", "run r1 of session s1", lambda store: store.claim_run("r1", "p", None)),
@@ -649,7 +649,7 @@ class TwoStores(RuleBasedStateMachine):
 
     @rule(session_id=SESSIONS, state=st.binary(max_size=3), behind=st.integers(0, 1), run=st.none() | RUNS)
     def save(self, session_id: str, state: bytes, behind: int, run: str | None) -> None:
-        epoch = max(0, (self.memory.session_epoch(session_id) or 0) - behind)
+        epoch = max(0, (self.memory.stamp(session_id)[0] or 0) - behind)
         session = msgspec.structs.replace(a_session(session_id, state), epoch=epoch)
         self.both(lambda store: store.save_session(session, finished_run=run))
 

@@ -54,8 +54,6 @@ class SandboxStore(Protocol):
 
     def load_session(self, session_id: str) -> StoredSession | None: ...
 
-    def session_epoch(self, session_id: str) -> int | None: ...
-
     def stamp(self, session_id: str) -> tuple[int | None, bool]:
         """The session's epoch, and whether a run of it waits. Asked before every run, so it is cheap."""
 

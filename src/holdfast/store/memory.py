@@ -101,12 +101,9 @@ class MemorySandboxStore:
     def load_session(self, session_id: str) -> StoredSession | None:
         return self._sessions.get(session_id)
 
-    def session_epoch(self, session_id: str) -> int | None:
-        session = self._sessions.get(session_id)
-        return None if session is None else session.epoch
-
     def stamp(self, session_id: str) -> tuple[int | None, bool]:
-        return self.session_epoch(session_id), self.waiting_run(session_id) is not None
+        session = self._sessions.get(session_id)
+        return None if session is None else session.epoch, self.waiting_run(session_id) is not None
 
     def save_session(self, session: StoredSession, *, finished_run: str | None = None) -> StoredSession:
         with self._lock:

@@ -102,7 +102,7 @@ class SandboxStoreContract:
     def test_a_session_that_was_never_saved_is_none(self, store: SandboxStore) -> None:
         """Ours: absence is a value, the caller decides whether it is an error."""
         assert store.load_session("s1") is None
-        assert store.session_epoch("s1") is None
+        assert store.stamp("s1") == (None, False)
         assert store.session_state_bytes("s1") == 0
         assert store.list_sessions() == []
 
@@ -111,7 +111,7 @@ class SandboxStoreContract:
         saved = store.save_session(msgspec.structs.replace(a_session(state=b"\0\xff"), expires_at=99))
         assert saved.epoch == 1
         assert store.load_session("s1") == saved
-        assert store.session_epoch("s1") == 1
+        assert store.stamp("s1") == (1, False)
         assert store.session_state_bytes("s1") == 2
 
     def test_every_save_raises_the_epoch_by_one(self, store: SandboxStore) -> None:
@@ -196,7 +196,7 @@ class SandboxStoreContract:
         """Ours: one process runs many sessions at once."""
         for _ in range(2):
             with store.hold("s1"), store.hold("s2"):
-                store.save_session(a_session("s1" if store.session_epoch("s1") is None else "s2"))
+                store.save_session(a_session("s1" if store.stamp("s1")[0] is None else "s2"))
         assert len(store.list_sessions()) == 2
 
     # Snapshots
@@ -214,10 +214,12 @@ class SandboxStoreContract:
         """Ours: a decision continues a run in any process that has the store."""
         store.park(msgspec.structs.replace(a_run(), owner="me"), b"dump", [an_approval()])
         assert store.waiting_run("s1") == a_run()
+        assert store.stamp("s1")[1] is True
         assert store.get_run("r1") == a_run()
         assert store.get_snapshot("snap_1") == b"dump"
         assert store.approvals(run_id="r1") == [an_approval()]
         assert store.waiting_run("s2") is None
+        assert store.stamp("s2")[1] is False
         assert store.get_run("r2") is None
 
     def test_a_run_that_waits_again_keeps_its_old_approvals(self, store: SandboxStore) -> None:

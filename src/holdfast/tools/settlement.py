@@ -14,7 +14,7 @@ from holdfast.tools.admission import Admitted
 from holdfast.tools.registry import RegisteredTool
 from holdfast.tools.schema import encode_output
 
-GUEST_EXCEPTION = {
+GUEST_EXCEPTION: dict[str, str] = {
     Code.PERMISSION_DENIED: "PermissionError",
     Code.TIMEOUT_TOOL: "TimeoutError",
     Code.INVALID_ARGUMENT: "TypeError",
@@ -52,7 +52,7 @@ def settle_failure(
         request_digest=digest,
         error=error,
     )
-    kind = GUEST_EXCEPTION.get(error.code, "RuntimeError")  # type: ignore[call-overload]
+    kind = GUEST_EXCEPTION.get(error.code, "RuntimeError")
     return SettledCall(
         record=record, exception=seen or GuestException(type=kind, message=_seen_message(error))
     )

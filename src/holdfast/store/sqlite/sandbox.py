@@ -77,10 +77,6 @@ class SqliteSandboxStore:
         row = self._row(sql, session_id)
         return None if row is None else schema.session_of(row)
 
-    def session_epoch(self, session_id: str) -> int | None:
-        row = self._row(f"{_HEADS} WHERE id = ?", session_id)
-        return None if row is None else schema.session_head_of(row).epoch
-
     def stamp(self, session_id: str) -> tuple[int | None, bool]:
         sql = (
             "SELECT (SELECT epoch FROM sandbox_sessions WHERE id = ?1), "
