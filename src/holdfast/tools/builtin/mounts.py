@@ -261,7 +261,9 @@ def _translated(place: _Place) -> Iterator[None]:
 
 
 def _guest_parts(path: str) -> tuple[str, ...]:
-    """The components of a path that guest code gave; backslash and percent are ordinary characters."""
+    """The components of a path that guest code gave. A backslash is an ordinary character, and so is a
+    percent sign, unless what it encodes would lead somewhere else.
+    """
     if not path.startswith("/"):
         raise AccessDenied(f"path {path[:80]!r} is not absolute", hint="paths begin with '/'")
     if len(path) > MAX_PATH_CHARS:
@@ -271,7 +273,22 @@ def _guest_parts(path: str) -> tuple[str, ...]:
     parts = tuple(part for part in path.split("/") if part not in ("", "."))
     if ".." in parts:
         raise AccessDenied(f"path {path[:80]!r} has a '..' component", hint="name the path without '..'")
+    if any(map(_hides_a_step, parts)):
+        raise AccessDenied(f"path {path[:80]!r} hides a step in percent codes", hint="name the path as it is")
     return parts
+
+
+def _hides_a_step(part: str) -> bool:
+    """Whether percent codes, decoded however often, stand for a separator, a NUL or a step up."""
+    if "%" not in part:
+        return False
+    from urllib.parse import unquote
+
+    while (decoded := unquote(part, errors="replace")) != part:
+        part = decoded
+        if part in (".", "..") or any(char in part for char in "/\\\0"):
+            return True
+    return False
 
 
 def _virtual_parts(virtual: str) -> tuple[str, ...]:
