@@ -10,7 +10,17 @@ The first split is whose fault it is::
     │   ├── ToolNameTaken          INVALID_TOOL_NAME
     │   ├── UnknownTool            UNKNOWN_TOOL
     │   ├── SessionNotFound        SESSION_NOT_FOUND
+    │   ├── SessionExists          INVALID_ARGUMENT
     │   ├── SessionWaiting         WAITING_FOR_APPROVAL
+    │   ├── SessionBusy            INVALID_ARGUMENT
+    │   ├── TurnNotFound           INVALID_ARGUMENT
+    │   ├── TurnUnfinished         WAITING_FOR_APPROVAL, INTERRUPTED
+    │   ├── IdempotencyConflict    INVALID_ARGUMENT
+    │   ├── InputNotFound          INVALID_ARGUMENT
+    │   ├── NodeNotFound           INVALID_ARGUMENT
+    │   ├── StaleBranch            INVALID_ARGUMENT
+    │   ├── TokenNotFound          INVALID_ARGUMENT
+    │   ├── TokenAlreadyUsed       INVALID_ARGUMENT
     │   ├── ApprovalNotFound       INVALID_ARGUMENT
     │   ├── ApprovalAlreadyDecided INVALID_ARGUMENT
     │   └── SnapshotRefused        SNAPSHOT_CORRUPT, SNAPSHOT_VERSION_MISMATCH,
@@ -19,11 +29,13 @@ The first split is whose fault it is::
     │   └── NotConfigured          IO_ERROR
     ├── OutsideError           a tool, an engine or the network failed
     │   ├── ToolError              the tool author's own code, or TOOL_ERROR
-    │   └── EngineFailed           INTERRUPTED
+    │   ├── EngineFailed           INTERRUPTED
+    │   └── ModelError             PROVIDER_ERROR, CONTEXT_OVERFLOW, RATE_LIMITED or the provider's own
     ├── StoreError             what is stored cannot be read or written
     │   ├── RecordCorrupt          IO_ERROR
     │   ├── SchemaTooNew           IO_ERROR
     │   ├── StaleState             INTERRUPTED
+    │   ├── LeaseLost              INTERRUPTED
     │   └── StoreUnavailable       IO_ERROR
     └── InternalError          our fault                 RUNTIME_ERROR
 
@@ -214,6 +226,102 @@ class SessionWaiting(CallerError):
         self.approval_ids = approval_ids
 
 
+class SessionExists(CallerError):
+    """A new session was to have an id that another one has."""
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(f"there is a session {session_id!r} already", hint="choose another id")
+
+
+class SessionBusy(CallerError):
+    """Another worker runs a turn of the session right now."""
+
+    retryable = True
+
+    def __init__(self, session_id: str, owner: str) -> None:
+        super().__init__(
+            f"session {session_id!r} is being worked on by {owner}", hint="wait until its turn has ended"
+        )
+        self.session_id, self.owner = session_id, owner
+
+
+class TurnNotFound(CallerError):
+    """No turn has this id, or it has ended and cannot go on."""
+
+    def __init__(self, turn_id: str) -> None:
+        super().__init__(
+            f"there is no turn {turn_id!r} that could go on", hint="`holdfast sessions show` lists the turns"
+        )
+        self.turn_id = turn_id
+
+
+class TurnUnfinished(CallerError):
+    """The session has a turn that waits, or that was left by its process; it comes first."""
+
+    def __init__(self, session_id: str, turn_id: str, *, waits: bool) -> None:
+        state = "waits" if waits else "was interrupted"
+        super().__init__(
+            f"turn {turn_id} of session {session_id!r} {state} and comes first",
+            hint="decide what it waits for, cancel it, or queue the input behind it"
+            if waits
+            else "`session.resume()` or `holdfast recover` goes on with it",
+        )
+        self.session_id, self.turn_id, self.waits = session_id, turn_id, waits
+        self.code = Code.WAITING_FOR_APPROVAL if waits else Code.INTERRUPTED
+
+
+class IdempotencyConflict(CallerError):
+    """The key was used before, with other content."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(
+            f"idempotency key {key[:80]!r} was used before with other content", hint="use a key per input"
+        )
+        self.key = key
+
+
+class InputNotFound(CallerError):
+    """No waiting input has this id: it was claimed, withdrawn, or never there."""
+
+    def __init__(self, input_id: str) -> None:
+        super().__init__(f"there is no waiting input {input_id!r}")
+        self.input_id = input_id
+
+
+class NodeNotFound(CallerError):
+    """No node of this session has this id."""
+
+    def __init__(self, node_id: str) -> None:
+        super().__init__(
+            f"there is no node {node_id[:80]!r} in this session", hint="`holdfast sessions show` lists them"
+        )
+        self.node_id = node_id
+
+
+class StaleBranch(CallerError):
+    """A node that must be on the active path is not; nothing was written."""
+
+    def __init__(self, current_leaf_node_id: str | None) -> None:
+        super().__init__(
+            f"the active path has moved on to {current_leaf_node_id}", hint="read the path again, then append"
+        )
+        self.current_leaf_node_id = current_leaf_node_id
+
+
+class TokenNotFound(CallerError):
+    """No call waits, or can still wait, for this token."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__(f"no unfinished turn knows the token {token[:80]!r}")
+
+
+class TokenAlreadyUsed(CallerError):
+    """A completion is delivered once; this one has been, or came too late."""
+
+    def __init__(self, token: str) -> None:
+        super().__init__(f"token {token[:80]!r} was used already, or its time is over")
+
+
 class ApprovalNotFound(CallerError):
     """No approval request has this id."""
 
@@ -278,6 +386,26 @@ class EngineFailed(OutsideError):
     retryable = True
 
 
+class ModelError(OutsideError):
+    """A model call failed. `retry_after_ms` is how long the provider asks to wait."""
+
+    code: str = "PROVIDER_ERROR"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "PROVIDER_ERROR",
+        retryable: bool = False,
+        retry_after_ms: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.code = code
+        self.retryable = retryable
+        self.retry_after_ms = retry_after_ms
+
+
 class StoreError(HoldfastError):
     """What is stored cannot be read or written."""
 
@@ -303,6 +431,19 @@ class StaleState(StoreError):
 
     code = Code.INTERRUPTED
     retryable = True
+
+
+class LeaseLost(StoreError):
+    """Another worker has taken the session over; what this one still wanted to write was refused."""
+
+    code = Code.INTERRUPTED
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"the lease on session {session_id!r} was lost, nothing was written",
+            hint="another process goes on with the turn",
+        )
+        self.session_id = session_id
 
 
 class StoreUnavailable(StoreError):

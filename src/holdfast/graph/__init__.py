@@ -1,0 +1,28 @@
+"""The history of sessions: append-only nodes, branches, frames. Pure."""
+
+from holdfast.graph.history import messages_of
+from holdfast.graph.lineage import (
+    Lookup,
+    frame_at,
+    frame_path,
+    holds,
+    model_calls_at,
+    nodes_of,
+    opens_frame,
+    path,
+)
+from holdfast.graph.session_graph import Branch, SessionGraph
+
+__all__ = [
+    "Branch",
+    "Lookup",
+    "SessionGraph",
+    "frame_at",
+    "frame_path",
+    "holds",
+    "messages_of",
+    "model_calls_at",
+    "nodes_of",
+    "opens_frame",
+    "path",
+]

@@ -1,0 +1,36 @@
+"""A session as the store knows it, its history left out."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.model.canonical import Json
+from holdfast.model.frame import INITIAL
+from holdfast.model.ids import SessionId, SessionIdField
+from holdfast.model.limits import U64
+from holdfast.model.usage import UsageEntry
+
+
+class SessionHead(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a session stands.
+
+    `leaf` is the last node of the active path and `depth` the number of nodes on it. `revision` rises by one
+    whenever the leaf moves. `host` describes the agent to whoever goes on with the session elsewhere.
+    """
+
+    session_id: SessionIdField
+    created_at: U64
+    updated_at: U64
+    leaf: str | None = None
+    depth: int = 0
+    frame: str = INITIAL
+    revision: int = 0
+    model_calls: int = 0
+    agent: str = ""
+    model: str = ""
+    forked_from: str | None = None
+    usage: tuple[UsageEntry, ...] = ()
+    host: dict[str, Json] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        SessionId(self.session_id)

@@ -1,0 +1,94 @@
+"""What is said in a conversation: by the user, by the model, and by the tools that it called.
+
+Rules
+-----
+1. Media is never inside a message: an `AttachmentPart` names a blob by its digest.
+2. A tool call whose arguments were not a JSON object keeps what came as `raw`; it is never read as `{}`.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.errors import ErrorObject
+from holdfast.model.call import ExternalCallRecord
+from holdfast.model.canonical import Json
+from holdfast.model.usage import Usage
+
+
+class TextPart(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
+    """A piece of text."""
+
+    text: str
+
+
+class AttachmentPart(msgspec.Struct, frozen=True, kw_only=True, tag="attachment", omit_defaults=True):
+    """An image or a file, by the digest of its bytes."""
+
+    digest: str
+    media_type: str
+    size: int
+    name: str | None = None
+
+
+Part = TextPart | AttachmentPart
+Content = str | tuple[Part, ...]
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call that the model asked for. `call_id` counts within the turn; `provider_id` is the model's own."""
+
+    call_id: int
+    name: str
+    arguments: dict[str, Json] | None = None
+    raw: str | None = None
+    provider_id: str = ""
+
+
+class UserMessage(msgspec.Struct, frozen=True, kw_only=True, tag="user", omit_defaults=True):
+    """Said by the user, or put in by the host while the turn ran (`input_id` then names it)."""
+
+    content: Content
+    input_id: str | None = None
+
+
+class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True, tag="assistant", omit_defaults=True):
+    """One reply of the model."""
+
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    model: str = ""
+    usage: Usage = Usage()
+    stop_reason: str = ""
+
+
+class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, tag="tool", omit_defaults=True):
+    """What came of one call: `value`, or `error` where it failed."""
+
+    call_id: int
+    name: str
+    value: Json = None
+    error: ErrorObject | None = None
+    record: ExternalCallRecord | None = None
+    provider_id: str = ""
+
+
+Message = UserMessage | AssistantMessage | ToolMessage
+
+Role = Literal["user", "assistant", "tool"]
+
+
+class InjectedTurnInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A message for a turn that runs already. `id` lets whoever sent it withdraw it."""
+
+    message: UserMessage
+    id: str | None = None
+
+
+def text_of(content: Content) -> str:
+    """The words of some content, attachments left out."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.text for part in content if isinstance(part, TextPart))

@@ -1,0 +1,83 @@
+"""What a model offers, whoever serves it.
+
+Rules
+-----
+1. `stream` yields deltas as they arrive and ends with exactly one `ReplyEnded`. A stream that ends without it
+   has failed, and nothing of it is used.
+2. Failures are raised as `ModelError`; `retryable` tells whether another attempt makes sense.
+3. Closing the iterator ends the call at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast.model.capability import Capability
+from holdfast.model.message import Message
+from holdfast.model.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """What the model is asked. `messages` must not be changed, nor kept after the reply.
+
+    `call_number` counts the model calls of the session's active path from 1, over all processes; an attempt
+    that failed counts, too. `idempotency_key` is the same when a call is repeated after a crash.
+    """
+
+    messages: list[Message]
+    instructions: str = ""
+    tools: tuple[Capability, ...] = ()
+    output_schema: dict[str, Any] | None = None
+    session_id: str = ""
+    turn_id: str = ""
+    call_number: int = 1
+    idempotency_key: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+class TextArrived(msgspec.Struct, frozen=True):
+    """A piece of the reply's text."""
+
+    text: str
+
+
+class ReasoningArrived(msgspec.Struct, frozen=True):
+    """A piece of the model's reasoning."""
+
+    text: str
+
+
+class RequestedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call as the provider sent it: the arguments are text, whole but unchecked."""
+
+    name: str
+    arguments: str = "{}"
+    provider_id: str = ""
+
+
+class ReplyEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole reply. `model` is the one that served it."""
+
+    text: str
+    calls: tuple[RequestedCall, ...] = ()
+    usage: Usage = Usage()
+    model: str = ""
+    stop_reason: str = "end"
+
+
+ModelDelta = TextArrived | ReasoningArrived | ReplyEnded
+
+
+class ModelProvider(Protocol):
+    @property
+    def model_id(self) -> str:
+        """`provider:model`, as sessions record it."""
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]: ...
+
+    async def close(self) -> None: ...

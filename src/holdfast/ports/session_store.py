@@ -1,0 +1,318 @@
+"""Where agent sessions, their turns and everything that a turn must not lose are kept.
+
+Rules
+-----
+1. Every method is atomic, and durable when it returns. Methods are coroutines: none of them blocks the loop.
+2. A session has one writer. `begin` and `take_over` hand out a `Lease` whose `fence` is higher than any
+   before; every write of a turn carries it, and one with another fence than the session's is `LeaseLost` and
+   writes nothing. A lease ends with `commit` or `park`, when its time is over, or when its owner is provably
+   dead.
+3. A session has at most one turn that is not `ended`.
+4. The journal of a turn holds opaque bodies in the order in which they were saved, and never one key twice.
+   It is gone when the turn ends: the graph then has everything that is worth keeping.
+5. `commit` is one transaction: nodes, head, usage, the turn's end, its journal, waits and open approvals.
+6. What is read is checked against the digest it was written with; a mismatch is `RecordCorrupt` and names it.
+7. Callables that a method is given run inside its transaction, perhaps on another thread, perhaps twice.
+   They are pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import msgspec
+
+from holdfast.model.approval import Approval, Decision
+from holdfast.model.head import SessionHead
+from holdfast.model.message import UserMessage
+from holdfast.model.node import Entry, Segment
+from holdfast.model.turn import TurnRecord, TurnSummary
+from holdfast.model.usage import UsageEntry
+from holdfast.model.wait import Wait, WaitOutcome
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """The right to write a session until `until_ms`."""
+
+    session_id: str
+    owner: str
+    fence: int
+    until_ms: int
+
+
+class Claimant(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks for a lease, when, and for how long."""
+
+    owner: str
+    now_ms: int
+    lease_ms: int
+
+
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One record of a turn's journal. An `intent` says that an effect is about to happen."""
+
+    key: str
+    kind: Literal["input", "intent"]
+    body: bytes = b""
+
+
+class QueuedInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that waits: `inject` for a checkpoint of a turn, `queue` to start a turn of its own."""
+
+    input_id: str
+    session_id: str
+    kind: Literal["inject", "queue"]
+    message: UserMessage
+    created_at: int
+
+
+class Blob(msgspec.Struct, frozen=True, kw_only=True):
+    """The bytes of an attachment, stored once under their digest."""
+
+    digest: str
+    data: bytes
+
+
+class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn to begin. `make_input` makes its first journal body of the injected messages it claims.
+
+    With `consumes` the turn is that queued input's, which is gone with the begin.
+    """
+
+    session_id: str
+    turn_id: str
+    agent: str
+    make_input: Callable[[SessionHead, tuple[QueuedInput, ...]], bytes]
+    input_digest: str
+    idempotency_key: str | None = None
+    consumes: str | None = None
+    blobs: tuple[Blob, ...] = ()
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that may run now, its first journal body, and the head it runs on."""
+
+    lease: Lease
+    head: SessionHead
+    record: TurnRecord
+    input: bytes
+
+
+class Repeated(msgspec.Struct, frozen=True, kw_only=True):
+    """The idempotency key and the content are those of this turn; nothing was begun."""
+
+    record: TurnRecord
+
+
+class Takeover(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that another process left, or that waited, with its journal after the first input."""
+
+    lease: Lease
+    head: SessionHead
+    record: TurnRecord
+    input: bytes
+    journal: tuple[JournalEntry, ...]
+
+
+class Save(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn makes durable before it goes on.
+
+    `make_checkpoint`, if given, makes one more entry of the injected messages that are claimed with it.
+    """
+
+    turn_id: str
+    entries: tuple[JournalEntry, ...]
+    approvals: tuple[Approval, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    make_checkpoint: Callable[[tuple[QueuedInput, ...]], JournalEntry] | None = None
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """`cancel_requested` tells that somebody wants the turn to end; `checkpoint` is what was made."""
+
+    cancel_requested: bool
+    checkpoint: JournalEntry | None = None
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a turn.
+
+    `entries` become one segment, named after the turn, under the session's leaf. `model_calls` and `usage` are
+    added to the head's. `enqueue` becomes a queued input. A `Finished` outcome is refused while an injected
+    message or a request to cancel is there; any other turns what was injected into queued inputs.
+    """
+
+    turn_id: str
+    now_ms: int
+    entries: tuple[Entry, ...]
+    summary: TurnSummary
+    model_calls: int
+    usage: tuple[UsageEntry, ...] = ()
+    enqueue: QueuedInput | None = None
+
+
+class CommitRefused(msgspec.Struct, frozen=True, kw_only=True):
+    """Something came in before the turn could finish; nothing was written."""
+
+    reason: Literal["injected", "cancelled"]
+
+
+class Renewed(msgspec.Struct, frozen=True, kw_only=True):
+    """Sessions whose lease is lost, and turns that somebody wants to end."""
+
+    lost: frozenset[str]
+    cancelled: frozenset[str]
+
+
+class PruneRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What may go. Nothing that a session can still reach on its active path goes by `branches`.
+
+    sessions_before_ms: idle sessions not used since then, and decided approvals, ended turns' records,
+    sandbox snapshots and leftovers of sandbox runs that are older. frames: what lies before the current frame
+    of a session. branches: nodes that are on no session's active path. session_id: of this session alone.
+    """
+
+    sessions_before_ms: int | None = None
+    frames: bool = False
+    branches: bool = False
+    session_id: str | None = None
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    """What went, and how many bytes the file is smaller for it."""
+
+    sessions: int = 0
+    segments: int = 0
+    blobs: int = 0
+    records: int = 0
+    bytes_freed: int = 0
+
+
+class SessionStore(Protocol):
+    durable: bool
+    """Whether what is written outlives the process."""
+
+    # Sessions and their history
+
+    async def open_session(self, head: SessionHead) -> SessionHead:
+        """The session of this id as it is stored; made of *head* if there is none."""
+
+    async def head(self, session_id: str) -> SessionHead | None: ...
+
+    async def heads(self) -> list[SessionHead]:
+        """All sessions, the latest used first."""
+
+    async def describe(self, session_id: str, *, agent: str, model: str, host: dict[str, object]) -> None:
+        """Record who works on the session now; `SessionNotFound` if there is none."""
+
+    async def delete_session(self, session_id: str) -> bool:
+        """Forget the session, its turns and waiting inputs; `SessionBusy` while a live owner runs a turn."""
+
+    async def frame(self, leaf: str, *, known: str | None = None) -> tuple[Segment, ...]:
+        """The path to *leaf*, oldest first, from the segment that opens its frame.
+
+        The last segment is cut after *leaf*. With *known*, only what comes after that node, or everything if
+        it is not on the path.
+        """
+
+    async def path(self, leaf: str, *, after_depth: int = 0) -> tuple[Segment, ...]:
+        """The path to *leaf*, oldest first: segments with nodes past `after_depth`, cut after the leaf."""
+
+    async def append(
+        self, session_id: str, segment_id: str, entries: tuple[Entry, ...], requires: str | None, now_ms: int
+    ) -> SessionHead:
+        """Add nodes under the leaf; `StaleBranch` if *requires* is not on the active path."""
+
+    async def fork(self, session_id: str, new_id: str, at: str | None, now_ms: int) -> SessionHead:
+        """A new session whose leaf is *at*, or this one's. It costs the same at any length.
+
+        Errors: `SessionNotFound`, `SessionExists`, `NodeNotFound`.
+        """
+
+    async def rewind(self, session_id: str, to: str, now_ms: int) -> SessionHead:
+        """Move the leaf to a node of this session's own history. `SessionBusy` while a turn is unfinished."""
+
+    # Turns
+
+    async def begin(self, turn: NewTurn, claimant: Claimant) -> Begun | Repeated:
+        """Make a turn's input durable and take the session's lease.
+
+        Errors: `SessionNotFound`; `IdempotencyConflict`; `SessionBusy` while a live owner has the lease;
+        `TurnUnfinished` if a turn waits or was left by its owner; `InputNotFound` if `consumes` is gone.
+        """
+
+    async def take_over(self, turn_id: str, claimant: Claimant) -> Takeover:
+        """Go on with a turn that waits or was left; it is `running` again.
+
+        Errors: `SessionBusy`; `TurnNotFound` if it does not exist or has ended.
+        """
+
+    async def save(self, lease: Lease, save: Save) -> Saved:
+        """Add to the turn's journal."""
+
+    async def park(self, lease: Lease, save: Save, summary: TurnSummary) -> None:
+        """Save, mark the turn as waiting and give the lease back."""
+
+    async def commit(self, lease: Lease, commit: Commit) -> SessionHead | CommitRefused: ...
+
+    async def renew(self, leases: tuple[Lease, ...], now_ms: int, lease_ms: int) -> Renewed: ...
+
+    async def turn(self, turn_id: str) -> TurnRecord | None: ...
+
+    async def turns(self, session_id: str) -> list[TurnRecord]:
+        """The session's turns, oldest first."""
+
+    async def unfinished(self, now_ms: int) -> list[TurnRecord]:
+        """Turns that nobody runs and that could go on now: left by their owner, or with a wait that is over,
+        or waiting with a request to cancel."""
+
+    async def next_due(self) -> int | None:
+        """When the earliest open wait of any waiting turn is due."""
+
+    async def cancel(self, turn_id: str) -> bool:
+        """Ask for the turn's end. False if it has ended: then the cancellation lost, for good."""
+
+    # Input for a session
+
+    async def put_input(self, item: QueuedInput, blobs: tuple[Blob, ...] = ()) -> None:
+        """Keep a message for the session. The same id and content twice is one input.
+
+        Errors: `SessionNotFound`; `IdempotencyConflict` for other content under the same id.
+        """
+
+    async def withdraw_input(self, input_id: str) -> bool:
+        """Take an input back; false once it was claimed."""
+
+    async def inputs(self, session_id: str) -> list[QueuedInput]:
+        """What waits, oldest first."""
+
+    async def blob(self, digest: str) -> bytes | None: ...
+
+    # Waits
+
+    async def ended_waits(self, turn_id: str, now_ms: int) -> tuple[tuple[str, WaitOutcome], ...]:
+        """Id and outcome of each wait of the turn that is over. Approvals past their time expire here."""
+
+    async def complete(self, token: str, outcome: WaitOutcome, now_ms: int) -> TurnRecord:
+        """End an external completion, once. `TokenNotFound`, `TokenAlreadyUsed`.
+
+        A token may be completed before its wait is saved, as long as its turn is unfinished.
+        """
+
+    async def approvals(
+        self, *, session_id: str | None = None, turn_id: str | None = None
+    ) -> list[Approval]: ...
+
+    async def approval(self, approval_id: str) -> Approval | None: ...
+
+    async def decide(
+        self, approval_id: str, decision: Decision, *, now_ms: int, edited_digest: str | None
+    ) -> Approval:
+        """Leave `pending`, once. After `expires_at` the state becomes `expired`, whatever was decided."""
+
+    # The rest
+
+    async def prune(self, request: PruneRequest) -> Pruned: ...
+
+    async def close(self) -> None: ...
