@@ -138,9 +138,9 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a turn.
 
-    `entries` become one segment, named after the turn, under the session's leaf. `model_calls` and `usage` are
-    added to the head's. `enqueue` becomes a queued input. A `Finished` outcome is refused while an injected
-    message or a request to cancel is there; any other turns what was injected into queued inputs.
+    `entries` become one segment, named after the turn, under the session's leaf. `model_calls` and `usage`
+    are added to the head's. `enqueue` becomes a queued input. A `Finished` outcome is refused while an
+    injected message or a request to cancel is there; any other turns what was injected into queued inputs.
     """
 
     turn_id: str
