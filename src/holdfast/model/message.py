@@ -47,6 +47,14 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     provider_id: str = ""
 
 
+class RequestedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool call as the provider sent it: the arguments are text, whole but unchecked."""
+
+    name: str
+    arguments: str = "{}"
+    provider_id: str = ""
+
+
 class UserMessage(msgspec.Struct, frozen=True, kw_only=True, tag="user", omit_defaults=True):
     """Said by the user, or put in by the host while the turn ran (`input_id` then names it)."""
 

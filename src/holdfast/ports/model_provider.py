@@ -17,7 +17,7 @@ from typing import Any, Protocol
 import msgspec
 
 from holdfast.model.capability import Capability
-from holdfast.model.message import Message
+from holdfast.model.message import Message, RequestedCall
 from holdfast.model.usage import Usage
 
 
@@ -52,14 +52,6 @@ class ReasoningArrived(msgspec.Struct, frozen=True):
     text: str
 
 
-class RequestedCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool call as the provider sent it: the arguments are text, whole but unchecked."""
-
-    name: str
-    arguments: str = "{}"
-    provider_id: str = ""
-
-
 class ReplyEnded(msgspec.Struct, frozen=True, kw_only=True):
     """The whole reply. `model` is the one that served it."""
 
@@ -69,6 +61,16 @@ class ReplyEnded(msgspec.Struct, frozen=True, kw_only=True):
     model: str = ""
     stop_reason: str = "end"
 
+
+__all__ = [
+    "ModelDelta",
+    "ModelProvider",
+    "ModelRequest",
+    "ReasoningArrived",
+    "ReplyEnded",
+    "RequestedCall",
+    "TextArrived",
+]
 
 ModelDelta = TextArrived | ReasoningArrived | ReplyEnded
 

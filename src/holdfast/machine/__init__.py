@@ -1,0 +1,50 @@
+"""The sans-IO turn: inputs in, commands out."""
+
+from holdfast.machine.commands import CallModel, Checkpoint, Command, Commit, Park, RunTool, StopEffects
+from holdfast.machine.inputs import (
+    Aborted,
+    CancelRequested,
+    CheckpointPassed,
+    DeadlinePassed,
+    FrameSwitchRequested,
+    Input,
+    ModelFailed,
+    ModelReplied,
+    OutputCheck,
+    Resumed,
+    ToolSettled,
+    TurnStarted,
+    WaitEnded,
+    WaitOpened,
+    decode_input,
+    encode_input,
+)
+from holdfast.machine.turn_machine import Phase, TurnMachine
+
+__all__ = [
+    "Aborted",
+    "CallModel",
+    "CancelRequested",
+    "Checkpoint",
+    "CheckpointPassed",
+    "Command",
+    "Commit",
+    "DeadlinePassed",
+    "FrameSwitchRequested",
+    "Input",
+    "ModelFailed",
+    "ModelReplied",
+    "OutputCheck",
+    "Park",
+    "Phase",
+    "Resumed",
+    "RunTool",
+    "StopEffects",
+    "ToolSettled",
+    "TurnMachine",
+    "TurnStarted",
+    "WaitEnded",
+    "WaitOpened",
+    "decode_input",
+    "encode_input",
+]

@@ -1,0 +1,71 @@
+"""Everything that a turn can ask for, as values. The shell carries them out; the machine does nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.machine.inputs import CheckpointKind
+from holdfast.model.message import ToolCall
+from holdfast.model.outcome import Ended, Waiting
+from holdfast.model.wait import WaitOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class CallModel:
+    """Ask the model. `number` counts the turn's model calls, failed ones included, from 1."""
+
+    number: int
+    attempt: int = 1
+    delay_ms: int = 0
+
+    @property
+    def key(self) -> str:
+        return f"model.{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunTool:
+    """Carry out a call. `granted` is how its wait ended, if it had one; `attempt` counts from 1."""
+
+    call: ToolCall
+    attempt: int = 1
+    granted: WaitOutcome | None = None
+
+    @property
+    def key(self) -> str:
+        return f"tool.{self.call.call_id}.{self.attempt}"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Deliver what was injected; before completion, check the answer `text` as well."""
+
+    kind: CheckpointKind
+    number: int
+    text: str = ""
+
+    @property
+    def key(self) -> str:
+        return f"checkpoint.{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
+class StopEffects:
+    """End the model call and the tool calls under way; what they still bring is not wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Park:
+    """Set the worker free; the turn goes on when a wait ends."""
+
+    outcome: Waiting
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The turn is over: write what it said and how it ended."""
+
+    outcome: Ended
+
+
+Command = CallModel | RunTool | Checkpoint | StopEffects | Park | Commit

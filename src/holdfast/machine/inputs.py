@@ -1,0 +1,137 @@
+"""Everything that can happen to a turn, as values.
+
+Rule: whatever may change what a turn does next is one of these, is journaled, and carries the time at which
+it happened. The machine learns nothing in any other way.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.errors import ErrorObject
+from holdfast.model.call import ExternalCallRecord
+from holdfast.model.canonical import Json
+from holdfast.model.frame import FrameSwitch
+from holdfast.model.message import RequestedCall, UserMessage
+from holdfast.model.outcome import StopReason
+from holdfast.model.usage import Usage, UsageLimits
+from holdfast.model.wait import Wait, WaitOutcome
+
+CheckpointKind = Literal["after_work", "before_completion"]
+
+
+class _Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    at_ms: int
+
+
+class TurnStarted(_Input, frozen=True, kw_only=True, tag="turn_started"):
+    """The turn's own input, after what was injected while the session was idle."""
+
+    turn_id: str
+    message: UserMessage
+    injected: tuple[UserMessage, ...] = ()
+    limits: UsageLimits = UsageLimits()
+
+
+class ModelReplied(_Input, frozen=True, kw_only=True, tag="model_replied"):
+    """The model's whole reply."""
+
+    text: str = ""
+    calls: tuple[RequestedCall, ...] = ()
+    usage: Usage = Usage()
+    model: str = ""
+    stop_reason: str = ""
+
+
+class ModelFailed(_Input, frozen=True, kw_only=True, tag="model_failed"):
+    """A model call failed, and what it had streamed is void."""
+
+    error: ErrorObject
+    retryable: bool = False
+    retry_after_ms: int | None = None
+
+
+class ToolSettled(_Input, frozen=True, kw_only=True, tag="tool_settled"):
+    """A call has its result, good or bad."""
+
+    call_id: int
+    value: Json = None
+    error: ErrorObject | None = None
+    record: ExternalCallRecord | None = None
+
+
+class WaitOpened(_Input, frozen=True, kw_only=True, tag="wait_opened"):
+    """A call cannot go on until something else happens."""
+
+    wait: Wait
+
+
+class WaitEnded(_Input, frozen=True, kw_only=True, tag="wait_ended"):
+    """What a call waited for has happened, or its time is over."""
+
+    wait_id: str
+    outcome: WaitOutcome
+
+
+class OutputCheck(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer as `output_type` has it, or why it does not fit."""
+
+    value: Json = None
+    problem: str | None = None
+
+
+class CheckpointPassed(_Input, frozen=True, kw_only=True, tag="checkpoint_passed"):
+    """The turn reached a checkpoint; these messages were waiting for it there."""
+
+    kind: CheckpointKind
+    messages: tuple[UserMessage, ...] = ()
+    output: OutputCheck = OutputCheck()
+
+
+class FrameSwitchRequested(_Input, frozen=True, kw_only=True, tag="frame_switch_requested"):
+    """The turn is to end by opening a frame, once the calls under way have their results."""
+
+    switch: FrameSwitch
+
+
+class CancelRequested(_Input, frozen=True, kw_only=True, tag="cancel_requested"):
+    """Somebody wants the turn to end now."""
+
+
+class DeadlinePassed(_Input, frozen=True, kw_only=True, tag="deadline_passed"):
+    """The turn has used up its time."""
+
+
+class Aborted(_Input, frozen=True, kw_only=True, tag="aborted"):
+    """The host cannot or will not go on with the turn."""
+
+    reason: StopReason
+    error: ErrorObject
+
+
+class Resumed(_Input, frozen=True, kw_only=True, tag="resumed"):
+    """Another process went on with the turn; the time in between does not count."""
+
+
+Input = (
+    TurnStarted
+    | ModelReplied
+    | ModelFailed
+    | ToolSettled
+    | WaitOpened
+    | WaitEnded
+    | CheckpointPassed
+    | FrameSwitchRequested
+    | CancelRequested
+    | DeadlinePassed
+    | Aborted
+    | Resumed
+)
+
+encode_input = msgspec.json.Encoder().encode
+"""An input as the journal holds it."""
+
+decode_input = msgspec.json.Decoder(Input).decode
+"""The input that a journal body stands for; `msgspec.DecodeError` if it is none."""

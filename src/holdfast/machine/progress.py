@@ -1,0 +1,35 @@
+"""Whether a turn gets anywhere.
+
+A round of calls makes no progress if each of its calls failed, or did again what was done before in this turn
+with the same result. A few such rounds in a row are a loop: a model that asks again and again for what was
+denied, for instance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from holdfast.model.canonical import digest_bytes, encode_sorted
+from holdfast.model.message import ToolCall, ToolMessage
+
+
+class Progress:
+    """Counts the rounds in a row that made none."""
+
+    def __init__(self) -> None:
+        self.idle_rounds = 0
+        self._seen: set[str] = set()
+
+    def round_over(self, calls: Iterable[tuple[ToolCall, ToolMessage]]) -> None:
+        """Take a finished round into account."""
+        new = [self._is_new(call, result) for call, result in calls]
+        self.idle_rounds = 0 if any(new) else self.idle_rounds + 1
+
+    def _is_new(self, call: ToolCall, result: ToolMessage) -> bool:
+        if result.error is not None:
+            return False
+        mark = digest_bytes(encode_sorted([call.name, call.arguments, result.value]))
+        if mark in self._seen:
+            return False
+        self._seen.add(mark)
+        return True
