@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _HOMES = {
-    "holdfast.errors": ("HoldfastError", "ToolError"),
+    "holdfast.errors": (
+        "HoldfastError",
+        "LeaseLost",
+        "ModelError",
+        "ToolError",
+    ),
     "holdfast.model": (
         "Approval",
         "ApprovalState",
@@ -35,8 +40,44 @@ _HOMES = {
         "ToolCallContext",
         "auto_approval",
     ),
-    "holdfast.tools": ("RegisteredTool", "Tool", "ToolRegistry", "tool"),
-    "holdfast.runtime": ("BlockingSandbox", "Mount", "Sandbox"),
+    "holdfast.tools": (
+        "RegisteredTool",
+        "Tool",
+        "ToolRegistry",
+        "tool",
+    ),
+    "holdfast.runtime.blocking": ("BlockingSandbox",),
+    "holdfast.runtime.sandbox": ("Sandbox",),
+    "holdfast.tools.builtin.mounts": ("Mount",),
+    "holdfast.model.message": (
+        "AssistantMessage",
+        "InjectedTurnInput",
+        "Message",
+        "ToolMessage",
+        "UserMessage",
+    ),
+    "holdfast.model.head": ("SessionHead",),
+    "holdfast.model.node": ("Node",),
+    "holdfast.model.outcome": ("StopReason",),
+    "holdfast.model.usage": (
+        "Usage",
+        "UsageLimits",
+    ),
+    "holdfast.tools.context": (
+        "CompleteAfter",
+        "CompleteLater",
+        "ContinueAs",
+        "RunContext",
+    ),
+    "holdfast.runtime.agent": ("Agent",),
+    "holdfast.runtime.agent_runtime": ("Runtime",),
+    "holdfast.runtime.agent_session": ("Session",),
+    "holdfast.runtime.attachments": ("Attachment",),
+    "holdfast.runtime.result": (
+        "TurnResult",
+        "TurnStopped",
+    ),
+    "holdfast.runtime.turn": ("Turn",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -47,6 +88,8 @@ __all__ = [
 
 if TYPE_CHECKING:
     from holdfast.errors import HoldfastError as HoldfastError
+    from holdfast.errors import LeaseLost as LeaseLost
+    from holdfast.errors import ModelError as ModelError
     from holdfast.errors import ToolError as ToolError
     from holdfast.model import Approval as Approval
     from holdfast.model import ApprovalState as ApprovalState
@@ -70,13 +113,34 @@ if TYPE_CHECKING:
     from holdfast.model import Span as Span
     from holdfast.model import ToolCallContext as ToolCallContext
     from holdfast.model import auto_approval as auto_approval
-    from holdfast.runtime import BlockingSandbox as BlockingSandbox
-    from holdfast.runtime import Mount as Mount
-    from holdfast.runtime import Sandbox as Sandbox
+    from holdfast.model.head import SessionHead as SessionHead
+    from holdfast.model.message import AssistantMessage as AssistantMessage
+    from holdfast.model.message import InjectedTurnInput as InjectedTurnInput
+    from holdfast.model.message import Message as Message
+    from holdfast.model.message import ToolMessage as ToolMessage
+    from holdfast.model.message import UserMessage as UserMessage
+    from holdfast.model.node import Node as Node
+    from holdfast.model.outcome import StopReason as StopReason
+    from holdfast.model.usage import Usage as Usage
+    from holdfast.model.usage import UsageLimits as UsageLimits
+    from holdfast.runtime.agent import Agent as Agent
+    from holdfast.runtime.agent_runtime import Runtime as Runtime
+    from holdfast.runtime.agent_session import Session as Session
+    from holdfast.runtime.attachments import Attachment as Attachment
+    from holdfast.runtime.blocking import BlockingSandbox as BlockingSandbox
+    from holdfast.runtime.result import TurnResult as TurnResult
+    from holdfast.runtime.result import TurnStopped as TurnStopped
+    from holdfast.runtime.sandbox import Sandbox as Sandbox
+    from holdfast.runtime.turn import Turn as Turn
     from holdfast.tools import RegisteredTool as RegisteredTool
     from holdfast.tools import Tool as Tool
     from holdfast.tools import ToolRegistry as ToolRegistry
     from holdfast.tools import tool as tool
+    from holdfast.tools.builtin.mounts import Mount as Mount
+    from holdfast.tools.context import CompleteAfter as CompleteAfter
+    from holdfast.tools.context import CompleteLater as CompleteLater
+    from holdfast.tools.context import ContinueAs as ContinueAs
+    from holdfast.tools.context import RunContext as RunContext
 
 
 def __getattr__(name: str) -> Any:

@@ -26,7 +26,8 @@ The first split is whose fault it is::
     │   └── SnapshotRefused        SNAPSHOT_CORRUPT, SNAPSHOT_VERSION_MISMATCH,
     │                              SNAPSHOT_CAPABILITY_MISMATCH
     ├── OperatorError          the installation or its configuration is wrong
-    │   └── NotConfigured          IO_ERROR
+    │   ├── NotConfigured          IO_ERROR
+    │   └── ProviderMismatch       INVALID_ARGUMENT
     ├── OutsideError           a tool, an engine or the network failed
     │   ├── ToolError              the tool author's own code, or TOOL_ERROR
     │   ├── EngineFailed           INTERRUPTED
@@ -360,6 +361,19 @@ class OperatorError(HoldfastError):
 
 class NotConfigured(OperatorError):
     """Something that this call needs is not set up."""
+
+
+class ProviderMismatch(OperatorError):
+    """A session was carried on by another provider than the one it was opened with."""
+
+    code = Code.INVALID_ARGUMENT
+
+    def __init__(self, session_id: str, *, expected: str, actual: str) -> None:
+        super().__init__(
+            f"session {session_id!r} was talking to {expected}, not to {actual}",
+            hint="open it with a model of the same provider, or fork it: a fork may change its provider",
+        )
+        self.session_id, self.expected, self.actual = session_id, expected, actual
 
 
 class OutsideError(HoldfastError):

@@ -50,7 +50,7 @@ def test_the_package_can_be_run() -> None:
 
 def test_a_defect_is_a_short_message(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: no tracebacks, unless they are asked for."""
-    from holdfast.runtime import BlockingSandbox
+    from holdfast.runtime.blocking import BlockingSandbox
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("oops")

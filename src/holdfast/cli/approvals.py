@@ -15,7 +15,7 @@ from holdfast.cli.run import waiting_in
 
 if TYPE_CHECKING:
     from holdfast.model import Approval, RunResult
-    from holdfast.runtime import BlockingSandbox
+    from holdfast.runtime.blocking import BlockingSandbox
 
 _COLOURS = {"pending": "yellow", "approved": "green", "denied": "red"}
 

@@ -166,7 +166,7 @@ def _key(home: Path) -> Check:
 
 
 def _engine() -> Check:
-    from holdfast.runtime import BlockingSandbox
+    from holdfast.runtime.blocking import BlockingSandbox
     from holdfast.sandbox.monty.state import ENGINE, ENGINE_VERSION
 
     with BlockingSandbox() as box:
@@ -180,7 +180,7 @@ def _engine() -> Check:
 
 
 def _approvals(home: Path) -> Check:
-    from holdfast.runtime import BlockingSandbox
+    from holdfast.runtime.blocking import BlockingSandbox
 
     if not (home / "holdfast.db").exists():
         return Check("approvals", True, "0 waiting")

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 if TYPE_CHECKING:
-    from holdfast.runtime import BlockingSandbox, SandboxOptions
+    from holdfast.runtime.blocking import BlockingSandbox
+    from holdfast.runtime.sandbox import SandboxOptions
     from holdfast.tools.registry import RegisteredTool
 
 
@@ -60,7 +61,8 @@ class Grants:
 
     def options(self, data_dir: Path | None) -> SandboxOptions:
         """The sandbox options that grant this. Raises `HoldfastError` for what cannot be granted."""
-        from holdfast.runtime import Mount, SandboxOptions
+        from holdfast.runtime.sandbox import SandboxOptions
+        from holdfast.tools.builtin.mounts import Mount
 
         return SandboxOptions(
             tools=[tool for file in self.tools for tool in load_tools(file)],
@@ -74,7 +76,7 @@ class Grants:
 
 def make_sandbox(data_dir: Path | None, grants: Grants) -> BlockingSandbox:
     """A sandbox, not yet open, with what the command line grants; what it cannot grant is wrong usage."""
-    from holdfast.runtime import BlockingSandbox
+    from holdfast.runtime.blocking import BlockingSandbox
 
     with wrong_grants_are_wrong_usage():
         return BlockingSandbox(grants.options(data_dir), interruptible=True)
@@ -82,7 +84,7 @@ def make_sandbox(data_dir: Path | None, grants: Grants) -> BlockingSandbox:
 
 def make_recorded_sandbox(data_dir: Path, grants: Grants, recorded: Mapping[str, Any]) -> BlockingSandbox:
     """A sandbox like the one that a waiting run was made in; it cannot be had is an error, not usage."""
-    from holdfast.runtime import BlockingSandbox
+    from holdfast.runtime.blocking import BlockingSandbox
 
     if grants.tools:
         with wrong_grants_are_wrong_usage():

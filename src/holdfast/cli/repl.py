@@ -17,7 +17,7 @@ from holdfast.cli.run import waiting_in
 
 if TYPE_CHECKING:
     from holdfast.model import Approval, RunResult
-    from holdfast.runtime import BlockingSandbox
+    from holdfast.runtime.blocking import BlockingSandbox
 
 
 @click.command(

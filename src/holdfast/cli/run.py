@@ -21,7 +21,7 @@ from holdfast.cli.report import RunReport
 
 if TYPE_CHECKING:
     from holdfast.model import Approval, RunResult
-    from holdfast.runtime import BlockingSandbox
+    from holdfast.runtime.blocking import BlockingSandbox
 
 
 @click.command(

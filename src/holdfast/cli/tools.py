@@ -50,7 +50,7 @@ def describe(_: Invocation, *, name: str, grants: Grants) -> Answer:
 
 
 def _registry(grants: Grants) -> ToolRegistry:
-    from holdfast.runtime import Sandbox
+    from holdfast.runtime.sandbox import Sandbox
 
     with wrong_grants_are_wrong_usage():
         return Sandbox(grants.options(None)).registry

@@ -21,7 +21,7 @@ from holdfast.cli.report import call_text
 
 if TYPE_CHECKING:
     from holdfast.model import Approval
-    from holdfast.runtime import BlockingSandbox
+    from holdfast.runtime.blocking import BlockingSandbox
 
 _SESSION = "tour"
 _TOOLS = str(Path(__file__).with_name("tour_tools.py"))

@@ -3,6 +3,7 @@
 from holdfast.graph.history import messages_of
 from holdfast.graph.lineage import (
     Lookup,
+    calls_at,
     frame_at,
     frame_path,
     holds,
@@ -17,6 +18,7 @@ __all__ = [
     "Branch",
     "Lookup",
     "SessionGraph",
+    "calls_at",
     "frame_at",
     "frame_path",
     "holds",

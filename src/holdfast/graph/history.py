@@ -28,7 +28,7 @@ def messages_of(segments: Sequence[Segment]) -> list[Message]:
 
 
 def answered(messages: list[Message]) -> list[Message]:
-    """The messages with a result for every call; the same list if none is missing."""
+    """The messages with one result for every call, and no result without a call."""
     open_calls: dict[int, ToolCall] = {}
     whole: list[Message] = []
     for message in messages:

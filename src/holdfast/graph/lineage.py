@@ -23,15 +23,20 @@ Lookup = Callable[[str], Segment | None]
 """The segment of an id, if it is there."""
 
 
-def cut(segment: Segment, index: int) -> Segment:
-    """The segment up to the node at *index*, as if what follows had never been added."""
+def cut(segment: Segment, index: int, before: str = INITIAL) -> Segment:
+    """The segment up to the node at *index*, as if what follows had never been added.
+
+    *before* is the frame that the segment begins in.
+    """
     if index + 1 >= len(segment.entries):
         return segment
     entries = segment.entries[: index + 1]
+    opened = [entry.payload.switch.frame_id for entry in entries if isinstance(entry.payload, FrameOpened)]
     return msgspec.structs.replace(
         segment,
         entries=entries,
-        opens_frame=opens_frame(entries),
+        frame=opened[-1] if opened else before,
+        opens_frame=bool(opened),
         model_calls=model_calls_at(segment, index),
     )
 
@@ -74,25 +79,41 @@ def holds(lookup: Lookup, leaf: str | None, wanted: str) -> bool:
 
 
 def frame_at(lookup: Lookup, leaf: str) -> str:
-    """The frame of a node."""
-    for segment in _back_from(lookup, leaf):
-        for entry in reversed(segment.entries):
+    """The frame of a node. A segment knows the frame of its end, so that few are looked up."""
+    for segment, index in _steps_from(lookup, leaf):
+        if not opens_frame(segment.entries[index + 1 :]):
+            return segment.frame
+        for entry in reversed(segment.entries[: index + 1]):
             if isinstance(entry.payload, FrameOpened):
                 return entry.payload.switch.frame_id
     return INITIAL
 
 
+def calls_at(lookup: Lookup, leaf: str) -> int:
+    """How many model calls lie on the path up to a node: never fewer than at the parent of its segment."""
+    calls = 0
+    for segment, index in _steps_from(lookup, leaf):
+        calls = max(calls, model_calls_at(segment, index))
+        if calls >= segment.model_calls:
+            break
+    return calls
+
+
 def model_calls_at(segment: Segment, index: int) -> int:
-    """How many model calls lie on the path up to the node at *index*, as far as they left a reply."""
+    """How many model calls lie on the path up to the node at *index*, as far as they left a reply.
+
+    A reply that the host appended was no call of this session's, so this may be too few; see `calls_at`.
+    """
     later = sum(isinstance(entry.payload, AssistantMessage) for entry in segment.entries[index + 1 :])
-    return segment.model_calls - later
+    return max(0, segment.model_calls - later)
 
 
 def nodes_of(segments: Sequence[Segment], frame: str = INITIAL) -> list[Node]:
-    """The nodes of a path, oldest first. *frame* is the one that the path begins in."""
+    """The nodes of a path, oldest first. *frame* is the one that the path begins in, if it opens another."""
     nodes: list[Node] = []
     for segment in segments:
         parent = segment.parent
+        frame = frame if segment.opens_frame else segment.frame
         for index, entry in enumerate(segment.entries):
             if isinstance(entry.payload, FrameOpened):
                 frame = entry.payload.switch.frame_id
@@ -111,11 +132,24 @@ def nodes_of(segments: Sequence[Segment], frame: str = INITIAL) -> list[Node]:
 
 def _back_from(lookup: Lookup, leaf: str) -> Iterator[Segment]:
     """The segments from *leaf* to the root, each cut after the node the path goes through."""
+    for segment, index in _steps_from(lookup, leaf):
+        yield segment if index + 1 >= len(segment.entries) else cut(segment, index, _before(lookup, segment))
+
+
+def _before(lookup: Lookup, segment: Segment) -> str:
+    """The frame that a segment begins in."""
+    if not segment.opens_frame:
+        return segment.frame
+    return INITIAL if segment.parent is None else frame_at(lookup, segment.parent)
+
+
+def _steps_from(lookup: Lookup, leaf: str) -> Iterator[tuple[Segment, int]]:
+    """The segments from *leaf* to the root, each with the place of the node the path goes through."""
     step: str | None = leaf
     while step is not None:
         segment_id, index = split_node_id(step)
         segment = lookup(segment_id)
         if segment is None:
             return
-        yield cut(segment, index)
+        yield segment, index
         step = segment.parent

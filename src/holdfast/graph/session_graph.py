@@ -10,10 +10,10 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
-from holdfast.errors import NodeNotFound, SessionExists, SessionNotFound, StaleBranch
+from holdfast.errors import InvalidArgument, NodeNotFound, SessionExists, SessionNotFound, StaleBranch
 from holdfast.graph import lineage
 from holdfast.model.frame import INITIAL
 from holdfast.model.node import Entry, FrameOpened, Segment, split_node_id
@@ -54,8 +54,10 @@ class SessionGraph:
         branch = self.branch(session_id)
         if requires is not None and not lineage.holds(self.segments.get, branch.leaf, requires):
             raise StaleBranch(branch.leaf)
+        if segment_id in self.segments:
+            raise InvalidArgument(f"there is a segment {segment_id[:80]!r} already")
         if not entries:
-            return branch
+            return self._move(session_id, replace(branch, model_calls=branch.model_calls + model_calls))
         segment = grown(branch, session_id, segment_id, tuple(entries), model_calls)
         self.segments[segment_id] = segment
         return self._move(session_id, moved(branch, segment))
@@ -82,6 +84,19 @@ class SessionGraph:
         leaf = self.branch(session_id).leaf
         return [] if leaf is None else lineage.path(self.segments.get, leaf)
 
+    def reached(self, session_ids: Iterable[str] | None = None) -> set[str]:
+        """The ids of all segments on the active paths of these sessions, or of all."""
+        found: set[str] = set()
+        for session_id in self.branches if session_ids is None else session_ids:
+            step = self.branch(session_id).leaf
+            while step is not None:
+                segment = self.segments.get(split_node_id(step)[0])
+                if segment is None or segment.segment_id in found:
+                    break
+                found.add(segment.segment_id)
+                step = segment.parent
+        return found
+
     def _at(self, session_id: str, node: str, revision: int) -> Branch:
         segment_id, index = split_node_id(node)
         segment = self.segments.get(segment_id)
@@ -94,7 +109,7 @@ class SessionGraph:
             leaf=node,
             depth=segment.depth + index + 1,
             frame=lineage.frame_at(self.segments.get, node),
-            model_calls=lineage.model_calls_at(segment, index),
+            model_calls=lineage.calls_at(self.segments.get, node),
             revision=revision,
         )
 

@@ -5,21 +5,28 @@ Rule: a call gets one result. `settle`, `wait` and `wake` say whether they chang
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 import msgspec
 
 from holdfast.errors import Code, ErrorObject
 from holdfast.machine.commands import RunTool
 from holdfast.machine.inputs import ToolSettled
+from holdfast.model.canonical import Json
 from holdfast.model.message import RequestedCall, ToolCall, ToolMessage
 from holdfast.model.wait import Wait, WaitOutcome
+
+_MAX_DEPTH: Final = 128
+"""How deep arguments may nest. Without it the room left on the stack would decide, differently each time."""
 
 
 @dataclass(slots=True)
 class _Call:
     asked: ToolCall
     attempt: int = 1
+    waited: Wait | None = None
     granted: WaitOutcome | None = None
     wait: Wait | None = None
     result: ToolMessage | None = None
@@ -33,7 +40,7 @@ class CallTable:
         self._round: dict[int, _Call] = {}
 
     def add(self, requested: tuple[RequestedCall, ...]) -> tuple[ToolCall, ...]:
-        """Begin a round. Calls whose arguments are no JSON object have failed already."""
+        """Begin a round. Calls whose arguments cannot be read have failed already."""
         for request in requested:
             self._count += 1
             call = _read(request, self._count)
@@ -67,7 +74,7 @@ class CallTable:
         """The call goes on; what its wait ended with decides how."""
         for call in self._round.values():
             if call.wait is not None and call.wait.wait_id == wait_id:
-                call.wait = None
+                call.waited, call.wait = call.wait, None
                 call.granted = outcome
                 call.attempt += 1
                 return _command(call)
@@ -106,7 +113,7 @@ class CallTable:
 
 
 def _command(call: _Call) -> RunTool:
-    return RunTool(call.asked, call.attempt, call.granted)
+    return RunTool(call.asked, call.attempt, call.waited, call.granted)
 
 
 def _read(request: RequestedCall, call_id: int) -> ToolCall:
@@ -115,7 +122,7 @@ def _read(request: RequestedCall, call_id: int) -> ToolCall:
         arguments = msgspec.json.decode(request.arguments or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         arguments = None
-    if isinstance(arguments, dict):
+    if isinstance(arguments, dict) and _is_flat_enough(arguments):
         return ToolCall(
             call_id=call_id, name=request.name, arguments=arguments, provider_id=request.provider_id
         )
@@ -124,11 +131,26 @@ def _read(request: RequestedCall, call_id: int) -> ToolCall:
     )
 
 
+def _is_flat_enough(value: Json) -> bool:
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [inner for outer in level for inner in _holders_in(outer)]
+        if not level:
+            return True
+    return False
+
+
+def _holders_in(value: Json) -> Iterator[Json]:
+    """The lists and objects directly inside a list or an object."""
+    items = value.values() if isinstance(value, dict) else value
+    return (item for item in items if isinstance(item, dict | list))
+
+
 def _not_an_object(call: ToolCall) -> ToolMessage:
     error = ErrorObject(
         code=Code.INVALID_ARGUMENT,
         message=f"the arguments of {call.name}() are not a JSON object",
-        hint="send the arguments as one JSON object",
+        hint=f"send the arguments as one JSON object, nested at most {_MAX_DEPTH} deep",
     )
     return ToolMessage(call_id=call.call_id, name=call.name, error=error, provider_id=call.provider_id)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from holdfast.machine.inputs import CheckpointKind
 from holdfast.model.message import ToolCall
 from holdfast.model.outcome import Ended, Waiting
-from holdfast.model.wait import WaitOutcome
+from holdfast.model.wait import Wait, WaitOutcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,10 +25,14 @@ class CallModel:
 
 @dataclass(frozen=True, slots=True)
 class RunTool:
-    """Carry out a call. `granted` is how its wait ended, if it had one; `attempt` counts from 1."""
+    """Carry out a call. If it has waited, `waited` is what for and `granted` how that ended.
+
+    `attempt` counts from 1 and rises with every wait.
+    """
 
     call: ToolCall
     attempt: int = 1
+    waited: Wait | None = None
     granted: WaitOutcome | None = None
 
     @property

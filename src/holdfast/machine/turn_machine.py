@@ -105,7 +105,7 @@ class TurnMachine:
         self._output_retries = 0
         self._answer = ""
         self._checkpoint: CheckpointKind = "after_work"
-        self._checkpoints = 0
+        self.checkpoints = 0
         self._switch: FrameSwitch | None = None
 
     # What the shell may ask
@@ -129,9 +129,8 @@ class TurnMachine:
     @property
     def deadline_ms(self) -> int | None:
         """When the turn's time is over, if it runs on until then."""
-        if self._limits.max_wall_ms is None or self.phase in (Phase.PARKED, Phase.ENDED):
-            return None
-        return self._watch.deadline(self._limits.max_wall_ms)
+        limit_ms = self._limits.max_wall_ms
+        return None if limit_ms is None else self._watch.deadline(limit_ms)
 
     def answer(self, value: object = None) -> Finished:
         """How the turn would finish if the checkpoint before completion brought nothing."""
@@ -235,13 +234,13 @@ class TurnMachine:
         command = self._calls.wake(given.wait_id, given.outcome)
         if command is None:
             return []
-        if self.phase is Phase.PARKED:
-            self._watch.start(given.at_ms)
+        self._watch.start(given.at_ms)
         self.phase = Phase.ACTING
         return [command]
 
     def _passed(self, given: CheckpointPassed) -> list[Command]:
         self._require(given, Phase.PASSING)
+        self._require_checkpoint(given)
         self._say(*given.messages)
         if given.kind == "after_work" or given.messages:
             return self._ask()
@@ -292,6 +291,7 @@ class TurnMachine:
             self.phase = Phase.PARKED
             self._watch.stop()
             return [Park(self._waiting())]
+        self._watch.start(self._watch.now_ms)
         self._close_round()
         if self._switch is not None:
             return self._end(FrameSwitched(switch=self._switch))
@@ -308,7 +308,7 @@ class TurnMachine:
     def _pass(self, kind: CheckpointKind) -> list[Command]:
         self.phase = Phase.PASSING
         self._checkpoint = kind
-        self._checkpoints += 1
+        self.checkpoints += 1
         return [self._at_checkpoint()]
 
     def _out_of_time(self) -> list[Command]:
@@ -335,6 +335,7 @@ class TurnMachine:
         if isinstance(outcome, FrameSwitched):
             self._add(FrameOpened(switch=outcome.switch))
         self.phase = Phase.ENDED
+        self._watch.stop()
         self.outcome = outcome
         return [Commit(outcome)]
 
@@ -345,7 +346,7 @@ class TurnMachine:
 
     def _at_checkpoint(self) -> Checkpoint:
         text = self._answer if self._checkpoint == "before_completion" else ""
-        return Checkpoint(self._checkpoint, self._checkpoints, text)
+        return Checkpoint(self._checkpoint, self.checkpoints, text)
 
     def _waiting(self) -> Waiting:
         return Waiting(waits=self._calls.waits())
@@ -365,10 +366,17 @@ class TurnMachine:
 
     def _require(self, given: Input, phase: Phase) -> None:
         if self.phase is not phase:
-            raise InternalError(
-                f"turn {self.turn_id or '?'} got {type(given).__name__} while {self.phase.value}",
-                hint="the journal does not belong to this version of the machine",
-            )
+            raise self._misfit(given, self.phase.value)
+
+    def _require_checkpoint(self, given: CheckpointPassed) -> None:
+        if given.kind != self._checkpoint:
+            raise self._misfit(given, f"at checkpoint {self._checkpoint}")
+
+    def _misfit(self, given: Input, where: str) -> InternalError:
+        return InternalError(
+            f"turn {self.turn_id or '?'} got {type(given).__name__} while {where}",
+            hint="the journal does not belong to this version of the machine",
+        )
 
 
 def _no_progress(rounds: int) -> ErrorObject:

@@ -20,11 +20,28 @@ from holdfast.model.approval import Approval, ApprovalState, Decision
 from holdfast.model.call import CallStatus, ExternalCallRecord, ToolCallContext
 from holdfast.model.capability import ApprovalPolicy, Capability, SideEffect
 from holdfast.model.diagnostic import Diagnostic, Severity
+from holdfast.model.events import Event
+from holdfast.model.head import SessionHead
 from holdfast.model.ids import SessionIdField
 from holdfast.model.language import Language
 from holdfast.model.limits import CapabilityLimits, SessionLimits
+from holdfast.model.message import (
+    AssistantMessage,
+    AttachmentPart,
+    InjectedTurnInput,
+    Message,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from holdfast.model.node import Segment
+from holdfast.model.outcome import Outcome, StopReason
 from holdfast.model.run import Metrics, RunRequest, RunResult, RunStatus
 from holdfast.model.session import SessionInfo, SessionMeta
+from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
+from holdfast.model.usage import Usage, UsageEntry, UsageLimits
+from holdfast.model.wait import Wait, WaitOutcome
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _REF_TEMPLATE: Final = "#/$defs/{name}"
@@ -33,18 +50,26 @@ PUBLIC_VALUES: Final[dict[str, Any]] = {
     "Approval": Approval,
     "ApprovalPolicy": ApprovalPolicy,
     "ApprovalState": ApprovalState,
+    "AssistantMessage": AssistantMessage,
+    "AttachmentPart": AttachmentPart,
     "CallStatus": CallStatus,
     "Capability": Capability,
     "CapabilityLimits": CapabilityLimits,
     "Decision": Decision,
     "Diagnostic": Diagnostic,
     "ErrorObject": ErrorObject,
+    "Event": Event,
     "ExternalCallRecord": ExternalCallRecord,
+    "InjectedTurnInput": InjectedTurnInput,
     "Language": Language,
+    "Message": Message,
     "Metrics": Metrics,
+    "Outcome": Outcome,
     "RunRequest": RunRequest,
     "RunResult": RunResult,
     "RunStatus": RunStatus,
+    "Segment": Segment,
+    "SessionHead": SessionHead,
     "SessionId": SessionIdField,
     "SessionInfo": SessionInfo,
     "SessionLimits": SessionLimits,
@@ -52,7 +77,20 @@ PUBLIC_VALUES: Final[dict[str, Any]] = {
     "Severity": Severity,
     "SideEffect": SideEffect,
     "Span": Span,
+    "StopReason": StopReason,
+    "TextPart": TextPart,
+    "ToolCall": ToolCall,
     "ToolCallContext": ToolCallContext,
+    "ToolMessage": ToolMessage,
+    "TurnRecord": TurnRecord,
+    "TurnState": TurnState,
+    "TurnSummary": TurnSummary,
+    "Usage": Usage,
+    "UsageEntry": UsageEntry,
+    "UsageLimits": UsageLimits,
+    "UserMessage": UserMessage,
+    "Wait": Wait,
+    "WaitOutcome": WaitOutcome,
 }
 """Name → the type that encodes and decodes it."""
 

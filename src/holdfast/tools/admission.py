@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from holdfast.model.call import SettledCall, ToolCallContext
+from holdfast.tools.context import RunContext
 from holdfast.tools.registry import Bound, RegisteredTool
 
 
@@ -18,6 +20,15 @@ class Admitted:
     session_id: str
     call_id: int
     request_digest: str
+    run_context: RunContext[Any] | None = None
+
+    def invoke(self) -> Any:
+        """Call the handler; of an async tool, what is to be awaited."""
+        bound = self.bound
+        if not self.tool.takes_context:
+            return self.tool.handler(*bound.args, **bound.kwargs)
+        context = self.run_context or RunContext(None, self.session_id, call_id=self.call_id)
+        return self.tool.handler(context, *bound.args, **bound.kwargs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import msgspec
 from holdfast.errors import InvalidArgument
 from holdfast.model.capability import ApprovalPolicy, Capability, SideEffect
 from holdfast.model.limits import CapabilityLimits
-from holdfast.tools.registry import RegisteredTool, owner_of
+from holdfast.tools.registry import OnInterrupted, RegisteredTool, owner_of
 from holdfast.tools.schema import read_signature
 
 P = ParamSpec("P")
@@ -52,6 +52,7 @@ def tool(
     idempotent: bool | None = None,
     limits: CapabilityLimits | None = None,
     isolate: bool = False,
+    on_interrupted: OnInterrupted = "report",
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a capability of a typed function.
@@ -68,6 +69,9 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         idempotent: whether a second run with the same arguments changes nothing.
         limits: `CapabilityLimits`, enforced on the host's side.
         isolate: run the function in a worker process, so that it can crash or exit alone.
+        on_interrupted: what becomes of a call that is not idempotent and whose process died while it ran.
+            "report" tells the model that it was interrupted, "ask" asks a person whether to run it again,
+            "retry" runs it again: your word that this is safe.
     """
     if function is not None:
         return _make(function, **options)
@@ -84,6 +88,7 @@ def _make(
     idempotent: bool | None = None,
     limits: CapabilityLimits | None = None,
     isolate: bool = False,
+    on_interrupted: OnInterrupted = "report",
 ) -> Tool[P, R]:
     if not callable(function) or not hasattr(function, "__name__"):
         raise InvalidArgument(f"@tool needs a function, not {function!r}")
@@ -107,7 +112,10 @@ def _make(
         owner=owner_of(function),
         signature=signature,
         isolate=isolate,
+        on_interrupted=_on_interrupted(on_interrupted, called),
     )
+    if isolate and signature.takes_context:
+        raise InvalidArgument(f"tool {called}() is isolated and cannot take a RunContext")
     if isolate:
         from holdfast.tools.isolation import isolated
 
@@ -139,6 +147,14 @@ def _side_effect(value: SideEffect | str, name: str) -> SideEffect:
     except ValueError:
         known = ", ".join(SideEffect)
         raise InvalidArgument(f"side_effect {value!r} of tool {name}() is not one of {known}") from None
+
+
+def _on_interrupted(value: OnInterrupted, name: str) -> OnInterrupted:
+    if value not in ("report", "ask", "retry"):
+        raise InvalidArgument(
+            f"on_interrupted {value!r} of tool {name}() is unknown", hint='use "report", "ask" or "retry"'
+        )
+    return value
 
 
 def _approval(value: ApprovalPolicy, name: str) -> ApprovalPolicy:

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Code, ErrorObject, HoldfastError
+from holdfast.errors import Code, HoldfastError
 from holdfast.model.call import SettledCall, ToolCallContext
 from holdfast.model.canonical import Json, to_json
 from holdfast.ports.clock import Clock
@@ -41,6 +41,7 @@ from holdfast.tools.settlement import (
     Refused,
     request_digest,
     settle_failure,
+    settle_interrupted,
     settle_outcome,
     settle_timed_out,
 )
@@ -196,7 +197,7 @@ class Dispatcher:
         async def body() -> None:
             # Whatever is raised stays in here: SystemExit would end the loop and everything else on it.
             try:
-                value = await call.tool.handler(*call.bound.args, **call.bound.kwargs)
+                value = await call.invoke()
             except asyncio.CancelledError:
                 running.finish(None, RuntimeError("the tool was cancelled"))
                 raise
@@ -205,7 +206,11 @@ class Dispatcher:
             else:
                 running.finish(value, None)
 
-        running._task = asyncio.run_coroutine_threadsafe(body(), self.tool_loop or self._own_loop.loop)
+        loop = self.tool_loop or self._own_loop.loop
+        if loop is asyncio._get_running_loop():
+            running._task = loop.create_task(body())
+        else:
+            running._task = asyncio.run_coroutine_threadsafe(body(), loop)
 
     def _rule_approves(self, rule: str, call: Admitted) -> bool:
         try:
@@ -246,7 +251,7 @@ class Dispatcher:
 def _call_handler(running: RunningCall) -> None:
     call = running.call
     try:
-        value = call.tool.handler(*call.bound.args, **call.bound.kwargs)
+        value = call.invoke()
     except BaseException as error:
         running.finish(None, error)
     else:
@@ -259,11 +264,6 @@ def _intend(journal: CallJournal, call: Admitted) -> SettledCall | None:
     if isinstance(found, SettledCall):
         return found
     if found:
-        error = ErrorObject(
-            code=Code.INTERRUPTED,
-            message=f"the process died while {call.tool.name}() ran; whether it took effect is unknown",
-            hint="the call is not repeated; look at its effect before calling again",
-        )
-        return settle_failure(call.tool, call.request_digest, error)
+        return settle_interrupted(call.tool, call.request_digest)
     journal.intend(call.call_id, call.request_digest)
     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from holdfast.errors import InvalidArgument, ToolNameTaken, UnknownTool
 from holdfast.model.call import ToolCallContext
@@ -14,6 +14,9 @@ from holdfast.model.capability import Capability
 from holdfast.tools.schema import Signature
 
 Handler = Callable[..., Any]
+
+OnInterrupted = Literal["report", "ask", "retry"]
+"""What becomes of a call that is not idempotent and was under way when its process died."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,7 @@ class RegisteredTool:
     owner: str
     signature: Signature | None = None
     isolate: bool = False
+    on_interrupted: OnInterrupted = "report"
     digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -63,6 +67,11 @@ class RegisteredTool:
     @property
     def name(self) -> str:
         return self.capability.name
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether the handler's first parameter is a `RunContext`."""
+        return self.signature is not None and self.signature.takes_context and not self.isolate
 
     def bind(self, context: ToolCallContext) -> Bound:
         """Check a call's arguments against the contract."""

@@ -12,6 +12,7 @@ from holdfast.tools.admission import Admitted
 from holdfast.tools.slots import Slots
 
 if TYPE_CHECKING:
+    import asyncio
     import concurrent.futures
 
 
@@ -31,7 +32,7 @@ class RunningCall:
         self.deadline: float | None = None
         self._finished = threading.Lock()
         self._slots: Slots | None = None
-        self._task: concurrent.futures.Future[Any] | None = None
+        self._task: concurrent.futures.Future[Any] | asyncio.Task[Any] | None = None
 
     def finish(self, value: object, error: BaseException | None) -> None:
         """Called by whoever ran the handler."""
@@ -42,7 +43,7 @@ class RunningCall:
         """Run the handler on this thread; None if it was abandoned meanwhile."""
         call = self.call
         try:
-            arrived = Arrived(self, call.tool.handler(*call.bound.args, **call.bound.kwargs), None)
+            arrived = Arrived(self, call.invoke(), None)
         except BaseException as error:
             arrived = Arrived(self, None, error)
         return arrived if self._end() else None

@@ -22,6 +22,7 @@ import msgspec
 
 from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
+from holdfast.tools.context import is_run_context, without_later
 from holdfast.tools.docstrings import Docs, read_docstring
 
 _NOT_CONVERTED = (bytes, bytearray, memoryview)
@@ -41,6 +42,7 @@ class Signature:
     docs: Docs
     input_schema: dict[str, Any]
     output_schema: dict[str, Any]
+    takes_context: bool = False
 
     def arguments(self, args: list[Json], kwargs: dict[str, Json]) -> dict[str, Json]:
         """Give every passed value its parameter's name."""
@@ -87,6 +89,10 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
     hints = _type_hints(function, name)
     docs = read_docstring(function)
     parameters = list(inspect.signature(function).parameters.values())
+    takes_context = bool(parameters) and is_run_context(hints.get(parameters[0].name))
+    if takes_context:
+        del parameters[0]
+    _refuse_misplaced_context(parameters, hints, name)
     fields = [_field(parameter, hints, docs, name) for parameter in parameters]
     try:
         struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True, frozen=True)
@@ -97,7 +103,7 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
             hint="use JSON types, dataclasses, TypedDict, Literal, Enum, msgspec structs or pydantic models",
         ) from None
     kinds = [parameter.kind for parameter in parameters]
-    returns = hints.get("return", Any)
+    returns = without_later(hints.get("return", Any))
     return Signature(
         name=name,
         parameters=tuple(parameter.name for parameter in parameters),
@@ -108,6 +114,7 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
         docs=docs,
         input_schema=input_schema,
         output_schema=_output_schema(returns),
+        takes_context=takes_context,
     )
 
 
@@ -126,6 +133,11 @@ def schema_of(type_: Any) -> dict[str, Any]:
     return _hoist_definitions(schema)
 
 
+def convert(value: Json, type_: Any) -> Any:
+    """JSON data as a value of *type_*; `msgspec.ValidationError` says where it does not fit."""
+    return msgspec.convert(value, type_, dec_hook=_decode_custom)
+
+
 def encode_output(value: object) -> object:
     """Turn dataclasses, structs, models, enums and dates into JSON data; what is not JSON stays as it is."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -142,6 +154,14 @@ def _type_hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
             f"the annotations of tool {name}() cannot be read: {error}",
             hint="types named in annotations must be importable at module level",
         ) from None
+
+
+def _refuse_misplaced_context(parameters: list[inspect.Parameter], hints: dict[str, Any], name: str) -> None:
+    for parameter in parameters:
+        if is_run_context(hints.get(parameter.name)):
+            raise InvalidArgument(
+                f"{parameter.name} of tool {name}() is a RunContext, which only the first parameter can be"
+            )
 
 
 def _field(

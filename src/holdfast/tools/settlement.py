@@ -58,6 +58,16 @@ def settle_failure(
     )
 
 
+def settle_interrupted(tool: RegisteredTool, digest: str) -> SettledCall:
+    """A call that was under way when its process died, and is not repeated."""
+    error = ErrorObject(
+        code=Code.INTERRUPTED,
+        message=f"the process died while {tool.name}() ran; whether it took effect is unknown",
+        hint="the call is not repeated; look at its effect before calling again",
+    )
+    return settle_failure(tool, digest, error)
+
+
 def settle_denied(call: Admitted, message: str) -> SettledCall:
     """A call that a person said no to, or that nobody decided in time."""
     error = ErrorObject(code=Code.PERMISSION_DENIED, message=message)

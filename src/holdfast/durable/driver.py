@@ -1,0 +1,389 @@
+"""Carries one turn from where it stands to its end, or to where it waits.
+
+Theory of operation
+-------------------
+The driver feeds the machine and carries out its commands through an `EffectHost`. What it feeds it keeps in
+`_unsaved`, and writes that down at the latest moment that the rules allow: before the next effect. So a reply
+and the intents of the calls it asks for are one transaction, results that arrive together are one, and the
+last reply goes into the commit itself. A plain turn costs two transactions: its input and its end.
+
+Rules
+-----
+1. An input is durable before any command that follows from it touches the world.
+2. An effect that is not idempotent is journaled as an intent before it begins.
+3. The last reply and the commit are one transaction. It is refused if something was injected or the turn
+   was cancelled in between: either is then dealt with, so that each wins or loses once.
+4. Whoever lost the lease writes nothing and stops.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, assert_never
+
+import msgspec
+
+from holdfast.durable.effects import Asks, EffectHost, Known, Ready
+from holdfast.durable.keys import key_of
+from holdfast.errors import InternalError, LeaseLost
+from holdfast.machine.commands import CallModel, Checkpoint, Command, Commit, Park, RunTool, StopEffects
+from holdfast.machine.inputs import (
+    CancelRequested,
+    CheckpointPassed,
+    DeadlinePassed,
+    Input,
+    OutputCheck,
+    WaitOpened,
+    decode_input,
+    encode_input,
+)
+from holdfast.machine.turn_machine import TurnMachine
+from holdfast.model.approval import Approval
+from holdfast.model.head import SessionHead
+from holdfast.model.message import UserMessage
+from holdfast.model.outcome import Ended, FrameSwitched, Waiting
+from holdfast.model.turn import TurnSummary
+from holdfast.model.wait import Wait
+from holdfast.ports import session_store as ports
+from holdfast.ports.clock import Clock
+from holdfast.ports.session_store import (
+    CommitRefused,
+    JournalEntry,
+    Lease,
+    QueuedInput,
+    Save,
+    SessionStore,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """The turn is over."""
+
+    head: SessionHead
+    summary: TurnSummary
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    """The turn waits; anybody may go on with it when a wait ends."""
+
+    summary: TurnSummary
+
+
+Driven = Committed | Parked
+
+
+class Witness(Protocol):
+    """Sees what happens to a turn, as it happens."""
+
+    def fed(self, given: Input) -> None: ...
+
+    def running(self, command: RunTool) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Ground:
+    """What a turn runs on."""
+
+    store: SessionStore
+    clock: Clock
+    host: EffectHost
+    witness: Witness
+    usage_source: str = "turn"
+
+
+class TurnDriver:
+    """One turn under one lease. `drive` is called once, in a task of its own."""
+
+    def __init__(
+        self,
+        machine: TurnMachine,
+        lease: Lease,
+        ground: Ground,
+        *,
+        journaled: set[str] | None = None,
+        intents: frozenset[str] = frozenset(),
+    ) -> None:
+        self.machine = machine
+        self.lease = lease
+        self.turn_id = machine.turn_id
+        self._ground = ground
+        self._store = ground.store
+        self._host = ground.host
+        self._keys = journaled or set()
+        self._intents = intents
+        self._unsaved: list[JournalEntry] = []
+        self._approvals: list[Approval] = []
+        self._waits: list[Wait] = []
+        self._inbox: list[Input] = []
+        self._interrupt: Input | None = None
+        self._lost = False
+        self._wake: asyncio.Future[None] | None = None
+        self._asking: asyncio.Task[object] | None = None
+
+    async def drive(self, commands: list[Command]) -> Driven:
+        """Carry out *commands* and what follows from them, to the end."""
+        timer = self._set_timer()
+        try:
+            while True:
+                commands = self._interrupted() or commands
+                result = await self._carry_out(commands)
+                if isinstance(result, (Committed, Parked)):
+                    return result
+                commands = result
+        finally:
+            self._host.stop()
+            if timer is not None:
+                timer.cancel()
+
+    def feed(self, given: Input) -> list[Command]:
+        """Tell the machine, and remember to tell the journal."""
+        key = key_of(given, self.machine, self.lease.fence)
+        if key in self._keys:
+            return []  # what came late for an effect that has its outcome
+        self._keys.add(key)
+        self._unsaved.append(JournalEntry(key=key, kind="input", body=encode_input(given)))
+        self._ground.witness.fed(given)
+        return self.machine.feed(given)
+
+    # Called from outside, on the loop of the turn
+
+    def request_cancel(self) -> None:
+        """End the turn soon. That it was asked for is on disk already."""
+        self._break_in(CancelRequested(at_ms=self._now()))
+
+    def lose(self) -> None:
+        """The lease is gone: stop, and write nothing more."""
+        self._lost = True
+        self._break_in(CancelRequested(at_ms=self._now()))
+
+    def _break_in(self, given: Input) -> None:
+        if self._interrupt is None:
+            self._interrupt = given
+        if self._asking is not None:
+            self._asking.cancel()
+        self._ring()
+
+    def _deliver(self, given: Input) -> None:
+        self._inbox.append(given)
+        self._ring()
+
+    def _ring(self) -> None:
+        if self._wake is not None and not self._wake.done():
+            self._wake.set_result(None)
+
+    # Carrying out
+
+    async def _carry_out(self, commands: list[Command]) -> list[Command] | Driven:
+        if not commands:
+            return await self._await_effects()
+        first = commands[0]
+        match first:
+            case CallModel():
+                return await self._call_model(first)
+            case RunTool():
+                return await self._run_tools([one for one in commands if isinstance(one, RunTool)])
+            case Checkpoint(kind="after_work"):
+                return await self._pass(first, OutputCheck())
+            case Checkpoint():
+                return await self._complete(first)
+            case Park():
+                return await self._park(first.outcome)
+            case StopEffects():
+                self._host.stop()
+                return commands[1:]
+            case Commit():
+                return await self._commit(first.outcome)
+            case _:
+                assert_never(first)
+
+    async def _call_model(self, command: CallModel) -> list[Command]:
+        await self._save()
+        if self._interrupt is not None:
+            return [command]
+        self._asking = asyncio.current_task()
+        try:
+            if command.delay_ms:
+                await asyncio.sleep(command.delay_ms / 1000)
+            answer = await self._host.call_model(command)
+        except asyncio.CancelledError:
+            if self._interrupt is None or self._asking is None:
+                raise
+            self._asking.uncancel()
+            return [command]
+        finally:
+            self._asking = None
+        return self.feed(answer)
+
+    async def _run_tools(self, commands: list[RunTool]) -> list[Command]:
+        ready: list[Ready] = []
+        following: list[Command] = []
+        for command in commands:
+            prepared = await self._host.prepare(command, begun=command.key in self._intents)
+            if isinstance(prepared, Ready):
+                ready.append(prepared)
+            else:
+                following += self._note(prepared)
+        self._intend(ready)
+        await self._save()
+        if self._interrupt is None:
+            for one in ready:
+                self._ground.witness.running(one.command)
+                self._host.start(one, self._deliver)
+        return following
+
+    def _note(self, prepared: Known | Asks) -> list[Command]:
+        if isinstance(prepared, Known):
+            return self.feed(prepared.settled)
+        if prepared.approval is not None:
+            self._approvals.append(prepared.approval)
+        return self._open_wait(WaitOpened(at_ms=self._now(), wait=prepared.wait))
+
+    def _open_wait(self, given: WaitOpened) -> list[Command]:
+        if given.wait.kind != "approval":
+            self._waits.append(given.wait)
+        return self.feed(given)
+
+    def _intend(self, ready: list[Ready]) -> None:
+        for one in ready:
+            key = one.command.key
+            if not one.idempotent and key not in self._intents:
+                self._unsaved.append(JournalEntry(key=key, kind="intent"))
+
+    async def _await_effects(self) -> list[Command]:
+        await self._save()
+        while not self._inbox and self._interrupt is None:
+            self._wake = asyncio.get_running_loop().create_future()
+            await self._wake
+        self._wake = None
+        arrived, self._inbox = self._inbox, []
+        following: list[Command] = []
+        for given in arrived:
+            following += self._open_wait(given) if isinstance(given, WaitOpened) else self.feed(given)
+        return following
+
+    async def _pass(self, command: Checkpoint, output: OutputCheck) -> list[Command]:
+        """Make durable what is known, and claim what was injected, in one transaction."""
+        now = self._now()
+        key = command.key
+
+        def make(claimed: tuple[QueuedInput, ...]) -> JournalEntry:
+            messages = tuple(
+                msgspec.structs.replace(item.message, input_id=item.input_id) for item in claimed
+            )
+            passed = CheckpointPassed(at_ms=now, kind=command.kind, messages=messages, output=output)
+            return JournalEntry(key=key, kind="input", body=encode_input(passed))
+
+        entry = await self._save(make)
+        assert entry is not None
+        self._keys.add(key)
+        passed = decode_input(entry.body)
+        self._ground.witness.fed(passed)
+        return self.machine.feed(passed)
+
+    async def _complete(self, command: Checkpoint) -> list[Command] | Driven:
+        """Finish the turn, unless the answer does not fit or something came in."""
+        output = self._host.check_output(command.text)
+        if output.problem is not None:
+            return await self._pass(command, output)
+        committed = await self._write_end(self.machine.answer(output.value))
+        if isinstance(committed, Committed):
+            passed = CheckpointPassed(at_ms=self._now(), kind=command.kind, output=output)
+            self.machine.feed(passed)
+            return committed
+        if committed.reason == "injected":
+            return await self._pass(command, output)
+        return self.feed(CancelRequested(at_ms=self._now()))
+
+    async def _commit(self, outcome: Ended) -> Driven:
+        committed = await self._write_end(outcome)
+        if isinstance(committed, CommitRefused):
+            raise InternalError(f"the end of turn {self.turn_id} was refused: {committed.reason}")
+        return committed
+
+    async def _write_end(self, outcome: Ended) -> Committed | CommitRefused:
+        self._require_lease()
+        summary = self.machine.summary(outcome)
+        written = await self._store.commit(
+            self.lease,
+            ports.Commit(
+                turn_id=self.turn_id,
+                now_ms=self._now(),
+                entries=tuple(self.machine.entries),
+                summary=summary,
+                model_calls=self.machine.model_calls,
+                usage=self.machine.ledger(self._ground.usage_source),
+                enqueue=self._task_of(outcome),
+            ),
+        )
+        return written if isinstance(written, CommitRefused) else Committed(written, summary)
+
+    def _task_of(self, outcome: Ended) -> QueuedInput | None:
+        """The task that a new frame begins with, as the input of a turn of its own."""
+        if not isinstance(outcome, FrameSwitched) or outcome.switch.task is None:
+            return None
+        return QueuedInput(
+            input_id=f"{self.turn_id}.task",
+            session_id=self.lease.session_id,
+            kind="queue",
+            message=UserMessage(content=outcome.switch.task),
+            created_at=self._now(),
+        )
+
+    async def _park(self, outcome: Waiting) -> Parked:
+        self._require_lease()
+        summary = self.machine.summary(outcome)
+        await self._store.park(self.lease, self._take_unsaved(), summary)
+        return Parked(summary)
+
+    # Writing down
+
+    async def _save(
+        self, make_checkpoint: Callable[[tuple[QueuedInput, ...]], JournalEntry] | None = None
+    ) -> JournalEntry | None:
+        self._require_lease()
+        if not self._unsaved and make_checkpoint is None:
+            return None
+        save = self._take_unsaved()
+        if make_checkpoint is not None:
+            save = msgspec.structs.replace(save, make_checkpoint=make_checkpoint)
+        saved = await self._store.save(self.lease, save)
+        if saved.cancel_requested and self._interrupt is None and "cancel_requested" not in self._keys:
+            self._interrupt = CancelRequested(at_ms=self._now())
+        return saved.checkpoint
+
+    def _take_unsaved(self) -> Save:
+        save = Save(
+            turn_id=self.turn_id,
+            entries=tuple(self._unsaved),
+            approvals=tuple(self._approvals),
+            waits=tuple(self._waits),
+        )
+        self._unsaved, self._approvals, self._waits = [], [], []
+        return save
+
+    def _require_lease(self) -> None:
+        if self._lost:
+            raise LeaseLost(self.lease.session_id)
+
+    # Interruptions
+
+    def _interrupted(self) -> list[Command]:
+        given, self._interrupt = self._interrupt, None
+        self._require_lease()
+        return [] if given is None else self.feed(given)
+
+    def _set_timer(self) -> asyncio.TimerHandle | None:
+        deadline = self.machine.deadline_ms
+        if deadline is None:
+            return None
+        delay_s = max(0, deadline - self._now()) / 1000
+        return asyncio.get_running_loop().call_later(
+            delay_s, lambda: self._break_in(DeadlinePassed(at_ms=self._now()))
+        )
+
+    def _now(self) -> int:
+        return self._ground.clock.now_ms()

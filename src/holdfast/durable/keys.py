@@ -1,0 +1,47 @@
+"""The stable name of each input in its turn's journal.
+
+Rule: a name says which effect it is the outcome of, not when it came. So calls that run at once may finish
+in any order, and no order of recovery gives one the result of another.
+"""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from holdfast.machine.inputs import (
+    Aborted,
+    CancelRequested,
+    CheckpointPassed,
+    DeadlinePassed,
+    FrameSwitchRequested,
+    Input,
+    ModelFailed,
+    ModelReplied,
+    Resumed,
+    ToolSettled,
+    TurnStarted,
+    WaitEnded,
+    WaitOpened,
+)
+from holdfast.machine.turn_machine import TurnMachine
+
+
+def key_of(given: Input, machine: TurnMachine, fence: int) -> str:
+    """The key of an input that *machine* is about to be fed."""
+    match given:
+        case ModelReplied() | ModelFailed():
+            return f"model.{machine.model_calls}"
+        case ToolSettled(call_id=call_id):
+            return f"tool.{call_id}"
+        case WaitOpened(wait=wait):
+            return f"wait.{wait.wait_id}"
+        case WaitEnded(wait_id=wait_id):
+            return f"waited.{wait_id}"
+        case CheckpointPassed():
+            return f"checkpoint.{machine.checkpoints}"
+        case Resumed():
+            return f"resumed.{fence}"
+        case TurnStarted() | FrameSwitchRequested() | CancelRequested() | DeadlinePassed() | Aborted():
+            return str(type(given).__struct_config__.tag)
+        case _:
+            assert_never(given)

@@ -1,0 +1,77 @@
+"""Keeping the leases of the turns that run here.
+
+One task renews all of them, three times as often as they would end. A lease that is lost stops its turn: what
+that turn still wants to write would be refused anyway.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Protocol
+
+from holdfast.errors import StoreError
+from holdfast.ports.clock import Clock
+from holdfast.ports.session_store import Lease, SessionStore
+
+
+class Holder(Protocol):
+    """A turn that runs under a lease."""
+
+    lease: Lease
+    turn_id: str
+
+    def lose(self) -> None:
+        """The lease is gone."""
+
+    def request_cancel(self) -> None:
+        """Somebody in another process wants the turn to end."""
+
+
+class LeaseKeeper:
+    """Renews leases while any turn runs, and hears what other processes want of those turns."""
+
+    def __init__(self, store: SessionStore, clock: Clock, lease_ms: int) -> None:
+        self._store = store
+        self._clock = clock
+        self.lease_ms = lease_ms
+        self._holders: dict[str, Holder] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def hold(self, holder: Holder) -> None:
+        self._holders[holder.turn_id] = holder
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._renew_for_ever())
+
+    def let_go(self, holder: Holder) -> None:
+        self._holders.pop(holder.turn_id, None)
+
+    async def give_back(self, lease: Lease) -> None:
+        """End a lease whose turn is left unfinished, so that another process need not wait for its time."""
+        with contextlib.suppress(StoreError):
+            await self._store.renew((lease,), self._clock.now_ms(), 0)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def _renew_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(min(self.lease_ms / 3000, 1.0))
+            if self._holders:
+                with contextlib.suppress(StoreError):  # the next round may succeed; the lease lasts three
+                    await self._renew()
+
+    async def _renew(self) -> None:
+        holders = list(self._holders.values())
+        renewed = await self._store.renew(
+            tuple(holder.lease for holder in holders), self._clock.now_ms(), self.lease_ms
+        )
+        for holder in holders:
+            if holder.lease.session_id in renewed.lost:
+                holder.lose()
+            elif holder.turn_id in renewed.cancelled:
+                holder.request_cancel()

@@ -1,0 +1,17 @@
+"""The turn is over and on disk."""
+
+from __future__ import annotations
+
+import msgspec
+
+from holdfast.model.outcome import Ended
+from holdfast.model.usage import Usage
+
+
+class TurnCommitted(msgspec.Struct, frozen=True, kw_only=True, tag="turn_committed"):
+    """The turn is over and on disk."""
+
+    turn_id: str
+    outcome: Ended
+    usage: Usage
+    depth: int

@@ -1,0 +1,1 @@
+"""How a model acts: native tool calls, or code."""

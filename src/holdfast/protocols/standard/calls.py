@@ -1,0 +1,256 @@
+"""Native tool calls, from what the model asked for to a result.
+
+Rules
+-----
+1. An approval is bound to the contract, the arguments, the session, the turn and the call. A contract that
+   has changed since then makes it void.
+2. A call that a dead process had begun, and that is not idempotent, is not run again on its own: the tool's
+   `on_interrupted` decides.
+3. A result is made where its handler ran: a large one from a thread does not hold up the loop.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, assert_never
+
+from holdfast.durable.effects import Asks, Deliver, Known, Prepared, Ready
+from holdfast.errors import Code, ErrorObject, HoldfastError
+from holdfast.machine.commands import RunTool
+from holdfast.machine.inputs import ToolSettled
+from holdfast.machine.turn_machine import TurnMachine
+from holdfast.model.approval import Approval, ApprovalState
+from holdfast.model.call import SettledCall, ToolCallContext
+from holdfast.model.canonical import Json, digest_json
+from holdfast.model.events import Event
+from holdfast.model.message import Message
+from holdfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed, Wait, WaitOutcome
+from holdfast.ports.clock import Clock
+from holdfast.protocols.standard.execution import Execution
+from holdfast.tools.admission import Admission, Admitted, NeedsApproval
+from holdfast.tools.context import RunContext
+from holdfast.tools.dispatch import Dispatcher
+from holdfast.tools.registry import Bound, RegisteredTool
+from holdfast.tools.settlement import (
+    request_digest,
+    settle_denied,
+    settle_failure,
+    settle_interrupted,
+    settle_outcome,
+)
+from holdfast.tools.threads import DaemonThreads
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What turns of one agent share."""
+
+    dispatcher: Dispatcher
+    threads: DaemonThreads
+    clock: Clock
+    approval_ttl_ms: int = 24 * 3600 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One turn at the bench: its session, what was said before, and who watches."""
+
+    session_id: str
+    machine: TurnMachine
+    history: list[Message]
+    calls_before: int
+    show: Callable[[Event], None]
+    deps: Any = None
+
+
+class CallDesk:
+    """The calls of one turn. Used on the turn's loop."""
+
+    def __init__(self, bench: Bench, seat: Seat) -> None:
+        self._bench = bench
+        self._dispatcher = bench.dispatcher
+        self._seat = seat
+        self._running: list[Execution] = []
+
+    async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
+        """Everything before the execution; `UnknownTool` if there is no such tool."""
+        tool = self._dispatcher.registry.require(command.call.name)
+        if begun and not tool.capability.idempotent and tool.on_interrupted != "retry":
+            return self._interrupted(tool, command)
+        if command.granted is None:
+            return self._sorted(command, await self._admit(tool, command))
+        if isinstance(command.granted, Approved):
+            return self._sorted(command, self._check_approved(tool, command, command.granted))
+        return self._known(command, self._wait_over(tool, command, command.granted))
+
+    def start(self, ready: Ready, deliver: Deliver) -> None:
+        execution = Execution(self._dispatcher, self._bench.clock, ready.call, self._turn_id, deliver)
+        self._running.append(execution)
+        execution.start()
+
+    def stop(self) -> None:
+        """Give up what is under way."""
+        running, self._running = self._running, []
+        for execution in running:
+            execution.abandon()
+
+    def settled_without_tool(self, command: RunTool, error: HoldfastError) -> ToolSettled:
+        return ToolSettled(at_ms=self._now(), call_id=command.call.call_id, error=error.error_object())
+
+    # Before the execution
+
+    async def _admit(self, tool: RegisteredTool, command: RunTool) -> Admission:
+        def admit() -> Admission:
+            return self._dispatcher.admit(
+                tool.name,
+                [],
+                command.call.arguments,
+                session_id=self._seat.session_id,
+                call_id=command.call.call_id,
+            )
+
+        if isinstance(tool.capability.approval_policy, str):
+            return admit()
+        return await self._bench.threads.run(admit)  # a rule is evaluated in the sandbox, which blocks
+
+    def _check_approved(self, tool: RegisteredTool, command: RunTool, granted: Approved) -> Admission:
+        arguments = command.call.arguments if granted.arguments is None else granted.arguments
+        if _terms(command.waited).get("contract") != tool.digest:
+            message = f"{tool.name}() has changed since the call was approved, so it was not executed"
+            return settle_failure(tool, "", ErrorObject(code=Code.PERMISSION_DENIED, message=message))
+        return self._dispatcher.check(
+            tool, [], arguments, session_id=self._seat.session_id, call_id=command.call.call_id
+        )
+
+    def _sorted(self, command: RunTool, admission: Admission) -> Prepared:
+        match admission:
+            case SettledCall():
+                return self._known(command, admission)
+            case NeedsApproval():
+                return self._ask(admission.call.tool, command)
+            case Admitted():
+                call = replace(admission, run_context=self._context(command))
+                return Ready(command, admission.tool.capability.idempotent, call)
+            case _:
+                assert_never(admission)
+
+    def _interrupted(self, tool: RegisteredTool, command: RunTool) -> Prepared:
+        if tool.on_interrupted == "ask":
+            return self._ask(tool, command, interrupted=True)
+        return self._known(command, settle_interrupted(tool, self._digest(tool, command)))
+
+    def _ask(self, tool: RegisteredTool, command: RunTool, *, interrupted: bool = False) -> Asks:
+        """A request to a person, and the wait for the answer."""
+        approval = self._request(tool, command, interrupted)
+        terms: dict[str, Json] = {"contract": tool.digest}
+        if interrupted:
+            terms["interrupted"] = True
+        wait = Wait(
+            wait_id=approval.approval_id,
+            kind="approval",
+            call_id=command.call.call_id,
+            due_at=approval.expires_at,
+            value=terms,
+        )
+        return Asks(wait, approval)
+
+    def _request(self, tool: RegisteredTool, command: RunTool, interrupted: bool) -> Approval:
+        now, seat, call = self._now(), self._seat, command.call
+        arguments = call.arguments or {}
+        return Approval(
+            approval_id=f"apr_{secrets.token_hex(10)}",
+            state=ApprovalState.PENDING,
+            session_id=seat.session_id,
+            capability=tool.name,
+            args=[],
+            kwargs=arguments,
+            requested_at=now,
+            expires_at=now + self._bench.approval_ttl_ms,
+            binding=digest_json(
+                [tool.digest, tool.name, arguments, seat.session_id, self._turn_id, call.call_id]
+            ),
+            run_id=self._turn_id,
+            call_id=call.call_id,
+            reason="it was interrupted by a crash; run it again?" if interrupted else None,
+        )
+
+    # After a wait
+
+    def _wait_over(self, tool: RegisteredTool, command: RunTool, outcome: WaitOutcome) -> SettledCall:
+        call = self._placeholder(tool, command)
+        match outcome:
+            case Denied() | Expired() if _terms(command.waited).get("interrupted"):
+                return settle_interrupted(tool, call.request_digest)
+            case Denied(reason=reason):
+                words = f": {reason}" if reason else ""
+                return settle_denied(call, f"a person refused the call of {tool.name}(){words}")
+            case Expired() if command.waited is not None and command.waited.kind == "completion":
+                return settle_failure(tool, call.request_digest, _never_completed(tool.name))
+            case Expired():
+                return settle_denied(call, f"nobody decided about {tool.name}() in time")
+            case Elapsed():
+                value = None if command.waited is None else command.waited.value
+                return settle_outcome(call, time.monotonic(), value, None)
+            case Completed(value=value):
+                return settle_outcome(call, time.monotonic(), value, None)
+            case Failed(error=error):
+                return settle_failure(tool, call.request_digest, error)
+            case Approved():
+                raise AssertionError("an approved call is executed")
+            case _:
+                assert_never(outcome)
+
+    # Small things
+
+    def _known(self, command: RunTool, settled: SettledCall) -> Known:
+        return Known(as_input(command.call.call_id, settled, self._now()))
+
+    def _placeholder(self, tool: RegisteredTool, command: RunTool) -> Admitted:
+        """The call as settlement wants to see it; nothing is executed."""
+        context = ToolCallContext(name=tool.name, kwargs=command.call.arguments or {})
+        nothing = Bound([], {}, [], {})
+        digest = self._digest(tool, command)
+        return Admitted(tool, context, nothing, self._seat.session_id, command.call.call_id, digest)
+
+    def _digest(self, tool: RegisteredTool, command: RunTool) -> str:
+        return request_digest(tool.name, [], command.call.arguments or {})
+
+    def _context(self, command: RunTool) -> RunContext[Any]:
+        return RunContext(
+            deps=self._seat.deps,
+            session_id=self._seat.session_id,
+            turn_id=self._turn_id,
+            call_id=command.call.call_id,
+            attempt=command.attempt,
+            idempotency_key=f"{self._turn_id}.{command.call.call_id}",
+        )
+
+    @property
+    def _turn_id(self) -> str:
+        return self._seat.machine.turn_id
+
+    def _now(self) -> int:
+        return self._bench.clock.now_ms()
+
+
+def as_input(call_id: int, settled: SettledCall, now_ms: int) -> ToolSettled:
+    """A settled call as the machine takes it."""
+    return ToolSettled(
+        at_ms=now_ms,
+        call_id=call_id,
+        value=settled.value,
+        error=settled.record.error,
+        record=settled.record,
+    )
+
+
+def _terms(wait: Wait | None) -> dict[str, Json]:
+    """What an approval was asked under."""
+    return wait.value if wait is not None and isinstance(wait.value, dict) else {}
+
+
+def _never_completed(name: str) -> ErrorObject:
+    return ErrorObject(code=Code.TIMEOUT_TOOL, message=f"nobody delivered the result of {name}() in time")

@@ -1,0 +1,145 @@
+"""One tool call while it is executed, heard on the turn's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import assert_never
+
+from holdfast.durable.effects import Deliver
+from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.machine.inputs import FrameSwitchRequested, Input, ToolSettled, WaitOpened
+from holdfast.model.call import SettledCall
+from holdfast.model.canonical import to_json
+from holdfast.model.frame import FrameSwitch
+from holdfast.model.wait import Wait
+from holdfast.ports.clock import Clock
+from holdfast.tools.admission import Admitted
+from holdfast.tools.context import CompleteAfter, CompleteLater, ContinueAs, Later
+from holdfast.tools.dispatch import Dispatcher
+from holdfast.tools.running import Arrived, RunningCall
+
+
+class Execution:
+    """Starts a call, waits for its handler or its timeout, and delivers what came of it, once."""
+
+    def __init__(
+        self, dispatcher: Dispatcher, clock: Clock, call: Admitted, turn_id: str, deliver: Deliver
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._clock = clock
+        self._call = call
+        self._turn_id = turn_id
+        self._deliver = deliver
+        self._loop = asyncio.get_running_loop()
+        self._running: RunningCall | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._over = False
+
+    def start(self) -> None:
+        started = self._dispatcher.start(self._call, self, None)  # type: ignore[arg-type]
+        assert isinstance(started, RunningCall)  # without a journal nothing is settled yet
+        self._running = started
+
+    def put(self, message: Arrived | RunningCall) -> None:
+        """Hear from the dispatcher, on any thread."""
+        if isinstance(message, RunningCall):
+            self._on_loop(self._set_timer, message)
+        else:
+            self._on_loop(self._finish, self._inputs_of(message))
+
+    def abandon(self) -> None:
+        """Give the call up; nothing is delivered any more."""
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._running is not None:
+            self._running.abandon()
+
+    def _on_loop(self, function: object, *args: object) -> None:
+        if asyncio._get_running_loop() is self._loop:
+            function(*args)  # type: ignore[operator]
+            return
+        try:
+            self._loop.call_soon_threadsafe(function, *args)  # type: ignore[arg-type]
+        except RuntimeError:  # the loop is closed: nobody waits any more
+            return
+
+    def _set_timer(self, running: RunningCall) -> None:
+        left = self._dispatcher.seconds_left(running)
+        if left is not None and not self._over:
+            self._timer = self._loop.call_later(left, self._expire, running)
+
+    def _expire(self, running: RunningCall) -> None:
+        settled = self._dispatcher.expire(running)
+        if settled is not None:
+            self._finish([self._settled(settled)])
+
+    def _finish(self, inputs: list[Input]) -> None:
+        if self._over:
+            return
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for given in inputs:
+            self._deliver(given)
+
+    def _inputs_of(self, arrived: Arrived) -> list[Input]:
+        value = arrived.value
+        if arrived.error is None and isinstance(value, Later):
+            try:
+                return self._later(value)
+            except HoldfastError as error:
+                arrived = Arrived(arrived.running, None, error)
+        return [self._settled(self._dispatcher.settle(arrived))]
+
+    def _settled(self, settled: SettledCall) -> ToolSettled:
+        return ToolSettled(
+            at_ms=self._clock.now_ms(),
+            call_id=self._call.call_id,
+            value=settled.value,
+            error=settled.record.error,
+            record=settled.record,
+        )
+
+    def _later(self, value: Later) -> list[Input]:
+        """What a tool's answer that is no value means."""
+        now, call_id = self._clock.now_ms(), self._call.call_id
+        match value:
+            case CompleteLater():
+                return [WaitOpened(at_ms=now, wait=self._completion(value, now))]
+            case CompleteAfter():
+                return [WaitOpened(at_ms=now, wait=self._timer_wait(value, now))]
+            case ContinueAs():
+                switch = FrameSwitch(
+                    frame_id=f"{self._turn_id}.f{call_id}",
+                    reason=value.reason,
+                    task=value.task,
+                    seed=value.seed,
+                )
+                done = self._dispatcher.settle(Arrived(self._require(), "continued in a new frame", None))
+                return [FrameSwitchRequested(at_ms=now, switch=switch), self._settled(done)]
+            case _:
+                assert_never(value)
+
+    def _completion(self, value: CompleteLater, now: int) -> Wait:
+        if not value.token.startswith(f"cpl_{self._turn_id}."):
+            raise InvalidArgument(
+                f"{self._call.tool.name}() gave a token that is not this call's",
+                hint="use ctx.completion_token()",
+            )
+        due = now + int(max(0.0, value.expires_in_s) * 1000)
+        return Wait(wait_id=value.token, kind="completion", call_id=self._call.call_id, due_at=due)
+
+    def _timer_wait(self, value: CompleteAfter, now: int) -> Wait:
+        clean, _ = to_json(value.value)
+        return Wait(
+            wait_id=f"tmr_{self._turn_id}.{self._call.call_id}",
+            kind="timer",
+            call_id=self._call.call_id,
+            due_at=now + int(max(0.0, value.seconds) * 1000),
+            value=clean,
+        )
+
+    def _require(self) -> RunningCall:
+        assert self._running is not None  # a handler that finished was started
+        return self._running

@@ -1,0 +1,417 @@
+"""The runtime: sessions and their turns, in one process, over one store.
+
+Theory of operation
+-------------------
+The runtime keeps a light record of each session that was opened here. One background task, the keeper, looks
+every second for turns that could go on: left by a process that died, or with a wait that is over. It resumes
+those whose agent is known here, because their session was opened here or because the agent was passed to
+`Runtime(agents=[...])`. So recovery at start-up, timers, expiry and decisions made in other processes are
+one thing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeVar
+
+from holdfast.durable.leases import LeaseKeeper
+from holdfast.errors import (
+    ApprovalNotFound,
+    HoldfastError,
+    InvalidArgument,
+    NodeNotFound,
+    NotConfigured,
+    ProviderMismatch,
+    SessionNotFound,
+    StoreError,
+)
+from holdfast.graph import nodes_of
+from holdfast.model.approval import Approval, ApprovalState, Decision
+from holdfast.model.call import SettledCall
+from holdfast.model.canonical import Json, to_json
+from holdfast.model.head import SessionHead
+from holdfast.model.ids import SessionId
+from holdfast.model.turn import TurnRecord
+from holdfast.model.wait import Completed, Failed
+from holdfast.ports.clock import Clock, SystemClock
+from holdfast.ports.model_provider import ModelProvider
+from holdfast.ports.session_store import Pruned, PruneRequest, SessionStore
+from holdfast.providers.resolve import resolve_model
+from holdfast.runtime.agent import Agent
+from holdfast.runtime.agent_session import Session
+from holdfast.runtime.live_session import LiveSession
+from holdfast.runtime.process_identity import is_dead, this_process
+from holdfast.runtime.turn import Turn
+from holdfast.runtime.workplace import RuntimeConfig, Workplace
+from holdfast.tools.settlement import request_digest
+
+Output = TypeVar("Output")
+
+
+class Runtime:
+    """Sessions over one store. Use it as `async with Runtime("holdfast.db") as runtime`.
+
+    Args:
+        store: the path of a SQLite file, a directory to keep `holdfast.db` in, a `SessionStore`, or nothing:
+            then everything is in memory and gone at the end.
+        agents: agents whose unfinished turns are taken up by themselves, found by their names.
+        lease_s: how long a process that stopped answering keeps its sessions from others.
+        approval_ttl_s: how long a person has to decide.
+        busy_timeout_s: how long a turn waits for another process to finish with the session.
+        host: what is recorded with sessions about this program, for whoever goes on with them.
+        models: open models by name, to be used and not closed.
+    """
+
+    def __init__(
+        self,
+        store: str | os.PathLike[str] | SessionStore | None = None,
+        *,
+        agents: Iterable[Agent[Any, Any]] = (),
+        lease_s: float = 30.0,
+        approval_ttl_s: float = 24 * 3600.0,
+        busy_timeout_s: float = 60.0,
+        clock: Clock | None = None,
+        host: Mapping[str, Json] | None = None,
+        models: dict[str, ModelProvider] | None = None,
+    ) -> None:
+        self.epoch = secrets.token_hex(6)
+        self.poll_s = 1.0
+        self._given = store
+        self._agents: dict[str, Agent[Any, Any]] = {agent.name: agent for agent in agents}
+        self._clock = clock or SystemClock()
+        self._host = dict(host or {})
+        self._models = models
+        self._config = RuntimeConfig(
+            owner=f"{this_process()}/{self.epoch}",
+            lease_ms=int(lease_s * 1000),
+            approval_ttl_ms=int(approval_ttl_s * 1000),
+            busy_timeout_ms=int(busy_timeout_s * 1000),
+        )
+        self._place: Workplace | None = None
+        self._sessions: dict[str, LiveSession] = {}
+        self._cached: OrderedDict[str, LiveSession] = OrderedDict()
+        self._keeper: asyncio.Task[None] | None = None
+        self._nudge = asyncio.Event()
+
+    async def __aenter__(self) -> Runtime:
+        if self._place is not None:
+            raise InvalidArgument("this runtime is open already")
+        store = open_store(self._given)
+        self._place = Workplace(
+            store=store,
+            clock=self._clock,
+            config=self._config,
+            leases=LeaseKeeper(store, self._clock, self._config.lease_ms),
+            resolve=self._resolve,
+            owns_models=self._models is None,
+        )
+        self._keeper = asyncio.get_running_loop().create_task(self._keep())
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except HoldfastError:
+            if error is None:
+                raise
+
+    async def close(self) -> None:
+        """Stop. Turns under way stay unfinished in the store, and go on when somebody takes them up."""
+        place, self._place = self._place, None
+        if place is None:
+            return
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+        tasks = [task for live in self._sessions.values() for task in live.tasks()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._sessions.clear()
+        self._cached.clear()
+        await place.leases.close()
+        try:
+            await place.close()
+        finally:
+            await place.store.close()
+
+    # Sessions
+
+    async def session(
+        self, session_id: str = "default", *, agent: Agent[Any, Output] | None = None, deps: Any = None
+    ) -> Session[Output]:
+        """Open a session, or make it. A turn that was left unfinished there goes on by itself."""
+        live = self.live(SessionId(session_id))
+        chosen = agent or self._agent_of(live, await self.store.head(session_id))
+        staff = self._open.staff(chosen)
+        await self._describe(session_id, chosen)
+        live.staff = staff
+        live.deps = deps if deps is not None else live.deps
+        self._nudge.set()
+        return Session(self, live)
+
+    async def sessions(self) -> list[SessionHead]:
+        """All sessions, the latest used first."""
+        return await self.store.heads()
+
+    async def fork(self, session_id: str, new_id: str, *, at: str | None = None) -> Session[Any]:
+        """A new session over the same history. It costs the same however long that is."""
+        await self.store.fork(SessionId(session_id), SessionId(new_id), at, self.now_ms())
+        live, source = self.live(new_id), self._sessions.get(session_id)
+        if source is not None:
+            live.staff, live.deps = source.staff, source.deps
+        return Session(self, live)
+
+    async def rewind(self, session_id: str, to: str | None = None, *, turns: int = 1) -> SessionHead:
+        """Move a session back to the node *to*, or by a number of turns. `rewind` leads forward as well."""
+        if to is None:
+            to = await self._before_last(session_id, turns)
+        return await self.store.rewind(session_id, to, self.now_ms())
+
+    async def delete(self, session_id: str) -> bool:
+        """Forget a session; false if there was none."""
+        self._sessions.pop(session_id, None)
+        self._cached.pop(session_id, None)
+        return await self.store.delete_session(session_id)
+
+    async def prune(
+        self,
+        *,
+        older_than_s: float | None = None,
+        frames: bool = False,
+        branches: bool = False,
+        session: str | None = None,
+    ) -> Pruned:
+        """Remove what is no longer wanted, and give the space back.
+
+        Args:
+            older_than_s: idle sessions that were not used for so long, with what belongs to them.
+            frames: what lies before the current frame of each session.
+            branches: what no session's active path leads through, such as what was rewound.
+            session: of this session alone.
+        """
+        before = None if older_than_s is None else self.now_ms() - int(older_than_s * 1000)
+        for live in self._cached.values():
+            live.forget()
+        return await self.store.prune(
+            PruneRequest(sessions_before_ms=before, frames=frames, branches=branches, session_id=session)
+        )
+
+    # Turns
+
+    async def recover(self) -> list[Turn[Any]]:
+        """Take up every unfinished turn that can go on and whose agent is known here."""
+        return [turn for record in await self._unfinished() if (turn := self._take_up(record)) is not None]
+
+    async def cancel(self, turn_id: str) -> bool:
+        """End a turn; false if it has ended already."""
+        record = await self.store.turn(turn_id)
+        return record is not None and await self.live(record.session_id).cancel(turn_id)
+
+    # Waits
+
+    async def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
+        """Requests to people, oldest first."""
+        found = await self.store.approvals(session_id=session)
+        return [one for one in found if not pending or self._is_open(one)]
+
+    async def approve(
+        self, approval_id: str, *, arguments: Mapping[str, Json] | None = None, reason: str | None = None
+    ) -> Approval:
+        """Let a call happen, once. Its turn goes on by itself where its agent is known."""
+        kwargs = None if arguments is None else to_json(dict(arguments))[0]
+        return await self._decide(approval_id, Decision(approved=True, reason=reason, kwargs=kwargs))
+
+    async def deny(self, approval_id: str, *, reason: str | None = None) -> Approval:
+        """Refuse a call. Its turn goes on, and the model is told."""
+        return await self._decide(approval_id, Decision(approved=False, reason=reason))
+
+    async def complete(self, token: str, value: Json = None) -> None:
+        """Deliver the result of a call that a tool left to somebody outside."""
+        clean, _ = to_json(value)
+        await self.store.complete(token, Completed(value=clean), self.now_ms())
+        self._nudge.set()
+
+    async def fail(self, token: str, error: HoldfastError) -> None:
+        """Deliver the failure of such a call."""
+        await self.store.complete(token, Failed(error=error.error_object()), self.now_ms())
+        self._nudge.set()
+
+    # The rest
+
+    @property
+    def store(self) -> SessionStore:
+        return self._open.store
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def live(self, session_id: str) -> LiveSession:
+        """What this process knows of a session."""
+        found = self._sessions.get(session_id)
+        if found is None:
+            found = self._sessions[session_id] = LiveSession(session_id, self._open, self._used)
+        return found
+
+    @property
+    def _open(self) -> Workplace:
+        if self._place is None:
+            raise InvalidArgument(
+                "this runtime is not open", hint='use `async with Runtime("holdfast.db") as runtime:`'
+            )
+        return self._place
+
+    def _resolve(self, name: str) -> ModelProvider:
+        if self._models is None:
+            return resolve_model(name)
+        if name not in self._models:
+            self._models[name] = resolve_model(name)
+        return self._models[name]
+
+    def _agent_of(self, live: LiveSession, head: SessionHead | None) -> Agent[Any, Any]:
+        if live.staff is not None:
+            return live.staff.agent
+        if head is not None and head.agent in self._agents:
+            return self._agents[head.agent]
+        raise NotConfigured(
+            f"no agent is known for session {live.session_id!r}",
+            hint="pass agent=..., or Runtime(agents=[...])",
+        )
+
+    async def _describe(self, session_id: str, agent: Agent[Any, Any]) -> None:
+        now = self.now_ms()
+        head = await self.store.open_session(
+            SessionHead(
+                session_id=session_id,
+                created_at=now,
+                updated_at=now,
+                agent=agent.name,
+                model=agent.model_id,
+                host=self._host,
+            )
+        )
+        _require_same_provider(head, agent)
+        if (head.agent, head.model, head.host) != (agent.name, agent.model_id, self._host):
+            await self.store.describe(
+                session_id, agent=agent.name, model=agent.model_id, host=dict(self._host)
+            )
+
+    async def _before_last(self, session_id: str, turns: int) -> str:
+        """The last node before the last *turns* turns."""
+        head = await self.store.head(session_id)
+        if head is None:
+            raise SessionNotFound(session_id)
+        segments = [] if head.leaf is None else await self.store.path(head.leaf)
+        if turns < 1 or len(segments) <= turns:
+            raise InvalidArgument(
+                f"session {session_id!r} cannot go back by {turns} of its {len(segments)} turns",
+                hint="keep at least one; for an empty session use another id",
+            )
+        kept = nodes_of(segments[: len(segments) - turns])
+        if not kept:
+            raise NodeNotFound(session_id)
+        return kept[-1].id
+
+    # Decisions
+
+    def _is_open(self, approval: Approval) -> bool:
+        return approval.state is ApprovalState.PENDING and self.now_ms() < approval.expires_at
+
+    async def _decide(self, approval_id: str, decision: Decision) -> Approval:
+        approval = await self.store.approval(approval_id)
+        if approval is None:
+            raise ApprovalNotFound(approval_id)
+        edited = None
+        if decision.kwargs is not None:
+            self._check_edited(approval, decision.kwargs)
+            edited = request_digest(approval.capability, [], decision.kwargs)
+        decided = await self.store.decide(approval_id, decision, now_ms=self.now_ms(), edited_digest=edited)
+        self._nudge.set()
+        return decided
+
+    def _check_edited(self, approval: Approval, kwargs: dict[str, Json]) -> None:
+        """Refuse arguments that the tool would refuse, before the decision is spent."""
+        live = self._sessions.get(approval.session_id)
+        if live is None or live.staff is None:
+            return
+        dispatcher = live.staff.bench.dispatcher
+        checked = dispatcher.check(
+            dispatcher.registry.require(approval.capability),
+            [],
+            kwargs,
+            session_id=approval.session_id,
+            call_id=approval.call_id,
+        )
+        if isinstance(checked, SettledCall) and checked.record.error is not None:
+            raise InvalidArgument(f"the edited arguments do not fit: {checked.record.error.message}")
+
+    # The keeper
+
+    async def _keep(self) -> None:
+        while True:
+            with contextlib.suppress(StoreError):  # the next round may succeed
+                await self.recover()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._nudge.wait(), self.poll_s)
+            self._nudge.clear()
+
+    async def _unfinished(self) -> list[TurnRecord]:
+        if not self._agents and not self._sessions:
+            return []
+        return await self.store.unfinished(self.now_ms())
+
+    def _take_up(self, record: TurnRecord) -> Turn[Any] | None:
+        live = self._sessions.get(record.session_id)
+        if live is None or live.staff is None:
+            agent = self._agents.get(record.agent)
+            if agent is None:
+                return None
+            live = self.live(record.session_id)
+            live.staff = self._open.staff(agent)
+        if live.busy:
+            return None
+        turn = live.turn_of(record.turn_id)
+        turn.start()
+        return turn
+
+    def _used(self, live: LiveSession) -> None:
+        """Keep the frames of the sessions used last, and let go of the others."""
+        self._cached[live.session_id] = live
+        self._cached.move_to_end(live.session_id)
+        while len(self._cached) > self._config.cached_frames:
+            _, oldest = self._cached.popitem(last=False)
+            oldest.forget()
+
+
+def open_store(given: str | os.PathLike[str] | SessionStore | None) -> SessionStore:
+    """The store of a path, or in memory, or as it is."""
+    if given is None:
+        from holdfast.store.memory_sessions import MemorySessionStore
+
+        return MemorySessionStore(owner_is_dead=owner_is_dead)
+    if not isinstance(given, (str, os.PathLike)):
+        return given
+    from holdfast.store.sqlite.sessions import SqliteSessionStore
+
+    path = Path(given).expanduser()
+    return SqliteSessionStore(path / "holdfast.db" if path.is_dir() else path, owner_is_dead=owner_is_dead)
+
+
+def owner_is_dead(owner: str) -> bool:
+    """Whether the process of a lease's owner is provably gone."""
+    return is_dead(owner.rpartition("/")[0])
+
+
+def _require_same_provider(head: SessionHead, agent: Agent[Any, Any]) -> None:
+    persisted, live = head.model.partition(":")[0], agent.model_id.partition(":")[0]
+    if head.model and persisted != live and head.depth > 0:
+        raise ProviderMismatch(head.session_id, expected=head.model, actual=agent.model_id)

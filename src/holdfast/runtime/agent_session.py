@@ -1,0 +1,218 @@
+"""A conversation that outlives its process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from holdfast.errors import InvalidArgument, SessionNotFound
+from holdfast.graph import messages_of, nodes_of
+from holdfast.model.approval import Approval
+from holdfast.model.canonical import Json
+from holdfast.model.frame import FrameSwitch
+from holdfast.model.head import SessionHead
+from holdfast.model.message import Message, UserMessage
+from holdfast.model.node import Entry, FrameOpened, Node, Payload
+from holdfast.model.turn import TurnRecord, TurnState
+from holdfast.model.usage import UsageEntry, UsageLimits
+from holdfast.ports.session_store import QueuedInput, SessionStore
+from holdfast.runtime.attachments import Prompt, read_prompt
+from holdfast.runtime.observation import Cursor, Observed, Observer
+from holdfast.runtime.result import TurnResult
+from holdfast.runtime.turn import Turn, TurnRequest
+from holdfast.runtime.workplace import new_input_id, new_turn_id
+
+if TYPE_CHECKING:
+    from holdfast.runtime.agent_runtime import Runtime
+    from holdfast.runtime.live_session import LiveSession
+
+Output = TypeVar("Output")
+
+
+class Session(Generic[Output]):
+    """One session of a runtime. Several of these may stand for the same session."""
+
+    __slots__ = ("_live", "_runtime", "session_id")
+
+    def __init__(self, runtime: Runtime, live: LiveSession) -> None:
+        self._runtime = runtime
+        self._live = live
+        self.session_id = live.session_id
+
+    # Turns
+
+    def turn(
+        self,
+        prompt: Prompt,
+        *,
+        deps: Any = None,
+        limits: UsageLimits | None = None,
+        idempotency_key: str | None = None,
+    ) -> Turn[Output]:
+        """A turn with this input. It starts when it is awaited or iterated over.
+
+        With an `idempotency_key`, the same key and prompt stand for the same turn, in any process; another
+        prompt under the same key is `IdempotencyConflict`.
+        """
+        content, blobs = read_prompt(prompt)
+        return self._live.new_turn(
+            TurnRequest(
+                message=UserMessage(content=content),
+                blobs=blobs,
+                deps=self._live.deps if deps is None else deps,
+                limits=limits,
+                idempotency_key=idempotency_key,
+            )
+        )
+
+    async def unfinished(self) -> TurnRecord | None:
+        """The turn that waits or was left by its process, if there is one."""
+        for record in reversed(await self._store.turns(self.session_id)):
+            if record.state is not TurnState.ENDED:
+                return record
+        return None
+
+    async def resume(self) -> Turn[Output] | None:
+        """Go on with the unfinished turn, as far as that is possible now; None if there is none."""
+        record = await self.unfinished()
+        if record is None:
+            return None
+        turn: Turn[Output] = self._live.turn_of(record.turn_id)
+        turn.start()
+        return turn
+
+    async def cancel(self) -> bool:
+        """End the unfinished turn, if there is one."""
+        driver = self._live.driver
+        if driver is not None:
+            return await self._live.cancel(driver.turn_id)
+        record = await self.unfinished()
+        return record is not None and await self._live.cancel(record.turn_id)
+
+    async def turns(self) -> list[TurnRecord]:
+        """All turns, oldest first."""
+        return await self._store.turns(self.session_id)
+
+    # Approvals
+
+    async def approvals(self, *, pending: bool = False) -> list[Approval]:
+        return await self._runtime.approvals(session=self.session_id, pending=pending)
+
+    async def approve(
+        self, approval_id: str, *, arguments: Mapping[str, Json] | None = None, reason: str | None = None
+    ) -> TurnResult[Output]:
+        """Let a call happen, with other arguments if given, and go on with its turn."""
+        approval = await self._runtime.approve(approval_id, arguments=arguments, reason=reason)
+        return await self._live.turn_of(approval.run_id)
+
+    async def deny(self, approval_id: str, *, reason: str | None = None) -> TurnResult[Output]:
+        """Refuse a call and go on with its turn; the model is told."""
+        approval = await self._runtime.deny(approval_id, reason=reason)
+        return await self._live.turn_of(approval.run_id)
+
+    # Input while a turn runs
+
+    async def inject(self, prompt: Prompt, *, id: str | None = None) -> str:
+        """A message for the running turn, delivered at its next checkpoint; if none runs, for the next."""
+        return await self._put("inject", prompt, id)
+
+    async def queue(self, prompt: Prompt, *, id: str | None = None) -> str:
+        """A message that starts a turn of its own once the session is free."""
+        input_id = await self._put("queue", prompt, id)
+        self._live.drain()
+        return input_id
+
+    async def withdraw(self, input_id: str) -> bool:
+        """Take an input back; false once it was claimed."""
+        return await self._store.withdraw_input(input_id)
+
+    async def inputs(self) -> list[QueuedInput]:
+        """What waits to be claimed, oldest first."""
+        return await self._store.inputs(self.session_id)
+
+    # History
+
+    async def head(self) -> SessionHead:
+        head = await self._store.head(self.session_id)
+        if head is None:
+            raise SessionNotFound(self.session_id)
+        return head
+
+    async def nodes(self) -> list[Node]:
+        """The whole active path, oldest first."""
+        leaf = (await self.head()).leaf
+        return [] if leaf is None else nodes_of(await self._store.path(leaf))
+
+    async def messages(self) -> list[Message]:
+        """What the model sees: the messages of the current frame."""
+        leaf = (await self.head()).leaf
+        return [] if leaf is None else messages_of(await self._store.frame(leaf))
+
+    async def usage(self) -> tuple[UsageEntry, ...]:
+        """What model calls used, a line for each source and model."""
+        return (await self.head()).usage
+
+    async def attachment(self, digest: str) -> bytes:
+        """The bytes of an attachment."""
+        data = await self._store.blob(digest)
+        if data is None:
+            raise InvalidArgument(f"there is no attachment {digest[:80]!r}")
+        return data
+
+    async def append(self, payloads: Sequence[Payload], *, requires: str | None = None) -> SessionHead:
+        """Add nodes to the history; `StaleBranch` if the node *requires* is not on the active path."""
+        now = self._runtime.now_ms()
+        entries = tuple(Entry(at_ms=now, payload=payload) for payload in payloads)
+        segment_id = new_turn_id().replace("t_", "a_")
+        return await self._store.append(self.session_id, segment_id, entries, requires, now)
+
+    async def open_frame(
+        self, *, reason: str = "continue_as", seed: Sequence[str] = (), frame_id: str | None = None
+    ) -> SessionHead:
+        """Begin a new context: from here on the model sees *seed* and what follows. Nothing is lost."""
+        switch = FrameSwitch(
+            frame_id=frame_id or new_turn_id().replace("t_", "f_"),
+            reason=reason,
+            seed=tuple(UserMessage(content=text) for text in seed),
+        )
+        return await self.append([FrameOpened(switch=switch)])
+
+    async def fork(self, new_id: str, *, at: str | None = None) -> Session[Output]:
+        """A new session over the same history, up to the node *at* if given."""
+        return await self._runtime.fork(self.session_id, new_id, at=at)
+
+    async def rewind(self, to: str | None = None, *, turns: int = 1) -> SessionHead:
+        """Go back to the node *to*, or by a number of turns."""
+        return await self._runtime.rewind(self.session_id, to, turns=turns)
+
+    # Observation
+
+    async def cursor(self) -> Cursor:
+        """The place where the session stands now."""
+        head = await self.head()
+        return Cursor(head.depth, self._runtime.epoch, self._live.feed.last_seq)
+
+    def observe(self, after: Cursor | str | None = None) -> AsyncIterator[Observed]:
+        """Everything after a cursor: committed nodes, then what happens now. It has no end."""
+        cursor = Cursor.parse(after) if isinstance(after, str) else after or Cursor()
+        observer = Observer(self._live, self._store, self._runtime.epoch, self._runtime.poll_s)
+        return observer.follow(cursor)
+
+    @property
+    def _store(self) -> SessionStore:
+        return self._runtime.store
+
+    async def _put(self, kind: Literal["inject", "queue"], prompt: Prompt, id: str | None) -> str:
+        content, blobs = read_prompt(prompt)
+        item = QueuedInput(
+            input_id=id or new_input_id(),
+            session_id=self.session_id,
+            kind=kind,
+            message=UserMessage(content=content),
+            created_at=self._runtime.now_ms(),
+        )
+        await self._store.put_input(item, blobs)
+        return item.input_id
+
+    def __repr__(self) -> str:
+        return f"<Session {self.session_id}>"

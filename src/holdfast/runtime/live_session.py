@@ -1,0 +1,216 @@
+"""A session as this process knows it: who works on it, what the model sees, who watches.
+
+Rule: everything here can be dropped at any time without loss, except while a turn runs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.durable.driver import TurnDriver
+from holdfast.errors import HoldfastError, InputNotFound, NotConfigured
+from holdfast.graph import messages_of
+from holdfast.machine.turn_machine import TurnMachine
+from holdfast.model.events import Event
+from holdfast.model.head import SessionHead
+from holdfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
+from holdfast.model.node import Segment
+from holdfast.model.outcome import Finished, FrameSwitched
+from holdfast.model.turn import TurnSummary
+from holdfast.runtime.live_feed import LiveFeed
+from holdfast.runtime.result import TurnResult
+from holdfast.runtime.turn import Turn, TurnRequest
+from holdfast.runtime.turn_runner import TurnRunner
+from holdfast.runtime.workplace import Staff, Workplace, new_turn_id
+
+
+class _Frame:
+    """The messages of the current frame, up to `leaf`."""
+
+    __slots__ = ("leaf", "messages")
+
+    def __init__(self, leaf: str, messages: list[Message]) -> None:
+        self.leaf = leaf
+        self.messages = messages
+
+
+class LiveSession:
+    """One session in this process. Used on the runtime's loop."""
+
+    __slots__ = (
+        "_feed", "_frame", "_lock", "_on_use", "_place", "_running", "_turns",
+        "deps", "draining", "driver", "session_id", "staff",
+    )  # fmt: skip
+
+    def __init__(self, session_id: str, place: Workplace, on_use: Callable[[LiveSession], None]) -> None:
+        self.session_id = session_id
+        self.staff: Staff | None = None
+        self.deps: Any = None
+        self.driver: TurnDriver | None = None
+        self.draining: asyncio.Task[None] | None = None
+        self._place = place
+        self._on_use = on_use
+        self._lock: asyncio.Lock | None = None
+        self._feed: LiveFeed | None = None
+        self._frame: _Frame | None = None
+        self._turns: dict[str, Turn[Any]] | None = None
+        self._running: set[asyncio.Task[Any]] = set()
+
+    # Turns
+
+    @property
+    def lock(self) -> asyncio.Lock:
+        if self._lock is None:
+            self._lock = asyncio.Lock()
+        return self._lock
+
+    @property
+    def busy(self) -> bool:
+        """Whether a turn runs here, or is about to."""
+        return self.driver is not None or (self._lock is not None and self._lock.locked())
+
+    def tasks(self) -> list[asyncio.Future[Any]]:
+        """What runs in the background for this session."""
+        return [task for task in (*self._running, self.draining) if task is not None and not task.done()]
+
+    def new_turn(self, request: TurnRequest) -> Turn[Any]:
+        return Turn(new_turn_id(), self.session_id, request, self.run, self.cancel)
+
+    def turn_of(self, turn_id: str) -> Turn[Any]:
+        """The handle of a turn that is to go on; the same one while it does."""
+        if self._turns is None:
+            self._turns = {}
+        turn = self._turns.get(turn_id)
+        if turn is None or turn.done:
+            turn = self._turns[turn_id] = Turn(turn_id, self.session_id, None, self._resume, self.cancel)
+        return turn
+
+    async def cancel(self, turn_id: str) -> bool:
+        """Ask for a turn's end; if it waits, or nobody runs it, end it here."""
+        if not await self._place.store.cancel(turn_id):
+            return False
+        if self.driver is not None and self.driver.turn_id == turn_id:
+            self.driver.request_cancel()
+        elif self.staff is not None:
+            self.turn_of(turn_id).start()
+        return True
+
+    def drain(self) -> None:
+        """Run the turns of the inputs that are queued, one after the other."""
+        if self.draining is None or self.draining.done():
+            self.draining = asyncio.get_running_loop().create_task(self._drain())
+
+    async def _drain(self) -> None:
+        while True:
+            queued = [
+                item for item in await self._place.store.inputs(self.session_id) if item.kind == "queue"
+            ]
+            if not queued:
+                return
+            turn = self.new_turn(TurnRequest(message=queued[0].message, consumes=queued[0].input_id))
+            try:
+                await turn.settled()
+            except InputNotFound:
+                continue  # another process took it
+            except HoldfastError:
+                return  # it stays queued, behind the turn that waits or was interrupted
+
+    async def run(self, turn: Turn[Any]) -> TurnResult[Any]:
+        """Run a new turn in the task that calls."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            return await self._runner().run(turn)
+        finally:
+            self._running.discard(task)
+
+    async def _resume(self, turn: Turn[Any]) -> TurnResult[Any]:
+        task = asyncio.current_task()
+        assert task is not None
+        self._running.add(task)
+        try:
+            return await self._runner().resume(turn)
+        finally:
+            self._running.discard(task)
+
+    def _runner(self) -> TurnRunner:
+        if self.staff is None:
+            raise NotConfigured(
+                f"no agent is known for session {self.session_id!r}",
+                hint="open it with `runtime.session(id, agent=...)`",
+            )
+        return TurnRunner(self, self._place, self.staff)
+
+    def turn_over(self, parked: bool, summary: TurnSummary) -> None:
+        """A turn has ended or waits; see what follows from it."""
+        if not parked and not isinstance(summary.outcome, Finished):
+            self.drain()
+        self._on_use(self)
+
+    # What the model sees
+
+    async def history(self, head: SessionHead) -> list[Message]:
+        """The messages of the current frame; not to be changed."""
+        frame = self._frame
+        if head.leaf is None:
+            return []
+        if frame is None or frame.leaf != head.leaf:
+            known = None if frame is None else frame.leaf
+            frame = self._frame = self._grown(
+                head.leaf, await self._place.store.frame(head.leaf, known=known)
+            )
+        return frame.messages
+
+    def _grown(self, leaf: str, segments: tuple[Segment, ...]) -> _Frame:
+        frame = self._frame
+        follows = frame is not None and segments and segments[0].parent == frame.leaf
+        if frame is not None and follows and not any(segment.opens_frame for segment in segments):
+            return _Frame(leaf, frame.messages + messages_of(segments))
+        return _Frame(leaf, messages_of(segments))
+
+    def remember(self, base: SessionHead, head: SessionHead, machine: TurnMachine) -> None:
+        """Take a committed turn into the frame, if nothing else came between."""
+        alone = head.depth == base.depth + len(machine.entries)
+        if not alone or head.leaf is None or isinstance(machine.outcome, FrameSwitched):
+            self._frame = None
+        elif self._frame is None:
+            self._frame = _Frame(head.leaf, list(machine.messages)) if base.leaf is None else None
+        elif self._frame.leaf == base.leaf:
+            self._frame.messages.extend(machine.messages)
+            self._frame.leaf = head.leaf
+
+    def forget(self) -> None:
+        """Let go of what can be read again."""
+        self._frame = None
+        if self._feed is not None and self._feed.idle:
+            self._feed = None
+        if self._turns is not None and all(turn.done for turn in self._turns.values()):
+            self._turns = None
+
+    async def messages_of_turn(self, turn_id: str) -> tuple[Message, ...]:
+        """What was said in a turn that has ended."""
+        head = await self._place.store.head(self.session_id)
+        if head is None or head.leaf is None:
+            return ()
+        for segment in await self._place.store.path(head.leaf):
+            if segment.segment_id == turn_id:
+                payloads = [entry.payload for entry in segment.entries]
+                return tuple(
+                    one for one in payloads if isinstance(one, (UserMessage, AssistantMessage, ToolMessage))
+                )
+        return ()
+
+    # Observation
+
+    @property
+    def feed(self) -> LiveFeed:
+        if self._feed is None:
+            self._feed = LiveFeed(self._place.clock.monotonic)
+        return self._feed
+
+    def show(self, turn: Turn[Any], event: Event) -> None:
+        self.feed.publish(event)
+        turn.publish(event)

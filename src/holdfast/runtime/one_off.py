@@ -1,0 +1,35 @@
+"""Turns without a runtime: one is made for the turn, in memory, and closed after it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.model.message import UserMessage
+from holdfast.model.usage import UsageLimits
+from holdfast.runtime.agent import Agent
+from holdfast.runtime.agent_runtime import Runtime
+from holdfast.runtime.attachments import Prompt, read_prompt
+from holdfast.runtime.result import TurnResult
+from holdfast.runtime.turn import Turn, TurnRequest
+from holdfast.runtime.workplace import new_turn_id
+
+SESSION = "run"
+
+
+def one_off_turn(
+    agent: Agent[Any, Any], prompt: Prompt, *, deps: Any = None, limits: UsageLimits | None = None
+) -> Turn[Any]:
+    """A turn in a session of its own."""
+    content, blobs = read_prompt(prompt)
+    request = TurnRequest(message=UserMessage(content=content), blobs=blobs, deps=deps, limits=limits)
+    runtime = Runtime(models=agent.opened_models)
+
+    async def run(turn: Turn[Any]) -> TurnResult[Any]:
+        async with runtime:
+            await runtime.session(SESSION, agent=agent)
+            return await runtime.live(SESSION).run(turn)
+
+    async def cancel(turn_id: str) -> bool:
+        return await runtime.live(SESSION).cancel(turn_id)
+
+    return Turn(new_turn_id(), SESSION, request, run, cancel)

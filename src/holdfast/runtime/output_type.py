@@ -1,0 +1,51 @@
+"""What an agent promises to answer with: text, or a value of a type."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.errors import InvalidArgument
+from holdfast.machine.inputs import OutputCheck
+from holdfast.model.canonical import Json
+from holdfast.tools.schema import convert, schema_of
+
+_FENCED: Final = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.DOTALL)
+
+
+class OutputType:
+    """Checks an answer against a type, and makes the typed value of it."""
+
+    def __init__(self, type_: Any) -> None:
+        self._type = type_
+        try:
+            self.schema = schema_of(type_)
+        except TypeError as error:
+            raise InvalidArgument(
+                f"output_type {type_!r} cannot be described as JSON: {error}",
+                hint="use JSON types, dataclasses, TypedDict, Enum, msgspec structs or pydantic models",
+            ) from None
+
+    def check(self, text: str) -> OutputCheck:
+        """The answer as JSON, or what is wrong with it in words for the model."""
+        try:
+            value = msgspec.json.decode(_json_part(text))
+        except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            return OutputCheck(problem=f"it must be JSON and nothing else ({error})")
+        try:
+            convert(value, self._type)
+        except msgspec.ValidationError as error:
+            return OutputCheck(problem=str(error))
+        return OutputCheck(value=value)
+
+    def load(self, value: Json) -> Any:
+        """The typed value of a checked answer."""
+        return convert(value, self._type)
+
+
+def _json_part(text: str) -> str:
+    """The answer without a code fence around it."""
+    found = _FENCED.fullmatch(text.strip())
+    return found.group(1) if found is not None else text

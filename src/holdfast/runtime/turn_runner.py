@@ -1,0 +1,294 @@
+"""Runs the turns of one session in this process, one after the other.
+
+Theory of operation
+-------------------
+A turn begins with one transaction (its input, the lease) and ends with one (its nodes, the head). Between
+them the driver does the work. The frame that the model sees is kept from turn to turn and read again only if
+somebody else has moved the session's leaf in between.
+
+Rules
+-----
+1. One turn of a session at a time, in this process by a lock, among processes by the lease.
+2. A turn that was left unfinished comes first, whoever left it.
+3. A turn that breaks with an error of ours or of the store stays unfinished: its lease is given back, and it
+   can be resumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.durable.driver import Committed, Driven, Ground, Parked, TurnDriver
+from holdfast.durable.replay import replay
+from holdfast.errors import LeaseLost, SessionBusy, TurnUnfinished
+from holdfast.machine.commands import Command
+from holdfast.machine.inputs import (
+    CancelRequested,
+    Resumed,
+    TurnStarted,
+    WaitEnded,
+    decode_input,
+    encode_input,
+)
+from holdfast.machine.turn_machine import TurnMachine
+from holdfast.model.canonical import digest_bytes
+from holdfast.model.events import TurnBegan, TurnCommitted, TurnParked
+from holdfast.model.head import SessionHead
+from holdfast.model.message import Message
+from holdfast.model.outcome import Finished, Waiting
+from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
+from holdfast.ports.session_store import Begun, NewTurn, QueuedInput, Takeover
+from holdfast.protocols.standard import Seat, StandardHost
+from holdfast.runtime.result import TurnResult
+from holdfast.runtime.turn import Turn, TurnRequest
+from holdfast.runtime.turn_witness import TurnWitness
+from holdfast.runtime.workplace import Staff, Workplace
+
+if TYPE_CHECKING:
+    from holdfast.runtime.live_session import LiveSession
+
+_FIRST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 0.25
+
+
+class TurnRunner:
+    """The turns of one session with one agent."""
+
+    __slots__ = ("_live", "_place", "_staff")
+
+    def __init__(self, live: LiveSession, place: Workplace, staff: Staff) -> None:
+        self._live = live
+        self._place = place
+        self._staff = staff
+
+    async def run(self, turn: Turn[Any]) -> TurnResult[Any]:
+        """Run a new turn from its input to its end, or to where it waits."""
+        assert turn.request is not None
+        async with self._live.lock:
+            begun = await self._begin(turn, turn.request)
+            if isinstance(begun, TurnRecord):
+                return await self._repeat(turn, begun)
+            return await self._conclude(turn, await self._first(turn, turn.request, begun))
+
+    async def resume(self, turn: Turn[Any]) -> TurnResult[Any]:
+        """Go on with a turn that waits or was left."""
+        async with self._live.lock:
+            return await self._take_up(turn)
+
+    # Beginning
+
+    async def _begin(self, turn: Turn[Any], request: TurnRequest) -> Begun | TurnRecord:
+        new = self._new_turn(turn.turn_id, request)
+        patience = _Patience(self._place.config.busy_timeout_ms / 1000)
+        while True:
+            try:
+                begun = await self._place.store.begin(new, self._place.claimant())
+            except TurnUnfinished as unfinished:
+                if unfinished.waits and not await self._can_go_on(unfinished.turn_id):
+                    raise
+                await self._take_up(self._live.turn_of(unfinished.turn_id))
+            except SessionBusy:
+                if not await patience.pause():
+                    raise
+            else:
+                return begun if isinstance(begun, Begun) else begun.record
+
+    async def _can_go_on(self, turn_id: str) -> bool:
+        record = await self._place.store.turn(turn_id)
+        if record is not None and record.cancel_requested:
+            return True
+        return bool(await self._place.store.ended_waits(turn_id, self._place.clock.now_ms()))
+
+    def _new_turn(self, turn_id: str, request: TurnRequest) -> NewTurn:
+        now = self._place.clock.now_ms()
+        limits = request.limits or self._staff.agent.limits
+
+        def make_input(head: SessionHead, claimed: tuple[QueuedInput, ...]) -> bytes:
+            injected = tuple(
+                msgspec.structs.replace(item.message, input_id=item.input_id) for item in claimed
+            )
+            started = TurnStarted(
+                at_ms=now, turn_id=turn_id, message=request.message, injected=injected, limits=limits
+            )
+            return encode_input(started)
+
+        return NewTurn(
+            session_id=self._live.session_id,
+            turn_id=turn_id,
+            agent=self._staff.agent.name,
+            make_input=make_input,
+            input_digest=_content_digest(request) if request.idempotency_key else "",
+            idempotency_key=request.idempotency_key,
+            consumes=request.consumes,
+            blobs=request.blobs,
+        )
+
+    async def _first(self, turn: Turn[Any], request: TurnRequest, begun: Begun) -> _Ran:
+        machine = TurnMachine()
+        self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id))
+        started = decode_input(begun.input)
+        driver = await self._driver(turn, machine, begun, started.turn_id, request.deps)
+        commands = machine.feed(started)
+        return await self._drive(turn, driver, begun.head, commands)
+
+    # Going on
+
+    async def _take_up(self, turn: Turn[Any]) -> TurnResult[Any]:
+        patience = _Patience(self._place.config.busy_timeout_ms / 1000)
+        while True:
+            try:
+                taken = await self._place.store.take_over(turn.turn_id, self._place.claimant())
+            except SessionBusy:
+                if not await patience.pause():
+                    raise
+                continue
+            return await self._conclude(turn, await self._go_on(turn, taken))
+
+    async def _go_on(self, turn: Turn[Any], taken: Takeover) -> _Ran:
+        now = self._place.clock.now_ms()
+        ended = await self._place.store.ended_waits(turn.turn_id, now)
+        replayed = replay(turn.turn_id, taken.input, taken.journal)
+        machine = replayed.machine
+        self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id, resumed=True))
+        deps = turn.request.deps if turn.request is not None else self._live.deps
+        driver = await self._driver(turn, machine, taken, turn.turn_id, deps, replayed.keys, replayed.intents)
+        driver.feed(Resumed(at_ms=now))
+        for wait_id, outcome in ended:
+            driver.feed(WaitEnded(at_ms=now, wait_id=wait_id, outcome=outcome))
+        commands = machine.outstanding()
+        if taken.record.cancel_requested:
+            commands = driver.feed(CancelRequested(at_ms=now)) or commands
+        return await self._drive(turn, driver, taken.head, commands)
+
+    async def _driver(
+        self,
+        turn: Turn[Any],
+        machine: TurnMachine,
+        begun: Begun | Takeover,
+        turn_id: str,
+        deps: Any,
+        journaled: set[str] | None = None,
+        intents: frozenset[str] = frozenset(),
+    ) -> TurnDriver:
+        live, place = self._live, self._place
+        machine.turn_id = turn_id
+        history = await live.history(begun.head)
+        seat = Seat(
+            session_id=live.session_id,
+            machine=machine,
+            history=history,
+            calls_before=begun.head.model_calls,
+            show=lambda event: live.show(turn, event),
+            deps=deps,
+        )
+        host = StandardHost(self._staff.persona, self._staff.bench, seat)
+        ground = Ground(place.store, place.clock, host, TurnWitness(turn_id, seat.show))
+        return TurnDriver(machine, begun.lease, ground, journaled=journaled, intents=intents)
+
+    async def _drive(
+        self, turn: Turn[Any], driver: TurnDriver, base: SessionHead, commands: list[Command]
+    ) -> _Ran:
+        place = self._place
+        self._live.driver = driver
+        place.leases.hold(driver)
+        try:
+            driven = await driver.drive(commands)
+        except BaseException as error:
+            self._live.forget()
+            if not isinstance(error, LeaseLost):
+                await asyncio.shield(place.leases.give_back(driver.lease))
+            raise
+        finally:
+            self._live.driver = None
+            place.leases.let_go(driver)
+        return _Ran(driven, driver.machine, base)
+
+    # Ending
+
+    async def _conclude(self, turn: Turn[Any], ran: _Ran) -> TurnResult[Any]:
+        summary = ran.driven.summary
+        if isinstance(ran.driven, Committed):
+            self._live.remember(ran.base, ran.driven.head, ran.machine)
+            assert not isinstance(summary.outcome, Waiting)
+            self._live.show(
+                turn,
+                TurnCommitted(
+                    turn_id=turn.turn_id,
+                    outcome=summary.outcome,
+                    usage=summary.usage,
+                    depth=ran.driven.head.depth,
+                ),
+            )
+        else:
+            assert isinstance(summary.outcome, Waiting)
+            self._live.show(turn, TurnParked(turn_id=turn.turn_id, waits=summary.outcome.waits))
+        self._live.turn_over(isinstance(ran.driven, Parked), summary)
+        return self._result(turn, summary, tuple(ran.machine.messages))
+
+    async def _repeat(self, turn: Turn[Any], record: TurnRecord) -> TurnResult[Any]:
+        """The result of a turn that ran, runs or waits already under the same idempotency key."""
+        turn.turn_id = record.turn_id
+        pause = _FIRST_PAUSE_S
+        while record.state is TurnState.RUNNING:
+            try:
+                taken = await self._place.store.take_over(record.turn_id, self._place.claimant())
+                return await self._conclude(turn, await self._go_on(turn, taken))
+            except SessionBusy:
+                await asyncio.sleep(pause)
+                pause = min(pause * 2, _LONGEST_PAUSE_S)
+            found = await self._place.store.turn(record.turn_id)
+            record = found or record
+        assert record.summary is not None
+        return self._result(turn, record.summary, await self._live.messages_of_turn(record.turn_id))
+
+    def _result(
+        self, turn: Turn[Any], summary: TurnSummary, messages: tuple[Message, ...]
+    ) -> TurnResult[Any]:
+        outcome = summary.outcome
+        output = None
+        if isinstance(outcome, Finished):
+            output = self._staff.agent.read_output(outcome.text, outcome.value)
+        return TurnResult(
+            turn_id=turn.turn_id,
+            session_id=self._live.session_id,
+            outcome=outcome,
+            output=output,
+            usage=summary.usage,
+            calls=summary.calls,
+            messages=messages,
+        )
+
+
+class _Ran:
+    """A turn that was driven: to what end, by which machine, on which head."""
+
+    __slots__ = ("base", "driven", "machine")
+
+    def __init__(self, driven: Driven, machine: TurnMachine, base: SessionHead) -> None:
+        self.driven = driven
+        self.machine = machine
+        self.base = base
+
+
+class _Patience:
+    """Waits a little longer each time, up to a limit in all."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._left_s = limit_s
+        self._pause_s = _FIRST_PAUSE_S
+
+    async def pause(self) -> bool:
+        """Wait; false if there is no patience left."""
+        if self._left_s <= 0:
+            return False
+        await asyncio.sleep(self._pause_s)
+        self._left_s -= self._pause_s
+        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+        return True
+
+
+def _content_digest(request: TurnRequest) -> str:
+    return digest_bytes(msgspec.json.encode(request.message))

@@ -1,0 +1,64 @@
+"""Turns what the driver does into events for observers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from holdfast.machine.commands import RunTool
+from holdfast.machine.inputs import (
+    CheckpointPassed,
+    Input,
+    ModelFailed,
+    ModelReplied,
+    ToolSettled,
+    WaitEnded,
+    WaitOpened,
+)
+from holdfast.model.events import (
+    Event,
+    MessagesDelivered,
+    ModelCallFailed,
+    ReplyReceived,
+    ToolCallSettled,
+    ToolCallStarted,
+    WaitBegan,
+    WaitOver,
+)
+
+
+class TurnWitness:
+    """The `Witness` of one turn."""
+
+    __slots__ = ("_show", "_turn_id")
+
+    def __init__(self, turn_id: str, show: Callable[[Event], None]) -> None:
+        self._turn_id = turn_id
+        self._show = show
+
+    def running(self, command: RunTool) -> None:
+        self._show(ToolCallStarted(turn_id=self._turn_id, call=command.call))
+
+    def fed(self, given: Input) -> None:
+        event = self._event_of(given)
+        if event is not None:
+            self._show(event)
+
+    def _event_of(self, given: Input) -> Event | None:
+        turn_id = self._turn_id
+        match given:
+            case ModelReplied(text=text, calls=calls, usage=usage, model=model):
+                return ReplyReceived(turn_id=turn_id, text=text, calls=calls, usage=usage, model=model)
+            case ModelFailed(error=error, retryable=retryable):
+                return ModelCallFailed(turn_id=turn_id, error=error, retryable=retryable)
+            case ToolSettled(call_id=call_id, value=value, error=error, record=record):
+                return ToolCallSettled(
+                    turn_id=turn_id, call_id=call_id, value=value, error=error, record=record
+                )
+            case WaitOpened(wait=wait):
+                return WaitBegan(turn_id=turn_id, wait=wait)
+            case WaitEnded(wait_id=wait_id, outcome=outcome):
+                return WaitOver(turn_id=turn_id, wait_id=wait_id, outcome=outcome)
+            case CheckpointPassed(messages=messages) if messages:
+                return MessagesDelivered(turn_id=turn_id, messages=messages)
+            case _:
+                return None

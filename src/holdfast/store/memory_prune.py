@@ -1,0 +1,124 @@
+"""Forgetting on request: old sessions and records, earlier frames, abandoned branches, unused blobs.
+
+Rules
+-----
+1. A segment that a session outside the request reaches on its active path stays.
+2. A blob stays as long as a segment, a waiting input or an open turn names it.
+3. Nothing of an open turn goes, and no session that input waits for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.graph import SessionGraph, frame_path
+from holdfast.model.approval import ApprovalState
+from holdfast.model.message import UserMessage
+from holdfast.model.node import Entry, FrameOpened
+from holdfast.model.turn import TurnState
+from holdfast.ports.session_store import Pruned, PruneRequest
+from holdfast.store.memory_tables import SessionRow, Tables, digests_in
+
+
+def prune(tables: Tables, request: PruneRequest) -> Pruned:
+    """Forget what may go; what is gone, counted."""
+    segments, blobs = len(tables.graph.segments), len(tables.blobs)
+    sessions = records = 0
+    if request.sessions_before_ms is not None:
+        sessions = _prune_sessions(tables, request.sessions_before_ms, request.session_id)
+        records = _prune_records(tables, request.sessions_before_ms, request.session_id)
+    if request.frames or request.branches:
+        _prune_segments(tables, request)
+    _prune_blobs(tables)
+    return Pruned(
+        sessions=sessions,
+        segments=segments - len(tables.graph.segments),
+        blobs=blobs - len(tables.blobs),
+        records=records,
+    )
+
+
+def _prune_sessions(tables: Tables, before_ms: int, only: str | None) -> int:
+    old = [
+        session_id
+        for session_id, row in tables.sessions.items()
+        if only in (None, session_id) and _is_idle(row) and row.head.updated_at < before_ms
+    ]
+    for session_id in old:
+        tables.forget_session(session_id)
+    return len(old)
+
+
+def _is_idle(row: SessionRow) -> bool:
+    return row.open is None and not row.inputs
+
+
+def _prune_records(tables: Tables, before_ms: int, only: str | None) -> int:
+    """Forget decided approvals and ended turns of that age."""
+    approvals = [
+        approval_id
+        for approval_id, (turn_id, it) in tables.approvals.items()
+        if only in (None, it.session_id)
+        and turn_id not in tables.open
+        and it.state != ApprovalState.PENDING
+        and (it.decided_at or it.requested_at) < before_ms
+    ]
+    for approval_id in approvals:
+        del tables.approvals[approval_id]
+    turns = [
+        turn_id
+        for turn_id, it in tables.turns.items()
+        if only in (None, it.session_id) and it.state is TurnState.ENDED and (it.ended_at or 0) < before_ms
+    ]
+    for session_id in {tables.turns[turn_id].session_id for turn_id in turns}:
+        row, gone = tables.sessions[session_id], set(turns)
+        row.turns = [turn_id for turn_id in row.turns if turn_id not in gone]
+    for turn_id in turns:
+        tables.forget_turn(turn_id)
+    return len(approvals) + len(turns)
+
+
+def _prune_segments(tables: Tables, request: PruneRequest) -> None:
+    graph, only = tables.graph, request.session_id
+    asked = {session_id for session_id in graph.branches if only in (None, session_id)}
+    kept, gone = graph.reached(), set[str]()
+    if request.branches:
+        gone = {it.segment_id for it in graph.segments.values() if only in (None, it.session_id)} - kept
+    if request.frames:
+        needed = graph.reached(graph.branches.keys() - asked)
+        needed.update(*(_frame_of(graph, session_id) for session_id in asked))
+        gone |= graph.reached(asked) - needed
+    for segment_id in gone:
+        del graph.segments[segment_id]
+
+
+def _frame_of(graph: SessionGraph, session_id: str) -> set[str]:
+    """The segments of the frame that a session is in."""
+    leaf = graph.branch(session_id).leaf
+    if leaf is None:
+        return set()
+    return {segment.segment_id for segment in frame_path(graph.segments.get, leaf)}
+
+
+def _prune_blobs(tables: Tables) -> None:
+    named = set(_named_blobs(tables))
+    for digest in tables.blobs.keys() - named:
+        del tables.blobs[digest]
+
+
+def _named_blobs(tables: Tables) -> Iterator[str]:
+    for turn in tables.open.values():
+        yield from turn.blobs
+    for item in tables.inputs.values():
+        yield from digests_in(item.message)
+    for segment in tables.graph.segments.values():
+        for entry in segment.entries:
+            yield from _blobs_in(entry)
+
+
+def _blobs_in(entry: Entry) -> Iterator[str]:
+    payload = entry.payload
+    messages = payload.switch.seed if isinstance(payload, FrameOpened) else (payload,)
+    for message in messages:
+        if isinstance(message, UserMessage):
+            yield from digests_in(message)

@@ -1,0 +1,282 @@
+"""What `MemorySessionStore` keeps: sessions, turns, inputs, approvals and blobs, as plain objects.
+
+Rules
+-----
+1. Nothing here waits or locks; the store calls it under its own lock.
+2. Whatever can be refused is refused before the first change.
+3. What a session at rest does not have costs it nothing: empty places are None or the empty tuple.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from holdfast.errors import IdempotencyConflict, InputNotFound, SessionNotFound, StaleState
+from holdfast.graph import Branch, SessionGraph
+from holdfast.model.approval import Approval, ApprovalState
+from holdfast.model.canonical import digest_bytes
+from holdfast.model.head import SessionHead
+from holdfast.model.message import AttachmentPart, UserMessage
+from holdfast.model.outcome import Waiting
+from holdfast.model.turn import TurnRecord
+from holdfast.model.wait import Wait, WaitOutcome
+from holdfast.ports.session_store import Blob, JournalEntry, Lease, QueuedInput
+from holdfast.store.memory import already_requested, cancelled
+from holdfast.store.wait_outcomes import answer_of, expired, timed_out
+
+
+@dataclass(slots=True)
+class OpenTurn:
+    """A turn that has not ended. `blobs` are the digests that its journal may speak of."""
+
+    record: TurnRecord
+    input: bytes
+    lease: Lease | None
+    blobs: tuple[str, ...]
+    journal: list[JournalEntry] = field(default_factory=list)
+    keys: set[str] | None = field(default_factory=set)
+    waits: tuple[Wait, ...] = ()
+    approvals: tuple[str, ...] = ()
+    completions: dict[str, WaitOutcome] | None = None
+
+    def waits_for(self) -> tuple[Wait, ...]:
+        """The waits that let a waiting turn go on."""
+        summary = self.record.summary
+        if summary is not None and isinstance(summary.outcome, Waiting) and summary.outcome.waits:
+            return summary.outcome.waits
+        return self.waits
+
+    def add_entries(self, entries: tuple[JournalEntry, ...]) -> None:
+        """Add to the journal; a key that is there already is refused."""
+        keys = {entry.key for entry in entries}
+        if self.keys is None:
+            self.keys = {entry.key for entry in self.journal}
+        if len(keys) < len(entries) or not self.keys.isdisjoint(keys):
+            raise StaleState(f"the journal of turn {self.record.turn_id} has one of {sorted(keys)} already")
+        self.keys |= keys
+        self.journal += entries
+
+    def add_waits(self, waits: tuple[Wait, ...]) -> None:
+        """Add waits; one that is there already is replaced."""
+        new = {wait.wait_id for wait in waits}
+        self.waits = (*(wait for wait in self.waits if wait.wait_id not in new), *waits)
+
+    def complete(self, outcomes: dict[str, WaitOutcome]) -> None:
+        """Keep how external completions ended."""
+        if outcomes:
+            self.completions = (self.completions or {}) | outcomes
+
+
+@dataclass(slots=True)
+class SessionRow:
+    """A session, what waits for it, and what it appended.
+
+    `input_ids` are those of all inputs that it ever had. `forked` tells that others may share its segments.
+    """
+
+    head: SessionHead
+    turns: list[str] = field(default_factory=list)
+    open: OpenTurn | None = None
+    inputs: dict[str, QueuedInput] | None = None
+    input_ids: list[str] | None = None
+    segments: list[str] = field(default_factory=list)
+    forked: bool = False
+
+    def injected(self) -> tuple[QueuedInput, ...]:
+        """The messages for a checkpoint, oldest first."""
+        if not self.inputs:
+            return ()
+        return tuple(item for item in self.inputs.values() if item.kind == "inject")
+
+    def consumed(self, input_id: str | None) -> tuple[QueuedInput, ...]:
+        """The input that a turn is for, if it is for one."""
+        if input_id is None:
+            return ()
+        if self.inputs is None or input_id not in self.inputs:
+            raise InputNotFound(input_id)
+        return (self.inputs[input_id],)
+
+    def stand_at(self, branch: Branch, now_ms: int) -> SessionHead:
+        """Move the head to where the session stands in the graph."""
+        self.head = msgspec.structs.replace(
+            self.head,
+            leaf=branch.leaf,
+            depth=branch.depth,
+            frame=branch.frame,
+            revision=branch.revision,
+            model_calls=branch.model_calls,
+            updated_at=now_ms,
+        )
+        return self.head
+
+
+class Tables:
+    """All sessions of one store."""
+
+    def __init__(self) -> None:
+        self.graph = SessionGraph()
+        self.sessions: dict[str, SessionRow] = {}
+        self.turns: dict[str, TurnRecord] = {}
+        self.open: dict[str, OpenTurn] = {}
+        self.keys: dict[tuple[str, str], str] = {}
+        self.inputs: dict[str, QueuedInput] = {}
+        self.contents: dict[str, str] = {}
+        self.blobs: dict[str, bytes] = {}
+        self.approvals: dict[str, tuple[str, Approval]] = {}
+
+    def row(self, session_id: str) -> SessionRow:
+        if (found := self.sessions.get(session_id)) is None:
+            raise SessionNotFound(session_id)
+        return found
+
+    # Turns
+
+    def open_turn(self, row: SessionRow, turn: OpenTurn) -> None:
+        record = turn.record
+        row.open = self.open[record.turn_id] = turn
+        row.turns.append(record.turn_id)
+        self.turns[record.turn_id] = record
+        if record.idempotency_key is not None:
+            self.keys[record.session_id, record.idempotency_key] = record.turn_id
+
+    def change(self, turn: OpenTurn, **changes: object) -> TurnRecord:
+        """Give a turn's record other values."""
+        turn.record = msgspec.structs.replace(turn.record, **changes)
+        self.turns[turn.record.turn_id] = turn.record
+        return turn.record
+
+    def close_turn(self, row: SessionRow, turn: OpenTurn) -> None:
+        """Forget what a turn needs as long as it is open."""
+        row.open = None
+        del self.open[turn.record.turn_id]
+        self.cancel_approvals(turn)
+
+    def forget_turn(self, turn_id: str) -> None:
+        record = self.turns.pop(turn_id)
+        if record.idempotency_key is not None:
+            del self.keys[record.session_id, record.idempotency_key]
+
+    # Inputs and blobs
+
+    def is_known(self, item: QueuedInput) -> bool:
+        """Whether this input was put before, claimed or not; other content under its id is refused."""
+        known = self.contents.get(item.input_id)
+        if known is not None and known != _content_of(item):
+            raise IdempotencyConflict(item.input_id)
+        return known is not None
+
+    def add_input(self, row: SessionRow, item: QueuedInput) -> None:
+        row.inputs, row.input_ids = row.inputs or {}, row.input_ids or []
+        self.inputs[item.input_id] = row.inputs[item.input_id] = item
+        self.contents[item.input_id] = _content_of(item)
+        row.input_ids.append(item.input_id)
+
+    def queue_injected(self, row: SessionRow) -> None:
+        """What missed the last checkpoint becomes input for turns of its own, in its place."""
+        for item in row.injected():
+            assert row.inputs is not None
+            queued = msgspec.structs.replace(item, kind="queue")
+            self.inputs[item.input_id] = row.inputs[item.input_id] = queued
+
+    def claim(self, row: SessionRow, items: tuple[QueuedInput, ...]) -> None:
+        """Hand inputs out, for good. Their content stays known, so that a sender is not heard twice."""
+        for item in items:
+            assert row.inputs is not None
+            del self.inputs[item.input_id], row.inputs[item.input_id]
+
+    def withdraw(self, item: QueuedInput) -> None:
+        row = self.row(item.session_id)
+        self.claim(row, (item,))
+        del self.contents[item.input_id]
+        assert row.input_ids is not None
+        row.input_ids.remove(item.input_id)
+
+    def add_blobs(self, blobs: tuple[Blob, ...]) -> None:
+        for blob in blobs:
+            self.blobs.setdefault(blob.digest, blob.data)
+
+    # Approvals and waits
+
+    def check_approvals(self, approvals: tuple[Approval, ...]) -> None:
+        seen: set[str] = set()
+        for approval in approvals:
+            if approval.approval_id in self.approvals or approval.approval_id in seen:
+                raise already_requested(approval.approval_id)
+            seen.add(approval.approval_id)
+
+    def add_approvals(self, turn: OpenTurn, approvals: tuple[Approval, ...]) -> None:
+        for approval in approvals:
+            self.approvals[approval.approval_id] = (turn.record.turn_id, copied(approval))
+        turn.approvals += tuple(approval.approval_id for approval in approvals)
+
+    def update_approval(self, approval_id: str, change: Callable[[Approval], Approval]) -> Approval:
+        turn_id, approval = self.approvals[approval_id]
+        after = change(approval)
+        if after is not approval:
+            self.approvals[approval_id] = (turn_id, after)
+        return after
+
+    def cancel_approvals(self, turn: OpenTurn) -> None:
+        """Nobody needs to decide what a turn left open."""
+        for approval_id in turn.approvals:
+            self.update_approval(
+                approval_id, lambda it: cancelled(it) if it.state == ApprovalState.PENDING else it
+            )
+
+    def outcome(self, turn: OpenTurn, wait: Wait, now_ms: int) -> WaitOutcome | None:
+        """What became of a wait; None while it goes on."""
+        if wait.wait_id in self.approvals:
+            return answer_of(expired(self.approvals[wait.wait_id][1], now_ms))
+        if turn.completions is not None and wait.wait_id in turn.completions:
+            return turn.completions[wait.wait_id]
+        return timed_out(wait, now_ms)
+
+    def outcomes(self, turn: OpenTurn, now_ms: int) -> dict[str, WaitOutcome]:
+        """What became of all that the turn waits or asked for; what came too late is refused from now on."""
+        for approval_id in turn.approvals:
+            self.update_approval(approval_id, lambda it: expired(it, now_ms))
+        asked = {approval_id: answer_of(self.approvals[approval_id][1]) for approval_id in turn.approvals}
+        found = {wait.wait_id: self.outcome(turn, wait, now_ms) for wait in turn.waits}
+        late = (wait for wait in turn.waits if wait.kind == "completion")
+        turn.complete({wait.wait_id: over for wait in late if (over := found[wait.wait_id]) is not None})
+        return {wait_id: it for wait_id, it in (found | asked).items() if it is not None}
+
+    # Sessions that go
+
+    def forget_session(self, session_id: str) -> None:
+        """Forget a session, its turns and inputs, and what it appended unless another goes on with it."""
+        row = self.sessions.pop(session_id)
+        if row.open is not None:
+            self.close_turn(row, row.open)
+        for turn_id in row.turns:
+            self.forget_turn(turn_id)
+        for input_id in row.input_ids or ():
+            self.inputs.pop(input_id, None)
+            del self.contents[input_id]
+        del self.graph.branches[session_id]
+        kept = self.graph.reached() if row.forked else set[str]()
+        for segment_id in row.segments:
+            if segment_id not in kept:
+                self.graph.segments.pop(segment_id, None)
+
+
+def copied(approval: Approval) -> Approval:
+    """An approval that shares no list or dict with *approval*."""
+    args, kwargs = copy.deepcopy(approval.args), copy.deepcopy(approval.kwargs)
+    return msgspec.structs.replace(approval, args=args, kwargs=kwargs)
+
+
+def _content_of(item: QueuedInput) -> str:
+    """What makes two inputs of one id the same."""
+    return digest_bytes(msgspec.json.encode((item.session_id, item.kind, item.message)))
+
+
+def digests_in(message: UserMessage) -> tuple[str, ...]:
+    """The blobs that a message names."""
+    if isinstance(message.content, str):
+        return ()
+    return tuple(part.digest for part in message.content if isinstance(part, AttachmentPart))

@@ -1,0 +1,247 @@
+"""Agent sessions in one SQLite file that several processes may use at once.
+
+Theory of operation
+-------------------
+What is written goes to the file's one writer thread, which commits for everyone who waits (`Database`); what
+is only read runs on threads of its own and never waits for the writer. What happens inside a transaction is
+in the modules beside this one: `session_turns`, `session_history`, `session_inputs`, `session_waits`,
+`session_prune`.
+
+Rules
+-----
+1. Whoever changes a record reads it in the same transaction: a comparison made there is a compare-and-set.
+2. What can be encoded before the transaction is, because everyone waits for the writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+import msgspec
+
+from holdfast.model.approval import Approval, Decision
+from holdfast.model.head import SessionHead
+from holdfast.model.node import Entry, Segment
+from holdfast.model.turn import TurnRecord, TurnSummary
+from holdfast.model.wait import WaitOutcome
+from holdfast.ports.session_store import (
+    Begun,
+    Blob,
+    Claimant,
+    Commit,
+    CommitRefused,
+    Lease,
+    NewTurn,
+    Pruned,
+    PruneRequest,
+    QueuedInput,
+    Renewed,
+    Repeated,
+    Save,
+    Saved,
+    Takeover,
+)
+from holdfast.store.sqlite import (
+    approvals,
+    schema,
+    session_history,
+    session_inputs,
+    session_prune,
+    session_rows,
+    session_schema,
+    session_turns,
+    session_waits,
+    turn_rows,
+)
+from holdfast.store.sqlite.database import Database
+from holdfast.tools.threads import DaemonThreads
+
+T = TypeVar("T")
+
+
+class SqliteSessionStore:
+    """A `SessionStore` in the file *path*, made if need be, for this user only."""
+
+    durable = True
+
+    def __init__(
+        self, path: str | Path, *, owner_is_dead: Callable[[str], bool] = lambda owner: False
+    ) -> None:
+        self.database = Database(path)
+        self._owner_is_dead = owner_is_dead
+        self._threads = DaemonThreads("holdfast-reader")
+        try:
+            self.database.migrate(schema.COMPONENT, schema.MIGRATIONS)
+            self.database.migrate(session_schema.COMPONENT, session_schema.MIGRATIONS)
+        except BaseException:
+            self.database.close()
+            raise
+
+    async def close(self) -> None:
+        await self._threads.run(self.database.close)
+        self._threads.close()
+
+    async def _write(self, job: Callable[[apsw.Connection], T]) -> T:
+        return await self.database.write_soon(job)
+
+    async def _read(self, query: Callable[[apsw.Connection], T]) -> T:
+        return await self._threads.run(lambda: self.database.read_consistently(query))
+
+    # Sessions and their history
+
+    async def open_session(self, head: SessionHead) -> SessionHead:
+        def job(db: apsw.Connection) -> SessionHead:
+            found = session_rows.find(db, head.session_id)
+            return session_rows.insert(db, head, None, None).head if found is None else found.head
+
+        found = await self.head(head.session_id)
+        return await self._write(job) if found is None else found
+
+    async def head(self, session_id: str) -> SessionHead | None:
+        found = await self._read(lambda db: session_rows.find(db, session_id))
+        return None if found is None else found.head
+
+    async def heads(self) -> list[SessionHead]:
+        return await self._read(session_rows.heads)
+
+    async def describe(self, session_id: str, *, agent: str, model: str, host: dict[str, object]) -> None:
+        def job(db: apsw.Connection) -> None:
+            session = session_rows.require(db, session_id)
+            head = msgspec.structs.replace(session.head, agent=agent, model=model, host=host)
+            body = session_rows.encode_head(head)
+            session_rows.update(db, msgspec.structs.replace(session, head=head, body=body))
+
+        await self._write(job)
+
+    async def delete_session(self, session_id: str) -> bool:
+        return await self._write(lambda db: session_prune.delete_session(db, session_id, self._owner_is_dead))
+
+    async def frame(self, leaf: str, *, known: str | None = None) -> tuple[Segment, ...]:
+        return await self._read(lambda db: session_history.load_frame(db, leaf, known))
+
+    async def path(self, leaf: str, *, after_depth: int = 0) -> tuple[Segment, ...]:
+        return await self._read(lambda db: session_history.load_path(db, leaf, after_depth))
+
+    async def append(
+        self, session_id: str, segment_id: str, entries: tuple[Entry, ...], requires: str | None, now_ms: int
+    ) -> SessionHead:
+        def job(db: apsw.Connection) -> SessionHead:
+            session = session_rows.require(db, session_id)
+            if requires is not None:
+                session_history.require_ancestor(db, session, requires)
+            return session_history.append(db, session, segment_id, entries, now_ms)
+
+        return await self._write(job)
+
+    async def fork(self, session_id: str, new_id: str, at: str | None, now_ms: int) -> SessionHead:
+        def job(db: apsw.Connection) -> SessionHead:
+            session = session_rows.require(db, session_id)
+            return session_history.fork(db, session, new_id, at, now_ms)
+
+        return await self._write(job)
+
+    async def rewind(self, session_id: str, to: str, now_ms: int) -> SessionHead:
+        def job(db: apsw.Connection) -> SessionHead:
+            session = session_rows.require(db, session_id)
+            session_turns.require_at_rest(db, session)
+            return session_history.rewind(db, session, to, now_ms)
+
+        return await self._write(job)
+
+    # Turns
+
+    async def begin(self, turn: NewTurn, claimant: Claimant) -> Begun | Repeated:
+        return await self.database.write_soon(
+            lambda db: session_turns.begin(db, turn, claimant, self._owner_is_dead)
+        )
+
+    async def take_over(self, turn_id: str, claimant: Claimant) -> Takeover:
+        return await self._write(
+            lambda db: session_turns.take_over(db, turn_id, claimant, self._owner_is_dead)
+        )
+
+    async def save(self, lease: Lease, save: Save) -> Saved:
+        return await self.database.write_soon(lambda db: session_turns.save(db, lease, save))
+
+    async def park(self, lease: Lease, save: Save, summary: TurnSummary) -> None:
+        await self._write(lambda db: session_turns.park(db, lease, save, summary))
+
+    async def commit(self, lease: Lease, commit: Commit) -> SessionHead | CommitRefused:
+        entries = session_rows.encode_entries(commit.entries)
+        return await self.database.write_soon(lambda db: session_turns.commit(db, lease, commit, entries))
+
+    async def renew(self, leases: tuple[Lease, ...], now_ms: int, lease_ms: int) -> Renewed:
+        return await self._write(lambda db: session_turns.renew(db, leases, now_ms, lease_ms))
+
+    async def turn(self, turn_id: str) -> TurnRecord | None:
+        def query(db: apsw.Connection) -> TurnRecord | None:
+            found = turn_rows.find(db, turn_id)
+            return None if found is None else turn_rows.whole(db, found)
+
+        return await self._read(query)
+
+    async def turns(self, session_id: str) -> list[TurnRecord]:
+        def query(db: apsw.Connection) -> list[TurnRecord]:
+            found = turn_rows.find_where(db, "sessions.id = ?", session_id)
+            return [turn_rows.whole(db, turn) for turn in found]
+
+        return await self._read(query)
+
+    async def unfinished(self, now_ms: int) -> list[TurnRecord]:
+        return await self._read(lambda db: session_turns.unfinished(db, now_ms, self._owner_is_dead))
+
+    async def next_due(self) -> int | None:
+        return await self._read(session_waits.next_due)
+
+    async def cancel(self, turn_id: str) -> bool:
+        return await self._write(lambda db: session_turns.cancel(db, turn_id))
+
+    # Input for a session
+
+    async def put_input(self, item: QueuedInput, blobs: tuple[Blob, ...] = ()) -> None:
+        await self._write(lambda db: session_inputs.put(db, item, blobs))
+
+    async def withdraw_input(self, input_id: str) -> bool:
+        return await self._write(lambda db: session_inputs.withdraw(db, input_id))
+
+    async def inputs(self, session_id: str) -> list[QueuedInput]:
+        return await self._read(lambda db: session_inputs.waiting(db, session_id))
+
+    async def blob(self, digest: str) -> bytes | None:
+        return await self._read(lambda db: session_inputs.blob(db, digest))
+
+    # Waits
+
+    async def ended_waits(self, turn_id: str, now_ms: int) -> tuple[tuple[str, WaitOutcome], ...]:
+        found, unwritten = await self._read(lambda db: session_waits.ended(db, turn_id, now_ms))
+        if not unwritten:
+            return found
+        return await self._write(lambda db: session_waits.expire(db, turn_id, now_ms))
+
+    async def complete(self, token: str, outcome: WaitOutcome, now_ms: int) -> TurnRecord:
+        return await self._write(lambda db: session_waits.complete(db, token, outcome, now_ms))
+
+    async def approvals(self, *, session_id: str | None = None, turn_id: str | None = None) -> list[Approval]:
+        return await self._read(lambda db: approvals.find_all(db, session_id=session_id, run_id=turn_id))
+
+    async def approval(self, approval_id: str) -> Approval | None:
+        return await self._read(lambda db: approvals.find(db, approval_id))
+
+    async def decide(
+        self, approval_id: str, decision: Decision, *, now_ms: int, edited_digest: str | None
+    ) -> Approval:
+        return await self._write(
+            lambda db: approvals.decide(db, approval_id, decision, now_ms, edited_digest)
+        )
+
+    # The rest
+
+    async def prune(self, request: PruneRequest) -> Pruned:
+        before = self.database.bytes_on_disk()
+        pruned = await self._write(lambda db: session_prune.prune(db, request))
+        await self._threads.run(self.database.compact)
+        freed = max(0, before - self.database.bytes_on_disk())
+        return msgspec.structs.replace(pruned, bytes_freed=freed)

@@ -1,0 +1,184 @@
+"""Rows of `turns` and `journal`: from and to values, read and written.
+
+An answer that stands in the graph as the turn's last reply is not stored a second time: the row `echoes` it,
+and whoever reads the turn reads the answer from the segment of the same name.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import apsw
+import msgspec
+
+from holdfast.errors import IdempotencyConflict, RecordCorrupt, StaleState
+from holdfast.model.message import AssistantMessage
+from holdfast.model.node import Entry
+from holdfast.model.outcome import Finished
+from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
+from holdfast.ports.session_store import JournalEntry
+from holdfast.store.sqlite import session_rows
+from holdfast.store.sqlite.session_schema import Row, decoded, seal
+
+_TURNS: Final = (
+    "SELECT turns.turn_id, turns.session, turns.state, turns.created_at, turns.ended_at, turns.cancel, "
+    "turns.echoes, turns.agent, turns.input_digest, turns.idempotency_key, turns.digest, turns.summary, "
+    "turns.input, sessions.id FROM turns JOIN sessions ON sessions.key = turns.session"
+)
+_INSERT: Final = (
+    "INSERT INTO turns (turn_id, session, state, created_at, ended_at, cancel, echoes, agent, input_digest, "
+    "idempotency_key, digest, summary, input) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (turn_id) DO NOTHING"
+)
+_UPDATE: Final = (
+    "UPDATE turns SET state = ?, ended_at = ?, cancel = ?, echoes = ?, digest = ?, summary = ?, input = ? "
+    "WHERE turn_id = ?"
+)
+_JOURNAL: Final = "SELECT seq, turn_id, name, kind, digest, body FROM journal WHERE turn_id = ? ORDER BY seq"
+
+_encode = msgspec.json.Encoder().encode
+_summaries = msgspec.json.Decoder(TurnSummary)
+_replace = msgspec.structs.replace
+
+
+class StoredTurn(msgspec.Struct, frozen=True):
+    """A row of `turns`. `session` is the session's key; `input` is there until the turn ends."""
+
+    record: TurnRecord
+    session: int
+    input: bytes | None
+    echoes: bool = False
+
+
+def turn_of(row: Row, session_id: str) -> StoredTurn:
+    """A turn, of its columns, as the row has it: an echoed answer is empty."""
+    *columns, digest, summary, given = row
+    turn_id, session, state, created_at, ended_at, cancel, echoes, agent, input_digest, key = columns
+    what = f"turn {turn_id}"
+    if seal("turn", session_id, *columns, summary, given) != digest:
+        raise RecordCorrupt(what)
+    record = TurnRecord(
+        turn_id=turn_id,
+        session_id=session_id,
+        state=TurnState(state),
+        created_at=created_at,
+        agent=agent,
+        ended_at=ended_at,
+        idempotency_key=key,
+        input_digest=input_digest,
+        cancel_requested=bool(cancel),
+        summary=None if summary is None else decoded(_summaries, summary, what),
+    )
+    return StoredTurn(record, session, given, bool(echoes))
+
+
+def row_of(turn: StoredTurn) -> Row:
+    """The columns of a turn."""
+    record = turn.record
+    columns = (
+        record.turn_id,
+        turn.session,
+        record.state.value,
+        record.created_at,
+        record.ended_at,
+        int(record.cancel_requested),
+        int(turn.echoes),
+        record.agent,
+        record.input_digest,
+        record.idempotency_key,
+    )
+    summary = None if record.summary is None else _encode(record.summary)
+    digest = seal("turn", record.session_id, *columns, summary, turn.input)
+    return *columns, digest, summary, turn.input
+
+
+def insert(db: apsw.Connection, turn: StoredTurn) -> None:
+    db.execute(_INSERT, row_of(turn))
+    if not db.changes():
+        raise IdempotencyConflict(turn.record.turn_id)
+
+
+def update(db: apsw.Connection, turn: StoredTurn) -> None:
+    """Write what changes while a turn goes on and ends."""
+    turn_id, _, state, _, ended_at, cancel, echoes, _, _, _, digest, summary, given = row_of(turn)
+    db.execute(_UPDATE, (state, ended_at, cancel, echoes, digest, summary, given, turn_id))
+
+
+def find(db: apsw.Connection, turn_id: str) -> StoredTurn | None:
+    row = db.execute(f"{_TURNS} WHERE turns.turn_id = ?", (turn_id,)).fetchone()
+    return None if row is None else turn_of(row[:-1], str(row[-1]))
+
+
+def find_where(db: apsw.Connection, condition: str, *values: str | int) -> list[StoredTurn]:
+    """Turns that *condition* is true of, oldest first."""
+    rows = db.execute(f"{_TURNS} WHERE {condition} ORDER BY turns.key", values).fetchall()
+    return [turn_of(row[:-1], str(row[-1])) for row in rows]
+
+
+# Answers that stand in the graph
+
+
+def ended(turn: StoredTurn, summary: TurnSummary, entries: tuple[Entry, ...], now_ms: int) -> StoredTurn:
+    """The turn with its end; its answer is left out where *entries* have it."""
+    outcome = summary.outcome
+    echoes = isinstance(outcome, Finished) and bool(outcome.text) and _answer(entries) == outcome.text
+    if echoes:
+        assert isinstance(outcome, Finished)
+        summary = _replace(summary, outcome=_replace(outcome, text=""))
+    record = _replace(turn.record, state=TurnState.ENDED, ended_at=now_ms, summary=summary)
+    return StoredTurn(record, turn.session, None, echoes)
+
+
+def whole(db: apsw.Connection, turn: StoredTurn) -> TurnRecord:
+    """The turn's record with its answer."""
+    if not turn.echoes:
+        return turn.record
+    record = turn.record
+    segment = session_rows.find_segment(db, record.turn_id)
+    text = None if segment is None else _answer(segment.entries)
+    if record.summary is None or not isinstance(record.summary.outcome, Finished) or text is None:
+        raise RecordCorrupt(f"turn {record.turn_id}")
+    outcome = _replace(record.summary.outcome, text=text)
+    return _replace(record, summary=_replace(record.summary, outcome=outcome))
+
+
+def keep_answer(db: apsw.Connection, turn_id: str) -> None:
+    """Store the turn's answer with it, because its segment is about to go."""
+    turn = find(db, turn_id)
+    if turn is not None and turn.echoes:
+        update(db, StoredTurn(whole(db, turn), turn.session, turn.input))
+
+
+def _answer(entries: tuple[Entry, ...]) -> str | None:
+    """The text of the last reply."""
+    for entry in reversed(entries):
+        if isinstance(entry.payload, AssistantMessage):
+            return entry.payload.text
+    return None
+
+
+# The journal
+
+
+def append_journal(db: apsw.Connection, turn_id: str, entries: tuple[JournalEntry, ...]) -> None:
+    """Add entries after the last one of any turn."""
+    last: int = db.execute("SELECT ifnull(max(seq), 0) FROM journal").get
+    for seq, entry in enumerate(entries, last + 1):
+        digest = seal("journal", seq, turn_id, entry.key, entry.kind, entry.body)
+        db.execute(
+            "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            (seq, turn_id, entry.key, entry.kind, digest, entry.body),
+        )
+        if not db.changes():
+            raise StaleState(f"the journal of turn {turn_id} has {entry.key!r} already")
+
+
+def journal(db: apsw.Connection, turn_id: str) -> tuple[JournalEntry, ...]:
+    return tuple(map(_entry_of, db.execute(_JOURNAL, (turn_id,)).fetchall()))
+
+
+def _entry_of(row: Row) -> JournalEntry:
+    seq, turn_id, name, kind, digest, body = row
+    if seal("journal", seq, turn_id, name, kind, body) != digest:
+        raise RecordCorrupt(f"{name} of turn {turn_id}")
+    return JournalEntry(key=name, kind=kind, body=body)

@@ -1,0 +1,87 @@
+"""What a tool may know about the call it carries out, and the answers that are not values.
+
+A tool asks for it by its first parameter: `def refund(ctx: RunContext[Deps], order_id: str) -> str`. Neither
+the model nor guest code sees that parameter.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass, field
+from types import UnionType
+from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
+
+from holdfast.errors import InvalidArgument
+from holdfast.model.canonical import Json
+from holdfast.model.message import UserMessage
+
+Deps = TypeVar("Deps")
+
+DEFAULT_COMPLETION_S: Final = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext(Generic[Deps]):
+    """One call, seen from inside its tool.
+
+    `idempotency_key` is the same whenever this call is carried out, also by another process after a crash:
+    hand it to the system you call. `deps` is what the agent was run with.
+    """
+
+    deps: Deps
+    session_id: str = ""
+    turn_id: str = ""
+    call_id: int = 0
+    attempt: int = 1
+    idempotency_key: str = ""
+
+    def completion_token(self) -> str:
+        """A name for this call's result, to be delivered by somebody else with `Runtime.complete`."""
+        if not self.turn_id:
+            raise InvalidArgument("a call can be completed from outside only within an agent's turn")
+        return f"cpl_{self.turn_id}.{self.call_id}-{secrets.token_hex(12)}"
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteLater:
+    """Returned by a tool: the result comes from outside, under *token*. After `expires_in_s` it fails."""
+
+    token: str
+    expires_in_s: float = DEFAULT_COMPLETION_S
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteAfter:
+    """Returned by a tool: the result is *value*, once the time has passed. No worker waits for it."""
+
+    seconds: float
+    value: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContinueAs:
+    """Returned by a tool: the turn ends here; *task* is taken up in a new frame that begins with *seed*."""
+
+    task: str
+    seed: tuple[UserMessage, ...] = field(default_factory=tuple)
+    reason: str = "continue_as"
+
+
+_LATER: Final = (CompleteLater, CompleteAfter, ContinueAs)
+
+Later = CompleteLater | CompleteAfter | ContinueAs
+"""What a tool returns instead of a value. Only turns understand it; in the sandbox it is no JSON."""
+
+
+def without_later(annotation: Any) -> Any:
+    """A return annotation without the answers that are not values."""
+    if annotation in _LATER:
+        return Any
+    if get_origin(annotation) not in (Union, UnionType):
+        return annotation
+    rest = [one for one in get_args(annotation) if one not in _LATER]
+    return Union[tuple(rest)] if rest else Any  # noqa: UP007 - the members are known at run time only
+
+
+def is_run_context(annotation: Any) -> bool:
+    return annotation is RunContext or get_origin(annotation) is RunContext

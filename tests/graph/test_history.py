@@ -1,0 +1,139 @@
+"""What the model sees of a path."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import Code, ErrorObject
+from holdfast.graph import messages_of
+from holdfast.graph.history import answered
+from holdfast.model.frame import FrameSwitch
+from holdfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from holdfast.model.node import Entry, FrameOpened, Payload, PluginNode, Segment, TurnEnded
+from holdfast.model.outcome import Stopped, StopReason
+
+
+def user(text: str) -> UserMessage:
+    return UserMessage(content=text)
+
+
+def reply(*calls: int) -> AssistantMessage:
+    """A reply that asks for the calls of these ids."""
+    asked = (ToolCall(call_id=call, name=f"tool{call}", provider_id=f"p{call}") for call in calls)
+    return AssistantMessage(text="so be it", tool_calls=tuple(asked))
+
+
+def result(call_id: int) -> ToolMessage:
+    return ToolMessage(call_id=call_id, name=f"tool{call_id}", value="done", provider_id=f"p{call_id}")
+
+
+def frame(frame_id: str, *seed: str) -> FrameOpened:
+    return FrameOpened(switch=FrameSwitch(frame_id=frame_id, seed=tuple(user(text) for text in seed)))
+
+
+def segments(*payloads: Payload) -> list[Segment]:
+    """Each payload in a segment of its own."""
+    return [
+        Segment(
+            segment_id=f"t{number}",
+            session_id="s",
+            parent=None,
+            caused_by="t",
+            depth=number,
+            frame="initial",
+            entries=(Entry(at_ms=1, payload=payload),),
+        )
+        for number, payload in enumerate(payloads)
+    ]
+
+
+def test_the_model_sees_messages_and_nothing_else() -> None:
+    """Ours: events and plugins' nodes are in the history, not in the conversation."""
+    stopped = Stopped(reason=StopReason.CANCELLED, error=ErrorObject(code="CANCELLED", message="x"))
+    path = segments(user("a"), reply(), PluginNode(plugin_id="p", kind="k"), TurnEnded(outcome=stopped))
+    assert messages_of(path) == [user("a"), reply()]
+
+
+def test_the_model_sees_the_current_frame_beginning_with_its_seed() -> None:
+    """Seed: frames are context boundaries; the last one that was opened is the current one."""
+    path = segments(user("old"), frame("f", "f seed"), user("older"), frame("g", "one", "two"), user("new"))
+    assert messages_of(path) == [user("one"), user("two"), user("new")]
+
+
+def test_an_empty_history_has_no_messages() -> None:
+    """Ours: a session without turns."""
+    assert messages_of([]) == []
+
+
+def test_results_stay_where_they_are_if_none_is_missing() -> None:
+    """Ours: a whole conversation is passed on as it is."""
+    whole: list[Message] = [user("a"), reply(1, 2), result(1), result(2), reply(1), result(1), reply()]
+    assert answered(list(whole)) == whole
+
+
+def test_a_call_without_its_result_gets_one_that_says_so() -> None:
+    """Seed: every call in the history has a result, CANCELLED if need be."""
+    found = answered([reply(1, 2), result(2), user("and?"), reply(3)])
+    assert [type(message) for message in found] == [
+        AssistantMessage,
+        ToolMessage,
+        ToolMessage,
+        UserMessage,
+        AssistantMessage,
+        ToolMessage,
+    ]
+    missing = [found[2], found[5]]
+    for message, number in zip(missing, (1, 3), strict=True):
+        assert isinstance(message, ToolMessage)
+        assert message.error is not None
+        assert message.error.code == Code.CANCELLED
+        assert (message.call_id, message.name) == (number, f"tool{number}")
+        assert message.provider_id == f"p{number}"
+
+
+def test_a_reply_after_a_reply_ends_the_calls_of_the_first() -> None:
+    """Ours: call ids count within a turn, so the next reply may use them again."""
+    found = answered([reply(1), reply(1), result(1)])
+    assert [isinstance(message, ToolMessage) and message.error is None for message in found] == [
+        False,
+        False,
+        False,
+        True,
+    ]
+
+
+def test_a_result_without_a_call_is_left_out() -> None:
+    """Ours: no provider takes a result that nothing asked for, or two for one call."""
+    assert answered([result(1), user("a"), reply(1), result(1), result(1), result(7)]) == [
+        user("a"),
+        reply(1),
+        result(1),
+    ]
+
+
+conversations = st.lists(
+    st.one_of(
+        st.just(user("hi")),
+        st.builds(result, st.integers(0, 3)),
+        st.builds(lambda calls: reply(*calls), st.lists(st.integers(0, 3), unique=True)),
+    )
+)
+
+
+@given(conversations)
+def test_whatever_the_history_was_every_call_has_one_result_right_after_it(messages: list[Message]) -> None:
+    """Seed: a session that an interrupted tool makes unusable must not exist."""
+    found = answered(messages)
+    said = [message for message in found if not isinstance(message, ToolMessage)]
+    assert said == [message for message in messages if not isinstance(message, ToolMessage)]
+    asked: list[int] = []
+    for message in found:
+        if isinstance(message, ToolMessage):
+            asked.remove(message.call_id)
+            continue
+        assert asked == []
+        if isinstance(message, AssistantMessage):
+            asked = [call.call_id for call in message.tool_calls]
+    assert asked == []
+    assert answered(found) == found

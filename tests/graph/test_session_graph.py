@@ -1,0 +1,252 @@
+"""Sessions over one shared history: append, fork, rewind."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from holdfast.errors import (
+    InvalidArgument,
+    NodeNotFound,
+    SessionExists,
+    SessionNotFound,
+    StaleBranch,
+)
+from holdfast.graph import Branch, SessionGraph, nodes_of
+from holdfast.model.frame import INITIAL, FrameSwitch
+from holdfast.model.message import AssistantMessage, UserMessage
+from holdfast.model.node import Entry, FrameOpened, Segment
+
+USER = Entry(at_ms=1, payload=UserMessage(content="hi"))
+REPLY = Entry(at_ms=2, payload=AssistantMessage(text="yes"))
+FRAME = Entry(at_ms=3, payload=FrameOpened(switch=FrameSwitch(frame_id="f")))
+TURN = (USER, REPLY)
+
+
+class CountedSegments(dict[str, Segment]):
+    """Segments that count how often one is looked up."""
+
+    lookups = 0
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.lookups += 1
+        return super().get(key, default)
+
+    def __getitem__(self, key: str) -> Segment:
+        self.lookups += 1
+        return super().__getitem__(key)
+
+    def __iter__(self) -> Any:
+        raise AssertionError("nobody goes through all segments")
+
+    values = items = keys = __iter__
+
+
+def graph_of(turns: int) -> SessionGraph:
+    """A session `s` with that many turns `t0`, `t1` …"""
+    graph = SessionGraph()
+    graph.create("s")
+    for number in range(turns):
+        graph.append("s", f"t{number}", TURN, model_calls=1)
+    return graph
+
+
+def ids(graph: SessionGraph, session_id: str = "s") -> list[str]:
+    return [node.id for node in nodes_of(graph.path(session_id))]
+
+
+# Append
+
+
+def test_a_new_session_has_no_history() -> None:
+    """Ours: its frame is the initial one."""
+    graph = SessionGraph()
+    assert graph.create("s") == Branch(leaf=None, depth=0, frame=INITIAL, model_calls=0, revision=0)
+    assert graph.path("s") == []
+
+
+def test_a_session_is_created_once_and_must_exist() -> None:
+    """Ours: ids are unique, unknown ones an error."""
+    graph = graph_of(0)
+    with pytest.raises(SessionExists):
+        graph.create("s")
+    with pytest.raises(SessionNotFound):
+        graph.append("x", "t", TURN)
+
+
+def test_appending_moves_the_leaf_and_raises_the_revision_by_one() -> None:
+    """Seed: the graph is append-only with one leaf per session."""
+    graph = graph_of(1)
+    after = graph.append("s", "t1", (USER, FRAME, REPLY), model_calls=3)
+    assert after == Branch(leaf="t1.2", depth=5, frame="f", model_calls=4, revision=2)
+    assert ids(graph) == ["t0.0", "t0.1", "t1.0", "t1.1", "t1.2"]
+
+
+def test_appending_nothing_moves_nothing_but_calls_count() -> None:
+    """Ours: a turn that left no node may have asked the model all the same."""
+    graph = graph_of(1)
+    before = graph.branch("s")
+    assert graph.append("s", "t1", ()) == before
+    assert graph.append("s", "t1", (), model_calls=2) == dataclasses.replace(before, model_calls=3)
+    assert ids(graph) == ["t0.0", "t0.1"]
+
+
+@pytest.mark.parametrize("required", ["t0.0", "t0.1", "t1.1"])
+def test_an_ancestor_on_the_active_path_lets_nodes_in(required: str) -> None:
+    """Seed: `requires_ancestor_node_id`."""
+    graph = graph_of(2)
+    assert graph.append("s", "n", TURN, requires=required).leaf == "n.1"
+
+
+@pytest.mark.parametrize("required", ["t1.0", "other.0", "t0.9"])
+def test_an_ancestor_that_is_not_on_the_active_path_is_a_stale_branch_and_nothing_is_written(
+    required: str,
+) -> None:
+    """Seed: `StaleBranch{current_leaf_node_id}` writes nothing."""
+    graph = graph_of(2)
+    graph.rewind("s", "t0.1")
+    before = graph.branch("s")
+    with pytest.raises(StaleBranch) as raised:
+        graph.append("s", "n", TURN, requires=required)
+    assert raised.value.current_leaf_node_id == "t0.1"
+    assert graph.branch("s") == before
+    assert "n" not in graph.segments
+
+
+def test_a_session_without_history_has_no_ancestors() -> None:
+    """Ours: the leaf that the error names is None then."""
+    with pytest.raises(StaleBranch) as raised:
+        graph_of(0).append("s", "n", TURN, requires="t0.0")
+    assert raised.value.current_leaf_node_id is None
+
+
+def test_a_segment_is_never_replaced() -> None:
+    """Bug: appending under the id of another segment overwrote the history of whoever shared it."""
+    graph = graph_of(2)
+    graph.create("other")
+    with pytest.raises(InvalidArgument, match="'t0' already"):
+        graph.append("other", "t0", TURN)
+    assert ids(graph) == ["t0.0", "t0.1", "t1.0", "t1.1"]
+    assert graph.branch("other") == Branch()
+
+
+# Fork
+
+
+def test_a_fork_shares_the_history_and_goes_its_own_way() -> None:
+    """Seed: fork makes a new session over shared history."""
+    graph = graph_of(2)
+    assert graph.fork("s", "f") == Branch(leaf="t1.1", depth=4, model_calls=2, revision=0)
+    graph.append("f", "f0", TURN)
+    graph.append("s", "t2", TURN)
+    assert ids(graph, "f") == ["t0.0", "t0.1", "t1.0", "t1.1", "f0.0", "f0.1"]
+    assert ids(graph) == ["t0.0", "t0.1", "t1.0", "t1.1", "t2.0", "t2.1"]
+
+
+def test_a_fork_may_begin_at_any_node_of_the_session() -> None:
+    """Ours: in the middle of a segment, before a frame, or on a branch that the session left."""
+    graph = graph_of(1)
+    graph.append("s", "t1", (USER, FRAME, REPLY), model_calls=1)
+    graph.rewind("s", "t0.0")
+    assert graph.fork("s", "a", "t1.0") == Branch("t1.0", depth=3, frame=INITIAL, model_calls=1)
+    assert graph.fork("s", "b", "t1.1") == Branch("t1.1", depth=4, frame="f", model_calls=1)
+    assert graph.fork("s", "c", "t1.2") == Branch("t1.2", depth=5, frame="f", model_calls=2)
+    assert graph.fork("s", "d", "t0.0") == Branch("t0.0", depth=1, frame=INITIAL, model_calls=0)
+
+
+def test_a_session_without_history_can_be_forked() -> None:
+    """Ours: nothing to share is no error."""
+    assert graph_of(0).fork("s", "f") == Branch()
+
+
+@pytest.mark.parametrize("at", ["t1.2", "t7.0", "other.0"])
+def test_a_fork_at_a_node_that_the_session_does_not_have_is_refused(at: str) -> None:
+    """Ours: the nodes of others do not exist for a session."""
+    graph = graph_of(2)
+    graph.create("o")
+    graph.append("o", "other", TURN)
+    with pytest.raises(NodeNotFound):
+        graph.fork("s", "f", at)
+    assert "f" not in graph.branches
+
+
+@pytest.mark.parametrize("at", [None, "t0.0"])
+def test_a_fork_needs_a_new_id_and_a_session(at: str | None) -> None:
+    """Ours: both errors, at both kinds of place."""
+    graph = graph_of(1)
+    with pytest.raises(SessionExists):
+        graph.fork("s", "s", at)
+    with pytest.raises(SessionNotFound):
+        graph.fork("x", "f", at)
+
+
+@pytest.mark.parametrize("turns", [1, 10, 1000])
+def test_a_fork_costs_the_same_at_any_length(turns: int) -> None:
+    """Seed: forking is O(1); so is forking at an earlier node of the session's own."""
+    graph = graph_of(turns)
+    graph.segments = counted = CountedSegments(graph.segments)
+    graph.fork("s", "leaf")
+    graph.fork("s", "here", f"t{turns - 1}.1")
+    assert counted.lookups == 0
+    graph.fork("s", "back", "t0.0")
+    assert counted.lookups <= 3
+
+
+def test_going_back_and_appending_under_a_leaf_look_up_few_segments_at_any_length() -> None:
+    """Ours: neither reads the history."""
+    graph = graph_of(1000)
+    graph.segments = counted = CountedSegments(graph.segments)
+    graph.append("s", "n", TURN, requires="t999.1")
+    graph.rewind("s", "t500.0")
+    assert counted.lookups <= 5
+
+
+# Rewind
+
+
+def test_a_rewind_moves_the_leaf_back_and_forth() -> None:
+    """Seed: rewind moves the leaf; branching never rewrites."""
+    graph = graph_of(3)
+    assert graph.rewind("s", "t1.0") == Branch("t1.0", depth=3, model_calls=1, revision=4)
+    assert ids(graph) == ["t0.0", "t0.1", "t1.0"]
+    assert graph.rewind("s", "t2.1") == Branch("t2.1", depth=6, model_calls=3, revision=5)
+    assert len(graph.segments) == 3
+
+
+def test_a_rewound_session_grows_a_branch() -> None:
+    """Ours: what follows the leaf is no longer on the path, and still there."""
+    graph = graph_of(2)
+    graph.rewind("s", "t0.0")
+    graph.append("s", "n", TURN, model_calls=1)
+    assert ids(graph) == ["t0.0", "n.0", "n.1"]
+    assert graph.branch("s") == Branch("n.1", depth=3, model_calls=1, revision=4)
+
+
+def test_a_fork_goes_back_over_shared_history_but_not_to_what_it_never_had() -> None:
+    """Ours: a session reaches its active path and what it appended itself."""
+    graph = graph_of(2)
+    graph.fork("s", "f", "t1.0")
+    for beyond in ("t1.1", "t2.0"):
+        with pytest.raises(NodeNotFound):
+            graph.rewind("f", beyond)
+    assert graph.rewind("f", "t0.1").leaf == "t0.1"
+    with pytest.raises(NodeNotFound):
+        graph.rewind("f", "t1.0")
+
+
+# What is reached
+
+
+def test_the_segments_of_all_active_paths_are_reached_and_no_others() -> None:
+    """Ours: what retention must keep."""
+    graph = graph_of(3)
+    graph.create("empty")
+    graph.fork("s", "f", "t0.1")
+    graph.append("f", "f0", TURN)
+    graph.rewind("s", "t1.0")
+    assert graph.reached() == {"t0", "t1", "f0"}
+    assert graph.reached(["f", "empty"]) == {"t0", "f0"}
+    del graph.segments["t0"]
+    assert graph.reached() == {"t1", "f0"}

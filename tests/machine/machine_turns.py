@@ -1,0 +1,232 @@
+"""Turns for the tests of the machine: inputs in few words, and a machine that is fed them a second apart.
+
+Commands are compared in short: `model.1`, `tool.2.1`, `after_work.1`, `park w1`, `stop`, `commit finished`.
+"""
+
+from __future__ import annotations
+
+from typing import Any, assert_never
+
+import msgspec
+
+from holdfast.errors import ErrorObject
+from holdfast.machine import (
+    Aborted,
+    CallModel,
+    CancelRequested,
+    Checkpoint,
+    CheckpointPassed,
+    Command,
+    Commit,
+    DeadlinePassed,
+    FrameSwitchRequested,
+    Input,
+    ModelFailed,
+    ModelReplied,
+    OutputCheck,
+    Park,
+    Resumed,
+    RunTool,
+    StopEffects,
+    ToolSettled,
+    TurnMachine,
+    TurnStarted,
+    WaitEnded,
+    WaitOpened,
+)
+from holdfast.machine.inputs import CheckpointKind
+from holdfast.model.call import CallStatus, ExternalCallRecord
+from holdfast.model.canonical import Json
+from holdfast.model.capability import SideEffect
+from holdfast.model.frame import FrameSwitch
+from holdfast.model.message import AssistantMessage, RequestedCall, ToolMessage, UserMessage
+from holdfast.model.outcome import Ended, FrameSwitched, Stopped, StopReason
+from holdfast.model.usage import Usage, UsageLimits
+from holdfast.model.wait import Approved, Wait, WaitKind, WaitOutcome
+
+NO_TIME = -1
+"""The time of an input that gets its own when it is fed."""
+
+SWITCH = FrameSwitch(frame_id="f_2", task="go on")
+DENIED = ErrorObject(code="PERMISSION_DENIED", message="pay() was denied")
+
+
+def said(text: str, input_id: str | None = None) -> UserMessage:
+    return UserMessage(content=text, input_id=input_id)
+
+
+def started(*injected: UserMessage, **limits: int | None) -> TurnStarted:
+    return TurnStarted(
+        at_ms=NO_TIME,
+        turn_id="t_1",
+        message=said("hello"),
+        injected=injected,
+        limits=UsageLimits(**limits),  # type: ignore[arg-type]
+    )
+
+
+def call(name: str = "look", arguments: str = "{}", provider_id: str = "") -> RequestedCall:
+    return RequestedCall(name=name, arguments=arguments, provider_id=provider_id)
+
+
+def calls(*names: str) -> ModelReplied:
+    """A reply that asks for tools."""
+    return ModelReplied(at_ms=NO_TIME, calls=tuple(call(name) for name in names))
+
+
+def asked_for(*requests: RequestedCall) -> ModelReplied:
+    return ModelReplied(at_ms=NO_TIME, calls=requests)
+
+
+def answered(text: str = "done", usage: Usage = Usage(), model: str = "") -> ModelReplied:
+    """A reply that asks for nothing."""
+    return ModelReplied(at_ms=NO_TIME, text=text, usage=usage, model=model)
+
+
+def failed(code: str = "PROVIDER_ERROR", *, retryable: bool = False, after: int | None = None) -> ModelFailed:
+    error = ErrorObject(code=code, message="no luck")
+    return ModelFailed(at_ms=NO_TIME, error=error, retryable=retryable, retry_after_ms=after)
+
+
+def settled(call_id: int, value: Json = None, error: ErrorObject | None = None) -> ToolSettled:
+    return ToolSettled(at_ms=NO_TIME, call_id=call_id, value=value, error=error)
+
+
+def recorded(call_id: int, name: str = "look") -> ToolSettled:
+    """A settled call with the record that it leaves."""
+    record = ExternalCallRecord(
+        name=name,
+        side_effect=SideEffect.READ,
+        duration_ms=call_id,
+        status=CallStatus.OK,
+        request_digest=f"d{call_id}",
+    )
+    return ToolSettled(at_ms=NO_TIME, call_id=call_id, value=call_id, record=record)
+
+
+def waits(call_id: int, wait_id: str = "", kind: WaitKind = "approval") -> WaitOpened:
+    wait = Wait(wait_id=wait_id or f"w{call_id}", kind=kind, call_id=call_id, due_at=9_000_000)
+    return WaitOpened(at_ms=NO_TIME, wait=wait)
+
+
+def ended(wait_id: str, outcome: WaitOutcome = Approved()) -> WaitEnded:
+    return WaitEnded(at_ms=NO_TIME, wait_id=wait_id, outcome=outcome)
+
+
+def passed(kind: CheckpointKind, *messages: UserMessage, output: OutputCheck = OutputCheck()) -> Input:
+    return CheckpointPassed(at_ms=NO_TIME, kind=kind, messages=messages, output=output)
+
+
+def misfit(problem: str = "no number") -> Input:
+    """The answer does not fit."""
+    return passed("before_completion", output=OutputCheck(problem=problem))
+
+
+def switched(switch: FrameSwitch = SWITCH) -> FrameSwitchRequested:
+    return FrameSwitchRequested(at_ms=NO_TIME, switch=switch)
+
+
+def cancelled() -> CancelRequested:
+    return CancelRequested(at_ms=NO_TIME)
+
+
+def out_of_time() -> DeadlinePassed:
+    return DeadlinePassed(at_ms=NO_TIME)
+
+
+def aborted(reason: StopReason = StopReason.PLUGIN_ABORT) -> Aborted:
+    return Aborted(at_ms=NO_TIME, reason=reason, error=ErrorObject(code="ENOUGH", message="enough"))
+
+
+def resumed() -> Resumed:
+    return Resumed(at_ms=NO_TIME)
+
+
+def at(at_ms: int, given: Input) -> Input:
+    """The input, with a time of its own."""
+    return msgspec.structs.replace(given, at_ms=at_ms)
+
+
+class Turn:
+    """A machine and the inputs it got."""
+
+    def __init__(self, *inputs: Input) -> None:
+        self.machine = TurnMachine()
+        self.inputs: list[Input] = []
+        self.commands: list[Command] = []
+        self.feed(*inputs)
+
+    def feed(self, *inputs: Input) -> list[Command]:
+        """What the last of the inputs led to."""
+        commands: list[Command] = []
+        for given in inputs:
+            commands = self._feed(given)
+        return commands
+
+    def tell(self, *inputs: Input) -> list[str]:
+        """What the last of the inputs led to, in short."""
+        return in_short(self.feed(*inputs))
+
+    def results(self) -> list[tuple[int, object]]:
+        """The calls that have their result, with their value or the code of their error."""
+        return [
+            (message.call_id, message.error.code if message.error else message.value)
+            for message in self.machine.messages
+            if isinstance(message, ToolMessage)
+        ]
+
+    def talk(self) -> list[str]:
+        """Who said what so far."""
+        return [_line(message) for message in self.machine.messages]
+
+    def stopped(self) -> Stopped:
+        assert isinstance(self.machine.outcome, Stopped)
+        return self.machine.outcome
+
+    def _feed(self, given: Input) -> list[Command]:
+        if given.at_ms == NO_TIME:
+            given = at(1_000 * len(self.inputs), given)
+        self.inputs.append(given)
+        commands = self.machine.feed(given)
+        self.commands += commands
+        return commands
+
+
+def _line(message: Any) -> str:
+    match message:
+        case UserMessage():
+            return f"user: {message.content}"
+        case AssistantMessage():
+            return f"assistant: {message.text or ' '.join(one.name for one in message.tool_calls)}"
+        case _:
+            return f"tool {message.call_id}: {message.error.code if message.error else message.value}"
+
+
+def in_short(commands: list[Command]) -> list[str]:
+    return [_short(command) for command in commands]
+
+
+def _short(command: Command) -> str:
+    match command:
+        case CallModel() | RunTool():
+            return command.key
+        case Checkpoint():
+            return f"{command.kind}.{command.number}"
+        case Park():
+            return " ".join(["park", *(wait.wait_id for wait in command.outcome.waits)])
+        case StopEffects():
+            return "stop"
+        case Commit():
+            return f"commit {_ending(command.outcome)}"
+        case _:
+            assert_never(command)
+
+
+def _ending(outcome: Ended) -> str:
+    match outcome:
+        case Stopped():
+            return outcome.reason
+        case FrameSwitched():
+            return f"switched to {outcome.switch.frame_id}"
+        case _:
+            return "finished"

@@ -1,0 +1,123 @@
+"""What a turn keeps account of: usage by model, the records of its calls, its entries and their times."""
+
+from __future__ import annotations
+
+import pytest
+from machine_turns import (
+    Turn,
+    answered,
+    calls,
+    cancelled,
+    ended,
+    failed,
+    passed,
+    recorded,
+    said,
+    settled,
+    started,
+    switched,
+    waits,
+)
+
+from holdfast.machine import CallModel, Checkpoint, Input, ModelReplied, RunTool
+from holdfast.model.message import AssistantMessage, RequestedCall, ToolCall
+from holdfast.model.node import FrameOpened, TurnEnded
+from holdfast.model.outcome import Finished, Waiting
+from holdfast.model.usage import Usage, UsageEntry
+
+
+def _reply(model: str, output: int) -> ModelReplied:
+    usage = Usage(input=1, output=output, calls=7)
+    return ModelReplied(at_ms=0, calls=(RequestedCall(name="a"),), usage=usage, model=model)
+
+
+def test_usage_is_added_up_by_model_and_over_the_turn() -> None:
+    """Ours: the ledger tells which model used what; a reply counts as one call whatever it says."""
+    turn = Turn(started(), _reply("small", 10), settled(1), passed("after_work"))
+    turn.feed(_reply("big", 100), settled(2, 2), passed("after_work"))
+    turn.feed(answered(usage=Usage(input=1, output=1_000), model="small"))
+    assert turn.machine.usage == Usage(input=3, output=1_110, calls=3)
+    assert turn.machine.ledger("turn") == (
+        UsageEntry(source="turn", model="small", usage=Usage(input=2, output=1_010, calls=2)),
+        UsageEntry(source="turn", model="big", usage=Usage(input=1, output=100, calls=1)),
+    )
+
+
+def test_a_failed_model_call_counts_as_a_call_of_no_model() -> None:
+    """Ours: the turn tells how often it asked; what a failed call used nobody knows."""
+    turn = Turn(started(), failed(retryable=True), failed())
+    assert turn.machine.usage == Usage(calls=2)
+    assert turn.machine.model_calls == 2
+    assert turn.machine.ledger("turn") == ()
+
+
+def test_the_summary_has_the_outcome_the_usage_and_the_records_in_the_order_they_came() -> None:
+    """Ours: what is kept of a turn beside its history."""
+    turn = Turn(started(), calls("a", "b", "c"), recorded(3), settled(2), recorded(1))
+    turn.feed(passed("after_work"), answered(usage=Usage(output=5)), passed("before_completion"))
+    outcome = turn.machine.outcome
+    assert outcome == Finished(text="done")
+    summary = turn.machine.summary(outcome)
+    assert (summary.outcome, summary.usage) == (outcome, Usage(output=5, calls=2))
+    assert [record.request_digest for record in summary.calls] == ["d3", "d1"]
+
+
+def test_a_parked_turn_has_a_summary_too() -> None:
+    """Ours: people see what a turn did before it waits."""
+    turn = Turn(started(), calls("a", "b"), recorded(1))
+    opened = waits(2)
+    turn.feed(opened)
+    waiting = Waiting(waits=(opened.wait,))
+    assert turn.machine.summary(waiting).outcome == waiting
+    assert len(turn.machine.summary(waiting).calls) == 1
+
+
+def test_a_late_result_leaves_no_record() -> None:
+    """Ours: one call, one record."""
+    turn = Turn(started(), calls("a", "b"), recorded(1), recorded(1), recorded(9))
+    assert len(turn.machine.records) == 1
+
+
+def test_every_entry_has_the_time_of_the_input_that_made_it() -> None:
+    """Ours: times come from the journal, so a replay gives the same entries."""
+    turn = Turn(started(said("before")), calls("a"), settled(1), passed("after_work", said("x")), cancelled())
+    assert [entry.at_ms for entry in turn.machine.entries] == [0, 0, 1_000, 2_000, 3_000, 4_000]
+
+
+@pytest.mark.parametrize(
+    ("last", "payload"),
+    [(failed(), TurnEnded), (cancelled(), TurnEnded), (switched(), FrameOpened)],
+    ids=["failed", "cancelled", "switched"],
+)
+def test_the_messages_are_the_entries_without_the_ending(last: Input, payload: type) -> None:
+    """Ours: events are for readers of the history, not for the model."""
+    turn = Turn(started(), last)
+    entries = [entry.payload for entry in turn.machine.entries]
+    assert entries[:-1] == turn.machine.messages
+    assert isinstance(entries[-1], payload)
+
+
+def test_a_finished_turn_adds_nothing_but_its_messages() -> None:
+    """Ours: the answer is the ending."""
+    turn = Turn(started(), answered(), passed("before_completion"))
+    assert [entry.payload for entry in turn.machine.entries] == turn.machine.messages
+    assert isinstance(turn.machine.messages[-1], AssistantMessage)
+
+
+def test_the_machine_knows_the_turn_it_runs() -> None:
+    """Ours: the id comes with the first input."""
+    assert Turn(started()).machine.turn_id == "t_1"
+
+
+def test_every_effect_has_a_key_that_no_other_effect_of_the_turn_has() -> None:
+    """Ours: the journal finds what was done under these keys."""
+    call = ToolCall(call_id=3, name="a")
+    assert CallModel(2).key == "model.2"
+    assert RunTool(call, 2).key == "tool.3.2"
+    assert Checkpoint("after_work", 4).key == "checkpoint.4"
+    turn = Turn(
+        started(), failed(retryable=True), calls("a", "b"), waits(1), settled(2), ended("w1"), settled(1)
+    )
+    turn.feed(passed("after_work"), answered(), passed("before_completion", said("x")))
+    effects = [one.key for one in turn.commands if isinstance(one, CallModel | RunTool | Checkpoint)]
+    assert len(effects) == len(set(effects)) == 9

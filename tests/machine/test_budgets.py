@@ -1,0 +1,245 @@
+"""Budgets: rounds, tokens, time, and rounds that lead nowhere."""
+
+from __future__ import annotations
+
+import pytest
+from machine_turns import (
+    DENIED,
+    Turn,
+    answered,
+    asked_for,
+    at,
+    call,
+    calls,
+    ended,
+    failed,
+    misfit,
+    out_of_time,
+    passed,
+    resumed,
+    said,
+    settled,
+    started,
+    switched,
+    waits,
+)
+
+from holdfast.machine import Input, ModelReplied
+from holdfast.model.outcome import StopReason
+from holdfast.model.usage import Usage
+from holdfast.model.wait import Denied
+
+AFTER_WORK = passed("after_work")
+
+
+def _round(number: int, value: object) -> tuple[Input, ...]:
+    """One call that brings *value*."""
+    return calls("look"), settled(number, value), AFTER_WORK
+
+
+def _failing(number: int) -> tuple[Input, ...]:
+    return calls("pay"), settled(number, error=DENIED), AFTER_WORK
+
+
+# Rounds and tokens
+
+
+def test_a_turn_ends_when_its_rounds_are_used_up() -> None:
+    """Ours: SPEC §7, turn budget."""
+    turn = Turn(started(max_iterations=2), *_round(1, "a"), calls("look"), settled(2, "b"))
+    assert turn.tell(AFTER_WORK) == ["commit turn_budget"]
+    assert turn.stopped().error.code == "TURN_BUDGET"
+    assert turn.stopped().error.message == "the turn asked the model 2 times without coming to an end"
+    assert turn.results() == [(1, "a"), (2, "b")]
+
+
+def test_an_answer_in_the_last_round_still_counts() -> None:
+    """Ours: the budget is checked before asking, never after answering."""
+    turn = Turn(started(max_iterations=1, max_tokens=1), answered(usage=Usage(output=99)))
+    assert turn.tell(passed("before_completion")) == ["commit finished"]
+
+
+@pytest.mark.parametrize(
+    "more", [passed("before_completion", said("and")), misfit()], ids=["a message", "a misfit"]
+)
+def test_asking_again_before_completion_uses_a_round(more: Input) -> None:
+    """Ours: injected messages and corrections cannot keep a turn going for ever."""
+    assert Turn(started(max_iterations=1), answered()).tell(more) == ["commit turn_budget"]
+
+
+def test_a_turn_ends_when_its_tokens_are_used_up() -> None:
+    """Ours: cached input counts, reasoning is a part of the output."""
+    usage = Usage(input=10, cache_read=20, cache_write=30, output=40, reasoning=25)
+    reply = ModelReplied(at_ms=0, calls=(call(),), usage=usage)
+    turn = Turn(started(max_tokens=100), reply, settled(1))
+    assert turn.tell(AFTER_WORK) == ["commit turn_budget"]
+    assert turn.stopped().error.message == "the turn used 100 tokens, the limit is 100"
+
+
+def test_a_turn_goes_on_while_a_token_is_left() -> None:
+    """Ours: the limit is reached, not approached."""
+    reply = ModelReplied(at_ms=0, calls=(call(),), usage=Usage(output=99))
+    assert Turn(started(max_tokens=100), reply, settled(1)).tell(AFTER_WORK) == ["model.2"]
+
+
+# No progress
+
+
+def test_a_call_that_is_denied_again_and_again_ends_the_turn() -> None:
+    """Ours: SPEC §12, approvals that send the model into an endless retry after a "no"."""
+    turn = Turn(started(max_no_progress=3), *_failing(1), *_failing(2), calls("pay"), waits(3))
+    turn.feed(ended("w3", Denied()))
+    assert turn.tell(settled(3, error=DENIED)) == ["commit no_progress"]
+    assert turn.stopped().reason is StopReason.NO_PROGRESS
+    assert turn.stopped().error.message.startswith("3 rounds of calls in a row")
+    assert len(turn.results()) == 3
+
+
+def test_a_call_that_brings_the_same_again_is_no_progress() -> None:
+    """Ours: a loop is a loop even if every call succeeds."""
+    turn = Turn(started(max_no_progress=2), *_round(1, "same"), *_round(2, "same"), calls("look"))
+    assert turn.tell(settled(3, "same")) == ["commit no_progress"]
+
+
+def test_the_same_call_with_another_result_is_progress() -> None:
+    """Ours: polling a status is legitimate."""
+    turn = Turn(started(max_no_progress=1), *_round(1, "10 %"), *_round(2, "20 %"))
+    assert turn.tell(*_round(3, "30 %")) == ["model.4"]
+
+
+def test_another_call_with_the_same_result_is_progress() -> None:
+    """Ours: two writes that both bring null are two steps."""
+    turn = Turn(started(max_no_progress=1))
+    for number in (1, 2, 3):
+        turn.feed(asked_for(call("write", f'{{"n": {number}}}')), settled(number), AFTER_WORK)
+    assert turn.machine.outcome is None
+
+
+def test_the_order_of_arguments_does_not_make_a_call_new() -> None:
+    """Ours: calls are compared as values."""
+    turn = Turn(started(max_no_progress=1), asked_for(call("f", '{"a": 1, "b": 2}')), settled(1), AFTER_WORK)
+    assert turn.tell(asked_for(call("f", '{"b": 2, "a": 1}')), settled(2)) == ["commit no_progress"]
+
+
+def test_one_new_result_makes_the_round_count() -> None:
+    """Ours: a round is idle only if each of its calls is."""
+    turn = Turn(started(max_no_progress=1), calls("pay", "look"), settled(1, error=DENIED))
+    assert turn.tell(settled(2, "new")) == ["after_work.1"]
+
+
+def test_progress_begins_the_count_anew() -> None:
+    """Ours: only rounds in a row are a loop."""
+    turn = Turn(started(max_no_progress=2), *_failing(1), *_round(2, "x"), *_failing(3))
+    assert turn.machine.outcome is None
+    assert turn.tell(calls("pay"), settled(4, error=DENIED)) == ["commit no_progress"]
+
+
+def test_unreadable_arguments_are_no_progress() -> None:
+    """Ours: a model that cannot write JSON is a loop as well."""
+    bad = asked_for(call(arguments="{"))
+    assert Turn(started(max_no_progress=2), bad, AFTER_WORK).tell(bad) == ["commit no_progress"]
+
+
+def test_a_frame_opens_even_if_the_last_rounds_led_nowhere() -> None:
+    """Ours: the way out of a loop is not cut off by the loop."""
+    turn = Turn(started(max_no_progress=1), calls("pay"), switched())
+    assert turn.tell(settled(1, error=DENIED)) == ["commit switched to f_2"]
+
+
+# Time
+
+
+def test_a_turn_without_a_limit_has_no_deadline() -> None:
+    """Ours: None means no limit."""
+    turn = Turn()
+    assert turn.machine.deadline_ms is None
+    turn.feed(started())
+    assert turn.machine.deadline_ms is None
+
+
+def test_the_deadline_counts_from_the_start_and_does_not_move_while_the_turn_runs() -> None:
+    """Ours: max_wall_ms is the time the turn runs."""
+    turn = Turn(at(5_000, started(max_wall_ms=10_000)))
+    for given in (at(6_000, calls("a")), at(7_000, settled(1)), at(8_000, AFTER_WORK), at(9_000, answered())):
+        assert turn.machine.deadline_ms == 15_000
+        turn.feed(given)
+    assert turn.machine.deadline_ms == 15_000
+
+
+def test_a_turn_that_ended_has_no_deadline() -> None:
+    """Ours: nobody needs to be woken for it."""
+    assert Turn(started(max_wall_ms=10_000), failed()).machine.deadline_ms is None
+
+
+def test_when_the_time_is_over_the_turn_ends_and_calls_under_way_are_cancelled() -> None:
+    """Ours: SPEC §12, every call in the history has a result."""
+    turn = Turn(started(max_wall_ms=10_000), calls("a", "b"), settled(2, "B"))
+    assert turn.tell(out_of_time()) == ["stop", "commit turn_budget"]
+    assert turn.stopped().error.message == "the turn took longer than 10000 ms"
+    assert turn.results() == [(1, "CANCELLED"), (2, "B")]
+
+
+def test_time_spent_waiting_for_a_person_does_not_count() -> None:
+    """Ours: UsageLimits, waiting for people and timers not counted."""
+    turn = Turn(at(0, started(max_wall_ms=10_000)), at(1_000, calls("a")), at(2_000, waits(1)))
+    assert turn.machine.deadline_ms is None
+    turn.feed(at(902_000, ended("w1")))
+    assert turn.machine.deadline_ms == 910_000
+
+
+def test_time_counts_while_one_call_runs_and_another_waits() -> None:
+    """Ours: the turn is at work as long as anything of it is."""
+    turn = Turn(at(0, started(max_wall_ms=10_000)), at(1_000, calls("a", "b")), at(2_000, waits(1)))
+    assert turn.machine.deadline_ms == 10_000
+    turn.feed(at(4_000, ended("w1")))
+    assert turn.machine.deadline_ms == 10_000
+
+
+def test_every_wait_is_left_out_of_the_time() -> None:
+    """Ours: several waits one after the other."""
+    turn = Turn(at(0, started(max_wall_ms=10_000)), at(0, calls("a", "b")))
+    turn.feed(at(1_000, waits(1)), at(2_000, waits(2)))
+    turn.feed(at(50_000, ended("w2")), at(51_000, settled(2)))
+    assert turn.machine.deadline_ms is None
+    turn.feed(at(90_000, ended("w1")))
+    assert turn.machine.deadline_ms == 97_000
+
+
+def test_the_time_in_which_no_process_ran_the_turn_does_not_count() -> None:
+    """Ours: a crash over night leaves the turn the time that it had."""
+    turn = Turn(at(0, started(max_wall_ms=10_000)), at(3_000, calls("a")), at(80_000, resumed()))
+    assert turn.machine.deadline_ms == 87_000
+    turn.feed(at(81_000, settled(1)), at(200_000, resumed()), at(300_000, resumed()))
+    assert turn.machine.deadline_ms == 306_000
+
+
+def test_a_turn_that_is_taken_over_while_it_waits_keeps_its_time() -> None:
+    """Bug: the time before the wait was counted once more for each process that looked at the turn."""
+    turn = Turn(at(0, started(max_wall_ms=10_000)), at(1_000, calls("a")), at(4_000, waits(1)))
+    turn.feed(at(50_000, resumed()), at(60_000, resumed()))
+    assert turn.machine.deadline_ms is None
+    turn.feed(at(70_000, ended("w1")))
+    assert turn.machine.deadline_ms == 76_000
+
+
+def test_a_wait_that_is_replaced_while_the_turn_is_parked_does_not_count_twice() -> None:
+    """Bug: each time the turn parked anew, the time before the first wait was counted again."""
+    turn = Turn(at(0, started(max_wall_ms=10_000)), at(1_000, calls("a", "b")))
+    turn.feed(at(2_000, waits(1)), at(4_000, waits(2)), at(5_000, waits(2, "again")), at(6_000, settled(1)))
+    assert turn.machine.deadline_ms is None
+    turn.feed(at(70_000, ended("again")))
+    assert turn.machine.deadline_ms == 76_000
+
+
+def test_a_parked_turn_whose_call_settles_goes_on_with_the_time_it_had() -> None:
+    """Bug: the time spent parked counted if a result, and not the end of the wait, woke the turn."""
+    turn = Turn(at(0, started(max_wall_ms=10_000)), at(1_000, calls("a")), at(4_000, waits(1)))
+    turn.feed(at(50_000, settled(1, "somehow")))
+    assert turn.machine.deadline_ms == 56_000
+
+
+def test_a_clock_that_was_set_back_takes_no_time_away() -> None:
+    """Ours: times come from outside; a turn never gains or loses its limit by a jump backwards."""
+    turn = Turn(at(50_000, started(max_wall_ms=10_000)), at(20_000, calls("a")), at(20_000, waits(1)))
+    turn.feed(at(30_000, ended("w1")))
+    assert turn.machine.deadline_ms == 40_000

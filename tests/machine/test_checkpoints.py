@@ -1,0 +1,102 @@
+"""Checkpoints: where injected messages come in, and where the answer is checked."""
+
+from __future__ import annotations
+
+import pytest
+from machine_turns import Turn, answered, calls, misfit, passed, said, settled, started
+
+from holdfast.errors import InternalError
+from holdfast.machine import Checkpoint, OutputCheck
+from holdfast.machine.inputs import CheckpointKind
+from holdfast.model.message import UserMessage
+from holdfast.model.outcome import Finished, StopReason
+
+
+def test_what_was_injected_into_an_idle_session_comes_before_the_turns_own_input() -> None:
+    """Seed: inject_turn_input into an idle session waits for its next turn."""
+    turn = Turn(started(said("first"), said("second")))
+    assert turn.talk() == ["user: first", "user: second", "user: hello"]
+
+
+def test_messages_after_work_stand_behind_the_results() -> None:
+    """Ours: SPEC §7, `inject` is delivered at the next checkpoint of this turn."""
+    turn = Turn(started(), calls("a"), settled(1, "r"))
+    assert turn.tell(passed("after_work", said("be quick"), said("please"))) == ["model.2"]
+    assert turn.talk()[2:] == ["tool 1: r", "user: be quick", "user: please"]
+
+
+def test_messages_before_completion_keep_the_turn_going() -> None:
+    """Ours: what comes before the last checkpoint is still answered in this turn."""
+    turn = Turn(started(), answered("done"))
+    assert turn.tell(passed("before_completion", said("one more thing"))) == ["model.2"]
+    assert turn.talk() == ["user: hello", "assistant: done", "user: one more thing"]
+    turn.feed(answered("really done"), passed("before_completion"))
+    assert turn.machine.outcome == Finished(text="really done")
+
+
+def test_an_injected_message_keeps_the_id_it_was_sent_with() -> None:
+    """Ours: whoever sent it can see that it arrived."""
+    turn = Turn(started(), answered(), passed("before_completion", said("x", "i_7")))
+    message = turn.machine.messages[-1]
+    assert isinstance(message, UserMessage)
+    assert message.input_id == "i_7"
+
+
+def test_messages_count_more_than_an_answer_that_does_not_fit() -> None:
+    """Ours: the answer was not the last one, so nobody needs to correct it."""
+    turn = Turn(started(max_output_retries=0), answered("no"))
+    output = OutputCheck(problem="no number")
+    assert turn.tell(passed("before_completion", said("wait"), output=output)) == ["model.2"]
+    assert turn.talk()[-1] == "user: wait"
+
+
+def test_checkpoints_are_numbered_and_only_the_last_one_has_the_answer() -> None:
+    """Ours: hooks that check the answer get it with the command."""
+    turn = Turn(started(), calls("a"))
+    assert turn.feed(settled(1)) == [Checkpoint("after_work", 1, "")]
+    turn.feed(passed("after_work"))
+    (last,) = turn.feed(answered("42"))
+    assert last == Checkpoint("before_completion", 2, "42")
+    assert turn.machine.checkpoints == 2
+    assert last.key == "checkpoint.2"
+
+
+@pytest.mark.parametrize(
+    ("reached", "given"), [("after_work", "before_completion"), ("before_completion", "after_work")]
+)
+def test_passing_another_checkpoint_than_the_one_reached_is_refused(
+    reached: CheckpointKind, given: CheckpointKind
+) -> None:
+    """Bug: a turn that had its answer asked the model again when it was told that work was over."""
+    turn = Turn(started(), *((calls("a"), settled(1)) if reached == "after_work" else (answered(),)))
+    with pytest.raises(InternalError, match=f"CheckpointPassed while at checkpoint {reached}"):
+        turn.feed(passed(given))
+
+
+def test_an_answer_that_fits_is_the_value_of_the_turn() -> None:
+    """Ours: output_type gives a value beside the text."""
+    turn = Turn(started(), answered('{"n": 1}'))
+    turn.feed(passed("before_completion", output=OutputCheck(value={"n": 1})))
+    assert turn.machine.outcome == Finished(text='{"n": 1}', value={"n": 1})
+    assert turn.machine.answer(5) == Finished(text='{"n": 1}', value=5)
+
+
+def test_the_model_is_told_why_its_answer_does_not_fit() -> None:
+    """Ours: it can only correct what it knows about."""
+    turn = Turn(started(), answered("many"))
+    assert turn.tell(misfit("$.n is no number")) == ["model.2"]
+    assert turn.talk()[1:] == [
+        "assistant: many",
+        "user: Your answer does not fit: $.n is no number. Answer again, corrected.",
+    ]
+
+
+@pytest.mark.parametrize("retries", [0, 1, 2])
+def test_an_answer_that_never_fits_ends_the_turn(retries: int) -> None:
+    """Ours: UsageLimits.max_output_retries bounds the corrections."""
+    turn = Turn(started(max_output_retries=retries), *[answered(), misfit()] * retries)
+    assert turn.machine.outcome is None
+    assert turn.tell(answered("still wrong"), misfit("no number")) == ["commit output_invalid"]
+    assert turn.stopped().reason is StopReason.OUTPUT_INVALID
+    assert (turn.stopped().error.code, turn.stopped().error.message) == ("OUTPUT_INVALID", "no number")
+    assert turn.talk()[-1] == "assistant: still wrong"

@@ -1,0 +1,270 @@
+"""Golden histories: what was recorded by an earlier version replays in this one."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from machine_turns import Turn, answered, calls, passed, settled, started
+
+from holdfast.errors import InvalidArgument, SchemaTooNew
+from holdfast.machine import CallModel, Checkpoint, RunTool, TurnMachine, encode_input
+from holdfast.model.message import ToolCall
+from holdfast.model.wait import Approved
+from holdfast.testing.histories import (
+    FORMAT,
+    History,
+    command_as_json,
+    complete,
+    load,
+    main,
+    record,
+    record_journal,
+    replay,
+    save,
+)
+
+FILES = sorted((Path(__file__).parent / "histories").glob("*.json"))
+
+
+@pytest.fixture
+def history() -> History:
+    """A turn with one tool."""
+    turn = Turn(started(), calls("look"), settled(1, "grass"), passed("after_work"), answered("green"))
+    turn.feed(passed("before_completion"))
+    return record("green", turn.inputs)
+
+
+@pytest.fixture
+def draft(history: History, tmp_path: Path) -> Path:
+    path = tmp_path / "green.json"
+    inputs = [json.loads(encode_input(given)) for given in history.inputs]
+    path.write_text(json.dumps({"name": "green", "inputs": inputs}))
+    return path
+
+
+def _change(path: Path, **fields: Any) -> None:
+    path.write_text(json.dumps({**json.loads(path.read_text()), **fields}))
+
+
+# The golden ones
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_golden_history_replays_to_the_same_commands_entries_and_outcome(path: Path) -> None:
+    """Ours: a turn that began under an earlier version goes on under this one."""
+    history = load(path)
+    assert not history.is_draft
+    assert history.name == path.stem
+    assert json.loads(path.read_text())["format"] == FORMAT
+    assert replay(history) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_golden_history_can_be_taken_over_after_any_of_its_inputs(path: Path) -> None:
+    """Ours: SPEC §7, wherever the process died, a fresh machine asks for what is unanswered, no more."""
+    history = load(path)
+    for count in range(1, len(history.inputs) + 1):
+        machine = TurnMachine()
+        for given in history.inputs[:count]:
+            machine.feed(given)
+        asked = [command for commands in history.commands[:count] for command in commands]
+        assert all(command_as_json(command) in asked for command in machine.outstanding())
+        assert (machine.outstanding() == []) == (machine.outcome is not None)
+
+
+def test_there_is_a_golden_history_of_each_kind_of_turn() -> None:
+    """Ours: a history that gets lost is noticed."""
+    assert {path.stem for path in FILES} >= {
+        "plain", "one_tool", "ten_parallel", "malformed_arguments", "approval_granted", "approval_denied",
+        "approval_edited", "approval_expired", "denied_again_and_again", "timer", "completion",
+        "cancelled_mid_tool", "retry_then_success", "provider_error", "context_overflow", "injected_messages",
+        "output_retry", "output_never_fits", "frame_switch", "resumed_after_a_crash", "out_of_time",
+        "aborted_by_a_plugin",
+    }  # fmt: skip
+
+
+# Recording and replaying
+
+
+def test_a_recorded_turn_replays_without_a_difference(history: History) -> None:
+    """Ours: the recorder and the player agree."""
+    assert replay(history) == []
+    assert (history.name, len(history.commands), len(history.entries)) == ("green", 6, 4)
+    assert history.outcome == {"type": "finished", "text": "green"}
+
+
+def test_a_journal_can_be_recorded(history: History) -> None:
+    """Ours: users make histories of turns that really happened."""
+    assert record_journal("green", map(encode_input, history.inputs)) == history
+
+
+def test_a_turn_that_has_not_ended_is_a_history_without_an_outcome(history: History) -> None:
+    """Ours: a turn can be recorded where it stands."""
+    half = record("half", history.inputs[:2])
+    assert half.outcome is None
+    assert replay(half) == []
+
+
+def test_every_difference_is_told_with_the_input_it_follows(history: History) -> None:
+    """Ours: whoever breaks a history sees where."""
+    other = msgspec.structs.replace(
+        history,
+        commands=(*history.commands[:2], ({"do": "Park"},), *history.commands[3:]),
+        entries=({"at_ms": 7}, *history.entries[1:]),
+        outcome=None,
+    )
+    commands, entry, outcome = replay(other)
+    assert commands == (
+        'input 3 (ToolSettled): commands were [{"do":"Park"}], '
+        'are [{"do":"Checkpoint","kind":"after_work","number":1}]'
+    )
+    assert entry.startswith('entry 1 was {"at_ms":7}, is {"at_ms":0,')
+    assert outcome == 'the outcome was null, is {"type":"finished","text":"green"}'
+
+
+def test_entries_that_are_missing_are_a_difference(history: History) -> None:
+    """Ours: a shorter history is another one."""
+    assert replay(msgspec.structs.replace(history, entries=history.entries[:-1])) == [
+        "there were 3 entries, there are 4"
+    ]
+
+
+def test_commands_that_are_missing_are_a_difference(history: History) -> None:
+    """Ours: a draft, or a file that was cut, does not pass for a history."""
+    assert replay(msgspec.structs.replace(history, commands=())) == [
+        "6 inputs, but the commands of 0 are recorded"
+    ]
+
+
+def test_inputs_that_the_machine_refuses_are_a_difference(history: History) -> None:
+    """Ours: a journal that cannot be fed any more is the worst difference of all."""
+    (line,) = replay(msgspec.structs.replace(history, inputs=history.inputs[1:]))
+    assert line.startswith("the inputs cannot be fed any more: turn ? got ModelReplied while new")
+
+
+def test_a_command_is_written_without_the_fields_that_have_their_default() -> None:
+    """Ours: a field that is added to a command later changes no file."""
+    call = ToolCall(call_id=1, name="look", arguments={})
+    assert command_as_json(CallModel(2)) == {"do": "CallModel", "number": 2}
+    assert command_as_json(RunTool(call, 2, granted=Approved())) == {
+        "do": "RunTool",
+        "call": {"call_id": 1, "name": "look", "arguments": {}},
+        "attempt": 2,
+        "granted": {"type": "approved"},
+    }
+    assert command_as_json(Checkpoint("after_work", 1)) == {
+        "do": "Checkpoint", "kind": "after_work", "number": 1,
+    }  # fmt: skip
+
+
+# Files
+
+
+def test_a_saved_history_is_loaded_as_it_was(history: History, tmp_path: Path) -> None:
+    """Ours: a file is the history."""
+    save(history, tmp_path / "h.json")
+    assert load(tmp_path / "h.json") == history
+
+
+def test_a_file_that_exists_is_not_written_over(history: History, tmp_path: Path) -> None:
+    """Ours: what was recorded is never overwritten silently."""
+    path = tmp_path / "h.json"
+    path.write_text("mine")
+    with pytest.raises(FileExistsError):
+        save(history, path)
+    assert path.read_text() == "mine"
+    save(history, path, replace=True)
+    assert load(path) == history
+
+
+def test_a_history_of_a_later_format_is_refused(draft: Path) -> None:
+    """Ours: another format is an error, never a guess."""
+    _change(draft, format=FORMAT + 1)
+    with pytest.raises(SchemaTooNew, match=r"green\.json has format 2"):
+        load(draft)
+    _change(draft, format=0)
+    with pytest.raises(InvalidArgument, match="format 0"):
+        load(draft)
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"name": "x"}', '{"name": "x", "inputs": [{"type": "nope"}]}'])
+def test_a_file_that_is_no_history_is_refused(text: str, tmp_path: Path) -> None:
+    """Ours: the error names the file."""
+    (tmp_path / "h.json").write_text(text)
+    with pytest.raises(InvalidArgument, match=r"h\.json is no history"):
+        load(tmp_path / "h.json")
+
+
+def test_a_draft_is_completed(draft: Path, history: History) -> None:
+    """Ours: inputs are written by hand or taken from a journal, the rest is recorded."""
+    assert load(draft).is_draft
+    assert complete(draft) == []
+    assert load(draft) == history
+
+
+def test_completing_a_history_that_replays_leaves_the_file_alone(draft: Path) -> None:
+    """Ours: nothing is rewritten for nothing."""
+    complete(draft)
+    before = draft.stat().st_mtime_ns, draft.read_bytes()
+    assert complete(draft, replace=True) == []
+    assert (draft.stat().st_mtime_ns, draft.read_bytes()) == before
+
+
+def test_a_recorded_history_changes_only_when_told_to(draft: Path, history: History) -> None:
+    """Ours: what was recorded is never overwritten silently."""
+    complete(draft)
+    _change(draft, outcome=None)
+    with pytest.raises(InvalidArgument, match="would change: the outcome was null") as caught:
+        complete(draft)
+    assert "--replace" in (caught.value.hint or "")
+    assert load(draft).outcome is None
+    assert complete(draft, replace=True) == ['the outcome was null, is {"type":"finished","text":"green"}']
+    assert load(draft) == history
+
+
+# Command line
+
+
+def test_files_are_written_and_checked_from_the_command_line(
+    draft: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ours: an explicit way to write new ones."""
+    assert main(["check", str(draft)]) == 1
+    assert main(["write", str(draft)]) == 0
+    assert main(["check", str(draft)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"{draft}: 6 inputs, but the commands of 0 are recorded",
+        f"{draft}: there were 0 entries, there are 4",
+        f'{draft}: the outcome was null, is {{"type":"finished","text":"green"}}',
+        f"{draft}: ok",
+        f"{draft}: ok",
+    ]
+
+
+def test_the_command_line_goes_on_after_a_file_that_cannot_be_written(
+    draft: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Ours: one bad file does not hide the others, and the exit status tells of it."""
+    missing = draft.parent / "missing.json"
+    assert main(["write", str(missing), str(draft)]) == 1
+    out, err = capsys.readouterr()
+    assert out == f"{draft}: ok\n"
+    assert str(missing) in err
+    _change(draft, entries=[])
+    assert main(["write", str(draft)]) == 1
+    assert "would change" in capsys.readouterr().err
+    assert main(["write", "--replace", str(draft)]) == 0
+    assert capsys.readouterr().out == f"{draft}: there were 0 entries, there are 4\n"
+
+
+def test_the_module_can_be_run(draft: Path) -> None:
+    """Ours: python -m holdfast.testing.histories."""
+    command = [sys.executable, "-m", "holdfast.testing.histories", "write", str(draft)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{draft}: ok\n", "")

@@ -1,0 +1,101 @@
+"""Inputs as the journal holds them."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+import msgspec
+import pytest
+from machine_turns import (
+    aborted,
+    answered,
+    asked_for,
+    at,
+    call,
+    cancelled,
+    ended,
+    failed,
+    misfit,
+    out_of_time,
+    passed,
+    recorded,
+    resumed,
+    said,
+    settled,
+    started,
+    switched,
+    waits,
+)
+
+from holdfast.errors import ErrorObject
+from holdfast.machine import Input, decode_input, encode_input
+from holdfast.model.message import AttachmentPart, TextPart, UserMessage
+from holdfast.model.usage import Usage
+from holdfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed
+
+_PICTURE = UserMessage(
+    content=(
+        TextPart(text="what is this?"),
+        AttachmentPart(digest="ab", media_type="image/png", size=3, name="é.png"),
+    )
+)
+
+INPUTS: tuple[Input, ...] = (
+    started(_PICTURE, said("x", "i_1"), max_tokens=5, max_wall_ms=None),
+    asked_for(call("a", "not json", "id"), call("b", '{"é": 1}')),
+    answered("é\u2028", Usage(input=1, cache_read=2, cache_write=3, output=4, reasoning=5), "m"),
+    failed(retryable=True, after=5),
+    recorded(1),
+    settled(1, {"a": [1, 2.5, None, True, "é", 2**60]}),
+    settled(1, error=ErrorObject(code="X", message="x", hint="y")),
+    waits(1, kind="completion"),
+    *(
+        ended("w1", outcome)
+        for outcome in (
+            Approved(arguments={"a": 1}), Approved(), Denied(reason="no"), Denied(), Expired(), Elapsed(),
+            Completed(value=[1]), Failed(error=ErrorObject(code="X", message="x")),
+        )
+    ),
+    passed("after_work", said("x")), misfit(), switched(), cancelled(), out_of_time(), aborted(), resumed(),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("given", INPUTS, ids=lambda given: type(given).__name__)
+def test_an_input_comes_out_of_the_journal_as_it_went_in(given: Input) -> None:
+    """Ours: SPEC §7, a recovered turn feeds the journal to a fresh machine."""
+    given = at(1_700_000_000_000, given)
+    assert decode_input(encode_input(given)) == given
+    assert encode_input(decode_input(encode_input(given))) == encode_input(given)
+
+
+def test_every_kind_of_input_is_tried() -> None:
+    """Ours: an input that is added later must come into the list above."""
+    assert {type(given) for given in INPUTS} == set(get_args(Input))
+
+
+def test_the_names_of_the_inputs_in_the_journal_never_change() -> None:
+    """Ours: journals outlive versions."""
+    tags = {msgspec.json.decode(encode_input(given))["type"] for given in INPUTS}
+    assert tags == {
+        "turn_started", "model_replied", "model_failed", "tool_settled", "wait_opened", "wait_ended",
+        "checkpoint_passed", "frame_switch_requested", "cancel_requested", "deadline_passed", "aborted",
+        "resumed",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b'{"type":"nope","at_ms":1}',
+        b'{"type":"resumed"}',
+        b'{"type":"resumed","at_ms":"1"}',
+    ],
+    ids=["nothing", "no type", "a list", "an unknown type", "no time", "a time that is text"],
+)
+def test_a_body_that_is_no_input_is_refused(body: bytes) -> None:
+    """Ours: SPEC §7 rule 6, an error and never a wrong answer."""
+    with pytest.raises(msgspec.DecodeError):
+        decode_input(body)

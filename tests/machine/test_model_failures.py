@@ -1,0 +1,85 @@
+"""Model calls that fail: which are tried again, when, and how the turn ends if none succeeds."""
+
+from __future__ import annotations
+
+import pytest
+from machine_turns import Turn, answered, calls, failed, passed, settled, started
+
+from holdfast.machine import CallModel
+from holdfast.model.outcome import StopReason
+
+
+def _delays(turn: Turn) -> list[int]:
+    return [command.delay_ms for command in turn.commands if isinstance(command, CallModel)]
+
+
+def test_a_failure_that_may_pass_is_tried_again_after_a_growing_delay() -> None:
+    """Ours: SPEC §10, retries are journaled decisions, bounded."""
+    turn = Turn(started(max_attempts=10), *[failed(retryable=True)] * 9)
+    assert _delays(turn) == [0, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
+
+
+@pytest.mark.parametrize(
+    ("after", "delay"),
+    [(None, 500), (0, 500), (499, 500), (7_000, 7_000), (60_000, 60_000), (3_600_000, 60_000)],
+)
+def test_the_provider_may_ask_for_a_longer_delay_up_to_a_minute(after: int | None, delay: int) -> None:
+    """Ours: SPEC §10, with Retry-After, bounded."""
+    turn = Turn(started())
+    assert turn.feed(failed(retryable=True, after=after)) == [CallModel(2, 2, delay)]
+
+
+def test_each_attempt_has_a_number_of_its_own() -> None:
+    """Ours: text that a failed attempt streamed is told from that of the next."""
+    turn = Turn(started())
+    assert turn.machine.outstanding() == [CallModel(1, 1, 0)]
+    turn.feed(failed(retryable=True))
+    assert turn.machine.outstanding() == [CallModel(2, 2, 500)]
+    assert [command.key for command in turn.commands if isinstance(command, CallModel)] == [
+        "model.1",
+        "model.2",
+    ]
+
+
+@pytest.mark.parametrize("attempts", [1, 2, 3])
+def test_attempts_are_used_up(attempts: int) -> None:
+    """Ours: UsageLimits.max_attempts bounds the tries of one model call."""
+    turn = Turn(started(max_attempts=attempts), *[failed(retryable=True)] * (attempts - 1))
+    assert turn.machine.outcome is None
+    assert turn.tell(failed(retryable=True)) == ["commit provider_error"]
+    assert turn.machine.model_calls == attempts
+
+
+def test_a_failure_that_cannot_pass_ends_the_turn_at_once() -> None:
+    """Ours: a wrong key is not tried three times."""
+    turn = Turn(started(max_attempts=5))
+    assert turn.tell(failed("UNAUTHORIZED", after=5)) == ["commit provider_error"]
+    assert turn.stopped().error.code == "UNAUTHORIZED"
+
+
+def test_a_context_that_is_too_long_ends_the_turn_with_a_reason_of_its_own() -> None:
+    """Ours: SPEC §7, the host can compact and go on."""
+    turn = Turn(started(), failed("CONTEXT_OVERFLOW"))
+    assert turn.stopped().reason is StopReason.CONTEXT_OVERFLOW
+    assert turn.stopped().error.code == "CONTEXT_OVERFLOW"
+
+
+def test_a_success_begins_the_count_of_attempts_anew() -> None:
+    """Ours: the limit is for one model call, not for the turn."""
+    again = failed(retryable=True)
+    turn = Turn(started(max_attempts=2), again, calls("a"), settled(1), passed("after_work"))
+    assert turn.machine.outstanding() == [CallModel(3, 1, 0)]
+    assert turn.feed(again) == [CallModel(4, 2, 500)]
+    assert turn.tell(answered()) == ["before_completion.2"]
+
+
+def test_a_failed_attempt_leaves_nothing_in_the_history() -> None:
+    """Ours: what it had streamed is void."""
+    turn = Turn(started(), failed(retryable=True))
+    assert turn.talk() == ["user: hello"]
+
+
+def test_attempts_are_no_iterations() -> None:
+    """Ours: a shaky provider does not use up the turn's rounds."""
+    turn = Turn(started(max_iterations=1), failed(retryable=True), failed(retryable=True), answered())
+    assert turn.tell(passed("before_completion")) == ["commit finished"]

@@ -1,0 +1,79 @@
+"""The machine and the graph do no I/O and know no clock."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast.graph
+import holdfast.machine
+
+FORBIDDEN = {
+    "asyncio",
+    "anyio",
+    "socket",
+    "sqlite3",
+    "apsw",
+    "logging",
+    "random",
+    "ssl",
+    "httpx2",
+    "threading",
+}
+"""What does I/O, waits, or is different each time. `time` is part of the interpreter: see the sources."""
+
+PACKAGES = ["holdfast.machine", "holdfast.graph"]
+
+SOURCES = sorted(
+    path for package in (holdfast.machine, holdfast.graph) for path in Path(package.__path__[0]).rglob("*.py")
+)
+
+
+def _loaded_by(statement: str) -> set[str]:
+    script = f"{statement}\nimport sys\nprint('\\n'.join(sys.modules))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=True
+    )
+    return set(done.stdout.split())
+
+
+def _imports(path: Path) -> set[str]:
+    """The packages that a source file imports anywhere in it."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found.add(node.module or "")
+    return {name.split(".")[0] for name in found}
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_importing_it_loads_nothing_that_waits_or_is_different_each_time(package: str) -> None:
+    """Ours: SPEC §2, `machine`, `graph`, `model` do no I/O and know no clock."""
+    loaded = _loaded_by(f"import {package}")
+    assert package in loaded
+    assert loaded & (FORBIDDEN - {"threading"}) == set()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_no_source_names_a_clock_or_anything_that_does_io(path: Path) -> None:
+    """Ours: machine rule 1, time arrives in the inputs."""
+    assert _imports(path) & (FORBIDDEN | {"time", "datetime", "os", "uuid", "secrets", "pathlib"}) == set()
+
+
+def test_the_machine_sees_only_the_values_and_the_errors() -> None:
+    """Ours: SPEC §2, imports point down."""
+    loaded = {name for name in _loaded_by("import holdfast.machine") if name.startswith("holdfast.")}
+    assert {name.split(".")[1] for name in loaded} == {"machine", "model", "errors"}
+
+
+def test_the_machine_awaits_nothing() -> None:
+    """Ours: a turn machine with no I/O inside."""
+    for path in SOURCES:
+        tree = ast.parse(path.read_text())
+        assert not any(isinstance(node, ast.AsyncFunctionDef | ast.Await) for node in ast.walk(tree)), path

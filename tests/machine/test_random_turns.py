@@ -1,0 +1,354 @@
+"""Turns at random: whatever legally happens to a turn, in whatever order, these things hold.
+
+The test keeps its own books, from the inputs and the commands alone: which commands are unanswered, and how
+long the turn has run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from holdfast.errors import ErrorObject
+from holdfast.machine import (
+    Aborted,
+    CallModel,
+    CancelRequested,
+    Checkpoint,
+    CheckpointPassed,
+    Command,
+    Commit,
+    DeadlinePassed,
+    FrameSwitchRequested,
+    Input,
+    ModelFailed,
+    ModelReplied,
+    OutputCheck,
+    Park,
+    Phase,
+    Resumed,
+    RunTool,
+    StopEffects,
+    ToolSettled,
+    TurnMachine,
+    TurnStarted,
+    WaitEnded,
+    WaitOpened,
+    decode_input,
+    encode_input,
+)
+from holdfast.model.frame import FrameSwitch
+from holdfast.model.message import AssistantMessage, Message, RequestedCall, ToolMessage, UserMessage
+from holdfast.model.outcome import StopReason, Waiting
+from holdfast.model.usage import Usage, UsageLimits
+from holdfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Wait, WaitOutcome
+
+ERRORS = st.sampled_from(["PROVIDER_ERROR", "CONTEXT_OVERFLOW", "TOOL_ERROR"]).map(
+    lambda code: ErrorObject(code=code, message="no")
+)
+MESSAGES = st.lists(st.sampled_from(["x", "y"]).map(lambda text: UserMessage(content=text)), max_size=2)
+REQUESTS = st.builds(
+    RequestedCall,
+    name=st.sampled_from(["look", "pay"]),
+    arguments=st.sampled_from(["{}", '{"a":1}', "", "[", "7"]),
+    provider_id=st.sampled_from(["", "p1"]),
+)
+LIMITS = st.builds(
+    UsageLimits,
+    max_iterations=st.integers(1, 9),
+    max_no_progress=st.integers(1, 4),
+    max_tokens=st.none() | st.integers(1, 900),
+    max_wall_ms=st.just(100_000),
+    max_attempts=st.integers(1, 3),
+    max_output_retries=st.integers(0, 2),
+)
+USAGES = st.builds(Usage, input=st.integers(0, 50), output=st.integers(0, 50))
+OUTCOMES: st.SearchStrategy[WaitOutcome] = st.sampled_from(
+    [Approved(), Approved(arguments={"a": 2}), Denied(), Expired(), Elapsed(), Completed(value=1)]
+)
+VALUES = st.sampled_from([None, 1, "same", ["new", 2]])
+PAUSES = st.integers(0, 5_000)
+
+
+class Books:
+    """What the shell would know: the commands that are unanswered, the waits, and the time the turn ran."""
+
+    def __init__(self) -> None:
+        self.unanswered: list[Command] = []
+        self.waits: dict[int, Wait] = {}
+        self.done: set[int] = set()
+        self.ran_ms = 0
+
+    def enter(self, given: Input, commands: list[Command]) -> None:
+        self._answer(given)
+        for command in commands:
+            self._ask(command)
+
+    def running(self) -> list[int]:
+        return sorted(one.call.call_id for one in self.unanswered if isinstance(one, RunTool))
+
+    def _answer(self, given: Input) -> None:
+        match given:
+            case ModelReplied() | ModelFailed():
+                self._drop(CallModel)
+            case CheckpointPassed():
+                self._drop(Checkpoint)
+            case ToolSettled() if given.call_id in {*self.running(), *self.waits}:
+                self._leave(given.call_id)
+                self.done.add(given.call_id)
+            case WaitOpened() if given.wait.call_id in {*self.running(), *self.waits}:
+                self._leave(given.wait.call_id)
+                self.waits[given.wait.call_id] = given.wait
+            case WaitEnded():
+                self._end_wait(given.wait_id)
+
+    def _leave(self, call_id: int) -> None:
+        """The call neither runs nor waits."""
+        if self.waits.pop(call_id, None) is not None:
+            self._drop(Park)
+        self.unanswered = [
+            one for one in self.unanswered if not (isinstance(one, RunTool) and one.call.call_id == call_id)
+        ]
+
+    def _end_wait(self, wait_id: str) -> None:
+        for call_id, wait in list(self.waits.items()):
+            if wait.wait_id == wait_id:
+                self._leave(call_id)
+
+    def _ask(self, command: Command) -> None:
+        match command:
+            case StopEffects() | Commit():
+                self.unanswered = []
+                self.waits.clear()
+            case _:
+                self.unanswered.append(command)
+
+    def _drop(self, kind: type) -> None:
+        self.unanswered = [one for one in self.unanswered if not isinstance(one, kind)]
+
+
+def _in_order(commands: list[Command]) -> list[Command]:
+    return sorted(commands, key=lambda one: one.call.call_id if isinstance(one, RunTool) else 0)
+
+
+class RandomTurns(RuleBasedStateMachine):
+    """A turn, its shell's books, and a journal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine = TurnMachine()
+        self.books = Books()
+        self.journal: list[bytes] = []
+        self.given: list[list[Command]] = []
+        self.outstanding: list[list[Command]] = []
+        self.now_ms = 1_000
+        self.opened = 0
+
+    # Feeding
+
+    def _feed(self, input_type: type, pause_ms: int = 0, **fields: Any) -> None:
+        given = input_type(at_ms=self.now_ms + pause_ms, **fields)
+        if self.machine.phase not in (Phase.NEW, Phase.PARKED, Phase.ENDED) and input_type is not Resumed:
+            self.books.ran_ms += pause_ms
+        self.now_ms += pause_ms
+        self.journal.append(encode_input(given))
+        commands = self.machine.feed(given)
+        if not self._was_over():
+            self.books.enter(given, commands)
+        else:
+            assert commands == []
+        self.given.append(commands)
+        self.outstanding.append(_in_order(self.books.unanswered))
+
+    def _was_over(self) -> bool:
+        return any(isinstance(one, Commit) for commands in self.given for one in commands)
+
+    def _phase(self) -> Phase:
+        return self.machine.phase
+
+    # What happens
+
+    @initialize(limits=LIMITS, injected=MESSAGES)
+    def start(self, limits: UsageLimits, injected: list[UserMessage]) -> None:
+        self._feed(
+            TurnStarted,
+            turn_id="t_1",
+            message=UserMessage(content="hi"),
+            injected=tuple(injected),
+            limits=limits,
+        )
+
+    @precondition(lambda self: self._phase() is Phase.ASKING)
+    @rule(pause=PAUSES, requests=st.lists(REQUESTS, min_size=1, max_size=5), usage=USAGES)
+    def ask_for_tools(self, pause: int, requests: list[RequestedCall], usage: Usage) -> None:
+        self._feed(ModelReplied, pause, calls=tuple(requests), usage=usage, model="m")
+
+    @precondition(lambda self: self._phase() is Phase.ASKING)
+    @rule(pause=PAUSES, text=st.sampled_from(["", "done"]), usage=USAGES)
+    def answer(self, pause: int, text: str, usage: Usage) -> None:
+        self._feed(ModelReplied, pause, text=text, usage=usage, model="n")
+
+    @precondition(lambda self: self._phase() is Phase.ASKING)
+    @rule(pause=PAUSES, error=ERRORS, retryable=st.booleans(), after=st.none() | st.integers(0, 90_000))
+    def fail(self, pause: int, error: ErrorObject, retryable: bool, after: int | None) -> None:
+        self._feed(ModelFailed, pause, error=error, retryable=retryable, retry_after_ms=after)
+
+    @precondition(lambda self: bool(self.books.running()))
+    @rule(pause=PAUSES, data=st.data(), value=VALUES, error=st.none() | ERRORS)
+    def settle(self, pause: int, data: st.DataObject, value: Any, error: ErrorObject | None) -> None:
+        call_id = data.draw(st.sampled_from(self.books.running()))
+        self._feed(ToolSettled, pause, call_id=call_id, value=None if error else value, error=error)
+
+    @rule(pause=PAUSES, call_id=st.integers(1, 8), value=VALUES)
+    def settle_whatever_comes(self, pause: int, call_id: int, value: Any) -> None:
+        self._feed(ToolSettled, pause, call_id=call_id, value=value)
+
+    @precondition(lambda self: bool(self.books.running()))
+    @rule(pause=PAUSES, data=st.data(), kind=st.sampled_from(["approval", "timer", "completion"]))
+    def open_a_wait(self, pause: int, data: st.DataObject, kind: Any) -> None:
+        self.opened += 1
+        call_id = data.draw(st.sampled_from(self.books.running()))
+        wait = Wait(wait_id=f"w{self.opened}", kind=kind, call_id=call_id, due_at=9)
+        self._feed(WaitOpened, pause, wait=wait)
+
+    @rule(pause=PAUSES, call_id=st.integers(1, 8))
+    def open_a_wait_for_whatever_call(self, pause: int, call_id: int) -> None:
+        self.opened += 1
+        wait = Wait(wait_id=f"w{self.opened}", kind="approval", call_id=call_id, due_at=9)
+        self._feed(WaitOpened, pause, wait=wait)
+
+    @precondition(lambda self: bool(self.books.waits))
+    @rule(pause=PAUSES, data=st.data(), outcome=OUTCOMES)
+    def end_a_wait(self, pause: int, data: st.DataObject, outcome: WaitOutcome) -> None:
+        wait_id = data.draw(st.sampled_from(sorted(wait.wait_id for wait in self.books.waits.values())))
+        self._feed(WaitEnded, pause, wait_id=wait_id, outcome=outcome)
+
+    @rule(pause=PAUSES, number=st.integers(0, 5), outcome=OUTCOMES)
+    def end_whatever_wait(self, pause: int, number: int, outcome: WaitOutcome) -> None:
+        self._feed(WaitEnded, pause, wait_id=f"w{number}", outcome=outcome)
+
+    @precondition(lambda self: self._phase() is Phase.PASSING)
+    @rule(pause=PAUSES, messages=MESSAGES, problem=st.none() | st.just("no number"))
+    def pass_the_checkpoint(self, pause: int, messages: list[UserMessage], problem: str | None) -> None:
+        (checkpoint,) = self.books.unanswered
+        assert isinstance(checkpoint, Checkpoint)
+        output = OutputCheck(problem=problem)
+        self._feed(CheckpointPassed, pause, kind=checkpoint.kind, messages=tuple(messages), output=output)
+
+    @rule(pause=PAUSES)
+    def resume(self, pause: int) -> None:
+        self._feed(Resumed, pause)
+
+    @precondition(lambda self: len(self.journal) > 8)
+    @rule(pause=PAUSES, frame=st.sampled_from(["f_1", "f_2"]))
+    def open_a_frame(self, pause: int, frame: str) -> None:
+        self._feed(FrameSwitchRequested, pause, switch=FrameSwitch(frame_id=frame))
+
+    @precondition(lambda self: len(self.journal) > 12)
+    @rule(pause=PAUSES, how=st.sampled_from(["cancel", "deadline", "abort"]), error=ERRORS)
+    def end_early(self, pause: int, how: str, error: ErrorObject) -> None:
+        match how:
+            case "cancel":
+                self._feed(CancelRequested, pause)
+            case "deadline":
+                self._feed(DeadlinePassed, pause)
+            case _:
+                self._feed(Aborted, pause, reason=StopReason.PLUGIN_ABORT, error=error)
+
+    @precondition(lambda self: self._phase() is Phase.ENDED)
+    @rule(requests=st.lists(REQUESTS, max_size=2))
+    def reply_after_the_end(self, requests: list[RequestedCall]) -> None:
+        self._feed(ModelReplied, calls=tuple(requests))
+
+    # What holds
+
+    @invariant()
+    def every_call_has_its_result_right_behind_it(self) -> None:
+        """Machine rules 3 and 4, except for the round that is open."""
+        messages = self.machine.messages
+        is_open = self._phase() in (Phase.ACTING, Phase.PARKED)
+        for place, message in enumerate(messages):
+            if isinstance(message, AssistantMessage):
+                results = _results_behind(messages, place)
+                if is_open and place == len(messages) - 1:
+                    assert results == []
+                else:
+                    assert results == [call.call_id for call in message.tool_calls]
+        asked = [one.call_id for message in messages for one in getattr(message, "tool_calls", ())]
+        assert asked == list(range(1, len(asked) + 1))
+        assert sum(isinstance(message, ToolMessage) for message in messages) <= len(asked)
+
+    @invariant()
+    def the_turn_ends_once_and_with_a_commit(self) -> None:
+        every = [command for commands in self.given for command in commands]
+        commits = [command for command in every if isinstance(command, Commit)]
+        assert len(commits) == (self._phase() is Phase.ENDED)
+        if commits:
+            assert every[-1] is commits[0]
+            assert commits[0].outcome == self.machine.outcome
+        else:
+            assert self.machine.outcome is None
+            assert self.journal == [] or self.books.unanswered != []
+
+    @invariant()
+    def what_is_unanswered_is_outstanding(self) -> None:
+        assert self.machine.outstanding() == _in_order(self.books.unanswered)
+
+    @invariant()
+    def parked_means_that_something_waits_and_nothing_runs(self) -> None:
+        parked = self._phase() is Phase.PARKED
+        assert parked == (bool(self.books.waits) and not self.books.running())
+        if parked:
+            waits = tuple(wait for _, wait in sorted(self.books.waits.items()))
+            assert self.machine.outstanding() == [Park(Waiting(waits=waits))]
+
+    @invariant()
+    def the_deadline_is_what_is_left_of_the_time(self) -> None:
+        if self._phase() in (Phase.NEW, Phase.PARKED, Phase.ENDED):
+            assert self.machine.deadline_ms is None
+        else:
+            assert self.machine.deadline_ms == self.now_ms + 100_000 - self.books.ran_ms
+
+    @invariant()
+    def the_messages_are_among_the_entries(self) -> None:
+        payloads = [entry.payload for entry in self.machine.entries]
+        assert payloads[: len(self.machine.messages)] == self.machine.messages
+        assert len(payloads) - len(self.machine.messages) <= (self._phase() is Phase.ENDED)
+
+    def teardown(self) -> None:
+        """Replaying every prefix of the journal leads to the same commands, and asks for the same."""
+        fresh = TurnMachine()
+        for body, commands, outstanding in zip(self.journal, self.given, self.outstanding, strict=True):
+            assert fresh.feed(decode_input(body)) == commands
+            assert fresh.outstanding() == outstanding
+        assert fresh.entries == self.machine.entries
+        assert (fresh.usage, fresh.records) == (self.machine.usage, self.machine.records)
+        assert (fresh.outcome, fresh.deadline_ms) == (self.machine.outcome, self.machine.deadline_ms)
+
+
+def _results_behind(messages: list[Message], place: int) -> list[int]:
+    found = []
+    for message in messages[place + 1 :]:
+        if not isinstance(message, ToolMessage):
+            break
+        found.append(message.call_id)
+    return found
+
+
+@pytest.mark.slow
+def test_whatever_happens_to_a_turn_its_rules_hold_and_it_can_be_replayed() -> None:
+    """Ours: SPEC §7 and §12; machine rules 2 to 5."""
+    run_state_machine_as_test(
+        RandomTurns, settings=settings(max_examples=200, stateful_step_count=40, deadline=None)
+    )

@@ -1,0 +1,210 @@
+"""For every situation of a turn and everything that can happen to it: what follows.
+
+A cell says which commands come and in which phase the turn is then. `ignored` means no command and no change,
+`kept` no command and the same phase though something is remembered, `wrong` that the machine refuses it.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, get_args
+
+import pytest
+from machine_turns import (
+    Turn,
+    aborted,
+    answered,
+    asked_for,
+    call,
+    calls,
+    cancelled,
+    ended,
+    failed,
+    misfit,
+    out_of_time,
+    passed,
+    recorded,
+    resumed,
+    said,
+    settled,
+    started,
+    switched,
+    waits,
+)
+
+from holdfast.errors import InternalError
+from holdfast.machine import Input, Phase
+
+SITUATIONS: dict[str, tuple[Input, ...]] = {
+    "new": (),
+    "asking": (started(),),
+    "acting": (started(), calls("a", "b")),
+    "acting beside a wait": (started(), calls("a", "b"), waits(1)),
+    "acting on the last call": (started(), calls("a", "b"), settled(2, 2)),
+    "parked": (started(), calls("a", "b"), settled(2, 2), waits(1)),
+    "parked twice": (started(), calls("a", "b"), waits(2), waits(1)),
+    "after work": (started(), calls("a"), settled(1, 1)),
+    "before completion": (started(), answered()),
+    "ended": (started(), failed()),
+}
+
+HAPPENINGS: dict[str, Input] = {
+    "the turn starts": started(),
+    "an answer": answered(),
+    "a reply with calls": calls("c", "d"),
+    "a reply with unreadable calls": asked_for(call(arguments="[")),
+    "the model fails": failed(),
+    "the model fails for now": failed(retryable=True),
+    "call 1 settles": recorded(1),
+    "call 9 settles": recorded(9),
+    "call 1 waits": waits(1, "new"),
+    "call 9 waits": waits(9),
+    "wait 1 ends": ended("w1"),
+    "wait 9 ends": ended("w9"),
+    "work is passed": passed("after_work"),
+    "work is passed with a message": passed("after_work", said("and")),
+    "completion is passed": passed("before_completion"),
+    "completion is passed with a message": passed("before_completion", said("and")),
+    "the answer does not fit": misfit(),
+    "a frame is to open": switched(),
+    "the turn is cancelled": cancelled(),
+    "the time is over": out_of_time(),
+    "the turn is aborted": aborted(),
+    "the turn is resumed": resumed(),
+}
+
+_ANYWHERE = {
+    "the turn starts": "wrong",
+    "an answer": "wrong",
+    "a reply with calls": "wrong",
+    "a reply with unreadable calls": "wrong",
+    "the model fails": "wrong",
+    "the model fails for now": "wrong",
+    "call 1 settles": "ignored",
+    "call 9 settles": "ignored",
+    "call 1 waits": "ignored",
+    "call 9 waits": "ignored",
+    "wait 1 ends": "ignored",
+    "wait 9 ends": "ignored",
+    "work is passed": "wrong",
+    "work is passed with a message": "wrong",
+    "completion is passed": "wrong",
+    "completion is passed with a message": "wrong",
+    "the answer does not fit": "wrong",
+    "a frame is to open": "stop, commit switched to f_2 -> ended",
+    "the turn is cancelled": "stop, commit cancelled -> ended",
+    "the time is over": "stop, commit turn_budget -> ended",
+    "the turn is aborted": "stop, commit plugin_abort -> ended",
+    "the turn is resumed": "kept",
+}
+"""What holds where a situation below says nothing else."""
+
+TABLE: dict[str, dict[str, str]] = {
+    "new": {"the turn starts": "model.1 -> asking"},
+    "asking": {
+        "an answer": "before_completion.1 -> passing",
+        "a reply with calls": "tool.1.1, tool.2.1 -> acting",
+        "a reply with unreadable calls": "after_work.1 -> passing",
+        "the model fails": "commit provider_error -> ended",
+        "the model fails for now": "model.2 -> asking",
+    },
+    "acting": {
+        "call 1 settles": "kept",
+        "call 1 waits": "kept",
+        "a frame is to open": "kept",
+    },
+    "acting beside a wait": {
+        "call 1 settles": "kept",
+        "call 1 waits": "kept",
+        "wait 1 ends": "tool.1.2 -> acting",
+        "a frame is to open": "kept",
+    },
+    "acting on the last call": {
+        "call 1 settles": "after_work.1 -> passing",
+        "call 1 waits": "park new -> parked",
+        "a frame is to open": "kept",
+    },
+    "parked": {
+        "call 1 settles": "after_work.1 -> passing",
+        "call 1 waits": "park new -> parked",
+        "wait 1 ends": "tool.1.2 -> acting",
+        "a frame is to open": "kept",
+    },
+    "parked twice": {
+        "call 1 settles": "park w2 -> parked",
+        "call 1 waits": "park new w2 -> parked",
+        "wait 1 ends": "tool.1.2 -> acting",
+        "a frame is to open": "kept",
+    },
+    "after work": {
+        "work is passed": "model.2 -> asking",
+        "work is passed with a message": "model.2 -> asking",
+    },
+    "before completion": {
+        "completion is passed": "commit finished -> ended",
+        "completion is passed with a message": "model.2 -> asking",
+        "the answer does not fit": "model.2 -> asking",
+    },
+    "ended": dict.fromkeys(_ANYWHERE, "ignored"),
+}
+
+CELLS = [
+    pytest.param(
+        situation, happening, TABLE[situation].get(happening, follows), id=f"{situation}: {happening}"
+    )
+    for situation in SITUATIONS
+    for happening, follows in _ANYWHERE.items()
+]
+
+
+def _state(turn: Turn) -> tuple[Any, ...]:
+    machine = turn.machine
+    return copy.deepcopy(
+        (
+            machine.phase, machine.entries, machine.messages, machine.records, machine.usage,
+            machine.model_calls, machine.outcome, machine.outstanding(),
+        )
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("situation", "happening", "follows"), CELLS)
+def test_what_happens_in_a_situation_leads_to_what_the_table_says(
+    situation: str, happening: str, follows: str
+) -> None:
+    """Ours: SPEC §7, the machine folds inputs into commands; there is no pair that nobody thought about."""
+    turn = Turn(*SITUATIONS[situation])
+    before = _state(turn)
+    if follows == "wrong":
+        with pytest.raises(InternalError, match=type(HAPPENINGS[happening]).__name__):
+            turn.tell(HAPPENINGS[happening])
+        assert _state(turn) == before
+        return
+    commands = turn.tell(HAPPENINGS[happening])
+    if follows == "ignored":
+        assert (commands, _state(turn)) == ([], before)
+    elif follows == "kept":
+        assert (commands, turn.machine.phase) == ([], before[0])
+    else:
+        assert f"{', '.join(commands)} -> {turn.machine.phase.value}" == follows
+
+
+def test_the_table_knows_every_phase_and_every_input() -> None:
+    """Ours: a phase or an input that is added later must come into the table."""
+    assert {Turn(*inputs).machine.phase for inputs in SITUATIONS.values()} == set(Phase)
+    assert {type(given) for given in HAPPENINGS.values()} == set(get_args(Input))
+    assert set(_ANYWHERE) == set(HAPPENINGS)
+    assert set(TABLE) == set(SITUATIONS)
+    assert all(set(cells) <= set(HAPPENINGS) for cells in TABLE.values())
+
+
+@pytest.mark.parametrize("situation", SITUATIONS)
+def test_an_input_in_the_wrong_phase_is_refused_in_words_that_help(situation: str) -> None:
+    """Ours: a journal of another version is our fault and says so; it never becomes a wrong turn."""
+    turn = Turn(*SITUATIONS[situation])
+    wrong = next((cell for cell in CELLS if cell.values[0] == situation and cell.values[2] == "wrong"), None)
+    if wrong is None:
+        assert situation == "ended"
+        return
+    with pytest.raises(InternalError, match=r"turn .* got .* while") as caught:
+        turn.feed(HAPPENINGS[str(wrong.values[1])])
+    assert caught.value.hint == "the journal does not belong to this version of the machine"
