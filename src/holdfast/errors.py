@@ -113,6 +113,16 @@ class Code(enum.StrEnum):
     INTERRUPTED = "INTERRUPTED"
 
 
+class TurnCode(enum.StrEnum):
+    """The stable codes of turns that end without an answer, beside those of `Code`."""
+
+    PROVIDER_ERROR = "PROVIDER_ERROR"
+    CONTEXT_OVERFLOW = "CONTEXT_OVERFLOW"
+    TURN_BUDGET = "TURN_BUDGET"
+    NO_PROGRESS = "NO_PROGRESS"
+    OUTPUT_INVALID = "OUTPUT_INVALID"
+
+
 _STATUS_GROUPS: Final = {
     "validation_error": (
         "SYNTAX_ERROR TYPE_ERROR UNKNOWN_TOOL UNSUPPORTED_FEATURE RESULT_NOT_SERIALIZABLE INVALID_ARGUMENT "
@@ -403,13 +413,13 @@ class EngineFailed(OutsideError):
 class ModelError(OutsideError):
     """A model call failed. `retry_after_ms` is how long the provider asks to wait."""
 
-    code: str = "PROVIDER_ERROR"
+    code: str = TurnCode.PROVIDER_ERROR
 
     def __init__(
         self,
         message: str,
         *,
-        code: str = "PROVIDER_ERROR",
+        code: str = TurnCode.PROVIDER_ERROR,
         retryable: bool = False,
         retry_after_ms: int | None = None,
         hint: str | None = None,

@@ -81,6 +81,11 @@ def test_an_answer_that_fits_is_the_value_of_the_turn() -> None:
     assert turn.machine.answer(5) == Finished(text='{"n": 1}', value=5)
 
 
+def test_a_turn_without_a_reply_would_finish_with_nothing() -> None:
+    """Ours: the answer can be asked for at any time."""
+    assert Turn(started()).machine.answer() == Finished(text="")
+
+
 def test_the_model_is_told_why_its_answer_does_not_fit() -> None:
     """Ours: it can only correct what it knows about."""
     turn = Turn(started(), answered("many"))

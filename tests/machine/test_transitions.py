@@ -7,6 +7,7 @@ A cell says which commands come and in which phase the turn is then. `ignored` m
 from __future__ import annotations
 
 import copy
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -208,3 +209,18 @@ def test_an_input_in_the_wrong_phase_is_refused_in_words_that_help(situation: st
     with pytest.raises(InternalError, match=r"turn .* got .* while") as caught:
         turn.feed(HAPPENINGS[str(wrong.values[1])])
     assert caught.value.hint == "the journal does not belong to this version of the machine"
+
+
+def test_what_is_no_input_is_refused_and_never_skipped() -> None:
+    """Ours: an input that is added to the union and forgotten in the machine must not pass in silence."""
+    turn = Turn(started())
+    with pytest.raises(AssertionError):
+        turn.machine.feed(SimpleNamespace(at_ms=1))  # type: ignore[arg-type]
+
+
+def test_a_phase_that_the_machine_forgot_is_refused_and_never_taken_for_idle() -> None:
+    """Ours: a recovered turn that has nothing to do would never end."""
+    turn = Turn(started())
+    turn.machine.phase = "dreaming"  # type: ignore[assignment]
+    with pytest.raises(AssertionError):
+        turn.machine.outstanding()

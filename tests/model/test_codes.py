@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast import errors
-from holdfast.errors import STATUS_OF_CODE, Code, ErrorObject, HoldfastError, Span, ToolError
+from holdfast.errors import STATUS_OF_CODE, Code, ErrorObject, HoldfastError, Span, ToolError, TurnCode
 from holdfast.model import RunStatus, status_of_code
 
 TABLE = {
@@ -37,6 +37,11 @@ def test_there_are_no_codes_besides_those_of_the_table() -> None:
     assert {str(code) for code in Code} == {code for code, _ in ROWS} == set(STATUS_OF_CODE)
 
 
+def test_the_codes_of_turns_are_others_than_those_of_runs() -> None:
+    """Ours: one code has one meaning, whoever reports it."""
+    assert not set(TurnCode) & set(Code)
+
+
 def test_a_code_of_a_tools_own_is_a_runtime_error() -> None:
     """Seed: ToolError carries any code."""
     assert status_of_code("OUT_OF_STOCK") == "runtime_error"
@@ -57,5 +62,5 @@ def test_every_exception_class_of_ours_hangs_in_the_tree_and_has_a_known_code() 
     assert len(found) > 20
     for kind in found:
         assert issubclass(kind, HoldfastError)
-        assert str(kind.code) in STATUS_OF_CODE
+        assert str(kind.code) in STATUS_OF_CODE or str(kind.code) in set(TurnCode)
         assert kind.__name__ in (errors.__doc__ or "")

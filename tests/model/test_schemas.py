@@ -34,7 +34,24 @@ from holdfast.model import (
     ToolCallContext,
     auto_approval,
 )
+from holdfast.model.events import WaitBegan
+from holdfast.model.frame import FrameSwitch
+from holdfast.model.head import SessionHead
+from holdfast.model.message import (
+    AssistantMessage,
+    AttachmentPart,
+    InjectedTurnInput,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from holdfast.model.node import Entry, FrameOpened, Segment
+from holdfast.model.outcome import Finished, StopReason, Waiting
 from holdfast.model.schemas import PUBLIC_VALUES, all_schemas, main, render, schema_of
+from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
+from holdfast.model.usage import Usage, UsageEntry, UsageLimits
+from holdfast.model.wait import Denied, Wait
 
 _FILES = Path(__file__).parents[2] / "docs" / "schema"
 _ERROR = ErrorObject(
@@ -61,7 +78,51 @@ _APPROVAL = Approval(
     run_id="run_1",
     call_id=0,
 )
+_USAGE = Usage(input=10, cache_read=3, output=5, reasoning=2, calls=1)
+_CALL = ToolCall(call_id=1, name="refund", arguments={"cents": 5}, provider_id="call_7")
+_USER = UserMessage(
+    content=(TextPart(text="hi"), AttachmentPart(digest="ab", media_type="image/png", size=3))
+)
+_ASSISTANT = AssistantMessage(text="ok", tool_calls=(_CALL,), model="m", usage=_USAGE, stop_reason="end")
+_WAIT = Wait(wait_id="apr_1", kind="approval", call_id=1, due_at=9, value={"contract": "ab"})
+_SUMMARY = TurnSummary(outcome=Waiting(waits=(_WAIT,)), usage=_USAGE, calls=(_RECORD,))
+_LINE = UsageEntry(source="turn", model="m", usage=_USAGE)
 _EXAMPLES: dict[str, Any] = {
+    "AssistantMessage": _ASSISTANT,
+    "AttachmentPart": AttachmentPart(digest="ab" * 32, media_type="image/png", size=3, name="x.png"),
+    "Event": WaitBegan(turn_id="t_1", wait=_WAIT),
+    "InjectedTurnInput": InjectedTurnInput(message=_USER, id="in_1"),
+    "Message": ToolMessage(call_id=1, name="refund", error=_ERROR, record=_RECORD),
+    "Outcome": Finished(text="ok", value=[1]),
+    "Segment": Segment(
+        segment_id="t_1",
+        session_id="s1",
+        parent=None,
+        caused_by="t_1",
+        depth=0,
+        frame="f_1",
+        entries=(
+            Entry(at_ms=1, payload=_USER),
+            Entry(at_ms=2, payload=FrameOpened(switch=FrameSwitch(frame_id="f_1", seed=(_USER,)))),
+        ),
+        opens_frame=True,
+    ),
+    "SessionHead": SessionHead(session_id="s1", created_at=1, updated_at=2, leaf="t_1.1", usage=(_LINE,)),
+    "StopReason": StopReason.NO_PROGRESS,
+    "TextPart": TextPart(text="hi"),
+    "ToolCall": _CALL,
+    "ToolMessage": ToolMessage(call_id=1, name="refund", value={"paid": 5}, record=_RECORD),
+    "TurnRecord": TurnRecord(
+        turn_id="t_1", session_id="s1", state=TurnState.WAITING, created_at=1, summary=_SUMMARY
+    ),
+    "TurnState": TurnState.ENDED,
+    "TurnSummary": _SUMMARY,
+    "Usage": _USAGE,
+    "UsageEntry": _LINE,
+    "UsageLimits": UsageLimits(max_tokens=1000),
+    "UserMessage": _USER,
+    "Wait": _WAIT,
+    "WaitOutcome": Denied(reason="too much"),
     "Approval": _APPROVAL,
     "ApprovalPolicy": auto_approval("kwargs['cents'] < 100"),
     "ApprovalState": ApprovalState.EXPIRED,

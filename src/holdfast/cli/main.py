@@ -21,7 +21,10 @@ from holdfast import __version__
 from holdfast.cli.options import inherited_options
 from holdfast.cli.output import write_error
 
-_COMMANDS = ("tour", "run", "validate", "repl", "session", "tools", "approvals", "doctor")
+_COMMANDS = (
+    "tour", "chat", "sessions", "recover", "approvals",
+    "run", "validate", "repl", "session", "tools", "doctor",
+)  # fmt: skip
 
 
 class CommandLine(click.Group):

@@ -39,7 +39,8 @@ class SessionGraph:
 
     def create(self, session_id: str) -> Branch:
         """A session without history."""
-        return self._enter(session_id, Branch())
+        self._require_free(session_id)
+        return self._move(session_id, Branch())
 
     def append(
         self,
@@ -65,9 +66,10 @@ class SessionGraph:
     def fork(self, session_id: str, new_id: str, at: str | None = None) -> Branch:
         """A new session over the same history."""
         branch = self.branch(session_id)
+        self._require_free(new_id)
         if at is None or at == branch.leaf:
-            return self._enter(new_id, Branch(branch.leaf, branch.depth, branch.frame, branch.model_calls))
-        return self._enter(new_id, self._at(session_id, at, revision=0))
+            return self._move(new_id, replace(branch, revision=0))
+        return self._move(new_id, self._at(session_id, at, revision=0))
 
     def rewind(self, session_id: str, to: str) -> Branch:
         """Move the session's leaf to another node of its history; `rewind` leads forward again as well."""
@@ -86,9 +88,13 @@ class SessionGraph:
 
     def reached(self, session_ids: Iterable[str] | None = None) -> set[str]:
         """The ids of all segments on the active paths of these sessions, or of all."""
+        asked = self.branches if session_ids is None else session_ids
+        return self.ancestry(self.branch(session_id).leaf for session_id in asked)
+
+    def ancestry(self, nodes: Iterable[str | None]) -> set[str]:
+        """The ids of all segments on the paths to these nodes; each segment is looked at once."""
         found: set[str] = set()
-        for session_id in self.branches if session_ids is None else session_ids:
-            step = self.branch(session_id).leaf
+        for step in nodes:
             while step is not None:
                 segment = self.segments.get(split_node_id(step)[0])
                 if segment is None or segment.segment_id in found:
@@ -113,10 +119,9 @@ class SessionGraph:
             revision=revision,
         )
 
-    def _enter(self, session_id: str, branch: Branch) -> Branch:
+    def _require_free(self, session_id: str) -> None:
         if session_id in self.branches:
             raise SessionExists(session_id)
-        return self._move(session_id, branch)
 
     def _move(self, session_id: str, branch: Branch) -> Branch:
         self.branches[session_id] = branch

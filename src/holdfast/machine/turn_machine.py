@@ -38,7 +38,7 @@ from typing import assert_never
 
 import msgspec
 
-from holdfast.errors import Code, ErrorObject, InternalError
+from holdfast.errors import Code, ErrorObject, InternalError, TurnCode
 from holdfast.machine.calls import CallTable
 from holdfast.machine.commands import CallModel, Checkpoint, Command, Commit, Park, StopEffects
 from holdfast.machine.inputs import (
@@ -217,7 +217,7 @@ class TurnMachine:
             self._attempt += 1
             self.model_calls += 1
             return [self._call_model()]
-        overflow = given.error.code == "CONTEXT_OVERFLOW"
+        overflow = given.error.code == TurnCode.CONTEXT_OVERFLOW
         return self._stop(StopReason.CONTEXT_OVERFLOW if overflow else StopReason.PROVIDER_ERROR, given.error)
 
     def _settled(self, given: ToolSettled) -> list[Command]:
@@ -258,7 +258,7 @@ class TurnMachine:
 
     def _ask(self) -> list[Command]:
         if (problem := self._over_budget()) is not None:
-            error = ErrorObject(code="TURN_BUDGET", message=problem, hint="raise it in UsageLimits")
+            error = ErrorObject(code=TurnCode.TURN_BUDGET, message=problem, hint="raise it in UsageLimits")
             return self._stop(StopReason.TURN_BUDGET, error)
         self.phase = Phase.ASKING
         self._iterations += 1
@@ -278,7 +278,7 @@ class TurnMachine:
     def _ask_to_correct(self, problem: str) -> list[Command]:
         self._output_retries += 1
         if self._output_retries > self._limits.max_output_retries:
-            error = ErrorObject(code="OUTPUT_INVALID", message=problem)
+            error = ErrorObject(code=TurnCode.OUTPUT_INVALID, message=problem)
             return self._stop(StopReason.OUTPUT_INVALID, error)
         self._say(UserMessage(content=f"Your answer does not fit: {problem}. Answer again, corrected."))
         return self._ask()
@@ -313,7 +313,9 @@ class TurnMachine:
 
     def _out_of_time(self) -> list[Command]:
         limit = self._limits.max_wall_ms
-        return self._break_off(StopReason.TURN_BUDGET, "TURN_BUDGET", f"the turn took longer than {limit} ms")
+        return self._break_off(
+            StopReason.TURN_BUDGET, TurnCode.TURN_BUDGET, f"the turn took longer than {limit} ms"
+        )
 
     def _break_off(self, reason: StopReason, code: str, message: str) -> list[Command]:
         return self._abort(reason, ErrorObject(code=code, message=message))
@@ -381,7 +383,7 @@ class TurnMachine:
 
 def _no_progress(rounds: int) -> ErrorObject:
     return ErrorObject(
-        code="NO_PROGRESS",
+        code=TurnCode.NO_PROGRESS,
         message=f"{rounds} rounds of calls in a row failed or repeated earlier ones",
         hint="see the results of the last calls; UsageLimits(max_no_progress=...) allows more",
     )

@@ -3,21 +3,25 @@
 Rules
 -----
 1. A segment that a session outside the request reaches on its active path stays.
-2. A blob stays as long as a segment, a waiting input or an open turn names it.
+2. A blob stays as long as its digest stands as text in a segment, in a waiting input or in an open turn.
 3. Nothing of an open turn goes, and no session that input waits for.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from typing import Final
+
+import msgspec
 
 from holdfast.graph import SessionGraph, frame_path
 from holdfast.model.approval import ApprovalState
-from holdfast.model.message import UserMessage
-from holdfast.model.node import Entry, FrameOpened
 from holdfast.model.turn import TurnState
 from holdfast.ports.session_store import Pruned, PruneRequest
-from holdfast.store.memory_tables import SessionRow, Tables, digests_in
+from holdfast.store.memory_tables import SessionRow, Tables
+
+_DIGEST: Final = re.compile(rb"[0-9a-f]{64}")
 
 
 def prune(tables: Tables, request: PruneRequest) -> Pruned:
@@ -88,8 +92,9 @@ def _prune_segments(tables: Tables, request: PruneRequest) -> None:
         needed = graph.reached(graph.branches.keys() - asked)
         needed.update(*(_frame_of(graph, session_id) for session_id in asked))
         gone |= graph.reached(asked) - needed
-    for segment_id in gone:
-        del graph.segments[segment_id]
+    tables.forget_segments(gone)
+    for row in tables.sessions.values() if gone else ():
+        row.segments[:] = [segment_id for segment_id in row.segments if segment_id not in gone]
 
 
 def _frame_of(graph: SessionGraph, session_id: str) -> set[str]:
@@ -101,24 +106,19 @@ def _frame_of(graph: SessionGraph, session_id: str) -> set[str]:
 
 
 def _prune_blobs(tables: Tables) -> None:
-    named = set(_named_blobs(tables))
-    for digest in tables.blobs.keys() - named:
-        del tables.blobs[digest]
+    unnamed = {digest.encode() for digest in tables.blobs}
+    for text in _texts(tables) if unnamed else ():
+        unnamed.difference_update(_DIGEST.findall(text))
+    for digest in unnamed:
+        del tables.blobs[digest.decode()]
 
 
-def _named_blobs(tables: Tables) -> Iterator[str]:
+def _texts(tables: Tables) -> Iterator[bytes]:
+    """Everything that could name a blob."""
     for turn in tables.open.values():
-        yield from turn.blobs
+        yield turn.input
+        yield from (entry.body for entry in turn.journal)
     for item in tables.inputs.values():
-        yield from digests_in(item.message)
+        yield msgspec.json.encode(item)
     for segment in tables.graph.segments.values():
-        for entry in segment.entries:
-            yield from _blobs_in(entry)
-
-
-def _blobs_in(entry: Entry) -> Iterator[str]:
-    payload = entry.payload
-    messages = payload.switch.seed if isinstance(payload, FrameOpened) else (payload,)
-    for message in messages:
-        if isinstance(message, UserMessage):
-            yield from digests_in(message)
+        yield msgspec.json.encode(segment.entries)

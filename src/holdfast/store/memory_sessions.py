@@ -52,7 +52,7 @@ from holdfast.ports.session_store import (
 )
 from holdfast.store.memory import approval_order, decided
 from holdfast.store.memory_prune import prune
-from holdfast.store.memory_tables import OpenTurn, SessionRow, Tables, copied, digests_in
+from holdfast.store.memory_tables import OpenTurn, SessionRow, Tables, copied
 from holdfast.store.wait_outcomes import turn_of_token
 
 
@@ -77,7 +77,7 @@ class MemorySessionStore:
             if (row := self._tables.sessions.get(head.session_id)) is not None:
                 return row.head
             branch = Branch(head.leaf, head.depth, head.frame, head.model_calls, head.revision)
-            return self._add_session(head, branch)
+            return self._tables.add_session(head, branch).head
 
     async def head(self, session_id: str) -> SessionHead | None:
         row = self._tables.sessions.get(session_id)
@@ -86,7 +86,7 @@ class MemorySessionStore:
     async def heads(self) -> list[SessionHead]:
         with self._lock:
             found = [row.head for row in self._tables.sessions.values()]
-        return sorted(found, key=lambda head: (-head.updated_at, head.session_id))
+        return sorted(found, key=lambda head: (-head.updated_at, -head.created_at, head.session_id))
 
     async def describe(self, session_id: str, *, agent: str, model: str, host: dict[str, object]) -> None:
         with self._lock:
@@ -122,11 +122,11 @@ class MemorySessionStore:
         with self._lock:
             row = self._tables.row(session_id)
             branch = self._tables.graph.fork(session_id, new_id, at)
-            row.forked = True
             head = msgspec.structs.replace(
                 row.head, session_id=new_id, created_at=now_ms, forked_from=session_id, usage=()
             )
-            return self._add_session(head, branch, now_ms)
+            self._tables.share(row, self._tables.add_session(head, branch))
+            return self._tables.row(new_id).stand_at(branch, now_ms)
 
     async def rewind(self, session_id: str, to: str, now_ms: int) -> SessionHead:
         with self._lock:
@@ -137,11 +137,6 @@ class MemorySessionStore:
                     session_id, f"turn {row.open.record.turn_id}" if lease is None else lease.owner
                 )
             return row.stand_at(self._tables.graph.rewind(session_id, to), now_ms)
-
-    def _add_session(self, head: SessionHead, branch: Branch, now_ms: int | None = None) -> SessionHead:
-        row = self._tables.sessions[head.session_id] = SessionRow(head)
-        self._tables.graph.branches[head.session_id] = branch
-        return head if now_ms is None else row.stand_at(branch, now_ms)
 
     def _append(
         self,
@@ -265,9 +260,8 @@ class MemorySessionStore:
     ) -> Begun:
         self._tables.add_blobs(turn.blobs)
         self._tables.claim(row, claimed)
-        blobs = tuple(blob.digest for blob in turn.blobs) + _digests(claimed)
         record, lease = _new_record(turn, claimant.now_ms), self._lease(turn.session_id, claimant)
-        self._tables.open_turn(row, OpenTurn(record, body, lease, blobs))
+        self._tables.open_turn(row, OpenTurn(record, body, lease))
         return Begun(lease=lease, head=row.head, record=record, input=body)
 
     def _earlier(self, turn: NewTurn) -> TurnRecord | None:
@@ -324,7 +318,6 @@ class MemorySessionStore:
             entries = (*entries, checkpoint)
         self._tables.check_approvals(save.approvals)
         turn.add_entries(entries)
-        turn.blobs += _digests(claimed)
         self._tables.claim(row, claimed)
         self._tables.add_approvals(turn, save.approvals)
         turn.add_waits(save.waits)
@@ -436,8 +429,3 @@ def _new_record(turn: NewTurn, now_ms: int) -> TurnRecord:
         idempotency_key=turn.idempotency_key,
         input_digest=turn.input_digest,
     )
-
-
-def _digests(items: tuple[QueuedInput, ...]) -> tuple[str, ...]:
-    """The blobs that some inputs name."""
-    return tuple(digest for item in items for digest in digests_in(item.message))

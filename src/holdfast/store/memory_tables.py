@@ -20,7 +20,6 @@ from holdfast.graph import Branch, SessionGraph
 from holdfast.model.approval import Approval, ApprovalState
 from holdfast.model.canonical import digest_bytes
 from holdfast.model.head import SessionHead
-from holdfast.model.message import AttachmentPart, UserMessage
 from holdfast.model.outcome import Waiting
 from holdfast.model.turn import TurnRecord
 from holdfast.model.wait import Wait, WaitOutcome
@@ -31,14 +30,13 @@ from holdfast.store.wait_outcomes import answer_of, expired, timed_out
 
 @dataclass(slots=True)
 class OpenTurn:
-    """A turn that has not ended. `blobs` are the digests that its journal may speak of."""
+    """A turn that has not ended, with its journal."""
 
     record: TurnRecord
     input: bytes
     lease: Lease | None
-    blobs: tuple[str, ...]
     journal: list[JournalEntry] = field(default_factory=list)
-    keys: set[str] | None = field(default_factory=set)
+    keys: set[tuple[str, str]] | None = field(default_factory=set)
     waits: tuple[Wait, ...] = ()
     approvals: tuple[str, ...] = ()
     completions: dict[str, WaitOutcome] | None = None
@@ -51,13 +49,17 @@ class OpenTurn:
         return self.waits
 
     def add_entries(self, entries: tuple[JournalEntry, ...]) -> None:
-        """Add to the journal; a key that is there already is refused."""
-        keys = {entry.key for entry in entries}
-        if self.keys is None:
-            self.keys = {entry.key for entry in self.journal}
-        if len(keys) < len(entries) or not self.keys.isdisjoint(keys):
-            raise StaleState(f"the journal of turn {self.record.turn_id} has one of {sorted(keys)} already")
-        self.keys |= keys
+        """Add to the journal; a key that it has already, of the same kind, is refused."""
+        known = self.keys
+        if known is None:
+            known = {(entry.key, entry.kind) for entry in self.journal}
+        new: set[tuple[str, str]] = set()
+        for entry in entries:
+            if (name := (entry.key, entry.kind)) in known or name in new:
+                raise StaleState(f"the journal of turn {self.record.turn_id} has {entry.key!r} already")
+            new.add(name)
+        known |= new
+        self.keys = known
         self.journal += entries
 
     def add_waits(self, waits: tuple[Wait, ...]) -> None:
@@ -75,7 +77,8 @@ class OpenTurn:
 class SessionRow:
     """A session, what waits for it, and what it appended.
 
-    `input_ids` are those of all inputs that it ever had. `forked` tells that others may share its segments.
+    `input_ids` are those of all inputs that it ever had. Sessions that may share segments, a session and its
+    forks, are a `family` and have one list of `segments`.
     """
 
     head: SessionHead
@@ -84,7 +87,7 @@ class SessionRow:
     inputs: dict[str, QueuedInput] | None = None
     input_ids: list[str] | None = None
     segments: list[str] = field(default_factory=list)
-    forked: bool = False
+    family: set[str] | None = None
 
     def injected(self) -> tuple[QueuedInput, ...]:
         """The messages for a checkpoint, oldest first."""
@@ -132,6 +135,11 @@ class Tables:
         if (found := self.sessions.get(session_id)) is None:
             raise SessionNotFound(session_id)
         return found
+
+    def add_session(self, head: SessionHead, branch: Branch) -> SessionRow:
+        row = self.sessions[head.session_id] = SessionRow(head)
+        self.graph.branches[head.session_id] = branch
+        return row
 
     # Turns
 
@@ -258,10 +266,27 @@ class Tables:
             self.inputs.pop(input_id, None)
             del self.contents[input_id]
         del self.graph.branches[session_id]
-        kept = self.graph.reached() if row.forked else set[str]()
-        for segment_id in row.segments:
-            if segment_id not in kept:
-                self.graph.segments.pop(segment_id, None)
+        kept = self._needed_without(row) if row.family is not None else set[str]()
+        self.forget_segments(set(row.segments) - kept)
+        row.segments[:] = [segment_id for segment_id in row.segments if segment_id in kept]
+
+    def share(self, row: SessionRow, fork: SessionRow) -> None:
+        """Make a fork a member of the session's family."""
+        row.family = row.family or {row.head.session_id}
+        row.family.add(fork.head.session_id)
+        fork.family, fork.segments = row.family, row.segments
+
+    def _needed_without(self, row: SessionRow) -> set[str]:
+        """What the rest of the family can reach: active paths, and what its members appended themselves."""
+        graph, rest = self.graph, row.family or set()
+        rest.discard(row.head.session_id)
+        segments = filter(None, map(graph.segments.get, row.segments))
+        own = [segment.leaf for segment in segments if segment.session_id in rest]
+        return graph.ancestry([*own, *(graph.branch(session_id).leaf for session_id in rest)])
+
+    def forget_segments(self, segment_ids: set[str]) -> None:
+        for segment_id in segment_ids:
+            self.graph.segments.pop(segment_id, None)
 
 
 def copied(approval: Approval) -> Approval:
@@ -273,10 +298,3 @@ def copied(approval: Approval) -> Approval:
 def _content_of(item: QueuedInput) -> str:
     """What makes two inputs of one id the same."""
     return digest_bytes(msgspec.json.encode((item.session_id, item.kind, item.message)))
-
-
-def digests_in(message: UserMessage) -> tuple[str, ...]:
-    """The blobs that a message names."""
-    if isinstance(message.content, str):
-        return ()
-    return tuple(part.digest for part in message.content if isinstance(part, AttachmentPart))

@@ -23,13 +23,14 @@ from typing import Final, Literal, TypeVar
 import apsw
 import msgspec
 
-from holdfast.errors import ApprovalNotFound, RecordCorrupt, StoreUnavailable
+from holdfast.errors import StoreUnavailable
 from holdfast.model.approval import Approval, Decision
 from holdfast.model.call import SettledCall
 from holdfast.model.ids import SessionId
 from holdfast.ports.sandbox_store import StoredSession, WaitingRun
 from holdfast.store import memory as rules
-from holdfast.store.sqlite import schema
+from holdfast.store.sqlite import approvals, schema
+from holdfast.store.sqlite.approvals import insert as insert_approval
 from holdfast.store.sqlite.database import Database
 
 try:
@@ -42,7 +43,6 @@ T = TypeVar("T")
 _MAX_IDLE_LOCKS: Final = 128
 
 _HEADS: Final = "SELECT id, epoch, expires_at, meta, head_digest, length(state) FROM sandbox_sessions"
-_APPROVALS: Final = "SELECT approval_id, session_id, run_id, state, digest, body FROM approvals"
 
 
 class SqliteSandboxStore:
@@ -115,8 +115,8 @@ class SqliteSandboxStore:
             runs = db.execute(sql, (session_id,)).fetchall()
             for (run_id,) in runs:
                 _forget_run(db, str(run_id))
-            pending = f"{_APPROVALS} WHERE session_id = ? AND state = 'pending'"
-            _cancel(db, db.execute(pending, (session_id,)).fetchall())
+            pending = f"{approvals.APPROVALS} WHERE session_id = ? AND state = 'pending'"
+            approvals.cancel(db, db.execute(pending, (session_id,)).fetchall())
             return existed or bool(runs)
 
         return self.database.write(job)
@@ -149,7 +149,7 @@ class SqliteSandboxStore:
             _write_run(db, parked)
             _write_snapshot(db, stored)
             for row in requested:
-                _insert_approval(db, row)
+                insert_approval(db, row)
 
         self.database.write(job)
 
@@ -174,34 +174,17 @@ class SqliteSandboxStore:
     # Approvals
 
     def approvals(self, *, session_id: str | None = None, run_id: str | None = None) -> list[Approval]:
-        if run_id is not None:
-            rows = self._rows(f"{_APPROVALS} WHERE run_id = ?", run_id)
-        elif session_id is not None:
-            rows = self._rows(f"{_APPROVALS} WHERE session_id = ?", session_id)
-        else:
-            rows = self._rows(_APPROVALS)
-        found = [
-            approval
-            for approval in map(schema.approval_of, rows)
-            if session_id in (None, approval.session_id)
-        ]
-        return sorted(found, key=rules.approval_order)
+        return self.database.read(lambda db: approvals.find_all(db, session_id=session_id, run_id=run_id))
 
     def approval(self, approval_id: str) -> Approval | None:
-        return self.database.read(lambda db: _approval(db, approval_id))
+        return self.database.read(lambda db: approvals.find(db, approval_id))
 
     def decide(
         self, approval_id: str, decision: Decision, *, now_ms: int, edited_digest: str | None
     ) -> Approval:
-        def job(db: apsw.Connection) -> Approval:
-            approval = _approval(db, approval_id)
-            if approval is None:
-                raise ApprovalNotFound(approval_id)
-            after = rules.decided(approval, decision, now_ms=now_ms, edited_digest=edited_digest)
-            _update_approval(db, after)
-            return after
-
-        return self.database.write(job)
+        return self.database.write(
+            lambda db: approvals.decide(db, approval_id, decision, now_ms, edited_digest)
+        )
 
     # The journal of calls
 
@@ -311,36 +294,9 @@ def _change_owner(db: apsw.Connection, run_id: str, owner: str | None, previous:
 def _forget_run(db: apsw.Connection, run_id: str) -> bool:
     """Delete a run and its calls, unread, and cancel what it still asked for."""
     db.execute("DELETE FROM sandbox_calls WHERE run_id = ?", (run_id,))
-    pending = f"{_APPROVALS} WHERE run_id = ? AND state = 'pending'"
-    _cancel(db, db.execute(pending, (run_id,)).fetchall())
+    approvals.cancel_of_run(db, run_id)
     db.execute("DELETE FROM sandbox_runs WHERE run_id = ?", (run_id,))
     return db.changes() > 0
-
-
-def _approval(db: apsw.Connection, approval_id: str) -> Approval | None:
-    row = db.execute(f"{_APPROVALS} WHERE approval_id = ?", (approval_id,)).fetchone()
-    return None if row is None else schema.approval_of(row)
-
-
-def _insert_approval(db: apsw.Connection, row: schema.Row) -> None:
-    db.execute("INSERT INTO approvals VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", row)
-    if not db.changes():
-        raise rules.already_requested(row[0])
-
-
-def _update_approval(db: apsw.Connection, approval: Approval) -> None:
-    approval_id, _, _, *rest = schema.approval_row(approval)
-    sql = "UPDATE approvals SET state = ?, digest = ?, body = ? WHERE approval_id = ?"
-    db.execute(sql, (*rest, approval_id))
-
-
-def _cancel(db: apsw.Connection, rows: list[schema.Row]) -> None:
-    """Cancel open approvals. One that is damaged could never be decided, so it goes."""
-    for row in rows:
-        try:
-            _update_approval(db, rules.cancelled(schema.approval_of(row)))
-        except RecordCorrupt:
-            db.execute("DELETE FROM approvals WHERE approval_id = ?", (row[0],))
 
 
 class _FileLocks:

@@ -20,7 +20,7 @@ from holdfast.store.sqlite import session_rows
 from holdfast.store.sqlite.session_schema import Row, decoded, seal
 
 _INPUT: Final = "SELECT seq, input_id, session, kind, content, digest, body FROM inputs"
-_WAITING: Final = f"{_INPUT} WHERE session = ? AND kind IN ('inject', 'queue') ORDER BY seq"
+_WAITING: Final = f"{_INPUT} WHERE session = ? AND kind <> 'claimed' ORDER BY seq"
 _INJECTED: Final = f"{_INPUT} WHERE session = ? AND kind = 'inject' ORDER BY seq"
 
 _encode = msgspec.json.Encoder().encode
@@ -49,7 +49,7 @@ def waiting(db: apsw.Connection, session_id: str) -> list[QueuedInput]:
 
 def withdraw(db: apsw.Connection, input_id: str) -> bool:
     """Take an input back; false once it was claimed."""
-    db.execute("DELETE FROM inputs WHERE input_id = ? AND kind IN ('inject', 'queue')", (input_id,))
+    db.execute("DELETE FROM inputs WHERE input_id = ? AND kind <> 'claimed'", (input_id,))
     return db.changes() > 0
 
 

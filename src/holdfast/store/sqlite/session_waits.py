@@ -86,6 +86,9 @@ def complete(db: apsw.Connection, token: str, outcome: WaitOutcome, now_ms: int)
 
 def ended(db: apsw.Connection, turn_id: str, now_ms: int) -> tuple[tuple[tuple[str, WaitOutcome], ...], bool]:
     """Each wait of the turn that is over; and whether the time of one is over that nobody wrote down yet."""
+    open_turn = "SELECT 1 FROM turns WHERE turn_id = ? AND state <> 'ended'"
+    if db.execute(open_turn, (turn_id,)).get is None:
+        return (), False
     asked = {item.approval_id: item for item in approvals.find_all(db, run_id=turn_id)}
     found: list[tuple[str, WaitOutcome]] = []
     unwritten = False

@@ -23,7 +23,7 @@ from holdfast.store.sqlite.session_schema import Row, decoded, seal
 _TURNS: Final = (
     "SELECT turns.turn_id, turns.session, turns.state, turns.created_at, turns.ended_at, turns.cancel, "
     "turns.echoes, turns.agent, turns.input_digest, turns.idempotency_key, turns.digest, turns.summary, "
-    "turns.input, sessions.id FROM turns JOIN sessions ON sessions.key = turns.session"
+    "turns.input, ifnull(sessions.id, '') FROM turns LEFT JOIN sessions ON sessions.key = turns.session"
 )
 _INSERT: Final = (
     "INSERT INTO turns (turn_id, session, state, created_at, ended_at, cancel, echoes, agent, input_digest, "

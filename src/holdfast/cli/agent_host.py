@@ -1,0 +1,102 @@
+"""A runtime with the agent that a command line or a session's record describes.
+
+Rule: what another process needs to make the same agent again is recorded with every session that is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from holdfast.cli import demo_tools
+from holdfast.cli.agent_options import AGENT_NAME, AgentSettings
+from holdfast.cli.host import load_tools, wrong_grants_are_wrong_usage
+from holdfast.errors import NotConfigured, SessionNotFound
+from holdfast.providers.resolve import resolve_model
+from holdfast.providers.scripted import RepliesLeftOver
+from holdfast.runtime.agent import Agent
+from holdfast.runtime.agent_runtime import Runtime
+from holdfast.runtime.agent_session import Session
+from holdfast.runtime.data_dir import DataDir
+
+
+class AgentHost:
+    """`async with AgentHost(...) as host`: `host.runtime`, and sessions of its one agent."""
+
+    def __init__(self, data_dir: Path, settings: AgentSettings) -> None:
+        self.settings = settings
+        self._model = resolve_model(settings.model)
+        self.agent: Agent[Any, str] = Agent(
+            self._model,
+            name=AGENT_NAME,
+            instructions=settings.instructions or "",
+            tools=_tools_of(settings),
+        )
+        self.runtime = Runtime(DataDir(data_dir).database, host=settings.record())
+
+    async def session(self, session_id: str) -> Session[str]:
+        """Open a session, or make it; its record is this agent's from now on."""
+        return await self.runtime.session(session_id, agent=self.agent)
+
+    async def __aenter__(self) -> AgentHost:
+        await self.runtime.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: Any) -> None:
+        await self.runtime.__aexit__(*exc)
+        with suppress(RepliesLeftOver):  # a chat may end before its script does
+            await self._model.close()
+
+
+def open_sessions(data_dir: Path) -> Runtime:
+    """The sessions of a data directory, without an agent: to look at them and to decide."""
+    return Runtime(DataDir(data_dir).database)
+
+
+async def recorded_host(data_dir: Path, session_id: str) -> Mapping[str, Any]:
+    """What a session remembers of its agent; nothing if there is no such session."""
+    async with open_sessions(data_dir) as runtime:
+        head = await runtime.store.head(session_id)
+    return {} if head is None else head.host
+
+
+def recorded_settings(record: Mapping[str, Any]) -> AgentSettings:
+    """The agent of a session's record. Raises `NotConfigured` if the record does not tell."""
+    settings = AgentSettings.from_record(record)
+    if not settings.model:
+        raise NotConfigured(
+            "the session's record does not say how to make its agent",
+            hint="go on with it in the program that made it, or give --model and --tools",
+        )
+    return settings
+
+
+async def known_session(runtime: Runtime, session_id: str) -> Session[Any]:
+    """A session that exists, to look at; `SessionNotFound` otherwise."""
+    if await runtime.store.head(session_id) is None:
+        raise session_not_found(session_id)
+    return Session(runtime, runtime.live(session_id))
+
+
+def session_not_found(session_id: str) -> SessionNotFound:
+    error = SessionNotFound(session_id)
+    error.hint = "`holdfast sessions list` shows those that exist"
+    return error
+
+
+def check_given(given: AgentSettings) -> None:
+    """A model or a tools file on the command line that cannot be used is wrong usage."""
+    with wrong_grants_are_wrong_usage():
+        if given.model:
+            resolve_model(given.model)
+        for file in given.tools:
+            load_tools(file)
+
+
+def _tools_of(settings: AgentSettings) -> list[object]:
+    """The tools of the files; the demo without any has its own."""
+    if settings.is_demo and not settings.tools:
+        return [demo_tools.order, demo_tools.refund]
+    return [tool for file in settings.tools for tool in load_tools(file)]

@@ -1,0 +1,85 @@
+"""A session as one document that needs nothing else to be read."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Literal
+
+import click
+import msgspec
+
+from holdfast.cli.agent_host import known_session
+from holdfast.model.approval import Approval
+from holdfast.model.head import SessionHead
+from holdfast.model.message import AttachmentPart, UserMessage
+from holdfast.model.node import Node
+from holdfast.model.turn import TurnRecord
+from holdfast.model.usage import UsageEntry
+from holdfast.runtime.agent_runtime import Runtime
+
+
+class SessionExport(msgspec.Struct, frozen=True, kw_only=True):
+    """`nodes` are those of the active path, oldest first; `attachments` are named by their digests."""
+
+    format: Literal["holdfast.session"] = "holdfast.session"
+    version: Literal[1] = 1
+    head: SessionHead
+    nodes: tuple[Node, ...]
+    turns: tuple[TurnRecord, ...]
+    usage: tuple[UsageEntry, ...]
+    approvals: tuple[Approval, ...]
+    attachments: tuple[AttachmentPart, ...]
+
+
+async def export_session(runtime: Runtime, session_id: str) -> SessionExport:
+    session = await known_session(runtime, session_id)
+    head = await session.head()
+    nodes = tuple(await session.nodes())
+    turns = tuple(await session.turns())
+    mine = {turn.turn_id for turn in turns}
+    return SessionExport(
+        head=head,
+        nodes=nodes,
+        turns=turns,
+        usage=head.usage,
+        approvals=tuple(one for one in await session.approvals() if one.run_id in mine),
+        attachments=tuple({part.digest: part for part in _attachments(nodes)}.values()),
+    )
+
+
+def _attachments(nodes: Iterable[Node]) -> Iterable[AttachmentPart]:
+    for node in nodes:
+        if isinstance(node.payload, UserMessage) and not isinstance(node.payload.content, str):
+            yield from (part for part in node.payload.content if isinstance(part, AttachmentPart))
+
+
+async def write_attachments(runtime: Runtime, exported: SessionExport, directory: Path) -> None:
+    """Write the bytes of each attachment to a file of its digest's name."""
+    session = await known_session(runtime, exported.head.session_id)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        for part in exported.attachments:
+            _write_private(directory / part.digest, await session.attachment(part.digest))
+    except OSError as error:
+        raise click.UsageError(f"{directory} cannot be written: {error.strerror or error}") from None
+
+
+def write_export(exported: SessionExport, out: Path | None) -> None:
+    """Write the document, indented, to a file that only its owner may read, or to standard output."""
+    data = msgspec.json.format(msgspec.json.encode(exported), indent=2) + b"\n"
+    if out is None:
+        sys.stdout.write(data.decode())
+        return
+    try:
+        _write_private(out, data)
+    except OSError as error:
+        raise click.UsageError(f"{out} cannot be written: {error.strerror or error}") from None
+
+
+def _write_private(path: Path, data: bytes) -> None:
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)

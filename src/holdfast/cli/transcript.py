@@ -1,0 +1,79 @@
+"""A session's history for people to read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, assert_never
+
+from holdfast.cli.chat_screen import short_call, short_json
+from holdfast.cli.output import visible
+from holdfast.cli.report import plain_table
+from holdfast.model.message import (
+    AssistantMessage,
+    AttachmentPart,
+    Content,
+    ToolMessage,
+    UserMessage,
+    text_of,
+)
+from holdfast.model.node import FrameOpened, Node, Payload, PluginNode, TurnEnded
+from holdfast.model.usage import UsageEntry
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_STYLES = {"user": "bold", "tool": "dim", "stopped": "red", "frame": "cyan", "plugin": "dim"}
+
+
+def show_nodes(shown: Console, nodes: Sequence[Node], *, ids: bool) -> None:
+    """The conversation, one paragraph for each node, with node ids if they are wanted."""
+    from rich.text import Text
+
+    if not nodes:
+        shown.print("nothing was said yet", style="dim")
+    for node in nodes:
+        who, text = _paragraph(node.payload)
+        if ids:
+            shown.print(Text(node.id, "dim"), soft_wrap=True)
+        said = (visible(text), _STYLES.get(who, ""))
+        shown.print(Text.assemble((f"{who}: ", "cyan"), said), soft_wrap=True)
+
+
+def _paragraph(payload: Payload) -> tuple[str, str]:
+    """Who speaks, and what is said."""
+    match payload:
+        case UserMessage(content=content):
+            return "user", "\n".join((text_of(content), *_attachments(content)))
+        case AssistantMessage(text=text, tool_calls=calls):
+            said = [text] if text else []
+            return "model", "\n".join((*said, *(f"  {short_call(call)}" for call in calls)))
+        case ToolMessage(name=name, error=None, value=value):
+            return "tool", f"{name} → {short_json(value)}"
+        case ToolMessage(name=name, error=error):
+            return "tool", f"{name} ✗ {error.code}: {error.message}" if error else name
+        case TurnEnded(outcome=outcome):
+            return "stopped", f"{outcome.reason}: {outcome.error.message}"
+        case FrameOpened(switch=switch):
+            return "frame", f"{switch.frame_id} begins here ({switch.reason})"
+        case PluginNode(plugin_id=plugin_id, kind=kind, body=body):
+            return "plugin", f"{plugin_id} {kind} {short_json(body)}"
+        case _:
+            assert_never(payload)
+
+
+def _attachments(content: Content) -> Iterable[str]:
+    parts = () if isinstance(content, str) else content
+    for part in parts:
+        if isinstance(part, AttachmentPart):
+            yield f"[{part.name or part.digest[:12]}, {part.media_type}, {part.size} bytes]"
+
+
+def usage_table(usage: Sequence[UsageEntry]) -> Any:
+    """What model calls used, a line for each source and model."""
+    table = plain_table("source", "model", "calls", "input", "cached", "output", "of it reasoning")
+    for line in usage:
+        used = line.usage
+        cached = used.cache_read + used.cache_write
+        numbers = (used.calls, used.input, cached, used.output, used.reasoning)
+        table.add_row(line.source, line.model, *(str(number) for number in numbers))
+    return table

@@ -1,0 +1,443 @@
+"""What every session store must do with input that waits for turns, and with turns that wait."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from holdfast.errors import (
+    ApprovalAlreadyDecided,
+    ApprovalNotFound,
+    Code,
+    ErrorObject,
+    IdempotencyConflict,
+    InputNotFound,
+    SessionNotFound,
+    StaleState,
+    TokenAlreadyUsed,
+    TokenNotFound,
+)
+from holdfast.model.approval import ApprovalState, Decision
+from holdfast.model.head import SessionHead
+from holdfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed
+from holdfast.ports.session_store import Begun, CommitRefused, QueuedInput, Save, SessionStore
+from holdfast.testing.session_values import (
+    NOW,
+    a_blob,
+    a_checkpoint,
+    a_commit,
+    a_head,
+    a_save,
+    a_wait,
+    an_approval,
+    an_entry,
+    an_input,
+    awaited,
+    begin,
+    claimant,
+    new_turn,
+    park,
+    showing,
+    stopped,
+    waiting,
+)
+
+YES = Decision(approved=True)
+NO = Decision(approved=False, reason="too much")
+TOKEN = "cpl_t1.x"  # noqa: S105 (of a test)
+
+
+class InputContract:
+    """Messages for a session, while a turn runs and between turns."""
+
+    @awaited
+    async def test_inputs_wait_in_the_order_they_came(self, store: SessionStore) -> None:
+        """Ours: both kinds are durable until they are claimed."""
+        await store.open_session(a_head())
+        items = [an_input("i3"), an_input("i1", "inject"), an_input("i2")]
+        for item in items:
+            await store.put_input(item)
+        assert await store.inputs("s1") == items
+        assert await store.inputs("s2") == []
+        with pytest.raises(SessionNotFound):
+            await store.put_input(an_input("i9", session_id="s9"))
+
+    @awaited
+    async def test_the_same_input_twice_is_one(self, store: SessionStore) -> None:
+        """Ours: a sender that did not hear the answer repeats itself, perhaps later."""
+        await store.open_session(a_head())
+        await store.put_input(an_input())
+        await store.put_input(msgspec.structs.replace(an_input(), created_at=NOW + 9))
+        assert await store.inputs("s1") == [an_input()]
+        for other in (an_input(text="other"), an_input(kind="inject")):
+            with pytest.raises(IdempotencyConflict, match="i1"):
+                await store.put_input(other)
+
+    @awaited
+    async def test_an_input_that_was_claimed_is_not_heard_again(self, store: SessionStore) -> None:
+        """Ours: a sender that repeats itself after the claim must not start a second turn."""
+        await store.open_session(a_head())
+        await store.put_input(an_input())
+        await store.begin(new_turn(consumes="i1"), claimant())
+        await store.put_input(an_input())
+        assert await store.inputs("s1") == []
+        with pytest.raises(IdempotencyConflict):
+            await store.put_input(an_input(text="other"))
+
+    @awaited
+    async def test_an_input_can_be_withdrawn_until_it_is_claimed(self, store: SessionStore) -> None:
+        """Ours: cancellable until claimed."""
+        await store.open_session(a_head())
+        await store.put_input(an_input("i1"))
+        await store.put_input(an_input("i2"))
+        assert await store.withdraw_input("i1") is True
+        assert await store.withdraw_input("i1") is False
+        await store.begin(new_turn(consumes="i2"), claimant())
+        assert await store.withdraw_input("i2") is False
+        await store.put_input(an_input("i1", text="anew"))
+        assert [it.message.content for it in await store.inputs("s1")] == ["anew"]
+
+    @awaited
+    async def test_a_queued_input_starts_one_turn(self, store: SessionStore) -> None:
+        """Ours: claiming it and beginning its turn are one transaction."""
+        await store.open_session(a_head())
+        await store.put_input(an_input())
+        begun = await store.begin(new_turn(consumes="i1"), claimant("dead"))
+        assert isinstance(begun, Begun)
+        assert await store.inputs("s1") == []
+        await store.commit(begun.lease, a_commit())
+        for gone in ("i1", "i9"):
+            with pytest.raises(InputNotFound, match=gone):
+                await store.begin(new_turn("t2", consumes=gone), claimant())
+        assert await store.turn("t2") is None
+
+    @awaited
+    async def test_an_input_of_another_session_is_not_consumed(self, store: SessionStore) -> None:
+        """Ours: ids are not a way into other sessions."""
+        await store.open_session(a_head("s1"))
+        await store.open_session(a_head("s2"))
+        await store.put_input(an_input(session_id="s2"))
+        with pytest.raises(InputNotFound):
+            await store.begin(new_turn(consumes="i1"), claimant())
+        assert len(await store.inputs("s2")) == 1
+
+    @awaited
+    async def test_a_refused_begin_claims_nothing(self, store: SessionStore) -> None:
+        """Ours: every method is atomic."""
+        await begin(store)
+        await store.put_input(an_input("i1"))
+        await store.put_input(an_input("i2", "inject"))
+        results = await asyncio.gather(
+            *(store.begin(new_turn("t2", consumes="i1"), claimant()) for _ in range(3)),
+            return_exceptions=True,
+        )
+        assert all(isinstance(it, Exception) for it in results)
+        assert len(await store.inputs("s1")) == 2
+
+    @awaited
+    async def test_a_beginning_turn_takes_along_what_was_injected(self, store: SessionStore) -> None:
+        """Ours: what came between turns reaches the next one."""
+        await store.open_session(a_head())
+        await store.put_input(an_input("i1", "inject"))
+        await store.put_input(an_input("i2"))
+        await store.put_input(an_input("i3", "inject"))
+        begun = await store.begin(new_turn(), claimant())
+        assert isinstance(begun, Begun)
+        assert begun.input == b'[null,["i1","i3"]]'
+        assert await store.inputs("s1") == [an_input("i2")]
+
+    @awaited
+    async def test_a_checkpoint_claims_what_was_injected(self, store: SessionStore) -> None:
+        """Ours: `inject` is delivered at the next checkpoint of this turn, once."""
+        begun = await begin(store, claimed_by=claimant("dead"))
+        await store.put_input(an_input("i1", "inject"))
+        await store.put_input(an_input("i2"))
+        first = Save(turn_id="t1", entries=(an_entry("k"),), make_checkpoint=a_checkpoint("checkpoint.1"))
+        saved = await store.save(begun.lease, first)
+        assert saved.checkpoint == an_entry("checkpoint.1", b'["i1"]')
+        second = Save(turn_id="t1", entries=(), make_checkpoint=a_checkpoint("checkpoint.2"))
+        assert (await store.save(begun.lease, second)).checkpoint == an_entry("checkpoint.2", b"[]")
+        assert await store.inputs("s1") == [an_input("i2")]
+        taken = await store.take_over("t1", claimant())
+        assert taken.journal[1] == saved.checkpoint
+
+    @awaited
+    async def test_a_refused_checkpoint_claims_nothing(self, store: SessionStore) -> None:
+        """Ours: every method is atomic."""
+        begun = await begin(store)
+        await store.save(begun.lease, a_save("t1", an_entry("k")))
+        await store.put_input(an_input("i1", "inject"))
+        with pytest.raises(StaleState):
+            await store.save(
+                begun.lease, Save(turn_id="t1", entries=(), make_checkpoint=lambda _: an_entry("k"))
+            )
+        assert len(await store.inputs("s1")) == 1
+
+    @awaited
+    async def test_a_turn_does_not_finish_over_an_injected_message(self, store: SessionStore) -> None:
+        """Ours: what is said before the end is answered in this turn."""
+        begun = await begin(store)
+        await store.put_input(an_input("i1", "inject"))
+        assert await store.commit(begun.lease, a_commit()) == CommitRefused(reason="injected")
+        head = await store.head("s1")
+        assert head is not None
+        assert head.leaf is None
+        save = Save(turn_id="t1", entries=(), make_checkpoint=a_checkpoint("checkpoint.1"))
+        await store.save(begun.lease, save)
+        await store.put_input(an_input("i2"))
+        assert isinstance(await store.commit(begun.lease, a_commit()), SessionHead)
+
+    @awaited
+    async def test_what_a_stopped_turn_did_not_hear_starts_the_next(self, store: SessionStore) -> None:
+        """Ours: what misses the last checkpoint becomes the next turn."""
+        begun = await begin(store)
+        await store.put_input(an_input("i1", "inject"))
+        await store.put_input(an_input("i2"))
+        task = an_input("t1.task")
+        await store.commit(begun.lease, a_commit(summary=stopped(), enqueue=task))
+        left = [(it.input_id, it.kind) for it in await store.inputs("s1")]
+        assert left == [("i1", "queue"), ("i2", "queue"), ("t1.task", "queue")]
+        await store.put_input(an_input("i1", "inject"))
+        assert len(await store.inputs("s1")) == 3
+        assert isinstance(await store.begin(new_turn("t2", consumes="i1"), claimant()), Begun)
+
+    @awaited
+    async def test_blobs_are_kept_by_content(self, store: SessionStore) -> None:
+        """Ours: media is never inside a message, and stored once."""
+        await store.open_session(a_head())
+        one, two = a_blob(b"one" * 10_000), a_blob(b"")
+        item = QueuedInput(input_id="i1", session_id="s1", kind="queue", message=showing(one), created_at=NOW)
+        await store.put_input(item, (one, one))
+        await store.begin(new_turn(blobs=(one, two), consumes="i1"), claimant())
+        assert await store.blob(one.digest) == one.data
+        assert await store.blob(two.digest) == b""
+        assert await store.blob("0" * 64) is None
+
+
+class WaitContract:
+    """Timers, completions and approvals."""
+
+    # Timers
+
+    @awaited
+    async def test_a_timer_is_over_when_it_is_due(self, store: SessionStore) -> None:
+        """Ours: time is the caller's; the store has no clock."""
+        await park(store, a_wait("tick"), a_wait("tock", due_in_ms=2_000))
+        assert await store.next_due() == NOW + 1_000
+        assert await store.ended_waits("t1", NOW + 999) == ()
+        assert await store.unfinished(NOW + 999) == []
+        assert await store.ended_waits("t1", NOW + 1_000) == (("tick", Elapsed()),)
+        assert [it.turn_id for it in await store.unfinished(NOW + 1_000)] == ["t1"]
+        assert dict(await store.ended_waits("t1", NOW + 9_000)) == {"tick": Elapsed(), "tock": Elapsed()}
+
+    @awaited
+    async def test_only_what_a_turn_stands_at_wakes_it(self, store: SessionStore) -> None:
+        """Ours: a turn that has taken note of one wait sleeps on for the others."""
+        tick, tock = a_wait("tick"), a_wait("tock", due_in_ms=2_000)
+        await park(store, tick, tock)
+        taken = await store.take_over("t1", claimant(now_ms=NOW + 1_000))
+        assert await store.next_due() is None
+        assert await store.unfinished(NOW + 1_000) == []
+        await store.park(taken.lease, a_save("t1", an_entry("waited.tick")), waiting(tock))
+        assert await store.unfinished(NOW + 1_500) == []
+        assert await store.next_due() == NOW + 2_000
+        assert len(await store.unfinished(NOW + 2_000)) == 1
+
+    @awaited
+    async def test_the_earliest_wait_of_any_turn_is_due_next(self, store: SessionStore) -> None:
+        """Ours: a supervisor sleeps until then."""
+        assert await store.next_due() is None
+        await store.open_session(a_head("s2"))
+        await park(store, a_wait("tick", due_in_ms=5_000))
+        begun = await begin(store, "t2", "s2")
+        await store.park(
+            begun.lease,
+            Save(turn_id="t2", entries=(), waits=(a_wait("tick", due_in_ms=3_000),)),
+            waiting(a_wait("tick", due_in_ms=3_000)),
+        )
+        assert await store.next_due() == NOW + 3_000
+        taken = await store.take_over("t2", claimant())
+        await store.commit(taken.lease, a_commit("t2"))
+        assert await store.next_due() == NOW + 5_000
+
+    @awaited
+    async def test_a_turn_that_ended_waits_for_nothing(self, store: SessionStore) -> None:
+        """Ours: port rule 5, waits are gone with the commit."""
+        await park(store, a_wait("tick"), a_wait(TOKEN, "completion"))
+        taken = await store.take_over("t1", claimant())
+        await store.commit(taken.lease, a_commit())
+        assert await store.ended_waits("t1", NOW + 9_000) == ()
+        assert await store.ended_waits("t9", NOW) == ()
+        with pytest.raises(TokenNotFound):
+            await store.complete(TOKEN, Completed(), NOW)
+
+    # Completions
+
+    @awaited
+    async def test_a_completion_is_delivered_once(self, store: SessionStore) -> None:
+        """Ours: a wait ends once."""
+        await park(store, a_wait(TOKEN, "completion"))
+        record = await store.complete(TOKEN, Completed(value={"n": 2**70}), NOW)
+        assert record.turn_id == "t1"
+        for outcome in (Completed(value={"n": 2**70}), Completed(value=2)):
+            with pytest.raises(TokenAlreadyUsed):
+                await store.complete(TOKEN, outcome, NOW)
+        assert await store.ended_waits("t1", NOW) == ((TOKEN, Completed(value={"n": 2**70})),)
+        assert len(await store.unfinished(NOW)) == 1
+        assert await store.next_due() is None
+
+    @awaited
+    async def test_a_completion_may_be_a_failure(self, store: SessionStore) -> None:
+        """Ours: whoever works outside may fail."""
+        await park(store, a_wait(TOKEN, "completion"))
+        failed = Failed(error=ErrorObject(code=Code.TOOL_ERROR, message="no luck"))
+        await store.complete(TOKEN, failed, NOW)
+        assert await store.ended_waits("t1", NOW) == ((TOKEN, failed),)
+
+    @awaited
+    async def test_a_completion_may_come_before_its_wait(self, store: SessionStore) -> None:
+        """Ours: the world outside can be faster than our disk."""
+        begun = await begin(store)
+        await store.complete(TOKEN, Completed(value=1), NOW)
+        assert await store.ended_waits("t1", NOW) == ()
+        wait = a_wait(TOKEN, "completion")
+        await store.park(begun.lease, Save(turn_id="t1", entries=(), waits=(wait,)), waiting(wait))
+        assert await store.ended_waits("t1", NOW) == ((TOKEN, Completed(value=1)),)
+        assert len(await store.unfinished(NOW)) == 1
+        with pytest.raises(TokenAlreadyUsed):
+            await store.complete(TOKEN, Completed(), NOW)
+
+    @awaited
+    async def test_a_completion_that_comes_too_late_is_refused(self, store: SessionStore) -> None:
+        """Ours: a wait always ends; whoever was told so can rely on it, whatever other clocks say."""
+        await park(store, a_wait(TOKEN, "completion"))
+        with pytest.raises(TokenAlreadyUsed):
+            await store.complete(TOKEN, Completed(), NOW + 1_000)
+        assert [it.turn_id for it in await store.unfinished(NOW + 1_000)] == ["t1"]
+        assert await store.ended_waits("t1", NOW + 1_000) == ((TOKEN, Expired()),)
+        with pytest.raises(TokenAlreadyUsed):
+            await store.complete(TOKEN, Completed(), NOW)
+        assert await store.ended_waits("t1", NOW) == ((TOKEN, Expired()),)
+
+    @awaited
+    async def test_a_token_that_no_turn_knows_is_not_found(self, store: SessionStore) -> None:
+        """Ours: tokens come from outside."""
+        await begin(store)
+        for token in ("cpl_t9.x", "cpl_t1", "t1.x", "", "cpl_.x", "cpl_t1."):
+            with pytest.raises(TokenNotFound):
+                await store.complete(token, Completed(), NOW)
+
+    @awaited
+    async def test_of_many_that_complete_at_once_one_succeeds(self, store: SessionStore) -> None:
+        """Ours: a wait ends once."""
+        await park(store, a_wait(TOKEN, "completion"))
+        results = await asyncio.gather(
+            *(store.complete(TOKEN, Completed(value=n), NOW) for n in range(5)), return_exceptions=True
+        )
+        assert sum(isinstance(it, TokenAlreadyUsed) for it in results) == 4
+
+    # Approvals
+
+    @awaited
+    async def test_an_approval_is_asked_for_with_the_journal(self, store: SessionStore) -> None:
+        """Ours: the request and the wait are one transaction; arguments come back as they were."""
+        asked = an_approval()
+        await park(store, a_wait("a1", "approval"), approvals=(asked,))
+        assert await store.approval("a1") == asked
+        assert await store.approval("a9") is None
+        assert await store.approvals() == [asked]
+        assert await store.approvals(session_id="s1") == await store.approvals(turn_id="t1") == [asked]
+        assert await store.approvals(session_id="s2") == await store.approvals(turn_id="t2") == []
+        assert await store.next_due() == NOW + 1_000
+
+    @awaited
+    async def test_an_approval_is_asked_for_once(self, store: SessionStore) -> None:
+        """Ours: ids name one thing for ever; what is refused writes nothing."""
+        begun = await begin(store, claimed_by=claimant("dead"))
+        save = Save(turn_id="t1", entries=(an_entry("k"),), approvals=(an_approval(),) * 2)
+        with pytest.raises(StaleState):
+            await store.save(begun.lease, save)
+        assert await store.approvals() == []
+        assert (await store.take_over("t1", claimant())).journal == ()
+
+    @awaited
+    async def test_a_yes_and_a_no_end_the_wait(self, store: SessionStore) -> None:
+        """Ours: decisions reach the turn that asked."""
+        approvals = (an_approval("a1"), an_approval("a2"), an_approval("a3"))
+        await park(store, *(a_wait(it.approval_id, "approval") for it in approvals), approvals=approvals)
+        assert await store.unfinished(NOW) == []
+        yes = await store.decide("a1", YES, now_ms=NOW, edited_digest=None)
+        assert (yes.state, yes.decided_at) == (ApprovalState.APPROVED, NOW)
+        assert len(await store.unfinished(NOW)) == 1
+        await store.decide("a2", NO, now_ms=NOW, edited_digest=None)
+        edited = Decision(approved=True, kwargs={"cents": 1})
+        await store.decide("a3", edited, now_ms=NOW, edited_digest="e")
+        assert dict(await store.ended_waits("t1", NOW)) == {
+            "a1": Approved(),
+            "a2": Denied(reason="too much"),
+            "a3": Approved(arguments={"cents": 1}),
+        }
+        assert await store.next_due() is None
+
+    @awaited
+    async def test_an_approval_is_decided_once(self, store: SessionStore) -> None:
+        """Ours: port of approvals, everyone else is told who it was."""
+        await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
+        tries = (store.decide("a1", YES, now_ms=NOW, edited_digest=None) for _ in range(5))
+        results = await asyncio.gather(*tries, return_exceptions=True)
+        assert sum(isinstance(it, ApprovalAlreadyDecided) for it in results) == 4
+        with pytest.raises(ApprovalAlreadyDecided, match="approved"):
+            await store.decide("a1", NO, now_ms=NOW, edited_digest=None)
+        with pytest.raises(ApprovalNotFound):
+            await store.decide("a9", NO, now_ms=NOW, edited_digest=None)
+
+    @awaited
+    async def test_an_approval_cannot_be_given_after_its_time(self, store: SessionStore) -> None:
+        """Ours: whoever hears first that the time is over makes it so."""
+        await park(
+            store,
+            a_wait("a1", "approval"),
+            a_wait("a2", "approval"),
+            approvals=(an_approval("a1"), an_approval("a2")),
+        )
+        late = await store.decide("a1", YES, now_ms=NOW + 1_000, edited_digest=None)
+        assert late.state is ApprovalState.EXPIRED
+        assert len(await store.unfinished(NOW + 1_000)) == 1
+        assert dict(await store.ended_waits("t1", NOW + 1_000)) == {"a1": Expired(), "a2": Expired()}
+        with pytest.raises(ApprovalAlreadyDecided, match="expired"):
+            await store.decide("a2", YES, now_ms=NOW, edited_digest=None)
+
+    @awaited
+    async def test_open_approvals_end_with_their_turn(self, store: SessionStore) -> None:
+        """Ours: nobody is asked for what nobody waits for."""
+        await park(
+            store,
+            a_wait("a1", "approval"),
+            a_wait("a2", "approval"),
+            approvals=(an_approval("a1"), an_approval("a2")),
+        )
+        await store.decide("a1", YES, now_ms=NOW, edited_digest=None)
+        taken = await store.take_over("t1", claimant())
+        await store.commit(taken.lease, a_commit(summary=stopped()))
+        states = {it.approval_id: it.state for it in await store.approvals()}
+        assert states == {"a1": ApprovalState.APPROVED, "a2": ApprovalState.CANCELLED}
+        with pytest.raises(ApprovalAlreadyDecided, match="cancelled"):
+            await store.decide("a2", YES, now_ms=NOW, edited_digest=None)
+
+    @awaited
+    async def test_open_approvals_end_with_their_session(self, store: SessionStore) -> None:
+        """Ours: nobody is asked for what nobody waits for."""
+        await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
+        await store.delete_session("s1")
+        assert [it.state for it in await store.approvals()] == [ApprovalState.CANCELLED]
+
+    @awaited
+    async def test_what_comes_out_of_a_store_can_be_changed_without_harm(self, store: SessionStore) -> None:
+        """Ours: a caller edits arguments before it decides."""
+        await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
+        found = await store.approval("a1")
+        assert found is not None
+        found.kwargs["cents"] = 0
+        assert await store.approval("a1") == an_approval()

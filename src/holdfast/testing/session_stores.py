@@ -1,0 +1,28 @@
+"""What every session store must do, as tests: inherit the suite and give it a `store` fixture.
+
+class TestMine(SessionStoreContract):
+    @pytest.fixture
+    def store(self) -> SessionStore:
+        return MyStore(owner_is_dead=is_dead)
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.ports.session_store import SessionStore
+from holdfast.testing.session_store_history import HistoryContract
+from holdfast.testing.session_store_prune import PruneContract
+from holdfast.testing.session_store_turns import TurnContract
+from holdfast.testing.session_store_waits import InputContract, WaitContract
+from holdfast.testing.session_values import is_dead
+
+__all__ = ["SessionStoreContract", "is_dead"]
+
+
+class SessionStoreContract(HistoryContract, TurnContract, InputContract, WaitContract, PruneContract):
+    """The rules of `SessionStore`. Every test gets a store of its own, which knows `is_dead`."""
+
+    @pytest.fixture
+    def store(self) -> SessionStore:
+        raise NotImplementedError("give the suite a store")

@@ -1,0 +1,357 @@
+"""Programs that are killed and run again until they come to their end.
+
+Every process of a scenario does the same: it goes on with whatever is there, makes its request under an
+idempotency key, decides what people have to decide, runs one more turn, and reports what is stored. Tools
+write each effect to a ledger, and the model writes what it is told to another; both are outside of Holdfast.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast import Agent, CompleteAfter, CompleteLater, ContinueAs, RunContext, Runtime, Session, TurnResult, tool
+from holdfast.errors import ApprovalAlreadyDecided, TokenAlreadyUsed, TokenNotFound
+from holdfast.model.usage import UsageLimits
+from holdfast.ports.model_provider import ModelDelta, ModelRequest
+from holdfast.providers.scripted import Rule, ScriptedModel
+from holdfast.runtime.agent_runtime import open_store
+from holdfast.testing.crash_points import CrashPoints
+
+KEY = "request-1"
+NEXT_KEY = "request-2"
+
+
+class Stage:
+    """One process of a scenario: its points, its ledgers, and the session once that is open."""
+
+    def __init__(self, home: Path, points: CrashPoints) -> None:
+        self.home = home
+        self.points = points
+        self.runtime: Runtime | None = None
+        self.session: Session[Any] | None = None
+
+    def note(self, file: str, **line: Any) -> None:
+        """Add a line to a ledger; it is there even if the process dies at once."""
+        handle = os.open(self.home / file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        os.write(handle, (json.dumps(line) + "\n").encode())
+        os.close(handle)
+
+    def effect(self, name: str, ctx: RunContext[None]) -> str:
+        """What a tool does to the world; its answer says what it did."""
+        self.points.point(f"before {name}")
+        self.note("ledger", name=name, key=ctx.idempotency_key)
+        self.points.point(f"after {name}")
+        return f"{name} {ctx.idempotency_key}"
+
+    def open_session(self) -> Session[Any]:
+        assert self.session is not None
+        return self.session
+
+    def open_runtime(self) -> Runtime:
+        assert self.runtime is not None
+        return self.runtime
+
+
+Tools = list[Any]
+Answer = Callable[[Stage, TurnResult[Any]], Awaitable[None]]
+
+
+async def approve_everything(stage: Stage, waiting: TurnResult[Any]) -> None:
+    for approval in await stage.open_runtime().approvals(session="s", pending=True):
+        try:
+            decided = await stage.open_runtime().approve(approval.approval_id)
+        except ApprovalAlreadyDecided:
+            continue
+        stage.note("decisions", id=decided.approval_id)
+
+
+async def deliver(stage: Stage, waiting: TurnResult[Any]) -> None:
+    for wait in waiting.waits:
+        try:
+            await stage.open_runtime().complete(wait.wait_id, f"delivered {wait.call_id}")
+        except (TokenAlreadyUsed, TokenNotFound):
+            continue
+
+
+async def wait_for_time(stage: Stage, waiting: TurnResult[Any]) -> None:
+    """The time of a timer that is due at once has come by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """What the model does, with which tools, and who answers while the turn waits."""
+
+    rules: list[dict[str, Any]]
+    tools: Callable[[Stage], Tools]
+    answer: Answer = approve_everything
+    limits: UsageLimits = field(default_factory=UsageLimits)
+
+
+def calls(*names: str) -> list[dict[str, Any]]:
+    return [{"name": name} for name in names]
+
+
+WRONG = [{"name": "put", "arguments": {"nonsense": 1}}]
+
+
+# Tools
+
+
+def ordinary(stage: Stage) -> Tools:
+    """Idempotent, not idempotent, and one that a person has to allow."""
+
+    @tool(side_effect="write", idempotent=True)
+    def put(ctx: RunContext[None]) -> str:
+        """May be repeated."""
+        return stage.effect("put", ctx)
+
+    @tool
+    async def charge(ctx: RunContext[None]) -> str:
+        """May not be repeated."""
+        return stage.effect("charge", ctx)
+
+    @tool(approval="manual")
+    def refund(ctx: RunContext[None]) -> str:
+        """May not be repeated, and needs a person."""
+        return stage.effect("refund", ctx)
+
+    @tool(approval="manual", side_effect="write", idempotent=True)
+    async def publish(ctx: RunContext[None]) -> str:
+        """May be repeated, and needs a person."""
+        return stage.effect("publish", ctx)
+
+    return [put, charge, refund, publish]
+
+
+def asking(stage: Stage) -> Tools:
+    @tool(on_interrupted="ask")
+    def charge(ctx: RunContext[None]) -> str:
+        """A person decides whether it is run again."""
+        return stage.effect("charge", ctx)
+
+    return [charge]
+
+
+def retrying(stage: Stage) -> Tools:
+    @tool(on_interrupted="retry")
+    def charge(ctx: RunContext[None]) -> str:
+        """Its author says that it may be run again."""
+        return stage.effect("charge", ctx)
+
+    return [charge]
+
+
+def timed(stage: Stage) -> Tools:
+    @tool
+    async def later(ctx: RunContext[None]) -> CompleteAfter:
+        """Comes back after a while."""
+        return CompleteAfter(0.0, stage.effect("later", ctx))
+
+    return [later]
+
+
+def completed(stage: Stage) -> Tools:
+    @tool
+    async def later(ctx: RunContext[None]) -> CompleteLater:
+        """Somebody else delivers the result once the turn waits."""
+        token = ctx.completion_token()
+        stage.effect("later", ctx)
+        return CompleteLater(token)
+
+    return [later]
+
+
+def completed_early(stage: Stage) -> Tools:
+    @tool
+    async def later(ctx: RunContext[None]) -> CompleteLater:
+        """Somebody else delivers the result before the wait for it is stored."""
+        token = ctx.completion_token()
+        stage.effect("later", ctx)
+        await stage.open_runtime().complete(token, f"delivered {ctx.call_id}")
+        return CompleteLater(token)
+
+    return [later]
+
+
+def cancelling(stage: Stage) -> Tools:
+    @tool
+    async def charge(ctx: RunContext[None]) -> str:
+        """While it runs, somebody cancels the turn."""
+        done = stage.effect("charge", ctx)
+        await stage.open_runtime().cancel(ctx.turn_id)
+        stage.note("cancellations", turn_id=ctx.turn_id)
+        return done
+
+    return [charge]
+
+
+def injecting(stage: Stage) -> Tools:
+    @tool
+    async def charge(ctx: RunContext[None]) -> str:
+        """While it runs, somebody says something more."""
+        done = stage.effect("charge", ctx)
+        await stage.open_session().inject("one more thing", id="more")
+        stage.note("injected", id="more")
+        return done
+
+    return [charge]
+
+
+def continuing(stage: Stage) -> Tools:
+    @tool
+    def hand_over(ctx: RunContext[None]) -> ContinueAs:
+        """Goes on in a new frame."""
+        stage.effect("hand_over", ctx)
+        return ContinueAs("the task")
+
+    return [hand_over]
+
+
+LAST = [{"when": "again", "text": "hello again"}, {"when": "more thing", "text": "that too"}]
+
+SCENARIOS = {
+    "sequence": Scenario(
+        [
+            {"when": "go", "tool_calls": calls("put")},
+            {"when_tool": "put", "tool_calls": calls("charge")},
+            {"when_tool": "charge", "tool_calls": calls("refund")},
+            {"when_tool": "refund", "text": "done"},
+        ],
+        ordinary,
+    ),
+    "parallel": Scenario(
+        [
+            {"when": "go", "tool_calls": calls("put", "charge", "refund", "publish")},
+            {"when_tool": "publish", "text": "done"},
+        ],
+        ordinary,
+    ),
+    "ask": Scenario([{"when": "go", "tool_calls": calls("charge")}, {"when_tool": "charge", "text": "done"}], asking),
+    "retry": Scenario(
+        [{"when": "go", "tool_calls": calls("charge")}, {"when_tool": "charge", "text": "done"}], retrying
+    ),
+    "timer": Scenario(
+        [{"when": "go", "tool_calls": calls("later")}, {"when_tool": "later", "text": "done"}], timed, wait_for_time
+    ),
+    "completion": Scenario(
+        [{"when": "go", "tool_calls": calls("later")}, {"when_tool": "later", "text": "done"}], completed, deliver
+    ),
+    "early_completion": Scenario(
+        [{"when": "go", "tool_calls": calls("later")}, {"when_tool": "later", "text": "done"}],
+        completed_early,
+        wait_for_time,
+    ),
+    "cancel": Scenario(
+        [{"when": "go", "tool_calls": calls("charge")}, {"when_tool": "charge", "text": "done"}], cancelling
+    ),
+    "inject": Scenario(
+        [{"when": "go", "tool_calls": calls("charge")}, {"when_tool": "charge", "text": "done"}], injecting
+    ),
+    "budget": Scenario(
+        [{"when": "go", "tool_calls": calls("put")}, {"when_tool": "put", "tool_calls": calls("charge")}],
+        ordinary,
+        limits=UsageLimits(max_iterations=2),
+    ),
+    "no_progress": Scenario(
+        [{"when": "go", "tool_calls": WRONG}, {"when_tool": "put", "tool_calls": WRONG}],
+        ordinary,
+        limits=UsageLimits(max_no_progress=2),
+    ),
+    "frame": Scenario(
+        [{"when": "go", "tool_calls": calls("hand_over")}, {"when": "task", "text": "task done"}], continuing
+    ),
+}
+
+
+# The model
+
+
+class ToldModel:
+    """A scripted model that writes down what it is told before it answers."""
+
+    def __init__(self, rules: list[dict[str, Any]], stage: Stage) -> None:
+        self._stage = stage
+        self._script = ScriptedModel([], strict=False)
+        self._script._rules = tuple(msgspec.convert([*rules, *LAST], list[Rule]))
+        self.model_id = "scripted:crash"
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        told = msgspec.to_builtins(request.messages)
+        self._stage.note("told", number=request.call_number, turn_id=request.turn_id, messages=told)
+        async for delta in self._script.stream(request):
+            yield delta
+
+    async def close(self) -> None:
+        await self._script.close()
+
+
+# Playing
+
+
+async def play(job: dict[str, Any], points: CrashPoints) -> dict[str, Any]:
+    """One process: go on, finish, do one more turn, report."""
+    stage = Stage(Path(job["home"]), points)
+    scenario = SCENARIOS[job["scenario"]]
+    model = points.model(ToldModel(scenario.rules, stage))
+    agent = Agent(model, name="clerk", tools=scenario.tools(stage), limits=scenario.limits)
+    store = points.store(open_store(stage.home / "holdfast.db"))
+    async with Runtime(store, agents=[agent]) as runtime:
+        stage.runtime = runtime
+        if job.get("how") == "decide":
+            await approve_everything(stage, None)  # type: ignore[arg-type]
+            return {"status": "decided"}
+        stage.session = session = await _open(runtime, agent, job.get("how", "request"))
+        await _finish(stage, scenario)
+        if job.get("leave_waiting") and await session.unfinished():
+            return {"status": "waiting"}
+        await _settle_queue(session)
+        await session.turn("again", idempotency_key=NEXT_KEY).settled()
+        return await _report(session)
+
+
+async def _open(runtime: Runtime, agent: Agent[Any, Any], how: str) -> Session[Any]:
+    """Open the session after whatever was left there has gone on in one of three ways."""
+    if how == "recover":
+        for turn in await runtime.recover():
+            await turn.settled()
+    session = await runtime.session("s", agent=agent)
+    if how == "resume" and (left := await session.resume()) is not None:
+        await left.settled()
+    return session
+
+
+async def _finish(stage: Stage, scenario: Scenario) -> None:
+    session = stage.open_session()
+    result = await session.turn("go", idempotency_key=KEY).settled()
+    while result.status == "waiting":
+        await scenario.answer(stage, result)
+        going_on = await session.resume()
+        if going_on is None:
+            return
+        result = await going_on.settled()
+
+
+async def _settle_queue(session: Session[Any]) -> None:
+    """Wait until the turns of queued inputs are over."""
+    draining = session._live.draining
+    if draining is not None:
+        await draining
+
+
+async def _report(session: Session[Any]) -> dict[str, Any]:
+    return {
+        "status": "done",
+        "messages": msgspec.to_builtins(await session.messages()),
+        "nodes": msgspec.to_builtins(await session.nodes()),
+        "turns": msgspec.to_builtins(await session.turns()),
+        "approvals": msgspec.to_builtins(await session.approvals()),
+        "inputs": msgspec.to_builtins(await session.inputs()),
+        "head": msgspec.to_builtins(await session.head()),
+    }

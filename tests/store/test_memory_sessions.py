@@ -1,0 +1,78 @@
+"""What only the store in memory promises: it is small, and several loops may use it."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import tracemalloc
+
+from holdfast.errors import SessionBusy
+from holdfast.ports.session_store import Begun
+from holdfast.store.memory_sessions import MemorySessionStore
+from holdfast.testing.session_values import (
+    a_commit,
+    a_head,
+    a_save,
+    a_wait,
+    begin,
+    claimant,
+    new_turn,
+    waiting,
+)
+
+
+def test_of_several_loops_that_begin_a_turn_at_once_one_does() -> None:
+    """Ours: a lock guards the store, so that a method is atomic on every loop and thread."""
+    store = MemorySessionStore()
+    asyncio.run(store.open_session(a_head()))
+    start = threading.Barrier(8)
+    committed: list[str] = []
+
+    async def take_turns(worker: int) -> None:
+        for number in range(50):
+            turn_id = f"t{worker}_{number}"
+            try:
+                begun = await store.begin(new_turn(turn_id), claimant(f"w{worker}"))
+            except SessionBusy:
+                continue
+            assert isinstance(begun, Begun)
+            await store.commit(begun.lease, a_commit(turn_id))
+            committed.append(turn_id)
+
+    def work(worker: int) -> None:
+        start.wait()
+        asyncio.run(take_turns(worker))
+
+    threads = [threading.Thread(target=work, args=(worker,)) for worker in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    head = asyncio.run(store.head("s1"))
+    assert head is not None
+    assert head.revision == len(committed) == len(asyncio.run(store.turns("s1"))) > 0
+    assert head.depth == 2 * len(committed)
+
+
+def test_a_session_that_waits_is_small() -> None:
+    """Ours: many sessions can wait for people at once; 1.5 KB each, and a little room for Python's own."""
+    count = 500
+
+    async def park_all(store: MemorySessionStore) -> None:
+        for number in range(count):
+            turn_id, session_id = f"t_{number:032}", f"session_{number}"
+            begun = await begin(store, turn_id, session_id)
+            wait = a_wait(f"wait_{number}")
+            await store.park(begun.lease, a_save(turn_id), waiting(wait))
+
+    store = MemorySessionStore()
+    gc.collect()
+    tracemalloc.start()
+    try:
+        asyncio.run(park_all(store))
+        gc.collect()
+        used, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert used / count < 2_000

@@ -1,0 +1,386 @@
+"""The life of turns against a model of it: random histories of two sessions, on every store.
+
+The model is the port in a few lines: who has the lease, what is journaled, what waits. Whatever hypothesis
+does, the store must say what the model says.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from holdfast.errors import (
+    HoldfastError,
+    LeaseLost,
+    SessionBusy,
+    StaleState,
+    TokenAlreadyUsed,
+    TokenNotFound,
+    TurnNotFound,
+    TurnUnfinished,
+)
+from holdfast.model.head import SessionHead
+from holdfast.model.outcome import Waiting
+from holdfast.model.turn import TurnState
+from holdfast.model.wait import Completed, Expired, Wait
+from holdfast.ports.session_store import Begun, CommitRefused, JournalEntry, Lease, Save, SessionStore
+from holdfast.store.memory_sessions import MemorySessionStore
+from holdfast.store.sqlite.sessions import SqliteSessionStore
+from holdfast.testing.session_values import (
+    LEASE_MS,
+    NOW,
+    a_checkpoint,
+    a_commit,
+    a_head,
+    a_save,
+    an_entry,
+    an_input,
+    claimant,
+    is_dead,
+    new_turn,
+    stopped,
+    waiting,
+)
+
+T = TypeVar("T")
+
+SESSIONS = ("s1", "s2")
+sessions = st.sampled_from(SESSIONS)
+owners = st.sampled_from(("w1", "w2", "dead"))
+keys = st.sampled_from(("k1", "k2", "k3"))
+
+
+@dataclass
+class ModelTurn:
+    """An unfinished turn as the model has it."""
+
+    turn_id: str
+    journal: list[JournalEntry] = field(default_factory=list)
+    lease: Lease | None = None
+    cancelled: bool = False
+    wait: Wait | None = None
+    answer: object = None
+
+
+@dataclass
+class ModelSession:
+    """A session as the model has it."""
+
+    turn: ModelTurn | None = None
+    depth: int = 0
+    ended: int = 0
+    inputs: list[tuple[str, str]] = field(default_factory=list)
+    fences: list[int] = field(default_factory=list)
+    old_leases: list[Lease] = field(default_factory=list)
+
+    def injected(self) -> list[str]:
+        return [input_id for input_id, kind in self.inputs if kind == "inject"]
+
+
+class TurnLife(RuleBasedStateMachine):
+    """Random turns on two sessions. A subclass says on which store."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.runner = asyncio.Runner()
+        self.store = self.make_store()
+        self.model = {session_id: ModelSession() for session_id in SESSIONS}
+        self.now = NOW
+        self.count = 0
+        for session_id in SESSIONS:
+            self.run(self.store.open_session(a_head(session_id)))
+
+    def make_store(self) -> SessionStore:
+        raise NotImplementedError
+
+    def run(self, call: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(call)
+
+    def attempt(self, call: Coroutine[Any, Any, T]) -> T | HoldfastError:
+        """The result of a call, or the error it was refused with."""
+        try:
+            return self.run(call)
+        except HoldfastError as error:
+            return error
+
+    def teardown(self) -> None:
+        self.run(self.store.close())
+        self.runner.close()
+
+    def number(self) -> int:
+        self.count += 1
+        return self.count
+
+    def free(self, turn: ModelTurn) -> bool:
+        """Whether nobody alive has the lease."""
+        return turn.lease is None or turn.lease.until_ms <= self.now or is_dead(turn.lease.owner)
+
+    def leased(self, session_id: str, lease: Lease) -> None:
+        session = self.model[session_id]
+        assert lease.fence > max(session.fences, default=0)
+        session.fences.append(lease.fence)
+        assert session.turn is not None
+        if session.turn.lease is not None:
+            session.old_leases.append(session.turn.lease)
+        session.turn.lease = lease
+
+    # Turns
+
+    @rule(session_id=sessions, owner=owners)
+    def begin(self, session_id: str, owner: str) -> None:
+        session, turn_id = self.model[session_id], f"t{self.number()}"
+        result = self.attempt(self.store.begin(new_turn(turn_id, session_id), claimant(owner, self.now)))
+        if session.turn is None:
+            assert isinstance(result, Begun)
+            session.turn = ModelTurn(turn_id)
+            session.inputs = [item for item in session.inputs if item[1] != "inject"]
+            self.leased(session_id, result.lease)
+        elif self.free(session.turn):
+            assert isinstance(result, TurnUnfinished)
+            assert result.waits == (session.turn.wait is not None)
+        else:
+            assert isinstance(result, SessionBusy)
+
+    @rule(session_id=sessions, owner=owners)
+    def take_over(self, session_id: str, owner: str) -> None:
+        turn = self.model[session_id].turn
+        turn_id = "nothing" if turn is None else turn.turn_id
+        result = self.attempt(self.store.take_over(turn_id, claimant(owner, self.now)))
+        if turn is None:
+            assert isinstance(result, TurnNotFound)
+        elif not self.free(turn):
+            assert isinstance(result, SessionBusy)
+        else:
+            assert not isinstance(result, HoldfastError)
+            assert list(result.journal) == turn.journal
+            assert result.record.cancel_requested == turn.cancelled
+            turn.wait, turn.answer = None, None
+            self.leased(session_id, result.lease)
+
+    @rule(session_id=sessions, key=keys, body=st.binary(max_size=20))
+    def save(self, session_id: str, key: str, body: bytes) -> None:
+        if (turn := self.model[session_id].turn) is None or turn.lease is None:
+            return
+        entry = an_entry(key, body)
+        result = self.attempt(self.store.save(turn.lease, a_save(turn.turn_id, entry)))
+        if any(known.key == key for known in turn.journal):
+            assert isinstance(result, StaleState)
+        else:
+            assert not isinstance(result, HoldfastError)
+            assert result.cancel_requested == turn.cancelled
+            turn.journal.append(entry)
+
+    @rule(session_id=sessions)
+    def checkpoint(self, session_id: str) -> None:
+        session = self.model[session_id]
+        if (turn := session.turn) is None or turn.lease is None:
+            return
+        make = a_checkpoint(f"checkpoint.{self.number()}")
+        saved = self.run(
+            self.store.save(turn.lease, Save(turn_id=turn.turn_id, entries=(), make_checkpoint=make))
+        )
+        assert saved.checkpoint is not None
+        assert saved.checkpoint.body == _names(session.injected())
+        turn.journal.append(saved.checkpoint)
+        session.inputs = [item for item in session.inputs if item[1] != "inject"]
+
+    @rule(session_id=sessions)
+    def park(self, session_id: str) -> None:
+        session = self.model[session_id]
+        if (turn := session.turn) is None or turn.lease is None:
+            return
+        token = f"cpl_{turn.turn_id}.{self.number()}"
+        wait = Wait(wait_id=token, kind="completion", call_id=1, due_at=self.now + 5_000)
+        save = Save(turn_id=turn.turn_id, entries=(), waits=(wait,))
+        self.run(self.store.park(turn.lease, save, waiting(wait)))
+        session.old_leases.append(turn.lease)
+        turn.lease, turn.wait = None, wait
+
+    @rule(session_id=sessions, well=st.booleans())
+    def commit(self, session_id: str, well: bool) -> None:
+        session = self.model[session_id]
+        if (turn := session.turn) is None or turn.lease is None:
+            return
+        commit = a_commit(turn.turn_id, None if well else stopped(), now_ms=self.now)
+        result = self.run(self.store.commit(turn.lease, commit))
+        if well and turn.cancelled:
+            assert result == CommitRefused(reason="cancelled")
+        elif well and session.injected():
+            assert result == CommitRefused(reason="injected")
+        else:
+            assert isinstance(result, SessionHead)
+            session.depth += 2
+            session.ended += 1
+            session.old_leases.append(turn.lease)
+            session.turn = None
+            session.inputs = [(input_id, "queue") for input_id, _ in session.inputs]
+
+    @rule(session_id=sessions, data=st.data())
+    def write_with_an_old_lease(self, session_id: str, data: st.DataObject) -> None:
+        session = self.model[session_id]
+        if not session.old_leases:
+            return
+        lease = data.draw(st.sampled_from(session.old_leases))
+        turn_id = session.turn.turn_id if session.turn is not None else "nothing"
+        for write in (
+            self.store.save(lease, a_save(turn_id, an_entry("late"))),
+            self.store.commit(lease, a_commit(turn_id)),
+        ):
+            assert isinstance(self.attempt(write), LeaseLost)
+
+    @rule(session_id=sessions)
+    def renew(self, session_id: str) -> None:
+        session = self.model[session_id]
+        turn = session.turn
+        leases = tuple(session.old_leases[-1:])
+        lost = {session_id} if leases else set()
+        if turn is not None and turn.lease is not None:
+            renewed = self.run(self.store.renew((turn.lease,), self.now, LEASE_MS))
+            assert renewed.lost == set()
+            assert renewed.cancelled == ({turn.turn_id} if turn.cancelled else set())
+            turn.lease = Lease(
+                session_id=session_id,
+                owner=turn.lease.owner,
+                fence=turn.lease.fence,
+                until_ms=self.now + LEASE_MS,
+            )
+        assert self.run(self.store.renew(leases, self.now, LEASE_MS)).lost == lost
+
+    @rule(session_id=sessions)
+    def cancel(self, session_id: str) -> None:
+        turn = self.model[session_id].turn
+        turn_id = "nothing" if turn is None else turn.turn_id
+        assert self.run(self.store.cancel(turn_id)) is (turn is not None)
+        if turn is not None:
+            turn.cancelled = True
+
+    # Input and waits
+
+    @rule(session_id=sessions, kind=st.sampled_from(("inject", "queue")))
+    def put_input(self, session_id: str, kind: str) -> None:
+        item = an_input(f"i{self.number()}", kind, session_id=session_id)
+        self.run(self.store.put_input(item))
+        self.run(self.store.put_input(item))
+        self.model[session_id].inputs.append((item.input_id, kind))
+
+    @precondition(lambda self: any(session.inputs for session in self.model.values()))
+    @rule(data=st.data())
+    def withdraw_input(self, data: st.DataObject) -> None:
+        session = data.draw(st.sampled_from([it for it in self.model.values() if it.inputs]))
+        item = data.draw(st.sampled_from(session.inputs))
+        assert self.run(self.store.withdraw_input(item[0])) is True
+        assert self.run(self.store.withdraw_input(item[0])) is False
+        session.inputs.remove(item)
+
+    @rule(session_id=sessions, value=st.integers())
+    def complete(self, session_id: str, value: int) -> None:
+        turn = self.model[session_id].turn
+        wait = None if turn is None else turn.wait
+        token = "cpl_nothing.x" if wait is None else wait.wait_id
+        result = self.attempt(self.store.complete(token, Completed(value=value), self.now))
+        if turn is None or wait is None:
+            assert isinstance(result, TokenNotFound)
+        elif turn.answer is not None or self.now >= wait.due_at:
+            assert isinstance(result, TokenAlreadyUsed)
+        else:
+            assert not isinstance(result, HoldfastError)
+            turn.answer = Completed(value=value)
+
+    @rule(session_id=sessions)
+    def look_at_waits(self, session_id: str) -> None:
+        if (turn := self.model[session_id].turn) is None or turn.wait is None:
+            return
+        if turn.answer is None and self.now >= turn.wait.due_at:
+            turn.answer = Expired()
+        ended = dict(self.run(self.store.ended_waits(turn.turn_id, self.now)))
+        assert ended.get(turn.wait.wait_id) == turn.answer
+
+    @rule(ms=st.sampled_from((1_000, 5_000, LEASE_MS)))
+    def let_time_pass(self, ms: int) -> None:
+        self.now += ms
+
+    # What must hold at any time
+
+    @invariant()
+    def sessions_stand_where_the_model_says(self) -> None:
+        for session_id, session in self.model.items():
+            head = self.run(self.store.head(session_id))
+            assert head is not None
+            assert (head.depth, head.revision) == (session.depth, session.ended)
+            waiting_inputs = self.run(self.store.inputs(session_id))
+            assert [(item.input_id, item.kind) for item in waiting_inputs] == session.inputs
+
+    @invariant()
+    def turns_are_what_the_model_says(self) -> None:
+        for session_id, session in self.model.items():
+            records = self.run(self.store.turns(session_id))
+            unfinished = [it for it in records if it.state is not TurnState.ENDED]
+            assert len(records) - len(unfinished) == session.ended
+            assert [it.turn_id for it in unfinished] == ([session.turn.turn_id] if session.turn else [])
+            if session.turn is not None:
+                (record,) = unfinished
+                summary = record.summary
+                assert (record.state is TurnState.WAITING) == (session.turn.wait is not None)
+                assert isinstance(None if summary is None else summary.outcome, Waiting) == bool(
+                    session.turn.wait
+                )
+
+    @invariant()
+    def what_could_go_on_is_found(self) -> None:
+        found = {it.turn_id for it in self.run(self.store.unfinished(self.now))}
+        expected, due = set(), []
+        for session in self.model.values():
+            if (turn := session.turn) is None:
+                continue
+            if turn.wait is None:
+                could = self.free(turn)
+            else:
+                could = turn.cancelled or turn.answer is not None or self.now >= turn.wait.due_at
+                due += [turn.wait.due_at] if turn.answer is None else []
+            expected |= {turn.turn_id} if could else set()
+        assert found == expected
+        assert self.run(self.store.next_due()) == min(due, default=None)
+
+
+def _names(input_ids: list[str]) -> bytes:
+    return b"[" + b",".join(f'"{input_id}"'.encode() for input_id in input_ids) + b"]"
+
+
+class MemoryTurnLife(TurnLife):
+    def make_store(self) -> SessionStore:
+        return MemorySessionStore(owner_is_dead=is_dead)
+
+
+class SqliteTurnLife(TurnLife):
+    def make_store(self) -> SessionStore:
+        self.directory = tempfile.TemporaryDirectory()
+        return SqliteSessionStore(Path(self.directory.name) / "holdfast.db", owner_is_dead=is_dead)
+
+    def teardown(self) -> None:
+        super().teardown()
+        self.directory.cleanup()
+
+    @rule()
+    def reopen(self) -> None:
+        """Another process goes on with the file."""
+        self.run(self.store.close())
+        path = Path(self.directory.name) / "holdfast.db"
+        self.store = SqliteSessionStore(path, owner_is_dead=is_dead)
+
+
+_SETTINGS = settings(
+    max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+
+TestMemoryTurnLife = MemoryTurnLife.TestCase
+TestMemoryTurnLife.settings = settings(_SETTINGS, max_examples=60)
+TestSqliteTurnLife = SqliteTurnLife.TestCase
+TestSqliteTurnLife.settings = _SETTINGS

@@ -1,0 +1,765 @@
+"""What only the SQLite session store has: a file, a disk, other processes, damage."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import subprocess
+import sys
+import textwrap
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import apsw
+import pytest
+
+from holdfast.errors import LeaseLost, RecordCorrupt, SchemaTooNew, SessionNotFound, StoreUnavailable
+from holdfast.model.approval import Decision
+from holdfast.model.head import SessionHead
+from holdfast.model.node import Entry
+from holdfast.model.wait import Completed
+from holdfast.ports.session_store import Begun, PruneRequest, Repeated, Save
+from holdfast.store.sqlite import session_schema
+from holdfast.store.sqlite.sandbox import SqliteSandboxStore
+from holdfast.store.sqlite.sessions import SqliteSessionStore
+from holdfast.testing import stores
+from holdfast.testing.session_values import (
+    NOW,
+    a_blob,
+    a_commit,
+    a_head,
+    a_save,
+    a_wait,
+    an_approval,
+    an_entry,
+    an_input,
+    begin,
+    claimant,
+    finished,
+    is_dead,
+    new_turn,
+    opened,
+    park,
+    replied,
+    said,
+    showing,
+    take_turn,
+    waiting,
+)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "data" / "holdfast.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteSessionStore]:
+    store = SqliteSessionStore(path, owner_is_dead=is_dead)
+    yield store
+    asyncio.run(store.close())
+
+
+def reopened(path: Path) -> SqliteSessionStore:
+    return SqliteSessionStore(path, owner_is_dead=is_dead)
+
+
+_PRELUDE = """
+import asyncio, sys
+from holdfast.errors import *
+from holdfast.ports.session_store import *
+from holdfast.store.sqlite.sessions import SqliteSessionStore
+from holdfast.testing.session_values import *
+def ready():
+    print("ready", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def start(script: str, *arguments: object) -> subprocess.Popen[str]:
+    """Another process that runs *script* after the prelude."""
+    source = _PRELUDE + textwrap.dedent(script)
+    command = [sys.executable, "-c", source, *map(str, arguments)]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def outputs(script: str, count: int, *arguments: object) -> list[str]:
+    """Start *count* processes, let them go at once, and give what each one said after `ready()`."""
+    children = [start(script, *arguments, number) for number in range(count)]
+    for process in children:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    for process in children:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    said_by_all = [process.communicate(timeout=120)[0].strip() for process in children]
+    assert [process.returncode for process in children] == [0] * count
+    return said_by_all
+
+
+# Reopening
+
+
+async def fill(store: SqliteSessionStore) -> None:
+    """One of everything: a session with history, a waiting turn, a running one, inputs, a blob."""
+    blob = a_blob()
+    shown = (Entry(at_ms=NOW, payload=showing(blob)), replied())
+    await store.open_session(a_head())
+    begun = await store.begin(new_turn("t0", key="k", blobs=(blob,)), claimant())
+    assert isinstance(begun, Begun)
+    await store.commit(begun.lease, a_commit("t0", entries=shown))
+    waits = (a_wait("tick"), a_wait("cpl_t1.x", "completion"), a_wait("a1", "approval"))
+    await park(store, *waits, approvals=(an_approval(),))
+    await store.complete("cpl_t1.x", Completed(value="done"), NOW)
+    await store.put_input(an_input("i1"))
+    running = await begin(store, "t2", "s2", claimant("dead"))
+    await store.save(running.lease, a_save("t2", an_entry("model.1"), an_entry("tool.1", b"result")))
+
+
+async def everything(store: SqliteSessionStore) -> list[object]:
+    """All that can be read of what `fill` wrote, without changing anything."""
+    blob = a_blob()
+    return [
+        await store.heads(),
+        await store.head("s1"),
+        await store.frame("t0.1"),
+        await store.path("t0.1"),
+        [await store.turns(session_id) for session_id in ("s1", "s2")],
+        [await store.turn(turn_id) for turn_id in ("t0", "t1", "t2")],
+        await store.inputs("s1"),
+        await store.blob(blob.digest),
+        await store.ended_waits("t1", NOW),
+        await store.approvals(),
+        await store.approval("a1"),
+        await store.unfinished(NOW),
+        await store.next_due(),
+    ]
+
+
+async def read_and_take_over(store: SqliteSessionStore) -> None:
+    """Read all that `fill` wrote, the journals too."""
+    await everything(store)
+    await store.take_over("t1", claimant("dead"))
+    await store.take_over("t2", claimant("dead"))
+
+
+def test_everything_survives_the_process(path: Path) -> None:
+    """Ours: acknowledged means on disk; the process is killed without a word."""
+    child = start(
+        """
+        async def main():
+            store = SqliteSessionStore(sys.argv[1])
+            await take_turn(store, "t0")
+            await park(store, a_wait("tick"), approvals=(an_approval(),))
+            running = await begin(store, "t2", "s2", claimant("dead"))
+            await store.save(running.lease, a_save("t2", an_entry("model.1", b"reply")))
+            await store.put_input(an_input(), (a_blob(),))
+            ready()
+        asyncio.run(main())
+        """,
+        path,
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "ready\n"
+    child.kill()
+    child.communicate()
+
+    async def check() -> None:
+        store = reopened(path)
+        taken = await store.take_over("t2", claimant())
+        assert taken.journal == (an_entry("model.1", b"reply"),)
+        assert [it.turn_id for it in await store.unfinished(NOW + 1_000)] == ["t1"]
+        assert await store.approvals() == [an_approval()]
+        assert await store.inputs("s1") == [an_input()]
+        assert await store.blob(a_blob().digest) == a_blob().data
+        assert len(await store.frame("t0.1")) == 1
+        await store.close()
+
+    asyncio.run(check())
+
+
+def test_a_store_reads_the_same_after_reopening(path: Path) -> None:
+    """Ours: nothing lives in memory alone."""
+
+    async def scenario() -> None:
+        store = reopened(path)
+        await fill(store)
+        before = await everything(store)
+        await store.close()
+        store = reopened(path)
+        assert await everything(store) == before
+        repeated = await store.begin(new_turn("t9", key="k"), claimant())
+        assert isinstance(repeated, Repeated)
+        assert repeated.record.summary == finished()
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_file_of_sandbox_sessions_becomes_one_of_agents_too(path: Path) -> None:
+    """Ours: both live in one file and share their approvals."""
+    with contextlib.closing(SqliteSandboxStore(path)) as sandbox:
+        sandbox.save_session(stores.a_session())
+        sandbox.park(stores.a_run(), b"dump", [stores.an_approval("a_run")])
+
+        async def scenario() -> None:
+            store = reopened(path)
+            await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
+            assert [it.approval_id for it in await store.approvals()] == ["a_run", "a1"]
+            assert await store.approvals(turn_id="t1") == [an_approval()]
+            await store.decide("a_run", Decision(approved=True), now_ms=6, edited_digest=None)
+            await store.delete_session("s1")
+            await store.close()
+
+        asyncio.run(scenario())
+        assert sandbox.load_session("s1") is not None
+        assert {it.approval_id: str(it.state) for it in sandbox.approvals()} == {
+            "a_run": "approved",
+            "a1": "cancelled",
+        }
+
+
+def test_a_schema_from_the_future_is_refused(path: Path, store: SqliteSessionStore) -> None:
+    """Ours: an old version must not write what it does not understand."""
+    store.database.write(
+        lambda db: db.execute("UPDATE holdfast_schema SET version = 99 WHERE component = 'sessions'")
+    )
+    with pytest.raises(SchemaTooNew, match="version 99 of the sessions tables"):
+        SqliteSessionStore(path)
+
+
+def test_a_closed_store_says_so_and_closes_twice(path: Path) -> None:
+    """Ours: no call may hang on a writer that is gone."""
+
+    async def scenario() -> None:
+        store = reopened(path)
+        await take_turn(store)
+        await store.close()
+        await store.close()
+        for use in (store.heads(), store.open_session(a_head()), store.begin(new_turn(), claimant())):
+            with pytest.raises(StoreUnavailable, match="closed"):
+                await use
+
+    asyncio.run(scenario())
+
+
+def test_a_forked_child_is_told_to_open_the_file_itself(store: SqliteSessionStore) -> None:
+    """Ours: neither a connection nor the writer thread crosses a fork."""
+    asyncio.run(take_turn(store))
+    if (pid := os.fork()) == 0:
+        code = 1
+        try:
+            asyncio.run(store.begin(new_turn("t2"), claimant()))
+        except StoreUnavailable:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+# The writer thread
+
+
+def test_writes_of_many_sessions_share_transactions(store: SqliteSessionStore) -> None:
+    """Ours: journal rule 7; a hundred sessions pay for a few syncs."""
+    commits: list[int] = []
+    store.database._writer.set_commit_hook(lambda: commits.append(1) is not None)
+
+    async def scenario() -> None:
+        await asyncio.gather(*(store.open_session(a_head(f"s{n}")) for n in range(100)))
+        commits.clear()
+        await asyncio.gather(*(take_turn(store, f"t{n}", f"s{n}") for n in range(100)))
+        assert len(commits) < 60
+
+    asyncio.run(scenario())
+
+
+def test_a_plain_turn_is_two_transactions(store: SqliteSessionStore) -> None:
+    """Ours: each one costs a sync."""
+    asyncio.run(take_turn(store, "t0"))
+    commits: list[int] = []
+    store.database._writer.set_commit_hook(lambda: commits.append(1) is not None)
+    asyncio.run(take_turn(store, "t1"))
+    assert len(commits) == 2
+
+
+def test_a_group_wakes_a_loop_once(store: SqliteSessionStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: waking a loop costs more than a statement."""
+
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        wakes: list[int] = []
+        wake = loop.call_soon_threadsafe
+
+        def counted(*args: Any, **kwargs: Any) -> asyncio.Handle:
+            wakes.append(1)
+            return wake(*args, **kwargs)
+
+        monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+        with store.database._group.pen:
+            futures = [store.database.write_soon(lambda db, n=n: n) for n in range(50)]
+        assert await asyncio.gather(*futures) == list(range(50))
+        assert len(wakes) == 1
+
+    asyncio.run(scenario())
+
+
+def test_one_job_of_a_group_fails_alone(store: SqliteSessionStore) -> None:
+    """Ours: one session's error is not another's, before and after it has written."""
+
+    def half_done(db: apsw.Connection) -> None:
+        db.execute("UPDATE sessions SET fence = fence + 1")
+        raise LookupError("mine")
+
+    def refused(db: apsw.Connection) -> None:
+        raise SessionNotFound("s9")
+
+    async def scenario() -> None:
+        await store.open_session(a_head())
+        write = store.database.write_soon
+        with store.database._group.pen:
+            jobs = [write(refused), write(half_done), write(lambda db: 3), write(refused)]
+            begun = asyncio.ensure_future(store.begin(new_turn(), claimant()))
+            await asyncio.sleep(0)
+        results = await asyncio.gather(*jobs, begun, return_exceptions=True)
+        assert [type(it) for it in results] == [SessionNotFound, LookupError, int, SessionNotFound, Begun]
+        assert await store.head("s1") is not None
+
+    asyncio.run(scenario())
+
+
+def test_whoever_stops_waiting_breaks_nothing(store: SqliteSessionStore) -> None:
+    """Ours: a cancelled caller's write may still happen, and everyone else's does."""
+
+    async def scenario() -> None:
+        await store.open_session(a_head())
+        await store.open_session(a_head("s2"))
+        with store.database._group.pen:
+            given_up = asyncio.ensure_future(store.begin(new_turn(), claimant()))
+            other = asyncio.ensure_future(store.begin(new_turn("t2", "s2"), claimant()))
+            await asyncio.sleep(0)
+            given_up.cancel()
+            await asyncio.sleep(0)
+        assert isinstance(await other, Begun)
+        assert given_up.cancelled()
+        assert await store.turn("t1") is not None
+
+    asyncio.run(scenario())
+
+
+def test_closing_finishes_what_is_queued(path: Path) -> None:
+    """Ours: a write that was accepted is answered."""
+
+    async def scenario() -> None:
+        store = reopened(path)
+        await store.open_session(a_head())
+        with store.database._group.pen:
+            begun = asyncio.ensure_future(store.begin(new_turn(), claimant()))
+            await asyncio.sleep(0)
+            closing = asyncio.ensure_future(store.close())
+            await asyncio.sleep(0)
+        await closing
+        assert isinstance(await begun, Begun)
+        assert not any(it.name == "holdfast-writer" and it.is_alive() for it in _threads_of(store))
+
+    asyncio.run(scenario())
+
+
+def _threads_of(store: SqliteSessionStore) -> list[threading.Thread]:
+    thread = store.database._group._thread
+    return [] if thread is None else [thread]
+
+
+def test_a_loop_that_is_gone_does_not_stop_the_writer(store: SqliteSessionStore) -> None:
+    """Ours: rule 4 of the writer."""
+
+    async def leave() -> None:
+        store.database.write_soon(lambda db: 1)
+
+    pen = store.database._group.pen
+    with pen:
+        loop = asyncio.new_event_loop()
+        loop.run_until_complete(leave())
+        loop.close()
+    asyncio.run(take_turn(store))
+
+
+def test_blocking_and_awaiting_callers_share_the_writer(store: SqliteSessionStore) -> None:
+    """Ours: the sandbox's store blocks, the session store awaits, the file is one."""
+
+    async def scenario() -> None:
+        await store.open_session(a_head())
+        blocking = [
+            asyncio.to_thread(store.database.write, lambda db, n=n: db.execute("SELECT ?", (n,)).get)
+            for n in range(20)
+        ]
+        awaiting = [take_turn(store, f"t{n}", f"u{n}") for n in range(20)]
+        numbers, heads = await asyncio.gather(asyncio.gather(*blocking), asyncio.gather(*awaiting))
+        assert numbers == list(range(20))
+        assert all(isinstance(head, SessionHead) for head in heads)
+
+    asyncio.run(scenario())
+
+
+# Damage
+
+_FOUND_BY = {
+    # What a row is found by: under another name or number it is not there, or elsewhere in a list.
+    ("journal", "turn_id"),
+    ("waits", "turn_id"),
+    ("inputs", "session"),
+    ("inputs", "seq"),
+    ("blobs", "digest"),
+    ("turns", "key"),
+    ("segments", "key"),
+}
+
+
+def columns() -> list[tuple[str, str]]:
+    """The columns of all tables of the sessions, except those that rows are found by."""
+    with contextlib.closing(apsw.Connection(":memory:")) as db:
+        db.execute(session_schema.MIGRATIONS[0])
+        tables = [str(name) for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
+        pairs = [
+            (table, str(column))
+            for table in tables
+            if table not in ("sqlite_sequence", "sandbox_leftovers")
+            for (column,) in db.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
+        ]
+    return [pair for pair in pairs if pair not in _FOUND_BY]
+
+
+def damaged(value: object) -> object:
+    """*value* with one bit flipped; nothing stays nothing."""
+    match value:
+        case int():
+            return value ^ (1 << 20)
+        case str():
+            return value[:-1] + chr(ord(value[-1]) ^ 0x10) if value else "x"
+        case bytes():
+            middle = len(value) // 2
+            return value[:middle] + bytes([value[middle] ^ 1]) + value[middle + 1 :] if value else b"x"
+        case _:
+            return None
+
+
+@pytest.mark.parametrize(("table", "column"), columns())
+def test_a_flipped_bit_is_noticed_by_whoever_reads_the_record(path: Path, table: str, column: str) -> None:
+    """Ours: journal rule 6; an error that names the record, never a wrong answer."""
+
+    async def scenario() -> None:
+        store = reopened(path)
+        await fill(store)
+        key = "wait_id" if table == "waits" else "rowid"
+        db = apsw.Connection(str(path))
+        db.execute("DROP INDEX turns_open")  # it would refuse the damage itself
+        for row, value in db.execute(f'SELECT {key}, "{column}" FROM {table}').fetchall():
+            if value is None:
+                continue
+            change = f'UPDATE {table} SET "{column}" = ?2 WHERE "{column}" IS ?1 AND ({key} = ?3 OR ?4)'
+            moves = column in ("wait_id", "key", "seq")
+            db.execute(change, (value, damaged(value), row, moves))
+            with pytest.raises(RecordCorrupt):
+                await read_and_take_over(store)
+            db.execute(change, (damaged(value), value, row, moves))
+        await everything(store)
+        db.close()
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_link_to_a_segment_that_lies_elsewhere_is_noticed(path: Path, store: SqliteSessionStore) -> None:
+    """Ours: a parent that was pruned is no error, one that is there must be found."""
+
+    async def scenario() -> None:
+        await take_turn(store, "t1")
+        await take_turn(store, "t2")
+        store.database.write(lambda db: db.execute("UPDATE segments SET key = 99 WHERE segment_id = 't1'"))
+        for read in (store.frame("t2.1"), store.path("t2.1")):
+            with pytest.raises(RecordCorrupt, match="segment t2"):
+                await read
+
+    asyncio.run(scenario())
+
+
+def test_a_damaged_session_can_be_deleted(store: SqliteSessionStore) -> None:
+    """Ours: damage must not be for ever."""
+
+    async def scenario() -> None:
+        await fill(store)
+        for table in ("sessions", "segments", "turns", "journal", "waits", "inputs"):
+            store.database.write(lambda db, table=table: db.execute(f"UPDATE {table} SET digest = x'00'"))
+        with pytest.raises(RecordCorrupt):
+            await store.heads()
+        assert await store.delete_session("s1") is True
+        assert await store.delete_session("s2") is True
+        assert await store.heads() == []
+        await take_turn(store, "t0")
+
+    asyncio.run(scenario())
+
+
+# A disk without room
+
+
+def test_a_full_disk_is_an_error_and_writes_nothing(store: SqliteSessionStore) -> None:
+    """Ours: no half commit, and everything works again when there is room."""
+
+    async def scenario() -> None:
+        await take_turn(store, "t0")
+        begun = await begin(store, "t1")
+        writer = store.database._writer
+        pages = writer.execute("PRAGMA page_count").get
+        writer.execute(f"PRAGMA max_page_count = {pages}").fetchall()
+        large = a_save("t1", *(an_entry(f"k{n}", b"x" * 5_000) for n in range(10)))
+        with pytest.raises(StoreUnavailable, match="full"):
+            await store.save(begun.lease, large)
+        commit = a_commit("t1", entries=(said("x" * 50_000), replied()))
+        with pytest.raises(StoreUnavailable, match="full"):
+            await store.commit(begun.lease, commit)
+        head, record = await store.head("s1"), await store.turn("t1")
+        assert head == begun.head
+        assert record == begun.record
+        writer.execute("PRAGMA max_page_count = 1000000").fetchall()
+        await store.save(begun.lease, large)
+        assert isinstance(await store.commit(begun.lease, commit), SessionHead)
+
+    asyncio.run(scenario())
+
+
+def test_a_disk_that_refuses_to_write_is_an_error_until_it_does(path: Path) -> None:
+    """Ours: I/O errors are typed too, and every acknowledged turn is there afterwards."""
+    script = """
+        import resource, signal
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+        async def main():
+            store = SqliteSessionStore(sys.argv[1])
+            ready()
+            await take_turn(store, "t0")
+            resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
+            done, failed = ["t0"], 0
+            for number in range(1, 300):
+                try:
+                    await take_turn(store, f"t{number}", f"s{number}")
+                    done.append(f"t{number}")
+                except StoreUnavailable:
+                    failed += 1
+            resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+            await take_turn(store, "last")
+            await store.close()
+            print(failed > 0, *done, "last")
+        asyncio.run(main())
+    """
+    ((failed, *done),) = [said_by_one.split() for said_by_one in outputs(script, 1, path)]
+    assert failed == "True"
+
+    async def check() -> None:
+        store = reopened(path)
+        for turn_id in done:
+            assert len(await store.frame(f"{turn_id}.1")) >= 1
+        await store.close()
+
+    asyncio.run(check())
+
+
+# Several processes
+
+
+@pytest.mark.slow
+def test_processes_take_turns_on_one_session(path: Path) -> None:
+    """Ours: one writer per session, no `database is locked`, and nothing is lost."""
+    script = """
+        async def main():
+            store = SqliteSessionStore(sys.argv[1])
+            me = sys.argv[2]
+            await store.open_session(a_head())
+            ready()
+            done = 0
+            while done < 25:
+                try:
+                    begun = await store.begin(new_turn(f"t{me}_{done}"), claimant(f"w{me}"))
+                except SessionBusy:
+                    await asyncio.sleep(0)
+                    continue
+                head = await store.commit(begun.lease, a_commit(begun.record.turn_id))
+                assert head.depth == begun.head.depth + 2
+                done += 1
+            await store.close()
+        asyncio.run(main())
+    """
+    outputs(script, 4, path)
+
+    async def check() -> None:
+        store = reopened(path)
+        head = await store.head("s1")
+        assert head is not None
+        assert (head.depth, head.revision) == (200, 100)
+        assert head.leaf is not None
+        assert len(await store.path(head.leaf)) == 100
+        await store.close()
+
+    asyncio.run(check())
+
+
+@pytest.mark.slow
+def test_processes_with_sessions_of_their_own_do_not_starve(path: Path) -> None:
+    """Ours: writers of several processes share one file fairly."""
+    script = """
+        import time
+        async def main():
+            store = SqliteSessionStore(sys.argv[1])
+            me = sys.argv[2]
+            ready()
+            done, until = 0, time.monotonic() + 1.5
+            while time.monotonic() < until:
+                await asyncio.gather(
+                    *(take_turn(store, f"t{me}_{done}_{n}", f"s{me}_{n}") for n in range(5))
+                )
+                done += 5
+            await store.close()
+            print(done)
+        asyncio.run(main())
+    """
+    counts = list(map(int, outputs(script, 4, path)))
+    assert min(counts) > 0
+    assert max(counts) < 20 * min(counts)
+
+
+def test_a_worker_that_was_succeeded_in_another_process_can_write_nothing(path: Path) -> None:
+    """Ours: fencing holds across processes."""
+
+    async def scenario() -> None:
+        store = reopened(path)
+        begun = await begin(store, claimed_by=claimant("dead"))
+        script = """
+            async def main():
+                store = SqliteSessionStore(sys.argv[1], owner_is_dead=is_dead)
+                ready()
+                taken = await store.take_over("t1", claimant("w2"))
+                await store.save(taken.lease, a_save("t1", an_entry("mine")))
+                await store.close()
+            asyncio.run(main())
+        """
+        await asyncio.to_thread(outputs, script, 1, path)
+        for write in (
+            store.save(begun.lease, a_save("t1", an_entry("late"))),
+            store.commit(begun.lease, a_commit()),
+            store.park(begun.lease, Save(turn_id="t1", entries=()), waiting(a_wait("tick"))),
+        ):
+            with pytest.raises(LeaseLost):
+                await write
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+# Size
+
+
+def test_the_frames_before_are_not_read(store: SqliteSessionStore) -> None:
+    """Ours: the whole history is not loaded for every turn; what is damaged there does not matter here."""
+
+    async def scenario() -> None:
+        for number in range(50):
+            await take_turn(store, f"t{number}")
+        await take_turn(store, "open", entries=(said("long"), opened("f2")))
+        await take_turn(store, "last")
+        store.database.write(
+            lambda db: db.execute("UPDATE segments SET body = x'00' WHERE segment_id GLOB 't[0-9]*'")
+        )
+        assert [it.segment_id for it in await store.frame("last.1")] == ["open", "last"]
+        assert len(await store.frame("last.1", known="open.1")) == 1
+        await take_turn(store, "more")
+        await store.fork("s1", "s2", None, NOW)
+        with pytest.raises(RecordCorrupt):
+            await store.path("last.1")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_a_turn_takes_the_same_room_however_many_there_are(path: Path) -> None:
+    """Ours: storage does not grow with the square of the turns."""
+
+    async def grow(first: int) -> None:
+        store = reopened(path)
+        for number in range(first, first + 500):
+            entries = (said("u" * 200), replied("a" * 400))
+            begun = await begin(store, f"t_{number:030x}")
+            commit = a_commit(f"t_{number:030x}", finished("a" * 400), entries)
+            await store.commit(begun.lease, commit)
+        await store.close()
+
+    sizes: list[int] = []
+    for first in (0, 500):
+        asyncio.run(grow(first))
+        sizes.append(path.stat().st_size)
+    assert sizes[1] / 1_000 < 1_700
+    assert sizes[1] - sizes[0] < 1.1 * sizes[0]
+
+
+def test_pruning_gives_the_space_back(path: Path, store: SqliteSessionStore) -> None:
+    """Ours: retention, and the file shrinks."""
+
+    async def scenario() -> None:
+        for number in range(40):
+            await take_turn(store, f"t{number}", entries=(said("x" * 20_000), replied()))
+        await take_turn(store, "open", entries=(said(), opened("f2")))
+        blob = a_blob(b"y" * 200_000)
+        await store.put_input(an_input(), (blob,))
+        await store.withdraw_input("i1")
+        before = store.database.bytes_on_disk()
+        pruned = await store.prune(PruneRequest(frames=True))
+        assert (pruned.segments, pruned.blobs) == (40, 1)
+        assert pruned.bytes_freed == before - store.database.bytes_on_disk()
+        assert pruned.bytes_freed > 900_000
+        assert store.database.bytes_on_disk() < 200_000
+        assert (await take_turn(store, "more")).depth == 84
+
+    asyncio.run(scenario())
+
+
+def test_the_last_fork_takes_the_shared_history_along(store: SqliteSessionStore) -> None:
+    """Ours: what nobody can reach any more does not stay on disk."""
+
+    async def scenario() -> None:
+        await take_turn(store, "t1")
+        await take_turn(store, "t2")
+        await store.fork("s1", "s2", "t1.1", NOW)
+        await take_turn(store, "t3", "s2")
+        await store.delete_session("s1")
+        assert await store.path("t2.1") == ()
+        assert len(await store.path("t3.1")) == 2
+        await store.delete_session("s2")
+
+    asyncio.run(scenario())
+    assert store.database.read(lambda db: db.execute("SELECT count(*) FROM segments").get) == 0
+
+
+def test_old_leftovers_of_sandbox_runs_go(path: Path, store: SqliteSessionStore) -> None:
+    """Ours: snapshots and journals of runs that died do not stay for ever; what waits stays."""
+    with contextlib.closing(SqliteSandboxStore(path)) as sandbox:
+        sandbox.put_snapshot("snap_old", "s1", b"old", NOW)
+        sandbox.put_snapshot("snap_new", "s1", b"new", NOW + 100)
+        sandbox.park(stores.a_run(), b"dump", [stores.an_approval()])
+        sandbox.intend("r1", 1, "d1")
+        sandbox.intend("died", 1, "d1")
+
+        async def scenario() -> None:
+            await store.decide("a1", Decision(approved=True), now_ms=6, edited_digest=None)
+            assert (await store.prune(PruneRequest(sessions_before_ms=NOW + 100))).records == 1
+            assert sandbox.found("died", 1, "d1") is True
+            assert (await store.prune(PruneRequest(sessions_before_ms=2**53))).records == 2
+
+        asyncio.run(scenario())
+        assert sandbox.get_snapshot("snap_old") is None
+        assert sandbox.get_snapshot("snap_1") == b"dump"
+        assert sandbox.found("died", 1, "d1") is None
+        assert sandbox.found("r1", 1, "d1") is True
+        assert sandbox.approval("a1") is not None
