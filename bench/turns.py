@@ -159,12 +159,13 @@ async def measure_turn(name: str, rounds: int, durable: bool) -> None:
             session = await runtime.session("bench", agent=agent)
             for _ in range(3):
                 await session.turn(USER)
+            before = disk_bytes(home / "ours") if durable else 0
             for _ in range(rounds):
                 await ours.time(lambda: session.turn(USER).settled())
                 if bare is not None:
                     await floor.time(lambda: commit_all(bare, sizes))
         if durable:
-            report("holdfast", workload, "bytes_per_turn", disk_bytes(home / "ours") / (rounds + 3))
+            report("holdfast", workload, "bytes_per_turn", (disk_bytes(home / "ours") - before) / rounds)
         if bare is not None:
             bare.close()
     for framework, watch in (("holdfast", ours), ("floor", floor)):

@@ -27,7 +27,8 @@ The first split is whose fault it is::
     │                              SNAPSHOT_CAPABILITY_MISMATCH
     ├── OperatorError          the installation or its configuration is wrong
     │   ├── NotConfigured          IO_ERROR
-    │   └── ProviderMismatch       INVALID_ARGUMENT
+    │   ├── ProviderMismatch       INVALID_ARGUMENT
+    │   └── RuntimeClosed          INTERRUPTED
     ├── OutsideError           a tool, an engine or the network failed
     │   ├── ToolError              the tool author's own code, or TOOL_ERROR
     │   ├── EngineFailed           INTERRUPTED
@@ -384,6 +385,19 @@ class ProviderMismatch(OperatorError):
             hint="open it with a model of the same provider, or fork it: a fork may change its provider",
         )
         self.session_id, self.expected, self.actual = session_id, expected, actual
+
+
+class RuntimeClosed(OperatorError):
+    """The runtime was closed while a turn ran."""
+
+    code = Code.INTERRUPTED
+
+    def __init__(self, turn_id: str) -> None:
+        super().__init__(
+            f"the runtime was closed while turn {turn_id} ran",
+            hint="the turn is unfinished, not lost: `session.resume()` goes on with it",
+        )
+        self.turn_id = turn_id
 
 
 class OutsideError(HoldfastError):

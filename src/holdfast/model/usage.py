@@ -56,7 +56,7 @@ def add_to_ledger(ledger: tuple[UsageEntry, ...], entries: tuple[UsageEntry, ...
 _MINIMA: Final = {"max_iterations": 1, "max_no_progress": 1, "max_attempts": 1, "max_output_retries": 0}
 
 
-class UsageLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class UsageLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """What one turn may use. None means no limit.
 
     max_iterations: rounds of asking the model. max_no_progress: rounds in a row whose calls all failed or

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from holdfast.errors import RuntimeClosed
 from holdfast.model.events import Event
 from holdfast.model.message import UserMessage
 from holdfast.model.outcome import Stopped
@@ -16,6 +17,10 @@ from holdfast.runtime.live_feed import Subscription
 from holdfast.runtime.result import TurnResult, TurnStopped
 
 Output = TypeVar("Output")
+
+
+_NOBODY: list[asyncio.Future[None]] = []
+"""The waiters of a turn that is over; compared by identity."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +35,6 @@ class TurnRequest:
     consumes: str | None = None
 
 
-@dataclass(slots=True)
-class _Progress:
-    """What is known of a turn that was started."""
-
-    task: asyncio.Task[TurnResult[Any]] | None = None
-    subscriptions: list[Subscription] = field(default_factory=list)
-
-
 class Turn(Generic[Output]):
     """Starts when it is first awaited or iterated over, and goes on whether or not anybody listens.
 
@@ -45,7 +42,9 @@ class Turn(Generic[Output]):
     the turn ended without an answer. Giving up the wait does not end the turn: `cancel` does.
     """
 
-    __slots__ = ("_cancel", "_progress", "_run", "request", "session_id", "turn_id")
+    __slots__ = (
+        "_cancel", "_run", "_subscriptions", "_task", "_waiters", "request", "session_id", "turn_id",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -60,20 +59,28 @@ class Turn(Generic[Output]):
         self.request = request
         self._run = run
         self._cancel = cancel
-        self._progress = _Progress()
+        self._task: asyncio.Task[TurnResult[Any]] | None = None
+        self._waiters: list[asyncio.Future[None]] = []
+        self._subscriptions: list[Subscription] = []
 
     def start(self) -> None:
         """Begin now, without waiting for anything."""
-        if self._progress.task is None:
-            task = asyncio.ensure_future(self._run(self))
-            task.add_done_callback(self._over)
-            self._progress.task = task
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._main())
+            self._task.add_done_callback(_heard)
 
     async def settled(self) -> TurnResult[Output]:
         """The result, whatever it is: `await turn` without the `TurnStopped`."""
         self.start()
-        assert self._progress.task is not None
-        return await asyncio.shield(self._progress.task)
+        task = self._task
+        assert task is not None
+        if not task.done():
+            waiter = asyncio.get_running_loop().create_future()
+            self._waiters.append(waiter)
+            await waiter
+        if task.cancelled():
+            raise RuntimeClosed(self.turn_id)
+        return await task  # it has ended, or does so without waiting for anything
 
     async def cancel(self) -> bool:
         """End the turn. False if it had ended before: then the cancellation changed nothing."""
@@ -82,11 +89,11 @@ class Turn(Generic[Output]):
     @property
     def done(self) -> bool:
         """Whether the turn has ended, or waits."""
-        return self._progress.task is not None and self._progress.task.done()
+        return self._task is not None and (self._task.done() or self._waiters is _NOBODY)
 
     def publish(self, event: Event) -> None:
         """Show an event to whoever iterates over the turn."""
-        for subscription in self._progress.subscriptions:
+        for subscription in self._subscriptions:
             subscription.push(event)
 
     def __await__(self) -> Generator[Any, None, TurnResult[Output]]:
@@ -94,7 +101,7 @@ class Turn(Generic[Output]):
 
     def __aiter__(self) -> AsyncIterator[Event]:
         subscription = Subscription()
-        self._progress.subscriptions.append(subscription)
+        self._subscriptions.append(subscription)
         self.start()
         return self._events(subscription)
 
@@ -113,14 +120,26 @@ class Turn(Generic[Output]):
                     break
                 await subscription.wait()
         finally:
-            self._progress.subscriptions.remove(subscription)
+            self._subscriptions.remove(subscription)
         await self.settled()  # what broke the turn is raised here as well
 
-    def _over(self, task: asyncio.Future[Any]) -> None:
-        for subscription in self._progress.subscriptions:
-            subscription.wake()
-        if not task.cancelled():
-            task.exception()  # whoever awaits hears of it; nobody need to
+    async def _main(self) -> TurnResult[Any]:
+        """Run, and tell whoever waits from within: a callback of the task would come a loop later."""
+        try:
+            return await self._run(self)
+        finally:
+            waiters, self._waiters = self._waiters, _NOBODY
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+            for subscription in self._subscriptions:
+                subscription.wake()
 
     def __repr__(self) -> str:
         return f"<Turn {self.turn_id} of {self.session_id}>"
+
+
+def _heard(task: asyncio.Task[Any]) -> None:
+    """Whoever awaits a turn hears what broke it; nobody has to."""
+    if not task.cancelled():
+        task.exception()

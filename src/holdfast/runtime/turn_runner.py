@@ -30,7 +30,6 @@ from holdfast.machine.inputs import (
     Resumed,
     TurnStarted,
     WaitEnded,
-    decode_input,
     encode_input,
 )
 from holdfast.machine.turn_machine import TurnMachine
@@ -71,7 +70,7 @@ class TurnRunner:
             begun = await self._begin(turn, turn.request)
             if isinstance(begun, TurnRecord):
                 return await self._repeat(turn, begun)
-            return await self._conclude(turn, await self._first(turn, turn.request, begun))
+            return await self._conclude(turn, await self._first(turn, turn.request, *begun))
 
     async def resume(self, turn: Turn[Any]) -> TurnResult[Any]:
         """Go on with a turn that waits or was left."""
@@ -80,8 +79,8 @@ class TurnRunner:
 
     # Beginning
 
-    async def _begin(self, turn: Turn[Any], request: TurnRequest) -> Begun | TurnRecord:
-        new = self._new_turn(turn.turn_id, request)
+    async def _begin(self, turn: Turn[Any], request: TurnRequest) -> tuple[Begun, TurnStarted] | TurnRecord:
+        new, started = self._new_turn(turn.turn_id, request)
         patience = _Patience(self._place.config.busy_timeout_ms / 1000)
         while True:
             try:
@@ -94,7 +93,7 @@ class TurnRunner:
                 if not await patience.pause():
                     raise
             else:
-                return begun if isinstance(begun, Begun) else begun.record
+                return (begun, started[-1]) if isinstance(begun, Begun) else begun.record
 
     async def _can_go_on(self, turn_id: str) -> bool:
         record = await self._place.store.turn(turn_id)
@@ -102,7 +101,9 @@ class TurnRunner:
             return True
         return bool(await self._place.store.ended_waits(turn_id, self._place.clock.now_ms()))
 
-    def _new_turn(self, turn_id: str, request: TurnRequest) -> NewTurn:
+    def _new_turn(self, turn_id: str, request: TurnRequest) -> tuple[NewTurn, list[TurnStarted]]:
+        """A turn to begin; its first input is the last of the list once it has begun."""
+        made: list[TurnStarted] = []
         now = self._place.clock.now_ms()
         limits = request.limits or self._staff.agent.limits
 
@@ -113,9 +114,10 @@ class TurnRunner:
             started = TurnStarted(
                 at_ms=now, turn_id=turn_id, message=request.message, injected=injected, limits=limits
             )
+            made.append(started)
             return encode_input(started)
 
-        return NewTurn(
+        new = NewTurn(
             session_id=self._live.session_id,
             turn_id=turn_id,
             agent=self._staff.agent.name,
@@ -125,12 +127,12 @@ class TurnRunner:
             consumes=request.consumes,
             blobs=request.blobs,
         )
+        return new, made
 
-    async def _first(self, turn: Turn[Any], request: TurnRequest, begun: Begun) -> _Ran:
+    async def _first(self, turn: Turn[Any], request: TurnRequest, begun: Begun, started: TurnStarted) -> _Ran:
         machine = TurnMachine()
         self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id))
-        started = decode_input(begun.input)
-        driver = await self._driver(turn, machine, begun, started.turn_id, request.deps)
+        driver = await self._driver(turn, machine, begun, request.deps)
         commands = machine.feed(started)
         return await self._drive(turn, driver, begun.head, commands)
 
@@ -154,7 +156,7 @@ class TurnRunner:
         machine = replayed.machine
         self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id, resumed=True))
         deps = turn.request.deps if turn.request is not None else self._live.deps
-        driver = await self._driver(turn, machine, taken, turn.turn_id, deps, replayed.keys, replayed.intents)
+        driver = await self._driver(turn, machine, taken, deps, replayed.keys, replayed.intents)
         driver.feed(Resumed(at_ms=now))
         for wait_id, outcome in ended:
             driver.feed(WaitEnded(at_ms=now, wait_id=wait_id, outcome=outcome))
@@ -168,13 +170,12 @@ class TurnRunner:
         turn: Turn[Any],
         machine: TurnMachine,
         begun: Begun | Takeover,
-        turn_id: str,
         deps: Any,
         journaled: set[str] | None = None,
         intents: frozenset[str] = frozenset(),
     ) -> TurnDriver:
         live, place = self._live, self._place
-        machine.turn_id = turn_id
+        machine.turn_id = turn.turn_id
         history = await live.history(begun.head)
         seat = Seat(
             session_id=live.session_id,
@@ -185,7 +186,7 @@ class TurnRunner:
             deps=deps,
         )
         host = StandardHost(self._staff.persona, self._staff.bench, seat)
-        ground = Ground(place.store, place.clock, host, TurnWitness(turn_id, seat.show))
+        ground = Ground(place.store, place.clock, host, TurnWitness(turn.turn_id, seat.show))
         return TurnDriver(machine, begun.lease, ground, journaled=journaled, intents=intents)
 
     async def _drive(
