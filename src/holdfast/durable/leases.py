@@ -1,7 +1,8 @@
 """Keeping the leases of the turns that run here.
 
-One task renews all of them, three times as often as they would end. A lease that is lost stops its turn: what
-that turn still wants to write would be refused anyway.
+One task renews all of them, three times as often as they would end, and looks every second whether another
+process wants one of their turns to end. A lease that is lost stops its turn: what that turn still wants to
+write would be refused anyway.
 """
 
 from __future__ import annotations
@@ -59,11 +60,21 @@ class LeaseKeeper:
             self._task = None
 
     async def _renew_for_ever(self) -> None:
+        rounds = max(1, self.lease_ms // 3000)
         while True:
-            await asyncio.sleep(min(self.lease_ms / 3000, 1.0))
+            for _ in range(rounds):
+                await asyncio.sleep(min(self.lease_ms / 3000, 1.0))
+                with contextlib.suppress(StoreError):
+                    await self._look_for_cancellations()
             if self._holders:
                 with contextlib.suppress(StoreError):  # the next round may succeed; the lease lasts three
                     await self._renew()
+
+    async def _look_for_cancellations(self) -> None:
+        for holder in list(self._holders.values()):
+            record = await self._store.turn(holder.turn_id)
+            if record is not None and record.cancel_requested:
+                holder.request_cancel()
 
     async def _renew(self) -> None:
         holders = list(self._holders.values())

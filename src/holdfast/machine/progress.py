@@ -28,8 +28,16 @@ class Progress:
     def _is_new(self, call: ToolCall, result: ToolMessage) -> bool:
         if result.error is not None:
             return False
-        mark = digest_bytes(encode_sorted([call.name, call.arguments, result.value]))
+        mark = _mark(call, result)
         if mark in self._seen:
             return False
         self._seen.add(mark)
         return True
+
+
+def _mark(call: ToolCall, result: ToolMessage) -> str:
+    """What a call was and what came of it. Dispatch has made the digests already, if it made a record."""
+    record = result.record
+    if record is not None and record.response_digest is not None:
+        return f"{record.request_digest}:{record.response_digest}"
+    return digest_bytes(encode_sorted([call.name, call.arguments, result.value]))

@@ -46,8 +46,8 @@ from holdfast.ports.session_store import Pruned, PruneRequest, SessionStore
 from holdfast.providers.resolve import resolve_model
 from holdfast.runtime.agent import Agent
 from holdfast.runtime.agent_session import Session
+from holdfast.runtime.lease_owners import owner_is_dead
 from holdfast.runtime.live_session import LiveSession
-from holdfast.runtime.process_identity import is_dead, this_process
 from holdfast.runtime.turn import Turn
 from holdfast.runtime.workplace import RuntimeConfig, Workplace
 from holdfast.tools.settlement import request_digest
@@ -89,7 +89,7 @@ class Runtime:
         self._host = dict(host or {})
         self._models = models
         self._config = RuntimeConfig(
-            owner=f"{this_process()}/{self.epoch}",
+            epoch=self.epoch,
             lease_ms=int(lease_s * 1000),
             approval_ttl_ms=int(approval_ttl_s * 1000),
             busy_timeout_ms=int(busy_timeout_s * 1000),
@@ -404,11 +404,6 @@ def open_store(given: str | os.PathLike[str] | SessionStore | None) -> SessionSt
 
     path = Path(given).expanduser()
     return SqliteSessionStore(path / "holdfast.db" if path.is_dir() else path, owner_is_dead=owner_is_dead)
-
-
-def owner_is_dead(owner: str) -> bool:
-    """Whether the process of a lease's owner is provably gone."""
-    return is_dead(owner.rpartition("/")[0])
 
 
 def _require_same_provider(head: SessionHead, agent: Agent[Any, Any]) -> None:

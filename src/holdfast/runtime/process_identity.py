@@ -20,7 +20,12 @@ def machine() -> str:
 
 def this_process() -> str:
     """`machine:pid:start`, where the start time keeps a reused pid apart."""
-    return f"{machine()}:{os.getpid()}:{_start_time(os.getpid())}"
+    return _process(os.getpid())
+
+
+@cache
+def _process(pid: int) -> str:
+    return f"{machine()}:{pid}:{_start_time(pid)}"
 
 
 def is_dead(owner: str) -> bool:

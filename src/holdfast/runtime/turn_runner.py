@@ -17,6 +17,8 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -41,6 +43,7 @@ from holdfast.model.outcome import Finished, Waiting
 from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
 from holdfast.ports.session_store import Begun, NewTurn, QueuedInput, Takeover
 from holdfast.protocols.standard import Seat, StandardHost
+from holdfast.runtime.lease_owners import new_owner, retire
 from holdfast.runtime.result import TurnResult
 from holdfast.runtime.turn import Turn, TurnRequest
 from holdfast.runtime.turn_witness import TurnWitness
@@ -67,24 +70,36 @@ class TurnRunner:
         """Run a new turn from its input to its end, or to where it waits."""
         assert turn.request is not None
         async with self._live.lock:
-            begun = await self._begin(turn, turn.request)
-            if isinstance(begun, TurnRecord):
-                return await self._repeat(turn, begun)
-            return await self._conclude(turn, await self._first(turn, turn.request, *begun))
+            with self._owner() as owner:
+                begun = await self._begin(turn, turn.request, owner)
+                if not isinstance(begun, TurnRecord):
+                    return await self._conclude(turn, await self._first(turn, turn.request, *begun))
+            return await self._repeat(turn, begun)
 
     async def resume(self, turn: Turn[Any]) -> TurnResult[Any]:
         """Go on with a turn that waits or was left."""
         async with self._live.lock:
             return await self._take_up(turn)
 
+    @contextlib.contextmanager
+    def _owner(self) -> Iterator[str]:
+        """A name to hold the lease under while a turn runs here."""
+        owner = new_owner(self._place.config.epoch)
+        try:
+            yield owner
+        finally:
+            retire(owner)
+
     # Beginning
 
-    async def _begin(self, turn: Turn[Any], request: TurnRequest) -> tuple[Begun, TurnStarted] | TurnRecord:
+    async def _begin(
+        self, turn: Turn[Any], request: TurnRequest, owner: str
+    ) -> tuple[Begun, TurnStarted] | TurnRecord:
         new, started = self._new_turn(turn.turn_id, request)
         patience = _Patience(self._place.config.busy_timeout_ms / 1000)
         while True:
             try:
-                begun = await self._place.store.begin(new, self._place.claimant())
+                begun = await self._place.store.begin(new, self._place.claimant(owner))
             except TurnUnfinished as unfinished:
                 if unfinished.waits and not await self._can_go_on(unfinished.turn_id):
                     raise
@@ -142,11 +157,15 @@ class TurnRunner:
         patience = _Patience(self._place.config.busy_timeout_ms / 1000)
         while True:
             try:
-                taken = await self._place.store.take_over(turn.turn_id, self._place.claimant())
+                return await self._take_over(turn)
             except SessionBusy:
                 if not await patience.pause():
                     raise
-                continue
+
+    async def _take_over(self, turn: Turn[Any]) -> TurnResult[Any]:
+        """Go on with a turn now; `SessionBusy` if somebody else has it."""
+        with self._owner() as owner:
+            taken = await self._place.store.take_over(turn.turn_id, self._place.claimant(owner))
             return await self._conclude(turn, await self._go_on(turn, taken))
 
     async def _go_on(self, turn: Turn[Any], taken: Takeover) -> _Ran:
@@ -235,8 +254,7 @@ class TurnRunner:
         pause = _FIRST_PAUSE_S
         while record.state is TurnState.RUNNING:
             try:
-                taken = await self._place.store.take_over(record.turn_id, self._place.claimant())
-                return await self._conclude(turn, await self._go_on(turn, taken))
+                return await self._take_over(turn)
             except SessionBusy:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)

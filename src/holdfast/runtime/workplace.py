@@ -23,7 +23,7 @@ from holdfast.tools.threads import DaemonThreads
 class RuntimeConfig:
     """Times in milliseconds."""
 
-    owner: str
+    epoch: str
     lease_ms: int = 30_000
     approval_ttl_ms: int = 24 * 3600 * 1000
     busy_timeout_ms: int = 60_000
@@ -62,8 +62,8 @@ class Workplace:
             found = self._staff[id(agent)] = self._hire(agent)
         return found
 
-    def claimant(self) -> Claimant:
-        return Claimant(owner=self.config.owner, now_ms=self.clock.now_ms(), lease_ms=self.config.lease_ms)
+    def claimant(self, owner: str) -> Claimant:
+        return Claimant(owner=owner, now_ms=self.clock.now_ms(), lease_ms=self.config.lease_ms)
 
     async def close(self) -> None:
         """Close what was made here. Models that were passed in are their owner's."""
