@@ -16,6 +16,8 @@ def test_the_tour_shows_what_really_happened(holdfast: Any, home: Path) -> None:
     for words in ("42", "PERMISSION_DENIED", "TIMEOUT_WALL", "WAITING_FOR_APPROVAL", "snap_", "530"):
         assert words in ran.stdout
     assert ran.stdout.count("\n  fee 30 (process") == 1
+    assert ran.stdout.count("\n  pay invoice 7 1200 (process") == 1
+    assert "INTERRUPTED: the process died while pay() ran" in ran.stdout
     assert not home.exists()
 
 
@@ -26,5 +28,15 @@ def test_the_steps_of_the_tour_are_data_too(holdfast: Any, tmp_path: Path) -> No
     assert ran.status == 0
     assert {frozenset(step) for step in ran.document} == {frozenset({"title", "code", "result"})}
     statuses = [step["result"]["status"] for step in ran.document if isinstance(step["result"], dict)]
-    assert statuses == ["ok", "ok", "permission_denied", "timeout", "waiting_for_approval", "ok", "ok"]
+    assert statuses == [
+        "ok",
+        "ok",
+        "permission_denied",
+        "timeout",
+        "waiting_for_approval",
+        "ok",
+        "ok",
+        "interrupted",
+        "finished",
+    ]
     assert holdfast("session", "list", "--data-dir", str(tmp_path / "d"), "--json").document == []

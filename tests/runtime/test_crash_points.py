@@ -12,15 +12,15 @@ import subprocess
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from holdfast.model.canonical import Json
 from holdfast.ports.session_store import SessionStore
 from holdfast.testing import crash_points
 
@@ -79,25 +79,21 @@ class Theatre:
         def work() -> None:
             while not ends:
                 number = next(numbers)
-                if not self.play(lambda server, home: killed_at(server, home, scenario, (number,))):
+                if not self.play(partial(killed_at, scenario=scenario, kills=(number,))):
                     ends.append(number)
 
-        self._all(work for _ in range(WORKERS))
+        self._all([work] * WORKERS)
         return min(ends) - 1
 
-    def enumerate_twice(self, scenario: str, points: int, second_points: int) -> None:
-        """Kill at each point, and the process that recovers at some of its own: all of them get their turn."""
-        cases = [
-            (first, 1 + (first * second_points + step) % points)
-            for first in range(1, points + 1)
-            for step in range(second_points)
-        ]
+    def enumerate_twice(self, scenario: str, points: int, kills_each: int) -> None:
+        """Kill at each point, and the process that recovers at some of its own, spread over all it has."""
         self._all(
-            lambda kills=kills: self.play(lambda server, home: killed_at(server, home, scenario, kills))
-            for kills in cases
+            partial(self.play, partial(killed_at, scenario=scenario, kills=(first, second)))
+            for first in range(1, points + 1)
+            for second in _spread(first, points, kills_each)
         )
 
-    def _all(self, jobs: Iterator[Callable[[], Any]]) -> None:
+    def _all(self, jobs: Iterable[Callable[[], Any]]) -> None:
         for future in [self._threads.submit(job) for job in jobs]:
             future.result()
 
@@ -112,6 +108,12 @@ def theatre(tmp_path: Path) -> Iterator[Theatre]:
     made = Theatre(tmp_path)
     yield made
     made.close()
+
+
+def _spread(first: int, points: int, kills: int) -> Iterator[int]:
+    """Points of a process that goes on after the *first*: evenly, and others for each first point."""
+    left = max(2 * kills, points - first + 8)
+    return (1 + (step * left // kills + first) % left for step in range(kills))
 
 
 def killed_at(server: ForkServer, home: Path, scenario: str, kills: Sequence[int]) -> int:
@@ -300,3 +302,26 @@ ENDS: dict[str, Callable[[Truth], None]] = {
     "no_progress": _stopped,
     "frame": _switched,
 }
+
+
+# The tests
+
+
+def test_a_turn_with_every_kind_of_effect_survives_a_kill_at_every_point(theatre: Theatre) -> None:
+    """Ours: the issue's first proof; a repeatable call, one that is not, an approval, the commit."""
+    assert theatre.enumerate("sequence") > 50
+
+
+@pytest.mark.slow
+def test_a_turn_survives_a_kill_at_every_point_and_another_while_it_is_recovered(theatre: Theatre) -> None:
+    """Ours: the issue, killing during recovery too; a third process finishes."""
+    theatre.enumerate_twice("sequence", theatre.enumerate("sequence"), 4)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("scenario", sorted(ENDS.keys() - {"sequence"}))
+def test_other_turns_survive_two_kills(theatre: Theatre, scenario: str) -> None:
+    """Ours: SPEC §7; parallel calls, waits of every kind, cancellations, injected messages, budgets, frames."""
+    points = theatre.enumerate(scenario)
+    assert points > 15
+    theatre.enumerate_twice(scenario, points, 1)

@@ -377,7 +377,7 @@ class SqliteTurnLife(TurnLife):
 
 
 _SETTINGS = settings(
-    max_examples=25, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 TestMemoryTurnLife = MemoryTurnLife.TestCase

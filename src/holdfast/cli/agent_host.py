@@ -21,6 +21,8 @@ from holdfast.runtime.agent_runtime import Runtime
 from holdfast.runtime.agent_session import Session
 from holdfast.runtime.data_dir import DataDir
 
+SESSIONS_HINT = "`holdfast sessions list` shows those that exist"
+
 
 class AgentHost:
     """`async with AgentHost(...) as host`: `host.runtime`, and sessions of its one agent."""
@@ -76,14 +78,8 @@ def recorded_settings(record: Mapping[str, Any]) -> AgentSettings:
 async def known_session(runtime: Runtime, session_id: str) -> Session[Any]:
     """A session that exists, to look at; `SessionNotFound` otherwise."""
     if await runtime.store.head(session_id) is None:
-        raise session_not_found(session_id)
+        raise SessionNotFound(session_id)
     return Session(runtime, runtime.live(session_id))
-
-
-def session_not_found(session_id: str) -> SessionNotFound:
-    error = SessionNotFound(session_id)
-    error.hint = "`holdfast sessions list` shows those that exist"
-    return error
 
 
 def check_given(given: AgentSettings) -> None:

@@ -1,4 +1,7 @@
-"""`holdfast approvals`: what waits for a person, and the decision."""
+"""`holdfast approvals`: what waits for a person, and the decision.
+
+Runs of the sandbox and turns of agents ask in the same way; the id of what asked tells them apart.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from holdfast.cli.agent_options import AgentSettings
 from holdfast.cli.host import Grants, make_recorded_sandbox, make_sandbox
 from holdfast.cli.options import Invocation, JsonParameter, answers, grants_options, inherited_options
 from holdfast.cli.output import Answer, console, moment
@@ -15,7 +19,11 @@ from holdfast.cli.run import waiting_in
 
 if TYPE_CHECKING:
     from holdfast.model import Approval, RunResult
+    from holdfast.model.approval import Decision
     from holdfast.runtime.blocking import BlockingSandbox
+
+_TURN = "t_"
+"""How the id of a turn begins."""
 
 _COLOURS = {"pending": "yellow", "approved": "green", "denied": "red"}
 
@@ -25,7 +33,7 @@ _COLOURS = {"pending": "yellow", "approved": "green", "denied": "red"}
     epilog="""\b
 Examples:
   holdfast approvals list --pending
-  holdfast approvals approve apr_1234 --args '["A1", 100]'
+  holdfast approvals approve apr_1234 --arguments '{"cents": 100, "order_id": "A1"}'
   holdfast approvals deny apr_1234 --reason 'too much'
 """,
 )
@@ -52,8 +60,10 @@ def show_approval(invocation: Invocation, *, approval_id: str) -> Answer:
     """Show one approval request with all of its arguments."""
     with make_sandbox(invocation.data_dir, Grants()) as box:
         approval = box.approval(approval_id)
-        recorded = Grants.from_record(box.approval_host(approval_id))
-    return Answer(approval, lambda: _show(approval, recorded, invocation))
+        tools = Grants.from_record(box.approval_host(approval_id)).tools
+    if _is_of_turn(approval):
+        tools = _tools_of_session(invocation, approval.session_id)
+    return Answer(approval, lambda: _show(approval, tools, invocation))
 
 
 @command.command(
@@ -62,7 +72,7 @@ def show_approval(invocation: Invocation, *, approval_id: str) -> Answer:
 Examples:
   holdfast approvals approve apr_1234
   holdfast approvals approve apr_1234 --args '["A1", 100]'
-  holdfast approvals approve apr_1234 --args '{"order_id": "A1", "cents": 100}'
+  holdfast approvals approve apr_1234 --arguments '{"order_id": "A1", "cents": 100}'
 """,
 )
 @click.argument("approval_id")
@@ -73,23 +83,36 @@ Examples:
     metavar="JSON",
     help="Call with these arguments instead: an array by position, an object by name.",
 )
+@click.option(
+    "--arguments",
+    type=JsonParameter(dict),
+    metavar="JSON",
+    help="The same by name, for runs and for turns of agents.",
+)
 @click.option("--reason", metavar="TEXT", help="Kept with the decision.")
 @grants_options
 @answers
 def approve(
-    invocation: Invocation, *, approval_id: str, edited: Any, reason: str | None, grants: Grants
+    invocation: Invocation,
+    *,
+    approval_id: str,
+    edited: Any,
+    arguments: dict[str, Any] | None,
+    reason: str | None,
+    grants: Grants,
 ) -> Answer:
-    """Let the call happen, continue its run and show the result.
+    """Let the call happen, continue its run or its turn and show the result.
 
-    The tools, mounts and hosts of the waiting run are taken from its record; give them only if they
-    have moved.
+    The tools, mounts and hosts of what waits are taken from its record; give them only if they have
+    moved.
     """
-    args, kwargs = _edited(edited)
+    from holdfast.model.approval import Decision
+
+    if edited is not None and arguments is not None:
+        raise click.UsageError("give --args or --arguments, not both")
+    args, kwargs = _edited(edited if arguments is None else arguments)
     return _decide(
-        invocation,
-        approval_id,
-        grants,
-        lambda box: box.approve(approval_id, args=args, kwargs=kwargs, reason=reason),
+        invocation, approval_id, Decision(approved=True, reason=reason, args=args, kwargs=kwargs), grants
     )
 
 
@@ -99,8 +122,10 @@ def approve(
 @grants_options
 @answers
 def deny(invocation: Invocation, *, approval_id: str, reason: str | None, grants: Grants) -> Answer:
-    """Refuse the call and continue its run, which sees a PermissionError."""
-    return _decide(invocation, approval_id, grants, lambda box: box.deny(approval_id, reason=reason))
+    """Refuse the call and continue: code sees a PermissionError, a model is told."""
+    from holdfast.model.approval import Decision
+
+    return _decide(invocation, approval_id, Decision(approved=False, reason=reason), grants)
 
 
 def _edited(edited: Any) -> tuple[list[Any] | None, dict[str, Any] | None]:
@@ -110,17 +135,48 @@ def _edited(edited: Any) -> tuple[list[Any] | None, dict[str, Any] | None]:
     return ([], edited) if isinstance(edited, dict) else (edited, {})
 
 
-def _decide(
-    invocation: Invocation,
-    approval_id: str,
-    grants: Grants,
-    decide: Callable[[BlockingSandbox], RunResult],
-) -> Answer:
+def _decide(invocation: Invocation, approval_id: str, decision: Decision, grants: Grants) -> Answer:
     with make_sandbox(invocation.data_dir, Grants()) as plain:
-        session = plain.approval(approval_id).session_id
+        approval = plain.approval(approval_id)
         recorded = plain.approval_host(approval_id)
+    if _is_of_turn(approval):
+        return _decide_turn(invocation, approval, decision, grants)
     box = make_recorded_sandbox(invocation.data_dir, grants, recorded)
-    return continue_run(invocation, session, box, decide)
+    return continue_run(
+        invocation, approval.session_id, box, lambda box: _carry_out(box, approval_id, decision)
+    )
+
+
+def _carry_out(box: BlockingSandbox, approval_id: str, decision: Decision) -> RunResult:
+    if not decision.approved:
+        return box.deny(approval_id, reason=decision.reason)
+    return box.approve(approval_id, args=decision.args, kwargs=decision.kwargs, reason=decision.reason)
+
+
+def _is_of_turn(approval: Approval) -> bool:
+    return approval.run_id.startswith(_TURN)
+
+
+def _decide_turn(invocation: Invocation, approval: Approval, decision: Decision, grants: Grants) -> Answer:
+    from holdfast.cli.agent_host import check_given
+    from holdfast.cli.turn_approvals import decide_turn
+
+    if decision.args:
+        raise click.UsageError("the calls of a turn have their arguments by name: use --arguments '{...}'")
+    if grants.mounts or grants.allow_hosts or grants.allow_private_hosts:
+        raise click.UsageError("a turn has tools only; mounts and hosts are for the sandbox")
+    given = AgentSettings(tools=grants.tools)
+    check_given(given)
+    return decide_turn(invocation, approval, decision, given)
+
+
+def _tools_of_session(invocation: Invocation, session_id: str) -> tuple[str, ...]:
+    """The tool files that an agent's session remembers."""
+    import asyncio
+
+    from holdfast.cli.agent_host import recorded_host
+
+    return AgentSettings.from_record(asyncio.run(recorded_host(invocation.data_dir, session_id))).tools
 
 
 def continue_run(
@@ -159,7 +215,7 @@ def _time_left(expires_at: int) -> str:
     return f"in {minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"in {minutes} min"
 
 
-def _show(approval: Approval, recorded: Grants, invocation: Invocation) -> None:
+def _show(approval: Approval, tools: tuple[str, ...], invocation: Invocation) -> None:
     from rich.text import Text
 
     shown = console()
@@ -169,16 +225,16 @@ def _show(approval: Approval, recorded: Grants, invocation: Invocation) -> None:
         shown.print(Text(call_text(approval.capability, approval.args, approval.kwargs), "bold"))
     table = plain_table("", "")
     table.show_header = False
-    for label, value in _facts(approval, recorded):
+    for label, value in _facts(approval, tools):
         table.add_row(Text(label, "dim"), Text(value, overflow="fold"))
     shown.print(table)
 
 
-def _facts(approval: Approval, recorded: Grants) -> list[tuple[str, str]]:
+def _facts(approval: Approval, tools: tuple[str, ...]) -> list[tuple[str, str]]:
     facts = [
         ("state", str(approval.state)),
         ("session", approval.session_id),
-        ("run", approval.run_id),
+        ("turn" if _is_of_turn(approval) else "run", approval.run_id),
         ("requested", moment(approval.requested_at)),
         ("expires", moment(approval.expires_at)),
     ]
@@ -188,5 +244,5 @@ def _facts(approval: Approval, recorded: Grants) -> list[tuple[str, str]]:
         facts.append(("reason", repr(approval.reason)))
     if approval.edited_digest:
         facts.append(("edited", "the arguments were changed by whoever approved"))
-    facts.extend(("tools", file) for file in recorded.tools)
+    facts.extend(("tools", file) for file in tools)
     return facts

@@ -25,6 +25,7 @@ from holdfast.cli.repl_input import line_editing
 from holdfast.cli.report import plain_table, show_box, show_commands
 from holdfast.cli.standing import Standing, counted, standing_of
 from holdfast.cli.transcript import show_nodes, usage_table
+from holdfast.cli.turn_approvals import decide
 from holdfast.cli.turn_follow import Follower
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.model.approval import Approval, Decision
@@ -233,10 +234,7 @@ class Chat:
 
     async def _decide(self, approval: Approval, decision: Decision) -> None:
         runtime = self._host.runtime
-        if decision.approved:
-            await runtime.approve(approval.approval_id, arguments=decision.kwargs)
-        else:
-            await runtime.deny(approval.approval_id, reason=decision.reason)
+        await decide(runtime, approval, decision)
         await runtime.live(approval.session_id).turn_of(approval.run_id).settled()
 
     # ── commands ─────────────────────────────────────────────────────────────────────────────────

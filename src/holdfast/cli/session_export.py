@@ -59,10 +59,14 @@ def _attachments(nodes: Iterable[Node]) -> Iterable[AttachmentPart]:
 async def write_attachments(runtime: Runtime, exported: SessionExport, directory: Path) -> None:
     """Write the bytes of each attachment to a file of its digest's name."""
     session = await known_session(runtime, exported.head.session_id)
+    for part in exported.attachments:
+        _write_attachment(directory, part.digest, await session.attachment(part.digest))
+
+
+def _write_attachment(directory: Path, digest: str, data: bytes) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        for part in exported.attachments:
-            _write_private(directory / part.digest, await session.attachment(part.digest))
+        _write_private(directory / digest, data)
     except OSError as error:
         raise click.UsageError(f"{directory} cannot be written: {error.strerror or error}") from None
 

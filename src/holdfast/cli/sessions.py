@@ -162,10 +162,13 @@ def prune(
 @answers
 def delete(invocation: Invocation, *, session_id: str) -> Answer:
     """Forget a session, its turns and what it waits for."""
-    from holdfast.cli.agent_host import session_not_found
+    from holdfast.errors import SessionNotFound
 
-    if not _with_runtime(invocation, lambda runtime: runtime.delete(session_id)):
-        raise session_not_found(session_id)
+    async def work(runtime: Runtime) -> None:
+        if not await runtime.delete(session_id):
+            raise SessionNotFound(session_id)
+
+    _with_runtime(invocation, work)
     return _said(f"session {session_id} is gone", {"session_id": session_id, "deleted": True})
 
 
@@ -173,7 +176,7 @@ def _with_runtime(invocation: Invocation, work: Callable[[Runtime], Awaitable[T]
     """Do something with the sessions of the data directory."""
     import asyncio
 
-    from holdfast.cli.agent_host import open_sessions, session_not_found
+    from holdfast.cli.agent_host import SESSIONS_HINT, open_sessions
     from holdfast.errors import SessionNotFound
 
     async def run() -> T:
@@ -183,7 +186,8 @@ def _with_runtime(invocation: Invocation, work: Callable[[Runtime], Awaitable[T]
     try:
         return asyncio.run(run())
     except SessionNotFound as error:
-        raise session_not_found(error.session_id) from None
+        error.hint = SESSIONS_HINT
+        raise
 
 
 def _confirm(intention: str, invocation: Invocation) -> None:
@@ -196,13 +200,18 @@ def _confirm(intention: str, invocation: Invocation) -> None:
 def _intention(older_than: float | None, frames: bool, branches: bool, session_id: str | None) -> str:
     parts = []
     if older_than is not None:
-        parts.append(f"idle sessions and records not used for {older_than / 86_400:g} days")
+        parts.append(f"idle sessions and records not used for {_age_text(older_than)}")
     if frames:
         parts.append("what lies before the current frames")
     if branches:
         parts.append("what no conversation leads through")
     where = "" if session_id is None else f" of session {session_id}"
     return f"this removes {' and '.join(parts)}{where} for good"
+
+
+def _age_text(seconds: float) -> str:
+    unit = next((unit for unit in "dhm" if seconds >= _UNITS_S[unit]), "s")
+    return f"{seconds / _UNITS_S[unit]:g} {unit}"
 
 
 def _pruned_text(pruned: Pruned) -> str:

@@ -1,4 +1,4 @@
-"""`holdfast tour`: a first look at the real sandbox. Every result that is shown was just computed."""
+"""`holdfast tour`: a first look at the real thing. Every result that is shown was just computed."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Step:
 @click.command("tour", epilog="\b\nExamples:\n  holdfast tour\n  holdfast tour --json\n")
 @answers
 def command(invocation: Invocation) -> Answer:
-    """See it work: code, state, refusals, limits, and a run that outlives its process.
+    """See it work: code, state, refusals, limits, and runs and turns that outlive their process.
 
     Uses a temporary data directory that is removed at the end, unless --data-dir is given.
     """
@@ -72,6 +72,7 @@ class Tour:
                 self._run(box, "The expression that was stopped has its value", "total", "ok")
             box.destroy(_SESSION)
         self._show_ledger()
+        self._kill_an_agent()
         self._say_goodbye()
 
     def _walk_basics(self, box: BlockingSandbox) -> None:
@@ -109,10 +110,31 @@ class Tour:
         return approved
 
     def _in_child(self, words: list[str]) -> dict[str, Any]:
+        return self._answer_of(["holdfast", *words, "--data-dir", str(self._home), "--json"])
+
+    def _kill_an_agent(self) -> None:
+        """A turn of an agent whose process dies inside a tool, and the process that goes on with it."""
+        from holdfast.cli.tour_agent import CRASH_VARIABLE, PROMPT
+
+        words = ["holdfast.cli.tour_agent", str(self._home)]
+        killed = self._answer_of(words, {CRASH_VARIABLE: "1"})
+        title = "An agent pays an invoice, and its process is killed (SIGKILL) in the middle of the payment"
+        self._record(Step(title, PROMPT, {"status": killed["status"]}), prompt="you: ")
+        told = self._answer_of(words)
+        title = "Another process takes the turn up: the payment is not made twice, and the model is told"
+        self._record(Step(title, "resume", told), prompt="")
+        paid = [line for line in self._ledger_lines() if line.startswith("pay")]
+        self._record(Step("What the tool wrote down", "cat ledger", paid), prompt="$ ")
+        self.went_well &= (killed["status"], told["status"], len(paid)) == ("interrupted", "finished", 1)
+
+    def _answer_of(self, words: list[str], environment: dict[str, str] | None = None) -> dict[str, Any]:
+        """What a module of ours prints as JSON, run in a process of its own."""
         import msgspec
 
-        command = [sys.executable, "-m", "holdfast", *words, "--data-dir", str(self._home), "--json"]
-        done = subprocess.run(command, capture_output=True, check=False, env=os.environ)  # noqa: S603
+        command = [sys.executable, "-m", *words]
+        done = subprocess.run(  # noqa: S603
+            command, capture_output=True, check=False, env={**os.environ, **(environment or {})}
+        )
         try:
             document: dict[str, Any] = msgspec.json.decode(done.stdout)
         except msgspec.DecodeError:
@@ -153,7 +175,7 @@ class Tour:
     def _say_goodbye(self) -> None:
         if not self._quiet:
             console().print()
-            self._say("Next: holdfast repl, or holdfast run --help", "bold")
+            self._say("Next: holdfast chat, holdfast repl, or holdfast run --help", "bold")
 
 
 @contextmanager

@@ -13,7 +13,7 @@ LEDGER_VARIABLE = "HOLDFAST_TOUR_LEDGER"
 @tool(side_effect="external_system")
 def fee() -> int:
     """Charge the handling fee, in cents."""
-    _note("fee 30")
+    note("fee 30")
     return 30
 
 
@@ -25,10 +25,11 @@ def refund(order_id: str, cents: int) -> int:
         order_id: which order.
         cents: how much.
     """
-    _note(f"refund {order_id} {cents}")
+    note(f"refund {order_id} {cents}")
     return cents
 
 
-def _note(line: str) -> None:
+def note(line: str) -> None:
+    """Write down that something happened."""
     with Path(os.environ[LEDGER_VARIABLE]).open("a") as ledger:
         ledger.write(f"{line} (process {os.getpid()})\n")

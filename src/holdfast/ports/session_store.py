@@ -8,8 +8,8 @@ Rules
    writes nothing. A lease ends with `commit` or `park`, when its time is over, or when its owner is provably
    dead.
 3. A session has at most one turn that is not `ended`.
-4. The journal of a turn holds opaque bodies in the order in which they were saved, and never one key twice.
-   It is gone when the turn ends: the graph then has everything that is worth keeping.
+4. The journal of a turn holds opaque bodies in the order in which they were saved; of each kind it never has
+   one key twice. It is gone when the turn ends: the graph then has everything that is worth keeping.
 5. `commit` is one transaction: nodes, head, usage, the turn's end, its journal, waits and open approvals.
 6. What is read is checked against the digest it was written with; a mismatch is `RecordCorrupt` and names it.
 7. Callables that a method is given run inside its transaction, perhaps on another thread, perhaps twice.

@@ -43,7 +43,6 @@ from holdfast.model.wait import Completed, Failed
 from holdfast.ports.clock import Clock, SystemClock
 from holdfast.ports.model_provider import ModelProvider
 from holdfast.ports.session_store import Pruned, PruneRequest, SessionStore
-from holdfast.providers.resolve import resolve_model
 from holdfast.runtime.agent import Agent
 from holdfast.runtime.agent_session import Session
 from holdfast.runtime.lease_owners import owner_is_dead
@@ -271,6 +270,8 @@ class Runtime:
         return self._place
 
     def _resolve(self, name: str) -> ModelProvider:
+        from holdfast.providers.resolve import resolve_model
+
         if self._models is None:
             return resolve_model(name)
         if name not in self._models:

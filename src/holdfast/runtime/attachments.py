@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mimetypes
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,8 @@ class Attachment:
     @classmethod
     def from_path(cls, path: str | Path, media_type: str | None = None) -> Attachment:
         """Read a file; its media type is guessed from its name unless given."""
+        import mimetypes  # reads the system's tables
+
         file = Path(path)
         try:
             data = file.read_bytes()

@@ -25,8 +25,8 @@ import msgspec
 
 from holdfast.durable.driver import Committed, Driven, Ground, Parked, TurnDriver
 from holdfast.durable.replay import replay
-from holdfast.errors import LeaseLost, SessionBusy, TurnUnfinished
-from holdfast.machine.commands import Command
+from holdfast.errors import LeaseLost, SessionBusy, TurnNotFound, TurnUnfinished
+from holdfast.machine.commands import Command, Commit
 from holdfast.machine.inputs import (
     CancelRequested,
     Resumed,
@@ -158,9 +158,18 @@ class TurnRunner:
         while True:
             try:
                 return await self._take_over(turn)
+            except TurnNotFound:
+                return await self._ended_elsewhere(turn)
             except SessionBusy:
                 if not await patience.pause():
                     raise
+
+    async def _ended_elsewhere(self, turn: Turn[Any]) -> TurnResult[Any]:
+        """The result of a turn that somebody else has ended in the meantime."""
+        record = await self._place.store.turn(turn.turn_id)
+        if record is None or record.summary is None:
+            raise TurnNotFound(turn.turn_id)
+        return self._result(turn, record.summary, await self._live.messages_of_turn(turn.turn_id))
 
     async def _take_over(self, turn: Turn[Any]) -> TurnResult[Any]:
         """Go on with a turn now; `SessionBusy` if somebody else has it."""
@@ -179,7 +188,8 @@ class TurnRunner:
         driver.feed(Resumed(at_ms=now))
         for wait_id, outcome in ended:
             driver.feed(WaitEnded(at_ms=now, wait_id=wait_id, outcome=outcome))
-        commands = machine.outstanding()
+        ended_here = machine.outcome
+        commands = machine.outstanding() if ended_here is None else [Commit(ended_here)]
         if taken.record.cancel_requested:
             commands = driver.feed(CancelRequested(at_ms=now)) or commands
         return await self._drive(turn, driver, taken.head, commands)
@@ -255,6 +265,8 @@ class TurnRunner:
         while record.state is TurnState.RUNNING:
             try:
                 return await self._take_over(turn)
+            except TurnNotFound:
+                return await self._ended_elsewhere(turn)
             except SessionBusy:
                 await asyncio.sleep(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE_S)

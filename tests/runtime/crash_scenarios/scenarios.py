@@ -16,7 +16,17 @@ from typing import Any
 
 import msgspec
 
-from holdfast import Agent, CompleteAfter, CompleteLater, ContinueAs, RunContext, Runtime, Session, TurnResult, tool
+from holdfast import (
+    Agent,
+    CompleteAfter,
+    CompleteLater,
+    ContinueAs,
+    RunContext,
+    Runtime,
+    Session,
+    TurnResult,
+    tool,
+)
 from holdfast.errors import ApprovalAlreadyDecided, TokenAlreadyUsed, TokenNotFound
 from holdfast.model.usage import UsageLimits
 from holdfast.ports.model_provider import ModelDelta, ModelRequest
@@ -197,7 +207,8 @@ def injecting(stage: Stage) -> Tools:
     async def charge(ctx: RunContext[None]) -> str:
         """While it runs, somebody says something more."""
         done = stage.effect("charge", ctx)
-        await stage.open_session().inject("one more thing", id="more")
+        session = await stage.open_runtime().session(ctx.session_id)
+        await session.inject("one more thing", id="more")
         stage.note("injected", id="more")
         return done
 
@@ -233,15 +244,21 @@ SCENARIOS = {
         ],
         ordinary,
     ),
-    "ask": Scenario([{"when": "go", "tool_calls": calls("charge")}, {"when_tool": "charge", "text": "done"}], asking),
+    "ask": Scenario(
+        [{"when": "go", "tool_calls": calls("charge")}, {"when_tool": "charge", "text": "done"}], asking
+    ),
     "retry": Scenario(
         [{"when": "go", "tool_calls": calls("charge")}, {"when_tool": "charge", "text": "done"}], retrying
     ),
     "timer": Scenario(
-        [{"when": "go", "tool_calls": calls("later")}, {"when_tool": "later", "text": "done"}], timed, wait_for_time
+        [{"when": "go", "tool_calls": calls("later")}, {"when_tool": "later", "text": "done"}],
+        timed,
+        wait_for_time,
     ),
     "completion": Scenario(
-        [{"when": "go", "tool_calls": calls("later")}, {"when_tool": "later", "text": "done"}], completed, deliver
+        [{"when": "go", "tool_calls": calls("later")}, {"when_tool": "later", "text": "done"}],
+        completed,
+        deliver,
     ),
     "early_completion": Scenario(
         [{"when": "go", "tool_calls": calls("later")}, {"when_tool": "later", "text": "done"}],

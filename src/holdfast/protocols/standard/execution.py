@@ -87,7 +87,7 @@ class Execution:
         value = arrived.value
         if arrived.error is None and isinstance(value, Later):
             try:
-                return self._later(value)
+                return self._later(value, arrived.running)
             except HoldfastError as error:
                 arrived = Arrived(arrived.running, None, error)
         return [self._settled(self._dispatcher.settle(arrived))]
@@ -101,7 +101,7 @@ class Execution:
             record=settled.record,
         )
 
-    def _later(self, value: Later) -> list[Input]:
+    def _later(self, value: Later, running: RunningCall) -> list[Input]:
         """What a tool's answer that is no value means."""
         now, call_id = self._clock.now_ms(), self._call.call_id
         match value:
@@ -116,7 +116,7 @@ class Execution:
                     task=value.task,
                     seed=value.seed,
                 )
-                done = self._dispatcher.settle(Arrived(self._require(), "continued in a new frame", None))
+                done = self._dispatcher.settle(Arrived(running, "continued in a new frame", None))
                 return [FrameSwitchRequested(at_ms=now, switch=switch), self._settled(done)]
             case _:
                 assert_never(value)
@@ -139,7 +139,3 @@ class Execution:
             due_at=now + int(max(0.0, value.seconds) * 1000),
             value=clean,
         )
-
-    def _require(self) -> RunningCall:
-        assert self._running is not None  # a handler that finished was started
-        return self._running
