@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import InvalidArgument
 from holdfast.model import canonical_json, digest_bytes, digest_json, to_json
+from holdfast.model.canonical import nested_deeper_than
 
 
 @pytest.mark.parametrize(
@@ -102,3 +103,13 @@ def test_what_is_returned_shares_nothing_with_what_was_given() -> None:
     clean, _ = to_json({"a": inner})
     inner.append(2)
     assert clean == {"a": [1]}
+
+
+@pytest.mark.parametrize(("levels", "deeper"), [(1, False), (128, False), (129, True), (900, True)])
+def test_depth_counts_lists_and_objects(levels: int, deeper: bool) -> None:
+    """Ours: what is stored can be read again under any call stack."""
+    value: object = "end"
+    for number in range(levels):
+        value = [value] if number % 2 else {"in": value}
+    assert nested_deeper_than(value, 128) is deeper
+    assert not nested_deeper_than(["flat"] * 1000, 1)

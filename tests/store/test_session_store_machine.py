@@ -85,6 +85,11 @@ class ModelSession:
         return [input_id for input_id, kind in self.inputs if kind == "inject"]
 
 
+def any_held(life: TurnLife) -> bool:
+    """Whether there is a turn that somebody has the lease of."""
+    return bool(life.held())
+
+
 class TurnLife(RuleBasedStateMachine):
     """Random turns on two sessions. A subclass says on which store."""
 
@@ -122,6 +127,17 @@ class TurnLife(RuleBasedStateMachine):
     def free(self, turn: ModelTurn) -> bool:
         """Whether nobody alive has the lease."""
         return turn.lease is None or turn.lease.until_ms <= self.now or is_dead(turn.lease.owner)
+
+    def held(self) -> list[str]:
+        """The sessions with a turn that somebody has the lease of, even if its time is over."""
+        found = self.model.items()
+        return [name for name, it in found if it.turn is not None and it.turn.lease is not None]
+
+    def draw_held(self, data: st.DataObject) -> tuple[ModelSession, ModelTurn, Lease]:
+        session = self.model[data.draw(st.sampled_from(self.held()))]
+        assert session.turn is not None
+        assert session.turn.lease is not None
+        return session, session.turn, session.turn.lease
 
     def leased(self, session_id: str, lease: Lease) -> None:
         session = self.model[session_id]
@@ -165,12 +181,12 @@ class TurnLife(RuleBasedStateMachine):
             turn.wait, turn.answer = None, None
             self.leased(session_id, result.lease)
 
-    @rule(session_id=sessions, key=keys, body=st.binary(max_size=20))
-    def save(self, session_id: str, key: str, body: bytes) -> None:
-        if (turn := self.model[session_id].turn) is None or turn.lease is None:
-            return
+    @precondition(any_held)
+    @rule(data=st.data(), key=keys, body=st.binary(max_size=20))
+    def save(self, data: st.DataObject, key: str, body: bytes) -> None:
+        _, turn, lease = self.draw_held(data)
         entry = an_entry(key, body)
-        result = self.attempt(self.store.save(turn.lease, a_save(turn.turn_id, entry)))
+        result = self.attempt(self.store.save(lease, a_save(turn.turn_id, entry)))
         if any(known.key == key for known in turn.journal):
             assert isinstance(result, StaleState)
         else:
@@ -178,39 +194,34 @@ class TurnLife(RuleBasedStateMachine):
             assert result.cancel_requested == turn.cancelled
             turn.journal.append(entry)
 
-    @rule(session_id=sessions)
-    def checkpoint(self, session_id: str) -> None:
-        session = self.model[session_id]
-        if (turn := session.turn) is None or turn.lease is None:
-            return
+    @precondition(any_held)
+    @rule(data=st.data())
+    def checkpoint(self, data: st.DataObject) -> None:
+        session, turn, lease = self.draw_held(data)
         make = a_checkpoint(f"checkpoint.{self.number()}")
-        saved = self.run(
-            self.store.save(turn.lease, Save(turn_id=turn.turn_id, entries=(), make_checkpoint=make))
-        )
+        saved = self.run(self.store.save(lease, Save(turn_id=turn.turn_id, entries=(), make_checkpoint=make)))
         assert saved.checkpoint is not None
         assert saved.checkpoint.body == _names(session.injected())
         turn.journal.append(saved.checkpoint)
         session.inputs = [item for item in session.inputs if item[1] != "inject"]
 
-    @rule(session_id=sessions)
-    def park(self, session_id: str) -> None:
-        session = self.model[session_id]
-        if (turn := session.turn) is None or turn.lease is None:
-            return
+    @precondition(any_held)
+    @rule(data=st.data())
+    def park(self, data: st.DataObject) -> None:
+        session, turn, lease = self.draw_held(data)
         token = f"cpl_{turn.turn_id}.{self.number()}"
         wait = Wait(wait_id=token, kind="completion", call_id=1, due_at=self.now + 5_000)
         save = Save(turn_id=turn.turn_id, entries=(), waits=(wait,))
-        self.run(self.store.park(turn.lease, save, waiting(wait)))
-        session.old_leases.append(turn.lease)
+        self.run(self.store.park(lease, save, waiting(wait)))
+        session.old_leases.append(lease)
         turn.lease, turn.wait = None, wait
 
-    @rule(session_id=sessions, well=st.booleans())
-    def commit(self, session_id: str, well: bool) -> None:
-        session = self.model[session_id]
-        if (turn := session.turn) is None or turn.lease is None:
-            return
+    @precondition(any_held)
+    @rule(data=st.data(), well=st.booleans())
+    def commit(self, data: st.DataObject, well: bool) -> None:
+        session, turn, lease = self.draw_held(data)
         commit = a_commit(turn.turn_id, None if well else stopped(), now_ms=self.now)
-        result = self.run(self.store.commit(turn.lease, commit))
+        result = self.run(self.store.commit(lease, commit))
         if well and turn.cancelled:
             assert result == CommitRefused(reason="cancelled")
         elif well and session.injected():
@@ -219,15 +230,14 @@ class TurnLife(RuleBasedStateMachine):
             assert isinstance(result, SessionHead)
             session.depth += 2
             session.ended += 1
-            session.old_leases.append(turn.lease)
+            session.old_leases.append(lease)
             session.turn = None
             session.inputs = [(input_id, "queue") for input_id, _ in session.inputs]
 
-    @rule(session_id=sessions, data=st.data())
-    def write_with_an_old_lease(self, session_id: str, data: st.DataObject) -> None:
-        session = self.model[session_id]
-        if not session.old_leases:
-            return
+    @precondition(lambda self: any(session.old_leases for session in self.model.values()))
+    @rule(data=st.data())
+    def write_with_an_old_lease(self, data: st.DataObject) -> None:
+        session = data.draw(st.sampled_from([it for it in self.model.values() if it.old_leases]))
         lease = data.draw(st.sampled_from(session.old_leases))
         turn_id = session.turn.turn_id if session.turn is not None else "nothing"
         for write in (
@@ -377,10 +387,10 @@ class SqliteTurnLife(TurnLife):
 
 
 _SETTINGS = settings(
-    max_examples=80, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=30, stateful_step_count=40, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 TestMemoryTurnLife = MemoryTurnLife.TestCase
-TestMemoryTurnLife.settings = settings(_SETTINGS, max_examples=60)
+TestMemoryTurnLife.settings = settings(_SETTINGS, max_examples=100)
 TestSqliteTurnLife = SqliteTurnLife.TestCase
 TestSqliteTurnLife.settings = _SETTINGS

@@ -48,6 +48,7 @@ def command(invocation: Invocation) -> Answer:
         "database": lambda: _database(home),
         "snapshot key": lambda: _key(home),
         "engine": _engine,
+        "agent sessions": lambda: _agent_sessions(home),
         "approvals": lambda: _approvals(home),
     }
     checks = [_look(name, look) for name, look in looks.items()]
@@ -177,6 +178,25 @@ def _engine() -> Check:
     return Check(
         "engine", works, f"{ENGINE} {ENGINE_VERSION}: {said} ({result.metrics.duration_ms} ms)", hint
     )
+
+
+def _agent_sessions(home: Path) -> Check:
+    import asyncio
+
+    if not (home / "holdfast.db").exists():
+        return Check("agent sessions", True, "0")
+    sessions, unfinished = asyncio.run(_count_sessions(home))
+    hint = "holdfast recover" if unfinished else None
+    return Check("agent sessions", True, f"{sessions}, {unfinished} with a turn that could go on", hint)
+
+
+async def _count_sessions(home: Path) -> tuple[int, int]:
+    """How many there are, and how many turns nobody goes on with."""
+    from holdfast.cli.agent_host import open_sessions
+
+    async with open_sessions(home) as runtime:
+        unfinished = await runtime.store.unfinished(runtime.now_ms())
+        return len(await runtime.sessions()), len(unfinished)
 
 
 def _approvals(home: Path) -> Check:

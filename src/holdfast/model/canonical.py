@@ -56,6 +56,25 @@ def digest_json(value: object) -> str:
     return digest_bytes(canonical_json(value))
 
 
+def nested_deeper_than(value: Json, levels: int) -> bool:
+    """Whether lists and objects are nested in *value* more than so many deep."""
+    layer = [value]
+    for _ in range(levels + 1):
+        layer = [child for one in layer for child in _children(one)]
+        if not layer:
+            return False
+    return True
+
+
+def _children(value: Json) -> list[Json]:
+    """The lists and objects inside a list or an object; what is neither is no level of its own."""
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, list):
+        return []
+    return [child for child in value if isinstance(child, (dict, list))]
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
         return "the value is nested too deeply"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import msgspec
+
 from holdfast.machine.commands import RunTool
 from holdfast.machine.inputs import (
     CheckpointPassed,
@@ -24,6 +26,7 @@ from holdfast.model.events import (
     WaitBegan,
     WaitOver,
 )
+from holdfast.model.wait import Approved
 
 
 class TurnWitness:
@@ -36,7 +39,10 @@ class TurnWitness:
         self._show = show
 
     def running(self, command: RunTool) -> None:
-        self._show(ToolCallStarted(turn_id=self._turn_id, call=command.call))
+        call, granted = command.call, command.granted
+        if isinstance(granted, Approved) and granted.arguments is not None:
+            call = msgspec.structs.replace(call, arguments=granted.arguments)
+        self._show(ToolCallStarted(turn_id=self._turn_id, call=call))
 
     def fed(self, given: Input) -> None:
         event = self._event_of(given)

@@ -9,7 +9,7 @@ import time
 
 from holdfast.errors import Code, ErrorObject, HoldfastError, InvalidArgument
 from holdfast.model.call import CallStatus, ExternalCallRecord, GuestException, SettledCall
-from holdfast.model.canonical import Json, digest_bytes, encode_sorted, to_json
+from holdfast.model.canonical import Json, digest_bytes, encode_sorted, nested_deeper_than, to_json
 from holdfast.tools.admission import Admitted
 from holdfast.tools.registry import RegisteredTool
 from holdfast.tools.schema import encode_output
@@ -22,6 +22,9 @@ GUEST_EXCEPTION: dict[str, str] = {
     Code.UNKNOWN_TOOL: "NameError",
 }
 """What guest code sees for a failure of ours; everything else is a RuntimeError."""
+
+_MAX_DEPTH = 128
+"""Results are written and read again with other call stacks above them; this depth fits into any."""
 
 _PASSED_ON = (
     ArithmeticError, AssertionError, AttributeError, FileExistsError, FileNotFoundError, IndexError,
@@ -118,6 +121,10 @@ def _checked_output(tool: RegisteredTool, raw: object) -> Json:
     limit = tool.capability.limits.max_response_bytes
     if size > limit:
         raise Refused(Code.RESPONSE_TOO_LARGE, f"{tool.name}() returned {size} bytes, the limit is {limit}")
+    if nested_deeper_than(value, _MAX_DEPTH):
+        raise Refused(
+            Code.SERIALIZE_ERROR, f"{tool.name}() returned something nested over {_MAX_DEPTH} levels deep"
+        )
     try:
         tool.check_output(value)
     except InvalidArgument as error:
