@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from holdfast.errors import (
     HoldfastError,
@@ -23,8 +23,6 @@ from holdfast.errors import (
     SessionBusy,
     StaleState,
     TokenAlreadyUsed,
-    TokenNotFound,
-    TurnNotFound,
     TurnUnfinished,
 )
 from holdfast.model.head import SessionHead
@@ -165,14 +163,19 @@ class TurnLife(RuleBasedStateMachine):
         else:
             assert isinstance(result, SessionBusy)
 
-    @rule(session_id=sessions, owner=owners)
-    def take_over(self, session_id: str, owner: str) -> None:
+    @initialize(owner=owners)
+    def begin_on_both(self, owner: str) -> None:
+        for session_id in SESSIONS:
+            self.begin(session_id, owner)
+
+    @precondition(lambda self: any(session.turn for session in self.model.values()))
+    @rule(data=st.data(), owner=owners)
+    def take_over(self, data: st.DataObject, owner: str) -> None:
+        session_id = data.draw(st.sampled_from([name for name, it in self.model.items() if it.turn]))
         turn = self.model[session_id].turn
-        turn_id = "nothing" if turn is None else turn.turn_id
-        result = self.attempt(self.store.take_over(turn_id, claimant(owner, self.now)))
-        if turn is None:
-            assert isinstance(result, TurnNotFound)
-        elif not self.free(turn):
+        assert turn is not None
+        result = self.attempt(self.store.take_over(turn.turn_id, claimant(owner, self.now)))
+        if not self.free(turn):
             assert isinstance(result, SessionBusy)
         else:
             assert not isinstance(result, HoldfastError)
@@ -290,15 +293,14 @@ class TurnLife(RuleBasedStateMachine):
         assert self.run(self.store.withdraw_input(item[0])) is False
         session.inputs.remove(item)
 
-    @rule(session_id=sessions, value=st.integers())
-    def complete(self, session_id: str, value: int) -> None:
-        turn = self.model[session_id].turn
-        wait = None if turn is None else turn.wait
-        token = "cpl_nothing.x" if wait is None else wait.wait_id
-        result = self.attempt(self.store.complete(token, Completed(value=value), self.now))
-        if turn is None or wait is None:
-            assert isinstance(result, TokenNotFound)
-        elif turn.answer is not None or self.now >= wait.due_at:
+    @precondition(lambda self: any(it.turn and it.turn.wait for it in self.model.values()))
+    @rule(data=st.data(), value=st.integers())
+    def complete(self, data: st.DataObject, value: int) -> None:
+        turns = [it.turn for it in self.model.values() if it.turn is not None and it.turn.wait is not None]
+        turn = data.draw(st.sampled_from(turns))
+        assert turn.wait is not None
+        result = self.attempt(self.store.complete(turn.wait.wait_id, Completed(value=value), self.now))
+        if turn.answer is not None or self.now >= turn.wait.due_at:
             assert isinstance(result, TokenAlreadyUsed)
         else:
             assert not isinstance(result, HoldfastError)

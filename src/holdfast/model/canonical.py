@@ -59,7 +59,7 @@ def digest_json(value: object) -> str:
 def nested_deeper_than(value: Json, levels: int) -> bool:
     """Whether lists and objects are nested in *value* more than so many deep."""
     layer = [value]
-    for _ in range(levels + 1):
+    for _ in range(levels):
         layer = [child for one in layer for child in _children(one)]
         if not layer:
             return False
