@@ -34,6 +34,8 @@ from holdfast.providers.scripted import ScriptedModel
 USER = "u" * 200
 REPLY = "r" * 400
 RESULT = "t" * 100
+WARM_UP = 20
+"""Turns before the first that is measured: the interpreter and the file's first pages settle in them."""
 
 
 @tool(side_effect="external_system")
@@ -155,10 +157,12 @@ async def measure_turn(name: str, rounds: int, durable: bool) -> None:
         bare = Floor(home / "floor.db") if durable else None
         (home / "ours").mkdir()
         async with Runtime(home / "ours" if durable else None) as runtime:
-            agent = Agent(script(replies, rounds + 3), tools=[act])
+            agent = Agent(script(replies, rounds + WARM_UP), tools=[act])
             session = await runtime.session("bench", agent=agent)
-            for _ in range(3):
+            for _ in range(WARM_UP):
                 await session.turn(USER)
+                if bare is not None:
+                    await commit_all(bare, sizes)
             before = disk_bytes(home / "ours") if durable else 0
             for _ in range(rounds):
                 await ours.time(lambda: session.turn(USER).settled())

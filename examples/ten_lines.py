@@ -1,6 +1,6 @@
 """An agent with two tools and a durable session. The model is a script, so it needs no key.
 
-    python examples/ten_lines.py
+python examples/ten_lines.py
 """
 
 import asyncio

@@ -7,7 +7,9 @@ at the end both are compared with what is stored.
 
 from __future__ import annotations
 
+import inspect
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -116,12 +118,12 @@ def _spread(first: int, points: int, kills: int) -> Iterator[int]:
     return (1 + (step * left // kills + first) % left for step in range(kills))
 
 
-def killed_at(server: ForkServer, home: Path, scenario: str, kills: Sequence[int]) -> int:
+def killed_at(server: ForkServer, home: Path, scenario: str, kills: Sequence[int], **job: Any) -> int:
     """Play a scenario whose processes die at these points until one lives; returns how many were killed."""
     where = f"{scenario} killed at {kills}"
     for number, crash_at in enumerate([*kills, None]):
         how = "request" if number == 0 else WAYS[(sum(kills) + number) % len(WAYS)]
-        report = server.run(scenario, home, crash_at, how=how)
+        report = server.run(scenario, home, crash_at, how=how, **job)
         if not report.get("killed"):
             break
     assert report.get("status") == "done", (where, how, report)
@@ -304,24 +306,78 @@ ENDS: dict[str, Callable[[Truth], None]] = {
 }
 
 
+def killed_while_deciding(server: ForkServer, home: Path, kill: int) -> bool:
+    """A turn waits, a process without any agent decides and dies at that point, another one goes on."""
+    assert server.run("sequence", home, how="ask")["status"] == "waiting"
+    killed = server.run("sequence", home, kill, how="decide").get("killed", False)
+    killed_at(server, home, "sequence", ())
+    return bool(killed)
+
+
 # The tests
 
 
-def test_a_turn_with_every_kind_of_effect_survives_a_kill_at_every_point(theatre: Theatre) -> None:
-    """Ours: the issue's first proof; a repeatable call, one that is not, an approval, the commit."""
-    assert theatre.enumerate("sequence") > 50
+def test_a_turn_survives_kills_here_and_there(theatre: Theatre) -> None:
+    """Ours: the quick look at what the slow tests below do at every point."""
+    for number in (3, 10, 13, 22, 23, 38, 46, 54):
+        assert theatre.play(partial(killed_at, scenario="sequence", kills=(number,))) == 1
 
 
 @pytest.mark.slow
 def test_a_turn_survives_a_kill_at_every_point_and_another_while_it_is_recovered(theatre: Theatre) -> None:
-    """Ours: the issue, killing during recovery too; a third process finishes."""
-    theatre.enumerate_twice("sequence", theatre.enumerate("sequence"), 4)
+    """Ours: the issue's proof; a repeatable call, one that is not, an approval, the commit; killed twice."""
+    points = theatre.enumerate("sequence")
+    assert points > 50
+    theatre.enumerate_twice("sequence", points, 3)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("scenario", sorted(ENDS.keys() - {"sequence"}))
-def test_other_turns_survive_two_kills(theatre: Theatre, scenario: str) -> None:
-    """Ours: SPEC §7; parallel calls, waits of every kind, cancellations, injected messages, budgets, frames."""
+def test_other_turns_survive_two_kills_at_every_point(theatre: Theatre, scenario: str) -> None:
+    """Ours: SPEC §7; parallel calls, every kind of wait, cancellation, injected messages, budgets, frames."""
     points = theatre.enumerate(scenario)
     assert points > 15
     theatre.enumerate_twice(scenario, points, 1)
+
+
+@pytest.mark.slow
+def test_a_decision_made_by_another_process_survives_a_kill_at_every_point_of_that_process(
+    theatre: Theatre,
+) -> None:
+    """Ours: a person decides somewhere else; the decision is there or it is not, and is used once."""
+    numbers = count(1)
+    while theatre.play(partial(killed_while_deciding, kill=next(numbers))):
+        continue
+    assert next(numbers) > 4
+
+
+@pytest.mark.slow
+def test_a_store_that_loses_intents_is_found_out(theatre: Theatre) -> None:
+    """Ours: a proof that cannot fail proves nothing."""
+    with pytest.raises(AssertionError, match="done 2 times"):
+        for number in range(15, 30):
+            theatre.play(partial(killed_at, scenario="sequence", kills=(number,), forgetful=True))
+
+
+def test_whatever_a_store_can_write_has_points() -> None:
+    """Ours: a method that is added to the port is a write until somebody says that it only reads."""
+    methods = {name for name, member in vars(SessionStore).items() if inspect.iscoroutinefunction(member)}
+    assert set(crash_points._READS) < methods
+    writes = {"open_session", "describe", "delete_session", "append", "fork", "rewind", "begin", "take_over"}
+    writes |= {"save", "park", "commit", "renew", "cancel", "put_input", "withdraw_input", "ended_waits"}
+    writes |= {"complete", "decide", "prune"}
+    assert writes <= methods - set(crash_points._READS)
+
+
+def test_a_process_dies_at_the_point_that_the_environment_names(child: Callable[..., Any]) -> None:
+    """Ours: the number is all that a test has to know."""
+    script = """
+    from holdfast.testing.crash_points import CrashPoints
+    points = CrashPoints.from_environment()
+    for name in "abc":
+        print(name, flush=True)
+        points.point(name)
+    """
+    dying = child(script, env={"HOLDFAST_CRASH_AT": "2"}).process
+    assert (dying.communicate()[0].split(), dying.returncode) == (["a", "b"], -signal.SIGKILL)
+    assert child(script).output().split() == ["a", "b", "c"]

@@ -302,7 +302,9 @@ class Chat:
             if not await self._session.cancel():
                 raise InvalidArgument("no turn waits in this session")
 
-        self._follow(give_up())
+        standing = self._follow(give_up())
+        if standing is not None:
+            standing.show_problem()
 
     def _quit(self, _: str) -> None:
         self._leaving = True

@@ -42,6 +42,7 @@ class ChatScreen:
         self._line_is_open = False
         self._streamed = 0
         self._names: dict[int, str] = {}
+        self._turn_id = ""
 
     def show(self, event: Event) -> None:
         if not self._quiet:
@@ -49,8 +50,8 @@ class ChatScreen:
 
     def _show(self, event: Event) -> None:
         match event:
-            case TurnBegan(resumed=True, turn_id=turn_id):
-                self.note(f"going on with turn {turn_id}")
+            case TurnBegan():
+                self._begin(event)
             case ModelCallStarted():
                 self._streamed = 0
             case TextStreamed(text=text):
@@ -84,6 +85,11 @@ class ChatScreen:
             sys.stdout.write("\n")
             self._line_is_open = False
         sys.stdout.flush()
+
+    def _begin(self, event: TurnBegan) -> None:
+        if event.resumed and event.turn_id != self._turn_id:
+            self.note(f"going on with turn {event.turn_id}")
+        self._turn_id = event.turn_id
 
     # Text
 

@@ -69,6 +69,7 @@ from holdfast.model.usage import Usage, UsageEntry, UsageLimits
 
 _BACKOFF_MS = 500
 _MAX_BACKOFF_MS = 60_000
+_DEFAULT_LIMITS = UsageLimits()
 
 
 class Phase(enum.Enum):
@@ -95,7 +96,7 @@ class TurnMachine:
         self.records: list[ExternalCallRecord] = []
         self.outcome: Ended | None = None
         self._by_model: dict[str, Usage] = {}
-        self._limits = UsageLimits()
+        self._limits = _DEFAULT_LIMITS
         self._calls = CallTable()
         self._progress = Progress()
         self._watch = Stopwatch()

@@ -35,9 +35,10 @@ T = TypeVar("T")
 CRASH_AT: Final = "HOLDFAST_CRASH_AT"
 """The environment variable that holds the number of the point to die at."""
 
-_READS: Final = frozenset(
-    "head heads frame path turn turns unfinished next_due inputs blob approvals approval close".split()
-)
+_READS: Final = (
+    "head", "heads", "frame", "path", "turn", "turns", "unfinished", "next_due", "inputs", "blob",
+    "approvals", "approval", "close",
+)  # fmt: skip
 
 
 class CrashPoints:

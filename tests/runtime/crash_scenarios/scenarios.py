@@ -12,7 +12,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -30,6 +30,7 @@ from holdfast import (
 from holdfast.errors import ApprovalAlreadyDecided, TokenAlreadyUsed, TokenNotFound
 from holdfast.model.usage import UsageLimits
 from holdfast.ports.model_provider import ModelDelta, ModelRequest
+from holdfast.ports.session_store import Lease, Save, Saved, SessionStore
 from holdfast.providers.scripted import Rule, ScriptedModel
 from holdfast.runtime.agent_runtime import open_store
 from holdfast.testing.crash_points import CrashPoints
@@ -73,7 +74,7 @@ Tools = list[Any]
 Answer = Callable[[Stage, TurnResult[Any]], Awaitable[None]]
 
 
-async def approve_everything(stage: Stage, waiting: TurnResult[Any]) -> None:
+async def approve_everything(stage: Stage, waiting: TurnResult[Any] | None = None) -> None:
     for approval in await stage.open_runtime().approvals(session="s", pending=True):
         try:
             decided = await stage.open_runtime().approve(approval.approval_id)
@@ -319,18 +320,42 @@ async def play(job: dict[str, Any], points: CrashPoints) -> dict[str, Any]:
     model = points.model(ToldModel(scenario.rules, stage))
     agent = Agent(model, name="clerk", tools=scenario.tools(stage), limits=scenario.limits)
     store = points.store(open_store(stage.home / "holdfast.db"))
+    if job.get("how") == "decide":
+        return await _decide(stage, store)
+    if job.get("forgetful"):
+        store = cast(SessionStore, Forgetful(store))
     async with Runtime(store, agents=[agent]) as runtime:
         stage.runtime = runtime
-        if job.get("how") == "decide":
-            await approve_everything(stage, None)  # type: ignore[arg-type]
-            return {"status": "decided"}
         stage.session = session = await _open(runtime, agent, job.get("how", "request"))
+        if job.get("how") == "ask":
+            asked = await session.turn("go", idempotency_key=KEY).settled()
+            return {"status": asked.status}
         await _finish(stage, scenario)
-        if job.get("leave_waiting") and await session.unfinished():
-            return {"status": "waiting"}
         await _settle_queue(session)
         await session.turn("again", idempotency_key=NEXT_KEY).settled()
         return await _report(session)
+
+
+async def _decide(stage: Stage, store: SessionStore) -> dict[str, Any]:
+    """A process that knows no agent and only decides."""
+    async with Runtime(store) as runtime:
+        stage.runtime = runtime
+        await approve_everything(stage)
+    return {"status": "decided"}
+
+
+class Forgetful:
+    """A store with a defect: it does not write down that an effect is about to happen."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def save(self, lease: Lease, save: Save) -> Saved:
+        kept = tuple(entry for entry in save.entries if entry.kind != "intent")
+        return await self._store.save(lease, msgspec.structs.replace(save, entries=kept))
 
 
 async def _open(runtime: Runtime, agent: Agent[Any, Any], how: str) -> Session[Any]:
