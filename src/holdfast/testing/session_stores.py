@@ -12,9 +12,10 @@ import pytest
 
 from holdfast.ports.session_store import SessionStore
 from holdfast.testing.session_store_history import HistoryContract
+from holdfast.testing.session_store_inputs import InputContract
 from holdfast.testing.session_store_prune import PruneContract
 from holdfast.testing.session_store_turns import TurnContract
-from holdfast.testing.session_store_waits import InputContract, WaitContract
+from holdfast.testing.session_store_waits import WaitContract
 from holdfast.testing.session_values import is_dead
 
 __all__ = ["SessionStoreContract", "is_dead"]

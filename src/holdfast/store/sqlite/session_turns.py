@@ -298,7 +298,7 @@ def _clear(db: apsw.Connection, held: _Held, commit: Commit) -> None:
         db.execute("DELETE FROM journal WHERE turn_id = ?", (commit.turn_id,))
     if held.waits:
         session_waits.forget(db, commit.turn_id)
-    if False:
+    if held.injected:
         session_inputs.queue_injected(db, held.session.key)
     if commit.enqueue is not None:
         session_inputs.put(db, commit.enqueue)
