@@ -16,8 +16,8 @@ from typing import Final
 import apsw
 import msgspec
 
-from holdfast.errors import NodeNotFound, RecordCorrupt, SessionExists, StaleBranch
-from holdfast.graph import frame_at, frame_path, holds, model_calls_at, path
+from holdfast.errors import InvalidArgument, NodeNotFound, RecordCorrupt, SessionExists, StaleBranch
+from holdfast.graph import calls_at, frame_at, frame_path, holds, path
 from holdfast.graph.session_graph import Branch, grown, moved
 from holdfast.model.head import SessionHead
 from holdfast.model.node import Entry, Segment, split_node_id
@@ -78,6 +78,8 @@ def append(
     db: apsw.Connection, session: StoredSession, segment_id: str, entries: tuple[Entry, ...], now_ms: int
 ) -> SessionHead:
     """Add nodes under the leaf."""
+    if session_rows.find_segment(db, segment_id) is not None:
+        raise InvalidArgument(f"there is a segment {segment_id[:80]!r} already")
     body = session_rows.encode_entries(entries)
     grew = grow(db, session, segment_id, entries, body, 0)
     return session_rows.update(db, at_time(grew, now_ms)).head
@@ -170,7 +172,7 @@ def _branch_at(db: apsw.Connection, session: StoredSession, node: str, revision:
         leaf=node,
         depth=segment.depth + index + 1,
         frame=_frame_of(db, segment, node),
-        model_calls=model_calls_at(segment, index),
+        model_calls=calls_at(lambda segment_id: session_rows.find_segment(db, segment_id), node),
         revision=revision,
     )
 
