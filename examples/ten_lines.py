@@ -1,6 +1,6 @@
 """An agent with two tools and a durable session. The model is a script, so it needs no key.
 
-python examples/ten_lines.py
+Run it with `python examples/ten_lines.py`; `holdfast.db` is made where you are.
 """
 
 import asyncio

@@ -212,3 +212,59 @@ def test_an_older_snapshot_asks_anew_and_the_old_decision_is_dead(
     assert anew["approval_id"] != record["approval_id"]
     assert holdfast("approvals", "deny", anew["approval_id"], "--reason", "once is enough").status == 1
     assert ledger.read_text() == made
+
+
+# Turns of agents
+
+
+@pytest.fixture
+def asked(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The id of a request that a turn of an agent makes in the session `default`."""
+    monkeypatch.delenv("HOLDFAST_MODEL", raising=False)
+    ran = holdfast("chat", "refund A1", "--json")
+    return str(ran.document["approvals"][0]["approval_id"])
+
+
+def test_requests_of_runs_and_of_turns_are_in_one_list(holdfast: Any, waiting: str, asked: str) -> None:
+    """Ours: whoever decides need not know what asked."""
+    listed = holdfast("approvals", "list", "--pending", "--json").document
+    assert [item["approval_id"] for item in listed] == [waiting, asked]
+    shown = holdfast("approvals", "show", asked).stdout
+    assert "refund(order_id='A1', cents=1999)" in shown
+    assert "turn       t_" in shown
+
+
+def test_another_process_goes_on_with_the_turn_and_shows_its_answer(process: Any, asked: str) -> None:
+    """Ours: the agent is made again of what the session remembers."""
+    decided = process("approvals", "approve", asked)
+    assert decided.status == 0
+    assert "1999 cents of order A1 are paid back" in decided.stdout
+    assert process("approvals", "approve", asked).status == 1
+
+
+def test_a_turn_takes_edited_arguments_by_name(holdfast: Any, asked: str) -> None:
+    """Ours: --arguments; what does not fit leaves the request open."""
+    assert holdfast("approvals", "approve", asked, "--args", '["A1", 5]').status == 2
+    both = ("--args", '{"cents": 1}', "--arguments", '{"cents": 1}')
+    assert holdfast("approvals", "approve", asked, *both).status == 2
+    assert holdfast("approvals", "approve", asked, "--mount", "/x=/tmp").status == 2
+    slip = holdfast("approvals", "approve", asked, "--arguments", '{"cents": 5}', "--json")
+    assert (slip.status, slip.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
+    edited = '{"order_id": "A1", "cents": 5}'
+    done = holdfast("approvals", "approve", asked, "--arguments", edited, "--json")
+    assert (done.status, done.document["status"]) == (0, "finished")
+    assert "5 cents of order A1" in done.document["text"]
+
+
+def test_a_run_takes_them_by_name_as_well(holdfast: Any, waiting: str, ledger: Path) -> None:
+    """Ours: one option for both kinds."""
+    edited = '{"order_id": "A1", "cents": 5}'
+    assert holdfast("approvals", "approve", waiting, "--arguments", edited, "--json").status == 0
+    assert ledger.read_text().splitlines()[-1] == "refund A1 5"
+
+
+def test_a_denied_turn_tells_the_model_why(holdfast: Any, asked: str) -> None:
+    """Seed: a no reaches the model with its reason, and the turn ends with an answer."""
+    denied = holdfast("approvals", "deny", asked, "--reason", "too much", "--json")
+    assert (denied.status, denied.document["status"]) == (0, "finished")
+    assert "too much" in denied.document["text"]

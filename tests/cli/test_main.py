@@ -11,7 +11,10 @@ import pytest
 import holdfast as package
 
 COMMANDS = [
-    ("run",), ("validate",), ("repl",), ("doctor",), ("tour",),
+    ("run",), ("validate",), ("repl",), ("doctor",), ("tour",), ("chat",), ("recover",),
+    *(("sessions", name) for name in (
+        "list", "show", "fork", "rewind", "cancel", "export", "prune", "delete",
+    )),
     *(("session", name) for name in (
         "list", "show", "snapshot", "restore", "fork", "reset", "destroy", "resume", "cancel",
     )),

@@ -21,8 +21,6 @@ from holdfast.runtime.agent_runtime import Runtime
 from holdfast.runtime.agent_session import Session
 from holdfast.runtime.data_dir import DataDir
 
-SESSIONS_HINT = "`holdfast sessions list` shows those that exist"
-
 
 class AgentHost:
     """`async with AgentHost(...) as host`: `host.runtime`, and sessions of its one agent."""

@@ -47,7 +47,7 @@ def talk(invocation: Invocation, session_id: str, host: AgentHost) -> int:
         try:
             chat.loop(session_id)
         except (Terminated, Leave):
-            if chat.in_turn:
+            if chat.left_a_turn:
                 give(left_unfinished(invocation), as_json=False)
                 return 1
         finally:
@@ -61,7 +61,7 @@ class Chat:
     _session: Session[str]
 
     def __init__(self, invocation: Invocation, host: AgentHost, background: Background) -> None:
-        self.in_turn = False
+        self.left_a_turn = False
         self._background = background
         self._follower = Follower(host, "", lambda _: None)
         self._invocation = invocation
@@ -154,11 +154,13 @@ class Chat:
             self._screen.note(said)
             await follower.cancel()
 
-        self.in_turn = True
-        standing = self._background.attend(follower.follow(work), cancel)
-        self.in_turn = False
-        self._screen.end_line()
-        return standing
+        try:
+            return self._background.attend(follower.follow(work), cancel)
+        except (Terminated, Leave):
+            self.left_a_turn = True
+            raise
+        finally:
+            self._screen.end_line()
 
     def _see_through(self, standing: Standing | None) -> bool:
         """Carry a turn as far as it goes here; false if it still has not ended."""
@@ -186,14 +188,14 @@ class Chat:
 
         async def until_awake() -> None:
             store = self._host.runtime.store
+            standing.show_other_waits()
+            self._screen.note("Ctrl-C stops waiting here")
             while True:
                 turn = await store.turn(standing.record.turn_id)
                 if turn is None or turn.state is not TurnState.WAITING:
                     return
                 await asyncio.sleep(_LOOK_S)
 
-        standing.show_other_waits()
-        self._screen.note("Ctrl-C stops waiting here")
         return self._follow(until_awake(), "it keeps waiting; /cancel gives it up")
 
     # ── decisions ────────────────────────────────────────────────────────────────────────────────

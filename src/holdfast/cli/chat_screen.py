@@ -116,8 +116,8 @@ class ChatScreen:
         self._streamed = 0
 
     def _show_failure(self, event: ModelCallFailed) -> None:
-        said = f"the model call failed: {event.error.code}: {event.error.message}"
-        self.note(f"{said}; it may be tried again" if event.retryable else said, "yellow")
+        if event.retryable:  # what cannot be tried again ends the turn, which is told then
+            self.note(f"the model call failed: {_error_text(event.error)}; trying again", "yellow")
 
     # Calls
 

@@ -87,6 +87,7 @@ def _defect(error: Exception, as_json: bool) -> int:
     epilog="""\b
 Start here:
   holdfast tour                             see it work, nothing to set up
+  holdfast chat                             talk to an agent; a scripted one, if you name no model
   holdfast run -e 'sum(range(10))'          run code in the session "default"
   holdfast run --tools examples/refunds.py -e 'fee() + refund("A1", 500)'
   holdfast approvals list                   what waits for a person

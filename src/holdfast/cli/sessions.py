@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -101,6 +102,20 @@ def rewind(invocation: Invocation, *, session_id: str, to: str | None, turns: in
     return _said(f"session {session_id} ends at {head.leaf} now", head)
 
 
+@command.command("cancel")
+@click.argument("session_id")
+@answers
+def cancel(invocation: Invocation, *, session_id: str) -> Answer:
+    """Give up the turn that a session waits with; every call of it gets a result."""
+    from holdfast.cli.turn_cancel import cancel_turn
+
+    with _sessions_hint():
+        ended = cancel_turn(invocation, session_id)
+    said = f"the turn of session {session_id} is cancelled"
+    later = f"{said} as soon as `{invocation.command('recover')}` or its own program goes on with it"
+    return _said(said if ended else later, {"session_id": session_id, "cancelled": True, "ended": ended})
+
+
 @command.command("export")
 @click.argument("session_id")
 @click.option("--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it here.")
@@ -176,17 +191,25 @@ def _with_runtime(invocation: Invocation, work: Callable[[Runtime], Awaitable[T]
     """Do something with the sessions of the data directory."""
     import asyncio
 
-    from holdfast.cli.agent_host import SESSIONS_HINT, open_sessions
-    from holdfast.errors import SessionNotFound
+    from holdfast.cli.agent_host import open_sessions
 
     async def run() -> T:
         async with open_sessions(invocation.data_dir) as runtime:
             return await work(runtime)
 
-    try:
+    with _sessions_hint():
         return asyncio.run(run())
+
+
+@contextmanager
+def _sessions_hint() -> Iterator[None]:
+    """Let a session that does not exist lead to the list of these sessions, not to the sandbox's."""
+    from holdfast.errors import SessionNotFound
+
+    try:
+        yield
     except SessionNotFound as error:
-        error.hint = SESSIONS_HINT
+        error.hint = "`holdfast sessions list` shows those that exist"
         raise
 
 

@@ -24,7 +24,7 @@ SESSION = "tour-agent"
 PROMPT = "Pay invoice 7, please"
 CRASH_VARIABLE = "HOLDFAST_TOUR_CRASH"
 
-REPLIES = [
+REPLIES: list[dict[str, Any]] = [
     {"tool_calls": [{"name": "pay", "arguments": {"invoice": 7, "cents": 1200}}]},
     {"text": "The payment was cut off. I do not pay again before somebody has looked whether it arrived."},
 ]

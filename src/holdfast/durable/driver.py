@@ -19,7 +19,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol, assert_never
 
@@ -93,6 +93,7 @@ class Ground:
     host: EffectHost
     witness: Witness
     usage_source: str = "turn"
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 
 
 class TurnDriver:
@@ -161,11 +162,16 @@ class TurnDriver:
         self._break_in(CancelRequested(at_ms=self._now()))
 
     def _break_in(self, given: Input) -> None:
-        if self._interrupt is None:
-            self._interrupt = given
+        if self._interrupt is not None:
+            return
+        self._interrupt = given
+        # Not at once: the model's provider may be the one that asks for it, in the task that is to be ended.
+        asyncio.get_running_loop().call_soon(self._stop_asking)
+        self._ring()
+
+    def _stop_asking(self) -> None:
         if self._asking is not None:
             self._asking.cancel()
-        self._ring()
 
     def _deliver(self, given: Input) -> None:
         self._inbox.append(given)
@@ -207,7 +213,7 @@ class TurnDriver:
         self._asking = asyncio.current_task()
         try:
             if command.delay_ms:
-                await asyncio.sleep(command.delay_ms / 1000)
+                await self._ground.sleep(command.delay_ms / 1000)
             answer = await self._host.call_model(command)
         except asyncio.CancelledError:
             if self._interrupt is None or self._asking is None:

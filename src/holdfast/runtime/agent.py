@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
 
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, InvalidSessionId
 from holdfast.model.ids import SessionId
 from holdfast.model.usage import UsageLimits
 from holdfast.ports.model_provider import ModelProvider
@@ -20,6 +20,17 @@ if TYPE_CHECKING:
 
 Deps = TypeVar("Deps")
 Output = TypeVar("Output")
+
+
+class _Options(TypedDict, total=False):
+    """The settings of an agent that its type does not depend on."""
+
+    name: str
+    instructions: str
+    tools: Iterable[object]
+    limits: UsageLimits | None
+    protocol: str
+    settings: dict[str, Any] | None
 
 
 class Agent(Generic[Deps, Output]):
@@ -39,31 +50,31 @@ class Agent(Generic[Deps, Output]):
     """
 
     @overload
+    def __init__(self: Agent[None, str], model: str | ModelProvider, **options: Unpack[_Options]) -> None: ...
+    @overload
     def __init__(
         self: Agent[Deps, str],
         model: str | ModelProvider,
         *,
-        name: str = ...,
-        instructions: str = ...,
-        tools: Iterable[object] = ...,
-        deps_type: type[Deps] = ...,
-        limits: UsageLimits | None = ...,
-        protocol: str = ...,
-        settings: dict[str, Any] | None = ...,
+        deps_type: type[Deps],
+        **options: Unpack[_Options],
+    ) -> None: ...
+    @overload
+    def __init__(
+        self: Agent[None, Output],
+        model: str | ModelProvider,
+        *,
+        output_type: type[Output],
+        **options: Unpack[_Options],
     ) -> None: ...
     @overload
     def __init__(
         self: Agent[Deps, Output],
         model: str | ModelProvider,
         *,
-        name: str = ...,
-        instructions: str = ...,
-        tools: Iterable[object] = ...,
-        deps_type: type[Deps] = ...,
+        deps_type: type[Deps],
         output_type: type[Output],
-        limits: UsageLimits | None = ...,
-        protocol: str = ...,
-        settings: dict[str, Any] | None = ...,
+        **options: Unpack[_Options],
     ) -> None: ...
     def __init__(
         self,
@@ -82,13 +93,13 @@ class Agent(Generic[Deps, Output]):
             raise InvalidArgument(
                 f"there is no protocol {protocol!r} in this release", hint='use protocol="standard"'
             )
-        self.model = model
-        self.name = SessionId(name)
+        self.model = _checked_model(model)
+        self.name = _checked_name(name)
         self.instructions = instructions
-        self.registry = ToolRegistry(as_registered(one) for one in tools)
+        self.registry = ToolRegistry(as_registered(one) for one in _listed(tools))
         self.deps_type = deps_type
         self.output_type: OutputType | None = None if output_type is str else OutputType(output_type)
-        self.limits = limits or UsageLimits()
+        self.limits = _checked_limits(limits) or UsageLimits()
         self.settings = dict(settings or {})
         self.opened_models: dict[str, ModelProvider] = {}
         """The agent's own model, once it was run without a runtime; it stays open."""
@@ -114,6 +125,10 @@ class Agent(Generic[Deps, Output]):
         """`run` without an event loop."""
         import asyncio
 
+        if asyncio._get_running_loop() is not None:
+            raise InvalidArgument(
+                "run_sync() cannot wait inside a running event loop", hint="use `await agent.run(...)` there"
+            )
         return asyncio.run(self.run(prompt, deps=deps, limits=limits))
 
     def run_stream(
@@ -126,3 +141,35 @@ class Agent(Generic[Deps, Output]):
 
     def __repr__(self) -> str:
         return f"<Agent {self.name} on {self.model_id}>"
+
+
+def _checked_model(model: object) -> Any:
+    if isinstance(model, str) or (hasattr(model, "model_id") and hasattr(model, "stream")):
+        return model
+    raise InvalidArgument(
+        f"{type(model).__name__} is not a model", hint='pass "provider:model", or an object with `stream`'
+    )
+
+
+def _checked_name(name: str) -> SessionId:
+    try:
+        return SessionId(name)
+    except InvalidSessionId:
+        raise InvalidArgument(
+            f"{str(name)[:80]!r} cannot be the name of an agent",
+            hint="use 1 to 64 ASCII letters, digits, '_' or '-'",
+        ) from None
+
+
+def _listed(tools: Iterable[object]) -> Iterable[object]:
+    if isinstance(tools, Iterable) and not isinstance(tools, str):
+        return tools
+    raise InvalidArgument("tools is not a list", hint="use Agent(..., tools=[one, another])")
+
+
+def _checked_limits(limits: object) -> UsageLimits | None:
+    if limits is None or isinstance(limits, UsageLimits):
+        return limits
+    raise InvalidArgument(
+        f"limits is {type(limits).__name__}, not UsageLimits", hint="use UsageLimits(max_tokens=...)"
+    )

@@ -16,7 +16,7 @@ import contextlib
 import os
 import secrets
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -26,13 +26,11 @@ from holdfast.errors import (
     ApprovalNotFound,
     HoldfastError,
     InvalidArgument,
-    NodeNotFound,
     NotConfigured,
     ProviderMismatch,
     SessionNotFound,
     StoreError,
 )
-from holdfast.graph import nodes_of
 from holdfast.model.approval import Approval, ApprovalState, Decision
 from holdfast.model.call import SettledCall
 from holdfast.model.canonical import Json, to_json
@@ -48,7 +46,7 @@ from holdfast.runtime.agent_session import Session
 from holdfast.runtime.lease_owners import owner_is_dead
 from holdfast.runtime.live_session import LiveSession
 from holdfast.runtime.turn import Turn
-from holdfast.runtime.workplace import RuntimeConfig, Workplace
+from holdfast.runtime.workplace import RuntimeConfig, Workplace, is_turn_id, runtime_not_open
 from holdfast.tools.settlement import request_digest
 
 Output = TypeVar("Output")
@@ -79,6 +77,7 @@ class Runtime:
         clock: Clock | None = None,
         host: Mapping[str, Json] | None = None,
         models: dict[str, ModelProvider] | None = None,
+        _sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.epoch = secrets.token_hex(6)
         self.poll_s = 1.0
@@ -87,6 +86,7 @@ class Runtime:
         self._clock = clock or SystemClock()
         self._host = dict(host or {})
         self._models = models
+        self._sleep = _sleep
         self._config = RuntimeConfig(
             epoch=self.epoch,
             lease_ms=int(lease_s * 1000),
@@ -110,6 +110,7 @@ class Runtime:
             leases=LeaseKeeper(store, self._clock, self._config.lease_ms),
             resolve=self._resolve,
             owns_models=self._models is None,
+            sleep=self._sleep,
         )
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
         return self
@@ -128,6 +129,7 @@ class Runtime:
         place, self._place = self._place, None
         if place is None:
             return
+        place.is_open = False
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
@@ -156,6 +158,8 @@ class Runtime:
         live.staff = staff
         live.deps = deps if deps is not None else live.deps
         self._nudge.set()
+        if await self.store.inputs(session_id):
+            live.drain()
         return Session(self, live)
 
     async def sessions(self) -> list[SessionHead]:
@@ -251,6 +255,10 @@ class Runtime:
     def store(self) -> SessionStore:
         return self._open.store
 
+    @property
+    def is_open(self) -> bool:
+        return self._place is not None
+
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
@@ -264,9 +272,7 @@ class Runtime:
     @property
     def _open(self) -> Workplace:
         if self._place is None:
-            raise InvalidArgument(
-                "this runtime is not open", hint='use `async with Runtime("holdfast.db") as runtime:`'
-            )
+            raise runtime_not_open()
         return self._place
 
     def _resolve(self, name: str) -> ModelProvider:
@@ -312,15 +318,13 @@ class Runtime:
         if head is None:
             raise SessionNotFound(session_id)
         segments = [] if head.leaf is None else await self.store.path(head.leaf)
-        if turns < 1 or len(segments) <= turns:
+        begins = [place for place, segment in enumerate(segments) if is_turn_id(segment.segment_id)]
+        if not 1 <= turns <= len(begins) or begins[-turns] == 0:
             raise InvalidArgument(
-                f"session {session_id!r} cannot go back by {turns} of its {len(segments)} turns",
-                hint="keep at least one; for an empty session use another id",
+                f"session {session_id!r} cannot go back by {turns} of its {len(begins)} turns",
+                hint="something must be left; for an empty session use another id",
             )
-        kept = nodes_of(segments[: len(segments) - turns])
-        if not kept:
-            raise NodeNotFound(session_id)
-        return kept[-1].id
+        return segments[begins[-turns] - 1].leaf
 
     # Decisions
 
@@ -358,11 +362,13 @@ class Runtime:
     # The keeper
 
     async def _keep(self) -> None:
-        while True:
+        while self._place is not None:  # a nudge can swallow the cancellation that comes with it
             with contextlib.suppress(StoreError):  # the next round may succeed
                 await self.recover()
+            # Not `wait_for`: it forgets a cancellation that comes together with the nudge.
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._nudge.wait(), self.poll_s)
+                async with asyncio.timeout(self.poll_s):
+                    await self._nudge.wait()
             self._nudge.clear()
 
     async def _unfinished(self) -> list[TurnRecord]:
@@ -376,8 +382,12 @@ class Runtime:
             agent = self._agents.get(record.agent)
             if agent is None:
                 return None
+            try:
+                staff = self._open.staff(agent)
+            except HoldfastError:  # its model cannot be opened here; other turns can go on
+                return None
             live = self.live(record.session_id)
-            live.staff = self._open.staff(agent)
+            live.staff = staff
         if live.busy:
             return None
         turn = live.turn_of(record.turn_id)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-from holdfast.errors import InvalidArgument, SessionNotFound
+import msgspec
+
+from holdfast.errors import ApprovalNotFound, InvalidArgument, SessionNotFound
 from holdfast.graph import messages_of, nodes_of
 from holdfast.model.approval import Approval
 from holdfast.model.canonical import Json
@@ -102,13 +104,20 @@ class Session(Generic[Output]):
         self, approval_id: str, *, arguments: Mapping[str, Json] | None = None, reason: str | None = None
     ) -> TurnResult[Output]:
         """Let a call happen, with other arguments if given, and go on with its turn."""
+        await self._require_own(approval_id)
         approval = await self._runtime.approve(approval_id, arguments=arguments, reason=reason)
         return await self._live.turn_of(approval.run_id)
 
     async def deny(self, approval_id: str, *, reason: str | None = None) -> TurnResult[Output]:
         """Refuse a call and go on with its turn; the model is told."""
+        await self._require_own(approval_id)
         approval = await self._runtime.deny(approval_id, reason=reason)
         return await self._live.turn_of(approval.run_id)
+
+    async def _require_own(self, approval_id: str) -> None:
+        approval = await self._store.approval(approval_id)
+        if approval is None or approval.session_id != self.session_id:
+            raise ApprovalNotFound(approval_id)
 
     # Input while a turn runs
 
@@ -162,7 +171,7 @@ class Session(Generic[Output]):
     async def append(self, payloads: Sequence[Payload], *, requires: str | None = None) -> SessionHead:
         """Add nodes to the history; `StaleBranch` if the node *requires* is not on the active path."""
         now = self._runtime.now_ms()
-        entries = tuple(Entry(at_ms=now, payload=payload) for payload in payloads)
+        entries = tuple(Entry(at_ms=now, payload=_checked(payload)) for payload in payloads)
         segment_id = new_turn_id().replace("t_", "a_")
         return await self._store.append(self.session_id, segment_id, entries, requires, now)
 
@@ -216,3 +225,15 @@ class Session(Generic[Output]):
 
     def __repr__(self) -> str:
         return f"<Session {self.session_id}>"
+
+
+def _checked(payload: Payload) -> Payload:
+    """Refuse what the store could not read back."""
+    try:
+        read: Payload = msgspec.json.decode(msgspec.json.encode(payload), type=Payload)
+        return read
+    except (msgspec.MsgspecError, TypeError, UnicodeError, RecursionError) as error:
+        raise InvalidArgument(
+            f"{type(payload).__name__} cannot be a node: {error}",
+            hint="append messages, PluginNode, FrameOpened or TurnEnded",
+        ) from None

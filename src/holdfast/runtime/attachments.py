@@ -46,7 +46,7 @@ def read_prompt(prompt: Prompt) -> tuple[Content, tuple[Blob, ...]]:
     """A prompt as a message has it, and the bytes to store beside it."""
     if isinstance(prompt, str):
         return _checked_text(prompt), ()
-    pieces = [prompt] if isinstance(prompt, Attachment) else list(prompt)
+    pieces = list(prompt) if isinstance(prompt, (list, tuple)) else [prompt]
     if not pieces:
         raise InvalidArgument("the prompt is empty", hint="pass a text, an Attachment, or a list of them")
     blobs: dict[str, Blob] = {}
@@ -63,7 +63,10 @@ def read_prompt(prompt: Prompt) -> tuple[Content, tuple[Blob, ...]]:
 
 def _checked_text(text: object) -> str:
     if not isinstance(text, str):
-        raise InvalidArgument(f"a prompt is text, not {type(text).__name__}")
+        raise InvalidArgument(
+            f"a prompt is text, not {type(text).__name__}",
+            hint="pass a text, an Attachment, or a list of them",
+        )
     try:
         size = len(text.encode())
     except UnicodeEncodeError:
@@ -74,6 +77,8 @@ def _checked_text(text: object) -> str:
 
 
 def _blob(attachment: Attachment) -> Blob:
+    if not isinstance(attachment.data, bytes):
+        raise InvalidArgument(f"an attachment's data is bytes, not {type(attachment.data).__name__}")
     if len(attachment.data) > MAX_ATTACHMENT_BYTES:
         raise InvalidArgument(
             f"an attachment has {len(attachment.data)} bytes, the limit is {MAX_ATTACHMENT_BYTES}"

@@ -52,13 +52,15 @@ class Subscription:
         """Until there may be something to take."""
         if self._events:
             return
-        self._waiter = asyncio.get_running_loop().create_future()
+        loop = asyncio.get_running_loop()
+        self._waiter = loop.create_future()
+        timer = None if timeout_s is None else loop.call_later(timeout_s, self.wake)
         try:
-            await asyncio.wait_for(self._waiter, timeout_s)
-        except TimeoutError:
-            return
+            await self._waiter
         finally:
             self._waiter = None
+            if timer is not None:
+                timer.cancel()
 
 
 class LiveFeed:
@@ -66,11 +68,11 @@ class LiveFeed:
 
     __slots__ = ("_clock", "_ring", "_subscriptions", "last_seq")
 
-    def __init__(self, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = monotonic, last_seq: int = 0) -> None:
         self._clock = clock
         self._ring: deque[tuple[int, float, Event]] = deque(maxlen=MAX_EVENTS)
         self._subscriptions: list[Subscription] = []
-        self.last_seq = 0
+        self.last_seq = last_seq
 
     def publish(self, event: Event) -> None:
         self.last_seq += 1

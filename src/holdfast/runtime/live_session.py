@@ -23,7 +23,7 @@ from holdfast.runtime.live_feed import LiveFeed
 from holdfast.runtime.result import TurnResult
 from holdfast.runtime.turn import Turn, TurnRequest
 from holdfast.runtime.turn_runner import TurnRunner
-from holdfast.runtime.workplace import Staff, Workplace, new_turn_id
+from holdfast.runtime.workplace import Staff, Workplace, new_turn_id, runtime_not_open
 
 
 class _Frame:
@@ -40,8 +40,8 @@ class LiveSession:
     """One session in this process. Used on the runtime's loop."""
 
     __slots__ = (
-        "_feed", "_frame", "_lock", "_on_use", "_place", "_running", "_turns",
-        "deps", "draining", "driver", "session_id", "staff",
+        "_deps", "_feed", "_frame", "_last_seq", "_lock", "_more", "_on_use", "_place", "_running", "_stuck",
+        "_turns", "deps", "draining", "driver", "session_id", "staff",
     )  # fmt: skip
 
     def __init__(self, session_id: str, place: Workplace, on_use: Callable[[LiveSession], None]) -> None:
@@ -55,6 +55,10 @@ class LiveSession:
         self._lock: asyncio.Lock | None = None
         self._feed: LiveFeed | None = None
         self._frame: _Frame | None = None
+        self._last_seq = 0
+        self._more = False
+        self._stuck = False
+        self._deps: tuple[str, Any] | None = None
         self._turns: dict[str, Turn[Any]] | None = None
         self._running: set[asyncio.Task[Any]] = set()
 
@@ -99,23 +103,30 @@ class LiveSession:
 
     def drain(self) -> None:
         """Run the turns of the inputs that are queued, one after the other."""
+        self._more = True
         if self.draining is None or self.draining.done():
             self.draining = asyncio.get_running_loop().create_task(self._drain())
 
     async def _drain(self) -> None:
+        while self._more:
+            self._more = self._stuck = False
+            await self._run_queued()
+
+    async def _run_queued(self) -> None:
         while True:
             queued = [
                 item for item in await self._place.store.inputs(self.session_id) if item.kind == "queue"
             ]
             if not queued:
                 return
-            turn = self.new_turn(TurnRequest(message=queued[0].message, consumes=queued[0].input_id))
+            request = TurnRequest(message=queued[0].message, deps=self.deps, consumes=queued[0].input_id)
             try:
-                await turn.settled()
+                await self.new_turn(request).settled()
             except InputNotFound:
                 continue  # another process took it
             except HoldfastError:
-                return  # it stays queued, behind the turn that waits or was interrupted
+                self._stuck = True  # it stays queued, behind the turn that waits or was interrupted
+                return
 
     async def run(self, turn: Turn[Any]) -> TurnResult[Any]:
         """Run a new turn in the task that calls."""
@@ -137,6 +148,8 @@ class LiveSession:
             self._running.discard(task)
 
     def _runner(self) -> TurnRunner:
+        if not self._place.is_open:
+            raise runtime_not_open()
         if self.staff is None:
             raise NotConfigured(
                 f"no agent is known for session {self.session_id!r}",
@@ -146,9 +159,19 @@ class LiveSession:
 
     def turn_over(self, parked: bool, summary: TurnSummary) -> None:
         """A turn has ended or waits; see what follows from it."""
-        if not parked and not isinstance(summary.outcome, Finished):
-            self.drain()
+        if not parked:
+            self._deps = None
+            if self._stuck or not isinstance(summary.outcome, Finished):
+                self.drain()
         self._on_use(self)
+
+    def keep_deps(self, turn_id: str, deps: Any) -> None:
+        """What the turn was given by its caller, for as long as it waits here."""
+        self._deps = None if deps is self.deps else (turn_id, deps)
+
+    def deps_of(self, turn_id: str) -> Any:
+        """What a turn that goes on is given: its own, or after a restart the session's."""
+        return self._deps[1] if self._deps is not None and self._deps[0] == turn_id else self.deps
 
     # What the model sees
 
@@ -186,6 +209,7 @@ class LiveSession:
         """Let go of what can be read again."""
         self._frame = None
         if self._feed is not None and self._feed.idle:
+            self._last_seq = self._feed.last_seq  # the next one counts on: a place never means two things
             self._feed = None
         if self._turns is not None and all(turn.done for turn in self._turns.values()):
             self._turns = None
@@ -208,7 +232,7 @@ class LiveSession:
     @property
     def feed(self) -> LiveFeed:
         if self._feed is None:
-            self._feed = LiveFeed(self._place.clock.monotonic)
+            self._feed = LiveFeed(self._place.clock.monotonic, self._last_seq)
         return self._feed
 
     def show(self, turn: Turn[Any], event: Event) -> None:

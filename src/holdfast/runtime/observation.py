@@ -70,7 +70,7 @@ class Observer:
                         cursor = observed.cursor
                         yield observed
                     cursor = Cursor(cursor.depth, self._epoch, self._place_after(cursor.depth))
-                for observed in self._live_since(cursor):
+                async for observed in self._live_since(cursor):
                     cursor = observed.cursor
                     yield observed
                 while subscription.take() is not None:
@@ -92,14 +92,16 @@ class Observer:
             return False
         return True
 
-    def _live_since(self, cursor: Cursor) -> list[Observed]:
-        found = []
-        depth = cursor.depth
+    async def _live_since(self, cursor: Cursor) -> AsyncIterator[Observed]:
+        depth, before = cursor.depth, cursor.seq
         for seq, event in self._live.feed.since(cursor.seq):
             if isinstance(event, TurnCommitted):
+                last = event.depth - event.nodes
+                async for observed in self._committed(Cursor(depth, self._epoch, before), last):
+                    yield observed  # appended, or committed by another process, before this turn began
                 depth = event.depth
-            found.append(Observed(event, Cursor(depth, self._epoch, seq)))
-        return found
+            before = seq
+            yield Observed(event, Cursor(depth, self._epoch, seq))
 
     def _place_after(self, depth: int) -> int:
         """The live place behind the last turn whose nodes were seen already."""
@@ -110,13 +112,17 @@ class Observer:
                 place = seq
         return place
 
-    async def _committed(self, cursor: Cursor) -> AsyncIterator[Observed]:
+    async def _committed(self, cursor: Cursor, last: int | None = None) -> AsyncIterator[Observed]:
+        """The nodes after a cursor, up to the one at the depth *last* if given."""
+        if last is not None and last <= cursor.depth:
+            return
         head = await self._store.head(self._live.session_id)
         if head is None or head.leaf is None or head.depth <= cursor.depth:
             return
         segments = await self._store.path(head.leaf, after_depth=cursor.depth)
         for event in nodes_after(segments, cursor.depth):
-            yield Observed(event, Cursor(event.depth, cursor.epoch, cursor.seq))
+            if last is None or event.depth <= last:
+                yield Observed(event, Cursor(event.depth, cursor.epoch, cursor.seq))
 
     async def _elsewhere(self, cursor: Cursor) -> AsyncIterator[Observed]:
         """What another process has committed, if none of it happened here."""

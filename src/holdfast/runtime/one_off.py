@@ -30,6 +30,8 @@ def one_off_turn(
             return await runtime.live(SESSION).run(turn)
 
     async def cancel(turn_id: str) -> bool:
+        if not runtime.is_open:
+            return False
         return await runtime.live(SESSION).cancel(turn_id)
 
     return Turn(new_turn_id(), SESSION, request, run, cancel)

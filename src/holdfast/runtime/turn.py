@@ -43,7 +43,8 @@ class Turn(Generic[Output]):
     """
 
     __slots__ = (
-        "_cancel", "_run", "_subscriptions", "_task", "_waiters", "request", "session_id", "turn_id",
+        "_cancel", "_run", "_subscriptions", "_task", "_waiters",
+        "began", "request", "session_id", "turn_id", "withdrawn",
     )  # fmt: skip
 
     def __init__(
@@ -57,6 +58,8 @@ class Turn(Generic[Output]):
         self.turn_id = turn_id
         self.session_id = session_id
         self.request = request
+        self.began = request is None
+        self.withdrawn = False
         self._run = run
         self._cancel = cancel
         self._task: asyncio.Task[TurnResult[Any]] | None = None
@@ -84,6 +87,9 @@ class Turn(Generic[Output]):
 
     async def cancel(self) -> bool:
         """End the turn. False if it had ended before: then the cancellation changed nothing."""
+        if not self.began and not self.done:
+            self.withdrawn = True  # nothing of it is on disk yet, and nothing will be
+            return True
         return await self._cancel(self.turn_id)
 
     @property

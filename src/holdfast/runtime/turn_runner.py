@@ -25,7 +25,7 @@ import msgspec
 
 from holdfast.durable.driver import Committed, Driven, Ground, Parked, TurnDriver
 from holdfast.durable.replay import replay
-from holdfast.errors import LeaseLost, SessionBusy, TurnNotFound, TurnUnfinished
+from holdfast.errors import Code, ErrorObject, LeaseLost, SessionBusy, TurnNotFound, TurnUnfinished
 from holdfast.machine.commands import Command, Commit
 from holdfast.machine.inputs import (
     CancelRequested,
@@ -39,7 +39,7 @@ from holdfast.model.canonical import digest_bytes
 from holdfast.model.events import TurnBegan, TurnCommitted, TurnParked
 from holdfast.model.head import SessionHead
 from holdfast.model.message import Message
-from holdfast.model.outcome import Finished, Waiting
+from holdfast.model.outcome import Finished, Stopped, StopReason, Waiting
 from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
 from holdfast.ports.session_store import Begun, NewTurn, QueuedInput, Takeover
 from holdfast.protocols.standard import Seat, StandardHost
@@ -72,6 +72,9 @@ class TurnRunner:
         async with self._live.lock:
             with self._owner() as owner:
                 begun = await self._begin(turn, turn.request, owner)
+                if begun is None:
+                    return self._result(turn, TurnSummary(outcome=_never_begun()), ())
+                turn.began = True
                 if not isinstance(begun, TurnRecord):
                     return await self._conclude(turn, await self._first(turn, turn.request, *begun))
             return await self._repeat(turn, begun)
@@ -94,10 +97,11 @@ class TurnRunner:
 
     async def _begin(
         self, turn: Turn[Any], request: TurnRequest, owner: str
-    ) -> tuple[Begun, TurnStarted] | TurnRecord:
+    ) -> tuple[Begun, TurnStarted] | TurnRecord | None:
+        """Make the turn durable; None if it was given up before that."""
         new, started = self._new_turn(turn.turn_id, request)
         patience = _Patience(self._place.config.busy_timeout_ms / 1000)
-        while True:
+        while not turn.withdrawn:
             try:
                 begun = await self._place.store.begin(new, self._place.claimant(owner))
             except TurnUnfinished as unfinished:
@@ -109,6 +113,7 @@ class TurnRunner:
                     raise
             else:
                 return (begun, started[-1]) if isinstance(begun, Begun) else begun.record
+        return None
 
     async def _can_go_on(self, turn_id: str) -> bool:
         record = await self._place.store.turn(turn_id)
@@ -146,9 +151,12 @@ class TurnRunner:
 
     async def _first(self, turn: Turn[Any], request: TurnRequest, begun: Begun, started: TurnStarted) -> _Ran:
         machine = TurnMachine()
+        self._live.keep_deps(turn.turn_id, request.deps)
         self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id))
         driver = await self._driver(turn, machine, begun, request.deps)
         commands = machine.feed(started)
+        if turn.withdrawn:
+            commands = driver.feed(CancelRequested(at_ms=self._place.clock.now_ms()))
         return await self._drive(turn, driver, begun.head, commands)
 
     # Going on
@@ -183,13 +191,13 @@ class TurnRunner:
         replayed = replay(turn.turn_id, taken.input, taken.journal)
         machine = replayed.machine
         self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id, resumed=True))
-        deps = turn.request.deps if turn.request is not None else self._live.deps
+        deps = turn.request.deps if turn.request is not None else self._live.deps_of(turn.turn_id)
         driver = await self._driver(turn, machine, taken, deps, replayed.keys, replayed.intents)
         driver.feed(Resumed(at_ms=now))
         for wait_id, outcome in ended:
             driver.feed(WaitEnded(at_ms=now, wait_id=wait_id, outcome=outcome))
         ended_here = machine.outcome
-        commands = machine.outstanding() if ended_here is None else [Commit(ended_here)]
+        commands: list[Command] = machine.outstanding() if ended_here is None else [Commit(ended_here)]
         if taken.record.cancel_requested:
             commands = driver.feed(CancelRequested(at_ms=now)) or commands
         return await self._drive(turn, driver, taken.head, commands)
@@ -215,7 +223,8 @@ class TurnRunner:
             deps=deps,
         )
         host = StandardHost(self._staff.persona, self._staff.bench, seat)
-        ground = Ground(place.store, place.clock, host, TurnWitness(turn.turn_id, seat.show))
+        witness = TurnWitness(turn.turn_id, seat.show)
+        ground = Ground(place.store, place.clock, host, witness, sleep=place.sleep)
         return TurnDriver(machine, begun.lease, ground, journaled=journaled, intents=intents)
 
     async def _drive(
@@ -250,6 +259,7 @@ class TurnRunner:
                     outcome=summary.outcome,
                     usage=summary.usage,
                     depth=ran.driven.head.depth,
+                    nodes=len(ran.machine.entries),
                 ),
             )
         else:
@@ -319,6 +329,11 @@ class _Patience:
         self._left_s -= self._pause_s
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
         return True
+
+
+def _never_begun() -> Stopped:
+    error = ErrorObject(code=Code.CANCELLED, message="the turn was cancelled before it began")
+    return Stopped(reason=StopReason.CANCELLED, error=error)
 
 
 def _content_digest(request: TurnRequest) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.durable.leases import LeaseKeeper
+from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
 from holdfast.ports.clock import Clock
 from holdfast.ports.model_provider import ModelProvider
@@ -50,6 +51,8 @@ class Workplace:
     leases: LeaseKeeper
     resolve: Callable[[str], ModelProvider]
     owns_models: bool = True
+    is_open: bool = True
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     threads: DaemonThreads = field(default_factory=lambda: DaemonThreads("holdfast-turns"))
     _rules: LazyRules | None = None
     _providers: dict[str, ModelProvider] = field(default_factory=dict)
@@ -128,8 +131,19 @@ class LazyRules:
             self._workers.close()
 
 
+def runtime_not_open() -> InvalidArgument:
+    return InvalidArgument(
+        "this runtime is not open", hint='use `async with Runtime("holdfast.db") as runtime:`'
+    )
+
+
 def new_turn_id() -> str:
     return f"t_{secrets.token_hex(10)}"
+
+
+def is_turn_id(value: str) -> bool:
+    """Whether this is the name of a turn, and not of nodes that the host has appended."""
+    return value.startswith("t_")
 
 
 def new_input_id() -> str:

@@ -42,10 +42,16 @@ _READS: Final = (
 
 
 class CrashPoints:
-    """The points of one process. Without `crash_at` it passes all of them, and only remembers their names."""
+    """The points of one process. Without `crash_at` it passes all of them, and only remembers their names.
 
-    def __init__(self, crash_at: int | None = None) -> None:
+    With `stops` the process is stopped there (SIGSTOP) instead of killed: it loses its lease, and goes on
+    when somebody sends it SIGCONT. There are no points inside transactions then, because whoever is stopped
+    in one keeps the whole file from everybody.
+    """
+
+    def __init__(self, crash_at: int | None = None, *, stops: bool = False) -> None:
         self.crash_at = crash_at
+        self._signal = signal.SIGSTOP if stops else signal.SIGKILL
         self.passed: list[str] = []
         self._lock = threading.Lock()
 
@@ -60,10 +66,13 @@ class CrashPoints:
         with self._lock:
             self.passed.append(name)
             if len(self.passed) == self.crash_at:
-                _die()
+                os.kill(os.getpid(), self._signal)
 
     def store(self, store: SessionStore) -> SessionStore:
         """The store with points around each write."""
+        database = getattr(store, "database", None)
+        if database is not None and self._signal == signal.SIGKILL:
+            database.write_soon = _in_transaction(database.write_soon, self)
         return cast(SessionStore, _CrashingStore(store, self))
 
     def model(self, model: ModelProvider) -> ModelProvider:
@@ -77,9 +86,6 @@ class _CrashingStore:
     def __init__(self, store: SessionStore, points: CrashPoints) -> None:
         self._store = store
         self._points = points
-        database = getattr(store, "database", None)
-        if database is not None:
-            database.write_soon = _in_transaction(database.write_soon, points)
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._store, name)
@@ -130,9 +136,3 @@ def _in_transaction(
         return write_soon(written)
 
     return around
-
-
-def _die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-    while True:  # the signal takes this thread down as well; nothing may happen until then
-        signal.pause()

@@ -51,7 +51,7 @@ def awaited(
     """A plain test function of one that awaits; each runs on a loop of its own."""
 
     @functools.wraps(test)
-    def plain(self: Self, *args: P.args, **kwargs: P.kwargs) -> None:
+    def plain(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> None:
         async def run() -> None:
             await test(self, *args, **kwargs)
 

@@ -77,6 +77,12 @@ def settle_denied(call: Admitted, message: str) -> SettledCall:
     return settle_failure(call.tool, call.request_digest, error)
 
 
+def settle_continued(call: Admitted, started: float) -> SettledCall:
+    """A call that opened a new frame: it went well, and has no result of the kind that its contract names."""
+    value = "continued in a new frame"
+    return SettledCall(record=_ok_record(call, started, value), value=value)
+
+
 def settle_outcome(call: Admitted, started: float, raw: object, error: BaseException | None) -> SettledCall:
     """Make a settled call of what a handler returned or raised, whatever that is."""
     tool = call.tool
@@ -90,15 +96,18 @@ def settle_outcome(call: Admitted, started: float, raw: object, error: BaseExcep
         return settle_failure(tool, call.request_digest, failure.error_object(), _since(started))
     except BaseException as raised:  # by the result itself, while it was converted
         return _settle_raised(call, started, raised)
-    record = ExternalCallRecord(
-        name=tool.name,
-        side_effect=tool.capability.side_effect,
+    return SettledCall(record=_ok_record(call, started, value), value=value)
+
+
+def _ok_record(call: Admitted, started: float, value: Json) -> ExternalCallRecord:
+    return ExternalCallRecord(
+        name=call.tool.name,
+        side_effect=call.tool.capability.side_effect,
         duration_ms=_since(started),
         status=CallStatus.OK,
         request_digest=call.request_digest,
         response_digest=digest_bytes(encode_sorted(value)),
     )
-    return SettledCall(record=record, value=value)
 
 
 def _settle_raised(call: Admitted, started: float, error: BaseException) -> SettledCall:

@@ -24,35 +24,59 @@ _PATIENCE_S = 30
 
 def main() -> None:
     for line in sys.stdin:
-        print(json.dumps(_run(json.loads(line))), flush=True)
+        job = json.loads(line)
+        report = _with_stopped_owner(job) if job.get("stops") else _Child(job).report()
+        print(json.dumps(report), flush=True)
 
 
-def _run(job: dict[str, Any]) -> dict[str, Any]:
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(reader)
-        _child(job, writer)
-    os.close(writer)
-    with os.fdopen(reader, "rb") as pipe:
-        report = pipe.read()
-    _, status = os.waitpid(pid, 0)
-    if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        return {"killed": True} if number == signal.SIGKILL else {"died": signal.Signals(number).name}
-    return dict(json.loads(report))
+class _Child:
+    """A process that plays a scenario."""
+
+    def __init__(self, job: dict[str, Any]) -> None:
+        self._reader, writer = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._reader)
+            _play(job, writer)
+        os.close(writer)
+
+    def report(self) -> dict[str, Any]:
+        """What it has to say, once it has ended."""
+        with os.fdopen(self._reader, "rb") as pipe:
+            report = pipe.read()
+        _, status = os.waitpid(self.pid, 0)
+        if os.WIFSIGNALED(status):
+            number = os.WTERMSIG(status)
+            return {"killed": True} if number == signal.SIGKILL else {"died": signal.Signals(number).name}
+        return dict(json.loads(report))
 
 
-def _child(job: dict[str, Any], writer: int) -> None:
+def _with_stopped_owner(job: dict[str, Any]) -> dict[str, Any]:
+    """Stop a process at its point, let another one finish, let the first go on, and ask a third."""
+    owner = _Child(job)
+    stopped = os.waitid(os.P_PID, owner.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    assert stopped is not None
+    if stopped.si_code != os.CLD_STOPPED:
+        return {"stopped": False, **owner.report()}
+    after = {**job, "stops": False, "crash_at": None, "how": job["heir"]}
+    heir = _Child(after).report()
+    os.kill(owner.pid, signal.SIGCONT)
+    old = owner.report()
+    return {"stopped": True, "heir": heir, "old": old, "last": _Child({**after, "how": "request"}).report()}
+
+
+def _play(job: dict[str, Any], writer: int) -> None:
     signal.alarm(_PATIENCE_S)
     os.environ.pop(CRASH_AT, None)
     if job.get("crash_at") is not None:
         os.environ[CRASH_AT] = str(job["crash_at"])
     points = CrashPoints.from_environment()
+    if job.get("stops"):
+        points = CrashPoints(points.crash_at, stops=True)
     try:
         report = asyncio.run(scenarios.play(job, points))
-    except BaseException:
-        report = {"raised": traceback.format_exc()}
+    except BaseException as error:
+        report = {"raised": type(error).__name__, "traceback": traceback.format_exc()}
     report["points"] = points.passed
     data = json.dumps(report).encode()
     while data:

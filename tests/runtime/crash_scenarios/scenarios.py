@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+from broken_disk import BrokenDisk
 
 from holdfast import (
     Agent,
@@ -27,7 +28,7 @@ from holdfast import (
     TurnResult,
     tool,
 )
-from holdfast.errors import ApprovalAlreadyDecided, TokenAlreadyUsed, TokenNotFound
+from holdfast.errors import ApprovalAlreadyDecided, StoreUnavailable, TokenAlreadyUsed, TokenNotFound
 from holdfast.model.usage import UsageLimits
 from holdfast.ports.model_provider import ModelDelta, ModelRequest
 from holdfast.ports.session_store import Lease, Save, Saved, SessionStore
@@ -47,6 +48,11 @@ class Stage:
         self.points = points
         self.runtime: Runtime | None = None
         self.session: Session[Any] | None = None
+        self.disk: BrokenDisk | None = None
+
+    def mended(self) -> bool:
+        """Whether the disk was broken and is not any more."""
+        return self.disk is not None and self.disk.heal()
 
     def note(self, file: str, **line: Any) -> None:
         """Add a line to a ledger; it is there even if the process dies at once."""
@@ -208,7 +214,7 @@ def injecting(stage: Stage) -> Tools:
     async def charge(ctx: RunContext[None]) -> str:
         """While it runs, somebody says something more."""
         done = stage.effect("charge", ctx)
-        session = await stage.open_runtime().session(ctx.session_id)
+        session: Session[Any] = await stage.open_runtime().session(ctx.session_id)
         await session.inject("one more thing", id="more")
         stage.note("injected", id="more")
         return done
@@ -314,31 +320,66 @@ class ToldModel:
 
 
 async def play(job: dict[str, Any], points: CrashPoints) -> dict[str, Any]:
-    """One process: go on, finish, do one more turn, report."""
+    """One process: go on, finish, do one more turn, report. If its disk fails, it tries again afterwards."""
     stage = Stage(Path(job["home"]), points)
+    if job.get("fails_at") is not None:
+        stage.disk = BrokenDisk(job["fails_at"], full=job["full"])
+    while True:
+        try:
+            report = await _play(stage, job)
+        except StoreUnavailable:
+            if job.get("gives_up") or not stage.mended():
+                raise
+        else:
+            return {**report, "failures": 0 if stage.disk is None else stage.disk.failures}
+
+
+async def _play(stage: Stage, job: dict[str, Any]) -> dict[str, Any]:
     scenario = SCENARIOS[job["scenario"]]
-    model = points.model(ToldModel(scenario.rules, stage))
-    agent = Agent(model, name="clerk", tools=scenario.tools(stage), limits=scenario.limits)
-    store = points.store(open_store(stage.home / "holdfast.db"))
+    model = stage.points.model(ToldModel(scenario.rules, stage))
+    agent: Agent[Any, Any] = Agent(model, name="clerk", tools=scenario.tools(stage), limits=scenario.limits)
+    store = stage.points.store(open_store(stage.home / "holdfast.db"))
     if job.get("how") == "decide":
         return await _decide(stage, store)
     if job.get("forgetful"):
         store = cast(SessionStore, Forgetful(store))
-    async with Runtime(store, agents=[agent]) as runtime:
+    async with Runtime(store, agents=[agent], lease_s=job.get("lease_s", 30.0)) as runtime:
         stage.runtime = runtime
-        stage.session = session = await _open(runtime, agent, job.get("how", "request"))
-        if job.get("how") == "ask":
-            asked = await session.turn("go", idempotency_key=KEY).settled()
-            return {"status": asked.status}
-        await _finish(stage, scenario)
-        await _settle_queue(session)
-        await session.turn("again", idempotency_key=NEXT_KEY).settled()
-        return await _report(session)
+        if stage.disk is not None:
+            stage.disk.arm()
+        try:
+            return await _persist(stage, scenario, agent, job)
+        finally:
+            stage.mended()
+
+
+async def _persist(
+    stage: Stage, scenario: Scenario, agent: Agent[Any, Any], job: dict[str, Any]
+) -> dict[str, Any]:
+    """Go on in the same runtime once there is room again."""
+    while True:
+        try:
+            stage.session = await _open(stage.open_runtime(), agent, job.get("how", "request"))
+            return await _perform(stage, scenario, job)
+        except StoreUnavailable:
+            if job.get("gives_up") or not stage.mended():
+                raise
+
+
+async def _perform(stage: Stage, scenario: Scenario, job: dict[str, Any]) -> dict[str, Any]:
+    session = stage.open_session()
+    if job.get("how") == "ask":
+        return {"status": (await session.turn("go", idempotency_key=KEY).settled()).status}
+    await _finish(stage, scenario)
+    await _settle_queue(session)
+    await session.turn("again", idempotency_key=NEXT_KEY).settled()
+    return await _report(session)
 
 
 async def _decide(stage: Stage, store: SessionStore) -> dict[str, Any]:
-    """A process that knows no agent and only decides."""
-    async with Runtime(store) as runtime:
+    """A process that does not know the agent and only decides."""
+    stranger: Agent[Any, Any] = Agent(ScriptedModel([]), name="stranger")
+    async with Runtime(store, agents=[stranger]) as runtime:
         stage.runtime = runtime
         await approve_everything(stage)
     return {"status": "decided"}

@@ -9,9 +9,10 @@ from holdfast.model.usage import Usage
 
 
 class TurnCommitted(msgspec.Struct, frozen=True, kw_only=True, tag="turn_committed"):
-    """The turn is over and on disk."""
+    """The turn is over and on disk. It added `nodes` nodes; the path now has `depth`."""
 
     turn_id: str
     outcome: Ended
     usage: Usage
     depth: int
+    nodes: int = 0

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import assert_never
+from typing import Final, assert_never
 
 from holdfast.durable.effects import Deliver
 from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.machine.inputs import FrameSwitchRequested, Input, ToolSettled, WaitOpened
+from holdfast.machine.inputs import (
+    FrameSwitchRequested,
+    Input,
+    ToolSettled,
+    WaitOpened,
+    decode_input,
+    encode_input,
+)
 from holdfast.model.call import SettledCall
 from holdfast.model.canonical import to_json
 from holdfast.model.frame import FrameSwitch
@@ -17,6 +24,9 @@ from holdfast.tools.admission import Admitted
 from holdfast.tools.context import CompleteAfter, CompleteLater, ContinueAs, Later
 from holdfast.tools.dispatch import Dispatcher
 from holdfast.tools.running import Arrived, RunningCall
+from holdfast.tools.settlement import settle_continued
+
+_LONGEST_S: Final = 100 * 366 * 24 * 3600
 
 
 class Execution:
@@ -90,6 +100,9 @@ class Execution:
                 return self._later(value, arrived.running)
             except HoldfastError as error:
                 arrived = Arrived(arrived.running, None, error)
+            except Exception as error:  # a tool may put anything into its answer
+                problem = f"{self._call.tool.name}() gave a broken {type(value).__name__}: {error}"
+                arrived = Arrived(arrived.running, None, InvalidArgument(problem))
         return [self._settled(self._dispatcher.settle(arrived))]
 
     def _settled(self, settled: SettledCall) -> ToolSettled:
@@ -114,20 +127,21 @@ class Execution:
                     frame_id=f"{self._turn_id}.f{call_id}",
                     reason=value.reason,
                     task=value.task,
-                    seed=value.seed,
+                    seed=tuple(value.seed),
                 )
-                done = self._dispatcher.settle(Arrived(running, "continued in a new frame", None))
-                return [FrameSwitchRequested(at_ms=now, switch=switch), self._settled(done)]
+                requested = FrameSwitchRequested(at_ms=now, switch=switch)
+                decode_input(encode_input(requested))  # refuses what the journal could not be read back from
+                return [requested, self._settled(settle_continued(self._call, running.started))]
             case _:
                 assert_never(value)
 
     def _completion(self, value: CompleteLater, now: int) -> Wait:
-        if not value.token.startswith(f"cpl_{self._turn_id}."):
+        if not value.token.startswith(f"cpl_{self._turn_id}.{self._call.call_id}-"):
             raise InvalidArgument(
                 f"{self._call.tool.name}() gave a token that is not this call's",
                 hint="use ctx.completion_token()",
             )
-        due = now + int(max(0.0, value.expires_in_s) * 1000)
+        due = now + _whole_ms(value.expires_in_s)
         return Wait(wait_id=value.token, kind="completion", call_id=self._call.call_id, due_at=due)
 
     def _timer_wait(self, value: CompleteAfter, now: int) -> Wait:
@@ -136,6 +150,12 @@ class Execution:
             wait_id=f"tmr_{self._turn_id}.{self._call.call_id}",
             kind="timer",
             call_id=self._call.call_id,
-            due_at=now + int(max(0.0, value.seconds) * 1000),
+            due_at=now + _whole_ms(value.seconds),
             value=clean,
         )
+
+
+def _whole_ms(seconds: float) -> int:
+    if not seconds <= _LONGEST_S:  # nor a number that is none
+        raise InvalidArgument(f"a call can wait for {_LONGEST_S} seconds, not for {seconds}")
+    return int(max(0.0, seconds) * 1000)

@@ -71,17 +71,16 @@ class StandardHost:
             ModelCallStarted(turn_id=seat.machine.turn_id, number=command.number, attempt=command.attempt)
         )
         shown = _Shown(seat, command.number)
-        stream = self._persona.model.stream(self._request(command))
         try:
-            reply = await _read(stream, shown)
+            reply = await self._ask(command, shown)
         except asyncio.CancelledError:
             shown.retract()
-            raise
+            if _is_wanted_cancellation():
+                raise
+            return self._failed(ModelError("the model's provider gave the call up", retryable=True))
         except Exception as error:
             shown.retract()
             return self._failed(error)
-        finally:
-            await _close(stream)
         return ModelReplied(
             at_ms=self._clock.now_ms(),
             text=reply.text,
@@ -106,6 +105,13 @@ class StandardHost:
 
     def stop(self) -> None:
         self._desk.stop()
+
+    async def _ask(self, command: CallModel, shown: _Shown) -> ReplyEnded:
+        stream = self._persona.model.stream(self._request(command))
+        try:
+            return _checked(await _read(stream, shown))
+        finally:
+            await _close(stream)
 
     def _request(self, command: CallModel) -> ModelRequest:
         seat, persona = self._seat, self._persona
@@ -169,6 +175,25 @@ async def _read(stream: AsyncIterator[ModelDelta], shown: _Shown) -> ReplyEnded:
         if chunks % _BREATH == 0:
             await asyncio.sleep(0)
     raise ModelError("the model's reply broke off before its end", retryable=True)
+
+
+def _checked(reply: object) -> ReplyEnded:
+    """The reply, if it is one and can be written down."""
+    if not isinstance(reply, ReplyEnded):
+        raise ModelError(f"the model's provider gave {type(reply).__name__} for a reply")
+    try:
+        reply.text.encode()
+        for call in reply.calls:
+            (call.name + call.arguments + call.provider_id).encode()
+    except UnicodeEncodeError:
+        raise ModelError("the model's reply is not Unicode text", retryable=True) from None
+    return reply
+
+
+def _is_wanted_cancellation() -> bool:
+    """Whether somebody cancelled this task, and not only something that the provider awaited."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
 
 
 async def _close(stream: AsyncIterator[ModelDelta]) -> None:

@@ -1,0 +1,458 @@
+"""`holdfast chat`: one turn, and a conversation at a terminal."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SUPPORT = Path(__file__).parents[2] / "examples" / "support.py"
+SUPPORT_SCRIPT = SUPPORT.with_suffix(".json")
+
+STUCK_TOOLS = """
+import os, threading
+from holdfast import CompleteAfter, CompleteLater, RunContext, tool
+
+@tool(side_effect="external_system")
+def stuck() -> str:
+    "Never comes back."
+    with open(os.environ["BEGUN"], "w") as begun:
+        begun.write("begun")
+    threading.Event().wait()
+    return "done"
+
+@tool
+async def soon() -> CompleteAfter:
+    "Comes back by itself."
+    return CompleteAfter(0.2, "rang")
+
+@tool
+async def outside(ctx: RunContext[None]) -> CompleteLater:
+    "Comes back when somebody delivers it."
+    return CompleteLater(ctx.completion_token())
+"""
+
+STUCK_SCRIPT = {
+    "rules": [
+        {"when_tool": "soon", "text": "it said {value}"},
+        {"when": "stuck", "text": "I call it.", "tool_calls": [{"name": "stuck"}]},
+        {"when": "soon", "tool_calls": [{"name": "soon"}]},
+        {"when": "outside", "tool_calls": [{"name": "outside"}]},
+        {"text": "you said {text}"},
+    ]
+}
+
+
+class Terminal:
+    """A command at a pseudo terminal, in a process of its own."""
+
+    def __init__(self, *words: str) -> None:
+        self.pid, self._fd = pty.fork()
+        if self.pid == 0:
+            os.environ.update(TERM="dumb", NO_COLOR="1", COLUMNS="120")
+            os.execv(sys.executable, [sys.executable, "-m", "holdfast.cli.main", *words])
+        self._shown = ""
+
+    def expect(self, text: str) -> str:
+        """Everything up to *text*, which is taken away with it."""
+        while text not in self._shown:
+            more = self._read()
+            assert more, f"no {text!r} in {self._shown!r}"
+            self._shown += more
+        before, _, self._shown = self._shown.partition(text)
+        return before
+
+    def type(self, text: str) -> None:
+        os.write(self._fd, text.encode())
+
+    def signal(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    def exit_status(self) -> int:
+        """Wait for the end; what was shown until then stays in `rest`."""
+        while more := self._read():
+            self._shown += more
+        status = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.pid = 0
+        return status
+
+    @property
+    def rest(self) -> str:
+        return self._shown
+
+    def close(self) -> None:
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+            os.waitpid(self.pid, 0)
+        os.close(self._fd)
+
+    def _read(self) -> str:
+        ready, _, _ = select.select([self._fd], [], [], 20)
+        assert ready, f"nothing more came after {self._shown!r}"
+        try:
+            return os.read(self._fd, 65536).decode("utf-8", "replace").replace("\r\n", "\n")
+        except OSError:  # the other end is closed
+            return ""
+
+
+@pytest.fixture(autouse=True)
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_MODEL", raising=False)
+
+
+@pytest.fixture
+def terminal() -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def begin(*words: str) -> Terminal:
+        opened.append(Terminal(*words))
+        return opened[-1]
+
+    yield begin
+    for one in opened:
+        one.close()
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[..., str]:
+    """The name of a model that says this."""
+
+    def write(content: Any) -> str:
+        file = tmp_path / "script.json"
+        file.write_text(json.dumps(content))
+        return f"scripted:{file}"
+
+    return write
+
+
+@pytest.fixture
+def stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Callable[..., str]) -> tuple[str, ...]:
+    """The options of an agent whose tool hangs. `begun` tells when it has begun."""
+    tools = tmp_path / "stuck_tools.py"
+    tools.write_text(STUCK_TOOLS)
+    os.mkfifo(tmp_path / "begun")
+    monkeypatch.setenv("BEGUN", str(tmp_path / "begun"))
+    return ("--model", script(STUCK_SCRIPT), "--tools", str(tools))
+
+
+def begun(tmp_path: Path) -> str:
+    """Wait until the tool that hangs has begun."""
+    return (tmp_path / "begun").read_text()
+
+
+# One turn
+
+
+def test_one_turn_says_what_the_model_says_and_shows_calls_beside_it(holdfast: Any) -> None:
+    """Ours: the reply on standard output, everything about it on standard error."""
+    ran = holdfast("chat", "order A1")
+    assert ran.status == 0
+    assert ran.stdout.startswith("Let me look that up.\nThe order tool returned")
+    assert "order(order_id='A1')" in ran.stderr
+    assert re.search(r'order → \{"id": "A1", .*\} · \d+ ms', ran.stderr)
+
+
+def test_without_a_model_it_is_a_demo_and_says_so(holdfast: Any) -> None:
+    """Ours: nobody takes the script for a model, and everybody learns how to choose one."""
+    ran = holdfast("chat", "hello")
+    assert "scripted demo, no real model" in ran.stderr
+    assert "--model" in ran.stderr
+    assert "HOLDFAST_MODEL" in ran.stderr
+
+
+def test_the_prompt_may_come_from_a_pipe(holdfast: Any) -> None:
+    """Ours: `echo hi | holdfast chat`."""
+    assert "Hello!" in holdfast("chat", stdin="hello\n").stdout
+
+
+def test_with_json_there_is_one_document(holdfast: Any) -> None:
+    """Ours: status, text, usage and calls of the turn."""
+    ran = holdfast("chat", "order A1", "--json")
+    assert (ran.status, ran.document["status"], ran.document["session_id"]) == (0, "finished", "default")
+    assert ran.document["text"].startswith("The order tool returned")
+    assert [call["name"] for call in ran.document["calls"]] == ["order"]
+    assert ran.document["usage"]["calls"] == 2
+
+
+def test_a_call_that_needs_approval_is_left_to_the_approvals_command(holdfast: Any) -> None:
+    """Ours: nobody can be asked, so the id and the command are printed and the status is 1."""
+    ran = holdfast("chat", "refund A1")
+    (request,) = holdfast("approvals", "list", "--pending", "--json").document
+    assert ran.status == 1
+    assert f"approvals approve {request['approval_id']}" in ran.stderr
+    assert request["run_id"].startswith("t_")
+
+
+def test_a_turn_that_waits_comes_before_the_next(holdfast: Any) -> None:
+    """Ours: what is in the way is shown, and nothing is said over it."""
+    first = holdfast("chat", "refund A1", "--json").document
+    ran = holdfast("chat", "hello")
+    assert (ran.status, ran.stdout) == (1, "")
+    assert first["approvals"][0]["approval_id"] in ran.stderr
+    again = holdfast("chat", "hello", "--json")
+    assert again.document["error"]["code"] == "WAITING_FOR_APPROVAL"
+    assert again.document["waiting"]["turn_id"] == first["turn_id"]
+
+
+def test_a_session_remembers_its_agent(holdfast: Any, process: Any, script: Callable[..., str]) -> None:
+    """Ours: model, tools and instructions are given once; another process in another directory has them."""
+    expected = {"instructions_contain": "kind", "tools": ["order", "refund"]}
+    model = script([{"text": "one", "expect": expected}, {"text": "two", "expect": expected}, "left over"])
+    first = holdfast("chat", "a", "--model", model, "--tools", str(SUPPORT), "--instructions", "Be kind.")
+    assert (first.status, first.stdout) == (0, "one\n")
+    second = process("chat", "b")
+    assert (second.status, second.stdout) == (0, "two\n")
+    (head,) = holdfast("sessions", "list", "--json").document
+    assert head["model"] == model
+
+
+def test_paths_of_the_record_are_absolute(
+    holdfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Callable[..., str]
+) -> None:
+    """Ours: whoever goes on may stand in another directory."""
+    script(["one"])
+    (tmp_path / "my_tools.py").write_text(SUPPORT.read_text())
+    monkeypatch.chdir(tmp_path)
+    holdfast("chat", "a", "--model", "scripted:script.json", "--tools", "my_tools.py")
+    host = holdfast("sessions", "export", "default", "--json").document["head"]["host"]
+    assert host["model"] == f"scripted:{tmp_path / 'script.json'}"
+    assert host["tools"] == [str(tmp_path / "my_tools.py")]
+
+
+def test_replies_left_over_do_not_spoil_a_turn(holdfast: Any, script: Callable[..., str]) -> None:
+    """Ours: a chat may end before its script does, strict or not."""
+    ran = holdfast("chat", "hi", "--model", script({"replies": ["one", "two"], "strict": True}), "--json")
+    assert (ran.status, ran.document["text"]) == (0, "one")
+
+
+def test_text_that_was_retracted_never_reaches_a_pipe(holdfast: Any, script: Callable[..., str]) -> None:
+    """Ours: a file keeps what was said in the end; that a call was tried again is told beside it."""
+    failure = {"retryable": True, "after_chunks": 2, "message": "the line broke"}
+    model = script([{"text": "half a thought", "chunk_size": 4, "failure": failure}, "a whole one"])
+    ran = holdfast("chat", "hi", "--model", model)
+    assert (ran.status, ran.stdout) == (0, "a whole one\n")
+    assert "the line broke" in ran.stderr
+
+
+def test_a_turn_without_an_answer_is_an_error(holdfast: Any, script: Callable[..., str]) -> None:
+    """Ours: exit status 1, with the code of what went wrong."""
+    model = script([{"text": "x", "failure": {"message": "no such luck"}}])
+    ran = holdfast("chat", "hi", "--model", model, "--json")
+    assert (ran.status, ran.document["status"]) == (1, "stopped")
+    assert "no such luck" in ran.document["error"]["message"]
+    assert "no such luck" in holdfast("chat", "hi", "--model", model, "--session", "b").stderr
+
+
+def test_what_cannot_be_used_is_wrong_usage_and_what_is_missing_an_error(
+    holdfast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours: 2 for the command line, 1 for the world."""
+    assert holdfast("chat", "hi", "--model", "nonsense").status == 2
+    assert holdfast("chat", stdin="").status == 2
+    assert holdfast("chat", "hi", "--session", "no way", "--json").document["error"]["code"] == (
+        "INVALID_SESSION_ID"
+    )
+    monkeypatch.setenv("HOLDFAST_MODEL", "anthropic:some")
+    ran = holdfast("chat", "hi", "--json")
+    assert (ran.status, "anthropic" in ran.document["error"]["message"]) == (1, True)
+
+
+def test_the_environment_names_the_model(
+    holdfast: Any, monkeypatch: pytest.MonkeyPatch, script: Callable[..., str]
+) -> None:
+    """Ours: HOLDFAST_MODEL, where no session remembers another."""
+    monkeypatch.setenv("HOLDFAST_MODEL", script(["from the environment"]))
+    ran = holdfast("chat", "hi")
+    assert ran.stdout == "from the environment\n"
+    assert "demo" not in ran.stderr
+
+
+def test_the_version_is_shown_without_a_runtime() -> None:
+    """Ours: what is not used is not loaded."""
+    code = (
+        "import sys\nfrom holdfast.cli.main import main\n"
+        "try:\n    main(['--version'])\nexcept SystemExit:\n    pass\n"
+        "print({'asyncio', 'msgspec', 'rich', 'holdfast.runtime'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
+    assert done.stdout.splitlines()[-1] == "set()"
+
+
+# At a terminal
+
+
+@pytest.mark.slow
+def test_a_conversation_at_a_terminal(terminal: Callable[..., Terminal], holdfast: Any) -> None:
+    """Ours: a banner that tells the truth, text as it comes, Ctrl-D leaves, and the session is kept."""
+    chat = terminal("chat")
+    banner = chat.expect("> ")
+    assert "scripted demo, no real model" in banner
+    assert "session default" in banner
+    chat.type("order A1\r")
+    assert "order → " in chat.expect("> ")
+    chat.type("\x04")
+    assert chat.exit_status() == 0
+    again = terminal("chat")
+    assert "session default, 4 messages so far" in again.expect("> ")
+    again.type("/quit\r")
+    assert again.exit_status() == 0
+
+
+@pytest.mark.slow
+def test_approvals_are_asked_for_on_the_spot(terminal: Callable[..., Terminal], holdfast: Any) -> None:
+    """Ours: yes, no with a reason, other arguments, later; an empty line decides nothing."""
+    chat = terminal("chat")
+    question = "[l]ater: "
+    chat.expect("> ")
+    chat.type("refund A1\r")
+    chat.expect(question)
+    chat.type("\r")
+    chat.expect(question)
+    chat.type("y\r")
+    assert "1999 cents of order A1 are paid back" in chat.expect("\n> ")
+    chat.type("refund A1\r")
+    chat.expect(question)
+    chat.type("e\r")
+    chat.expect("JSON: ")
+    chat.type('\x15{"order_id": "A1"}\r')
+    assert "do not fit" in chat.expect(question)
+    chat.type("e\r")
+    chat.expect("JSON: ")
+    chat.type('\x15{"order_id": "A1", "cents": 7}\r')
+    assert "7 cents of order A1 are paid back" in chat.expect("\n> ")
+    chat.type("refund A1\r")
+    chat.expect(question)
+    chat.type("n\r")
+    chat.expect("model: ")
+    chat.type("too much\r")
+    assert "refused the call of refund(): too much" in chat.expect("\n> ")
+    chat.type("refund A1\r")
+    chat.expect(question)
+    chat.type("l\r")
+    assert "approvals approve apr_" in chat.expect("\n> ")
+    chat.type("hello\r")
+    chat.expect(question)
+    chat.type("\x04")
+    assert "not sent" in chat.expect("\n> ")
+    chat.type("/cancel\r")
+    assert "CANCELLED" in chat.expect("\n> ")
+    assert holdfast("approvals", "list", "--pending", "--json").document == []
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_turn_and_not_the_program(
+    terminal: Callable[..., Terminal], stuck: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Ours: a tool that hangs is given up; at the prompt Ctrl-C warns once and leaves the second time."""
+    chat = terminal("chat", *stuck)
+    chat.expect("> ")
+    chat.type("stuck\r")
+    chat.expect("stuck()")
+    assert begun(tmp_path) == "begun"
+    chat.type("\x03")
+    assert "CANCELLED" in chat.expect("\n> ")
+    chat.type("still there?\r")
+    assert "you said still there?" in chat.expect("\n> ")
+    chat.type("half a line\x03")
+    chat.expect("Ctrl-C again")
+    chat.expect("\n> ")
+    chat.type("\x03")
+    assert chat.exit_status() == 0
+
+
+@pytest.mark.slow
+def test_sigterm_leaves_the_turn_in_order_and_the_next_chat_takes_it_up(
+    terminal: Callable[..., Terminal], stuck: tuple[str, ...], tmp_path: Path, holdfast: Any
+) -> None:
+    """Ours: nothing is cancelled by leaving; what was under way is settled and shown first."""
+    chat = terminal("chat", *stuck)
+    chat.expect("> ")
+    chat.type("stuck\r")
+    chat.expect("stuck()")
+    begun(tmp_path)
+    chat.signal(signal.SIGTERM)
+    assert chat.exit_status() == 1
+    assert "recover" in chat.rest
+    (row,) = holdfast("sessions", "list", "--json").document
+    assert row["state"] == "interrupted"
+    again = terminal("chat")
+    shown = again.expect("\n> ")
+    assert "going on with turn" in shown
+    assert "INTERRUPTED" in shown
+    again.signal(signal.SIGTERM)
+    assert again.exit_status() == 0
+
+
+@pytest.mark.slow
+def test_timers_are_waited_for_and_said(terminal: Callable[..., Terminal], stuck: tuple[str, ...]) -> None:
+    """Ours: what a turn waits for is told; Ctrl-C stops the waiting, not the turn."""
+    chat = terminal("chat", *stuck)
+    chat.expect("> ")
+    chat.type("soon\r")
+    shown = chat.expect("\n> ")
+    assert "waits until" in shown
+    assert "it said rang" in shown
+    chat.type("outside\r")
+    chat.expect("waits for the result of call 1 under cpl_")
+    chat.expect("stops waiting")
+    chat.type("\x03")
+    assert "keeps waiting" in chat.expect("\n> ")
+    chat.type("/cancel\r")
+    assert "CANCELLED" in chat.expect("\n> ")
+
+
+@pytest.mark.slow
+def test_slash_commands(terminal: Callable[..., Terminal], holdfast: Any) -> None:
+    """Ours: history, usage, rewind, fork, session, and a wrong one is only a message."""
+    holdfast("chat", "hello")
+    holdfast("chat", "who are you")
+    chat = terminal("chat")
+    chat.expect("\n> ")
+    for typed, shown in (
+        ("/history", "user: hello"),
+        ("/usage", "scripted:demo"),
+        ("/rewind", "session default, 2 messages so far"),
+        ("/rewind 9", "cannot go back by 9"),
+        ("/rewind x", "takes a number"),
+        ("/fork copy", "session copy, 2 messages so far"),
+        ("/fork", "needs the id"),
+        ("/session default", "session default, 2 messages"),
+        ("/session no way", "INVALID_SESSION_ID"),
+        ("/session", "session default, 2 messages"),
+        ("/help", "/rewind"),
+        ("/nope", "there is no command /nope"),
+    ):
+        chat.type(f"{typed}\r")
+        chat.expect(typed)
+        assert shown in chat.expect("\n> ")
+    chat.type("/quit\r")
+    assert chat.exit_status() == 0
+    assert {row["session_id"] for row in holdfast("sessions", "list", "--json").document} == {
+        "default",
+        "copy",
+    }
+
+
+@pytest.mark.slow
+def test_one_turn_is_cancelled_by_ctrl_c(
+    start: Callable[..., subprocess.Popen[str]], stuck: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Ours: exit status 1, and the session is ready for the next turn."""
+    running = start("chat", "stuck", *stuck, "--json")
+    begun(tmp_path)
+    before = time.monotonic()
+    running.send_signal(signal.SIGINT)
+    stdout, _ = running.communicate(timeout=20)
+    assert time.monotonic() - before < 5
+    assert (running.returncode, json.loads(stdout)["error"]["code"]) == (1, "CANCELLED")

@@ -1,0 +1,180 @@
+"""`holdfast recover`: turns that somebody left."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, Runtime, tool
+from holdfast.providers.scripted import ScriptedModel
+
+TOOLS = """
+import os, threading
+from holdfast import CompleteAfter, tool
+
+def note(line):
+    with open(os.environ["LEDGER"], "a") as ledger:
+        ledger.write(line + "\\n")
+
+def hang():
+    with open(os.environ["BEGUN"], "w") as begun:
+        begun.write("begun")
+    threading.Event().wait()
+
+@tool(side_effect="external_system")
+def pay() -> str:
+    "Pays, and hangs the first time."
+    note("pay")
+    hang()
+    return "paid"
+
+@tool(side_effect="read")
+def look() -> str:
+    "Looks, and hangs the first time."
+    note("look")
+    if not os.path.exists(os.environ["LEDGER"] + ".second"):
+        hang()
+    return "seen"
+
+@tool
+async def soon() -> CompleteAfter:
+    "Comes back by itself."
+    return CompleteAfter(0.3, "rang")
+"""
+
+SCRIPT = {
+    "rules": [
+        {"when_tool": "pay", "text": "pay: {value}"},
+        {"when_tool": "look", "text": "look: {value}"},
+        {"when_tool": "soon", "text": "soon: {value}"},
+        {"when": "pay", "tool_calls": [{"name": "pay"}]},
+        {"when": "look", "tool_calls": [{"name": "look"}]},
+        {"when": "soon", "tool_calls": [{"name": "soon"}]},
+    ]
+}
+
+
+@pytest.fixture
+def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
+    """The options of an agent whose tools write down what they do."""
+    (tmp_path / "script.json").write_text(json.dumps(SCRIPT))
+    (tmp_path / "tools.py").write_text(TOOLS)
+    os.mkfifo(tmp_path / "begun")
+    monkeypatch.setenv("BEGUN", str(tmp_path / "begun"))
+    monkeypatch.setenv("LEDGER", str(tmp_path / "ledger"))
+    monkeypatch.delenv("HOLDFAST_MODEL", raising=False)
+    return ("--model", f"scripted:{tmp_path / 'script.json'}", "--tools", str(tmp_path / "tools.py"))
+
+
+def _kill_in_the_middle(running: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert (tmp_path / "begun").read_text() == "begun"
+    running.send_signal(signal.SIGKILL)
+    running.communicate(timeout=20)
+
+
+@pytest.mark.slow
+def test_a_payment_that_a_crash_cut_off_is_not_made_twice(
+    start: Callable[..., subprocess.Popen[str]], process: Any, agent: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Seed: SIGKILL in the middle of a tool; the turn ends, the model is told, the tool ran once."""
+    _kill_in_the_middle(start("chat", "please pay", *agent), tmp_path)
+    assert process("sessions", "list", "--json").document[0]["state"] == "interrupted"
+    ran = process("recover")
+    assert ran.status == 0
+    assert "'please pay'  finished: pay: the process died while pay() ran" in ran.stdout
+    assert (tmp_path / "ledger").read_text() == "pay\n"
+    assert process("recover").stdout == "nothing to take up\n"
+
+
+@pytest.mark.slow
+def test_a_look_that_a_crash_cut_off_is_taken_again(
+    start: Callable[..., subprocess.Popen[str]], process: Any, agent: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Seed: an idempotent effect is run again."""
+    _kill_in_the_middle(start("chat", "look", *agent), tmp_path)
+    (tmp_path / "ledger.second").touch()
+    (done,) = process("recover", "--json").document
+    assert (done["status"], done["text"], done["prompt"]) == ("finished", "look: seen", "look")
+    assert (tmp_path / "ledger").read_text() == "look\nlook\n"
+
+
+@pytest.mark.slow
+def test_watching_sees_timers_through_until_it_is_stopped(
+    start: Callable[..., subprocess.Popen[str]], holdfast: Any, agent: tuple[str, ...]
+) -> None:
+    """Ours: one line when a turn has ended; Ctrl-C is how a watch ends, so the status is 0."""
+    waiting = holdfast("chat", "soon", *agent)
+    assert (waiting.status, "waits until" in waiting.stderr) == (1, True)
+    watch = start("recover", "--watch")
+    assert watch.stdout is not None
+    assert "finished: soon: rang" in watch.stdout.readline()
+    watch.send_signal(signal.SIGINT)
+    watch.communicate(timeout=20)
+    assert watch.returncode == 0
+
+
+def test_a_turn_whose_agent_is_not_known_is_listed_with_the_reason(
+    holdfast: Any, home: Path, tmp_path: Path
+) -> None:
+    """Ours: a session of another program cannot be made again here, unless one says how."""
+
+    @tool(approval="manual")
+    def order(order_id: str) -> str:
+        """Look an order up."""
+        return order_id
+
+    async def left_by_a_program() -> None:
+        calls = [{"name": "order", "arguments": {"order_id": "A1"}}]
+        model = ScriptedModel([{"tool_calls": calls}], name="x", strict=False)
+        async with Runtime(home / "holdfast.db") as runtime:
+            session = await runtime.session("theirs", agent=Agent(model, tools=[order]))
+            await session.turn("look at A1")
+
+    home.mkdir(mode=0o700)
+    asyncio.run(left_by_a_program())
+    (asked,) = holdfast("approvals", "list", "--pending", "--json").document
+    decided = holdfast("approvals", "approve", asked["approval_id"])
+    assert decided.status == 0
+    assert "recover --session theirs" in decided.stderr
+    ran = holdfast("recover")
+    assert ran.status == 1
+    assert "not taken up: the session's record does not say how to make its agent" in ran.stdout
+    assert holdfast("recover", "--session", "other", "--json").document == []
+
+
+def test_a_tools_file_that_has_moved_is_named_and_can_be_given_anew(
+    holdfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours: the decision is kept, the turn waits for somebody who has the tools."""
+    examples = Path(__file__).parents[2] / "examples"
+    old, new = tmp_path / "old_tools.py", tmp_path / "new_tools.py"
+    old.write_text((examples / "support.py").read_text())
+    script = tmp_path / "script.json"
+    call = {"name": "refund", "arguments": {"order_id": "A1", "cents": 5}}
+    script.write_text(json.dumps([{"tool_calls": [call]}, "done"]))
+    holdfast("chat", "refund A1", "--model", f"scripted:{script}", "--tools", str(old))
+    old.rename(new)
+    (asked,) = holdfast("approvals", "list", "--pending", "--json").document
+    decided = holdfast("approvals", "approve", asked["approval_id"], "--json")
+    assert (decided.status, decided.document["continued"]) == (0, False)
+    assert str(old) in decided.document["problem"]["message"]
+    failed = holdfast("recover", "--json")
+    assert (failed.status, str(old) in failed.document[0]["problem"]["message"]) == (1, True)
+    (done,) = holdfast("recover", "--tools", str(new), "--json").document
+    assert (done["status"], done["text"]) == ("finished", "done")
+
+
+def test_nothing_to_do_is_no_failure(holdfast: Any) -> None:
+    """Ours: turns that still wait for a person are not touched."""
+    holdfast("chat", "refund A1")
+    ran = holdfast("recover")
+    assert (ran.status, ran.stdout) == (0, "nothing to take up\n")
+    assert holdfast("recover", "--watch", "--json").status == 2

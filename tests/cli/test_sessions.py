@@ -1,0 +1,180 @@
+"""`holdfast sessions`: the conversations of agents."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import Agent, Attachment, Runtime
+from holdfast.cli.session_export import SessionExport
+from holdfast.providers.scripted import ScriptedModel
+
+
+@pytest.fixture(autouse=True)
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_MODEL", raising=False)
+
+
+@pytest.fixture
+def talked(holdfast: Any) -> None:
+    """Two turns in the session `default`."""
+    holdfast("chat", "order A1")
+    holdfast("chat", "hello")
+
+
+def _nodes(holdfast: Any, session: str = "default") -> list[Any]:
+    return list(holdfast("sessions", "show", session, "--json").document["nodes"])
+
+
+@pytest.mark.usefixtures("talked")
+def test_the_list_tells_state_turns_and_model(holdfast: Any) -> None:
+    """Ours: the latest used first, with what each is doing."""
+    holdfast("chat", "refund A1", "--session", "asks")
+    asks, default = holdfast("sessions", "list", "--json").document
+    assert (asks["session_id"], asks["state"], asks["turns"]) == ("asks", "waiting", 1)
+    assert (default["session_id"], default["state"], default["turns"]) == ("default", "idle", 2)
+    assert default["model"] == "scripted:demo"
+    assert default["last_used_at"] >= default["created_at"]
+    shown = holdfast("sessions", "list").stdout
+    assert shown.splitlines()[0].split() == ["session", "state", "turns", "nodes", "model", "last", "used"]
+    assert "waiting" in shown
+
+
+def test_an_empty_list_says_so(holdfast: Any) -> None:
+    """Ours: nothing is not an error."""
+    assert "no sessions yet" in holdfast("sessions", "list").stdout
+    assert holdfast("sessions", "list", "--json").document == []
+
+
+@pytest.mark.usefixtures("talked")
+def test_a_conversation_is_shown_with_nodes_calls_and_usage(holdfast: Any) -> None:
+    """Ours: everything that one needs to fork or rewind is there to copy."""
+    shown = holdfast("sessions", "show", "default")
+    nodes = _nodes(holdfast)
+    assert all(node["id"] in shown.stdout for node in nodes)
+    assert "user: order A1" in shown.stdout
+    assert "order(order_id='A1')" in shown.stdout
+    assert "of it reasoning" in shown.stdout
+
+
+def test_open_approvals_are_shown_with_the_conversation(holdfast: Any) -> None:
+    """Ours: what a session waits for, and the command that decides it."""
+    holdfast("chat", "refund A1")
+    ran = holdfast("sessions", "show", "default")
+    view = holdfast("sessions", "show", "default", "--json").document
+    (asked,) = view["approvals"]
+    assert (view["state"], view["unfinished"]["turn_id"]) == ("waiting", asked["run_id"])
+    assert f"approvals approve {asked['approval_id']}" in ran.stderr
+
+
+def test_a_session_that_does_not_exist_leads_to_the_list(holdfast: Any) -> None:
+    """Ours: of these sessions, not of the sandbox's."""
+    for words in (("show", "nope"), ("delete", "nope"), ("fork", "nope", "b"), ("rewind", "nope"),
+                  ("export", "nope"), ("cancel", "nope")):  # fmt: skip
+        error = holdfast("sessions", *words, "--json").document["error"]
+        assert (error["code"], "holdfast sessions list" in error["hint"]) == ("SESSION_NOT_FOUND", True)
+
+
+@pytest.mark.usefixtures("talked")
+def test_a_fork_goes_its_own_way(holdfast: Any) -> None:
+    """Seed: fork over shared history, from the end or from a node."""
+    nodes = _nodes(holdfast)
+    assert holdfast("sessions", "fork", "default", "copy").stdout == "copy\n"
+    assert holdfast("sessions", "fork", "default", "early", "--at", nodes[3]["id"]).status == 0
+    holdfast("chat", "who are you", "--session", "copy")
+    assert (len(_nodes(holdfast, "copy")), len(_nodes(holdfast, "early"))) == (8, 4)
+    assert _nodes(holdfast) == nodes
+    again = holdfast("sessions", "fork", "default", "copy", "--json")
+    assert (again.status, "already" in again.document["error"]["message"]) == (1, True)
+
+
+@pytest.mark.usefixtures("talked")
+def test_a_rewound_conversation_can_be_led_forward_again(holdfast: Any) -> None:
+    """Seed: rewind moves the leaf and rewrites nothing."""
+    nodes = _nodes(holdfast)
+    assert nodes[3]["id"] in holdfast("sessions", "rewind", "default").stdout
+    assert len(_nodes(holdfast)) == 4
+    assert holdfast("sessions", "rewind", "default", "--to", nodes[-1]["id"]).status == 0
+    assert _nodes(holdfast) == nodes
+    assert holdfast("sessions", "rewind", "default", "--to", "t_1.0", "--turns", "1").status == 2
+    assert holdfast("sessions", "rewind", "default", "--turns", "9", "--json").status == 1
+
+
+@pytest.mark.usefixtures("talked")
+def test_an_export_is_one_document_with_a_schema(holdfast: Any, tmp_path: Path) -> None:
+    """Ours: head, nodes, turns, usage and approvals; what is written can be read back as what it was."""
+    holdfast("chat", "refund A1")
+    printed = holdfast("sessions", "export", "default").stdout
+    exported = msgspec.json.decode(printed, type=SessionExport)
+    assert (exported.head.depth, len(exported.nodes), len(exported.turns)) == (6, 6, 3)
+    assert (exported.usage, exported.approvals[0].capability) == (exported.head.usage, "refund")
+    assert msgspec.json.decode(msgspec.json.encode(exported)) == json.loads(printed)
+    assert msgspec.json.schema(SessionExport)["$ref"] == "#/$defs/SessionExport"
+    out = tmp_path / "default.json"
+    assert holdfast("sessions", "export", "default", "--out", str(out)).status == 0
+    assert (out.read_text(), out.stat().st_mode & 0o777) == (printed, 0o600)
+
+
+def test_attachments_are_exported_by_digest(holdfast: Any, home: Path, tmp_path: Path) -> None:
+    """Ours: no bytes in the document; each attachment is a file of its digest's name."""
+
+    async def talk() -> None:
+        async with Runtime(home / "holdfast.db") as runtime:
+            session = await runtime.session("pictures", agent=Agent(ScriptedModel(["nice"])))
+            await session.turn(["look", Attachment(b"\x89PNG", "image/png", "a.png")])
+
+    home.mkdir(mode=0o700)
+    asyncio.run(talk())
+    ran = holdfast("sessions", "export", "pictures", "--attachments", str(tmp_path / "files"), "--json")
+    (part,) = ran.document["attachments"]
+    assert (part["name"], part["media_type"], part["size"]) == ("a.png", "image/png", 4)
+    assert (tmp_path / "files" / part["digest"]).read_bytes() == b"\x89PNG"
+    assert "[a.png, image/png, 4 bytes]" in holdfast("sessions", "show", "pictures").stdout
+
+
+@pytest.mark.usefixtures("talked")
+def test_pruning_is_meant_before_it_is_done(holdfast: Any) -> None:
+    """Ours: it says what goes, and without a person it takes --yes."""
+    holdfast("sessions", "rewind", "default")
+    assert holdfast("sessions", "prune").status == 2
+    asked = holdfast("sessions", "prune", "--branches")
+    assert (asked.status, "--yes" in asked.stderr) == (2, True)
+    assert holdfast("sessions", "prune", "--older-than", "soon", "--yes").status == 2
+    ran = holdfast("sessions", "prune", "--branches", "--yes")
+    assert ran.stdout.startswith("removed 0 sessions, 1 segment, ")
+    assert ran.stdout.rstrip().endswith("freed")
+    assert len(_nodes(holdfast)) == 4
+
+
+@pytest.mark.usefixtures("talked")
+def test_old_sessions_go_and_waiting_ones_stay(holdfast: Any) -> None:
+    """Ours: retention by age never takes what is unfinished."""
+    holdfast("chat", "refund A1", "--session", "asks")
+    kept = holdfast("sessions", "prune", "--older-than", "1d", "--yes", "--json").document
+    assert kept["sessions"] == 0
+    gone = holdfast("sessions", "prune", "--older-than", "0s", "--yes", "--json").document
+    assert (gone["sessions"], "bytes_freed" in gone) == (1, True)
+    assert [row["session_id"] for row in holdfast("sessions", "list", "--json").document] == ["asks"]
+
+
+@pytest.mark.usefixtures("talked")
+def test_a_deleted_session_is_gone(holdfast: Any) -> None:
+    """Ours: delete asks nothing and says what it did."""
+    assert "gone" in holdfast("sessions", "delete", "default").stdout
+    assert holdfast("sessions", "show", "default").status == 1
+
+
+def test_a_waiting_turn_is_given_up(holdfast: Any) -> None:
+    """Ours: its call gets a result, its request is closed, and the next turn can begin."""
+    holdfast("chat", "refund A1")
+    assert "cancelled" in holdfast("sessions", "cancel", "default").stdout
+    assert holdfast("approvals", "list", "--pending", "--json").document == []
+    tool = next(node for node in _nodes(holdfast) if node["payload"]["type"] == "tool")
+    assert tool["payload"]["error"]["code"] == "CANCELLED"
+    assert holdfast("chat", "hello").status == 0
+    assert holdfast("sessions", "cancel", "default").status == 1

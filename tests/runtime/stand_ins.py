@@ -1,0 +1,168 @@
+"""What tests of turns share: a place for sessions, models that a script cannot express, small lookers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast.model.events import Event
+from holdfast.model.message import Message, RequestedCall, ToolMessage, UserMessage, text_of
+from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
+from holdfast.providers.scripted import ScriptedModel
+from holdfast.runtime.agent import Agent
+from holdfast.runtime.agent_runtime import Runtime
+from holdfast.runtime.agent_session import Session
+from holdfast.runtime.lease_owners import owner_is_dead
+from holdfast.runtime.observation import Observed
+from holdfast.runtime.result import TurnResult
+from holdfast.runtime.turn import Turn
+from holdfast.store.memory_sessions import MemorySessionStore
+from holdfast.testing.clock import FakeClock
+
+E = TypeVar("E")
+
+
+class Place:
+    """A store that outlives its runtimes."""
+
+    def __init__(self, path: Path | None, clock: FakeClock) -> None:
+        self.path = path
+        self.clock = clock
+        self.slept: list[float] = []
+        self._memory = MemorySessionStore(owner_is_dead=owner_is_dead)
+
+    def runtime(self, **options: Any) -> Runtime:
+        """A runtime over the store, with the test's clock, that does not really sleep between attempts."""
+        options.setdefault("clock", self.clock)
+        return Runtime(self.path or self._memory, _sleep=self._sleep, **options)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+class StagedModel:
+    """Asks a coroutine function for its deltas: a stage for what a script cannot express."""
+
+    def __init__(
+        self, play: Callable[[ModelRequest], AsyncIterator[ModelDelta]], model_id: str = "staged:one"
+    ) -> None:
+        self.model_id = model_id
+        self.requests: list[ModelRequest] = []
+        self._play = play
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        self.requests.append(request)
+        return self._play(request)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+class HeldModel:
+    """Streams "so far", then waits until it is let go; each later call is answered at once."""
+
+    def __init__(self, *later: str, answer: str = "done") -> None:
+        self.model_id = "held:one"
+        self.started = asyncio.Event()
+        self.go = asyncio.Event()
+        self.closed = 0
+        self.requests: list[ModelRequest] = []
+        self._answers = [answer, *later]
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        self.requests.append(request)
+        try:
+            if len(self.requests) == 1:
+                yield TextArrived("so far")
+                self.started.set()
+                await self.go.wait()
+            yield ReplyEnded(text=self._answers[min(len(self.requests), len(self._answers)) - 1])
+        finally:
+            self.closed += 1
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+class EchoModel:
+    """Answers every message with it."""
+
+    def __init__(self) -> None:
+        self.model_id = "echo:one"
+        self.requests: list[ModelRequest] = []
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        self.requests.append(request)
+        yield ReplyEnded(text=f"re: {said(request.messages)[-1]}")
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def asks(*calls: tuple[str, dict[str, Any] | str]) -> dict[str, Any]:
+    """A scripted reply that asks for these calls."""
+    return {"tool_calls": [{"name": name, "arguments": arguments} for name, arguments in calls]}
+
+
+def requested(name: str, arguments: str = "{}") -> ReplyEnded:
+    """A reply that asks for one call."""
+    return ReplyEnded(text="", calls=(RequestedCall(name=name, arguments=arguments),))
+
+
+def agent_of(*replies: Any, **options: Any) -> Agent[Any, Any]:
+    """An agent on a script."""
+    return Agent(ScriptedModel(replies), **options)
+
+
+def said(messages: Iterable[Message]) -> list[str]:
+    """What users said."""
+    return [text_of(one.content) for one in messages if isinstance(one, UserMessage)]
+
+
+def results(messages: Iterable[Message]) -> list[Any]:
+    """What came of calls: values, or the codes of errors."""
+    return [
+        one.value if one.error is None else one.error.code for one in messages if isinstance(one, ToolMessage)
+    ]
+
+
+def of_kind(kind: type[E], events: Iterable[object]) -> list[E]:
+    return [event for event in events if isinstance(event, kind)]
+
+
+async def events_of(turn: Turn[Any]) -> list[Event]:
+    """Every event of a turn, to its end."""
+    return [event async for event in turn]
+
+
+async def go_on(session: Session[Any]) -> TurnResult[Any]:
+    """Go on with the unfinished turn and wait for what comes of it."""
+    turn = await session.resume()
+    assert turn is not None
+    return await turn.settled()
+
+
+async def until(condition: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> None:
+    """Let others work until it is so."""
+    for _ in range(20_000):
+        found = condition()
+        if found if isinstance(found, bool) else await found:
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("it never came to be")
+
+
+async def observed(session: Session[Any], count: int, after: str | None = None) -> list[Observed]:
+    """The first events that an observer sees."""
+    found: list[Observed] = []
+    stream = session.observe(after)
+    try:
+        async for one in stream:
+            found.append(one)
+            if len(found) == count:
+                return found
+    finally:
+        await stream.aclose()  # type: ignore[attr-defined]
+    raise AssertionError("an observation has no end")

@@ -1,0 +1,232 @@
+"""Agents on their own: how they are made, run and read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stand_ins import HeldModel, agent_of, asks, events_of, of_kind, said
+
+from holdfast import Agent, TurnStopped, UsageLimits, tool
+from holdfast.errors import HoldfastError, InvalidArgument, ModelError, ToolNameTaken
+from holdfast.model.events import TextStreamed, TurnBegan, TurnCommitted
+from holdfast.model.outcome import StopReason
+from holdfast.providers.scripted import ScriptedModel
+
+
+def test_an_agent_answers_without_a_runtime() -> None:
+    """Seed: `agent.run_sync("…").output` works with no runtime at all."""
+    result = agent_of("hello").run_sync("hi")
+    assert (result.output, result.status, result.text) == ("hello", "finished", "hello")
+    assert said(result.messages) == ["hi"]
+
+
+def test_run_is_run_sync_with_an_event_loop() -> None:
+    """Seed: the names are those Python users know."""
+    assert asyncio.run(agent_of("hello").run("hi")).output == "hello"
+
+
+def test_run_stream_is_iterated_over_and_then_awaited() -> None:
+    """Seed: `async for event in turn`, then `(await turn).output`."""
+
+    async def main() -> None:
+        turn = agent_of({"text": "hello", "chunk_size": 2}).run_stream("hi")
+        events = await events_of(turn)
+        assert [one.text for one in of_kind(TextStreamed, events)] == ["he", "ll", "o"]
+        assert isinstance(events[0], TurnBegan)
+        assert isinstance(events[-1], TurnCommitted)
+        assert (await turn).output == "hello"
+        assert (await turn).output == "hello"
+
+    asyncio.run(main())
+
+
+def test_a_stream_need_not_be_read() -> None:
+    """Ours: awaiting alone runs the turn."""
+
+    async def main() -> str:
+        return (await agent_of("hello").run_stream("hi")).output
+
+    assert asyncio.run(main()) == "hello"
+
+
+def test_a_model_may_be_given_by_its_name(tmp_path: Path) -> None:
+    """Seed: model as "provider:model" or an object."""
+    script = tmp_path / "replies.json"
+    script.write_text(json.dumps(["one", "two"]))
+    agent = Agent(f"scripted:{script}")
+    assert agent.model_id == f"scripted:{script}"
+    assert agent.run_sync("hi").output == "one"
+
+
+@pytest.mark.parametrize("model", [None, 5, object(), ["scripted:demo"]])
+def test_what_is_no_model_is_refused(model: Any) -> None:
+    """Bug: it was an AttributeError at the first turn."""
+    with pytest.raises(InvalidArgument, match="is not a model") as caught:
+        Agent(model)
+    assert caught.value.hint is not None
+
+
+@pytest.mark.parametrize("name", ["nosuch:model", "plain", "", "scripted:no-such-file.json"])
+def test_a_model_that_cannot_be_opened_is_a_typed_error(name: str) -> None:
+    """Ours: a wrong name says what to do instead."""
+    with pytest.raises(HoldfastError):
+        Agent(name).run_sync("hi")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"tools": 5},
+        {"tools": "order"},
+        {"tools": [5]},
+        {"name": "two words"},
+        {"protocol": "telepathy"},
+        {"limits": {"max_tokens": 5}},
+        {"output_type": object},
+    ],
+)
+def test_wrong_arguments_are_typed_errors_with_hints(options: dict[str, Any]) -> None:
+    """Ours: whoever gets one knows what to write instead."""
+    with pytest.raises(InvalidArgument) as caught:
+        agent_of("hello", **options)
+    assert caught.value.hint is not None
+
+
+def test_two_tools_of_one_name_are_refused() -> None:
+    """Seed: registering a name twice is an error that names both owners."""
+
+    @tool(name="order")
+    def one() -> str:
+        return ""
+
+    @tool(name="order")
+    def other() -> str:
+        return ""
+
+    with pytest.raises(ToolNameTaken):
+        agent_of("hello", tools=[one, other])
+
+
+@pytest.mark.parametrize("prompt", [5, None, [], ["text", 5], "\ud800"])
+def test_a_prompt_that_is_none_is_refused(prompt: Any) -> None:
+    """Ours: it is the caller's fault and is said before anything begins."""
+    with pytest.raises(InvalidArgument):
+        agent_of("hello").run_sync(prompt)
+
+
+def test_run_sync_inside_a_loop_says_what_to_use_instead() -> None:
+    """Bug: it was asyncio's RuntimeError and a coroutine that nobody awaited."""
+
+    async def main() -> None:
+        with pytest.raises(InvalidArgument, match="event loop") as caught:
+            agent_of("hello").run_sync("hi")
+        assert "await agent.run" in str(caught.value)
+
+    asyncio.run(main())
+
+
+def test_a_stopped_turn_carries_its_history() -> None:
+    """Seed: exceptions that carry the history."""
+
+    def fails() -> str:
+        raise ValueError("no")
+
+    agent = agent_of(asks(("fails", {})), {"failure": {"message": "gone", "code": "GONE"}}, tools=[fails])
+    with pytest.raises(TurnStopped) as caught:
+        agent.run_sync("hi")
+    stopped = caught.value
+    assert stopped.reason is StopReason.PROVIDER_ERROR
+    assert (stopped.code, stopped.message) == ("GONE", "gone")
+    assert stopped.result.status == "stopped"
+    assert stopped.result.output is None
+    assert len(stopped.messages) == 3
+    assert stopped.messages == stopped.result.messages
+    assert stopped.result.error is not None
+
+
+def test_limits_of_one_run_replace_those_of_the_agent() -> None:
+    """Ours: the caller of a turn knows best what it may cost."""
+
+    def look() -> str:
+        return "x"
+
+    agent = agent_of(asks(("look", {})), "end", tools=[look], limits=UsageLimits(max_iterations=1))
+    with pytest.raises(TurnStopped):
+        agent.run_sync("hi")
+    assert agent.run_sync("hi", limits=UsageLimits(max_iterations=2)).output == "end"
+
+
+def test_a_run_can_be_cancelled_and_not_twice() -> None:
+    """Bug: cancelling a run that was over raised that the runtime is not open."""
+
+    async def main() -> None:
+        model = HeldModel()
+        turn = Agent(model).run_stream("hi")
+        turn.start()
+        await model.started.wait()
+        assert await turn.cancel()
+        with pytest.raises(TurnStopped) as caught:
+            await turn
+        assert caught.value.reason is StopReason.CANCELLED
+        assert not await turn.cancel()
+
+    asyncio.run(main())
+
+
+def test_a_run_that_has_not_begun_can_be_cancelled() -> None:
+    """Bug: it raised that the runtime is not open."""
+
+    async def main() -> None:
+        model = ScriptedModel(["hello"])
+        turn = Agent(model).run_stream("hi")
+        assert await turn.cancel()
+        with pytest.raises(TurnStopped, match="before it began"):
+            await turn
+        await Agent(model).run("hi")
+
+    asyncio.run(main())
+
+
+def test_one_agent_serves_many_runs_at_once() -> None:
+    """Ours: an agent holds no state."""
+
+    async def main() -> None:
+        agent = agent_of({"text": "hello", "expect": {"last_contains": "n"}})
+        outcomes = await asyncio.gather(*(agent.run(f"n{number}") for number in range(20)))
+        assert {one.output for one in outcomes} == {"hello"}
+        assert len({one.turn_id for one in outcomes}) == 20
+
+    asyncio.run(main())
+
+
+def test_the_model_is_told_the_instructions_the_tools_and_the_settings() -> None:
+    """Ours: what an agent is made of reaches its model."""
+
+    @tool(side_effect="read")
+    def order(order_id: str) -> str:
+        """Look an order up."""
+        return order_id
+
+    async def main() -> None:
+        model = HeldModel()
+        model.go.set()
+        await Agent(model, instructions="be brief", tools=[order], settings={"temperature": 0}).run("hi")
+        request = model.requests[0]
+        assert request.instructions == "be brief"
+        assert [one.name for one in request.tools] == ["order"]
+        assert request.settings == {"temperature": 0}
+        assert request.idempotency_key.endswith(".model.1")
+
+    asyncio.run(main())
+
+
+def test_an_error_of_a_provider_is_no_error_of_ours() -> None:
+    """Ours: what a provider raises ends the turn, typed."""
+    with pytest.raises(TurnStopped) as caught:
+        agent_of({"failure": {"message": "no credit", "code": "PAY"}}).run_sync("hi")
+    assert caught.value.code == "PAY"
+    assert not isinstance(caught.value, ModelError)

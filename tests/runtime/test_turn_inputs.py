@@ -1,0 +1,348 @@
+"""Input while a turn runs: injected into it, queued behind it, taken back."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from stand_ins import EchoModel, HeldModel, Place, agent_of, asks, events_of, go_on, of_kind, said, until
+
+from holdfast import Agent, RunContext, TurnStopped, tool
+from holdfast.errors import IdempotencyConflict, SessionNotFound, TurnUnfinished
+from holdfast.model.events import MessagesDelivered
+from holdfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
+from holdfast.model.turn import TurnState
+
+
+@tool(approval="manual")
+def pay(cents: int) -> str:
+    return f"paid {cents}"
+
+
+def shape(messages: list[Message] | tuple[Message, ...]) -> str:
+    """The messages as letters: user, assistant, tool."""
+    letters = {UserMessage: "u", AssistantMessage: "a", ToolMessage: "t"}
+    return "".join(letters[type(one)] for one in messages)
+
+
+async def _all_ended(session: Any, count: int) -> None:
+    async def ended() -> bool:
+        states = [one.state for one in await session.turns()]
+        return states == [TurnState.ENDED] * count
+
+    await until(ended)
+
+
+def test_a_message_injected_while_calls_run_is_delivered_after_them(place: Place) -> None:
+    """Seed: `inject` is delivered at the next checkpoint of this turn."""
+
+    async def main() -> None:
+        async def work() -> str:
+            await session.inject("also this", id="in-1")
+            return "worked"
+
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of(asks(("work", {})), "end", tools=[work]))
+            turn = session.turn("hi")
+            events = await events_of(turn)
+            assert shape((await turn).messages) == "uatua"
+            (delivered,) = of_kind(MessagesDelivered, events)
+            assert [one.input_id for one in delivered.messages] == ["in-1"]
+            assert await session.inputs() == []
+
+    asyncio.run(main())
+
+
+def test_a_message_injected_before_completion_makes_the_model_answer_again(place: Place) -> None:
+    """Seed: checkpoints `after_work` and `before_completion`."""
+
+    async def main() -> None:
+        model = HeldModel("second answer", answer="first answer")
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model))
+            turn = session.turn("hi")
+            turn.start()
+            await model.started.wait()
+            await session.inject("wait, this too")
+            model.go.set()
+            result = await turn
+            assert result.output == "second answer"
+            assert said(result.messages) == ["hi", "wait, this too"]
+            assert shape(result.messages) == "uaua"
+            assert len(await session.turns()) == 1
+
+    asyncio.run(main())
+
+
+def test_messages_are_delivered_in_the_order_they_came_in(place: Place) -> None:
+    """Ours: nobody's words overtake another's."""
+
+    async def main() -> None:
+        model = HeldModel("end")
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model))
+            turn = session.turn("0")
+            turn.start()
+            await model.started.wait()
+            for number in range(1, 6):
+                await session.inject(str(number))
+            model.go.set()
+            assert said((await turn).messages) == ["0", "1", "2", "3", "4", "5"]
+
+    asyncio.run(main())
+
+
+def test_a_message_injected_into_an_idle_session_waits_for_its_next_turn(place: Place) -> None:
+    """Seed: both are durable. Ours: it is said before the turn's own input, also after a restart."""
+
+    async def main() -> None:
+        model = EchoModel()
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model))
+            await session.inject("by the way")
+            assert [one.kind for one in await session.inputs()] == ["inject"]
+            assert model.requests == []
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model))
+            result = await session.turn("hi")
+            assert said(result.messages) == ["by the way", "hi"]
+            assert await session.inputs() == []
+
+    asyncio.run(main())
+
+
+def test_what_misses_the_last_checkpoint_becomes_the_next_turn(place: Place) -> None:
+    """Seed: what misses the last checkpoint becomes the next turn."""
+
+    async def main() -> None:
+        model = HeldModel("end")
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model))
+            turn = session.turn("one")
+            turn.start()
+            await model.started.wait()
+            await session.inject("two")
+            await turn.cancel()
+            with pytest.raises(TurnStopped):
+                await turn
+            await _all_ended(session, 2)
+            assert said(await session.messages()) == ["one", "two"]
+            assert await session.inputs() == []
+
+    asyncio.run(main())
+
+
+def test_a_message_injected_into_a_waiting_turn_is_delivered_when_it_goes_on(place: Place) -> None:
+    """Ours: a turn that waits for a person hears what was said meanwhile."""
+
+    async def main() -> None:
+        script = [asks(("pay", {"cents": 5})), "end"]
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of(*script, tools=[pay]))
+            waiting = await session.turn("pay")
+            await session.inject("hurry")
+            result = await session.approve(waiting.waits[0].wait_id)
+            assert shape(result.messages) == "uatua"
+
+    asyncio.run(main())
+
+
+def test_an_input_can_be_taken_back_until_it_is_claimed(place: Place) -> None:
+    """Seed: cancellable until claimed."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(EchoModel()))
+            kept, dropped = await session.inject("kept"), await session.inject("dropped")
+            assert await session.withdraw(dropped)
+            assert not await session.withdraw(dropped)
+            assert said((await session.turn("hi")).messages) == ["kept", "hi"]
+            assert not await session.withdraw(kept)
+            assert not await session.withdraw("in_never")
+
+    asyncio.run(main())
+
+
+def test_a_queued_input_runs_as_a_turn_of_its_own(place: Place) -> None:
+    """Seed: `queue` starts the next turn."""
+
+    async def main() -> None:
+        model = HeldModel("two", "three")
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model))
+            turn = session.turn("1")
+            turn.start()
+            await model.started.wait()
+            await session.queue("2")
+            await session.queue("3")
+            assert len(await session.turns()) == 1
+            model.go.set()
+            await turn
+            await _all_ended(session, 3)
+            assert said(await session.messages()) == ["1", "2", "3"]
+            assert await session.inputs() == []
+
+    asyncio.run(main())
+
+
+def test_a_queued_input_can_be_taken_back_before_its_turn(place: Place) -> None:
+    """Seed: cancellable until claimed."""
+
+    async def main() -> None:
+        model = HeldModel("three")
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model))
+            turn = session.turn("1")
+            turn.start()
+            await model.started.wait()
+            second = await session.queue("2")
+            await session.queue("3")
+            assert await session.withdraw(second)
+            model.go.set()
+            await turn
+            await _all_ended(session, 2)
+            assert said(await session.messages()) == ["1", "3"]
+
+    asyncio.run(main())
+
+
+def test_queue_on_an_idle_session_starts_at_once(place: Place) -> None:
+    """Ours: a session that is free has nothing to wait for."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(EchoModel()))
+            await session.queue("hi")
+            await _all_ended(session, 1)
+
+    asyncio.run(main())
+
+
+def test_what_was_queued_behind_a_waiting_turn_runs_when_that_has_ended(place: Place) -> None:
+    """Bug: it stayed queued for ever.
+
+    Ours: a new turn is refused while one waits for a person; `queue` works behind it.
+    """
+
+    async def main() -> None:
+        script = [asks(("pay", {"cents": 5})), "paid", "next"]
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of(*script, tools=[pay]))
+            waiting = await session.turn("pay")
+            with pytest.raises(TurnUnfinished) as caught:
+                await session.turn("too early")
+            assert caught.value.turn_id == waiting.turn_id
+            assert caught.value.waits
+            assert caught.value.hint is not None
+            await session.queue("behind")
+            await until(lambda: _idle(session))
+            assert len(await session.inputs()) == 1
+            assert (await session.approve(waiting.waits[0].wait_id)).output == "paid"
+            await _all_ended(session, 2)
+            assert said(await session.messages()) == ["pay", "behind"]
+
+    asyncio.run(main())
+
+
+def _idle(session: Any) -> bool:
+    draining = session._live.draining
+    return draining is None or draining.done()
+
+
+def test_what_was_queued_survives_a_restart(place: Place) -> None:
+    """Bug: nobody ran it after a restart.
+
+    Seed: both are durable.
+    """
+
+    async def main() -> None:
+        model = HeldModel("again", "two")
+        async with place.runtime() as first:
+            session = await first.session("s", agent=Agent(model))
+            session.turn("1").start()
+            await model.started.wait()
+            await session.queue("2")
+        async with place.runtime() as second:
+            session = await second.session("s", agent=Agent(model))
+            await _all_ended(session, 2)
+            assert said(await session.messages()) == ["1", "2"]
+
+    asyncio.run(main())
+
+
+def test_queued_turns_get_the_dependencies_of_the_session(memory: Place) -> None:
+    """Bug: they got none."""
+    seen: list[Any] = []
+
+    @tool(side_effect="read")
+    def note(ctx: RunContext[str]) -> None:
+        seen.append(ctx.deps)
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            agent = agent_of(asks(("note", {})), "end", tools=[note])
+            session = await runtime.session("s", agent=agent, deps="the database")
+            await session.queue("hi")
+            await _all_ended(session, 1)
+        assert seen == ["the database"]
+
+    asyncio.run(main())
+
+
+def test_the_same_input_twice_is_one(place: Place) -> None:
+    """Ours: a sender that repeats itself is heard once; other words under the same id are refused."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(EchoModel()))
+            await session.inject("once", id="i1")
+            await session.inject("once", id="i1")
+            with pytest.raises(IdempotencyConflict):
+                await session.inject("other", id="i1")
+            assert said((await session.turn("hi")).messages) == ["once", "hi"]
+
+    asyncio.run(main())
+
+
+def test_input_for_a_session_that_is_gone_is_refused(place: Place) -> None:
+    """Ours: nothing is kept for nobody."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(EchoModel()))
+            assert await runtime.delete("s")
+            with pytest.raises(SessionNotFound):
+                await session.inject("hello?")
+
+    asyncio.run(main())
+
+
+def test_an_injected_message_survives_a_crash_after_its_delivery(place: Place) -> None:
+    """Ours: a claimed message is in the journal before the model is asked again."""
+
+    async def main() -> None:
+        async def work() -> str:
+            await session.inject("also this")
+            return "worked"
+
+        class Staged(HeldModel):
+            async def stream(self, request: Any) -> Any:
+                if not any(isinstance(one, AssistantMessage) for one in request.messages):
+                    async for delta in agent_of(asks(("work", {}))).model.stream(request):  # type: ignore[union-attr]
+                        yield delta
+                    return
+                async for delta in super().stream(request):
+                    yield delta
+
+        model = Staged("end")
+        async with place.runtime() as first:
+            session = await first.session("s", agent=Agent(model, tools=[work]))
+            session.turn("hi").start()
+            await model.started.wait()
+        async with place.runtime() as second:
+            session = await second.session("s", agent=Agent(model, tools=[work]))
+            result = await go_on(session)
+            assert said(result.messages) == ["hi", "also this"]
+
+    asyncio.run(main())

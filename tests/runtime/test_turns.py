@@ -1,0 +1,632 @@
+"""Turns of a session: how they run, end, fail, and outlive who waits for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from stand_ins import (
+    EchoModel,
+    HeldModel,
+    Place,
+    StagedModel,
+    agent_of,
+    asks,
+    events_of,
+    go_on,
+    of_kind,
+    results,
+    said,
+    until,
+)
+
+from holdfast import Agent, TurnStopped, UsageLimits
+from holdfast.errors import (
+    IdempotencyConflict,
+    InvalidArgument,
+    InvalidSessionId,
+    ModelError,
+    NotConfigured,
+    RuntimeClosed,
+)
+from holdfast.model.events import (
+    ModelCallFailed,
+    ModelCallStarted,
+    ReasoningStreamed,
+    ReplyReceived,
+    TextRetracted,
+    TextStreamed,
+    ToolCallSettled,
+    ToolCallStarted,
+    TurnBegan,
+    TurnCommitted,
+)
+from holdfast.model.outcome import StopReason
+from holdfast.model.turn import TurnState
+from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
+
+
+def look(key: str) -> str:
+    return f"seen {key}"
+
+
+def test_a_session_remembers_what_was_said(place: Place) -> None:
+    """Seed: turns of a session share its history."""
+
+    async def main() -> None:
+        model = EchoModel()
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model))
+            assert (await session.turn("one")).output == "re: one"
+            assert (await session.turn("two")).output == "re: two"
+            assert said(model.requests[1].messages) == ["one", "two"]
+            assert [record.state for record in await session.turns()] == [TurnState.ENDED] * 2
+            assert await session.unfinished() is None
+
+    asyncio.run(main())
+
+
+def test_another_runtime_goes_on_where_the_first_stopped(place: Place) -> None:
+    """Seed: a session survives the death of its process."""
+
+    async def main() -> None:
+        model = EchoModel()
+        async with place.runtime() as first:
+            await (await first.session("s", agent=Agent(model))).turn("one")
+        async with place.runtime() as second:
+            await (await second.session("s", agent=Agent(model))).turn("two")
+        assert said(model.requests[1].messages) == ["one", "two"]
+        assert [one.call_number for one in model.requests] == [1, 2]
+
+    asyncio.run(main())
+
+
+def test_events_tell_a_turn_from_its_begin_to_its_commit(memory: Place) -> None:
+    """Seed: typed events."""
+
+    async def main() -> None:
+        script = [asks(("look", {"key": "a"})), {"text": "end", "reasoning": "hm"}]
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of(*script, tools=[look]))
+            events = await events_of(session.turn("hi"))
+        assert [type(one) for one in events] == [
+            TurnBegan,
+            ModelCallStarted,
+            ReplyReceived,
+            ToolCallStarted,
+            ToolCallSettled,
+            ModelCallStarted,
+            ReasoningStreamed,
+            TextStreamed,
+            ReplyReceived,
+            TurnCommitted,
+        ]
+
+    asyncio.run(main())
+
+
+def test_two_may_iterate_over_one_turn(memory: Place) -> None:
+    """Ours: an event is for whoever listens."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of({"text": "hello", "chunk_size": 1}))
+            turn = session.turn("hi")
+            one, other = await asyncio.gather(events_of(turn), events_of(turn))
+            assert one == other
+            assert len(of_kind(TextStreamed, one)) == 5
+
+    asyncio.run(main())
+
+
+def test_turns_of_one_session_run_one_after_the_other(place: Place) -> None:
+    """Seed: one writer per session."""
+
+    async def main() -> None:
+        model = EchoModel()
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model))
+            found = await asyncio.gather(*(session.turn(f"n{number}") for number in range(5)))
+            assert [one.output for one in found] == [f"re: n{number}" for number in range(5)]
+            assert said(model.requests[-1].messages) == [f"n{number}" for number in range(5)]
+
+    asyncio.run(main())
+
+
+def test_a_turn_goes_on_although_nobody_waits_for_it_any_more(place: Place) -> None:
+    """Ours: giving up the wait does not end the turn."""
+
+    async def main() -> None:
+        model = HeldModel()
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model))
+            turn = session.turn("hi")
+            waiter = asyncio.ensure_future(turn.settled())
+            await model.started.wait()
+            waiter.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiter
+            model.go.set()
+            assert (await turn).output == "done"
+
+    asyncio.run(main())
+
+
+def test_leaving_the_loop_over_its_events_does_not_end_a_turn(memory: Place) -> None:
+    """Ours: whoever stops watching has not cancelled anything."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of({"text": "hello", "chunk_size": 1}))
+            turn = session.turn("hi")
+            async for _ in turn:
+                break
+            assert (await turn).output == "hello"
+
+    asyncio.run(main())
+
+
+def test_a_runtime_closed_during_a_turn_says_so_and_the_next_one_resumes_it(place: Place) -> None:
+    """Ours: the turn is unfinished, not lost."""
+
+    async def main() -> None:
+        model = HeldModel(answer="late", *["again"])
+        first = place.runtime()
+        async with first:
+            session = await first.session("s", agent=Agent(model))
+            turn = session.turn("hi")
+            waiter = asyncio.ensure_future(turn.settled())
+            await model.started.wait()
+            await first.close()
+            with pytest.raises(RuntimeClosed) as caught:
+                await waiter
+            assert caught.value.turn_id == turn.turn_id
+        async with place.runtime() as second:
+            session = await second.session("s", agent=Agent(model))
+            result = await go_on(session)
+            assert (result.turn_id, result.output) == (turn.turn_id, "again")
+            assert len(await session.turns()) == 1
+
+    asyncio.run(main())
+
+
+def test_an_interrupted_turn_comes_before_a_new_one(place: Place) -> None:
+    """Ours: a turn that was left unfinished comes first, whoever left it."""
+
+    async def main() -> None:
+        model = HeldModel("again", "next")
+        first = place.runtime()
+        async with first:
+            session = await first.session("s", agent=Agent(model))
+            session.turn("one").start()
+            await model.started.wait()
+        async with place.runtime() as second:
+            session = await second.session("s", agent=Agent(model))
+            await session.turn("two")
+            assert said(await session.messages()) == ["one", "two"]
+            assert [record.state for record in await session.turns()] == [TurnState.ENDED] * 2
+
+    asyncio.run(main())
+
+
+def test_a_runtime_takes_up_unfinished_turns_of_the_agents_it_was_given(place: Place) -> None:
+    """Ours: `Runtime(agents=[...])` recovers without anybody opening the session."""
+
+    async def main() -> None:
+        model = HeldModel("again")
+        agent = Agent(model, name="clerk")
+        async with place.runtime() as first:
+            (await first.session("s", agent=agent)).turn("one").start()
+            await model.started.wait()
+        async with place.runtime(agents=[agent]) as second:
+
+            async def ended() -> bool:
+                return [one.state for one in await second.store.turns("s")] == [TurnState.ENDED]
+
+            await until(ended)
+
+    asyncio.run(main())
+
+
+def test_an_agent_whose_model_cannot_be_opened_keeps_no_other_turn_from_going_on(place: Place) -> None:
+    """Bug: the task that resumes turns died of it, without a word."""
+
+    async def main() -> None:
+        model = HeldModel("again", "again")
+        broken, sound = Agent(model, name="broken"), Agent(model, name="sound")
+        async with place.runtime() as first:
+            for name, agent in (("a", broken), ("b", sound)):
+                (await first.session(name, agent=agent)).turn("one").start()
+            await until(lambda: len(model.requests) == 2 or model.started.is_set())
+            await until(lambda: len(model.requests) == 2)
+        async with place.runtime(agents=[Agent("nosuch:model", name="broken"), sound]) as second:
+
+            async def ended() -> bool:
+                return [one.state for one in await second.store.turns("b")] == [TurnState.ENDED]
+
+            await until(ended)
+            assert [one.state for one in await second.store.turns("a")] == [TurnState.RUNNING]
+
+    asyncio.run(main())
+
+
+def test_a_closed_runtime_takes_no_more_turns(place: Place) -> None:
+    """Ours: what cannot be done is said."""
+
+    async def main() -> None:
+        runtime = place.runtime()
+        async with runtime:
+            session = await runtime.session("s", agent=agent_of("hello"))
+        with pytest.raises(InvalidArgument, match="not open"):
+            await session.head()
+        with pytest.raises(InvalidArgument, match="not open"):
+            await session.turn("hi")
+        with pytest.raises(InvalidArgument, match="not open"):
+            await runtime.session("s")
+
+    asyncio.run(main())
+
+
+def test_a_runtime_is_opened_once(memory: Place) -> None:
+    """Ours: entering it twice is a mistake that is named."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            with pytest.raises(InvalidArgument, match="open already"):
+                await runtime.__aenter__()
+
+    asyncio.run(main())
+
+
+def test_sessions_need_an_agent_and_a_proper_id(memory: Place) -> None:
+    """Seed: ids are checked; a session without a known agent says how to give it one."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            with pytest.raises(InvalidSessionId):
+                await runtime.session("../etc", agent=agent_of("hello"))
+            with pytest.raises(NotConfigured, match="no agent is known"):
+                await runtime.session("new")
+
+    asyncio.run(main())
+
+
+# Calls
+
+
+def test_parallel_calls_run_at_once_and_their_results_are_in_source_order(memory: Place) -> None:
+    """Seed: native tool calls, concurrent, results in source order."""
+
+    async def main() -> None:
+        both = asyncio.Barrier(2)
+        order: list[str] = []
+        second_done = asyncio.Event()
+
+        async def slow(key: str) -> str:
+            await both.wait()
+            if key == "a":
+                await second_done.wait()
+            order.append(key)
+            second_done.set()
+            return key
+
+        script = [asks(("slow", {"key": "a"}), ("slow", {"key": "b"})), "end"]
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of(*script, tools=[slow]))
+            result = await session.turn("hi")
+        assert order == ["b", "a"]
+        assert results(result.messages) == ["a", "b"]
+
+    asyncio.run(main())
+
+
+# Attempts
+
+
+def test_a_failure_that_may_pass_is_retried_with_growing_pauses(memory: Place) -> None:
+    """Seed: retry decisions, bounded."""
+
+    async def main() -> None:
+        failure = {"failure": {"message": "busy", "retryable": True}}
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of(failure, failure, "ok"))
+            turn = session.turn("hi")
+            events = await events_of(turn)
+            assert (await turn).output == "ok"
+        assert memory.slept == [0.5, 1.0]
+        assert [one.attempt for one in of_kind(ModelCallStarted, events)] == [1, 2, 3]
+        assert len(of_kind(ModelCallFailed, events)) == 2
+        assert (await turn).usage.calls == 3
+
+    asyncio.run(main())
+
+
+def test_the_provider_says_how_long_to_wait(memory: Place) -> None:
+    """Seed: Retry-After, bounded."""
+
+    async def main() -> None:
+        script = [{"failure": {"retryable": True, "retry_after_ms": after}} for after in (7000, 10**8)]
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of(*script, "ok"))
+            assert (await session.turn("hi")).output == "ok"
+        assert memory.slept == [7.0, 60.0]
+
+    asyncio.run(main())
+
+
+def test_what_a_failed_attempt_has_streamed_is_retracted(memory: Place) -> None:
+    """Seed: a retried model attempt retracts its streamed text."""
+
+    async def main() -> None:
+        script = [{"chunks": ["hel", "lo"], "failure": {"retryable": True, "after_chunks": 1}}, "good"]
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of(*script))
+            turn = session.turn("hi")
+            events = await events_of(turn)
+        shown = of_kind(TextStreamed, events)
+        assert [one.text for one in shown] == ["hel", "good"]
+        (retracted,) = of_kind(TextRetracted, events)
+        assert (retracted.number, retracted.chars) == (1, 3)
+        assert events.index(shown[0]) < events.index(retracted) < events.index(shown[1])
+
+    asyncio.run(main())
+
+
+def test_attempts_come_to_an_end(place: Place) -> None:
+    """Ours: after the last attempt the turn stops, and the session is usable."""
+
+    async def main() -> None:
+        failure = {"failure": {"message": "busy", "retryable": True}}
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of(failure, failure, "ok"))
+            with pytest.raises(TurnStopped) as caught:
+                await session.turn("one", limits=UsageLimits(max_attempts=2))
+            assert caught.value.reason is StopReason.PROVIDER_ERROR
+            assert caught.value.message == "busy"
+            assert (await session.turn("two")).output == "ok"
+            assert said(await session.messages()) == ["one", "two"]
+
+    asyncio.run(main())
+
+
+def test_a_full_context_is_a_reason_of_its_own(memory: Place) -> None:
+    """Seed: stopped (… context overflow …)."""
+
+    async def main() -> None:
+        script = [{"failure": {"message": "too long", "code": "CONTEXT_OVERFLOW"}}]
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of(*script))
+            with pytest.raises(TurnStopped) as caught:
+                await session.turn("hi")
+            assert caught.value.reason is StopReason.CONTEXT_OVERFLOW
+
+    asyncio.run(main())
+
+
+async def _breaks_off(request: ModelRequest) -> AsyncIterator[ModelDelta]:
+    yield TextArrived("half")
+
+
+async def _raises(request: ModelRequest) -> AsyncIterator[ModelDelta]:
+    yield TextArrived("half")
+    raise ZeroDivisionError("by the provider")
+
+
+async def _gives_up(request: ModelRequest) -> AsyncIterator[ModelDelta]:
+    yield TextArrived("half")
+    raise asyncio.CancelledError
+
+
+async def _yields_nonsense(request: ModelRequest) -> AsyncIterator[Any]:
+    yield {"text": "no delta"}
+
+
+async def _is_no_text(request: ModelRequest) -> AsyncIterator[ModelDelta]:
+    yield ReplyEnded(text="\ud800")
+
+
+async def _fails_to_close(request: ModelRequest) -> AsyncIterator[ModelDelta]:
+    try:
+        yield ReplyEnded(text="fine")
+    finally:
+        raise OSError("cannot close")
+
+
+def _raises_at_once(request: ModelRequest) -> AsyncIterator[ModelDelta]:
+    raise KeyError("no stream at all")
+
+
+def _is_no_stream(request: ModelRequest) -> Any:
+    return 5
+
+
+@pytest.mark.parametrize(
+    "play",
+    [
+        _breaks_off,
+        _raises,
+        _gives_up,
+        _yields_nonsense,
+        _is_no_text,
+        _fails_to_close,
+        _raises_at_once,
+        _is_no_stream,
+    ],
+)
+def test_whatever_a_provider_does_wrong_ends_the_turn_and_not_the_session(place: Place, play: Any) -> None:
+    """Bug: some of it broke the turn with an error of its own, and every resumption with it.
+
+    Seed: a stream that ends without the provider's terminal event is a failure.
+    """
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(StagedModel(play, "echo:staged")))
+            with pytest.raises(TurnStopped) as caught:
+                await session.turn("one")
+            assert caught.value.reason is StopReason.PROVIDER_ERROR
+            session = await runtime.session("s", agent=Agent(EchoModel()))
+            assert (await session.turn("two")).output == "re: two"
+
+    asyncio.run(main())
+
+
+def test_no_half_received_tool_call_ever_runs(memory: Place) -> None:
+    """Seed: no half-received tool call ever runs."""
+    ran: list[str] = []
+
+    def note() -> None:
+        ran.append("ran")
+
+    async def main() -> None:
+        script = [{**asks(("note", {})), "failure": {"retryable": True}}, "ok"]
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of(*script, tools=[note]))
+            assert (await session.turn("hi")).output == "ok"
+        assert ran == []
+
+    asyncio.run(main())
+
+
+def test_a_stream_of_many_chunks_lets_others_work(memory: Place) -> None:
+    """Ours: a fast model does not starve the loop."""
+
+    async def flood(request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        for _ in range(5000):
+            yield TextArrived("x")
+        yield ReplyEnded(text="x" * 5000)
+
+    async def main() -> None:
+        ticks = 0
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(StagedModel(flood)))
+            turn = session.turn("hi")
+            turn.start()
+            while not turn.done:
+                ticks += 1
+                await asyncio.sleep(0)
+            assert len((await turn).text) == 5000
+        assert ticks > 50
+
+    asyncio.run(main())
+
+
+# Idempotency keys
+
+
+def test_the_same_key_and_content_is_the_same_turn(place: Place) -> None:
+    """Seed: the same key and content returns the same turn, other content conflicts."""
+
+    async def main() -> None:
+        model = EchoModel()
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model))
+            first = await session.turn("one", idempotency_key="k")
+            again = await session.turn("one", idempotency_key="k")
+            assert (again.turn_id, again.output) == (first.turn_id, first.output)
+            assert again.messages == first.messages
+            with pytest.raises(IdempotencyConflict):
+                await session.turn("two", idempotency_key="k")
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model))
+            assert (await session.turn("one", idempotency_key="k")).turn_id == first.turn_id
+        assert len(model.requests) == 1
+
+    asyncio.run(main())
+
+
+def test_the_same_key_at_the_same_time_is_one_turn(place: Place) -> None:
+    """Ours: a client that repeats a request gets one answer twice."""
+
+    async def main() -> None:
+        model = EchoModel()
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model))
+            found = await asyncio.gather(*(session.turn("one", idempotency_key="k") for _ in range(4)))
+            assert len({one.turn_id for one in found}) == 1
+            assert {one.output for one in found} == {"re: one"}
+        assert len(model.requests) == 1
+
+    asyncio.run(main())
+
+
+def test_a_key_finds_a_turn_that_was_interrupted_and_goes_on_with_it(place: Place) -> None:
+    """Ours: repeating a request after a crash finishes what it began."""
+
+    async def main() -> None:
+        model = HeldModel("again")
+        async with place.runtime() as first:
+            session = await first.session("s", agent=Agent(model))
+            turn = session.turn("one", idempotency_key="k")
+            turn.start()
+            await model.started.wait()
+        async with place.runtime() as second:
+            session = await second.session("s", agent=Agent(model))
+            result = await session.turn("one", idempotency_key="k")
+            assert (result.turn_id, result.output) == (turn.turn_id, "again")
+
+    asyncio.run(main())
+
+
+def test_a_key_finds_how_a_turn_stopped(place: Place) -> None:
+    """Ours: a failed request is not run again by its repetition."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of({"failure": {"message": "no"}}, "ok"))
+            for _ in range(2):
+                with pytest.raises(TurnStopped, match="no") as caught:
+                    await session.turn("one", idempotency_key="k")
+                assert said(caught.value.messages) == ["one"]
+
+    asyncio.run(main())
+
+
+def test_sessions_do_not_share_keys(place: Place) -> None:
+    """Ours: a key is the session's."""
+
+    async def main() -> None:
+        agent = Agent(EchoModel())
+        async with place.runtime() as runtime:
+            one = await (await runtime.session("a", agent=agent)).turn("x", idempotency_key="k")
+            other = await (await runtime.session("b", agent=agent)).turn("y", idempotency_key="k")
+            assert one.turn_id != other.turn_id
+
+    asyncio.run(main())
+
+
+def test_a_provider_may_cancel_its_own_turn(memory: Place) -> None:
+    """Bug: the task of the turn was cancelled while it ran, and the turn was left unfinished."""
+
+    async def main() -> None:
+        async def cancels(request: ModelRequest) -> AsyncIterator[ModelDelta]:
+            await session.cancel()
+            yield ReplyEnded(text="too late")
+
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(StagedModel(cancels)))
+            with pytest.raises(TurnStopped) as caught:
+                await session.turn("hi")
+            assert caught.value.reason is StopReason.CANCELLED
+            assert await session.unfinished() is None
+
+    asyncio.run(main())
+
+
+def test_an_error_that_is_a_model_error_keeps_its_code(memory: Place) -> None:
+    """Ours: a provider's own code reaches whoever awaits the turn."""
+
+    async def limited(request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        raise ModelError("slow down", code="RATE_LIMITED", retryable=False)
+        yield
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(StagedModel(limited)))
+            with pytest.raises(TurnStopped) as caught:
+                await session.turn("hi")
+            assert caught.value.code == "RATE_LIMITED"
+
+    asyncio.run(main())
