@@ -96,11 +96,11 @@ Start here:
 @click.version_option(__version__, prog_name="holdfast")
 @inherited_options
 def main() -> None:
-    """Run code that somebody else wrote, with what you grant and nothing more.
+    """Run agents, and code that somebody else wrote, with what you grant and nothing more.
 
-    Sessions, waiting runs and approvals live in a data directory (--data-dir, HOLDFAST_HOME, else
-    ~/.holdfast) and outlive every process. A run that needs a person stops in the middle of an
-    expression; deciding continues it, from any process.
+    Sessions, unfinished turns, waiting runs and approvals live in a data directory (--data-dir,
+    HOLDFAST_HOME, else ~/.holdfast) and outlive every process. What needs a person stops where it is,
+    code in the middle of an expression; deciding continues it, from any process.
     """
 
 

@@ -16,7 +16,7 @@ from holdfast.machine.commands import RunTool
 from holdfast.machine.inputs import ToolSettled
 from holdfast.model.canonical import Json
 from holdfast.model.message import RequestedCall, ToolCall, ToolMessage
-from holdfast.model.wait import Wait, WaitOutcome
+from holdfast.model.wait import Approved, Wait, WaitOutcome
 
 _MAX_DEPTH: Final = 128
 """How deep arguments may nest. Without it the room left on the stack would decide, differently each time."""
@@ -60,6 +60,7 @@ class CallTable:
             error=given.error,
             record=given.record,
             provider_id=call.asked.provider_id,
+            edited_arguments=call.granted.arguments if isinstance(call.granted, Approved) else None,
         )
         return True
 

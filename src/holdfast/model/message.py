@@ -73,7 +73,10 @@ class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True, tag="assistant
 
 
 class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, tag="tool", omit_defaults=True):
-    """What came of one call: `value`, or `error` where it failed."""
+    """What came of one call: `value`, or `error` where it failed.
+
+    `edited_arguments` are those it was executed with, if a person changed them.
+    """
 
     call_id: int
     name: str
@@ -81,6 +84,7 @@ class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, tag="tool", omit_de
     error: ErrorObject | None = None
     record: ExternalCallRecord | None = None
     provider_id: str = ""
+    edited_arguments: dict[str, Json] | None = None
 
 
 Message = UserMessage | AssistantMessage | ToolMessage

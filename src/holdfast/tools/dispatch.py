@@ -77,7 +77,7 @@ class Dispatcher:
     def admit(self, name: str, args: object, kwargs: object, *, session_id: str, call_id: int) -> Admission:
         """Check a call up to and including its approval policy."""
         tool = self.registry.require(name)
-        admitted = self.check(tool, args, kwargs, session_id=session_id, call_id=call_id)
+        admitted = self._in_rate(self.check(tool, args, kwargs, session_id=session_id, call_id=call_id))
         policy = tool.capability.approval_policy
         if policy == "none" or isinstance(admitted, SettledCall):
             return admitted
@@ -88,7 +88,7 @@ class Dispatcher:
     def check(
         self, tool: RegisteredTool, args: object, kwargs: object, *, session_id: str, call_id: int
     ) -> Admitted | SettledCall:
-        """Everything before the approval: JSON, schema, request size, rate."""
+        """JSON, schema, request size: what must hold again when a person has edited the arguments."""
         digest = ""
         try:
             (clean_args, clean_kwargs), size = to_json([args, kwargs])
@@ -227,8 +227,16 @@ class Dispatcher:
                 Code.REQUEST_TOO_LARGE,
                 f"the arguments of {tool.name}() are {size} bytes, the limit is {limits.max_request_bytes}",
             )
-        if limits.rate_per_min is not None:
-            self._check_rate(tool.name, limits.rate_per_min)
+
+    def _in_rate(self, call: Admitted | SettledCall) -> Admitted | SettledCall:
+        """Count a call, once: one that a person approves was counted when it was asked for."""
+        if isinstance(call, SettledCall) or call.tool.capability.limits.rate_per_min is None:
+            return call
+        try:
+            self._check_rate(call.tool.name, call.tool.capability.limits.rate_per_min)
+        except HoldfastError as error:
+            return settle_failure(call.tool, call.request_digest, error.error_object())
+        return call
 
     def _check_rate(self, name: str, rate_per_min: int) -> None:
         now = self._clock.monotonic()

@@ -202,8 +202,8 @@ def cancelling(stage: Stage) -> Tools:
     async def charge(ctx: RunContext[None]) -> str:
         """While it runs, somebody cancels the turn."""
         done = stage.effect("charge", ctx)
-        await stage.open_runtime().cancel(ctx.turn_id)
-        stage.note("cancellations", turn_id=ctx.turn_id)
+        if await stage.open_runtime().cancel(ctx.turn_id):
+            stage.note("cancellations", turn_id=ctx.turn_id)
         return done
 
     return [charge]

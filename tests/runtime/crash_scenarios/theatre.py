@@ -1,0 +1,293 @@
+"""Plays scenarios in many processes, and compares what is stored at the end with what happened outside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+SERVER = Path(__file__).parent / "fork_server.py"
+WORKERS = 2
+WAYS = ("request", "resume", "recover")
+REPEATABLE = ("put", "publish")
+KEY, NEXT_KEY = "request-1", "request-2"
+
+Report = dict[str, Any]
+
+
+class ForkServer:
+    """Runs a process of a scenario and tells what came of it."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, str(SERVER)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+
+    def run(self, scenario: str, home: Path, crash_at: int | None = None, **job: Any) -> Report:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        print(json.dumps({"scenario": scenario, "home": str(home), "crash_at": crash_at, **job}), file=stdin)
+        stdin.flush()
+        return dict(json.loads(stdout.readline()))
+
+    def close(self) -> None:
+        self._process.communicate()
+
+
+class Theatre:
+    """A few servers that play many cases at once, each in a directory of its own."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._here = threading.local()
+        self._servers: list[ForkServer] = []
+        self._threads = ThreadPoolExecutor(WORKERS)
+        self._cases = count()
+
+    def play(self, case: Callable[[ForkServer, Path], Any]) -> Any:
+        home = self._root / f"case{next(self._cases)}"
+        home.mkdir()
+        if not hasattr(self._here, "server"):
+            self._here.server = ForkServer()
+            self._servers.append(self._here.server)
+        return case(self._here.server, home)
+
+    def enumerate(self, case: Callable[[ForkServer, Path, int], object]) -> int:
+        """Play a case for 1, 2, 3 and so on until it says that nothing happened; returns how often it did."""
+        numbers = count(1)
+        ends: list[int] = []
+
+        def work() -> None:
+            while not ends:
+                number = next(numbers)
+                if not self.play(lambda server, home: case(server, home, number)):
+                    ends.append(number)
+
+        self._all([work] * WORKERS)
+        return min(ends) - 1
+
+    def kill_everywhere(self, scenario: str) -> int:
+        """Kill at the first point, the second, and so on until a process lives; returns their number."""
+        return self.enumerate(
+            lambda server, home, number: killed_at(server, home, scenario=scenario, kills=(number,))
+        )
+
+    def kill_twice(self, scenario: str, points: int, kills_each: int) -> None:
+        """Kill at each point, and the process that recovers at some of its own, spread over all it has."""
+        self._all(
+            partial(self.play, partial(killed_at, scenario=scenario, kills=(first, second)))
+            for first in range(1, points + 1)
+            for second in _spread(first, points, kills_each)
+        )
+
+    def _all(self, jobs: Iterable[Callable[[], Any]]) -> None:
+        for future in [self._threads.submit(job) for job in jobs]:
+            future.result()
+
+    def close(self) -> None:
+        self._threads.shutdown()
+        for server in self._servers:
+            server.close()
+
+
+def _spread(first: int, points: int, kills: int) -> Iterator[int]:
+    """Points of a process that goes on after the *first*: evenly, and others for each first point."""
+    left = max(2 * kills, points - first + 8)
+    return (1 + (step * left // kills + first) % left for step in range(kills))
+
+
+def killed_at(server: ForkServer, home: Path, scenario: str, kills: Sequence[int], **job: Any) -> int:
+    """Play a scenario whose processes die at these points until one lives; returns how many were killed."""
+    where = f"{scenario} killed at {kills}"
+    for number, crash_at in enumerate([*kills, None]):
+        how = "request" if number == 0 else WAYS[(sum(kills) + number) % len(WAYS)]
+        report = server.run(scenario, home, crash_at, how=how, **job)
+        if not report.get("killed"):
+            break
+    assert report.get("status") == "done", (where, how, report)
+    try:
+        Truth(home, report).check(scenario)
+    except AssertionError as error:
+        raise AssertionError(f"{where}, then {how}: {error}\n{(home / 'ledger').read_text()}") from error
+    return number
+
+
+class Truth:
+    """What is stored at the end, beside what tools did and the model was told."""
+
+    def __init__(self, home: Path, report: Report) -> None:
+        self.ledger = _lines(home / "ledger")
+        self.told = _lines(home / "told")
+        self.decisions = _lines(home / "decisions")
+        self.injected = _lines(home / "injected")
+        self.cancellations = _lines(home / "cancellations")
+        self.turns: list[Any] = report["turns"]
+        self.approvals: list[Any] = report["approvals"]
+        self.inputs: list[Any] = report["inputs"]
+        self.head: Any = report["head"]
+        self.payloads = [(node["caused_by"], node["payload"]) for node in report["nodes"]]
+        self.messages: list[Any] = report["messages"]
+
+    def check(self, scenario: str) -> None:
+        self.every_turn_ended_once()
+        self.every_call_has_one_result()
+        self.every_result_is_true(scenario)
+        self.every_effect_was_asked_for()
+        self.the_model_was_told_what_is_stored()
+        self.every_approval_was_decided_once()
+        ENDS[scenario](self)
+
+    def first(self) -> Any:
+        return self.turns[0]["summary"]["outcome"]
+
+    def every_turn_ended_once(self) -> None:
+        assert [turn["state"] for turn in self.turns] == ["ended"] * len(self.turns)
+        keys = Counter(turn["idempotency_key"] for turn in self.turns)
+        assert (keys[KEY], keys[NEXT_KEY]) == (1, 1)
+        segments = Counter(turn_id for turn_id, payload in self.payloads if payload["type"] == "user")
+        assert set(segments) == {turn["turn_id"] for turn in self.turns}
+        assert self.inputs == []
+        assert self.turns[-1]["summary"]["outcome"] == {"type": "finished", "text": "hello again"}
+
+    def every_call_has_one_result(self) -> None:
+        asked = [
+            (turn_id, call["call_id"])
+            for turn_id, payload in self.payloads
+            for call in payload.get("tool_calls", ())
+        ]
+        given = [(turn_id, one["call_id"]) for turn_id, one in self.payloads if one["type"] == "tool"]
+        assert asked == given
+
+    def results(self) -> dict[str, Any]:
+        """Each result under the idempotency key of its call."""
+        return {f"{turn}.{one['call_id']}": one for turn, one in self.payloads if one["type"] == "tool"}
+
+    def every_result_is_true(self, scenario: str) -> None:
+        """A success has its effect, a repetition its key, and what is not known happened once at most."""
+        done = Counter(line["key"] for line in self.ledger)
+        for key, result in self.results().items():
+            name, error = result["name"], result.get("error")
+            if name not in REPEATABLE and scenario not in ("ask", "retry"):
+                assert done[key] <= 1, f"{name} was done {done[key]} times"
+            if error is None:
+                assert done[key] >= 1, f"{name} is said to be done and was not"
+                assert result["value"] in (f"{name} {key}", f"delivered {result['call_id']}", CONTINUED)
+            elif error["code"] in ("INVALID_ARGUMENT", "PERMISSION_DENIED"):
+                assert done[key] == 0
+            else:
+                assert error["code"] in ("INTERRUPTED", "CANCELLED"), error
+                assert name not in REPEATABLE
+
+    def every_effect_was_asked_for(self) -> None:
+        names = {key: result["name"] for key, result in self.results().items()}
+        for line in self.ledger:
+            assert names.get(line["key"]) == line["name"]
+
+    def the_model_was_told_what_is_stored(self) -> None:
+        """Whatever any process told the model, also one that died, is the beginning of what is stored."""
+        kept = [json.dumps(one) for _, one in self.payloads if one["type"] in ("user", "assistant", "tool")]
+        frame = [json.dumps(message) for message in self.messages]
+        for told in self.told:
+            said = [json.dumps(message) for message in told["messages"]]
+            assert said in (kept[: len(said)], frame[: len(said)])
+
+    def every_approval_was_decided_once(self) -> None:
+        decided = Counter(line["id"] for line in self.decisions)
+        assert all(times == 1 for times in decided.values())
+        states = {one["approval_id"]: one["state"] for one in self.approvals}
+        assert set(decided) <= set(states)
+        assert all(state == "approved" for state in states.values())
+
+
+CONTINUED = "continued in a new frame"
+
+
+def _lines(path: Path) -> list[Any]:
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def _finished(truth: Truth, text: str = "done") -> None:
+    assert truth.first() == {"type": "finished", "text": text}
+
+
+def _sequence(truth: Truth) -> None:
+    _finished(truth)
+    assert len(truth.turns) == 2
+    assert [one["capability"] for one in truth.approvals] == ["refund"]
+    assert truth.head["model_calls"] == 5
+
+
+def _parallel(truth: Truth) -> None:
+    _finished(truth)
+    assert sorted(one["capability"] for one in truth.approvals) == ["publish", "refund"]
+
+
+def _ask(truth: Truth) -> None:
+    """It was run once more than a person allowed, at most; and never without being asked for."""
+    _finished(truth)
+    (result,) = truth.results().values()
+    assert result.get("error") is None
+    assert len(truth.ledger) <= 1 + len(truth.approvals)
+
+
+def _retry(truth: Truth) -> None:
+    _finished(truth)
+    (result,) = truth.results().values()
+    assert result.get("error") is None
+
+
+def _completed(truth: Truth) -> None:
+    _finished(truth)
+    (result,) = truth.results().values()
+    assert result.get("error") is None or result["error"]["code"] == "INTERRUPTED"
+
+
+def _cancelled(truth: Truth) -> None:
+    """A cancellation that was acknowledged won."""
+    outcome = truth.first()
+    assert outcome["type"] == "stopped" or not truth.cancellations
+    assert outcome.get("reason") == "cancelled" or outcome == {"type": "finished", "text": "done"}
+
+
+def _injected(truth: Truth) -> None:
+    """What was acknowledged is in the history, once."""
+    times = sum(1 for _, one in truth.payloads if one.get("content") == "one more thing")
+    assert times == 1 or (times == 0 and not truth.injected)
+    _finished(truth, "that too" if times else "done")
+
+
+def _stopped(truth: Truth) -> None:
+    assert truth.first()["type"] == "stopped"
+    assert truth.first()["reason"] in ("turn_budget", "no_progress")
+
+
+def _switched(truth: Truth) -> None:
+    """The task of the new frame is done, once."""
+    if truth.first()["type"] == "frame_switched":
+        assert [one.get("content") for _, one in truth.payloads].count("the task") == 1
+        assert len(truth.turns) == 3
+
+
+ENDS: dict[str, Callable[[Truth], None]] = {
+    "sequence": _sequence,
+    "parallel": _parallel,
+    "ask": _ask,
+    "retry": _retry,
+    "timer": _completed,
+    "completion": _completed,
+    "early_completion": _completed,
+    "cancel": _cancelled,
+    "inject": _injected,
+    "budget": _stopped,
+    "no_progress": _stopped,
+    "frame": _switched,
+}
