@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from crash_scenarios.theatre import WAYS, ForkServer, Theatre, Truth
 
-from holdfast import Agent, Runtime, tool
+from holdfast import Agent, Runtime
 from holdfast.model.message import ToolMessage
 from holdfast.model.turn import TurnState
 from holdfast.providers.scripted import ScriptedModel
@@ -190,12 +190,6 @@ def test_an_owner_that_is_stopped_at_any_point_is_succeeded_and_commits_nothing(
 
 
 # Very many sessions
-
-
-@tool(side_effect="read")
-async def look() -> str:
-    """Looks."""
-    return "seen"
 
 
 def _agent() -> Agent[Any, str]:

@@ -122,6 +122,7 @@ class TurnDriver:
         self._inbox: list[Input] = []
         self._interrupt: Input | None = None
         self._lost = False
+        self._retreats = 0
         self._wake: asyncio.Future[None] | None = None
         self._asking: asyncio.Task[object] | None = None
 
@@ -277,6 +278,8 @@ class TurnDriver:
         key = command.key
 
         def make(claimed: tuple[QueuedInput, ...]) -> JournalEntry:
+            if not claimed and command.kind == "before_completion" and output.problem is None:
+                return self._nothing_claimed(key)
             messages = tuple(
                 msgspec.structs.replace(item.message, input_id=item.input_id) for item in claimed
             )
@@ -285,10 +288,19 @@ class TurnDriver:
 
         entry = await self._save(make)
         assert entry is not None
+        if entry.key != key:
+            return [command]
         self._keys.add(key)
         passed = decode_input(entry.body)
         self._ground.witness.fed(passed)
         return self.machine.feed(passed)
+
+    def _nothing_claimed(self, key: str) -> JournalEntry:
+        """What was injected is withdrawn. Only a commit may end the turn, because it alone is refused if more
+        has come in the meantime; so the checkpoint stays where it is, and this entry says no more than that.
+        """
+        self._retreats += 1
+        return JournalEntry(key=f"{key}.retreat.{self.lease.fence}.{self._retreats}", kind="intent")
 
     async def _complete(self, command: Checkpoint) -> list[Command] | Driven:
         """Finish the turn, unless the answer does not fit or something came in."""

@@ -99,7 +99,7 @@ class Agent(Generic[Deps, Output]):
         self.registry = ToolRegistry(as_registered(one) for one in _listed(tools))
         self.deps_type = deps_type
         self.output_type: OutputType | None = None if output_type is str else OutputType(output_type)
-        self.limits = _checked_limits(limits) or UsageLimits()
+        self.limits = checked_limits(limits) or UsageLimits()
         self.settings = dict(settings or {})
         self.opened_models: dict[str, ModelProvider] = {}
         """The agent's own model, once it was run without a runtime; it stays open."""
@@ -167,7 +167,8 @@ def _listed(tools: Iterable[object]) -> Iterable[object]:
     raise InvalidArgument("tools is not a list", hint="use Agent(..., tools=[one, another])")
 
 
-def _checked_limits(limits: object) -> UsageLimits | None:
+def checked_limits(limits: object) -> UsageLimits | None:
+    """Refuse what is given for limits and is none."""
     if limits is None or isinstance(limits, UsageLimits):
         return limits
     raise InvalidArgument(

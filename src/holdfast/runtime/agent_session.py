@@ -18,6 +18,7 @@ from holdfast.model.node import Entry, FrameOpened, Node, Payload
 from holdfast.model.turn import TurnRecord, TurnState
 from holdfast.model.usage import UsageEntry, UsageLimits
 from holdfast.ports.session_store import QueuedInput, SessionStore
+from holdfast.runtime.agent import checked_limits
 from holdfast.runtime.attachments import Prompt, read_prompt
 from holdfast.runtime.observation import Cursor, Observed, Observer
 from holdfast.runtime.result import TurnResult
@@ -62,7 +63,7 @@ class Session(Generic[Output]):
                 message=UserMessage(content=content),
                 blobs=blobs,
                 deps=self._live.deps if deps is None else deps,
-                limits=limits,
+                limits=checked_limits(limits),
                 idempotency_key=idempotency_key,
             )
         )

@@ -6,7 +6,7 @@ from typing import Any
 
 from holdfast.model.message import UserMessage
 from holdfast.model.usage import UsageLimits
-from holdfast.runtime.agent import Agent
+from holdfast.runtime.agent import Agent, checked_limits
 from holdfast.runtime.agent_runtime import Runtime
 from holdfast.runtime.attachments import Prompt, read_prompt
 from holdfast.runtime.result import TurnResult
@@ -21,7 +21,9 @@ def one_off_turn(
 ) -> Turn[Any]:
     """A turn in a session of its own."""
     content, blobs = read_prompt(prompt)
-    request = TurnRequest(message=UserMessage(content=content), blobs=blobs, deps=deps, limits=limits)
+    request = TurnRequest(
+        message=UserMessage(content=content), blobs=blobs, deps=deps, limits=checked_limits(limits)
+    )
     runtime = Runtime(models=agent.opened_models)
 
     async def run(turn: Turn[Any]) -> TurnResult[Any]:

@@ -36,8 +36,8 @@ class OutputType:
             return OutputCheck(problem=f"it must be JSON and nothing else ({error})")
         try:
             convert(value, self._type)
-        except msgspec.ValidationError as error:
-            return OutputCheck(problem=str(error))
+        except Exception as error:  # a user's own type may raise anything
+            return OutputCheck(problem=str(error) or type(error).__name__)
         return OutputCheck(value=value)
 
     def load(self, value: Json) -> Any:

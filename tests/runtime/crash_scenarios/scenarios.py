@@ -377,9 +377,8 @@ async def _perform(stage: Stage, scenario: Scenario, job: dict[str, Any]) -> dic
 
 
 async def _decide(stage: Stage, store: SessionStore) -> dict[str, Any]:
-    """A process that does not know the agent and only decides."""
-    stranger: Agent[Any, Any] = Agent(ScriptedModel([]), name="stranger")
-    async with Runtime(store, agents=[stranger]) as runtime:
+    """A process that knows no agent and only decides."""
+    async with Runtime(store) as runtime:
         stage.runtime = runtime
         await approve_everything(stage)
     return {"status": "decided"}

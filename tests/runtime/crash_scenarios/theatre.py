@@ -69,7 +69,7 @@ class Theatre:
         def work() -> None:
             while not ends:
                 number = next(numbers)
-                if not self.play(lambda server, home: case(server, home, number)):
+                if not self.play(partial(_numbered, case, number)):
                     ends.append(number)
 
         self._all([work] * WORKERS)
@@ -97,6 +97,12 @@ class Theatre:
         self._threads.shutdown()
         for server in self._servers:
             server.close()
+
+
+def _numbered(
+    case: Callable[[ForkServer, Path, int], object], number: int, server: ForkServer, home: Path
+) -> object:
+    return case(server, home, number)
 
 
 def _spread(first: int, points: int, kills: int) -> Iterator[int]:

@@ -1,0 +1,344 @@
+"""Watching a session: from the beginning, from a cursor, live, and after something was missed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from stand_ins import EchoModel, HeldModel, Place, StagedModel, observed, of_kind, said, until
+
+from holdfast import Agent, UserMessage
+from holdfast.errors import InvalidArgument
+from holdfast.model.events import Gap, NodeCommitted, TextStreamed, TurnBegan, TurnCommitted
+from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
+from holdfast.runtime.live_feed import MAX_AGE_S, MAX_EVENTS
+from holdfast.runtime.observation import Cursor, Observed
+
+
+async def flood(request: ModelRequest) -> AsyncIterator[ModelDelta]:
+    """A reply of more chunks than are kept."""
+    for _ in range(MAX_EVENTS + 10):
+        yield TextArrived("x")
+    yield ReplyEnded(text="done")
+
+
+class Watch:
+    """Follows a session in a task of its own, to the end of the test."""
+
+    def __init__(self, session: Any, after: Cursor | str | None = None) -> None:
+        self.seen: list[Observed] = []
+        self._session = session
+        self._task = asyncio.ensure_future(self._follow(after))
+
+    async def _follow(self, after: Cursor | str | None) -> None:
+        async for one in self._session.observe(after):
+            self.seen.append(one)
+
+    @property
+    def events(self) -> list[Any]:
+        return [one.event for one in self.seen]
+
+    async def until(self, kind: type, count: int = 1) -> None:
+        await until(lambda: len(of_kind(kind, self.events)) >= count)
+
+    async def stop(self) -> None:
+        self._task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await self._task
+
+
+def prompt_nodes(events: list[Any]) -> list[str]:
+    """What users said in the nodes among some events."""
+    return said([one.payload for one in of_kind(NodeCommitted, events)])
+
+
+def test_an_observer_from_the_beginning_sees_every_node_and_then_what_happens(place: Place) -> None:
+    """Seed: a cursor per session; committed events can be read for ever."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(EchoModel()))
+            await session.turn("one")
+            await session.turn("two")
+            watch = Watch(session)
+            await watch.until(NodeCommitted, 4)
+            assert prompt_nodes(watch.events) == ["one", "two"]
+            assert [one.event.depth for one in watch.seen] == [1, 2, 3, 4]  # type: ignore[union-attr]
+            await session.turn("three")
+            await watch.until(TurnCommitted)
+            assert [type(one) for one in watch.events[4:]][0] is TurnBegan
+            assert len(of_kind(NodeCommitted, watch.events)) == 4
+            assert watch.seen[-1].cursor.depth == 6
+            await watch.stop()
+
+    asyncio.run(main())
+
+
+def test_an_observer_goes_on_after_a_stored_cursor_without_loss(place: Place) -> None:
+    """Seed: streams that cannot be taken up again must never be met here."""
+
+    async def main() -> None:
+        model = HeldModel("next")
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model))
+            watch = Watch(session)
+            turn = session.turn("hi")
+            turn.start()
+            await model.started.wait()
+            await watch.until(TextStreamed)
+            stored = str(watch.seen[-1].cursor)
+            await watch.stop()
+            model.go.set()
+            await turn
+            again = await observed(session, 3, stored)
+            assert of_kind(Gap, [one.event for one in again]) == []
+            assert [type(one.event).__name__ for one in again] == [
+                "ReplyReceived",
+                "TurnCommitted",
+                "TurnBegan",
+            ][:2] + [type(again[2].event).__name__]
+
+    async def whole() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("w", agent=Agent(EchoModel()))
+            first = str(await session.cursor())
+            await session.turn("one")
+            events = await observed(session, 4, first)
+            assert [type(one.event).__name__ for one in events] == [
+                "TurnBegan",
+                "ModelCallStarted",
+                "ReplyReceived",
+                "TurnCommitted",
+            ]
+            for place_, one in enumerate(events[:-1]):
+                rest = await observed(session, len(events) - place_ - 1, str(one.cursor))
+                assert rest == events[place_ + 1 :]
+
+    asyncio.run(whole())
+
+
+def test_a_cursor_is_the_place_where_the_session_stands(place: Place) -> None:
+    """Ours: whoever asks for it now misses nothing from now on, and sees nothing old."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(EchoModel()))
+            await session.turn("old")
+            watch = Watch(session, await session.cursor())
+            await session.turn("new")
+            await watch.until(TurnCommitted)
+            assert of_kind(NodeCommitted, watch.events) == []
+            assert isinstance(watch.events[0], TurnBegan)
+            await watch.stop()
+
+    asyncio.run(main())
+
+
+def test_what_was_missed_is_told_by_a_gap_and_given_as_nodes(place: Place) -> None:
+    """Seed: live ones from a bounded replay (2,048 events) that reports a `Gap`."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(StagedModel(flood)))
+            start = str(await session.cursor())
+            await session.turn("much")
+            seen = await observed(session, 3, start)
+            assert isinstance(seen[0].event, Gap)
+            assert prompt_nodes([one.event for one in seen]) == ["much"]
+            assert isinstance(seen[2].event, NodeCommitted)
+
+    asyncio.run(main())
+
+
+def test_an_observer_that_keeps_up_meets_no_gap(memory: Place) -> None:
+    """Ours: the bound is for those who come late."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(StagedModel(flood)))
+            watch = Watch(session, await session.cursor())
+            await session.turn("much")
+            await watch.until(TurnCommitted)
+            assert of_kind(Gap, watch.events) == []
+            assert len(of_kind(TextStreamed, watch.events)) == MAX_EVENTS + 10
+            await watch.stop()
+
+    asyncio.run(main())
+
+
+def test_live_events_are_kept_for_a_while_and_no_longer(place: Place) -> None:
+    """Seed: 2,048 events or 120 s."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(EchoModel()))
+            start = str(await session.cursor())
+            await session.turn("one")
+            place.clock.advance(MAX_AGE_S)
+            assert isinstance((await observed(session, 1, start))[0].event, TurnBegan)
+            place.clock.advance(1)
+            seen = await observed(session, 3, start)
+            assert isinstance(seen[0].event, Gap)
+            assert prompt_nodes([one.event for one in seen]) == ["one"]
+
+    asyncio.run(main())
+
+
+def test_a_cursor_of_another_process_leads_over_a_gap_to_the_nodes(place: Place) -> None:
+    """Seed: live places are of one process; committed nodes are for ever."""
+
+    async def main() -> None:
+        async with place.runtime() as first:
+            session = await first.session("s", agent=Agent(EchoModel()))
+            await session.turn("one")
+            stored = str(await session.cursor())
+            await session.turn("two")
+        async with place.runtime() as second:
+            session = await second.session("s", agent=Agent(EchoModel()))
+            seen = await observed(session, 3, stored)
+            assert isinstance(seen[0].event, Gap)
+            assert prompt_nodes([one.event for one in seen]) == ["two"]
+            assert seen[-1].cursor.depth == 4
+
+    asyncio.run(main())
+
+
+def test_two_observers_see_the_same(memory: Place) -> None:
+    """Ours: watching takes nothing away."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(EchoModel()))
+            one, other = Watch(session), Watch(session)
+            for text in ("a", "b"):
+                await session.turn(text)
+            await one.until(TurnCommitted, 2)
+            await other.until(TurnCommitted, 2)
+            assert one.seen == other.seen
+            await one.stop()
+            await other.stop()
+
+    asyncio.run(main())
+
+
+async def _soon(condition: Any) -> None:
+    for _ in range(2000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    raise AssertionError("it never came to be")
+
+
+def test_what_another_runtime_commits_is_seen(place: Place) -> None:
+    """Ours: the observer and the worker may be two processes."""
+
+    async def main() -> None:
+        first, second = place.runtime(), place.runtime()
+        first.poll_s = second.poll_s = 0.001
+        async with first, second:
+            here = await first.session("s", agent=Agent(EchoModel()))
+            there = await second.session("s", agent=Agent(EchoModel()))
+            watch = Watch(here)
+            await there.turn("from there")
+            await _soon(lambda: len(watch.seen) >= 2)
+            assert prompt_nodes(watch.events) == ["from there"]
+            await watch.stop()
+
+    asyncio.run(main())
+
+
+def test_what_others_added_before_a_turn_here_is_not_skipped(place: Place) -> None:
+    """Bug: the turn's own commit moved the cursor past nodes that nobody had been shown."""
+
+    async def main() -> None:
+        async with place.runtime() as first, place.runtime() as second:
+            here = await first.session("s", agent=Agent(EchoModel()))
+            there = await second.session("s", agent=Agent(EchoModel()))
+            watch = Watch(here, await here.cursor())
+            await asyncio.sleep(0)
+            await there.turn("from there")
+            await here.append([UserMessage(content="appended")])
+            await here.turn("from here")
+            await watch.until(TurnCommitted)
+            assert prompt_nodes(watch.events) == ["from there", "appended"]
+            depths = [one.cursor.depth for one in watch.seen]
+            assert depths == sorted(depths)
+            assert depths[-1] == 5
+            await watch.stop()
+
+    asyncio.run(main())
+
+
+def test_a_cursor_stays_right_when_a_session_is_put_away(memory: Place) -> None:
+    """Bug: the events were counted from one again, and an old cursor led into the middle of new ones."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(EchoModel()))
+            await session.turn("one")
+            stored = str(await session.cursor())
+            await runtime.prune()  # lets go of everything that can be read again
+            await session.turn("two")
+            seen = await observed(session, 4, stored)
+            assert [type(one.event).__name__ for one in seen] == [
+                "TurnBegan",
+                "ModelCallStarted",
+                "ReplyReceived",
+                "TurnCommitted",
+            ]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("text", ["", "1", "a.b.c", "1.2.3.4", "1..x"])
+def test_what_is_no_cursor_is_refused(memory: Place, text: str) -> None:
+    """Ours: said at once, not when the first event is awaited."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(EchoModel()))
+            with pytest.raises(InvalidArgument, match="not a cursor"):
+                session.observe(text)
+
+    asyncio.run(main())
+
+
+def test_a_cursor_reads_back_what_it_writes() -> None:
+    """Ours: `str(cursor)` is its form for storage."""
+    cursor = Cursor(5, "abc", 7)
+    assert Cursor.parse(str(cursor)) == cursor
+    assert Cursor.parse(str(Cursor())) == Cursor()
+
+
+def test_an_observer_can_be_cancelled_while_events_come(memory: Place) -> None:
+    """Bug: a cancellation that came together with an event was forgotten."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(EchoModel()))
+            for steps in range(12):
+                watch = Watch(session, await session.cursor())
+                turn = session.turn("x")
+                turn.start()
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                await watch.stop()
+                await turn
+
+    asyncio.run(main())
+
+
+def test_a_runtime_closes_although_it_was_just_nudged(place: Place) -> None:
+    """Bug: the cancellation of its background task was forgotten, and closing never ended."""
+
+    async def main() -> None:
+        for steps in range(12):
+            async with place.runtime() as runtime:
+                await runtime.session("s", agent=Agent(EchoModel()))
+                for _ in range(steps):
+                    await asyncio.sleep(0)
+                runtime._nudge.set()
+
+    asyncio.run(asyncio.wait_for(main(), 20))

@@ -1,0 +1,264 @@
+"""What a tool knows about the call it carries out."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from stand_ins import Place, agent_of, asks, go_on, results
+
+from holdfast import CompleteAfter, CompleteLater, ContinueAs, RunContext, tool
+from holdfast.errors import InvalidArgument
+
+
+@dataclass
+class Bank:
+    name: str
+
+
+Seen = list[RunContext[Any]]
+
+
+def watcher(seen: Seen, **options: Any) -> Any:
+    """A tool that keeps the context of each of its calls."""
+
+    @tool(name="note", **options)
+    def note(ctx: RunContext[Bank], cents: int = 0) -> str:
+        """Note.
+
+        Args:
+            cents: how many.
+        """
+        seen.append(ctx)
+        return f"{ctx.deps.name if ctx.deps else None} {cents}"
+
+    return note
+
+
+def test_a_tool_gets_what_the_agent_was_run_with() -> None:
+    """Seed: `@tool` on a typed function whose first parameter may be `RunContext[Deps]`."""
+    seen: Seen = []
+    agent = agent_of(asks(("note", {"cents": 5})), "end", tools=[watcher(seen)], deps_type=Bank)
+    result = agent.run_sync("hi", deps=Bank("ours"))
+    assert results(result.messages) == ["ours 5"]
+    (ctx,) = seen
+    assert (ctx.session_id, ctx.turn_id, ctx.call_id, ctx.attempt) == ("run", result.turn_id, 1, 1)
+    assert ctx.idempotency_key == f"{result.turn_id}.1"
+
+
+def test_async_tools_get_it_too() -> None:
+    """Seed: sync functions run in a thread, async ones on the loop."""
+
+    @tool(side_effect="read")
+    async def note(ctx: RunContext[str]) -> str:
+        return ctx.deps
+
+    assert results(agent_of(asks(("note", {})), "end", tools=[note]).run_sync("hi", deps="x").messages) == ["x"]
+
+
+def test_the_model_does_not_see_the_context() -> None:
+    """Ours: it is no parameter of the contract, and cannot be passed in."""
+    seen: Seen = []
+    noted = watcher(seen)
+    assert list(noted.capability.input_schema["properties"]) == ["cents"]
+    result = agent_of(asks(("note", {"ctx": {"deps": 1}})), "end", tools=[noted]).run_sync("hi")
+    assert results(result.messages) == ["INVALID_ARGUMENT"]
+    assert seen == []
+
+
+def test_a_context_anywhere_else_is_refused() -> None:
+    """Ours: said when the tool is made."""
+    with pytest.raises(InvalidArgument, match="only the first"):
+
+        @tool
+        def late(cents: int, ctx: RunContext[Bank]) -> None:
+            """Too late."""
+
+
+def test_every_call_has_a_key_of_its_own(memory: Place) -> None:
+    """Seed: an idempotent effect is run again under the same `idempotency_key`, no other."""
+    seen: Seen = []
+
+    async def main() -> None:
+        script = [asks(("note", {}), ("note", {"cents": 1})), asks(("note", {"cents": 2})), "end"]
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of(*script, "x", tools=[watcher(seen)]))
+            await session.turn("hi")
+        assert len({ctx.idempotency_key for ctx in seen}) == 3
+        assert sorted(ctx.call_id for ctx in seen) == [1, 2, 3]
+
+    asyncio.run(main())
+
+
+def test_the_key_of_a_call_is_the_same_after_a_restart(place: Place) -> None:
+    """Seed: hand it to the system you call."""
+    keys: list[str] = []
+
+    async def main() -> None:
+        reached = asyncio.Event()
+
+        @tool(side_effect="read")
+        async def note(ctx: RunContext[None]) -> str:
+            keys.append(ctx.idempotency_key)
+            if len(keys) == 1:
+                reached.set()
+                await asyncio.Event().wait()
+            return "noted"
+
+        agent = agent_of(asks(("note", {})), "end", tools=[note])
+        async with place.runtime() as first:
+            (await first.session("s", agent=agent)).turn("hi").start()
+            await reached.wait()
+        async with place.runtime() as second:
+            result = await go_on(await second.session("s", agent=agent))
+            assert results(result.messages) == ["noted"]
+        assert len(keys) == 2
+        assert len(set(keys)) == 1
+
+    asyncio.run(main())
+
+
+def test_an_effect_that_is_not_idempotent_is_not_run_again(place: Place) -> None:
+    """Seed: found without an outcome after a crash it settles as INTERRUPTED, which the model is told."""
+    ran: list[str] = []
+
+    async def main() -> None:
+        reached = asyncio.Event()
+
+        async def charge() -> None:
+            ran.append("charged")
+            reached.set()
+            await asyncio.Event().wait()
+
+        agent = agent_of(asks(("charge", {})), "end", tools=[charge])
+        async with place.runtime() as first:
+            (await first.session("s", agent=agent)).turn("hi").start()
+            await reached.wait()
+        async with place.runtime() as second:
+            result = await go_on(await second.session("s", agent=agent))
+            assert (result.output, results(result.messages)) == ("end", ["INTERRUPTED"])
+        assert ran == ["charged"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(("approve", "outcome", "runs"), [(True, "charged", 2), (False, "INTERRUPTED", 1)])
+def test_a_tool_may_have_a_person_asked_whether_to_run_again(
+    place: Place, approve: bool, outcome: str, runs: int
+) -> None:
+    """Seed: `on_interrupted="ask"` asks a person whether to run it again."""
+    ran: list[str] = []
+
+    async def main() -> None:
+        reached = asyncio.Event()
+
+        @tool(on_interrupted="ask")
+        async def charge(ctx: RunContext[None]) -> str:
+            ran.append(ctx.idempotency_key)
+            if len(ran) == 1:
+                reached.set()
+                await asyncio.Event().wait()
+            return "charged"
+
+        agent = agent_of(asks(("charge", {})), "end", tools=[charge])
+        async with place.runtime() as first:
+            (await first.session("s", agent=agent)).turn("hi").start()
+            await reached.wait()
+        async with place.runtime() as second:
+            session = await second.session("s", agent=agent)
+            waiting = await go_on(session)
+            assert waiting.status == "waiting"
+            (asked,) = await session.approvals(pending=True)
+            assert "interrupted" in (asked.reason or "")
+            decide = session.approve if approve else session.deny
+            assert results((await decide(asked.approval_id)).messages) == [outcome]
+        assert len(ran) == runs
+        assert len(set(ran)) == 1
+
+    asyncio.run(main())
+
+
+def test_a_tool_may_say_that_running_again_is_safe(place: Place) -> None:
+    """Seed: `"retry"` is the tool author's word that it is safe."""
+    ran: list[str] = []
+
+    async def main() -> None:
+        reached = asyncio.Event()
+
+        @tool(on_interrupted="retry")
+        async def charge() -> str:
+            ran.append("ran")
+            if len(ran) == 1:
+                reached.set()
+                await asyncio.Event().wait()
+            return "charged"
+
+        agent = agent_of(asks(("charge", {})), "end", tools=[charge])
+        async with place.runtime() as first:
+            (await first.session("s", agent=agent)).turn("hi").start()
+            await reached.wait()
+        async with place.runtime() as second:
+            assert results((await go_on(await second.session("s", agent=agent))).messages) == ["charged"]
+        assert len(ran) == 2
+
+    asyncio.run(main())
+
+
+def test_a_waiting_turn_keeps_what_it_was_run_with(memory: Place) -> None:
+    """Bug: after an approval the tool was called with the session's dependencies, or with none."""
+    seen: Seen = []
+
+    async def main() -> None:
+        agent = agent_of(asks(("note", {})), "end", tools=[watcher(seen, approval="manual")])
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent, deps=Bank("the session's"))
+            waiting = await session.turn("hi", deps=Bank("the turn's"))
+            result = await session.approve(waiting.waits[0].wait_id)
+            assert results(result.messages) == ["the turn's 0"]
+        assert [ctx.attempt for ctx in seen] == [2]
+        assert seen[0].idempotency_key == f"{waiting.turn_id}.1"
+
+    asyncio.run(main())
+
+
+def test_after_a_restart_a_turn_gets_what_the_session_was_opened_with(place: Place) -> None:
+    """Ours: what a process had in memory is gone with it."""
+
+    async def main() -> None:
+        agent = agent_of(asks(("note", {})), "end", tools=[watcher([], approval="manual")])
+        async with place.runtime() as first:
+            session = await first.session("s", agent=agent, deps=Bank("old"))
+            wait = (await session.turn("hi")).waits[0]
+        async with place.runtime() as second:
+            session = await second.session("s", agent=agent, deps=Bank("new"))
+            assert results((await session.approve(wait.wait_id)).messages) == ["new 0"]
+
+    asyncio.run(main())
+
+
+def test_outside_of_a_turn_there_is_no_token() -> None:
+    """Ours: only an agent's turn can wait."""
+    with pytest.raises(InvalidArgument, match="turn"):
+        RunContext(None).completion_token()
+
+
+def test_a_tool_may_declare_a_value_or_a_later_one(memory: Place) -> None:
+    """Ours: the contract names the value; what comes later is held to it."""
+
+    def now_or_later(late: bool) -> int | CompleteAfter:
+        return CompleteAfter(0, "no number") if late else 5
+
+    def elsewhere() -> int | CompleteLater | ContinueAs:
+        return ContinueAs("the task")
+
+    async def main() -> None:
+        tools = [now_or_later, elsewhere]
+        script = [asks(("now_or_later", {"late": False}), ("now_or_later", {"late": True})), "end"]
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of(*script, tools=tools))
+            await session.turn("hi")
+            assert results((await go_on(session)).messages) == [5, "TOOL_ERROR"]
+
+    asyncio.run(main())
