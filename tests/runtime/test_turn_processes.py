@@ -7,18 +7,20 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 from crash_scenarios.theatre import WAYS, ForkServer, Theatre, Truth
 
 from holdfast import Agent, Runtime
-from holdfast.model.message import ToolMessage
+from holdfast.model.message import ToolMessage, UserMessage
 from holdfast.model.turn import TurnState
+from holdfast.ports.session_store import Commit, Lease, QueuedInput, Save, SessionStore
 from holdfast.providers.scripted import ScriptedModel
+from holdfast.runtime.agent_runtime import open_store
 
 WRITERS = (Path(__file__).parent / "crash_scenarios" / "writers.py").read_text()
 
@@ -135,6 +137,21 @@ def test_a_dead_owner_is_succeeded_at_once(writers: Writers) -> None:
     assert (interrupted.error.code, done.value) == ("INTERRUPTED", "heir")
 
 
+@pytest.mark.xfail(reason="`process_identity` takes a process that nobody has reaped for one that runs")
+def test_a_dead_owner_that_nobody_has_reaped_is_succeeded_at_once(writers: Writers) -> None:
+    """Ours: SPEC §7; in a container whose first process reaps nothing, the dead stay in the process table."""
+    writers.gate.touch()
+    owner = writers.start("owner")
+    _go(owner)
+    _until(lambda: len(writers.lines()) == 1)
+    os.kill(owner.process.pid, signal.SIGKILL)
+    os.waitid(os.P_PID, owner.process.pid, os.WEXITED | os.WNOWAIT)
+    writers.gate.unlink()
+    heir = writers.start("heir", BUSY_TIMEOUT_S=0)
+    _go(heir)
+    assert [status for _, status in _said(heir).get("turns", [])] == ["finished"]
+
+
 # Owners that were stopped
 
 
@@ -187,6 +204,73 @@ def test_an_owner_that_is_stopped_at_any_point_is_succeeded_and_commits_nothing(
         return True
 
     assert theatre.enumerate(stopped_at) > 15
+
+
+# What comes in at the last moment
+
+
+class LateVoices:
+    """A store whose users change their minds between a turn's last checkpoint and its commit."""
+
+    def __init__(self, store: SessionStore, then: Callable[[SessionStore, str], Awaitable[object]]) -> None:
+        self._store = store
+        self._then = then
+        self._commits = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def commit(self, lease: Lease, commit: Commit) -> Any:
+        """Before the first commit somebody injects something; when it is refused, they take that back."""
+        self._commits += 1
+        if self._commits == 1:
+            await self._store.put_input(_injected("first"))
+        answer = await self._store.commit(lease, commit)
+        if self._commits == 1:
+            await self._store.withdraw_input("first")
+        return answer
+
+    async def save(self, lease: Lease, save: Save) -> Any:
+        saved = await self._store.save(lease, save)
+        if self._commits == 1:
+            await self._then(self._store, save.turn_id)
+        return saved
+
+
+def _injected(name: str) -> QueuedInput:
+    message = UserMessage(content=name)
+    return QueuedInput(input_id=name, session_id="s", kind="inject", message=message, created_at=1)
+
+
+async def _inject_more(store: SessionStore, turn_id: str) -> None:
+    await store.put_input(_injected("second"))
+
+
+async def _cancel(store: SessionStore, turn_id: str) -> None:
+    await store.cancel(turn_id)
+
+
+@pytest.mark.parametrize(
+    ("then", "status", "said"),
+    [(_inject_more, "finished", ["go", "second"]), (_cancel, "stopped", ["go"])],
+)
+def test_what_is_injected_and_withdrawn_at_the_last_moment_does_not_wedge_the_turn(
+    tmp_path: Path, then: Any, status: str, said: list[str]
+) -> None:
+    """Bug: the turn counted as finished, its commit was refused for ever, and so was every later turn."""
+
+    async def scenario() -> None:
+        agent = Agent(ScriptedModel(["done", "that too", "next"], strict=False))
+        store = cast(SessionStore, LateVoices(open_store(tmp_path / "holdfast.db"), then))
+        async with Runtime(store) as runtime:
+            session = await runtime.session("s", agent=agent)
+            result = await session.turn("go").settled()
+            heard = [one.content for one in result.messages if isinstance(one, UserMessage)]
+            assert (result.status, heard) == (status, said)
+            assert (await session.turn("more")).status == "finished"
+            assert await session.inputs() == []
+
+    asyncio.run(scenario())
 
 
 # Very many sessions

@@ -276,10 +276,11 @@ class TurnDriver:
         """Make durable what is known, and claim what was injected, in one transaction."""
         now = self._now()
         key = command.key
+        retreat = self._retreat(key)
 
         def make(claimed: tuple[QueuedInput, ...]) -> JournalEntry:
             if not claimed and command.kind == "before_completion" and output.problem is None:
-                return self._nothing_claimed(key)
+                return retreat
             messages = tuple(
                 msgspec.structs.replace(item.message, input_id=item.input_id) for item in claimed
             )
@@ -288,16 +289,17 @@ class TurnDriver:
 
         entry = await self._save(make)
         assert entry is not None
-        if entry.key != key:
+        if entry.key == retreat.key:
             return [command]
         self._keys.add(key)
         passed = decode_input(entry.body)
         self._ground.witness.fed(passed)
         return self.machine.feed(passed)
 
-    def _nothing_claimed(self, key: str) -> JournalEntry:
-        """What was injected is withdrawn. Only a commit may end the turn, because it alone is refused if more
-        has come in the meantime; so the checkpoint stays where it is, and this entry says no more than that.
+    def _retreat(self, key: str) -> JournalEntry:
+        """Says that what was injected is withdrawn, and no more than that: the checkpoint is not passed.
+
+        Only a commit may finish a turn, because it alone is refused if more has come in the meantime.
         """
         self._retreats += 1
         return JournalEntry(key=f"{key}.retreat.{self.lease.fence}.{self._retreats}", kind="intent")

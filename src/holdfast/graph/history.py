@@ -37,7 +37,7 @@ def answered(messages: list[Message]) -> list[Message]:
                 continue  # a result whose call is not in view
         elif open_calls:
             whole.extend(_cut_off(open_calls))
-        if isinstance(message, AssistantMessage):
+        if isinstance(message, AssistantMessage) and message.tool_calls:
             open_calls = {call.call_id: call for call in message.tool_calls}
         whole.append(message)
     whole.extend(_cut_off(open_calls))
@@ -46,11 +46,17 @@ def answered(messages: list[Message]) -> list[Message]:
 
 def _frame_entries(segments: Sequence[Segment]) -> list[Entry]:
     """The entries from the last `FrameOpened` on, or all of them."""
-    entries = [entry for segment in segments for entry in segment.entries]
-    for index in range(len(entries) - 1, -1, -1):
-        if isinstance(entries[index].payload, FrameOpened):
-            return entries[index:]
-    return entries
+    first, opening = 0, 0
+    for number, segment in enumerate(segments):
+        if segment.opens_frame:
+            first, opening = number, _last_opening(segment)
+    entries = [entry for segment in segments[first:] for entry in segment.entries]
+    return entries[opening:]
+
+
+def _last_opening(segment: Segment) -> int:
+    """The place of the last node of *segment* that opens a frame."""
+    return max(index for index, entry in enumerate(segment.entries) if isinstance(entry.payload, FrameOpened))
 
 
 def _cut_off(calls: dict[int, ToolCall]) -> list[ToolMessage]:

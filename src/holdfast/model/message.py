@@ -18,13 +18,15 @@ from holdfast.model.canonical import Json
 from holdfast.model.usage import Usage
 
 
-class TextPart(msgspec.Struct, frozen=True, kw_only=True, tag="text"):
+class TextPart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="text"):
     """A piece of text."""
 
     text: str
 
 
-class AttachmentPart(msgspec.Struct, frozen=True, kw_only=True, tag="attachment", omit_defaults=True):
+class AttachmentPart(
+    msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="attachment", omit_defaults=True
+):
     """An image or a file, by the digest of its bytes."""
 
     digest: str
@@ -37,7 +39,7 @@ Part = TextPart | AttachmentPart
 Content = str | tuple[Part, ...]
 
 
-class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """A call that the model asked for. `call_id` counts within the turn; `provider_id` is the model's own."""
 
     call_id: int
@@ -47,7 +49,7 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     provider_id: str = ""
 
 
-class RequestedCall(msgspec.Struct, frozen=True, kw_only=True):
+class RequestedCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A tool call as the provider sent it: the arguments are text, whole but unchecked."""
 
     name: str
@@ -55,14 +57,16 @@ class RequestedCall(msgspec.Struct, frozen=True, kw_only=True):
     provider_id: str = ""
 
 
-class UserMessage(msgspec.Struct, frozen=True, kw_only=True, tag="user", omit_defaults=True):
+class UserMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="user", omit_defaults=True):
     """Said by the user, or put in by the host while the turn ran (`input_id` then names it)."""
 
     content: Content
     input_id: str | None = None
 
 
-class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True, tag="assistant", omit_defaults=True):
+class AssistantMessage(
+    msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="assistant", omit_defaults=True
+):
     """One reply of the model."""
 
     text: str = ""
@@ -72,7 +76,7 @@ class AssistantMessage(msgspec.Struct, frozen=True, kw_only=True, tag="assistant
     stop_reason: str = ""
 
 
-class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, tag="tool", omit_defaults=True):
+class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool", omit_defaults=True):
     """What came of one call: `value`, or `error` where it failed.
 
     `edited_arguments` are those it was executed with, if a person changed them.

@@ -21,20 +21,20 @@ from holdfast.model.outcome import Stopped
 from holdfast.model.usage import Usage
 
 
-class TurnEnded(msgspec.Struct, frozen=True, kw_only=True, tag="turn_ended", omit_defaults=True):
+class TurnEnded(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="turn_ended", omit_defaults=True):
     """An event: the turn stopped without an answer."""
 
     outcome: Stopped
     usage: Usage = Usage()
 
 
-class FrameOpened(msgspec.Struct, frozen=True, kw_only=True, tag="frame_opened"):
+class FrameOpened(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="frame_opened"):
     """An event: from here on the model sees this frame."""
 
     switch: FrameSwitch
 
 
-class PluginNode(msgspec.Struct, frozen=True, kw_only=True, tag="plugin"):
+class PluginNode(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="plugin"):
     """What a plugin or the host keeps in the history; opaque to everyone else."""
 
     plugin_id: str
@@ -45,14 +45,14 @@ class PluginNode(msgspec.Struct, frozen=True, kw_only=True, tag="plugin"):
 Payload = UserMessage | AssistantMessage | ToolMessage | TurnEnded | FrameOpened | PluginNode
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class Entry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A node as its segment holds it."""
 
     at_ms: int
     payload: Payload
 
 
-class Segment(msgspec.Struct, frozen=True, kw_only=True):
+class Segment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A chain of nodes that was appended in one go. `depth` is the place of its first node on its path.
 
     `frame` is the frame of its last node; `opens_frame` tells that a `FrameOpened` is among its nodes.

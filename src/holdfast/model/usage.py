@@ -10,7 +10,7 @@ from holdfast.errors import InvalidArgument
 from holdfast.model.limits import U64
 
 
-class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Usage(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """Tokens in five buckets; `reasoning` is a part of `output`."""
 
     input: U64 = 0
@@ -36,7 +36,7 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.input + self.cache_read + self.cache_write + self.output
 
 
-class UsageEntry(msgspec.Struct, frozen=True, kw_only=True):
+class UsageEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One line of the ledger: who asked, which model answered, and how much that took."""
 
     source: str

@@ -362,6 +362,8 @@ class Runtime:
     # The keeper
 
     async def _keep(self) -> None:
+        with contextlib.suppress(StoreError):
+            await self._start_queued()
         while self._place is not None:  # a nudge can swallow the cancellation that comes with it
             with contextlib.suppress(StoreError):  # the next round may succeed
                 await self.recover()
@@ -370,6 +372,17 @@ class Runtime:
                 async with asyncio.timeout(self.poll_s):
                     await self._nudge.wait()
             self._nudge.clear()
+
+    async def _start_queued(self) -> None:
+        """Start what earlier processes had queued for the agents that were passed in."""
+        for head in await self.store.heads() if self._agents else ():
+            agent = self._agents.get(head.agent)
+            if agent is None or not await self.store.inputs(head.session_id):
+                continue
+            live = self.live(head.session_id)
+            if live.staff is None:
+                live.staff = self._open.staff(agent)
+            live.drain()
 
     async def _unfinished(self) -> list[TurnRecord]:
         if not self._agents and not self._sessions:
@@ -419,5 +432,6 @@ def open_store(given: str | os.PathLike[str] | SessionStore | None) -> SessionSt
 
 def _require_same_provider(head: SessionHead, agent: Agent[Any, Any]) -> None:
     persisted, live = head.model.partition(":")[0], agent.model_id.partition(":")[0]
-    if head.model and persisted != live and head.depth > 0:
+    fresh = head.depth == 0 or (head.forked_from is not None and head.revision == 0)
+    if head.model and persisted != live and not fresh:
         raise ProviderMismatch(head.session_id, expected=head.model, actual=agent.model_id)

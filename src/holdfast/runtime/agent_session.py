@@ -84,6 +84,10 @@ class Session(Generic[Output]):
         turn.start()
         return turn
 
+    def follow(self, turn_id: str) -> Turn[Output]:
+        """The turn of this id. Awaiting it gives its result, whoever runs or has run it."""
+        return self._live.turn_of(turn_id)
+
     async def cancel(self) -> bool:
         """End the unfinished turn, if there is one."""
         driver = self._live.driver

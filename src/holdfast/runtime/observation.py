@@ -117,7 +117,11 @@ class Observer:
         if last is not None and last <= cursor.depth:
             return
         head = await self._store.head(self._live.session_id)
-        if head is None or head.leaf is None or head.depth <= cursor.depth:
+        if head is None or head.leaf is None:
+            return
+        if head.depth < cursor.depth and last is None:  # the session was taken back
+            yield Observed(Gap(), Cursor(head.depth, cursor.epoch, cursor.seq))
+        if head.depth <= cursor.depth:
             return
         segments = await self._store.path(head.leaf, after_depth=cursor.depth)
         for event in nodes_after(segments, cursor.depth):

@@ -11,6 +11,7 @@ from holdfast.errors import Code, ErrorObject, HoldfastError, InvalidArgument
 from holdfast.model.call import CallStatus, ExternalCallRecord, GuestException, SettledCall
 from holdfast.model.canonical import Json, digest_bytes, encode_sorted, nested_deeper_than, to_json
 from holdfast.tools.admission import Admitted
+from holdfast.tools.context import Later
 from holdfast.tools.registry import RegisteredTool
 from holdfast.tools.schema import encode_output
 
@@ -126,6 +127,11 @@ def _since(started: float) -> int:
 
 def _checked_output(tool: RegisteredTool, raw: object) -> Json:
     """The result as JSON, if it is as large and of the kind that the contract allows."""
+    if isinstance(raw, Later):
+        raise Refused(
+            Code.TOOL_ERROR,
+            f"{tool.name}() answered with {type(raw).__name__}, which only a turn understands",
+        )
     value, size = _to_output(raw)
     limit = tool.capability.limits.max_response_bytes
     if size > limit:
