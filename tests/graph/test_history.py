@@ -43,6 +43,7 @@ def segments(*payloads: Payload) -> list[Segment]:
             depth=number,
             frame="initial",
             entries=(Entry(at_ms=1, payload=payload),),
+            opens_frame=isinstance(payload, FrameOpened),
         )
         for number, payload in enumerate(payloads)
     ]
