@@ -231,6 +231,7 @@ def test_a_result_in_a_circle_is_a_failure(memory: Place) -> None:
     assert outcome_of(memory, give) == "SERIALIZE_ERROR"
 
 
+@pytest.mark.slow
 def test_a_huge_result_is_refused(memory: Place) -> None:
     """Seed: a tool that returns 100 MB becomes a typed failure."""
 

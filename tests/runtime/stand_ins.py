@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from holdfast.model.events import Event
 from holdfast.model.message import Message, RequestedCall, ToolMessage, UserMessage, text_of
+from holdfast.model.node import Payload
 from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
 from holdfast.providers.scripted import ScriptedModel
 from holdfast.runtime.agent import Agent
@@ -116,7 +117,7 @@ def agent_of(*replies: Any, **options: Any) -> Agent[Any, Any]:
     return Agent(ScriptedModel(replies), **options)
 
 
-def said(messages: Iterable[Message]) -> list[str]:
+def said(messages: Iterable[Payload]) -> list[str]:
     """What users said."""
     return [text_of(one.content) for one in messages if isinstance(one, UserMessage)]
 
@@ -145,8 +146,10 @@ async def go_on(session: Session[Any]) -> TurnResult[Any]:
 
 
 async def until(condition: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> None:
-    """Let others work until it is so."""
-    for _ in range(20_000):
+    """Let others work until it is so; ten seconds are enough for anything."""
+    clock = asyncio.get_running_loop().time
+    end = clock() + 10
+    while clock() < end:
         found = condition()
         if found if isinstance(found, bool) else await found:
             return

@@ -48,7 +48,7 @@ def test_a_stream_need_not_be_read() -> None:
     """Ours: awaiting alone runs the turn."""
 
     async def main() -> str:
-        return (await agent_of("hello").run_stream("hi")).output
+        return str((await agent_of("hello").run_stream("hi")).output)
 
     assert asyncio.run(main()) == "hello"
 

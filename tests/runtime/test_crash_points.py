@@ -42,7 +42,7 @@ def _killed_while_deciding(server: ForkServer, home: Path, kill: int) -> bool:
 
 def test_a_turn_survives_kills_here_and_there(theatre: Theatre) -> None:
     """Ours: the quick look at what the slow tests below do at every point."""
-    for number in (3, 10, 13, 22, 23, 38, 46, 54):
+    for number in (5, 13, 23, 38, 54):
         assert theatre.play(partial(killed_at, scenario="sequence", kills=(number,))) == 1
 
 
@@ -51,7 +51,7 @@ def test_a_turn_survives_a_kill_at_every_point_and_another_while_it_is_recovered
     """Ours: the issue's proof; a repeatable call, one that is not, an approval, the commit; killed twice."""
     points = theatre.kill_everywhere("sequence")
     assert points > 50
-    theatre.kill_twice("sequence", points, 3)
+    theatre.kill_twice("sequence", points, 2)
 
 
 @pytest.mark.slow

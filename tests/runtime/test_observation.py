@@ -61,7 +61,7 @@ class Watch:
 
 def prompt_nodes(events: list[Any]) -> list[str]:
     """What users said in the nodes among some events."""
-    return said([one.payload for one in of_kind(NodeCommitted, events)])
+    return said(one.payload for one in of_kind(NodeCommitted, events))
 
 
 def test_an_observer_from_the_beginning_sees_every_node_and_then_what_happens(place: Place) -> None:
@@ -78,7 +78,7 @@ def test_an_observer_from_the_beginning_sees_every_node_and_then_what_happens(pl
             assert [one.event.depth for one in watch.seen] == [1, 2, 3, 4]  # type: ignore[union-attr]
             await session.turn("three")
             await watch.until(TurnCommitted)
-            assert [type(one) for one in watch.events[4:]][0] is TurnBegan
+            assert type(watch.events[4]) is TurnBegan
             assert len(of_kind(NodeCommitted, watch.events)) == 4
             assert watch.seen[-1].cursor.depth == 6
             await watch.stop()
@@ -228,14 +228,6 @@ def test_two_observers_see_the_same(memory: Place) -> None:
     asyncio.run(main())
 
 
-async def _soon(condition: Any) -> None:
-    for _ in range(2000):
-        if condition():
-            return
-        await asyncio.sleep(0.001)
-    raise AssertionError("it never came to be")
-
-
 def test_what_another_runtime_commits_is_seen(place: Place) -> None:
     """Ours: the observer and the worker may be two processes."""
 
@@ -247,7 +239,7 @@ def test_what_another_runtime_commits_is_seen(place: Place) -> None:
             there = await second.session("s", agent=Agent(EchoModel()))
             watch = Watch(here)
             await there.turn("from there")
-            await _soon(lambda: len(watch.seen) >= 2)
+            await watch.until(NodeCommitted, 2)
             assert prompt_nodes(watch.events) == ["from there"]
             await watch.stop()
 
@@ -289,9 +281,9 @@ def test_a_session_that_was_taken_back_is_followed_from_there(place: Place) -> N
                 await here.turn(text)
             watch = Watch(here, await here.cursor())
             await there.rewind(turns=2)
-            await _soon(lambda: of_kind(Gap, watch.events))
+            await watch.until(Gap)
             await there.turn("d")
-            await _soon(lambda: of_kind(NodeCommitted, watch.events))
+            await watch.until(NodeCommitted)
             assert prompt_nodes(watch.events) == ["d"]
             await watch.stop()
 
@@ -358,7 +350,6 @@ def test_a_runtime_closes_although_it_was_just_nudged(place: Place) -> None:
     async def main() -> None:
         for steps in range(12):
             async with place.runtime() as runtime:
-                await runtime.session("s", agent=Agent(EchoModel()))
                 for _ in range(steps):
                     await asyncio.sleep(0)
                 runtime._nudge.set()

@@ -55,7 +55,9 @@ def test_async_tools_get_it_too() -> None:
     async def note(ctx: RunContext[str]) -> str:
         return ctx.deps
 
-    assert results(agent_of(asks(("note", {})), "end", tools=[note]).run_sync("hi", deps="x").messages) == ["x"]
+    assert results(agent_of(asks(("note", {})), "end", tools=[note]).run_sync("hi", deps="x").messages) == [
+        "x"
+    ]
 
 
 def test_the_model_does_not_see_the_context() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from stand_ins import EchoModel, Place, StagedModel, agent_of, asks, results, said, until
 
-from holdfast import Agent, Attachment, ContinueAs, TurnStopped, UserMessage
+from holdfast import Agent, Attachment, ContinueAs, TurnStopped, UserMessage, tool
 from holdfast.errors import (
     InvalidArgument,
     NodeNotFound,
@@ -24,6 +24,7 @@ from holdfast.model.message import AssistantMessage, AttachmentPart, ToolMessage
 from holdfast.model.node import FrameOpened, PluginNode, TurnEnded
 from holdfast.model.turn import TurnState
 from holdfast.model.usage import Usage
+from holdfast.ports.model_provider import ModelRequest, ReplyEnded
 
 
 def look(key: str) -> str:
@@ -149,7 +150,12 @@ def test_the_model_sees_the_branch_it_is_on(place: Place) -> None:
             await session.turn("c")
             await session.rewind(first)
             await session.turn("d")
-            assert [said(one.messages) for one in model.requests] == [["a"], ["a", "b"], ["a", "c"], ["a", "d"]]
+            assert [said(one.messages) for one in model.requests] == [
+                ["a"],
+                ["a", "b"],
+                ["a", "c"],
+                ["a", "d"],
+            ]
             assert [one.call_number for one in model.requests] == [1, 2, 2, 2]
 
     asyncio.run(main())
@@ -217,7 +223,6 @@ def test_calls_left_without_a_result_by_a_rewind_get_one(place: Place) -> None:
 
 def test_a_session_is_not_rewound_under_a_turn(place: Place) -> None:
     """Ours: one writer."""
-    from holdfast import tool
 
     @tool(approval="manual")
     def pay() -> None:
@@ -250,7 +255,7 @@ def test_the_model_sees_the_current_frame_and_everything_older_stays_readable(pl
             await session.turn("new")
             assert said(model.requests[-1].messages) == ["in short: old", "new"]
             nodes = await session.nodes()
-            assert said([one.payload for one in nodes]) == ["old", "new"]  # type: ignore[misc]
+            assert said(one.payload for one in nodes) == ["old", "new"]
             assert {one.frame for one in nodes} == {"initial", head.frame}
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=Agent(model))
@@ -312,7 +317,9 @@ def test_a_frame_that_could_not_be_read_back_is_refused(place: Place, answer: An
 
     async def main() -> None:
         async with place.runtime() as runtime:
-            session = await runtime.session("s", agent=agent_of(asks(("move_on", {})), "end", tools=[move_on]))
+            session = await runtime.session(
+                "s", agent=agent_of(asks(("move_on", {})), "end", tools=[move_on])
+            )
             result = await session.turn("hi")
             assert (result.output, results(result.messages)) == ("end", ["INVALID_ARGUMENT"])
 
@@ -408,8 +415,6 @@ def test_the_ledger_has_a_line_for_each_source_and_model(place: Place) -> None:
     """Seed: usage ledger by source and model."""
 
     async def main() -> None:
-        from holdfast.ports.model_provider import ModelRequest, ReplyEnded
-
         async def two_models(request: ModelRequest) -> Any:
             model = f"staged:{request.call_number % 2}"
             yield ReplyEnded(text="x", usage=Usage(input=10, output=5, reasoning=2), model=model)

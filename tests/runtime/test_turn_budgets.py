@@ -127,7 +127,13 @@ def test_the_session_goes_on_after_a_budget_is_gone(place: Place) -> None:
 
 @pytest.mark.parametrize(
     "limits",
-    [{"max_iterations": 0}, {"max_tokens": -1}, {"max_wall_ms": 0}, {"max_attempts": True}, {"max_tokens": "5"}],
+    [
+        {"max_iterations": 0},
+        {"max_tokens": -1},
+        {"max_wall_ms": 0},
+        {"max_attempts": True},
+        {"max_tokens": "5"},
+    ],
 )
 def test_a_limit_that_makes_no_sense_is_refused(limits: dict[str, Any]) -> None:
     """Ours: said when it is written, not in the middle of a turn."""

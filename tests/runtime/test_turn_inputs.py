@@ -329,7 +329,7 @@ def test_an_injected_message_survives_a_crash_after_its_delivery(place: Place) -
         class Staged(HeldModel):
             async def stream(self, request: Any) -> Any:
                 if not any(isinstance(one, AssistantMessage) for one in request.messages):
-                    async for delta in agent_of(asks(("work", {}))).model.stream(request):  # type: ignore[union-attr]
+                    async for delta in agent_of(asks(("work", {}))).model.stream(request):
                         yield delta
                     return
                 async for delta in super().stream(request):

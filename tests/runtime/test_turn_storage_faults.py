@@ -158,7 +158,8 @@ async def _approve(runtime: Runtime, session: Session[Any], facts: Facts) -> obj
 
 
 async def _complete(runtime: Runtime, session: Session[Any], facts: Facts) -> object:
-    return await runtime.complete(facts["token"], "delivered")
+    await runtime.complete(facts["token"], "delivered")
+    return None
 
 
 async def _attachment(runtime: Runtime, session: Session[Any], facts: Facts) -> object:

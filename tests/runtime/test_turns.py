@@ -43,9 +43,11 @@ from holdfast.model.events import (
     TurnBegan,
     TurnCommitted,
 )
+from holdfast.model.message import UserMessage
 from holdfast.model.outcome import StopReason
 from holdfast.model.turn import TurnState
 from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
+from holdfast.ports.session_store import QueuedInput
 
 
 def look(key: str) -> str:
@@ -172,7 +174,7 @@ def test_a_runtime_closed_during_a_turn_says_so_and_the_next_one_resumes_it(plac
     """Ours: the turn is unfinished, not lost."""
 
     async def main() -> None:
-        model = HeldModel(answer="late", *["again"])
+        model = HeldModel("again")
         first = place.runtime()
         async with first:
             session = await first.session("s", agent=Agent(model))
@@ -230,26 +232,38 @@ def test_a_runtime_takes_up_unfinished_turns_of_the_agents_it_was_given(place: P
     asyncio.run(main())
 
 
-def test_an_agent_whose_model_cannot_be_opened_keeps_no_other_turn_from_going_on(place: Place) -> None:
+@pytest.mark.parametrize("left", ["unfinished", "queued"])
+def test_an_agent_whose_model_cannot_be_opened_keeps_no_other_from_going_on(place: Place, left: str) -> None:
     """Bug: the task that resumes turns died of it, without a word."""
 
     async def main() -> None:
-        model = HeldModel("again", "again")
-        broken, sound = Agent(model, name="broken"), Agent(model, name="sound")
+        models = {"broken": HeldModel("again"), "sound": HeldModel("again")}
+        agents = [Agent("nosuch:model", name="broken"), Agent(models["sound"], name="sound")]
         async with place.runtime() as first:
-            for name, agent in (("a", broken), ("b", sound)):
-                (await first.session(name, agent=agent)).turn("one").start()
-            await until(lambda: len(model.requests) == 2 or model.started.is_set())
-            await until(lambda: len(model.requests) == 2)
-        async with place.runtime(agents=[Agent("nosuch:model", name="broken"), sound]) as second:
+            for session_id, name in (("a", "broken"), ("b", "sound")):
+                session = await first.session(session_id, agent=Agent(models[name], name=name))
+                if left == "unfinished":
+                    session.turn("one").start()
+                    await models[name].started.wait()
+                else:
+                    await first.store.put_input(queued(session_id))
+        models["sound"].go.set()
+        async with place.runtime(agents=agents) as second:
 
             async def ended() -> bool:
                 return [one.state for one in await second.store.turns("b")] == [TurnState.ENDED]
 
             await until(ended)
-            assert [one.state for one in await second.store.turns("a")] == [TurnState.RUNNING]
+            assert TurnState.ENDED not in [one.state for one in await second.store.turns("a")]
 
     asyncio.run(main())
+
+
+def queued(session_id: str) -> QueuedInput:
+    message = UserMessage(content="one")
+    return QueuedInput(
+        input_id=f"in_{session_id}", session_id=session_id, kind="queue", message=message, created_at=1
+    )
 
 
 def test_a_closed_runtime_takes_no_more_turns(place: Place) -> None:

@@ -376,13 +376,10 @@ class Runtime:
     async def _start_queued(self) -> None:
         """Start what earlier processes had queued for the agents that were passed in."""
         for head in await self.store.heads() if self._agents else ():
-            agent = self._agents.get(head.agent)
-            if agent is None or not await self.store.inputs(head.session_id):
-                continue
-            live = self.live(head.session_id)
-            if live.staff is None:
-                live.staff = self._open.staff(agent)
-            live.drain()
+            if head.agent in self._agents and await self.store.inputs(head.session_id):
+                live = self._staffed(head.session_id, head.agent)
+                if live is not None:
+                    live.drain()
 
     async def _unfinished(self) -> list[TurnRecord]:
         if not self._agents and not self._sessions:
@@ -390,22 +387,28 @@ class Runtime:
         return await self.store.unfinished(self.now_ms())
 
     def _take_up(self, record: TurnRecord) -> Turn[Any] | None:
-        live = self._sessions.get(record.session_id)
-        if live is None or live.staff is None:
-            agent = self._agents.get(record.agent)
-            if agent is None:
-                return None
-            try:
-                staff = self._open.staff(agent)
-            except HoldfastError:  # its model cannot be opened here; other turns can go on
-                return None
-            live = self.live(record.session_id)
-            live.staff = staff
-        if live.busy:
+        live = self._staffed(record.session_id, record.agent)
+        if live is None or live.busy:
             return None
         turn = live.turn_of(record.turn_id)
         turn.start()
         return turn
+
+    def _staffed(self, session_id: str, agent_name: str) -> LiveSession | None:
+        """The session with its agent, or with the one that was passed in under this name."""
+        live = self._sessions.get(session_id)
+        if live is not None and live.staff is not None:
+            return live
+        agent = self._agents.get(agent_name)
+        if agent is None:
+            return None
+        try:
+            staff = self._open.staff(agent)
+        except HoldfastError:  # its model cannot be opened here; other sessions can go on
+            return None
+        live = self.live(session_id)
+        live.staff = staff
+        return live
 
     def _used(self, live: LiveSession) -> None:
         """Keep the frames of the sessions used last, and let go of the others."""

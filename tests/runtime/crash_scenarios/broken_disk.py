@@ -12,7 +12,7 @@ from typing import Any
 import apsw
 
 
-class BrokenDisk(apsw.VFS):  # type: ignore[misc]
+class BrokenDisk(apsw.VFS):
     """The VFS that every connection of this process uses once it is made. `heal` makes room again."""
 
     def __init__(self, fails_at: int, full: bool) -> None:
@@ -43,7 +43,7 @@ class BrokenDisk(apsw.VFS):  # type: ignore[misc]
         return _File(self, name, flags)
 
 
-class _File(apsw.VFSFile):  # type: ignore[misc]
+class _File(apsw.VFSFile):
     def __init__(self, disk: BrokenDisk, name: Any, flags: list[int]) -> None:
         super().__init__("unix", name, flags)
         self._disk = disk

@@ -17,6 +17,7 @@ from typing import Any
 
 import scenarios
 
+import holdfast.store.sqlite.sessions  # noqa: F401 (what is imported here is not imported by each child)
 from holdfast.testing.crash_points import CRASH_AT, CrashPoints
 
 _PATIENCE_S = 30

@@ -1,0 +1,546 @@
+"""The driver's own promises: what is written, when, and what happens when somebody breaks in."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.durable import (
+    Asks,
+    Committed,
+    Driven,
+    Ground,
+    Known,
+    Parked,
+    Prepared,
+    Ready,
+    TurnDriver,
+    replay,
+)
+from holdfast.durable.effects import Deliver
+from holdfast.errors import ErrorObject, LeaseLost, StoreUnavailable
+from holdfast.machine.commands import CallModel, RunTool
+from holdfast.machine.inputs import (
+    Input,
+    ModelFailed,
+    ModelReplied,
+    OutputCheck,
+    Resumed,
+    ToolSettled,
+    TurnStarted,
+    WaitEnded,
+    encode_input,
+)
+from holdfast.machine.turn_machine import TurnMachine
+from holdfast.model.head import SessionHead
+from holdfast.model.message import RequestedCall, UserMessage
+from holdfast.model.outcome import Finished, Stopped, StopReason
+from holdfast.model.turn import TurnState
+from holdfast.model.usage import UsageLimits
+from holdfast.model.wait import Elapsed, Wait
+from holdfast.ports.session_store import (
+    Claimant,
+    Commit,
+    CommitRefused,
+    Lease,
+    NewTurn,
+    QueuedInput,
+    Save,
+    Saved,
+    SessionStore,
+)
+from holdfast.store.memory_sessions import MemorySessionStore
+from holdfast.store.sqlite.sessions import SqliteSessionStore
+from holdfast.testing.clock import FakeClock
+
+
+class Log:
+    """A store that notes what a driver writes, among what its host does."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._store = store
+        self.lines: list[str] = []
+        self.before_commit: Callable[[], Any] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def save(self, lease: Lease, save: Save) -> Saved:
+        saved = await self._store.save(lease, save)
+        keys = [entry.key for entry in save.entries]
+        if saved.checkpoint is not None:
+            keys.append(saved.checkpoint.key)
+        self.lines.append(f"save {' '.join(keys)}")
+        return saved
+
+    async def park(self, lease: Lease, save: Save, summary: Any) -> None:
+        await self._store.park(lease, save, summary)
+        self.lines.append(f"park {' '.join(entry.key for entry in save.entries)}")
+
+    async def commit(self, lease: Lease, commit: Commit) -> SessionHead | CommitRefused:
+        before, self.before_commit = self.before_commit, None
+        if before is not None:
+            await before()
+        done = await self._store.commit(lease, commit)
+        self.lines.append(f"refused {done.reason}" if isinstance(done, CommitRefused) else "commit")
+        return done
+
+
+class Host:
+    """An effect host that a test tells what comes of effects."""
+
+    def __init__(self, log: Log, *replies: ModelReplied | ModelFailed) -> None:
+        self.log = log
+        self.replies = list(replies)
+        self.prepared: dict[int, Prepared] = {}
+        self.deliver: Deliver | None = None
+        self.running: list[RunTool] = []
+        self.begun: list[bool] = []
+        self.finish_at_once = True
+        self.asked = asyncio.Event()
+        self.both_run = asyncio.Event()
+        self.answer = asyncio.Event()
+        self.answer.set()
+        self.stopped = 0
+
+    async def call_model(self, command: CallModel) -> ModelReplied | ModelFailed:
+        self.log.lines.append(command.key)
+        self.asked.set()
+        await self.answer.wait()
+        return self.replies.pop(0)
+
+    async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
+        self.begun.append(begun)
+        return self.prepared.get(command.call.call_id) or Ready(command, idempotent=False, call=None)
+
+    def start(self, ready: Ready, deliver: Deliver) -> None:
+        self.log.lines.append(f"run {ready.command.key}")
+        self.running.append(ready.command)
+        if len(self.running) == 2:
+            self.both_run.set()
+        self.deliver = deliver
+        if self.finish_at_once:
+            asyncio.get_running_loop().call_soon(deliver, settled(ready.command.call.call_id))
+
+    def check_output(self, text: str) -> OutputCheck:
+        return OutputCheck(problem="no") if text == "bad" else OutputCheck(value=text)
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+
+class Nobody:
+    """A witness that does not look."""
+
+    def fed(self, given: Input) -> None: ...
+
+    def running(self, command: RunTool) -> None: ...
+
+
+def replied(text: str = "", *names: str) -> ModelReplied:
+    return ModelReplied(at_ms=1, text=text, calls=tuple(RequestedCall(name=name) for name in names))
+
+
+def settled(call_id: int, value: str = "ok") -> ToolSettled:
+    return ToolSettled(at_ms=1, call_id=call_id, value=value)
+
+
+class Bench:
+    """One turn of one session, begun, and what it runs on."""
+
+    def __init__(self, store: SessionStore, clock: FakeClock) -> None:
+        self.log = Log(store)
+        self.clock = clock
+        self.limits = UsageLimits()
+        self.slept: list[float] = []
+        self.machine = TurnMachine()
+
+    async def begin(self, *replies: ModelReplied | ModelFailed) -> tuple[TurnDriver, Host, list[Any]]:
+        now = self.clock.now_ms()
+        await self.log.open_session(SessionHead(session_id="s", created_at=now, updated_at=now))
+        message = UserMessage(content="hi")
+        started = TurnStarted(at_ms=now, turn_id="t_1", message=message, limits=self.limits)
+        new = NewTurn(
+            session_id="s",
+            turn_id="t_1",
+            agent="a",
+            make_input=lambda head, claimed: encode_input(started),
+            input_digest="",
+        )
+        begun = await self.log.begin(new, self.claimant())
+        commands = self.machine.feed(started)
+        host = Host(self.log, *replies)
+        return self.driver(begun.lease, host), host, commands
+
+    async def take_over(self, *replies: ModelReplied | ModelFailed) -> tuple[TurnDriver, Host, list[Any]]:
+        """What another process would go on with."""
+        taken = await self.log.take_over("t_1", self.claimant("other"))
+        replayed = replay("t_1", taken.input, taken.journal)
+        self.machine = replayed.machine
+        host = Host(self.log, *replies)
+        driver = self.driver(taken.lease, host, journaled=replayed.keys, intents=replayed.intents)
+        driver.feed(Resumed(at_ms=self.clock.now_ms()))
+        return driver, host, replayed.machine.outstanding()
+
+    def driver(self, lease: Lease, host: Host, **known: Any) -> TurnDriver:
+        ground = Ground(self.log, self.clock, host, Nobody(), sleep=self._sleep)
+        return TurnDriver(self.machine, lease, ground, **known)
+
+    def claimant(self, owner: str = "me") -> Claimant:
+        return Claimant(owner=owner, now_ms=self.clock.now_ms(), lease_ms=30_000)
+
+    async def inject(self, text: str) -> None:
+        item = QueuedInput(
+            input_id=text, session_id="s", kind="inject", message=UserMessage(content=text), created_at=1
+        )
+        await self.log.put_input(item)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def bench(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Callable[[], Bench]:
+    """Makes a bench inside the loop of the test."""
+
+    def make() -> Bench:
+        memory = request.param == "memory"
+        return Bench(MemorySessionStore() if memory else SqliteSessionStore(tmp_path / "db"), clock)
+
+    return make
+
+
+def on(bench: Callable[[], Bench], test: Callable[[Bench], Any]) -> None:
+    """Run a test on a bench, and close its store."""
+
+    async def main() -> None:
+        one = bench()
+        try:
+            await test(one)
+        finally:
+            await one.log.close()
+
+    asyncio.run(main())
+
+
+def finished(driven: Driven) -> str:
+    assert isinstance(driven, Committed)
+    assert isinstance(driven.summary.outcome, Finished)
+    return driven.summary.outcome.text
+
+
+def test_a_plain_turn_writes_nothing_between_its_begin_and_its_end(bench: Callable[[], Bench]) -> None:
+    """Seed: the last reply and the commit are one transaction; a plain turn costs two."""
+
+    async def test(one: Bench) -> None:
+        driver, _, commands = await one.begin(replied("answer"))
+        assert finished(await driver.drive(commands)) == "answer"
+        assert one.log.lines == ["model.1", "commit"]
+
+    on(bench, test)
+
+
+def test_a_reply_and_the_intents_of_its_calls_are_one_write_before_the_calls(
+    bench: Callable[[], Bench],
+) -> None:
+    """Seed: an input is durable before any command that follows from it touches the world."""
+
+    async def test(one: Bench) -> None:
+        driver, _, commands = await one.begin(replied("", "a", "b"), replied("answer"))
+        await driver.drive(commands)
+        assert one.log.lines == [
+            "model.1",
+            "save model.1 tool.1.1 tool.2.1",
+            "run tool.1.1",
+            "run tool.2.1",
+            "save tool.1 tool.2 checkpoint.1",
+            "model.2",
+            "commit",
+        ]
+
+    on(bench, test)
+
+
+def test_an_idempotent_call_needs_no_intent(bench: Callable[[], Bench]) -> None:
+    """Seed: an effect that is not idempotent writes its intent first; others need not."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await one.begin(replied("", "a"), replied("answer"))
+        original = host.prepare
+
+        async def prepare(command: RunTool, *, begun: bool) -> Prepared:
+            await original(command, begun=begun)
+            return Ready(command, idempotent=True, call=None)
+
+        host.prepare = prepare  # type: ignore[method-assign]
+        await driver.drive(commands)
+        assert one.log.lines[:3] == ["model.1", "save model.1", "run tool.1.1"]
+
+    on(bench, test)
+
+
+def test_what_comes_late_or_twice_for_a_call_is_dropped(bench: Callable[[], Bench]) -> None:
+    """Seed: what arrives for a call that has its result changes nothing."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await one.begin(replied("", "a", "b"), replied("answer"))
+        host.finish_at_once = False
+        driving = asyncio.ensure_future(driver.drive(commands))
+        await host.both_run.wait()
+        assert host.deliver is not None
+        host.deliver(settled(1, "first"))
+        host.deliver(settled(1, "again"))
+        host.deliver(settled(2))
+        await driving
+        values = [one.value for one in driver.machine.messages if hasattr(one, "value")]
+        assert values == ["first", "ok"]
+
+    on(bench, test)
+
+
+def test_a_known_result_runs_nothing(bench: Callable[[], Bench]) -> None:
+    """Ours: a call that is refused before its execution is an input like any other."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await one.begin(replied("", "a"), replied("answer"))
+        host.prepared[1] = Known(settled(1, "known"))
+        await driver.drive(commands)
+        assert host.running == []
+        assert one.log.lines == ["model.1", "save model.1 tool.1", "save checkpoint.1", "model.2", "commit"]
+
+    on(bench, test)
+
+
+def test_a_commit_that_something_was_injected_before_is_refused_and_the_model_asked_again(
+    bench: Callable[[], Bench],
+) -> None:
+    """Seed: each wins or loses once."""
+
+    async def test(one: Bench) -> None:
+        driver, _, commands = await one.begin(replied("first"), replied("second"))
+        one.log.before_commit = lambda: one.inject("wait")
+        assert finished(await driver.drive(commands)) == "second"
+        assert one.log.lines == [
+            "model.1",
+            "refused injected",
+            "save model.1 checkpoint.1",
+            "model.2",
+            "commit",
+        ]
+
+    on(bench, test)
+
+
+def test_a_message_that_is_taken_back_in_time_changes_nothing(bench: Callable[[], Bench]) -> None:
+    """Ours: a refused commit is tried again when the reason for it is gone."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await one.begin(replied("first"))
+        original = one.log.save
+
+        async def save(lease: Lease, save: Save) -> Saved:
+            await one.log.withdraw_input("wait")
+            return await original(lease, save)
+
+        one.log.before_commit = lambda: one.inject("wait")
+        one.log.save = save  # type: ignore[method-assign]
+        assert finished(await driver.drive(commands)) == "first"
+        assert host.replies == []
+
+    on(bench, test)
+
+
+def test_a_commit_that_a_cancellation_came_before_becomes_the_cancelled_end(
+    bench: Callable[[], Bench],
+) -> None:
+    """Seed: the cancellation is durable and wins."""
+
+    async def test(one: Bench) -> None:
+        driver, _, commands = await one.begin(replied("answer"))
+        one.log.before_commit = lambda: one.log.cancel("t_1")
+        driven = await driver.drive(commands)
+        assert isinstance(driven, Committed)
+        assert isinstance(driven.summary.outcome, Stopped)
+        assert driven.summary.outcome.reason is StopReason.CANCELLED
+        assert one.log.lines == ["model.1", "refused cancelled", "commit"]
+
+    on(bench, test)
+
+
+def test_a_cancellation_from_another_process_is_seen_at_the_next_write(bench: Callable[[], Bench]) -> None:
+    """Seed: cancellation is durable; no call is begun after it was seen."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await one.begin(replied("", "a"))
+        await one.log.cancel("t_1")
+        driven = await driver.drive(commands)
+        assert isinstance(driven.summary.outcome, Stopped)
+        assert host.running == []
+
+    on(bench, test)
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_breaking_in_ends_a_model_call(bench: Callable[[], Bench], times: int) -> None:
+    """Bug: a second request cancelled the task a second time."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await one.begin()
+        host.answer.clear()
+        driving = asyncio.ensure_future(driver.drive(commands))
+        await host.asked.wait()
+        for _ in range(times):
+            driver.request_cancel()
+        driven = await driving
+        assert isinstance(driven.summary.outcome, Stopped)
+        assert driving.cancelling() == 0
+        assert host.stopped >= 1
+
+    on(bench, test)
+
+
+def test_whoever_lost_the_lease_writes_nothing_and_stops(bench: Callable[[], Bench]) -> None:
+    """Seed: a worker that lost it can commit nothing."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await one.begin()
+        host.answer.clear()
+        driving = asyncio.ensure_future(driver.drive(commands))
+        await host.asked.wait()
+        driver.lose()
+        with pytest.raises(LeaseLost):
+            await driving
+        assert one.log.lines == ["model.1"]
+        record = await one.log.turn("t_1")
+        assert record is not None
+        assert record.state is TurnState.RUNNING
+
+    on(bench, test)
+
+
+def test_an_old_owner_is_stopped_by_the_store_itself(bench: Callable[[], Bench]) -> None:
+    """Seed: a lease with a fencing number that every write carries."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await one.begin(replied("old answer"))
+        host.answer.clear()
+        driving = asyncio.ensure_future(driver.drive(commands))
+        await host.asked.wait()
+        one.clock.advance(31)
+        other, _, outstanding = await one.take_over(replied("new answer"))
+        assert finished(await other.drive(outstanding)) == "new answer"
+        host.answer.set()
+        with pytest.raises(LeaseLost):
+            await driving
+        assert (await one.log.head("s")).depth == 2
+
+    on(bench, test)
+
+
+def test_another_process_goes_on_where_the_journal_ends(bench: Callable[[], Bench]) -> None:
+    """Seed: a recovered turn feeds the journal to a fresh machine and goes on."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await one.begin(replied("", "a", "b"))
+        host.finish_at_once = False
+        driving = asyncio.ensure_future(driver.drive(commands))
+        await host.both_run.wait()
+        driving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await driving
+        one.clock.advance(31)
+        driver, host, commands = await one.take_over(replied("answer"))
+        assert [command.key for command in commands] == ["tool.1.1", "tool.2.1"]
+        assert finished(await driver.drive(commands)) == "answer"
+        assert host.begun == [True, True]  # their intents were found; the host decides what that means
+
+    on(bench, test)
+
+
+def test_a_wait_parks_the_turn_and_its_end_takes_it_up(bench: Callable[[], Bench]) -> None:
+    """Seed: waiting sets the worker free."""
+
+    async def test(one: Bench) -> None:
+        due = one.clock.now_ms() + 1000
+        wait = Wait(wait_id="tmr_t_1.1", kind="timer", call_id=1, due_at=due, value="slept")
+        driver, host, commands = await one.begin(replied("", "a"))
+        host.prepared[1] = Asks(wait)
+        driven = await driver.drive(commands)
+        assert isinstance(driven, Parked)
+        assert one.log.lines[-1].startswith("park")
+        one.clock.advance(1)
+        driver, host, _ = await one.take_over(replied("answer"))
+        ((wait_id, outcome),) = await one.log.ended_waits("t_1", one.clock.now_ms())
+        assert (wait_id, outcome) == (wait.wait_id, Elapsed())
+        commands = driver.feed(WaitEnded(at_ms=1, wait_id=wait_id, outcome=outcome))
+        assert driver.feed(WaitEnded(at_ms=1, wait_id=wait_id, outcome=outcome)) == []
+        host.prepared[1] = Known(settled(1, "slept"))
+        assert finished(await driver.drive(commands)) == "answer"
+
+    on(bench, test)
+
+
+def test_attempts_pause_as_the_machine_says(bench: Callable[[], Bench]) -> None:
+    """Ours: the pause is the driver's, so that tests need not wait for it."""
+
+    async def test(one: Bench) -> None:
+        error = ErrorObject(code="PROVIDER_ERROR", message="busy")
+        failed = ModelFailed(at_ms=1, error=error, retryable=True)
+        driver, _, commands = await one.begin(failed, failed, replied("answer"))
+        assert finished(await driver.drive(commands)) == "answer"
+        assert one.slept == [0.5, 1.0]
+        assert one.log.lines == [
+            "model.1", "save model.1", "model.2", "save model.2", "model.3", "commit",
+        ]  # fmt: skip
+
+    on(bench, test)
+
+
+def test_an_answer_that_does_not_fit_is_written_before_the_model_is_asked_again(
+    bench: Callable[[], Bench],
+) -> None:
+    """Seed: an input is durable before any command that follows from it."""
+
+    async def test(one: Bench) -> None:
+        driver, _, commands = await one.begin(replied("bad"), replied("good"))
+        assert finished(await driver.drive(commands)) == "good"
+        assert one.log.lines == ["model.1", "save model.1 checkpoint.1", "model.2", "commit"]
+
+    on(bench, test)
+
+
+def test_time_that_is_over_ends_the_turn(bench: Callable[[], Bench]) -> None:
+    """Seed: wall time is an input like any other."""
+
+    async def test(one: Bench) -> None:
+        one.limits = UsageLimits(max_wall_ms=10)
+        driver, host, commands = await one.begin()
+        host.answer.clear()
+        driven = await driver.drive(commands)
+        assert isinstance(driven.summary.outcome, Stopped)
+        assert driven.summary.outcome.reason is StopReason.TURN_BUDGET
+
+    on(bench, test)
+
+
+def test_an_error_of_the_store_stops_the_driver_and_leaves_the_turn(bench: Callable[[], Bench]) -> None:
+    """Ours: a turn that breaks with an error of the store stays unfinished, and can be resumed."""
+
+    async def test(one: Bench) -> None:
+        async def fail() -> None:
+            raise StoreUnavailable("disk full")
+
+        driver, host, commands = await one.begin(replied("answer"))
+        one.log.before_commit = fail
+        with pytest.raises(StoreUnavailable):
+            await driver.drive(commands)
+        assert host.stopped == 1
+        one.clock.advance(31)
+        driver, _, commands = await one.take_over(replied("again"))
+        assert finished(await driver.drive(commands)) == "again"
+
+    on(bench, test)
