@@ -137,7 +137,6 @@ def test_a_dead_owner_is_succeeded_at_once(writers: Writers) -> None:
     assert (interrupted.error.code, done.value) == ("INTERRUPTED", "heir")
 
 
-@pytest.mark.xfail(reason="`process_identity` takes a process that nobody has reaped for one that runs")
 def test_a_dead_owner_that_nobody_has_reaped_is_succeeded_at_once(writers: Writers) -> None:
     """Ours: SPEC §7; in a container whose first process reaps nothing, the dead stay in the process table."""
     writers.gate.touch()

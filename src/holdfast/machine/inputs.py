@@ -27,12 +27,16 @@ class _Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TurnStarted(_Input, frozen=True, kw_only=True, tag="turn_started"):
-    """The turn's own input, after what was injected while the session was idle."""
+    """The turn's own input, after what was injected while the session was idle.
+
+    `nonce` is a secret of the turn: the tokens of its calls are made of it, the same in every process.
+    """
 
     turn_id: str
     message: UserMessage
     injected: tuple[UserMessage, ...] = ()
     limits: UsageLimits = UsageLimits()
+    nonce: str = ""
 
 
 class ModelReplied(_Input, frozen=True, kw_only=True, tag="model_replied"):

@@ -87,6 +87,7 @@ class TurnMachine:
     def __init__(self) -> None:
         self.phase = Phase.NEW
         self.turn_id = ""
+        self.nonce = ""
         self.entries: list[Entry] = []
         """What the turn adds to the history, so far."""
         self.messages: list[Message] = []
@@ -185,6 +186,7 @@ class TurnMachine:
     def _start(self, given: TurnStarted) -> list[Command]:
         self._require(given, Phase.NEW)
         self.turn_id = given.turn_id
+        self.nonce = given.nonce
         self._limits = given.limits
         self._watch.start(given.at_ms)
         self._say(*given.injected, given.message)

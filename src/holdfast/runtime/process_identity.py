@@ -44,6 +44,7 @@ def is_dead(owner: str) -> bool:
 
 def _start_time(pid: int) -> str:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return "gone" if fields[0] in "ZX" else fields[19]
     except (OSError, IndexError):
         return "?"

@@ -18,7 +18,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+import secrets
+from collections.abc import Awaitable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -41,7 +42,7 @@ from holdfast.model.head import SessionHead
 from holdfast.model.message import Message
 from holdfast.model.outcome import Finished, Stopped, StopReason, Waiting
 from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
-from holdfast.ports.session_store import Begun, NewTurn, QueuedInput, Takeover
+from holdfast.ports.session_store import Begun, Lease, NewTurn, QueuedInput, Takeover
 from holdfast.protocols.standard import Seat, StandardHost
 from holdfast.runtime.lease_owners import new_owner, retire
 from holdfast.runtime.result import TurnResult
@@ -76,7 +77,8 @@ class TurnRunner:
                     return self._result(turn, TurnSummary(outcome=_never_begun()), ())
                 turn.began = True
                 if not isinstance(begun, TurnRecord):
-                    return await self._conclude(turn, await self._first(turn, turn.request, *begun))
+                    ran = await self._under(begun[0].lease, self._first(turn, turn.request, *begun))
+                    return await self._conclude(turn, ran)
             return await self._repeat(turn, begun)
 
     async def resume(self, turn: Turn[Any]) -> TurnResult[Any]:
@@ -92,6 +94,16 @@ class TurnRunner:
             yield owner
         finally:
             retire(owner)
+
+    async def _under(self, lease: Lease, work: Awaitable[_Ran]) -> _Ran:
+        """Do *work* under a lease. If it breaks, the turn stays unfinished and the lease is given back."""
+        try:
+            return await work
+        except BaseException as error:
+            self._live.forget()
+            if not isinstance(error, LeaseLost):
+                await asyncio.shield(self._place.leases.give_back(lease))
+            raise
 
     # Beginning
 
@@ -126,13 +138,19 @@ class TurnRunner:
         made: list[TurnStarted] = []
         now = self._place.clock.now_ms()
         limits = request.limits or self._staff.agent.limits
+        nonce = secrets.token_hex(12)
 
         def make_input(head: SessionHead, claimed: tuple[QueuedInput, ...]) -> bytes:
             injected = tuple(
                 msgspec.structs.replace(item.message, input_id=item.input_id) for item in claimed
             )
             started = TurnStarted(
-                at_ms=now, turn_id=turn_id, message=request.message, injected=injected, limits=limits
+                at_ms=now,
+                turn_id=turn_id,
+                message=request.message,
+                injected=injected,
+                limits=limits,
+                nonce=nonce,
             )
             made.append(started)
             return encode_input(started)
@@ -183,7 +201,8 @@ class TurnRunner:
         """Go on with a turn now; `SessionBusy` if somebody else has it."""
         with self._owner() as owner:
             taken = await self._place.store.take_over(turn.turn_id, self._place.claimant(owner))
-            return await self._conclude(turn, await self._go_on(turn, taken))
+            ran = await self._under(taken.lease, self._go_on(turn, taken))
+            return await self._conclude(turn, ran)
 
     async def _go_on(self, turn: Turn[Any], taken: Takeover) -> _Ran:
         now = self._place.clock.now_ms()
@@ -235,11 +254,6 @@ class TurnRunner:
         place.leases.hold(driver)
         try:
             driven = await driver.drive(commands)
-        except BaseException as error:
-            self._live.forget()
-            if not isinstance(error, LeaseLost):
-                await asyncio.shield(place.leases.give_back(driver.lease))
-            raise
         finally:
             self._live.driver = None
             place.leases.let_go(driver)

@@ -6,7 +6,6 @@ the model nor guest code sees that parameter.
 
 from __future__ import annotations
 
-import secrets
 from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
@@ -34,12 +33,16 @@ class RunContext(Generic[Deps]):
     call_id: int = 0
     attempt: int = 1
     idempotency_key: str = ""
+    token: str = field(default="", repr=False)
 
     def completion_token(self) -> str:
-        """A name for this call's result, to be delivered by somebody else with `Runtime.complete`."""
-        if not self.turn_id:
+        """A name for this call's result, to be delivered by somebody else with `Runtime.complete`.
+
+        It is hard to guess, and the same whenever this call is carried out.
+        """
+        if not self.token:
             raise InvalidArgument("a call can be completed from outside only within an agent's turn")
-        return f"cpl_{self.turn_id}.{self.call_id}-{secrets.token_hex(12)}"
+        return self.token
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from holdfast.machine.inputs import ToolSettled
 from holdfast.machine.turn_machine import TurnMachine
 from holdfast.model.approval import Approval, ApprovalState
 from holdfast.model.call import SettledCall, ToolCallContext
-from holdfast.model.canonical import Json, digest_json
+from holdfast.model.canonical import Json, digest_bytes, digest_json
 from holdfast.model.events import Event
 from holdfast.model.message import Message
 from holdfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed, Wait, WaitOutcome
@@ -226,7 +226,13 @@ class CallDesk:
             call_id=command.call.call_id,
             attempt=command.attempt,
             idempotency_key=f"{self._turn_id}.{command.call.call_id}",
+            token=self._token(command.call.call_id),
         )
+
+    def _token(self, call_id: int) -> str:
+        """The name under which somebody outside may deliver the call's result."""
+        secret = digest_bytes(f"{self._seat.machine.nonce}.{self._turn_id}.{call_id}".encode())[:24]
+        return f"cpl_{self._turn_id}.{call_id}-{secret}"
 
     @property
     def _turn_id(self) -> str:
