@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 import tracemalloc
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import apsw
@@ -142,10 +142,12 @@ def disk_bytes(directory: Path) -> int:
     return sum(file.stat().st_size for file in directory.iterdir())
 
 
-def directories() -> Iterator[Path]:
-    while True:
-        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as name:
-            yield Path(name)
+def used_bytes(directory: Path) -> int:
+    """The pages of the database that hold something."""
+    db = apsw.Connection(str(directory / "holdfast.db"))
+    pages, free = db.pragma("page_count"), db.pragma("freelist_count")
+    db.close()
+    return int(pages - free) * 4096
 
 
 async def measure_turn(name: str, rounds: int, durable: bool) -> None:
@@ -159,17 +161,22 @@ async def measure_turn(name: str, rounds: int, durable: bool) -> None:
         async with Runtime(home / "ours" if durable else None) as runtime:
             agent = Agent(script(replies, rounds + WARM_UP), tools=[act])
             session = await runtime.session("bench", agent=agent)
+            before = used_bytes(home / "ours") if durable else 0
             for _ in range(WARM_UP):
                 await session.turn(USER)
                 if bare is not None:
                     await commit_all(bare, sizes)
-            before = disk_bytes(home / "ours") if durable else 0
             for _ in range(rounds):
                 await ours.time(lambda: session.turn(USER).settled())
                 if bare is not None:
                     await floor.time(lambda: commit_all(bare, sizes))
         if durable:
-            report("holdfast", workload, "bytes_per_turn", (disk_bytes(home / "ours") - before) / rounds)
+            report(
+                "holdfast",
+                workload,
+                "bytes_per_turn",
+                (used_bytes(home / "ours") - before) / (rounds + WARM_UP),
+            )
         if bare is not None:
             bare.close()
     for framework, watch in (("holdfast", ours), ("floor", floor)):
