@@ -410,8 +410,10 @@ class Runtime:
         live.staff = staff
         return live
 
-    def _used(self, live: LiveSession) -> None:
+    def _used(self, live: LiveSession, parked: bool) -> None:
         """Keep the frames of the sessions used last, and let go of the others."""
+        if parked:
+            self._nudge.set()  # what the turn waits for may have come while it was parked
         self._cached[live.session_id] = live
         self._cached.move_to_end(live.session_id)
         while len(self._cached) > self._config.cached_frames:

@@ -110,14 +110,21 @@ class Session(Generic[Output]):
     ) -> TurnResult[Output]:
         """Let a call happen, with other arguments if given, and go on with its turn."""
         await self._require_own(approval_id)
-        approval = await self._runtime.approve(approval_id, arguments=arguments, reason=reason)
-        return await self._live.turn_of(approval.run_id)
+        return await self._follow_decision(
+            await self._runtime.approve(approval_id, arguments=arguments, reason=reason)
+        )
 
     async def deny(self, approval_id: str, *, reason: str | None = None) -> TurnResult[Output]:
         """Refuse a call and go on with its turn; the model is told."""
         await self._require_own(approval_id)
-        approval = await self._runtime.deny(approval_id, reason=reason)
-        return await self._live.turn_of(approval.run_id)
+        return await self._follow_decision(await self._runtime.deny(approval_id, reason=reason))
+
+    async def _follow_decision(self, approval: Approval) -> TurnResult[Output]:
+        """Go on with the turn until it has heard of the decision: it may have been under way already."""
+        while True:
+            result: TurnResult[Output] = await self._live.turn_of(approval.run_id)
+            if all(wait.wait_id != approval.approval_id for wait in result.waits):
+                return result
 
     async def _require_own(self, approval_id: str) -> None:
         approval = await self._store.approval(approval_id)

@@ -44,7 +44,9 @@ class LiveSession:
         "_turns", "deps", "draining", "driver", "session_id", "staff",
     )  # fmt: skip
 
-    def __init__(self, session_id: str, place: Workplace, on_use: Callable[[LiveSession], None]) -> None:
+    def __init__(
+        self, session_id: str, place: Workplace, on_use: Callable[[LiveSession, bool], None]
+    ) -> None:
         self.session_id = session_id
         self.staff: Staff | None = None
         self.deps: Any = None
@@ -163,7 +165,7 @@ class LiveSession:
             self._deps = None
             if self._stuck or not isinstance(summary.outcome, Finished):
                 self.drain()
-        self._on_use(self)
+        self._on_use(self, parked)
 
     def keep_deps(self, turn_id: str, deps: Any) -> None:
         """What the turn was given by its caller, for as long as it waits here."""

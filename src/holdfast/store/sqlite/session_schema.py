@@ -9,7 +9,7 @@ Rules
    msgpack array, in which columns cannot run together.
 4. Blobs come last in a row: SQLite then reads the columns before them without touching them.
 5. Segments and sessions are linked by integers: a path is walked inside SQLite.
-6. An answer that stands in the graph is not stored a second time with its turn (`echoes`).
+6. What stands in the graph is not stored a second time with its turn (`echoes`).
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Rows of `turns` and `journal`: from and to values, read and written.
 
-An answer that stands in the graph as the turn's last reply is not stored a second time: the row `echoes` it,
-and whoever reads the turn reads the answer from the segment of the same name.
+What stands in the graph is not stored a second time. If the turn's answer is its last reply, and the records
+of its calls are those of its results, the row `echoes` them: whoever reads the turn takes both from the
+segment of the same name.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import apsw
 import msgspec
 
 from holdfast.errors import IdempotencyConflict, RecordCorrupt, StaleState
-from holdfast.model.message import AssistantMessage
+from holdfast.model.call import ExternalCallRecord
+from holdfast.model.message import AssistantMessage, ToolMessage
 from holdfast.model.node import Entry
 from holdfast.model.outcome import Finished
 from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
@@ -119,27 +121,32 @@ def find_where(db: apsw.Connection, condition: str, *values: str | int) -> list[
 
 
 def ended(turn: StoredTurn, summary: TurnSummary, entries: tuple[Entry, ...], now_ms: int) -> StoredTurn:
-    """The turn with its end; its answer is left out where *entries* have it."""
+    """The turn with its end; its answer and its records are left out where *entries* have them."""
     outcome = summary.outcome
-    echoes = isinstance(outcome, Finished) and bool(outcome.text) and _answer(entries) == outcome.text
+    echoes = (
+        isinstance(outcome, Finished)
+        and _answer(entries) == outcome.text
+        and len(_records(entries)) == len(summary.calls)
+    )
     if echoes:
         assert isinstance(outcome, Finished)
-        summary = _replace(summary, outcome=_replace(outcome, text=""))
+        summary = _replace(summary, outcome=_replace(outcome, text=""), calls=())
     record = _replace(turn.record, state=TurnState.ENDED, ended_at=now_ms, summary=summary)
     return StoredTurn(record, turn.session, None, echoes)
 
 
 def whole(db: apsw.Connection, turn: StoredTurn) -> TurnRecord:
-    """The turn's record with its answer."""
+    """The turn's record with its answer and the records of its calls, in the order of the calls."""
     if not turn.echoes:
         return turn.record
     record = turn.record
     segment = session_rows.find_segment(db, record.turn_id)
     text = None if segment is None else _answer(segment.entries)
-    if record.summary is None or not isinstance(record.summary.outcome, Finished) or text is None:
+    summary = record.summary
+    if segment is None or text is None or summary is None or not isinstance(summary.outcome, Finished):
         raise RecordCorrupt(f"turn {record.turn_id}")
-    outcome = _replace(record.summary.outcome, text=text)
-    return _replace(record, summary=_replace(record.summary, outcome=outcome))
+    outcome = _replace(summary.outcome, text=text)
+    return _replace(record, summary=_replace(summary, outcome=outcome, calls=_records(segment.entries)))
 
 
 def keep_answer(db: apsw.Connection, turn_id: str) -> None:
@@ -155,6 +162,12 @@ def _answer(entries: tuple[Entry, ...]) -> str | None:
         if isinstance(entry.payload, AssistantMessage):
             return entry.payload.text
     return None
+
+
+def _records(entries: tuple[Entry, ...]) -> tuple[ExternalCallRecord, ...]:
+    """The records that the results carry."""
+    results = [entry.payload for entry in entries if isinstance(entry.payload, ToolMessage)]
+    return tuple(result.record for result in results if result.record is not None)
 
 
 # The journal
