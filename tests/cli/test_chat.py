@@ -77,16 +77,20 @@ class Terminal:
         os.write(self._fd, text.encode())
 
     def press_ctrl_c(self) -> None:
-        """Interrupt it once it waits: the readline module misses a signal in the moment before it does."""
+        self._let_it_wait()
+        self.type("\x03")
+
+    def _let_it_wait(self) -> None:
+        """Until its main thread sleeps: the readline module misses a signal in the moment before it does."""
         stat = Path(f"/proc/{self.pid}/stat")
         asleep = 0
         deadline = time.monotonic() + 20
         while asleep < 50 and time.monotonic() < deadline:
             asleep = asleep + 1 if stat.read_text().rpartition(")")[2].split()[0] == "S" else 0
             os.sched_yield()
-        self.type("\x03")
 
     def signal(self, number: signal.Signals) -> None:
+        self._let_it_wait()
         os.kill(self.pid, number)
 
     def exit_status(self) -> int:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.errors import (
@@ -89,7 +89,7 @@ def test_appending_nothing_moves_nothing_but_calls_count() -> None:
     graph = graph_of(1)
     before = graph.branch("s")
     assert graph.append("s", "t1", ()) == before
-    assert graph.append("s", "t1", (), model_calls=2) == dataclasses.replace(before, model_calls=3)
+    assert graph.append("s", "t1", (), model_calls=2) == msgspec.structs.replace(before, model_calls=3)
     assert ids(graph) == ["t0.0", "t0.1"]
 
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 from typing import Protocol, assert_never
 
 import msgspec
@@ -58,16 +57,14 @@ from holdfast.ports.session_store import (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(msgspec.Struct, frozen=True):
     """The turn is over."""
 
     head: SessionHead
     summary: TurnSummary
 
 
-@dataclass(frozen=True, slots=True)
-class Parked:
+class Parked(msgspec.Struct, frozen=True):
     """The turn waits; anybody may go on with it when a wait ends."""
 
     summary: TurnSummary
@@ -84,8 +81,7 @@ class Witness(Protocol):
     def running(self, command: RunTool) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Ground:
+class Ground(msgspec.Struct, frozen=True):
     """What a turn runs on."""
 
     store: SessionStore

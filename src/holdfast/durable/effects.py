@@ -7,8 +7,9 @@ nothing that the journal would have to know, except by what it returns.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from holdfast.machine.commands import CallModel, RunTool
 from holdfast.machine.inputs import Input, ModelFailed, ModelReplied, OutputCheck, ToolSettled
@@ -19,8 +20,7 @@ Deliver = Callable[[Input], None]
 """Takes what came of an effect. Called on the loop of the turn."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(msgspec.Struct, frozen=True):
     """A call that may be executed. One that is not idempotent is journaled as an intent first."""
 
     command: RunTool
@@ -28,15 +28,13 @@ class Ready:
     call: Any
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(msgspec.Struct, frozen=True):
     """A call whose result is known without executing anything."""
 
     settled: ToolSettled
 
 
-@dataclass(frozen=True, slots=True)
-class Asks:
+class Asks(msgspec.Struct, frozen=True):
     """A call that has to wait; with the request to a person, if it waits for one."""
 
     wait: Wait

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import msgspec
 
 from holdfast.errors import RecordCorrupt
@@ -12,8 +10,7 @@ from holdfast.machine.turn_machine import TurnMachine
 from holdfast.ports.session_store import JournalEntry
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed:
+class Replayed(msgspec.Struct, frozen=True):
     """The machine, the keys of what is journaled already, and the effects that were begun."""
 
     machine: TurnMachine

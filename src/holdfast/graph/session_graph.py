@@ -11,7 +11,8 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+
+import msgspec
 
 from holdfast.errors import InvalidArgument, NodeNotFound, SessionExists, SessionNotFound, StaleBranch
 from holdfast.graph import lineage
@@ -19,8 +20,7 @@ from holdfast.model.frame import INITIAL
 from holdfast.model.node import Entry, FrameOpened, Segment, split_node_id
 
 
-@dataclass(frozen=True, slots=True)
-class Branch:
+class Branch(msgspec.Struct, frozen=True):
     """Where a session stands in the graph."""
 
     leaf: str | None = None
@@ -58,7 +58,9 @@ class SessionGraph:
         if segment_id in self.segments:
             raise InvalidArgument(f"there is a segment {segment_id[:80]!r} already")
         if not entries:
-            return self._move(session_id, replace(branch, model_calls=branch.model_calls + model_calls))
+            return self._move(
+                session_id, msgspec.structs.replace(branch, model_calls=branch.model_calls + model_calls)
+            )
         segment = grown(branch, session_id, segment_id, tuple(entries), model_calls)
         self.segments[segment_id] = segment
         return self._move(session_id, moved(branch, segment))
@@ -68,7 +70,7 @@ class SessionGraph:
         branch = self.branch(session_id)
         self._require_free(new_id)
         if at is None or at == branch.leaf:
-            return self._move(new_id, replace(branch, revision=0))
+            return self._move(new_id, msgspec.structs.replace(branch, revision=0))
         return self._move(new_id, self._at(session_id, at, revision=0))
 
     def rewind(self, session_id: str, to: str) -> Branch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
 
 from holdfast.machine.inputs import CheckpointKind
 from holdfast.model.message import ToolCall
@@ -10,8 +10,7 @@ from holdfast.model.outcome import Ended, Waiting
 from holdfast.model.wait import Wait, WaitOutcome
 
 
-@dataclass(frozen=True, slots=True)
-class CallModel:
+class CallModel(msgspec.Struct, frozen=True):
     """Ask the model. `number` counts the turn's model calls, failed ones included, from 1."""
 
     number: int
@@ -23,8 +22,7 @@ class CallModel:
         return f"model.{self.number}"
 
 
-@dataclass(frozen=True, slots=True)
-class RunTool:
+class RunTool(msgspec.Struct, frozen=True):
     """Carry out a call. If it has waited, `waited` is what for and `granted` how that ended.
 
     `attempt` counts from 1 and rises with every wait.
@@ -40,8 +38,7 @@ class RunTool:
         return f"tool.{self.call.call_id}.{self.attempt}"
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(msgspec.Struct, frozen=True):
     """Deliver what was injected; before completion, check the answer `text` as well."""
 
     kind: CheckpointKind
@@ -53,20 +50,17 @@ class Checkpoint:
         return f"checkpoint.{self.number}"
 
 
-@dataclass(frozen=True, slots=True)
-class StopEffects:
+class StopEffects(msgspec.Struct, frozen=True):
     """End the model call and the tool calls under way; what they still bring is not wanted."""
 
 
-@dataclass(frozen=True, slots=True)
-class Park:
+class Park(msgspec.Struct, frozen=True):
     """Set the worker free; the turn goes on when a wait ends."""
 
     outcome: Waiting
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(msgspec.Struct, frozen=True):
     """The turn is over: write what it said and how it ended."""
 
     outcome: Ended

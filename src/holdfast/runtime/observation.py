@@ -8,8 +8,9 @@ gets a `Gap` and the committed nodes that followed.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from holdfast.errors import InvalidArgument
 from holdfast.graph import frame_at, nodes_of
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.live_session import LiveSession
 
 
-@dataclass(frozen=True, slots=True)
-class Cursor:
+class Cursor(msgspec.Struct, frozen=True):
     """`str(cursor)` and `Cursor.parse` are its form for storage."""
 
     depth: int = 0
@@ -42,8 +42,7 @@ class Cursor:
             raise InvalidArgument(f"{text[:80]!r} is not a cursor of this session") from None
 
 
-@dataclass(frozen=True, slots=True)
-class Observed:
+class Observed(msgspec.Struct, frozen=True):
     """An event, and the cursor to go on after it."""
 
     event: Event

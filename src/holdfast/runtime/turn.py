@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
+
+import msgspec
 
 from holdfast.errors import RuntimeClosed
 from holdfast.model.events import Event
@@ -23,8 +24,7 @@ _NOBODY: list[asyncio.Future[None]] = []
 """The waiters of a turn that is over; compared by identity."""
 
 
-@dataclass(frozen=True, slots=True)
-class TurnRequest:
+class TurnRequest(msgspec.Struct, frozen=True):
     """What a turn is asked to do."""
 
     message: UserMessage

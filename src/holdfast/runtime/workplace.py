@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
+
 from holdfast.durable.leases import LeaseKeeper
 from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
@@ -20,8 +22,7 @@ from holdfast.tools.dispatch import Dispatcher
 from holdfast.tools.threads import DaemonThreads
 
 
-@dataclass(frozen=True, slots=True)
-class RuntimeConfig:
+class RuntimeConfig(msgspec.Struct, frozen=True):
     """Times in milliseconds."""
 
     epoch: str
@@ -32,8 +33,7 @@ class RuntimeConfig:
     cached_frames: int = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Staff:
+class Staff(msgspec.Struct, frozen=True):
     """An agent ready to work: its model open, its tools dispatched."""
 
     agent: Agent[Any, Any]

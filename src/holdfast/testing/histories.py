@@ -23,7 +23,6 @@ Rules
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import functools
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -90,7 +89,7 @@ def command_as_json(command: Command) -> Json:
     """A command as data: its name as `do`, and the fields that do not have their default."""
     fields = {
         field.name: _as_json(getattr(command, field.name))
-        for field in dataclasses.fields(command)
+        for field in msgspec.structs.fields(command)
         if getattr(command, field.name) != field.default
     }
     return {"do": type(command).__name__, **fields}

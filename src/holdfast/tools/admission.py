@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from holdfast.model.call import SettledCall, ToolCallContext
 from holdfast.tools.context import RunContext
 from holdfast.tools.registry import Bound, RegisteredTool
 
 
-@dataclass(frozen=True, slots=True)
-class Admitted:
+class Admitted(msgspec.Struct, frozen=True):
     """A call that may be executed now."""
 
     tool: RegisteredTool
@@ -31,8 +31,7 @@ class Admitted:
         return self.tool.handler(context, *bound.args, **bound.kwargs)
 
 
-@dataclass(frozen=True, slots=True)
-class NeedsApproval:
+class NeedsApproval(msgspec.Struct, frozen=True):
     """A call that waits for a person."""
 
     call: Admitted

@@ -14,8 +14,9 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, assert_never
+
+import msgspec
 
 from holdfast.durable.effects import Asks, Deliver, Known, Prepared, Ready
 from holdfast.errors import Code, ErrorObject, HoldfastError
@@ -44,8 +45,7 @@ from holdfast.tools.settlement import (
 from holdfast.tools.threads import DaemonThreads
 
 
-@dataclass(frozen=True, slots=True)
-class Bench:
+class Bench(msgspec.Struct, frozen=True):
     """What turns of one agent share."""
 
     dispatcher: Dispatcher
@@ -54,8 +54,7 @@ class Bench:
     approval_ttl_ms: int = 24 * 3600 * 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Seat:
+class Seat(msgspec.Struct, frozen=True):
     """One turn at the bench: its session, what was said before, and who watches."""
 
     session_id: str
@@ -132,7 +131,7 @@ class CallDesk:
             case NeedsApproval():
                 return self._ask(admission.call.tool, command)
             case Admitted():
-                call = replace(admission, run_context=self._context(command))
+                call = msgspec.structs.replace(admission, run_context=self._context(command))
                 return Ready(command, admission.tool.capability.idempotent, call)
             case _:
                 assert_never(admission)

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+import msgspec
 
 from holdfast.durable.effects import Deliver, Known, Prepared, Ready
 from holdfast.errors import HoldfastError, ModelError
@@ -45,15 +46,14 @@ class OutputContract(Protocol):
     def check(self, text: str) -> OutputCheck: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Persona:
+class Persona(msgspec.Struct, frozen=True):
     """What the protocol needs to know of an agent."""
 
     model: ModelProvider
     instructions: str = ""
     capabilities: tuple[Capability, ...] = ()
     output: OutputContract | None = None
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
 class StandardHost:
