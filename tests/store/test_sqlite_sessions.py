@@ -409,7 +409,6 @@ def test_blocking_and_awaiting_callers_share_the_writer(store: SqliteSessionStor
 
 _FOUND_BY = {
     # What a row is found by: under another name or number it is not there, or elsewhere in a list.
-    ("journal", "turn_id"),
     ("waits", "turn_id"),
     ("inputs", "session"),
     ("inputs", "seq"),

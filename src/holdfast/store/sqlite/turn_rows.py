@@ -36,7 +36,12 @@ _UPDATE: Final = (
     "UPDATE turns SET state = ?, ended_at = ?, cancel = ?, echoes = ?, digest = ?, summary = ?, input = ? "
     "WHERE turn_id = ?"
 )
-_JOURNAL: Final = "SELECT seq, turn_id, name, kind, digest, body FROM journal WHERE turn_id = ? ORDER BY seq"
+# Read whole, and with what belongs to no unfinished turn: an entry whose turn cannot be told any more is not
+# to be overlooked, or its effect would happen again.
+_JOURNAL: Final = """
+SELECT seq, turn_id, name, kind, digest, body FROM journal NOT INDEXED
+WHERE turn_id = ? OR turn_id NOT IN (SELECT turn_id FROM turns WHERE state <> 'ended') ORDER BY seq
+"""
 
 _encode = msgspec.json.Encoder().encode
 _summaries = msgspec.json.Decoder(TurnSummary)
