@@ -36,7 +36,7 @@ from holdfast.ports.journal import CallJournal
 from holdfast.tools.admission import Admission, Admitted, NeedsApproval
 from holdfast.tools.loop_thread import LoopThread
 from holdfast.tools.registry import RegisteredTool, ToolRegistry
-from holdfast.tools.running import UNHEARD, Arrived, Inbox, RunningCall
+from holdfast.tools.running import UNHEARD, Arrived, Inbox, Listener, RunningCall
 from holdfast.tools.settlement import (
     Refused,
     request_digest,
@@ -116,7 +116,9 @@ class Dispatcher:
             if isinstance(message, Arrived):
                 return self.settle(message)
 
-    def start(self, call: Admitted, inbox: Inbox, journal: CallJournal | None) -> RunningCall | SettledCall:
+    def start(
+        self, call: Admitted, inbox: Listener, journal: CallJournal | None
+    ) -> RunningCall | SettledCall:
         """Begin an admitted call; *inbox* hears about it. Settled at once if its outcome is known already."""
         if call.tool.capability.idempotent:
             journal = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import queue
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.ports.journal import CallJournal
 from holdfast.tools.admission import Admitted
@@ -24,7 +24,7 @@ class RunningCall:
 
     __slots__ = ("_finished", "_slots", "_task", "call", "deadline", "inbox", "journal", "started")
 
-    def __init__(self, call: Admitted, inbox: Inbox, journal: CallJournal | None) -> None:
+    def __init__(self, call: Admitted, inbox: Listener, journal: CallJournal | None) -> None:
         self.call = call
         self.inbox = inbox
         self.journal = journal
@@ -70,6 +70,12 @@ class Arrived:
     running: RunningCall
     value: object
     error: BaseException | None
+
+
+class Listener(Protocol):
+    """Whoever hears about a call: a queue, or something like it."""
+
+    def put(self, item: Any, /) -> None: ...
 
 
 Inbox = queue.SimpleQueue[Any]

@@ -30,7 +30,7 @@ from holdfast.model.events import Event
 from holdfast.model.message import Message
 from holdfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed, Wait, WaitOutcome
 from holdfast.ports.clock import Clock
-from holdfast.protocols.standard.execution import Execution
+from holdfast.protocols.standard.execution import Execution, as_input
 from holdfast.tools.admission import Admission, Admitted, NeedsApproval
 from holdfast.tools.context import RunContext
 from holdfast.tools.dispatch import Dispatcher
@@ -239,17 +239,6 @@ class CallDesk:
 
     def _now(self) -> int:
         return self._bench.clock.now_ms()
-
-
-def as_input(call_id: int, settled: SettledCall, now_ms: int) -> ToolSettled:
-    """A settled call as the machine takes it."""
-    return ToolSettled(
-        at_ms=now_ms,
-        call_id=call_id,
-        value=settled.value,
-        error=settled.record.error,
-        record=settled.record,
-    )
 
 
 def _terms(wait: Wait | None) -> dict[str, Json]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final, assert_never
+import contextlib
+from collections.abc import Callable
+from typing import Final, TypeVar, assert_never
 
 from holdfast.durable.effects import Deliver
 from holdfast.errors import HoldfastError, InvalidArgument
@@ -28,6 +30,8 @@ from holdfast.tools.settlement import settle_continued
 
 _LONGEST_S: Final = 100 * 366 * 24 * 3600
 
+T = TypeVar("T")
+
 
 class Execution:
     """Starts a call, waits for its handler or its timeout, and delivers what came of it, once."""
@@ -46,11 +50,11 @@ class Execution:
         self._over = False
 
     def start(self) -> None:
-        started = self._dispatcher.start(self._call, self, None)  # type: ignore[arg-type]
+        started = self._dispatcher.start(self._call, self, None)
         assert isinstance(started, RunningCall)  # without a journal nothing is settled yet
         self._running = started
 
-    def put(self, message: Arrived | RunningCall) -> None:
+    def put(self, message: Arrived | RunningCall, /) -> None:
         """Hear from the dispatcher, on any thread."""
         if isinstance(message, RunningCall):
             self._on_loop(self._set_timer, message)
@@ -65,14 +69,12 @@ class Execution:
         if self._running is not None:
             self._running.abandon()
 
-    def _on_loop(self, function: object, *args: object) -> None:
+    def _on_loop(self, function: Callable[[T], None], given: T) -> None:
         if asyncio._get_running_loop() is self._loop:
-            function(*args)  # type: ignore[operator]
+            function(given)
             return
-        try:
-            self._loop.call_soon_threadsafe(function, *args)  # type: ignore[arg-type]
-        except RuntimeError:  # the loop is closed: nobody waits any more
-            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(function, given)
 
     def _set_timer(self, running: RunningCall) -> None:
         left = self._dispatcher.seconds_left(running)
@@ -106,13 +108,7 @@ class Execution:
         return [self._settled(self._dispatcher.settle(arrived))]
 
     def _settled(self, settled: SettledCall) -> ToolSettled:
-        return ToolSettled(
-            at_ms=self._clock.now_ms(),
-            call_id=self._call.call_id,
-            value=settled.value,
-            error=settled.record.error,
-            record=settled.record,
-        )
+        return as_input(self._call.call_id, settled, self._clock.now_ms())
 
     def _later(self, value: Later, running: RunningCall) -> list[Input]:
         """What a tool's answer that is no value means."""
@@ -159,3 +155,14 @@ def _whole_ms(seconds: float) -> int:
     if not seconds <= _LONGEST_S:  # nor a number that is none
         raise InvalidArgument(f"a call can wait for {_LONGEST_S} seconds, not for {seconds}")
     return int(max(0.0, seconds) * 1000)
+
+
+def as_input(call_id: int, settled: SettledCall, now_ms: int) -> ToolSettled:
+    """A settled call as the machine takes it."""
+    return ToolSettled(
+        at_ms=now_ms,
+        call_id=call_id,
+        value=settled.value,
+        error=settled.record.error,
+        record=settled.record,
+    )
