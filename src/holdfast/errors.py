@@ -15,6 +15,7 @@ The first split is whose fault it is::
     │   ├── SessionBusy            INVALID_ARGUMENT
     │   ├── TurnNotFound           INVALID_ARGUMENT
     │   ├── TurnUnfinished         WAITING_FOR_APPROVAL, INTERRUPTED
+    │   ├── NobodyWaits            WAITING_FOR_APPROVAL
     │   ├── IdempotencyConflict    INVALID_ARGUMENT
     │   ├── InputNotFound          INVALID_ARGUMENT
     │   ├── NodeNotFound           INVALID_ARGUMENT
@@ -280,6 +281,18 @@ class TurnUnfinished(CallerError):
         )
         self.session_id, self.turn_id, self.waits = session_id, turn_id, waits
         self.code = Code.WAITING_FOR_APPROVAL if waits else Code.INTERRUPTED
+
+
+class NobodyWaits(CallerError):
+    """A turn without a runtime came to a call that has to wait: nobody could go on with it."""
+
+    code = Code.WAITING_FOR_APPROVAL
+
+    def __init__(self, kinds: str) -> None:
+        super().__init__(
+            f"the turn has to wait ({kinds}), and a run without a runtime is over when it does",
+            hint='use a session: `async with Runtime("holdfast.db") as runtime`',
+        )
 
 
 class IdempotencyConflict(CallerError):

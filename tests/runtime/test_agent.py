@@ -11,7 +11,7 @@ import pytest
 from stand_ins import HeldModel, agent_of, asks, events_of, of_kind, said
 
 from holdfast import Agent, TurnStopped, UsageLimits, tool
-from holdfast.errors import HoldfastError, InvalidArgument, ModelError, ToolNameTaken
+from holdfast.errors import HoldfastError, InvalidArgument, ModelError, NobodyWaits, ToolNameTaken
 from holdfast.model.events import TextStreamed, TurnBegan, TurnCommitted
 from holdfast.model.outcome import StopReason
 from holdfast.providers.scripted import ScriptedModel
@@ -230,3 +230,16 @@ def test_an_error_of_a_provider_is_no_error_of_ours() -> None:
         agent_of({"failure": {"message": "no credit", "code": "PAY"}}).run_sync("hi")
     assert caught.value.code == "PAY"
     assert not isinstance(caught.value, ModelError)
+
+
+def test_a_run_without_a_runtime_that_has_to_wait_says_so() -> None:
+    """Ours: a result that nobody could continue would be a trap."""
+
+    @tool(approval="manual")
+    def pay(cents: int) -> str:
+        return "paid"
+
+    asking = {"tool_calls": [{"name": "pay", "arguments": {"cents": 5}}]}
+    agent = Agent(ScriptedModel([asking], strict=False), tools=[pay])
+    with pytest.raises(NobodyWaits, match=r"has to wait \(approval\)"):
+        agent.run_sync("pay")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.errors import NobodyWaits
 from holdfast.model.message import UserMessage
+from holdfast.model.outcome import Waiting
 from holdfast.model.usage import UsageLimits
 from holdfast.runtime.agent import Agent, checked_limits
 from holdfast.runtime.agent_runtime import Runtime
@@ -29,7 +31,10 @@ def one_off_turn(
     async def run(turn: Turn[Any]) -> TurnResult[Any]:
         async with runtime:
             await runtime.session(SESSION, agent=agent)
-            return await runtime.live(SESSION).run(turn)
+            result = await runtime.live(SESSION).run(turn)
+        if isinstance(result.outcome, Waiting):
+            raise NobodyWaits(", ".join(sorted({wait.kind for wait in result.waits})))
+        return result
 
     async def cancel(turn_id: str) -> bool:
         if not runtime.is_open:
