@@ -192,14 +192,17 @@ def test_an_owner_that_is_stopped_at_any_point_is_succeeded_and_commits_nothing(
 
     def stopped_at(server: ForkServer, home: Path, number: int) -> bool:
         heir = WAYS[number % len(WAYS)]
-        report = server.run(scenario, home, number, stops=True, heir=heir, lease_s=0.15)
-        if not report["stopped"]:
-            return False
+        for again in range(4):
+            report = server.run(scenario, home / str(again), number, stops=True, heir=heir, lease_s=0.15)
+            if not report["stopped"]:
+                return False
+            if report["heir"].get("raised") != "StoreUnavailable":
+                break  # else it was stopped while its writer held the file, which nobody can get past
         assert report["heir"].get("status") == "done", (number, report["heir"])
         assert report["old"].get("raised", "LeaseLost") == "LeaseLost", (number, report["old"])
         assert report["last"]["messages"] == report["heir"]["messages"]
         assert report["last"]["turns"] == report["heir"]["turns"]
-        Truth(home, report["last"]).check(scenario)
+        Truth(home / str(again), report["last"]).check(scenario)
         return True
 
     assert theatre.enumerate(stopped_at) > 15

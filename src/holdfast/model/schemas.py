@@ -10,6 +10,7 @@ import json
 import re
 import sys
 from collections.abc import Sequence
+from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Final
 
@@ -101,7 +102,8 @@ def schema_of(name: str) -> dict[str, Any]:
     if root.get("$ref") == _REF_TEMPLATE.format(name=name) and not _refers_to_itself(name, components):
         root = components.pop(name)
     document = {"$schema": DIALECT, "$id": f"holdfast:{file_stem(name)}", **root, "title": name}
-    return {**document, "$defs": components} if components else document
+    whole: dict[str, Any] = _tidy({**document, "$defs": components} if components else document)
+    return whole
 
 
 def all_schemas() -> dict[str, dict[str, Any]]:
@@ -135,6 +137,18 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     write_schemas(Path(arguments[0]))
     return 0
+
+
+def _tidy(schema: Any) -> Any:
+    """The schema with descriptions as every Python reads docstrings: without the code's indentation."""
+    if isinstance(schema, list):
+        return [_tidy(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    tidy = {key: _tidy(value) for key, value in schema.items()}
+    if isinstance(text := schema.get("description"), str):
+        tidy["description"] = cleandoc(text)
+    return tidy
 
 
 def _refers_to_itself(name: str, components: dict[str, Any]) -> bool:
