@@ -36,7 +36,7 @@ REPLY = "r" * 400
 RESULT = "t" * 100
 WARM_UP = 120
 """Turns, and as many rounds of the floor, before the first that is measured. In them the interpreter settles
-and the write-ahead log grows to its size; while it grows, every sync costs more, and ours writes more to it."""
+and the write-ahead log grows to its size: while it grows a sync costs more, and ours writes more to it."""
 
 
 @tool(side_effect="external_system")
