@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -21,7 +22,7 @@ from holdfast.model.events import (
     TurnCommitted,
 )
 from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
-from holdfast.runtime.live_feed import MAX_AGE_S, MAX_EVENTS
+from holdfast.runtime.live_feed import MAX_AGE_S, MAX_EVENTS, Bell, LiveFeed
 from holdfast.runtime.observation import Cursor, Observed
 
 WHOLE_TURN = [TurnBegan, ModelCallStarted, ReplyReceived, TurnCommitted]
@@ -355,3 +356,14 @@ def test_a_runtime_closes_although_it_was_just_nudged(place: Place) -> None:
                 runtime._nudge.set()
 
     asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_an_observer_that_does_not_read_keeps_nothing() -> None:
+    """Bug: what was published while an observer slept was kept for it without a bound."""
+    feed = LiveFeed()
+    feed.listen(Bell())
+    first = TurnBegan(turn_id="t", session_id="s")
+    feed.publish(first)
+    for _ in range(MAX_EVENTS):
+        feed.publish(TurnBegan(turn_id="t", session_id="s"))
+    assert sys.getrefcount(first) == 2  # ours, and the one of asking

@@ -43,11 +43,11 @@ class Follower:
     async def follow(self, work: Coroutine[Any, Any, Any]) -> Standing | None:
         """Where the last turn stands that ran meanwhile; None if there was none."""
         if self._subscription is None:
-            self._subscription = self._live.feed.subscribe()
+            self._subscription = self._live.feed.listen(Subscription())
         subscription = self._subscription
         self._turn_id = None
         self._work = task = asyncio.ensure_future(work)
-        task.add_done_callback(lambda _: subscription.wake())
+        task.add_done_callback(lambda _: subscription.ring())
         try:
             await self._until_over(task, subscription)
         finally:

@@ -13,7 +13,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import Final
+from typing import Final, TypeVar
 
 from holdfast.model.events import Event
 
@@ -25,36 +25,28 @@ class Missed(Exception):
     """The events after this place are gone."""
 
 
-class Subscription:
-    """Events for one reader, in order, none left out."""
+class Bell:
+    """Tells one reader to look. It keeps nothing: whoever does not look misses nothing but the ringing."""
 
-    __slots__ = ("_events", "_waiter")
+    __slots__ = ("_waiter",)
 
     def __init__(self) -> None:
-        self._events: deque[Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
 
-    def push(self, event: Event) -> None:
-        self._events.append(event)
+    def hear(self, event: Event) -> None:
+        """Something was published."""
+        self.ring()
+
+    def ring(self) -> None:
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def wake(self) -> None:
-        """Let a reader look again, although nothing has come."""
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
-
-    def take(self) -> Event | None:
-        return self._events.popleft() if self._events else None
-
     async def wait(self, timeout_s: float | None = None) -> None:
-        """Until there may be something to take."""
-        if self._events:
-            return
+        """Until it rings, or the time is over."""
         loop = asyncio.get_running_loop()
         self._waiter = loop.create_future()
-        timer = None if timeout_s is None else loop.call_later(timeout_s, self.wake)
+        timer = None if timeout_s is None else loop.call_later(timeout_s, self.ring)
         try:
             await self._waiter
         finally:
@@ -63,36 +55,61 @@ class Subscription:
                 timer.cancel()
 
 
+BellKind = TypeVar("BellKind", bound=Bell)
+
+
+class Subscription(Bell):
+    """Events for one reader, in order, none left out."""
+
+    __slots__ = ("_events",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._events: deque[Event] = deque()
+
+    def hear(self, event: Event) -> None:
+        self._events.append(event)
+        self.ring()
+
+    async def wait(self, timeout_s: float | None = None) -> None:
+        """Until there may be something to take."""
+        if not self._events:
+            await super().wait(timeout_s)
+
+    def take(self) -> Event | None:
+        return self._events.popleft() if self._events else None
+
+
 class LiveFeed:
     """Publishes to whoever listens, and remembers a while for those who come later."""
 
-    __slots__ = ("_clock", "_ring", "_subscriptions", "last_seq")
+    __slots__ = ("_bells", "_clock", "_ring", "last_seq")
 
     def __init__(self, clock: Callable[[], float] = monotonic, last_seq: int = 0) -> None:
         self._clock = clock
         self._ring: deque[tuple[int, float, Event]] = deque(maxlen=MAX_EVENTS)
-        self._subscriptions: list[Subscription] = []
+        self._bells: list[Bell] = []
         self.last_seq = last_seq
 
     def publish(self, event: Event) -> None:
         self.last_seq += 1
         self._ring.append((self.last_seq, self._clock(), event))
-        for subscription in self._subscriptions:
-            subscription.push(event)
+        for bell in self._bells:
+            bell.hear(event)
 
-    def subscribe(self) -> Subscription:
-        subscription = Subscription()
-        self._subscriptions.append(subscription)
-        return subscription
+    def listen(self, bell: BellKind) -> BellKind:
+        """Let *bell* hear of what is published, until it leaves."""
+        self._bells.append(bell)
+        return bell
 
-    def unsubscribe(self, subscription: Subscription) -> None:
-        if subscription in self._subscriptions:
-            self._subscriptions.remove(subscription)
+    def leave(self, bell: Bell) -> None:
+        if bell in self._bells:
+            self._bells.remove(bell)
 
     @property
     def idle(self) -> bool:
         """Whether nobody listens."""
-        return not self._subscriptions
+        return not self._bells
 
     def since(self, seq: int) -> list[tuple[int, Event]]:
         """The events after *seq*, oldest first."""

@@ -6,7 +6,7 @@ Rule: everything here can be dropped at any time without loss, except while a tu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from holdfast.durable.driver import TurnDriver
@@ -132,20 +132,18 @@ class LiveSession:
 
     async def run(self, turn: Turn[Any]) -> TurnResult[Any]:
         """Run a new turn in the task that calls."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._running.add(task)
-        try:
-            return await self._runner().run(turn)
-        finally:
-            self._running.discard(task)
+        return await self._known(self._runner().run(turn))
 
     async def _resume(self, turn: Turn[Any]) -> TurnResult[Any]:
+        return await self._known(self._runner().resume(turn))
+
+    async def _known(self, work: Awaitable[TurnResult[Any]]) -> TurnResult[Any]:
+        """Do *work* so that closing the runtime ends the task that does it."""
         task = asyncio.current_task()
         assert task is not None
         self._running.add(task)
         try:
-            return await self._runner().resume(turn)
+            return await work
         finally:
             self._running.discard(task)
 

@@ -16,7 +16,7 @@ from holdfast.errors import InvalidArgument
 from holdfast.graph import frame_at, nodes_of
 from holdfast.model.events import Event, Gap, NodeCommitted, TurnCommitted
 from holdfast.model.node import Segment
-from holdfast.runtime.live_feed import Missed
+from holdfast.runtime.live_feed import Bell, Missed
 
 if TYPE_CHECKING:
     from holdfast.ports.session_store import SessionStore
@@ -59,7 +59,7 @@ class Observer:
         self._poll_s = poll_s
 
     async def follow(self, cursor: Cursor) -> AsyncIterator[Observed]:
-        subscription = self._live.feed.subscribe()
+        bell = self._live.feed.listen(Bell())
         try:
             while True:
                 if not self._can_go_on_live(cursor):
@@ -72,15 +72,13 @@ class Observer:
                 async for observed in self._live_since(cursor):
                     cursor = observed.cursor
                     yield observed
-                while subscription.take() is not None:
-                    pass
                 if self._live.feed.last_seq == cursor.seq:
-                    await subscription.wait(self._poll_s)
+                    await bell.wait(self._poll_s)
                     async for observed in self._elsewhere(cursor):
                         cursor = observed.cursor
                         yield observed
         finally:
-            self._live.feed.unsubscribe(subscription)
+            self._live.feed.leave(bell)
 
     def _can_go_on_live(self, cursor: Cursor) -> bool:
         if cursor.epoch != self._epoch:

@@ -100,7 +100,7 @@ class Turn(Generic[Output]):
     def publish(self, event: Event) -> None:
         """Show an event to whoever iterates over the turn."""
         for subscription in self._subscriptions:
-            subscription.push(event)
+            subscription.hear(event)
 
     def __await__(self) -> Generator[Any, None, TurnResult[Output]]:
         return self._result().__await__()
@@ -139,7 +139,7 @@ class Turn(Generic[Output]):
                 if not waiter.done():
                     waiter.set_result(None)
             for subscription in self._subscriptions:
-                subscription.wake()
+                subscription.ring()
 
     def __repr__(self) -> str:
         return f"<Turn {self.turn_id} of {self.session_id}>"

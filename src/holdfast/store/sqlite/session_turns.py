@@ -49,6 +49,7 @@ from holdfast.store.sqlite.turn_rows import StoredTurn
 
 IsDead = Callable[[str], bool]
 
+_encode = msgspec.json.Encoder().encode
 _replace = msgspec.structs.replace
 
 _BEGIN: Final = """
@@ -186,16 +187,14 @@ def cancel(db: apsw.Connection, turn_id: str) -> bool:
 
 def unfinished(db: apsw.Connection, now_ms: int, is_dead: IsDead) -> list[TurnRecord]:
     """Turns that nobody runs and that could go on now, oldest first."""
-    awake = {
-        stored.turn_id
-        for stored, approval in session_waits.standing(db)
-        if session_waits.outcome_of(stored, approval, now_ms) is not None
-    }
-    return [
-        turn.record
-        for turn in turn_rows.find_where(db, "turns.state <> 'ended'")
-        if _could_go_on(db, turn.record, awake, now_ms, is_dead)
-    ]
+    awake = _encode(sorted(session_waits.awake(db, now_ms))).decode()
+    found = turn_rows.find_where(
+        db,
+        "turns.state <> 'ended' AND (turns.state <> 'waiting' OR turns.cancel <> 0 "
+        "OR turns.turn_id IN (SELECT value FROM json_each(?)))",
+        awake,
+    )
+    return [turn.record for turn in found if _could_go_on(db, turn.record, now_ms, is_dead)]
 
 
 def require_at_rest(db: apsw.Connection, session: StoredSession) -> None:
@@ -205,11 +204,10 @@ def require_at_rest(db: apsw.Connection, session: StoredSession) -> None:
         raise SessionBusy(session.id, session.owner or f"turn {turn_id}")
 
 
-def _could_go_on(
-    db: apsw.Connection, record: TurnRecord, awake: set[str], now_ms: int, is_dead: IsDead
-) -> bool:
+def _could_go_on(db: apsw.Connection, record: TurnRecord, now_ms: int, is_dead: IsDead) -> bool:
+    """Whether a turn that waits for nothing any more, or runs, has nobody to run it."""
     if record.state == TurnState.WAITING:
-        return record.cancel_requested or record.turn_id in awake
+        return True
     return takeable(session_rows.require(db, record.session_id), now_ms, is_dead)
 
 

@@ -28,6 +28,24 @@ from holdfast.store.wait_outcomes import answer_of, expired, timed_out, turn_of_
 
 _WAIT: Final = "SELECT turn_id, wait_id, stands, digest, wait, outcome FROM waits"
 
+_STANDING: Final = """
+SELECT waits.turn_id, wait_id, stands, waits.digest, wait, outcome
+FROM turns JOIN waits ON waits.turn_id = turns.turn_id
+WHERE turns.state <> 'ended' AND turns.state = 'waiting'
+"""
+
+# Looked for every second: SQLite leaves out what is still open, so that only the rest is read and checked.
+# What it cannot read counts as over, and whoever takes it up then is told that it is damaged.
+_MAYBE_OVER: Final = """
+SELECT waits.turn_id, wait_id, stands, waits.digest, wait, outcome
+FROM turns JOIN waits ON waits.turn_id = turns.turn_id
+WHERE turns.state <> 'ended' AND turns.state = 'waiting' AND (
+    outcome IS NOT NULL
+    OR (SELECT state FROM approvals WHERE approval_id = wait_id) <> 'pending'
+    OR iif(json_valid(CAST(wait AS TEXT)), json_extract(CAST(wait AS TEXT), '$.due_at') <= ?, 1)
+)
+"""
+
 _encode = msgspec.json.Encoder().encode
 _waits = msgspec.json.Decoder(Wait)
 _outcomes: msgspec.json.Decoder[WaitOutcome] = msgspec.json.Decoder(WaitOutcome)
@@ -129,12 +147,17 @@ def outcome_of(stored: StoredWait, approval: Approval | None, now_ms: int) -> Wa
     return timed_out(stored.wait, now_ms)
 
 
-def standing(db: apsw.Connection) -> list[tuple[StoredWait, Approval | None]]:
-    """What the waiting turns stand at, with the approval where it is one."""
-    rows = db.execute(
-        "SELECT waits.turn_id, wait_id, stands, waits.digest, wait, outcome FROM turns JOIN waits "
-        "ON waits.turn_id = turns.turn_id WHERE turns.state <> 'ended' AND turns.state = 'waiting'"
-    ).fetchall()
+def awake(db: apsw.Connection, now_ms: int) -> set[str]:
+    """The waiting turns that stand at something that is over."""
+    return {
+        stored.turn_id
+        for stored, approval in _with_approvals(db, db.execute(_MAYBE_OVER, (now_ms,)).fetchall())
+        if outcome_of(stored, approval, now_ms) is not None
+    }
+
+
+def _with_approvals(db: apsw.Connection, rows: list[Row]) -> list[tuple[StoredWait, Approval | None]]:
+    """What turns stand at, with the approval where it is one."""
     found = [stored for stored in map(_of, rows) if stored.stands and stored.wait is not None]
     return [(stored, _approval_of(db, stored)) for stored in found]
 
@@ -144,7 +167,7 @@ def next_due(db: apsw.Connection) -> int | None:
     return min(
         (
             stored.wait.due_at
-            for stored, approval in standing(db)
+            for stored, approval in _with_approvals(db, db.execute(_STANDING).fetchall())
             if stored.wait is not None
             and stored.outcome is None
             and (approval is None or approval.state == ApprovalState.PENDING)
