@@ -136,7 +136,6 @@ async def everything(store: SqliteSessionStore) -> list[object]:
         await store.approvals(),
         await store.approval("a1"),
         await store.unfinished(NOW),
-        await store.next_due(),
     ]
 
 

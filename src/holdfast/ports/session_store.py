@@ -267,9 +267,6 @@ class SessionStore(Protocol):
         """Turns that nobody runs and that could go on now: left by their owner, or with a wait that is over,
         or waiting with a request to cancel."""
 
-    async def next_due(self) -> int | None:
-        """When the earliest open wait of any waiting turn is due."""
-
     async def cancel(self, turn_id: str) -> bool:
         """Ask for the turn's end. False if it has ended: then the cancellation lost, for good."""
 

@@ -230,19 +230,6 @@ class MemorySessionStore:
         with self._lock:
             return [turn.record for turn in self._tables.open.values() if self._could_go_on(turn, now_ms)]
 
-    async def next_due(self) -> int | None:
-        with self._lock:
-            return min(
-                (
-                    wait.due_at
-                    for turn in self._tables.open.values()
-                    if turn.record.state is TurnState.WAITING
-                    for wait in turn.waits_for()
-                    if self._tables.outcome(turn, wait, now_ms=-1) is None
-                ),
-                default=None,
-            )
-
     async def cancel(self, turn_id: str) -> bool:
         with self._lock:
             if (turn := self._tables.open.get(turn_id)) is None:

@@ -36,7 +36,7 @@ CRASH_AT: Final = "HOLDFAST_CRASH_AT"
 """The environment variable that holds the number of the point to die at."""
 
 _READS: Final = (
-    "head", "heads", "frame", "path", "turn", "turns", "unfinished", "next_due", "inputs", "blob",
+    "head", "heads", "frame", "path", "turn", "turns", "unfinished", "inputs", "blob",
     "approvals", "approval", "close",
 )  # fmt: skip
 

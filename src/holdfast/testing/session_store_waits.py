@@ -21,7 +21,6 @@ from holdfast.ports.session_store import Save, SessionStore
 from holdfast.testing.session_values import (
     NOW,
     a_commit,
-    a_head,
     a_save,
     a_wait,
     an_approval,
@@ -48,7 +47,6 @@ class WaitContract:
     async def test_a_timer_is_over_when_it_is_due(self, store: SessionStore) -> None:
         """Ours: time is the caller's; the store has no clock."""
         await park(store, a_wait("tick"), a_wait("tock", due_in_ms=2_000))
-        assert await store.next_due() == NOW + 1_000
         assert await store.ended_waits("t1", NOW + 999) == ()
         assert await store.unfinished(NOW + 999) == []
         assert await store.ended_waits("t1", NOW + 1_000) == (("tick", Elapsed()),)
@@ -61,29 +59,10 @@ class WaitContract:
         tick, tock = a_wait("tick"), a_wait("tock", due_in_ms=2_000)
         await park(store, tick, tock)
         taken = await store.take_over("t1", claimant(now_ms=NOW + 1_000))
-        assert await store.next_due() is None
         assert await store.unfinished(NOW + 1_000) == []
         await store.park(taken.lease, a_save("t1", an_entry("waited.tick")), waiting(tock))
         assert await store.unfinished(NOW + 1_500) == []
-        assert await store.next_due() == NOW + 2_000
         assert len(await store.unfinished(NOW + 2_000)) == 1
-
-    @awaited
-    async def test_the_earliest_wait_of_any_turn_is_due_next(self, store: SessionStore) -> None:
-        """Ours: a supervisor sleeps until then."""
-        assert await store.next_due() is None
-        await store.open_session(a_head("s2"))
-        await park(store, a_wait("tick", due_in_ms=5_000))
-        begun = await begin(store, "t2", "s2")
-        await store.park(
-            begun.lease,
-            Save(turn_id="t2", entries=(), waits=(a_wait("tick", due_in_ms=3_000),)),
-            waiting(a_wait("tick", due_in_ms=3_000)),
-        )
-        assert await store.next_due() == NOW + 3_000
-        taken = await store.take_over("t2", claimant())
-        await store.commit(taken.lease, a_commit("t2"))
-        assert await store.next_due() == NOW + 5_000
 
     @awaited
     async def test_a_turn_that_ended_waits_for_nothing(self, store: SessionStore) -> None:
@@ -109,7 +88,6 @@ class WaitContract:
                 await store.complete(TOKEN, outcome, NOW)
         assert await store.ended_waits("t1", NOW) == ((TOKEN, Completed(value={"n": 2**70})),)
         assert len(await store.unfinished(NOW)) == 1
-        assert await store.next_due() is None
 
     @awaited
     async def test_a_completion_may_be_a_failure(self, store: SessionStore) -> None:
@@ -173,7 +151,6 @@ class WaitContract:
         assert await store.approvals() == [asked]
         assert await store.approvals(session_id="s1") == await store.approvals(turn_id="t1") == [asked]
         assert await store.approvals(session_id="s2") == await store.approvals(turn_id="t2") == []
-        assert await store.next_due() == NOW + 1_000
 
     @awaited
     async def test_an_approval_is_asked_for_once(self, store: SessionStore) -> None:
@@ -202,7 +179,6 @@ class WaitContract:
             "a2": Denied(reason="too much"),
             "a3": Approved(arguments={"cents": 1}),
         }
-        assert await store.next_due() is None
 
     @awaited
     async def test_an_approval_is_decided_once(self, store: SessionStore) -> None:

@@ -28,12 +28,6 @@ from holdfast.store.wait_outcomes import answer_of, expired, timed_out, turn_of_
 
 _WAIT: Final = "SELECT turn_id, wait_id, stands, digest, wait, outcome FROM waits"
 
-_STANDING: Final = """
-SELECT waits.turn_id, wait_id, stands, waits.digest, wait, outcome
-FROM turns JOIN waits ON waits.turn_id = turns.turn_id
-WHERE turns.state <> 'ended' AND turns.state = 'waiting'
-"""
-
 # Looked for every second: SQLite leaves out what is still open, so that only the rest is read and checked.
 # What it cannot read counts as over, and whoever takes it up then is told that it is damaged.
 _MAYBE_OVER: Final = """
@@ -160,20 +154,6 @@ def _with_approvals(db: apsw.Connection, rows: list[Row]) -> list[tuple[StoredWa
     """What turns stand at, with the approval where it is one."""
     found = [stored for stored in map(_of, rows) if stored.stands and stored.wait is not None]
     return [(stored, _approval_of(db, stored)) for stored in found]
-
-
-def next_due(db: apsw.Connection) -> int | None:
-    """When the earliest wait is due that is open and that a waiting turn stands at."""
-    return min(
-        (
-            stored.wait.due_at
-            for stored, approval in _with_approvals(db, db.execute(_STANDING).fetchall())
-            if stored.wait is not None
-            and stored.outcome is None
-            and (approval is None or approval.state == ApprovalState.PENDING)
-        ),
-        default=None,
-    )
 
 
 def of_turn(db: apsw.Connection, turn_id: str) -> list[StoredWait]:

@@ -193,9 +193,6 @@ class SqliteSessionStore:
     async def unfinished(self, now_ms: int) -> list[TurnRecord]:
         return await self._read(lambda db: session_turns.unfinished(db, now_ms, self._owner_is_dead))
 
-    async def next_due(self) -> int | None:
-        return await self._read(session_waits.next_due)
-
     async def cancel(self, turn_id: str) -> bool:
         return await self._write(lambda db: session_turns.cancel(db, turn_id))
 
