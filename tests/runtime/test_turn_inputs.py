@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from stand_ins import EchoModel, HeldModel, Place, agent_of, asks, events_of, go_on, of_kind, said, until
 
-from holdfast import Agent, RunContext, TurnStopped, tool
+from holdfast import Agent, InjectedTurnInput, RunContext, TurnStopped, tool
 from holdfast.errors import IdempotencyConflict, SessionNotFound, TurnUnfinished
 from holdfast.model.events import MessagesDelivered
 from holdfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
@@ -344,5 +344,18 @@ def test_an_injected_message_survives_a_crash_after_its_delivery(place: Place) -
             session = await second.session("s", agent=Agent(model, tools=[work]))
             result = await go_on(session)
             assert said(result.messages) == ["hi", "also this"]
+
+    asyncio.run(main())
+
+
+def test_an_injected_input_brings_its_own_id(place: Place) -> None:
+    """Seed: `InjectedTurnInput{id, message}`."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of("end"))
+            given = InjectedTurnInput(message=UserMessage(content="from a monitor"), id="in-7")
+            assert await session.inject(given) == "in-7"
+            assert said((await session.turn("hi")).messages) == ["from a monitor", "hi"]
 
     asyncio.run(main())

@@ -8,8 +8,6 @@ Rules
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 
 from holdfast.errors import ErrorObject
@@ -92,8 +90,6 @@ class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool
 
 
 Message = UserMessage | AssistantMessage | ToolMessage
-
-Role = Literal["user", "assistant", "tool"]
 
 
 class InjectedTurnInput(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,11 +13,11 @@ from holdfast.model.approval import Approval
 from holdfast.model.canonical import Json
 from holdfast.model.frame import FrameSwitch
 from holdfast.model.head import SessionHead
-from holdfast.model.message import Message, UserMessage
+from holdfast.model.message import InjectedTurnInput, Message, UserMessage
 from holdfast.model.node import Entry, FrameOpened, Node, Payload
 from holdfast.model.turn import TurnRecord, TurnState
 from holdfast.model.usage import UsageEntry, UsageLimits
-from holdfast.ports.session_store import QueuedInput, SessionStore
+from holdfast.ports.session_store import Blob, QueuedInput, SessionStore
 from holdfast.runtime.agent import checked_limits
 from holdfast.runtime.attachments import Prompt, read_prompt
 from holdfast.runtime.observation import Cursor, Observed, Observer
@@ -133,13 +133,17 @@ class Session(Generic[Output]):
 
     # Input while a turn runs
 
-    async def inject(self, prompt: Prompt, *, id: str | None = None) -> str:
+    async def inject(self, prompt: Prompt | InjectedTurnInput, *, id: str | None = None) -> str:
         """A message for the running turn, delivered at its next checkpoint; if none runs, for the next."""
-        return await self._put("inject", prompt, id)
+        if isinstance(prompt, InjectedTurnInput):
+            return await self._put("inject", prompt.message, (), id or prompt.id)
+        content, blobs = read_prompt(prompt)
+        return await self._put("inject", UserMessage(content=content), blobs, id)
 
     async def queue(self, prompt: Prompt, *, id: str | None = None) -> str:
         """A message that starts a turn of its own once the session is free."""
-        input_id = await self._put("queue", prompt, id)
+        content, blobs = read_prompt(prompt)
+        input_id = await self._put("queue", UserMessage(content=content), blobs, id)
         self._live.drain()
         return input_id
 
@@ -223,13 +227,14 @@ class Session(Generic[Output]):
     def _store(self) -> SessionStore:
         return self._runtime.store
 
-    async def _put(self, kind: Literal["inject", "queue"], prompt: Prompt, id: str | None) -> str:
-        content, blobs = read_prompt(prompt)
+    async def _put(
+        self, kind: Literal["inject", "queue"], message: UserMessage, blobs: tuple[Blob, ...], id: str | None
+    ) -> str:
         item = QueuedInput(
             input_id=id or new_input_id(),
             session_id=self.session_id,
             kind=kind,
-            message=UserMessage(content=content),
+            message=message,
             created_at=self._runtime.now_ms(),
         )
         await self._store.put_input(item, blobs)

@@ -229,9 +229,6 @@ class SqliteSandboxStore:
     def _row(self, sql: str, *keys: str | int) -> schema.Row | None:
         return self.database.read(lambda db: db.execute(sql, keys).fetchone())
 
-    def _rows(self, sql: str, *keys: str) -> list[schema.Row]:
-        return self.database.read(lambda db: db.execute(sql, keys).fetchall())
-
 
 def _insert_session(db: apsw.Connection, session: StoredSession) -> StoredSession:
     """A new session starts above every epoch that a deleted one had."""
