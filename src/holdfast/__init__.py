@@ -69,6 +69,9 @@ _HOMES = {
         "ContinueAs",
         "RunContext",
     ),
+    "holdfast.plugins.actions": ("action",),
+    "holdfast.plugins.hook": ("hook",),
+    "holdfast.plugins.plugin": ("Plugin",),
     "holdfast.runtime.agent": ("Agent",),
     "holdfast.runtime.agent_runtime": ("Runtime",),
     "holdfast.runtime.agent_session": ("Session",),
@@ -123,6 +126,9 @@ if TYPE_CHECKING:
     from holdfast.model.outcome import StopReason as StopReason
     from holdfast.model.usage import Usage as Usage
     from holdfast.model.usage import UsageLimits as UsageLimits
+    from holdfast.plugins.actions import action as action
+    from holdfast.plugins.hook import hook as hook
+    from holdfast.plugins.plugin import Plugin as Plugin
     from holdfast.runtime.agent import Agent as Agent
     from holdfast.runtime.agent_runtime import Runtime as Runtime
     from holdfast.runtime.agent_session import Session as Session

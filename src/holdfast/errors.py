@@ -8,7 +8,10 @@ The first split is whose fault it is::
     │   ├── InvalidSessionId       INVALID_SESSION_ID
     │   ├── InvalidToolName        INVALID_TOOL_NAME
     │   ├── ToolNameTaken          INVALID_TOOL_NAME
+    │   ├── ToolConflict           INVALID_TOOL_NAME
     │   ├── UnknownTool            UNKNOWN_TOOL
+    │   ├── ToolOrphaned           UNKNOWN_TOOL
+    │   ├── GenerationMismatch     INVALID_ARGUMENT
     │   ├── SessionNotFound        SESSION_NOT_FOUND
     │   ├── SessionExists          INVALID_ARGUMENT
     │   ├── SessionWaiting         WAITING_FOR_APPROVAL
@@ -24,6 +27,14 @@ The first split is whose fault it is::
     │   ├── TokenAlreadyUsed       INVALID_ARGUMENT
     │   ├── ApprovalNotFound       INVALID_ARGUMENT
     │   ├── ApprovalAlreadyDecided INVALID_ARGUMENT
+    │   ├── InvalidPlugin          INVALID_ARGUMENT
+    │   ├── PluginConflict         INVALID_ARGUMENT
+    │   ├── ProtocolError          INVALID_ARGUMENT
+    │   ├── PluginActionError
+    │   │   ├── UnknownAction      METHOD_NOT_FOUND
+    │   │   ├── UnknownSession     SESSION_NOT_FOUND
+    │   │   ├── MissingSession     INVALID_ARGUMENT
+    │   │   └── UnexpectedSession  INVALID_ARGUMENT
     │   └── SnapshotRefused        SNAPSHOT_CORRUPT, SNAPSHOT_VERSION_MISMATCH,
     │                              SNAPSHOT_CAPABILITY_MISMATCH
     ├── OperatorError          the installation or its configuration is wrong
@@ -32,7 +43,10 @@ The first split is whose fault it is::
     │   └── RuntimeClosed          INTERRUPTED
     ├── OutsideError           a tool, an engine or the network failed
     │   ├── ToolError              the tool author's own code, or TOOL_ERROR
+    │   ├── BadToolSource          TOOL_ERROR
     │   ├── EngineFailed           INTERRUPTED
+    │   ├── PluginFailed           PLUGIN_ERROR
+    │   │   └── PluginStateLost    PLUGIN_ERROR
     │   └── ModelError             PROVIDER_ERROR, CONTEXT_OVERFLOW, RATE_LIMITED or the provider's own
     ├── StoreError             what is stored cannot be read or written
     │   ├── RecordCorrupt          IO_ERROR
@@ -123,6 +137,8 @@ class TurnCode(enum.StrEnum):
     TURN_BUDGET = "TURN_BUDGET"
     NO_PROGRESS = "NO_PROGRESS"
     OUTPUT_INVALID = "OUTPUT_INVALID"
+    PLUGIN_ABORT = "PLUGIN_ABORT"
+    PLUGIN_ERROR = "PLUGIN_ERROR"
 
 
 _STATUS_GROUPS: Final = {
@@ -503,5 +519,107 @@ class StoreUnavailable(StoreError):
     retryable = True
 
 
+class PluginFailed(OutsideError):
+    """A plugin raised, took too long, or answered with something that it must not answer with."""
+
+    code = TurnCode.PLUGIN_ERROR
+
+    def __init__(self, plugin_id: str, where: str, problem: str, *, hint: str | None = None) -> None:
+        super().__init__(f"plugin {plugin_id!r} failed in {where}: {problem}", hint=hint)
+        self.plugin_id = plugin_id
+
+
+class PluginStateLost(PluginFailed):
+    """A plugin could not say what it remembers, or could not take in what it had remembered."""
+
+
+class PluginConflict(CallerError):
+    """Two plugins claim the same thing."""
+
+    def __init__(self, what: str, owner: str, other: str, *, hint: str | None = None) -> None:
+        super().__init__(f"{what} is claimed by plugin {owner!r} and by plugin {other!r}", hint=hint)
+        self.owner = owner
+        self.other = other
+
+
+class InvalidPlugin(CallerError):
+    """A plugin is not made as plugins are."""
+
+
+class ProtocolError(CallerError):
+    """The session's protocol does not take what it was given."""
+
+
+class PluginActionError(CallerError):
+    """A plugin's action cannot be called like this."""
+
+    def __init__(self, name: str, problem: str, *, hint: str | None = None) -> None:
+        super().__init__(f"action {name!r} {problem}", hint=hint)
+        self.name = name
+
+
+class UnknownAction(PluginActionError):
+    """No plugin of the session has this action."""
+
+    code = Code.METHOD_NOT_FOUND
+
+
+class UnknownSession(PluginActionError):
+    """The session that the action is to work on does not exist."""
+
+    code = Code.SESSION_NOT_FOUND
+
+
+class MissingSession(PluginActionError):
+    """The action needs a session, and was given none."""
+
+
+class UnexpectedSession(PluginActionError):
+    """The action takes no session, and was given one."""
+
+
 class InternalError(HoldfastError):
     """A defect of Holdfast's own."""
+
+
+class ToolConflict(InvalidToolName):
+    """Two sources want one tool id or one tool name; nothing was changed."""
+
+    def __init__(self, kind: str, value: str, *, owner: str, other: str, tools: tuple[str, str]) -> None:
+        super().__init__(
+            f"{tools[0]!r} of {owner} and {tools[1]!r} of {other} both want the tool {kind} {value[:80]!r}",
+            hint="rename one of the tools, or remove one of the sources",
+        )
+        self.kind, self.value, self.owner, self.other = kind, value, owner, other
+
+
+class ToolOrphaned(UnknownTool):
+    """The tool is known, but nothing offers it any more."""
+
+    def __init__(self, name: str, source: str) -> None:
+        super().__init__(
+            f"the tool {name[:80]!r} is gone: its source {source!r} no longer offers it",
+            hint=f"it comes back, with its settings, when {source!r} is connected again",
+        )
+        self.name, self.source = name, source
+
+
+class GenerationMismatch(CallerError):
+    """The tools have changed since the state was read; nothing was changed by it."""
+
+    def __init__(self, *, expected: int, actual: int) -> None:
+        super().__init__(
+            f"the tool state is of generation {expected}, the registry is at {actual}",
+            hint="read the state again, change it, and apply that",
+        )
+        self.expected, self.actual = expected, actual
+
+
+class BadToolSource(OutsideError):
+    """A source of tools raised, or answered with what is no manifest or no tool; nothing was changed."""
+
+    code: str = Code.TOOL_ERROR
+
+    def __init__(self, source: str, what: str) -> None:
+        super().__init__(f"tool source {source!r} {what}", hint="the source is at fault, or it is down")
+        self.source = source

@@ -15,6 +15,9 @@ from docblocks import PAGES, ROOT, Command, Shell, blocks, commands, run_script
 from holdfast.cli.main import main
 from holdfast.errors import STATUS_OF_CODE, Code
 from holdfast.model import CapabilityLimits, SessionLimits
+from holdfast.plugins import shipped
+from holdfast.plugins.directives import ALLOWED
+from holdfast.plugins.hook import HOOKS, SLOTS
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -91,6 +94,38 @@ def test_every_limit_is_in_the_table_with_its_default(limits: SessionLimits | Ca
         assert shown[name] == ("none" if value is None else f"{value:,}")
 
 
+def test_every_hook_is_in_the_table_with_what_the_kernel_says_about_it() -> None:
+    """Ours: a hook that exists is documented, under the conditions that it really has."""
+    rows = {name: cells for name, *cells in _table("plugins.md", "hook")}
+    assert list(rows) == list(HOOKS)
+    for name, (when, told, answers, order, on_failure) in rows.items():
+        kind = HOOKS[name]
+        assert when
+        assert told == ", ".join(kind.takes)
+        assert (answers, order, on_failure) == (kind.answers, kind.order, kind.on_failure)
+
+
+def test_every_directive_is_in_the_table_with_the_stages_that_allow_it() -> None:
+    """Ours: what may be asked for where is what the kernel accepts there."""
+    heading, *rows = _table("plugins.md", "directive", heading=True)
+    stages = heading[1:-1]
+    assert set(stages) == set(ALLOWED)
+    shown = {
+        (row[0], stage)
+        for row in rows
+        for stage, cell in zip(stages, row[1:-1], strict=True)
+        if cell == "yes"
+    }
+    assert shown == {(kind.__name__, stage) for stage, kinds in ALLOWED.items() for kind in kinds}
+
+
+def test_every_slot_and_every_plugin_that_ships_is_on_the_plugins_page() -> None:
+    """Ours: nothing that a user can fill or use is left out."""
+    assert {name for name, *_ in _table("plugins.md", "slot")} == set(SLOTS)
+    listed = {re.sub(r"\[(\w+)\].*", r"\1", name) for name, *_ in _table("plugins.md", "plugin")}
+    assert listed == set(shipped.__all__)
+
+
 def test_every_command_is_in_the_command_line_page() -> None:
     """Ours: a command that exists is shown, with an example that is executed."""
     shown = [command.text for command in commands(ROOT / "docs" / "command-line.md")]
@@ -116,6 +151,15 @@ def _what_make_does(command: Command) -> Command:
     """`make run` is the tour; the other targets would run this very test."""
     text = "holdfast tour" if command.text == "make run" else ""
     return Command(text, command.output, command.line)
+
+
+def _table(page: str, first: str, *, heading: bool = False) -> list[list[str]]:
+    """The cells of the first table of a page whose first column has this name, without backticks."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8").replace("`", "")
+    found = re.search(rf"^\| {first} \|.*?(?=\n\n)", text, re.MULTILINE | re.DOTALL)
+    assert found is not None, f"{page} has no table of {first}s"
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in found[0].split("\n")]
+    return [rows[0], *rows[2:]] if heading else rows[2:]
 
 
 def _anchors(page: Path) -> set[str]:

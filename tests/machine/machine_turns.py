@@ -1,6 +1,7 @@
 """Turns for the tests of the machine: inputs in few words, and a machine that is fed them a second apart.
 
-Commands are compared in short: `model.1`, `tool.2.1`, `after_work.1`, `park w1`, `stop`, `commit finished`.
+Commands are compared in short: `model.1`, `tool.2.1`, `after_work.1`, `park w1`, `stop`, `commit finished`;
+`hooks.after_turn.1` and `prepare.1` ask plugins, `tool.2.1?` asks them about the call first.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from holdfast.errors import ErrorObject
 from holdfast.machine import (
     Aborted,
     CallModel,
+    CallPrepared,
+    CallRuled,
     CancelRequested,
     Checkpoint,
     CheckpointPassed,
@@ -20,13 +23,17 @@ from holdfast.machine import (
     Commit,
     DeadlinePassed,
     FrameSwitchRequested,
+    HooksRan,
     Input,
     ModelFailed,
     ModelReplied,
     OutputCheck,
     Park,
+    PrepareCall,
     Resumed,
+    RunHooks,
     RunTool,
+    Stage,
     StopEffects,
     ToolSettled,
     TurnMachine,
@@ -34,20 +41,28 @@ from holdfast.machine import (
     WaitEnded,
     WaitOpened,
 )
-from holdfast.machine.inputs import CheckpointKind
+from holdfast.machine.inputs import CheckpointKind, HookStage
 from holdfast.model.call import CallStatus, ExternalCallRecord
 from holdfast.model.canonical import Json
 from holdfast.model.capability import SideEffect
 from holdfast.model.frame import FrameSwitch
 from holdfast.model.message import AssistantMessage, RequestedCall, ToolMessage, UserMessage
+from holdfast.model.node import FrameOpened, PluginNode, TurnEnded
 from holdfast.model.outcome import Ended, FrameSwitched, Stopped, StopReason
-from holdfast.model.usage import Usage, UsageLimits
+from holdfast.model.ruling import CallRuling, Ruling
+from holdfast.model.usage import Usage, UsageEntry, UsageLimits
 from holdfast.model.wait import Approved, Wait, WaitKind, WaitOutcome
 
 NO_TIME = -1
 """The time of an input that gets its own when it is fed."""
 
 SWITCH = FrameSwitch(frame_id="f_2", task="go on")
+COMPACTION = FrameSwitch(frame_id="f_c", reason="compaction", seed=(UserMessage(content="so far"),))
+STAGES: tuple[Stage, ...] = ("before_turn", "prepare", "before_tool_call", "checkpoint", "after_turn")
+NOTE = PluginNode(plugin_id="p", kind="note", body=1)
+ENOUGH = ErrorObject(code="ENOUGH", message="enough")
+BROKEN = ErrorObject(code="PLUGIN_ERROR", message="a hook of p failed")
+SPENT = UsageEntry(source="p", model="m", usage=Usage(input=7, calls=1))
 DENIED = ErrorObject(code="PERMISSION_DENIED", message="pay() was denied")
 
 
@@ -55,14 +70,28 @@ def said(text: str, input_id: str | None = None) -> UserMessage:
     return UserMessage(content=text, input_id=input_id)
 
 
-def started(*injected: UserMessage, **limits: int | None) -> TurnStarted:
+def started(*injected: UserMessage, stages: tuple[Stage, ...] = (), **limits: int | None) -> TurnStarted:
     return TurnStarted(
         at_ms=NO_TIME,
         turn_id="t_1",
         message=said("hello"),
         injected=injected,
         limits=UsageLimits(**limits),  # type: ignore[arg-type]
+        stages=stages,
     )
+
+
+def ran(stage: HookStage, number: int = 1, **ruling: Any) -> HooksRan:
+    """The plugins had their say."""
+    return HooksRan(at_ms=NO_TIME, stage=stage, number=number, ruling=Ruling(**ruling))
+
+
+def prepared(number: int = 1, **fields: Any) -> CallPrepared:
+    return CallPrepared(at_ms=NO_TIME, number=number, **fields)
+
+
+def ruled(call_id: int, **ruling: Any) -> CallRuled:
+    return CallRuled(at_ms=NO_TIME, call_id=call_id, ruling=CallRuling(**ruling))
 
 
 def call(name: str = "look", arguments: str = "{}", provider_id: str = "") -> RequestedCall:
@@ -88,8 +117,8 @@ def failed(code: str = "PROVIDER_ERROR", *, retryable: bool = False, after: int 
     return ModelFailed(at_ms=NO_TIME, error=error, retryable=retryable, retry_after_ms=after)
 
 
-def settled(call_id: int, value: Json = None, error: ErrorObject | None = None) -> ToolSettled:
-    return ToolSettled(at_ms=NO_TIME, call_id=call_id, value=value, error=error)
+def settled(call_id: int, value: Json = None, error: ErrorObject | None = None, **ruling: Any) -> ToolSettled:
+    return ToolSettled(at_ms=NO_TIME, call_id=call_id, value=value, error=error, ruling=Ruling(**ruling))
 
 
 def recorded(call_id: int, name: str = "look") -> ToolSettled:
@@ -179,6 +208,17 @@ class Turn:
         """Who said what so far."""
         return [_line(message) for message in self.machine.messages]
 
+    def history(self) -> list[str]:
+        """What the turn adds to the history, in short; what was said only by whom."""
+        return [_kind(entry.payload) for entry in self.machine.whole()]
+
+    def recovered(self) -> list[str]:
+        """What a fresh machine asks for that was fed the same, in short."""
+        fresh = TurnMachine()
+        for given in self.inputs:
+            fresh.feed(given)
+        return in_short(fresh.outstanding())
+
     def stopped(self) -> Stopped:
         assert isinstance(self.machine.outcome, Stopped)
         return self.machine.outcome
@@ -202,16 +242,34 @@ def _line(message: Any) -> str:
             return f"tool {message.call_id}: {message.error.code if message.error else message.value}"
 
 
+def _kind(payload: Any) -> str:
+    match payload:
+        case PluginNode():
+            return f"{payload.plugin_id} {payload.kind}"
+        case FrameOpened():
+            return f"frame {payload.switch.frame_id}"
+        case TurnEnded():
+            return f"ended {payload.outcome.reason}"
+        case _:
+            return _line(payload)
+
+
 def in_short(commands: list[Command]) -> list[str]:
     return [_short(command) for command in commands]
 
 
 def _short(command: Command) -> str:
     match command:
-        case CallModel() | RunTool():
+        case CallModel() | RunHooks():
             return command.key
+        case PrepareCall():
+            return f"{command.key} overflowed" if command.overflowed else command.key
+        case RunTool():
+            return command.key if command.ruled else f"{command.key}?"
         case Checkpoint():
-            return f"{command.kind}.{command.number}"
+            held = " held" if command.held else ""
+            closing = f" closing {command.closing}" if command.closing else ""
+            return f"{command.kind}.{command.number}{held}{closing}"
         case Park():
             return " ".join(["park", *(wait.wait_id for wait in command.outcome.waits)])
         case StopEffects():

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from typing import get_args
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from machine_turns import (
+    BROKEN,
+    COMPACTION,
+    ENOUGH,
+    NOTE,
+    SPENT,
+    STAGES,
+    SWITCH,
     aborted,
     answered,
     asked_for,
@@ -18,8 +25,11 @@ from machine_turns import (
     misfit,
     out_of_time,
     passed,
+    prepared,
+    ran,
     recorded,
     resumed,
+    ruled,
     said,
     settled,
     started,
@@ -28,8 +38,19 @@ from machine_turns import (
 )
 
 from holdfast.errors import ErrorObject
-from holdfast.machine import Input, decode_input, encode_input
-from holdfast.model.message import AttachmentPart, TextPart, UserMessage
+from holdfast.machine import (
+    CallPrepared,
+    HooksRan,
+    Input,
+    Keep,
+    ToolSettled,
+    TurnStarted,
+    decode_input,
+    encode_input,
+)
+from holdfast.model.message import AttachmentPart, TextPart, ToolMessage, UserMessage
+from holdfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
+from holdfast.model.ruling import NOTHING_SAID
 from holdfast.model.usage import Usage
 from holdfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed
 
@@ -40,8 +61,36 @@ _PICTURE = UserMessage(
     )
 )
 
+_RULING: dict[str, Any] = {
+    "messages": (said("wait"),), "events": (NOTE,), "abort": ENOUGH, "failure": BROKEN, "usage": (SPENT,),
+    "model_calls": 2,
+}  # fmt: skip
+
+_LAYER = PromptLayer(
+    contributions=(PromptContribution(content="be brief", slot=PromptSlot.INTRO, priority=1),),
+    replaces=frozenset({PromptSlot.GUIDANCE}),
+)
+
 INPUTS: tuple[Input, ...] = (
     started(_PICTURE, said("x", "i_1"), max_tokens=5, max_wall_ms=None),
+    TurnStarted(
+        at_ms=1, turn_id="t_1", message=said("x"), stages=STAGES, extension={"a": [1]}, prompt=_LAYER
+    ),
+    ran("before_turn"),
+    ran("after_turn", 3, **_RULING),
+    prepared(),
+    prepared(
+        2,
+        prompt="",
+        view=(Keep(start=0, stop=2), said("short"), ToolMessage(call_id=1, name="a", shown="cut")),
+        compaction=COMPACTION,
+        switch=SWITCH,
+        ruling=ran("before_turn", **_RULING).ruling,
+    ),
+    ruled(1),
+    ruled(2, **_RULING, arguments={"a": None}, settled=True, value=[1], error=BROKEN),
+    settled(1, 1, **_RULING),
+    msgspec.structs.replace(answered(), events=(NOTE,)),
     asked_for(call("a", "not json", "id"), call("b", '{"é": 1}')),
     answered("é\u2028", Usage(input=1, cache_read=2, cache_write=3, output=4, reasoning=5), "m"),
     failed(retryable=True, after=5),
@@ -77,10 +126,25 @@ def test_the_names_of_the_inputs_in_the_journal_never_change() -> None:
     """Ours: journals outlive versions."""
     tags = {msgspec.json.decode(encode_input(given))["type"] for given in INPUTS}
     assert tags == {
-        "turn_started", "model_replied", "model_failed", "tool_settled", "wait_opened", "wait_ended",
-        "checkpoint_passed", "frame_switch_requested", "cancel_requested", "deadline_passed", "aborted",
-        "resumed",
+        "turn_started", "hooks_ran", "call_prepared", "model_replied", "model_failed", "call_ruled",
+        "tool_settled", "wait_opened", "wait_ended", "checkpoint_passed", "frame_switch_requested",
+        "cancel_requested", "deadline_passed", "aborted", "resumed",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        HooksRan(at_ms=1, stage="after_work", number=1, ruling=NOTHING_SAID),
+        CallPrepared(at_ms=1, number=1, ruling=NOTHING_SAID),
+        ToolSettled(at_ms=1, call_id=1, ruling=NOTHING_SAID),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_a_ruling_that_says_nothing_takes_no_room_in_the_journal(given: Input) -> None:
+    """Ours: most rulings say nothing, and a turn without plugins is written as before there were any."""
+    assert b"ruling" not in encode_input(given)
+    assert decode_input(encode_input(given)).ruling is NOTHING_SAID
 
 
 @pytest.mark.parametrize(

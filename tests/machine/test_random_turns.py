@@ -1,13 +1,15 @@
 """Turns at random: whatever legally happens to a turn, in whatever order, these things hold.
 
-The test keeps its own books, from the inputs and the commands alone: which commands are unanswered, and how
-long the turn has run.
+The test keeps its own books, from the inputs and the commands alone: which commands are unanswered, how long
+the turn has run, and what plugins said.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -24,6 +26,8 @@ from holdfast.errors import ErrorObject
 from holdfast.machine import (
     Aborted,
     CallModel,
+    CallPrepared,
+    CallRuled,
     CancelRequested,
     Checkpoint,
     CheckpointPassed,
@@ -31,14 +35,19 @@ from holdfast.machine import (
     Commit,
     DeadlinePassed,
     FrameSwitchRequested,
+    HooksRan,
     Input,
+    Keep,
     ModelFailed,
     ModelReplied,
     OutputCheck,
     Park,
     Phase,
+    PrepareCall,
     Resumed,
+    RunHooks,
     RunTool,
+    Stage,
     StopEffects,
     ToolSettled,
     TurnMachine,
@@ -50,8 +59,10 @@ from holdfast.machine import (
 )
 from holdfast.model.frame import FrameSwitch
 from holdfast.model.message import AssistantMessage, Message, RequestedCall, ToolMessage, UserMessage
-from holdfast.model.outcome import StopReason, Waiting
-from holdfast.model.usage import Usage, UsageLimits
+from holdfast.model.node import FrameOpened, PluginNode, TurnEnded
+from holdfast.model.outcome import Finished, FrameSwitched, StopReason, Waiting
+from holdfast.model.ruling import CallRuling, Ruling
+from holdfast.model.usage import Usage, UsageEntry, UsageLimits
 from holdfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Wait, WaitOutcome
 
 ERRORS = st.sampled_from(["PROVIDER_ERROR", "CONTEXT_OVERFLOW", "TOOL_ERROR"]).map(
@@ -79,6 +90,11 @@ OUTCOMES: st.SearchStrategy[WaitOutcome] = st.sampled_from(
 )
 VALUES = st.sampled_from([None, 1, "same", ["new", 2]])
 PAUSES = st.integers(0, 5_000)
+STAGES: list[Stage] = ["before_turn", "prepare", "before_tool_call", "checkpoint", "after_turn"]
+SEVERITIES = st.sampled_from(["", "", "", "", "", "", "", "", "abort", "failure"])
+"""Most rulings let the turn go on; otherwise few turns would come far."""
+SPENT = st.lists(st.builds(UsageEntry, source=st.just("p"), model=st.just("m"), usage=USAGES), max_size=1)
+FRAMES = st.sampled_from([None, None, None, FrameSwitch(frame_id="f_3")])
 
 
 class Books:
@@ -104,6 +120,13 @@ class Books:
                 self._drop(CallModel)
             case CheckpointPassed():
                 self._drop(Checkpoint)
+            case HooksRan():
+                self._drop(RunHooks)
+                self._drop(Checkpoint)
+            case CallPrepared():
+                self._drop(PrepareCall)
+            case CallRuled():
+                self._rule(given)
             case ToolSettled() if given.call_id in {*self.running(), *self.waits}:
                 self._leave(given.call_id)
                 self.done.add(given.call_id)
@@ -112,6 +135,22 @@ class Books:
                 self.waits[given.wait.call_id] = given.wait
             case WaitEnded():
                 self._end_wait(given.wait_id)
+
+    def unruled(self) -> list[int]:
+        return sorted(
+            one.call.call_id for one in self.unanswered if isinstance(one, RunTool) and not one.ruled
+        )
+
+    def _rule(self, given: CallRuled) -> None:
+        """The call is asked for as before, and plugins need not be asked again."""
+        if given.call_id in self.unruled():
+            arguments = given.ruling.arguments
+            self.unanswered = [
+                msgspec.structs.replace(one, ruled=True, arguments=arguments)
+                if isinstance(one, RunTool) and one.call.call_id == given.call_id
+                else one
+                for one in self.unanswered
+            ]
 
     def _leave(self, call_id: int) -> None:
         """The call neither runs nor waits."""
@@ -142,6 +181,10 @@ def _in_order(commands: list[Command]) -> list[Command]:
     return sorted(commands, key=lambda one: one.call.call_id if isinstance(one, RunTool) else 0)
 
 
+STANDING = (Phase.NEW, Phase.PARKED, Phase.CLOSING, Phase.ENDED)
+"""Where time does not count."""
+
+
 class RandomTurns(RuleBasedStateMachine):
     """A turn, its shell's books, and a journal."""
 
@@ -154,12 +197,14 @@ class RandomTurns(RuleBasedStateMachine):
         self.outstanding: list[list[Command]] = []
         self.now_ms = 1_000
         self.opened = 0
+        self.heard: list[UserMessage] = []
+        self.uttered = 0
 
     # Feeding
 
     def _feed(self, input_type: type, pause_ms: int = 0, **fields: Any) -> None:
         given = input_type(at_ms=self.now_ms + pause_ms, **fields)
-        if self.machine.phase not in (Phase.NEW, Phase.PARKED, Phase.ENDED) and input_type is not Resumed:
+        if self.machine.phase not in STANDING and input_type is not Resumed:
             self.books.ran_ms += pause_ms
         self.now_ms += pause_ms
         self.journal.append(encode_input(given))
@@ -177,17 +222,72 @@ class RandomTurns(RuleBasedStateMachine):
     def _phase(self) -> Phase:
         return self.machine.phase
 
+    def _asked(self) -> Command | None:
+        """The command that is unanswered, if it is one."""
+        return self.books.unanswered[0] if len(self.books.unanswered) == 1 else None
+
+    def _ruling(self, data: st.DataObject, kind: type[Ruling] = Ruling, **fields: Any) -> Any:
+        """What plugins say; every message of theirs is another."""
+        count = data.draw(st.sampled_from([0, 0, 0, 1, 2]))
+        self.uttered += count
+        severity = data.draw(SEVERITIES)
+        return kind(
+            messages=tuple(UserMessage(content=f"p{self.uttered - number}") for number in range(count)),
+            events=(PluginNode(plugin_id="p", kind="note"),) * data.draw(st.integers(0, 1)),
+            usage=tuple(data.draw(SPENT)),
+            model_calls=data.draw(st.integers(0, 1)),
+            **({severity: ErrorObject(code="PLUGIN_ERROR", message="no")} if severity else {}),
+            **fields,
+        )
+
     # What happens
 
-    @initialize(limits=LIMITS, injected=MESSAGES)
-    def start(self, limits: UsageLimits, injected: list[UserMessage]) -> None:
+    @initialize(limits=LIMITS, injected=MESSAGES, stages=st.sets(st.sampled_from(STAGES)))
+    def start(self, limits: UsageLimits, injected: list[UserMessage], stages: set[Stage]) -> None:
         self._feed(
             TurnStarted,
             turn_id="t_1",
             message=UserMessage(content="hi"),
             injected=tuple(injected),
             limits=limits,
+            stages=tuple(sorted(stages)),
         )
+
+    @precondition(lambda self: isinstance(self._asked(), RunHooks))
+    @rule(pause=PAUSES, data=st.data())
+    def let_plugins_speak(self, pause: int, data: st.DataObject) -> None:
+        asked = self._asked()
+        assert isinstance(asked, RunHooks)
+        ruling = self._ruling(data)
+        if asked.stage != "after_turn":
+            self.heard.extend(ruling.messages)
+        self._feed(HooksRan, pause, stage=asked.stage, number=asked.number, ruling=ruling)
+
+    @precondition(lambda self: isinstance(self._asked(), Checkpoint) and self._asked().closing > 0)
+    @rule(pause=PAUSES, data=st.data())
+    def tell_plugins_of_an_answer(self, pause: int, data: st.DataObject) -> None:
+        asked = self._asked()
+        assert isinstance(asked, Checkpoint)
+        self._feed(HooksRan, pause, stage="after_turn", number=asked.closing, ruling=self._ruling(data))
+
+    @precondition(lambda self: self._phase() is Phase.PREPARING)
+    @rule(pause=PAUSES, data=st.data(), prompt=st.none() | st.just("p"), frames=st.tuples(FRAMES, FRAMES))
+    def prepare(self, pause: int, data: st.DataObject, prompt: str | None, frames: tuple[Any, Any]) -> None:
+        asked = self._asked()
+        assert isinstance(asked, PrepareCall)
+        view = data.draw(st.sampled_from([None, (Keep(start=0, stop=1),)]))
+        fields = {"prompt": prompt, "view": view, "compaction": frames[0], "switch": frames[1]}
+        ruling = self._ruling(data)
+        self.heard.extend(ruling.messages)
+        self._feed(CallPrepared, pause, number=asked.number, ruling=ruling, **fields)
+
+    @precondition(lambda self: bool(self.books.unruled()))
+    @rule(pause=PAUSES, data=st.data(), arguments=st.none() | st.just({"a": 3}))
+    def rule_on_a_call(self, pause: int, data: st.DataObject, arguments: dict[str, Any] | None) -> None:
+        call_id = data.draw(st.sampled_from(self.books.unruled()))
+        ruling = self._ruling(data, CallRuling, arguments=arguments)
+        self.heard.extend(ruling.messages)
+        self._feed(CallRuled, pause, call_id=call_id, ruling=ruling)
 
     @precondition(lambda self: self._phase() is Phase.ASKING)
     @rule(pause=PAUSES, requests=st.lists(REQUESTS, min_size=1, max_size=5), usage=USAGES)
@@ -208,11 +308,10 @@ class RandomTurns(RuleBasedStateMachine):
     @rule(pause=PAUSES, data=st.data(), value=VALUES, error=st.none() | ERRORS)
     def settle(self, pause: int, data: st.DataObject, value: Any, error: ErrorObject | None) -> None:
         call_id = data.draw(st.sampled_from(self.books.running()))
-        self._feed(ToolSettled, pause, call_id=call_id, value=None if error else value, error=error)
-
-    @rule(pause=PAUSES, call_id=st.integers(1, 8), value=VALUES)
-    def settle_whatever_comes(self, pause: int, call_id: int, value: Any) -> None:
-        self._feed(ToolSettled, pause, call_id=call_id, value=value)
+        ruling = self._ruling(data)
+        self.heard.extend(ruling.messages)
+        value = None if error else value
+        self._feed(ToolSettled, pause, call_id=call_id, value=value, error=error, ruling=ruling)
 
     @precondition(lambda self: bool(self.books.running()))
     @rule(pause=PAUSES, data=st.data(), kind=st.sampled_from(["approval", "timer", "completion"]))
@@ -222,29 +321,45 @@ class RandomTurns(RuleBasedStateMachine):
         wait = Wait(wait_id=f"w{self.opened}", kind=kind, call_id=call_id, due_at=9)
         self._feed(WaitOpened, pause, wait=wait)
 
-    @rule(pause=PAUSES, call_id=st.integers(1, 8))
-    def open_a_wait_for_whatever_call(self, pause: int, call_id: int) -> None:
-        self.opened += 1
-        wait = Wait(wait_id=f"w{self.opened}", kind="approval", call_id=call_id, due_at=9)
-        self._feed(WaitOpened, pause, wait=wait)
-
     @precondition(lambda self: bool(self.books.waits))
     @rule(pause=PAUSES, data=st.data(), outcome=OUTCOMES)
     def end_a_wait(self, pause: int, data: st.DataObject, outcome: WaitOutcome) -> None:
         wait_id = data.draw(st.sampled_from(sorted(wait.wait_id for wait in self.books.waits.values())))
         self._feed(WaitEnded, pause, wait_id=wait_id, outcome=outcome)
 
-    @rule(pause=PAUSES, number=st.integers(0, 5), outcome=OUTCOMES)
-    def end_whatever_wait(self, pause: int, number: int, outcome: WaitOutcome) -> None:
-        self._feed(WaitEnded, pause, wait_id=f"w{number}", outcome=outcome)
-
-    @precondition(lambda self: self._phase() is Phase.PASSING)
+    @precondition(lambda self: isinstance(self._asked(), Checkpoint))
     @rule(pause=PAUSES, messages=MESSAGES, problem=st.none() | st.just("no number"))
     def pass_the_checkpoint(self, pause: int, messages: list[UserMessage], problem: str | None) -> None:
-        (checkpoint,) = self.books.unanswered
+        checkpoint = self._asked()
         assert isinstance(checkpoint, Checkpoint)
         output = OutputCheck(problem=problem)
         self._feed(CheckpointPassed, pause, kind=checkpoint.kind, messages=tuple(messages), output=output)
+
+    @rule(pause=PAUSES, data=st.data(), what=st.sampled_from(["result", "wait", "end of a wait", "ruling"]))
+    def hear_of_whatever_call(self, pause: int, data: st.DataObject, what: str) -> None:
+        """It may run, wait, have its result or never have been asked for."""
+        call_id = data.draw(st.integers(1, 8))
+        match what:
+            case "result":
+                self._feed(ToolSettled, pause, call_id=call_id, value=data.draw(VALUES))
+            case "wait":
+                self.opened += 1
+                wait = Wait(wait_id=f"w{self.opened}", kind="approval", call_id=call_id, due_at=9)
+                self._feed(WaitOpened, pause, wait=wait)
+            case "end of a wait":
+                self._feed(WaitEnded, pause, wait_id=f"w{call_id}", outcome=data.draw(OUTCOMES))
+            case _:
+                ruling = self._ruling(data, CallRuling)
+                if call_id in self.books.unruled():
+                    self.heard.extend(ruling.messages)
+                self._feed(CallRuled, pause, call_id=call_id, ruling=ruling)
+
+    @rule(data=st.data(), steps=st.integers(1, 4))
+    def go_on(self, data: st.DataObject, steps: int) -> None:
+        """Something that was asked for happens, and nothing special about it. Most turns are like that."""
+        for _ in range(steps):
+            if commands := self.machine.outstanding():
+                self._answer_plainly(data.draw(st.sampled_from(commands)))
 
     @rule(pause=PAUSES)
     def resume(self, pause: int) -> None:
@@ -266,7 +381,7 @@ class RandomTurns(RuleBasedStateMachine):
             case _:
                 self._feed(Aborted, pause, reason=StopReason.PLUGIN_ABORT, error=error)
 
-    @precondition(lambda self: self._phase() is Phase.ENDED)
+    @precondition(lambda self: self._phase() in (Phase.CLOSING, Phase.ENDED))
     @rule(requests=st.lists(REQUESTS, max_size=2))
     def reply_after_the_end(self, requests: list[RequestedCall]) -> None:
         self._feed(ModelReplied, calls=tuple(requests))
@@ -315,7 +430,7 @@ class RandomTurns(RuleBasedStateMachine):
 
     @invariant()
     def the_deadline_is_what_is_left_of_the_time(self) -> None:
-        if self._phase() in (Phase.NEW, Phase.PARKED, Phase.ENDED):
+        if self._phase() in STANDING:
             assert self.machine.deadline_ms is None
         else:
             assert self.machine.deadline_ms == self.now_ms + 100_000 - self.books.ran_ms
@@ -323,16 +438,79 @@ class RandomTurns(RuleBasedStateMachine):
     @invariant()
     def the_messages_are_among_the_entries(self) -> None:
         payloads = [entry.payload for entry in self.machine.entries]
-        assert payloads[: len(self.machine.messages)] == self.machine.messages
-        assert len(payloads) - len(self.machine.messages) <= (self._phase() is Phase.ENDED)
+        other = (PluginNode, FrameOpened, TurnEnded)
+        assert [payload for payload in payloads if not isinstance(payload, other)] == self.machine.messages
+        frames = [place for place, payload in enumerate(payloads) if isinstance(payload, FrameOpened)]
+        switched = isinstance(self.machine.outcome, FrameSwitched)
+        compacted = self.machine.compaction is not None
+        assert frames == [0] * compacted + [len(payloads) - 1] * switched
+        ended = self._phase() is Phase.ENDED and not isinstance(
+            self.machine.outcome, Finished | FrameSwitched
+        )
+        assert sum(isinstance(payload, TurnEnded) for payload in payloads) == ended
+
+    @invariant()
+    def what_plugins_said_is_said_once_in_this_turn_or_after_it(self) -> None:
+        said = Counter(
+            message.content
+            for message in (*self.machine.messages, *self.machine.next_messages())
+            if isinstance(message, UserMessage) and str(message.content).startswith("p")
+        )
+        assert set(said.values()) <= {1}
+        assert {message.content for message in self.heard} <= set(said)
+
+    @invariant()
+    def the_ledger_adds_up(self) -> None:
+        lines = self.machine.ledger("turn")
+        assert sum(line.usage.total for line in lines) == self.machine.usage.total
+        assert len({(line.source, line.model) for line in lines}) == len(lines)
 
     def teardown(self) -> None:
-        """Replaying every prefix of the journal leads to the same commands, and asks for the same."""
+        """The turn comes to its end, every call has one result, and any prefix of its journal replays."""
+        if self.journal:
+            self._bring_to_its_end()
+        self._replay()
+
+    def _bring_to_its_end(self) -> None:
+        for _ in range(400):
+            for command in self.machine.outstanding():
+                self._answer_plainly(command)
+        assert self._phase() is Phase.ENDED
+        self.every_call_has_its_result_right_behind_it()
+        self.the_turn_ends_once_and_with_a_commit()
+        self.the_messages_are_among_the_entries()
+        self.what_plugins_said_is_said_once_in_this_turn_or_after_it()
+
+    def _answer_plainly(self, command: Command) -> None:
+        match command:
+            case RunHooks():
+                self._feed(HooksRan, stage=command.stage, number=command.number)
+            case PrepareCall():
+                self._feed(CallPrepared, number=command.number)
+            case CallModel(number=number) if number % 3:
+                self._feed(ModelReplied, calls=(RequestedCall(name="look"), RequestedCall(name="pay")))
+            case CallModel():
+                self._feed(ModelReplied, text="the end")
+            case RunTool(call=call, ruled=True):
+                self._feed(ToolSettled, call_id=call.call_id, value=call.call_id)
+            case RunTool(call=call):
+                self._feed(CallRuled, call_id=call.call_id)
+            case Checkpoint(closing=closing) if closing:
+                self._feed(HooksRan, stage="after_turn", number=closing)
+            case Checkpoint():
+                self._feed(CheckpointPassed, kind=command.kind)
+            case Park():
+                self._feed(WaitEnded, wait_id=command.outcome.waits[0].wait_id, outcome=Approved())
+
+    def _replay(self) -> None:
+        """Every prefix of the journal leads to the same commands, and asks for the same."""
         fresh = TurnMachine()
         for body, commands, outstanding in zip(self.journal, self.given, self.outstanding, strict=True):
             assert fresh.feed(decode_input(body)) == commands
             assert fresh.outstanding() == outstanding
         assert fresh.entries == self.machine.entries
+        assert fresh.next_messages() == self.machine.next_messages()
+        assert fresh.ledger("turn") == self.machine.ledger("turn")
         assert (fresh.usage, fresh.records) == (self.machine.usage, self.machine.records)
         assert (fresh.outcome, fresh.deadline_ms) == (self.machine.outcome, self.machine.deadline_ms)
 
@@ -348,7 +526,7 @@ def _results_behind(messages: list[Message], place: int) -> list[int]:
 
 @pytest.mark.slow
 def test_whatever_happens_to_a_turn_its_rules_hold_and_it_can_be_replayed() -> None:
-    """Ours: SPEC §7 and §12; machine rules 2 to 5."""
+    """Ours: SPEC §7 and §12; machine rules 2 to 6, with any of the stages of plugins."""
     run_state_machine_as_test(
         RandomTurns, settings=settings(max_examples=200, stateful_step_count=40, deadline=None)
     )

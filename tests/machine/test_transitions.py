@@ -12,6 +12,9 @@ from typing import Any, get_args
 
 import pytest
 from machine_turns import (
+    BROKEN,
+    NOTE,
+    SPENT,
     Turn,
     aborted,
     answered,
@@ -24,8 +27,11 @@ from machine_turns import (
     misfit,
     out_of_time,
     passed,
+    prepared,
+    ran,
     recorded,
     resumed,
+    ruled,
     said,
     settled,
     started,
@@ -34,7 +40,7 @@ from machine_turns import (
 )
 
 from holdfast.errors import InternalError
-from holdfast.machine import Input, Phase
+from holdfast.machine import HooksRan, Input, Phase
 
 SITUATIONS: dict[str, tuple[Input, ...]] = {
     "new": (),
@@ -47,6 +53,19 @@ SITUATIONS: dict[str, tuple[Input, ...]] = {
     "after work": (started(), calls("a"), settled(1, 1)),
     "before completion": (started(), answered()),
     "ended": (started(), failed()),
+    "opening": (started(stages=("before_turn",)),),
+    "preparing": (started(stages=("prepare",)),),
+    "acting, calls not ruled on": (started(stages=("before_tool_call",)), calls("a", "b")),
+    "after work, plugins not asked": (started(stages=("checkpoint",)), calls("a"), settled(1, 1)),
+    "before completion, plugins not asked": (started(stages=("checkpoint",)), answered()),
+    "before completion, held": (
+        started(stages=("checkpoint",)),
+        answered(),
+        ran("before_completion", messages=(said("wait"),)),
+    ),
+    "before completion, end not heard of": (started(stages=("after_turn",)), answered()),
+    "before completion, end heard of": (started(stages=("after_turn",)), answered(), ran("after_turn")),
+    "closing": (started(stages=("after_turn",)), failed()),
 }
 
 HAPPENINGS: dict[str, Input] = {
@@ -72,6 +91,17 @@ HAPPENINGS: dict[str, Input] = {
     "the time is over": out_of_time(),
     "the turn is aborted": aborted(),
     "the turn is resumed": resumed(),
+    "plugins let the turn begin": ran("before_turn"),
+    "plugins have prepared the call": prepared(),
+    "plugins let call 1 run": ruled(1),
+    "plugins let call 9 run": ruled(9),
+    "plugins let work pass": ran("after_work"),
+    "plugins let completion pass": ran("before_completion"),
+    "plugins hold completion": ran("before_completion", messages=(said("wait"),)),
+    "plugins let another completion pass": ran("before_completion", 9),
+    "plugins hear of the end": ran("after_turn"),
+    "plugins fail at the end": ran("after_turn", failure=BROKEN),
+    "plugins hear of another end": ran("after_turn", 9, usage=(SPENT,), model_calls=1, events=(NOTE,)),
 }
 
 _ANYWHERE = {
@@ -97,8 +127,27 @@ _ANYWHERE = {
     "the time is over": "stop, commit turn_budget -> ended",
     "the turn is aborted": "stop, commit plugin_abort -> ended",
     "the turn is resumed": "kept",
+    "plugins let the turn begin": "wrong",
+    "plugins have prepared the call": "wrong",
+    "plugins let call 1 run": "ignored",
+    "plugins let call 9 run": "ignored",
+    "plugins let work pass": "wrong",
+    "plugins let completion pass": "wrong",
+    "plugins hold completion": "wrong",
+    "plugins let another completion pass": "wrong",
+    "plugins hear of the end": "wrong",
+    "plugins fail at the end": "wrong",
+    "plugins hear of another end": "wrong",
 }
 """What holds where a situation below says nothing else."""
+
+_PLUGINS_HEAR = {
+    "a frame is to open": "stop, hooks.after_turn.2 -> closing",
+    "the turn is cancelled": "stop, hooks.after_turn.2 -> closing",
+    "the time is over": "stop, hooks.after_turn.2 -> closing",
+    "the turn is aborted": "stop, hooks.after_turn.2 -> closing",
+}
+"""What holds before completion where plugins hear of the end of a turn."""
 
 TABLE: dict[str, dict[str, str]] = {
     "new": {"the turn starts": "model.1 -> asking"},
@@ -147,6 +196,44 @@ TABLE: dict[str, dict[str, str]] = {
         "the answer does not fit": "model.2 -> asking",
     },
     "ended": dict.fromkeys(_ANYWHERE, "ignored"),
+    "opening": {"plugins let the turn begin": "model.1 -> asking"},
+    "preparing": {"plugins have prepared the call": "model.1 -> asking"},
+    "acting, calls not ruled on": {
+        "plugins let call 1 run": "kept",
+        "call 1 settles": "kept",
+        "call 1 waits": "kept",
+        "a frame is to open": "kept",
+    },
+    "after work, plugins not asked": {"plugins let work pass": "after_work.1 -> passing"},
+    "before completion, plugins not asked": {
+        "plugins let completion pass": "before_completion.1 -> passing",
+        "plugins hold completion": "before_completion.1 held -> passing",
+    },
+    "before completion, held": {
+        "completion is passed": "model.2 -> asking",
+        "completion is passed with a message": "model.2 -> asking",
+        "the answer does not fit": "model.2 -> asking",
+    },
+    "before completion, end not heard of": {
+        **_PLUGINS_HEAR,
+        "plugins hear of the end": "before_completion.1 -> passing",
+        "plugins fail at the end": "commit plugin_abort -> ended",
+        "completion is passed": "hooks.after_turn.2 -> closing",
+        "completion is passed with a message": "model.2 -> asking",
+        "the answer does not fit": "model.2 -> asking",
+    },
+    "before completion, end heard of": {
+        **_PLUGINS_HEAR,
+        "completion is passed": "commit finished -> ended",
+        "completion is passed with a message": "model.2 -> asking",
+        "the answer does not fit": "model.2 -> asking",
+    },
+    "closing": {
+        **dict.fromkeys(_ANYWHERE, "ignored"),
+        **{name: "wrong" for name, given in HAPPENINGS.items() if isinstance(given, HooksRan)},
+        "plugins hear of the end": "commit provider_error -> ended",
+        "plugins fail at the end": "commit plugin_abort -> ended",
+    },
 }
 
 CELLS = [
@@ -163,7 +250,8 @@ def _state(turn: Turn) -> tuple[Any, ...]:
     return copy.deepcopy(
         (
             machine.phase, machine.entries, machine.messages, machine.records, machine.usage,
-            machine.model_calls, machine.outcome, machine.outstanding(),
+            machine.model_calls, machine.outcome, machine.outstanding(), machine.whole(),
+            machine.next_messages(), machine.ledger("turn"),
         )
     )  # fmt: skip
 

@@ -34,6 +34,7 @@ from holdfast.model import (
     ToolCallContext,
     auto_approval,
 )
+from holdfast.model.directive import RuntimeEvent, SessionRequest, ask_person
 from holdfast.model.events import WaitBegan
 from holdfast.model.frame import FrameSwitch
 from holdfast.model.head import SessionHead
@@ -46,9 +47,24 @@ from holdfast.model.message import (
     ToolMessage,
     UserMessage,
 )
-from holdfast.model.node import Entry, FrameOpened, Segment
+from holdfast.model.node import Entry, FrameOpened, PluginNode, Segment
 from holdfast.model.outcome import Finished, StopReason, Waiting
+from holdfast.model.plugin_options import PluginOptions
+from holdfast.model.plugin_state import (
+    PluginSessionSnapshot,
+    PluginSnapshotEntry,
+    PluginSnapshotMeta,
+    ProtocolTurnOptions,
+    SessionState,
+)
+from holdfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
+from holdfast.model.ruling import CallRuling, Ruling
 from holdfast.model.schemas import PUBLIC_VALUES, all_schemas, main, render, schema_of
+from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.tool_access import SessionToolAccess
+from holdfast.model.tool_manifest import ToolManifest
+from holdfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
+from holdfast.model.trace_record import TraceRecord
 from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
 from holdfast.model.usage import Usage, UsageEntry, UsageLimits
 from holdfast.model.wait import Denied, Wait
@@ -86,8 +102,43 @@ _USER = UserMessage(
 _ASSISTANT = AssistantMessage(text="ok", tool_calls=(_CALL,), model="m", usage=_USAGE, stop_reason="end")
 _WAIT = Wait(wait_id="apr_1", kind="approval", call_id=1, due_at=9, value={"contract": "ab"})
 _SUMMARY = TurnSummary(outcome=Waiting(waits=(_WAIT,)), usage=_USAGE, calls=(_RECORD,))
+_TOOL = ToolStateEntry(name="refund", source="mcp:shop", availability=ToolAvailability.OFF, member=False)
 _LINE = UsageEntry(source="turn", model="m", usage=_USAGE)
+_META = PluginSnapshotMeta(plugin_id="plan", plugin_version="1", revision=3, state={"items": []})
+_SNAPSHOT = PluginSessionSnapshot(
+    plugins={"plan": PluginSnapshotEntry(meta=_META, artifacts={"index": "ab" * 32})}
+)
+_RULING = Ruling(
+    messages=(_USER,),
+    events=(PluginNode(plugin_id="plan", kind="plan_updated", body=[1]),),
+    usage=(_LINE,),
+    model_calls=1,
+)
+_CONTRIBUTION = PromptContribution(content="Be brief.", slot=PromptSlot.INTRO, priority=-1)
 _EXAMPLES: dict[str, Any] = {
+    "CallRuling": CallRuling(arguments={"cents": 5}, settled=True, error=_ERROR),
+    "PluginDirective": ask_person("it is a large sum"),
+    "PluginOptions": PluginOptions(plugins={"plan": {"max_items": 5}}),
+    "PluginSessionSnapshot": _SNAPSHOT,
+    "PluginSnapshotEntry": _SNAPSHOT.plugins["plan"],
+    "PluginSnapshotMeta": _META,
+    "PromptContribution": _CONTRIBUTION,
+    "PromptLayer": PromptLayer(
+        contributions=(_CONTRIBUTION,), replaces=frozenset({PromptSlot.INTRO, PromptSlot.ENVIRONMENT})
+    ),
+    "PromptSlot": PromptSlot.RUNTIME_CONTEXT,
+    "ProtocolTurnOptions": ProtocolTurnOptions(schema_version=2, payload={"language": "python"}),
+    "Ruling": _RULING,
+    "RuntimeEvent": RuntimeEvent(kind="plan_updated", body={"items": []}),
+    "SessionPolicy": SessionPolicy(model="m", instructions="Be brief.", settings={"temperature": 0}),
+    "SessionRequest": SessionRequest(session_id="s2", first_input=_USER, agent="clerk"),
+    "SessionState": SessionState(
+        plugins=_SNAPSHOT,
+        tools=ToolState(generation=7, tools={"shop:refund": _TOOL}),
+        protocol_options=ProtocolTurnOptions(),
+        frame_options={"f_1": ProtocolTurnOptions(payload=[1])},
+    ),
+    "TraceRecord": TraceRecord(at_ms=1, name="plugin_failed", plugin_id="plan", body={"error": "no"}),
     "AssistantMessage": _ASSISTANT,
     "AttachmentPart": AttachmentPart(digest="ab" * 32, media_type="image/png", size=3, name="x.png"),
     "Event": WaitBegan(turn_id="t_1", wait=_WAIT),
@@ -151,12 +202,22 @@ _EXAMPLES: dict[str, Any] = {
     "SessionInfo": SessionInfo(meta=SessionMeta(id="s1"), approvals=["apr_1"]),
     "SessionLimits": SessionLimits(memory_mb=32),
     "SessionMeta": SessionMeta(id="s1", created_at=1, last_used_at=2),
+    "SessionToolAccess": SessionToolAccess(tools=("refund", "order"), hidden_tools=("order",)),
     "Severity": "warning",
     "SideEffect": SideEffect.NETWORK,
     "Span": Span(),
+    "ToolAvailability": ToolAvailability.SEARCHABLE,
     "ToolCallContext": ToolCallContext(name="refund", args=["A1"], kwargs={"cents": 5}),
+    "ToolManifest": ToolManifest(id="shop:refund", name="refund", side_effect=SideEffect.WRITE),
+    "ToolState": ToolState(generation=7, tools={"shop:refund": _TOOL}),
+    "ToolStateEntry": _TOOL,
 }
 _REFUSED: dict[str, Any] = {
+    "PluginDirective": {"type": "short_circuit"},
+    "PluginOptions": {"plugins": ["plan"]},
+    "PromptContribution": {"content": "Be brief.", "slot": "outro"},
+    "PromptLayer": {"replaces": ["outro"]},
+    "Ruling": {"messages": [{"type": "assistant"}]},
     "Approval": {**msgspec.to_builtins(_APPROVAL), "session_id": "../etc"},
     "ApprovalPolicy": "sometimes",
     "Capability": {"name": "refund"},
@@ -167,6 +228,9 @@ _REFUSED: dict[str, Any] = {
     "RunResult": {"status": "done"},
     "SessionInfo": {"meta": {"id": "x" * 65}},
     "SessionLimits": {"memory": 64},
+    "ToolAvailability": "on",
+    "ToolManifest": {"id": "x", "name": "not a name", "side_effect": "read"},
+    "ToolState": {"generation": -1, "tools": {}},
 }
 
 

@@ -178,13 +178,18 @@ def test_cancelling_tasks_that_wait_for_a_worker_frees_their_places() -> None:
 def _engines() -> set[int]:
     found = set()
     for path in Path(f"/proc/{os.getpid()}/task").glob("*/children"):
-        for pid in path.read_text().split():
-            try:
-                if "monty" in Path(f"/proc/{pid}/cmdline").read_text():
-                    found.add(int(pid))
-            except OSError:
-                continue
+        for pid in _read(path).split():
+            if "monty" in _read(Path(f"/proc/{pid}/cmdline")):
+                found.add(int(pid))
     return found
+
+
+def _read(path: Path) -> str:
+    """What a file of a thread or a process says; nothing once that is gone."""
+    try:
+        return path.read_text()
+    except OSError:
+        return ""
 
 
 def test_a_worker_that_is_killed_from_outside_interrupts_its_run_and_the_next_works() -> None:

@@ -40,6 +40,8 @@ from holdfast.testing.session_values import (
     a_commit,
     a_head,
     a_save,
+    a_state,
+    a_state_entry,
     an_entry,
     an_input,
     claimant,
@@ -55,6 +57,7 @@ SESSIONS = ("s1", "s2")
 sessions = st.sampled_from(SESSIONS)
 owners = st.sampled_from(("w1", "w2", "dead"))
 keys = st.sampled_from(("k1", "k2", "k3"))
+bodies = st.none() | st.binary(max_size=20)
 
 
 @dataclass
@@ -76,6 +79,7 @@ class ModelSession:
     turn: ModelTurn | None = None
     depth: int = 0
     ended: int = 0
+    state: bytes | None = None
     inputs: list[tuple[str, str]] = field(default_factory=list)
     fences: list[int] = field(default_factory=list)
     old_leases: list[Lease] = field(default_factory=list)
@@ -191,12 +195,31 @@ class TurnLife(RuleBasedStateMachine):
         _, turn, lease = self.draw_held(data)
         entry = an_entry(key, body)
         result = self.attempt(self.store.save(lease, a_save(turn.turn_id, entry)))
-        if any(known.key == key for known in turn.journal):
+        if any(known.key == key and known.kind == "input" for known in turn.journal):
             assert isinstance(result, StaleState)
         else:
             assert not isinstance(result, HoldfastError)
             assert result.cancel_requested == turn.cancelled
             turn.journal.append(entry)
+
+    @precondition(any_held)
+    @rule(data=st.data(), key=keys, body=st.binary(max_size=20))
+    def save_a_state(self, data: st.DataObject, key: str, body: bytes) -> None:
+        _, turn, lease = self.draw_held(data)
+        entry = a_state_entry(key, body)
+        self.run(self.store.save(lease, a_save(turn.turn_id, entry)))
+        turn.journal = [it for it in turn.journal if (it.kind, it.key) != ("state", key)]
+        turn.journal.append(entry)
+
+    @rule(session_id=sessions, body=st.binary(max_size=20))
+    def set_state(self, session_id: str, body: bytes) -> None:
+        session = self.model[session_id]
+        result = self.attempt(self.store.set_state(session_id, a_state(body), (), self.now))
+        if session.turn is not None:
+            assert isinstance(result, SessionBusy)
+        else:
+            assert isinstance(result, SessionHead)
+            session.state = body
 
     @precondition(any_held)
     @rule(data=st.data())
@@ -221,9 +244,9 @@ class TurnLife(RuleBasedStateMachine):
         turn.lease, turn.wait = None, wait
 
     @precondition(any_held)
-    @rule(data=st.data(), well=st.booleans())
-    def commit(self, data: st.DataObject, well: bool) -> None:
-        self.end(*self.draw_held(data), well)
+    @rule(data=st.data(), well=st.booleans(), state=bodies)
+    def commit(self, data: st.DataObject, well: bool, state: bytes | None) -> None:
+        self.end(*self.draw_held(data), well, state)
 
     @precondition(any_held)
     @rule(data=st.data(), well=st.booleans())
@@ -232,8 +255,15 @@ class TurnLife(RuleBasedStateMachine):
         self.put_input(lease.session_id, "inject")
         self.end(session, turn, lease, well)
 
-    def end(self, session: ModelSession, turn: ModelTurn, lease: Lease, well: bool) -> None:
-        commit = a_commit(turn.turn_id, None if well else stopped(), now_ms=self.now)
+    def end(
+        self, session: ModelSession, turn: ModelTurn, lease: Lease, well: bool, state: bytes | None = None
+    ) -> None:
+        commit = a_commit(
+            turn.turn_id,
+            None if well else stopped(),
+            now_ms=self.now,
+            state=None if state is None else a_state(state),
+        )
         result = self.run(self.store.commit(lease, commit))
         if well and turn.cancelled:
             assert result == CommitRefused(reason="cancelled")
@@ -245,6 +275,7 @@ class TurnLife(RuleBasedStateMachine):
             session.ended += 1
             session.old_leases.append(lease)
             session.turn = None
+            session.state = session.state if state is None else state
             session.inputs = [(input_id, "queue") for input_id, _ in session.inputs]
 
     @precondition(lambda self: any(session.old_leases for session in self.model.values()))
@@ -337,6 +368,8 @@ class TurnLife(RuleBasedStateMachine):
             head = self.run(self.store.head(session_id))
             assert head is not None
             assert (head.depth, head.revision) == (session.depth, session.ended)
+            state = None if head.state is None else self.run(self.store.state(head.state))
+            assert state == session.state
             waiting_inputs = self.run(self.store.inputs(session_id))
             assert [(item.input_id, item.kind) for item in waiting_inputs] == session.inputs
 

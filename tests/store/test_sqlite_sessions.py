@@ -32,6 +32,8 @@ from holdfast.testing.session_values import (
     a_commit,
     a_head,
     a_save,
+    a_state,
+    a_state_entry,
     a_wait,
     an_approval,
     an_entry,
@@ -105,19 +107,23 @@ def outputs(script: str, count: int, *arguments: object) -> list[str]:
 
 
 async def fill(store: SqliteSessionStore) -> None:
-    """One of everything: a session with history, a waiting turn, a running one, inputs, a blob."""
+    """One of everything: a session with history and states, a waiting turn, a running one, inputs, blobs."""
     blob = a_blob()
     shown = (Entry(at_ms=NOW, payload=showing(blob)), replied())
     await store.open_session(a_head())
     begun = await store.begin(new_turn("t0", key="k", blobs=(blob,)), claimant())
     assert isinstance(begun, Begun)
-    await store.commit(begun.lease, a_commit("t0", entries=shown))
+    await store.commit(begun.lease, a_commit("t0", entries=shown, state=a_state("one", blob)))
+    await store.set_state("s1", a_state("two"), (), NOW)
+    await store.shelf_put("notes", "all", "k", b"kept", NOW)
     waits = (a_wait("tick"), a_wait("cpl_t1.x", "completion"), a_wait("a1", "approval"))
     await park(store, *waits, approvals=(an_approval(),))
     await store.complete("cpl_t1.x", Completed(value="done"), NOW)
     await store.put_input(an_input("i1"))
     running = await begin(store, "t2", "s2", claimant("dead"))
     await store.save(running.lease, a_save("t2", an_entry("model.1"), an_entry("tool.1", b"result")))
+    state = Save(turn_id="t2", entries=(a_state_entry("plugin.p"),), blobs=(a_blob(b"other"),))
+    await store.save(running.lease, state)
 
 
 async def everything(store: SqliteSessionStore) -> list[object]:
@@ -131,7 +137,10 @@ async def everything(store: SqliteSessionStore) -> list[object]:
         [await store.turns(session_id) for session_id in ("s1", "s2")],
         [await store.turn(turn_id) for turn_id in ("t0", "t1", "t2")],
         await store.inputs("s1"),
-        await store.blob(blob.digest),
+        [await store.blob(it.digest) for it in (blob, a_blob(b"other"))],
+        [await store.state(f"state_{number}") for number in (1, 2)],
+        await store.shelf_get("notes", "all", "k"),
+        await store.shelf_list("notes", "all"),
         await store.ended_waits("t1", NOW),
         await store.approvals(),
         await store.approval("a1"),
@@ -188,6 +197,7 @@ def test_a_store_reads_the_same_after_reopening(path: Path) -> None:
         store = reopened(path)
         await fill(store)
         before = await everything(store)
+        assert [b"one", b"two"] in before
         await store.close()
         store = reopened(path)
         assert await everything(store) == before
@@ -414,13 +424,16 @@ _FOUND_BY = {
     ("blobs", "digest"),
     ("turns", "key"),
     ("segments", "key"),
+    ("states", "key"),
+    ("shelf", "plugin_id"),
+    ("shelf", "scope"),
 }
 
 
 def columns() -> list[tuple[str, str]]:
     """The columns of all tables of the sessions, except those that rows are found by."""
     with contextlib.closing(apsw.Connection(":memory:")) as db:
-        db.execute(session_schema.MIGRATIONS[0])
+        db.execute("".join(session_schema.MIGRATIONS))
         tables = [str(name) for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
         pairs = [
             (table, str(column))
@@ -490,7 +503,7 @@ def test_a_damaged_session_can_be_deleted(store: SqliteSessionStore) -> None:
 
     async def scenario() -> None:
         await fill(store)
-        for table in ("sessions", "segments", "turns", "journal", "waits", "inputs"):
+        for table in ("sessions", "segments", "states", "turns", "journal", "waits", "inputs"):
             store.database.write(lambda db, table=table: db.execute(f"UPDATE {table} SET digest = x'00'"))
         with pytest.raises(RecordCorrupt):
             await store.heads()
@@ -540,7 +553,7 @@ def test_a_disk_that_refuses_to_write_is_an_error_until_it_does(path: Path) -> N
             store = SqliteSessionStore(sys.argv[1])
             ready()
             await take_turn(store, "t0")
-            resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))
+            resource.setrlimit(resource.RLIMIT_FSIZE, (330_000, hard))
             done, failed = ["t0"], 0
             for number in range(1, 300):
                 try:

@@ -20,7 +20,7 @@ import pytest
 from holdfast.errors import InvalidArgument, ToolError
 from holdfast.model import Capability, CapabilityLimits, ToolCallContext
 from holdfast.tools import RegisteredTool, Tool, tool
-from holdfast.tools.registry import Bound
+from holdfast.tools.registered_tool import Bound
 
 _calls = 0
 

@@ -19,7 +19,7 @@ import click
 if TYPE_CHECKING:
     from holdfast.runtime.blocking import BlockingSandbox
     from holdfast.runtime.sandbox import SandboxOptions
-    from holdfast.tools.registry import RegisteredTool
+    from holdfast.tools.registered_tool import RegisteredTool
 
 
 @dataclass(frozen=True, slots=True)

@@ -244,6 +244,7 @@ def _pruned_text(pruned: Pruned) -> str:
         counted(pruned.sessions, "session"),
         counted(pruned.segments, "segment"),
         counted(pruned.records, "record"),
+        counted(pruned.states, "plugin state"),
         counted(pruned.blobs, "attachment"),
     ]
     return f"removed {', '.join(parts)}; {counted(pruned.bytes_freed, 'byte')} freed"

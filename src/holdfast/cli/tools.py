@@ -13,7 +13,8 @@ from holdfast.cli.report import plain_table
 
 if TYPE_CHECKING:
     from holdfast.model import Capability
-    from holdfast.tools.registry import RegisteredTool, ToolRegistry
+    from holdfast.tools.registered_tool import RegisteredTool
+    from holdfast.tools.registry import ToolRegistry
 
 
 @click.group(

@@ -7,10 +7,14 @@ The driver feeds the machine and carries out its commands through an `EffectHost
 and the intents of the calls it asks for are one transaction, results that arrive together are one, and the
 last reply goes into the commit itself. A plain turn costs two transactions: its input and its end.
 
+What plugins said, where nothing follows from it, may wait for a moment (`_FLUSH_S`): if the step after it is
+over sooner, both are written at once.
+
 Rules
 -----
 1. An input is durable before any command that follows from it touches the world.
-2. An effect that is not idempotent is journaled as an intent before it begins.
+2. An effect that is not idempotent is journaled as an intent before it begins. What plugins remember is
+   journaled together with the inputs that made them remember it.
 3. The last reply and the commit are one transaction. It is refused if something was injected or the turn
    was cancelled in between: either is then dealt with, so that each wins or loses once.
 4. Whoever lost the lease writes nothing and stops.
@@ -19,19 +23,33 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Protocol, assert_never
+import contextlib
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, Final, Protocol, TypeVar, assert_never
 
 import msgspec
 
-from holdfast.durable.effects import Asks, EffectHost, Known, Ready
+from holdfast.durable.effects import Asks, EffectHost, Known, Prepared, Ready
 from holdfast.durable.keys import key_of
-from holdfast.errors import InternalError, LeaseLost
-from holdfast.machine.commands import CallModel, Checkpoint, Command, Commit, Park, RunTool, StopEffects
+from holdfast.errors import InternalError, LeaseLost, PluginStateLost, StoreError
+from holdfast.machine.commands import (
+    CallModel,
+    Checkpoint,
+    Command,
+    Commit,
+    Park,
+    PrepareCall,
+    RunHooks,
+    RunTool,
+    StopEffects,
+)
 from holdfast.machine.inputs import (
+    Aborted,
+    CallPrepared,
     CancelRequested,
     CheckpointPassed,
     DeadlinePassed,
+    HooksRan,
     Input,
     OutputCheck,
     WaitOpened,
@@ -42,19 +60,27 @@ from holdfast.machine.turn_machine import TurnMachine
 from holdfast.model.approval import Approval
 from holdfast.model.head import SessionHead
 from holdfast.model.message import UserMessage
-from holdfast.model.outcome import Ended, FrameSwitched, Waiting
+from holdfast.model.outcome import Ended, FrameSwitched, StopReason, Waiting
+from holdfast.model.ruling import NOTHING_SAID
 from holdfast.model.turn import TurnSummary
 from holdfast.model.wait import Wait
 from holdfast.ports import session_store as ports
 from holdfast.ports.clock import Clock
 from holdfast.ports.session_store import (
+    Blob,
     CommitRefused,
     JournalEntry,
     Lease,
     QueuedInput,
     Save,
+    Saved,
     SessionStore,
 )
+
+T = TypeVar("T")
+
+_FLUSH_S: Final = 0.005
+"""So long may what plugins said wait to be written, where nothing follows from it."""
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -113,8 +139,12 @@ class TurnDriver:
         self._keys = journaled or set()
         self._intents = intents
         self._unsaved: list[JournalEntry] = []
+        self._urgent = False
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._flushing: asyncio.Task[None] | None = None
         self._approvals: list[Approval] = []
         self._waits: list[Wait] = []
+        self._blobs: tuple[Blob, ...] = ()
         self._inbox: list[Input] = []
         self._interrupt: Input | None = None
         self._lost = False
@@ -136,6 +166,8 @@ class TurnDriver:
             self._host.stop()
             if timer is not None:
                 timer.cancel()
+            with contextlib.suppress(StoreError):  # the turn broke already, or nothing is left to write
+                await self._end_flushing()
 
     def feed(self, given: Input) -> list[Command]:
         """Tell the machine, and remember to tell the journal."""
@@ -144,6 +176,8 @@ class TurnDriver:
             return []  # what came late for an effect that has its outcome
         self._keys.add(key)
         self._unsaved.append(JournalEntry(key=key, kind="input", body=encode_input(given)))
+        self._note_states()
+        self._urgent = self._urgent or not _can_wait(given)
         self._ground.witness.fed(given)
         return self.machine.feed(given)
 
@@ -185,6 +219,10 @@ class TurnDriver:
             return await self._await_effects()
         first = commands[0]
         match first:
+            case RunHooks():
+                return await self._run_hooks(first)
+            case PrepareCall():
+                return await self._prepare_call(first)
             case CallModel():
                 return await self._call_model(first)
             case RunTool():
@@ -203,40 +241,79 @@ class TurnDriver:
             case _:
                 assert_never(first)
 
+    async def _run_hooks(self, command: RunHooks) -> list[Command]:
+        self._flush_soon()
+        if command.stage == "after_turn":  # the turn ends, whoever wants it to end
+            return self.feed(await self._host.run_hooks(command))
+        ran = await self._interruptibly(self._host.run_hooks(command))
+        return [command] if ran is None else self.feed(ran)
+
+    async def _prepare_call(self, command: PrepareCall) -> list[Command]:
+        self._flush_soon()
+        prepared = await self._interruptibly(self._host.prepare_call(command))
+        return [command] if prepared is None else self.feed(prepared)
+
     async def _call_model(self, command: CallModel) -> list[Command]:
-        await self._save()
+        if self._urgent:
+            await self._save()
+        else:
+            self._flush_soon()
+        answer = await self._interruptibly(self._ask(command))
+        return [command] if answer is None else self.feed(answer)
+
+    async def _ask(self, command: CallModel) -> Input:
+        if command.delay_ms:
+            await self._ground.sleep(command.delay_ms / 1000)
+        return await self._host.call_model(command)
+
+    async def _interruptibly(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """Do *work*; None if the turn is to end and it was broken off."""
         if self._interrupt is not None:
-            return [command]
+            work.close()
+            return None
         self._asking = asyncio.current_task()
         try:
-            if command.delay_ms:
-                await self._ground.sleep(command.delay_ms / 1000)
-            answer = await self._host.call_model(command)
+            return await work
         except asyncio.CancelledError:
             if self._interrupt is None or self._asking is None:
                 raise
             self._asking.uncancel()
-            return [command]
+            return None
         finally:
             self._asking = None
-        return self.feed(answer)
 
     async def _run_tools(self, commands: list[RunTool]) -> list[Command]:
+        prepared = await self._interruptibly(self._prepare_all(commands))
+        if prepared is None:
+            return [*commands]
         ready: list[Ready] = []
         following: list[Command] = []
-        for command in commands:
-            prepared = await self._host.prepare(command, begun=command.key in self._intents)
-            if isinstance(prepared, Ready):
-                ready.append(prepared)
+        for one in prepared:
+            if one.ruled is not None and (ending := self.feed(one.ruled)):
+                return ending
+            if isinstance(one, Ready):
+                ready.append(one)
             else:
-                following += self._note(prepared)
+                following += self._note(one)
         self._intend(ready)
         await self._save()
         if self._interrupt is None:
-            for one in ready:
-                self._ground.witness.running(one.command)
-                self._host.start(one, self._deliver)
+            self._start(ready)
         return following
+
+    async def _prepare_all(self, commands: list[RunTool]) -> list[Prepared]:
+        """Everything before the executions; plugins rule on several calls at once."""
+        if len(commands) > 1 and not commands[0].ruled:
+            return await asyncio.gather(*map(self._prepare, commands))
+        return [await self._prepare(command) for command in commands]
+
+    async def _prepare(self, command: RunTool) -> Prepared:
+        return await self._host.prepare(command, begun=command.key in self._intents)
+
+    def _start(self, ready: list[Ready]) -> None:
+        for one in ready:
+            self._ground.witness.running(one.command)
+            self._host.start(one, self._deliver)
 
     def _note(self, prepared: Known | Asks) -> list[Command]:
         if isinstance(prepared, Known):
@@ -274,8 +351,10 @@ class TurnDriver:
         key = command.key
         retreat = self._retreat(key)
 
+        finishes = command.kind == "before_completion" and output.problem is None and not command.held
+
         def make(claimed: tuple[QueuedInput, ...]) -> JournalEntry:
-            if not claimed and command.kind == "before_completion" and output.problem is None:
+            if not claimed and finishes:
                 return retreat
             messages = tuple(
                 msgspec.structs.replace(item.message, input_id=item.input_id) for item in claimed
@@ -303,9 +382,17 @@ class TurnDriver:
     async def _complete(self, command: Checkpoint) -> list[Command] | Driven:
         """Finish the turn, unless the answer does not fit or something came in."""
         output = self._host.check_output(command.text)
-        if output.problem is not None:
+        if command.held or output.problem is not None:
             return await self._pass(command, output)
-        committed = await self._write_end(self.machine.answer(output.value))
+        answer = self.machine.answer(output.value)
+        if command.closing:
+            return await self._run_hooks(RunHooks("after_turn", command.closing, answer))
+        try:
+            committed = await self._write_end(answer, tolerant=False)
+        except PluginStateLost as lost:
+            return self.feed(
+                Aborted(at_ms=self._now(), reason=StopReason.PLUGIN_ABORT, error=lost.error_object())
+            )
         if isinstance(committed, Committed):
             passed = CheckpointPassed(at_ms=self._now(), kind=command.kind, output=output)
             self.machine.feed(passed)
@@ -315,27 +402,52 @@ class TurnDriver:
         return self.feed(CancelRequested(at_ms=self._now()))
 
     async def _commit(self, outcome: Ended) -> Driven:
-        committed = await self._write_end(outcome)
+        committed = await self._write_end(outcome, tolerant=True)
         if isinstance(committed, CommitRefused):
             raise InternalError(f"the end of turn {self.turn_id} was refused: {committed.reason}")
         return committed
 
-    async def _write_end(self, outcome: Ended) -> Committed | CommitRefused:
+    async def _write_end(self, outcome: Ended, *, tolerant: bool) -> Committed | CommitRefused:
+        """Commit. If not *tolerant*, a plugin whose state cannot be kept is an error."""
+        await self._host.finalizing(outcome)
+        await self._end_flushing()
         self._require_lease()
         summary = self.machine.summary(outcome)
+        kept = self._host.kept(tolerant=tolerant)
+        blobs = self._take_blobs()
         written = await self._store.commit(
             self.lease,
             ports.Commit(
                 turn_id=self.turn_id,
                 now_ms=self._now(),
-                entries=tuple(self.machine.entries),
+                entries=tuple(self.machine.whole()),
                 summary=summary,
                 model_calls=self.machine.model_calls,
                 usage=self.machine.ledger(self._ground.usage_source),
-                enqueue=self._task_of(outcome),
+                enqueue=self._next_inputs(outcome),
+                state=kept.state,
+                blobs=(*blobs, *kept.blobs),
             ),
         )
-        return written if isinstance(written, CommitRefused) else Committed(written, summary)
+        if isinstance(written, CommitRefused):
+            self._blobs = blobs
+            return written
+        return Committed(written, summary)
+
+    def _next_inputs(self, outcome: Ended) -> tuple[QueuedInput, ...]:
+        """What turns of its own begin with: a new frame's task, and what plugins want said after the turn."""
+        task = self._task_of(outcome)
+        said = (
+            QueuedInput(
+                input_id=f"{self.turn_id}.after.{number}",
+                session_id=self.lease.session_id,
+                kind="queue",
+                message=message,
+                created_at=self._now(),
+            )
+            for number, message in enumerate(self.machine.next_messages(), 1)
+        )
+        return (*said,) if task is None else (task, *said)
 
     def _task_of(self, outcome: Ended) -> QueuedInput | None:
         """The task that a new frame begins with, as the input of a turn of its own."""
@@ -350,26 +462,67 @@ class TurnDriver:
         )
 
     async def _park(self, outcome: Waiting) -> Parked:
+        await self._end_flushing()
         self._require_lease()
         summary = self.machine.summary(outcome)
+        self._note_states()  # what the host has changed since
         await self._store.park(self.lease, self._take_unsaved(), summary)
         return Parked(summary)
 
     # Writing down
 
+    def _flush_soon(self) -> None:
+        """Have what is known written in a moment, if nobody does so before."""
+        if self._unsaved and self._flush_timer is None and self._flushing is None:
+            loop = asyncio.get_running_loop()
+            self._flush_timer = loop.call_later(_FLUSH_S, self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush_timer = None
+        if self._unsaved and not self._lost:
+            self._flushing = asyncio.get_running_loop().create_task(self._flush())
+
+    async def _flush(self) -> None:
+        urgent = self._urgent
+        save = self._take_unsaved()
+        self._urgent = urgent  # what must be written first is, only once this is over
+        self._heed(await self._store.save(self.lease, save))
+        self._flushing = None  # if it fails, `_end_flushing` finds it
+        self._flush_soon()
+
+    async def _end_flushing(self) -> None:
+        """Wait for what is being written: what comes later must not overtake it."""
+        flushing, self._flushing = self._flushing, None
+        try:
+            if flushing is not None:
+                await flushing
+        finally:
+            if self._flush_timer is not None:
+                self._flush_timer.cancel()
+                self._flush_timer = None
+
     async def _save(
         self, make_checkpoint: Callable[[tuple[QueuedInput, ...]], JournalEntry] | None = None
     ) -> JournalEntry | None:
         self._require_lease()
+        await self._end_flushing()
         if not self._unsaved and make_checkpoint is None:
+            self._urgent = False
             return None
         save = self._take_unsaved()
         if make_checkpoint is not None:
             save = msgspec.structs.replace(save, make_checkpoint=make_checkpoint)
         saved = await self._store.save(self.lease, save)
-        if saved.cancel_requested and self._interrupt is None and "cancel_requested" not in self._keys:
-            self._interrupt = CancelRequested(at_ms=self._now())
+        self._heed(saved)
         return saved.checkpoint
+
+    def _heed(self, saved: Saved) -> None:
+        if saved.cancel_requested and "cancel_requested" not in self._keys:
+            self.request_cancel()
+
+    def _note_states(self) -> None:
+        """Put what plugins remember to what made them remember it: hooks under way are not done yet."""
+        self._unsaved.extend(self._host.changed_states())
 
     def _take_unsaved(self) -> Save:
         save = Save(
@@ -377,9 +530,16 @@ class TurnDriver:
             entries=tuple(self._unsaved),
             approvals=tuple(self._approvals),
             waits=tuple(self._waits),
+            blobs=self._take_blobs(),
         )
         self._unsaved, self._approvals, self._waits = [], [], []
+        self._urgent = False
         return save
+
+    def _take_blobs(self) -> tuple[Blob, ...]:
+        """What is to be handed over, and what a refused commit gave back."""
+        blobs, self._blobs = (*self._blobs, *self._host.take_blobs()), ()
+        return blobs
 
     def _require_lease(self) -> None:
         if self._lost:
@@ -403,3 +563,14 @@ class TurnDriver:
 
     def _now(self) -> int:
         return self._ground.clock.now_ms()
+
+
+def _can_wait(given: Input) -> bool:
+    """Whether nothing that touches the world follows from this."""
+    match given:
+        case HooksRan(ruling=ruling):
+            return ruling == NOTHING_SAID
+        case CallPrepared(ruling=ruling, compaction=None, switch=None):
+            return ruling == NOTHING_SAID
+        case _:
+            return False

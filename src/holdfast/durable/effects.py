@@ -11,10 +11,21 @@ from typing import Any, Protocol
 
 import msgspec
 
-from holdfast.machine.commands import CallModel, RunTool
-from holdfast.machine.inputs import Input, ModelFailed, ModelReplied, OutputCheck, ToolSettled
+from holdfast.machine.commands import CallModel, PrepareCall, RunHooks, RunTool
+from holdfast.machine.inputs import (
+    CallPrepared,
+    CallRuled,
+    HooksRan,
+    Input,
+    ModelFailed,
+    ModelReplied,
+    OutputCheck,
+    ToolSettled,
+)
 from holdfast.model.approval import Approval
+from holdfast.model.outcome import Ended
 from holdfast.model.wait import Wait
+from holdfast.ports.session_store import Blob, JournalEntry, StateRecord
 
 Deliver = Callable[[Input], None]
 """Takes what came of an effect. Called on the loop of the turn."""
@@ -26,12 +37,14 @@ class Ready(msgspec.Struct, frozen=True):
     command: RunTool
     idempotent: bool
     call: Any
+    ruled: CallRuled | None = None
 
 
 class Known(msgspec.Struct, frozen=True):
     """A call whose result is known without executing anything."""
 
     settled: ToolSettled
+    ruled: CallRuled | None = None
 
 
 class Asks(msgspec.Struct, frozen=True):
@@ -39,12 +52,39 @@ class Asks(msgspec.Struct, frozen=True):
 
     wait: Wait
     approval: Approval | None = None
+    ruled: CallRuled | None = None
 
 
 Prepared = Ready | Known | Asks
+"""What became of a call before its execution; `ruled` is what plugins had to say about it just now."""
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """The state that is written with the end of a turn, if it has changed, and the blobs it needs."""
+
+    state: StateRecord | None = None
+    blobs: tuple[Blob, ...] = ()
 
 
 class EffectHost(Protocol):
+    async def run_hooks(self, command: RunHooks) -> HooksRan:
+        """Let plugins have their say. Nothing that they do escapes: it is in the ruling."""
+
+    async def prepare_call(self, command: PrepareCall) -> CallPrepared:
+        """Let plugins prepare the next model call."""
+
+    async def finalizing(self, outcome: Ended) -> None:
+        """Tell plugins that the turn is about to be committed. Nothing can come of it."""
+
+    def changed_states(self) -> tuple[JournalEntry, ...]:
+        """What plugins remember by now and did not when this was last asked."""
+
+    def take_blobs(self) -> tuple[Blob, ...]:
+        """The attachments that came up and are not handed over yet."""
+
+    def kept(self, *, tolerant: bool) -> Kept:
+        """What is to be kept with the end of the turn. A plugin that cannot say is an error, or stays."""
+
     async def call_model(self, command: CallModel) -> ModelReplied | ModelFailed:
         """Ask the model; what it streams is shown on the way. Cancelling ends the call."""
 

@@ -10,10 +10,13 @@ from typing import assert_never
 
 from holdfast.machine.inputs import (
     Aborted,
+    CallPrepared,
+    CallRuled,
     CancelRequested,
     CheckpointPassed,
     DeadlinePassed,
     FrameSwitchRequested,
+    HooksRan,
     Input,
     ModelFailed,
     ModelReplied,
@@ -29,6 +32,12 @@ from holdfast.machine.turn_machine import TurnMachine
 def key_of(given: Input, machine: TurnMachine, fence: int) -> str:
     """The key of an input that *machine* is about to be fed."""
     match given:
+        case HooksRan(stage=stage, number=number):
+            return f"hooks.{stage}.{number}"
+        case CallPrepared(number=number):
+            return f"prepare.{number}"
+        case CallRuled(call_id=call_id):
+            return f"ruled.{call_id}"
         case ModelReplied() | ModelFailed():
             return f"model.{machine.model_calls}"
         case ToolSettled(call_id=call_id):

@@ -1,6 +1,6 @@
 """The calls of a turn: which run, which wait, which have their result.
 
-Rule: a call gets one result. `settle`, `wait` and `wake` say whether they changed anything.
+Rule: a call gets one result. `rule`, `settle`, `wait` and `wake` say whether they changed anything.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.errors import Code, ErrorObject
 from holdfast.machine.commands import RunTool
-from holdfast.machine.inputs import ToolSettled
+from holdfast.machine.inputs import CallRuled, ToolSettled
 from holdfast.model.canonical import Json
 from holdfast.model.message import RequestedCall, ToolCall, ToolMessage
 from holdfast.model.wait import Approved, Wait, WaitOutcome
@@ -30,12 +30,18 @@ class _Call:
     granted: WaitOutcome | None = None
     wait: Wait | None = None
     result: ToolMessage | None = None
+    ruled: bool = True
+    arguments: dict[str, Json] | None = None
 
 
 class CallTable:
-    """The calls of the current round, under ids that count over the whole turn."""
+    """The calls of the current round, under ids that count over the whole turn.
+
+    With `asks_plugins`, they rule on each call before it is executed.
+    """
 
     def __init__(self) -> None:
+        self.asks_plugins = False
         self._count = 0
         self._round: dict[int, _Call] = {}
 
@@ -45,8 +51,17 @@ class CallTable:
             self._count += 1
             call = _read(request, self._count)
             result = None if call.raw is None else _not_an_object(call)
-            self._round[self._count] = _Call(call, result=result)
+            self._round[self._count] = _Call(call, result=result, ruled=not self.asks_plugins)
         return tuple(entry.asked for entry in self._round.values())
+
+    def rule(self, given: CallRuled) -> bool:
+        """Take in what plugins decided about a call, once."""
+        call = self._round.get(given.call_id)
+        if call is None or call.ruled or call.result is not None:
+            return False
+        call.ruled = True
+        call.arguments = given.ruling.arguments
+        return True
 
     def settle(self, given: ToolSettled) -> bool:
         call = self._round.get(given.call_id)
@@ -60,7 +75,9 @@ class CallTable:
             error=given.error,
             record=given.record,
             provider_id=call.asked.provider_id,
-            edited_arguments=call.granted.arguments if isinstance(call.granted, Approved) else None,
+            edited_arguments=_executed_with(call),
+            attachments=given.attachments,
+            shown=given.shown,
         )
         return True
 
@@ -114,7 +131,13 @@ class CallTable:
 
 
 def _command(call: _Call) -> RunTool:
-    return RunTool(call.asked, call.attempt, call.waited, call.granted)
+    return RunTool(call.asked, call.attempt, call.waited, call.granted, call.ruled, call.arguments)
+
+
+def _executed_with(call: _Call) -> dict[str, Json] | None:
+    """The arguments, if they are not those that the model gave."""
+    edited = call.granted.arguments if isinstance(call.granted, Approved) else None
+    return call.arguments if edited is None else edited
 
 
 def _read(request: RequestedCall, call_id: int) -> ToolCall:

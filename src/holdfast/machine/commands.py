@@ -4,10 +4,34 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.machine.inputs import CheckpointKind
+from holdfast.machine.inputs import CheckpointKind, HookStage
+from holdfast.model.canonical import Json
 from holdfast.model.message import ToolCall
 from holdfast.model.outcome import Ended, Waiting
 from holdfast.model.wait import Wait, WaitOutcome
+
+
+class RunHooks(msgspec.Struct, frozen=True):
+    """Let plugins have their say. `outcome` is how the turn ends, after it."""
+
+    stage: HookStage
+    number: int = 1
+    outcome: Ended | None = None
+
+    @property
+    def key(self) -> str:
+        return f"hooks.{self.stage}.{self.number}"
+
+
+class PrepareCall(msgspec.Struct, frozen=True):
+    """Let plugins prepare the next model call. `overflowed`: the last one did not fit the window."""
+
+    number: int
+    overflowed: bool = False
+
+    @property
+    def key(self) -> str:
+        return f"prepare.{self.number}"
 
 
 class CallModel(msgspec.Struct, frozen=True):
@@ -25,13 +49,16 @@ class CallModel(msgspec.Struct, frozen=True):
 class RunTool(msgspec.Struct, frozen=True):
     """Carry out a call. If it has waited, `waited` is what for and `granted` how that ended.
 
-    `attempt` counts from 1 and rises with every wait.
+    `attempt` counts from 1 and rises with every wait. `ruled` tells that plugins need not be asked (again),
+    and `arguments` what they replaced the call's own with.
     """
 
     call: ToolCall
     attempt: int = 1
     waited: Wait | None = None
     granted: WaitOutcome | None = None
+    ruled: bool = True
+    arguments: dict[str, Json] | None = None
 
     @property
     def key(self) -> str:
@@ -39,11 +66,17 @@ class RunTool(msgspec.Struct, frozen=True):
 
 
 class Checkpoint(msgspec.Struct, frozen=True):
-    """Deliver what was injected; before completion, check the answer `text` as well."""
+    """Deliver what was injected; before completion, check the answer `text` as well.
+
+    `held`: plugins have something to say, so the turn does not finish here. `closing`: they have yet to hear
+    of its end, under this number.
+    """
 
     kind: CheckpointKind
     number: int
     text: str = ""
+    held: bool = False
+    closing: int = 0
 
     @property
     def key(self) -> str:
@@ -66,4 +99,4 @@ class Commit(msgspec.Struct, frozen=True):
     outcome: Ended
 
 
-Command = CallModel | RunTool | Checkpoint | StopEffects | Park | Commit
+Command = RunHooks | PrepareCall | CallModel | RunTool | Checkpoint | StopEffects | Park | Commit

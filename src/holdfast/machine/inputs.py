@@ -14,12 +14,27 @@ from holdfast.errors import ErrorObject
 from holdfast.model.call import ExternalCallRecord
 from holdfast.model.canonical import Json
 from holdfast.model.frame import FrameSwitch
-from holdfast.model.message import RequestedCall, UserMessage
+from holdfast.model.message import (
+    AssistantMessage,
+    AttachmentPart,
+    RequestedCall,
+    ToolMessage,
+    UserMessage,
+)
+from holdfast.model.node import PluginNode
 from holdfast.model.outcome import StopReason
+from holdfast.model.prompt import PromptLayer
+from holdfast.model.ruling import NOTHING_SAID, CallRuling, Ruling
 from holdfast.model.usage import Usage, UsageLimits
 from holdfast.model.wait import Wait, WaitOutcome
 
 CheckpointKind = Literal["after_work", "before_completion"]
+
+Stage = Literal["before_turn", "prepare", "before_tool_call", "checkpoint", "after_turn"]
+"""Where a turn lets plugins have their say, if any wants it there."""
+
+HookStage = Literal["before_turn", "after_work", "before_completion", "after_turn"]
+"""A stage whose hooks the machine itself asks for."""
 
 
 class _Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -30,6 +45,8 @@ class TurnStarted(_Input, frozen=True, kw_only=True, tag="turn_started"):
     """The turn's own input, after what was injected while the session was idle.
 
     `nonce` is a secret of the turn: the tokens of its calls are made of it, the same in every process.
+    `stages` are those at which plugins are asked; they stay the same for the whole turn. `extension` is for
+    the protocol alone; `prompt` is what the turn adds to the system prompt.
     """
 
     turn_id: str
@@ -37,6 +54,43 @@ class TurnStarted(_Input, frozen=True, kw_only=True, tag="turn_started"):
     injected: tuple[UserMessage, ...] = ()
     limits: UsageLimits = UsageLimits()
     nonce: str = ""
+    stages: tuple[Stage, ...] = ()
+    extension: Json = None
+    prompt: PromptLayer | None = None
+
+
+class HooksRan(_Input, frozen=True, kw_only=True, tag="hooks_ran"):
+    """The plugins had their say at a stage."""
+
+    stage: HookStage
+    number: int
+    ruling: Ruling = NOTHING_SAID
+
+
+class Keep(msgspec.Struct, frozen=True, kw_only=True, tag="keep"):
+    """A stretch of the messages as they are."""
+
+    start: int
+    stop: int
+
+
+View = tuple[Keep | UserMessage | AssistantMessage | ToolMessage, ...]
+"""What the model is shown of its messages: stretches of them, and some in other words."""
+
+
+class CallPrepared(_Input, frozen=True, kw_only=True, tag="call_prepared"):
+    """The plugins have prepared a model call: its prompt, its view of the messages, or another end.
+
+    Without a `prompt` or a `view` there is nothing to change. `compaction` opens a frame before this turn,
+    `switch` one instead of the call.
+    """
+
+    number: int
+    prompt: str | None = None
+    view: View | None = None
+    compaction: FrameSwitch | None = None
+    switch: FrameSwitch | None = None
+    ruling: Ruling = NOTHING_SAID
 
 
 class ModelReplied(_Input, frozen=True, kw_only=True, tag="model_replied"):
@@ -47,6 +101,7 @@ class ModelReplied(_Input, frozen=True, kw_only=True, tag="model_replied"):
     usage: Usage = Usage()
     model: str = ""
     stop_reason: str = ""
+    events: tuple[PluginNode, ...] = ()
 
 
 class ModelFailed(_Input, frozen=True, kw_only=True, tag="model_failed"):
@@ -57,13 +112,23 @@ class ModelFailed(_Input, frozen=True, kw_only=True, tag="model_failed"):
     retry_after_ms: int | None = None
 
 
+class CallRuled(_Input, frozen=True, kw_only=True, tag="call_ruled"):
+    """The plugins have ruled on a call before it is executed."""
+
+    call_id: int
+    ruling: CallRuling = CallRuling()
+
+
 class ToolSettled(_Input, frozen=True, kw_only=True, tag="tool_settled"):
-    """A call has its result, good or bad."""
+    """A call has its result, good or bad. `ruling` is what plugins had to say about it."""
 
     call_id: int
     value: Json = None
     error: ErrorObject | None = None
     record: ExternalCallRecord | None = None
+    attachments: tuple[AttachmentPart, ...] = ()
+    shown: str | None = None
+    ruling: Ruling = NOTHING_SAID
 
 
 class WaitOpened(_Input, frozen=True, kw_only=True, tag="wait_opened"):
@@ -121,8 +186,11 @@ class Resumed(_Input, frozen=True, kw_only=True, tag="resumed"):
 
 Input = (
     TurnStarted
+    | HooksRan
+    | CallPrepared
     | ModelReplied
     | ModelFailed
+    | CallRuled
     | ToolSettled
     | WaitOpened
     | WaitEnded

@@ -15,6 +15,10 @@ answers with what should be done (a list of `Command`)::
                           └──────messages, or an answer that does not fit──┤
                                                                            └─▶ ENDED
 
+Where plugins have a say (`TurnStarted.stages`), one more step comes first: OPENING before the first ASKING,
+PREPARING before each, the hooks of a checkpoint within PASSING, CLOSING before ENDED. What they said arrives
+as an input like any other. A turn without plugins never takes these steps.
+
 Rules
 -----
 1. Everything that can change a turn's state is in this package. No clock, no I/O, no awaiting: time arrives
@@ -26,6 +30,8 @@ Rules
    cancellation, a deadline or an abort finds without one gets CANCELLED.
 4. Results reach the model in the order of the calls, whatever order they came in.
 5. What arrives for a call that has its result, or after the end, changes nothing.
+6. What plugins say about the end of a turn counts only once it has ended: if a message comes in before the
+   commit, the turn goes on and they are asked again.
 
 Not here: retries of tools, approvals, limits of single calls (dispatch), and what the model sees of earlier
 turns (graph).
@@ -34,24 +40,38 @@ turns (graph).
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import assert_never
 
 import msgspec
 
 from holdfast.errors import Code, ErrorObject, InternalError, TurnCode
 from holdfast.machine.calls import CallTable
-from holdfast.machine.commands import CallModel, Checkpoint, Command, Commit, Park, StopEffects
+from holdfast.machine.commands import (
+    CallModel,
+    Checkpoint,
+    Command,
+    Commit,
+    Park,
+    PrepareCall,
+    RunHooks,
+    StopEffects,
+)
 from holdfast.machine.inputs import (
     Aborted,
+    CallPrepared,
+    CallRuled,
     CancelRequested,
     CheckpointKind,
     CheckpointPassed,
     DeadlinePassed,
     FrameSwitchRequested,
+    HooksRan,
     Input,
     ModelFailed,
     ModelReplied,
     Resumed,
+    Stage,
     ToolSettled,
     TurnStarted,
     WaitEnded,
@@ -64,20 +84,31 @@ from holdfast.model.frame import FrameSwitch
 from holdfast.model.message import AssistantMessage, Message, UserMessage
 from holdfast.model.node import Entry, FrameOpened, Payload, TurnEnded
 from holdfast.model.outcome import Ended, Finished, FrameSwitched, Stopped, StopReason, Waiting
+from holdfast.model.prompt import PromptLayer
+from holdfast.model.ruling import NOTHING_SAID, Ruling
 from holdfast.model.turn import TurnSummary
-from holdfast.model.usage import Usage, UsageEntry, UsageLimits
+from holdfast.model.usage import Usage, UsageEntry, UsageLimits, add_to_ledger
 
 _BACKOFF_MS = 500
 _MAX_BACKOFF_MS = 60_000
 _DEFAULT_LIMITS = UsageLimits()
 
 
+_FAILED_CALL: dict[str, StopReason] = {
+    TurnCode.CONTEXT_OVERFLOW: StopReason.CONTEXT_OVERFLOW,
+    TurnCode.PLUGIN_ERROR: StopReason.PLUGIN_ABORT,
+}
+
+
 class Phase(enum.Enum):
     NEW = "new"
+    OPENING = "opening"
+    PREPARING = "preparing"
     ASKING = "asking"
     ACTING = "acting"
     PARKED = "parked"
     PASSING = "passing"
+    CLOSING = "closing"
     ENDED = "ended"
 
 
@@ -96,6 +127,23 @@ class TurnMachine:
         self.usage = Usage()
         self.records: list[ExternalCallRecord] = []
         self.outcome: Ended | None = None
+        self.prompt: str | None = None
+        """The prompt as plugins have it, if they had a say."""
+        self.prepared: CallPrepared | None = None
+        """What plugins made of the model call that is under way."""
+        self.compaction: FrameSwitch | None = None
+        """The frame that was opened before this turn, in place of what the model saw of the session."""
+        self.extension: object = None
+        self.prompt_layer: PromptLayer | None = None
+        self._stages: frozenset[Stage] = frozenset()
+        self._said: list[UserMessage] = []
+        self._preparations = 0
+        self._overflowed = False
+        self._asked_plugins = False
+        self._closings = 0
+        self._closing: Ruling | None = None
+        self._ending: Ended | None = None
+        self._plugin_usage: tuple[UsageEntry, ...] = ()
         self._by_model: dict[str, Usage] = {}
         self._limits = _DEFAULT_LIMITS
         self._calls = CallTable()
@@ -115,6 +163,10 @@ class TurnMachine:
     def outstanding(self) -> list[Command]:
         """What was asked for and is not answered: what a new process has to do first."""
         match self.phase:
+            case Phase.OPENING:
+                return [RunHooks("before_turn")]
+            case Phase.PREPARING:
+                return [self._prepare_call()]
             case Phase.ASKING:
                 return [self._call_model()]
             case Phase.ACTING:
@@ -123,6 +175,8 @@ class TurnMachine:
                 return [Park(self._waiting())]
             case Phase.PASSING:
                 return [self._at_checkpoint()]
+            case Phase.CLOSING:
+                return [RunHooks("after_turn", self._closings, self._ending)]
             case Phase.NEW | Phase.ENDED:
                 return []
             case _:
@@ -142,21 +196,37 @@ class TurnMachine:
         return TurnSummary(outcome=outcome, usage=self.usage, calls=tuple(self.records))
 
     def ledger(self, source: str) -> tuple[UsageEntry, ...]:
-        """The turn's usage, a line for each model."""
-        return tuple(
+        """The turn's usage, a line for each model, and for what plugins asked of one."""
+        own = tuple(
             UsageEntry(source=source, model=model, usage=usage) for model, usage in self._by_model.items()
         )
+        return add_to_ledger(own, self._plugin_usage) if self._plugin_usage else own
+
+    def whole(self) -> list[Entry]:
+        """What the turn adds to the history, with what plugins add at its end."""
+        return self.entries if self.phase is Phase.ENDED else [*self.entries, *self._last_words()]
+
+    def next_messages(self) -> tuple[UserMessage, ...]:
+        """What plugins want said once this turn is over, and what missed its last checkpoint."""
+        after = () if self._closing is None else self._closing.messages
+        return (*self._said, *after)
 
     # What happens to the turn
 
     def feed(self, given: Input) -> list[Command]:
         """Advance by one journaled input."""
         self._watch.tick(given.at_ms)
-        if self.phase is Phase.ENDED:
+        if self._is_over(given):
             return []
         match given:
             case TurnStarted():
                 return self._start(given)
+            case HooksRan():
+                return self._hooks_ran(given)
+            case CallPrepared():
+                return self._call_prepared(given)
+            case CallRuled():
+                return self._call_ruled(given)
             case ModelReplied():
                 return self._replied(given)
             case ModelFailed():
@@ -183,19 +253,88 @@ class TurnMachine:
             case _:
                 assert_never(given)
 
+    def _is_over(self, given: Input) -> bool:
+        """Whether how the turn ends is decided, so that this can change nothing."""
+        if self.phase is Phase.CLOSING:
+            return not isinstance(given, HooksRan)
+        return self.phase is Phase.ENDED
+
     def _start(self, given: TurnStarted) -> list[Command]:
         self._require(given, Phase.NEW)
         self.turn_id = given.turn_id
         self.nonce = given.nonce
         self._limits = given.limits
+        self.extension = given.extension
+        self.prompt_layer = given.prompt
+        self._stages = frozenset(given.stages)
+        self._calls.asks_plugins = "before_tool_call" in self._stages
         self._watch.start(given.at_ms)
         self._say(*given.injected, given.message)
+        if "before_turn" not in self._stages:
+            return self._ask()
+        self.phase = Phase.OPENING
+        return self.outstanding()
+
+    def _hooks_ran(self, given: HooksRan) -> list[Command]:
+        self._require_asked(given)
+        self._charge(given.ruling)
+        if given.stage == "after_turn":
+            return self._end_ruled(given)
+        self._take(given.ruling)
+        if (out := self._ruled_out(given.ruling)) is not None:
+            return out
+        return self._go_on() if given.stage == "before_turn" else self._checkpoint_ruled()
+
+    def _go_on(self) -> list[Command]:
+        """Ask the model, with what plugins had to say before the turn."""
+        said, self._said = self._said, []
+        self._say(*said)
         return self._ask()
+
+    def _checkpoint_ruled(self) -> list[Command]:
+        self._asked_plugins = True
+        return [self._at_checkpoint()]
+
+    def _end_ruled(self, given: HooksRan) -> list[Command]:
+        """Plugins know how the turn ends. Only a failure of theirs can change it."""
+        self._closing = given.ruling
+        if given.ruling.failure is not None:
+            return self._finish(Stopped(reason=StopReason.PLUGIN_ABORT, error=given.ruling.failure))
+        if self._ending is None:
+            return [self._at_checkpoint()]
+        return self._finish(self._ending)
+
+    def _call_prepared(self, given: CallPrepared) -> list[Command]:
+        self._require(given, Phase.PREPARING)
+        self._charge(given.ruling)
+        self._take(given.ruling)
+        if given.compaction is not None and self.compaction is None:
+            self.compaction = given.compaction
+            self.entries.insert(0, self._entry(FrameOpened(switch=given.compaction)))
+        if given.prompt is not None:
+            self.prompt = given.prompt
+        self.prepared = given
+        if (out := self._ruled_out(given.ruling)) is not None:
+            return out
+        if given.switch is not None:
+            return self._end(FrameSwitched(switch=given.switch))
+        return self._begin_call()
+
+    def _call_ruled(self, given: CallRuled) -> list[Command]:
+        """A call may be executed or has its result: whoever asked the plugins knows which."""
+        if not self._calls.rule(given):
+            return []
+        self._charge(given.ruling)
+        self._take(given.ruling)
+        abort = given.ruling.abort
+        return [] if abort is None else self._abort(StopReason.PLUGIN_ABORT, abort)
 
     def _replied(self, given: ModelReplied) -> list[Command]:
         self._require(given, Phase.ASKING)
         self._count(given)
         calls = self._calls.add(given.calls)
+        self._overflowed = False
+        self.entries.extend(self._entries_of(given.events))
         self._say(
             AssistantMessage(
                 text=given.text,
@@ -220,14 +359,21 @@ class TurnMachine:
             self._attempt += 1
             self.model_calls += 1
             return [self._call_model()]
-        overflow = given.error.code == TurnCode.CONTEXT_OVERFLOW
-        return self._stop(StopReason.CONTEXT_OVERFLOW if overflow else StopReason.PROVIDER_ERROR, given.error)
+        reason = _FAILED_CALL.get(given.error.code, StopReason.PROVIDER_ERROR)
+        if reason is StopReason.CONTEXT_OVERFLOW and "prepare" in self._stages and not self._overflowed:
+            self._overflowed = True
+            return self._prepare()
+        return self._stop(reason, given.error)
 
     def _settled(self, given: ToolSettled) -> list[Command]:
         if not self._calls.settle(given):
             return []
         if given.record is not None:
             self.records.append(given.record)
+        self._charge(given.ruling)
+        self._take(given.ruling)
+        if given.ruling.abort is not None:
+            return self._abort(StopReason.PLUGIN_ABORT, given.ruling.abort)
         return self._after_change()
 
     def _wait_opened(self, given: WaitOpened) -> list[Command]:
@@ -244,8 +390,10 @@ class TurnMachine:
     def _passed(self, given: CheckpointPassed) -> list[Command]:
         self._require(given, Phase.PASSING)
         self._require_checkpoint(given)
-        self._say(*given.messages)
-        if given.kind == "after_work" or given.messages:
+        self._closing = None if given.messages else self._closing
+        said, self._said = self._said, []
+        self._say(*said, *given.messages)
+        if given.kind == "after_work" or said or given.messages:
             return self._ask()
         if given.output.problem is None:
             return self._end(self.answer(given.output.value))
@@ -263,8 +411,18 @@ class TurnMachine:
         if (problem := self._over_budget()) is not None:
             error = ErrorObject(code=TurnCode.TURN_BUDGET, message=problem, hint="raise it in UsageLimits")
             return self._stop(StopReason.TURN_BUDGET, error)
-        self.phase = Phase.ASKING
         self._iterations += 1
+        if "prepare" in self._stages:
+            return self._prepare()
+        return self._begin_call()
+
+    def _prepare(self) -> list[Command]:
+        self.phase = Phase.PREPARING
+        self._preparations += 1
+        return [self._prepare_call()]
+
+    def _begin_call(self) -> list[Command]:
+        self.phase = Phase.ASKING
         self._attempt = 1
         self._backoff_ms = 0
         self.model_calls += 1
@@ -312,7 +470,15 @@ class TurnMachine:
         self.phase = Phase.PASSING
         self._checkpoint = kind
         self.checkpoints += 1
+        self._asked_plugins = "checkpoint" not in self._stages
+        self._closing = None
+        self._closings += 1
         return [self._at_checkpoint()]
+
+    def _ruled_out(self, ruling: Ruling) -> list[Command] | None:
+        """The end of the turn, if plugins want it or failed."""
+        error = ruling.ends_turn
+        return None if error is None else self._abort(StopReason.PLUGIN_ABORT, error)
 
     def _out_of_time(self) -> list[Command]:
         limit = self._limits.max_wall_ms
@@ -332,13 +498,28 @@ class TurnMachine:
         return [StopEffects(), *self._stop(reason, error)]
 
     def _stop(self, reason: StopReason, error: ErrorObject) -> list[Command]:
-        outcome = Stopped(reason=reason, error=error)
-        self._add(TurnEnded(outcome=outcome, usage=self.usage))
-        return self._end(outcome)
+        return self._end(Stopped(reason=reason, error=error))
 
     def _end(self, outcome: Ended) -> list[Command]:
+        """End the turn, once plugins have heard how."""
+        if "after_turn" not in self._stages or (self._closing is not None and isinstance(outcome, Finished)):
+            return self._finish(outcome)
+        self.phase = Phase.CLOSING
+        self._watch.stop()
+        self._ending = outcome
+        self._closing = None
+        self._closings += 1
+        return self.outstanding()
+
+    def _last_words(self) -> list[Entry]:
+        return [] if self._closing is None else self._entries_of(self._closing.events)
+
+    def _finish(self, outcome: Ended) -> list[Command]:
+        self.entries.extend(self._last_words())
         if isinstance(outcome, FrameSwitched):
             self._add(FrameOpened(switch=outcome.switch))
+        elif isinstance(outcome, Stopped):
+            self._add(TurnEnded(outcome=outcome, usage=self.usage))
         self.phase = Phase.ENDED
         self._watch.stop()
         self.outcome = outcome
@@ -349,9 +530,18 @@ class TurnMachine:
     def _call_model(self) -> CallModel:
         return CallModel(self.model_calls, self._attempt, self._backoff_ms)
 
-    def _at_checkpoint(self) -> Checkpoint:
-        text = self._answer if self._checkpoint == "before_completion" else ""
-        return Checkpoint(self._checkpoint, self.checkpoints, text)
+    def _prepare_call(self) -> PrepareCall:
+        return PrepareCall(self._preparations, self._overflowed)
+
+    def _at_checkpoint(self) -> RunHooks | Checkpoint:
+        if not self._asked_plugins:
+            return RunHooks(self._checkpoint, self.checkpoints)
+        if self._checkpoint == "after_work":
+            return Checkpoint("after_work", self.checkpoints)
+        held = bool(self._said)
+        asks = "after_turn" in self._stages and self._closing is None and not held
+        closing = self._closings if asks else 0
+        return Checkpoint("before_completion", self.checkpoints, self._answer, held, closing)
 
     def _waiting(self) -> Waiting:
         return Waiting(waits=self._calls.waits())
@@ -361,21 +551,50 @@ class TurnMachine:
         self.usage += usage
         self._by_model[given.model] = self._by_model.get(given.model, Usage()) + usage
 
+    def _take(self, ruling: Ruling) -> None:
+        """Remember what plugins tell observers, and what they want to say to the model."""
+        self.entries.extend(self._entries_of(ruling.events))
+        self._said.extend(ruling.messages)
+
+    def _charge(self, ruling: Ruling) -> None:
+        """Count what plugins asked of a model."""
+        if ruling is NOTHING_SAID:
+            return
+        self.model_calls += ruling.model_calls
+        if ruling.usage:
+            self._plugin_usage = add_to_ledger(self._plugin_usage, ruling.usage)
+            self.usage = sum((line.usage for line in ruling.usage), self.usage)
+
+    def _entries_of(self, payloads: Sequence[Payload]) -> list[Entry]:
+        return [self._entry(payload) for payload in payloads]
+
     def _say(self, *messages: Message) -> None:
         for message in messages:
             self.messages.append(message)
             self._add(message)
 
     def _add(self, payload: Payload) -> None:
-        self.entries.append(Entry(at_ms=self._watch.now_ms, payload=payload))
+        self.entries.append(self._entry(payload))
+
+    def _entry(self, payload: Payload) -> Entry:
+        return Entry(at_ms=self._watch.now_ms, payload=payload)
 
     def _require(self, given: Input, phase: Phase) -> None:
         if self.phase is not phase:
             raise self._misfit(given, self.phase.value)
 
     def _require_checkpoint(self, given: CheckpointPassed) -> None:
-        if given.kind != self._checkpoint:
+        if given.kind != self._checkpoint or not self._asked_plugins:
             raise self._misfit(given, f"at checkpoint {self._checkpoint}")
+
+    def _require_asked(self, given: HooksRan) -> None:
+        """Plugins answer what they were asked, under its number."""
+        match self.outstanding():
+            case [RunHooks(stage=stage, number=number)] if (stage, number) == (given.stage, given.number):
+                return
+            case [Checkpoint(closing=number)] if given.stage == "after_turn" and 0 < number == given.number:
+                return
+        raise self._misfit(given, self.phase.value)
 
     def _misfit(self, given: Input, where: str) -> InternalError:
         return InternalError(

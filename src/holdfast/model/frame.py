@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.model.message import UserMessage
+from holdfast.model.message import Message
 
 INITIAL: Final = "initial"
 """The frame that every session begins with."""
@@ -21,4 +21,4 @@ class FrameSwitch(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     frame_id: str
     reason: str = "continue_as"
     task: str | None = None
-    seed: tuple[UserMessage, ...] = ()
+    seed: tuple[Message, ...] = ()

@@ -15,7 +15,8 @@ class SessionHead(msgspec.Struct, frozen=True, kw_only=True):
     """Where a session stands.
 
     `leaf` is the last node of the active path and `depth` the number of nodes on it. `revision` rises by one
-    whenever the leaf moves. `host` describes the agent to whoever goes on with the session elsewhere.
+    whenever the leaf moves. `host` describes the agent to whoever goes on with the session elsewhere. `state`
+    names the state of plugins and tools that holds at the leaf.
     """
 
     session_id: SessionIdField
@@ -31,6 +32,7 @@ class SessionHead(msgspec.Struct, frozen=True, kw_only=True):
     forked_from: str | None = None
     usage: tuple[UsageEntry, ...] = ()
     host: dict[str, Json] = msgspec.field(default_factory=dict)
+    state: str | None = None
 
     def __post_init__(self) -> None:
         SessionId(self.session_id)

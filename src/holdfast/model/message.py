@@ -77,7 +77,9 @@ class AssistantMessage(
 class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool", omit_defaults=True):
     """What came of one call: `value`, or `error` where it failed.
 
-    `edited_arguments` are those it was executed with, if a person changed them.
+    `edited_arguments` are those it was executed with, if a person or a plugin changed them. `attachments` are
+    kept with the result and not shown to the model, such as the whole of a long output. `shown` is what the
+    model reads, where that is not the result itself.
     """
 
     call_id: int
@@ -87,6 +89,8 @@ class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool
     record: ExternalCallRecord | None = None
     provider_id: str = ""
     edited_arguments: dict[str, Json] | None = None
+    attachments: tuple[AttachmentPart, ...] = ()
+    shown: str | None = None
 
 
 Message = UserMessage | AssistantMessage | ToolMessage

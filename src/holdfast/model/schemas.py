@@ -21,6 +21,7 @@ from holdfast.model.approval import Approval, ApprovalState, Decision
 from holdfast.model.call import CallStatus, ExternalCallRecord, ToolCallContext
 from holdfast.model.capability import ApprovalPolicy, Capability, SideEffect
 from holdfast.model.diagnostic import Diagnostic, Severity
+from holdfast.model.directive import PluginDirective, RuntimeEvent, SessionRequest
 from holdfast.model.events import Event
 from holdfast.model.head import SessionHead
 from holdfast.model.ids import SessionIdField
@@ -38,8 +39,23 @@ from holdfast.model.message import (
 )
 from holdfast.model.node import Segment
 from holdfast.model.outcome import Outcome, StopReason
+from holdfast.model.plugin_options import PluginOptions
+from holdfast.model.plugin_state import (
+    PluginSessionSnapshot,
+    PluginSnapshotEntry,
+    PluginSnapshotMeta,
+    ProtocolTurnOptions,
+    SessionState,
+)
+from holdfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
+from holdfast.model.ruling import CallRuling, Ruling
 from holdfast.model.run import Metrics, RunRequest, RunResult, RunStatus
 from holdfast.model.session import SessionInfo, SessionMeta
+from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.tool_access import SessionToolAccess
+from holdfast.model.tool_manifest import ToolManifest
+from holdfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
+from holdfast.model.trace_record import TraceRecord
 from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
 from holdfast.model.usage import Usage, UsageEntry, UsageLimits
 from holdfast.model.wait import Wait, WaitOutcome
@@ -53,6 +69,7 @@ PUBLIC_VALUES: Final[dict[str, Any]] = {
     "ApprovalState": ApprovalState,
     "AssistantMessage": AssistantMessage,
     "AttachmentPart": AttachmentPart,
+    "CallRuling": CallRuling,
     "CallStatus": CallStatus,
     "Capability": Capability,
     "CapabilityLimits": CapabilityLimits,
@@ -66,23 +83,43 @@ PUBLIC_VALUES: Final[dict[str, Any]] = {
     "Message": Message,
     "Metrics": Metrics,
     "Outcome": Outcome,
+    "PluginDirective": PluginDirective,
+    "PluginOptions": PluginOptions,
+    "PluginSessionSnapshot": PluginSessionSnapshot,
+    "PluginSnapshotEntry": PluginSnapshotEntry,
+    "PluginSnapshotMeta": PluginSnapshotMeta,
+    "PromptContribution": PromptContribution,
+    "PromptLayer": PromptLayer,
+    "PromptSlot": PromptSlot,
+    "ProtocolTurnOptions": ProtocolTurnOptions,
+    "Ruling": Ruling,
     "RunRequest": RunRequest,
     "RunResult": RunResult,
     "RunStatus": RunStatus,
+    "RuntimeEvent": RuntimeEvent,
     "Segment": Segment,
     "SessionHead": SessionHead,
     "SessionId": SessionIdField,
     "SessionInfo": SessionInfo,
     "SessionLimits": SessionLimits,
     "SessionMeta": SessionMeta,
+    "SessionPolicy": SessionPolicy,
+    "SessionRequest": SessionRequest,
+    "SessionState": SessionState,
+    "SessionToolAccess": SessionToolAccess,
     "Severity": Severity,
     "SideEffect": SideEffect,
     "Span": Span,
     "StopReason": StopReason,
     "TextPart": TextPart,
+    "ToolAvailability": ToolAvailability,
     "ToolCall": ToolCall,
     "ToolCallContext": ToolCallContext,
+    "ToolManifest": ToolManifest,
     "ToolMessage": ToolMessage,
+    "ToolState": ToolState,
+    "ToolStateEntry": ToolStateEntry,
+    "TraceRecord": TraceRecord,
     "TurnRecord": TurnRecord,
     "TurnState": TurnState,
     "TurnSummary": TurnSummary,

@@ -9,11 +9,20 @@ Rules
    dead.
 3. A session has at most one turn that is not `ended`.
 4. The journal of a turn holds opaque bodies in the order in which they were saved; of each kind it never has
-   one key twice. It is gone when the turn ends: the graph then has everything that is worth keeping.
-5. `commit` is one transaction: nodes, head, usage, the turn's end, its journal, waits and open approvals.
+   one key twice. An input or an intent of a key that is there is refused; a state takes the place of the
+   earlier one, at the end of the order. The journal is gone when the turn ends: the graph and the session's
+   state then have everything that is worth keeping.
+5. `commit` is one transaction: nodes, head, usage, the state of plugins and tools, the turn's end, its
+   journal, waits and open approvals.
 6. What is read is checked against the digest it was written with; a mismatch is `RecordCorrupt` and names it.
 7. Callables that a method is given run inside its transaction, perhaps on another thread, perhaps twice.
    They are pure.
+8. A state belongs to the node that was the session's leaf when it was written, a commit's to the last node of
+   its segment. At a node holds the newest state that the session wrote there, or else the one that held when
+   the path came by. So sessions that share history share its states, and what one of them writes on it after
+   they parted is its own.
+9. A blob stays as long as something names it: a node, a waiting input, a state, the journal of a turn; and
+   one that a save brought, until its turn ends.
 """
 
 from __future__ import annotations
@@ -50,10 +59,14 @@ class Claimant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One record of a turn's journal. An `intent` says that an effect is about to happen."""
+    """One record of a turn's journal.
+
+    An `intent` says that an effect is about to happen; a `state` is what a plugin is in the middle of the
+    turn, and a later one of its key replaces it.
+    """
 
     key: str
-    kind: Literal["input", "intent"]
+    kind: Literal["input", "intent", "state"]
     body: bytes = b""
 
 
@@ -72,6 +85,16 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True):
 
     digest: str
     data: bytes
+
+
+class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a session's plugins and tools at one point of its history.
+
+    `body` is opaque to the store; `blobs` are the digests of the blobs it needs.
+    """
+
+    body: bytes
+    blobs: tuple[str, ...] = ()
 
 
 class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,12 +142,14 @@ class Save(msgspec.Struct, frozen=True, kw_only=True):
     """What a turn makes durable before it goes on.
 
     `make_checkpoint`, if given, makes one more entry of the injected messages that are claimed with it.
+    `blobs` are kept at least until the turn ends, whatever names them.
     """
 
     turn_id: str
     entries: tuple[JournalEntry, ...]
     approvals: tuple[Approval, ...] = ()
     waits: tuple[Wait, ...] = ()
+    blobs: tuple[Blob, ...] = ()
     make_checkpoint: Callable[[tuple[QueuedInput, ...]], JournalEntry] | None = None
 
 
@@ -139,8 +164,9 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a turn.
 
     `entries` become one segment, named after the turn, under the session's leaf. `model_calls` and `usage`
-    are added to the head's. `enqueue` becomes a queued input. A `Finished` outcome is refused while an
-    injected message or a request to cancel is there; any other turns what was injected into queued inputs.
+    are added to the head's. `enqueue` becomes queued inputs, in this order. Without a `state` the session
+    keeps the one it has. A `Finished` outcome is refused while an injected message or a request to cancel is
+    there; any other turns what was injected into queued inputs.
     """
 
     turn_id: str
@@ -149,7 +175,9 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     summary: TurnSummary
     model_calls: int
     usage: tuple[UsageEntry, ...] = ()
-    enqueue: QueuedInput | None = None
+    enqueue: tuple[QueuedInput, ...] = ()
+    state: StateRecord | None = None
+    blobs: tuple[Blob, ...] = ()
 
 
 class CommitRefused(msgspec.Struct, frozen=True, kw_only=True):
@@ -184,6 +212,7 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
 
     sessions: int = 0
     segments: int = 0
+    states: int = 0
     blobs: int = 0
     records: int = 0
     bytes_freed: int = 0
@@ -233,6 +262,17 @@ class SessionStore(Protocol):
     async def rewind(self, session_id: str, to: str, now_ms: int) -> SessionHead:
         """Move the leaf to a node of this session's own history. `SessionBusy` while a turn is unfinished."""
 
+    async def set_state(
+        self, session_id: str, state: StateRecord, blobs: tuple[Blob, ...], now_ms: int
+    ) -> SessionHead:
+        """Give the session another state between turns. The leaf and the head's revision stay.
+
+        Errors: `SessionNotFound`; `SessionBusy` while a turn is unfinished.
+        """
+
+    async def state(self, state_id: str) -> bytes | None:
+        """The body of the state that a head names; None once it is gone."""
+
     # Turns
 
     async def begin(self, turn: NewTurn, claimant: Claimant) -> Begun | Repeated:
@@ -262,6 +302,12 @@ class SessionStore(Protocol):
 
     async def turns(self, session_id: str) -> list[TurnRecord]:
         """The session's turns, oldest first."""
+
+    async def open_turn(self, session_id: str) -> TurnRecord | None:
+        """The session's turn that has not ended, if there is one."""
+
+    async def journal(self, turn_id: str) -> tuple[JournalEntry, ...]:
+        """What a turn has saved so far, after its first input; nothing once it has ended."""
 
     async def unfinished(self, now_ms: int) -> list[TurnRecord]:
         """Turns that nobody runs and that could go on now: left by their owner, or with a wait that is over,
@@ -307,6 +353,16 @@ class SessionStore(Protocol):
         self, approval_id: str, decision: Decision, *, now_ms: int, edited_digest: str | None
     ) -> Approval:
         """Leave `pending`, once. After `expires_at` the state becomes `expired`, whatever was decided."""
+
+    # The shelf: what a plugin keeps beyond one session
+
+    async def shelf_put(self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int) -> None:
+        """Keep *body* in place of what is there; None takes it away."""
+
+    async def shelf_get(self, plugin_id: str, scope: str, key: str) -> bytes | None: ...
+
+    async def shelf_list(self, plugin_id: str, scope: str) -> list[tuple[str, bytes]]:
+        """What the plugin keeps in this scope, ordered by key."""
 
     # The rest
 

@@ -222,11 +222,13 @@ def _last_said(messages: list[Message]) -> str:
 
 
 def _words_of(message: Message) -> str:
-    """A message as text: what was said, or what a tool returned."""
+    """A message as text: what was said, or what the model reads of a tool's result."""
     if isinstance(message, UserMessage):
         return text_of(message.content)
     if isinstance(message, AssistantMessage):
         return message.text
+    if message.shown is not None:
+        return message.shown
     if message.error is not None:
         return message.error.message
     return message.value if isinstance(message.value, str) else msgspec.json.encode(message.value).decode()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 from holdfast.errors import InvalidArgument, InvalidSessionId
 from holdfast.model.ids import SessionId
+from holdfast.model.prompt import PromptContribution, PromptLayer
+from holdfast.model.session_policy import SessionPolicy
 from holdfast.model.usage import UsageLimits
+from holdfast.plugins.discovery import resolve_plugin
+from holdfast.plugins.plugin import PluginFactory, as_factory
 from holdfast.ports.model_provider import ModelProvider
+from holdfast.protocols.standard.plugin import StandardProtocol
 from holdfast.runtime.output_type import OutputType
+from holdfast.runtime.session_context import as_layer
 from holdfast.tools.decorator import as_registered
 from holdfast.tools.registry import ToolRegistry
 
@@ -28,8 +34,10 @@ class _Options(TypedDict, total=False):
     name: str
     instructions: str
     tools: Iterable[object]
+    plugins: Iterable[object]
+    system: PromptLayer | Sequence[PromptContribution | str] | None
     limits: UsageLimits | None
-    protocol: str
+    protocol: str | object
     settings: dict[str, Any] | None
 
 
@@ -41,11 +49,13 @@ class Agent(Generic[Deps, Output]):
         name: sessions record it; another process finds the agent of an unfinished turn by it.
         instructions: what the model is told before anything else.
         tools: functions, ideally decorated with `@tool`.
+        plugins: what shapes its sessions: `Plugin`s, their classes, factories, or names of installed ones.
+        system: more pieces of the system prompt, each in a slot.
         deps_type: the type of what tools get as `RunContext.deps`; for the type checker.
         output_type: what the agent answers with. `str` is the model's text; of any other type the answer is
             checked, and the model is told if it does not fit.
         limits: what one turn may use.
-        protocol: how the model acts. `"standard"` is native tool calls.
+        protocol: how the model acts. `"standard"` is native tool calls; a plugin may bring another.
         settings: passed on to the provider as they are.
     """
 
@@ -83,16 +93,17 @@ class Agent(Generic[Deps, Output]):
         name: str = "agent",
         instructions: str = "",
         tools: Iterable[object] = (),
+        plugins: Iterable[object] = (),
+        system: PromptLayer | Sequence[PromptContribution | str] | None = None,
         deps_type: Any = None,
         output_type: Any = str,
         limits: UsageLimits | None = None,
-        protocol: str = "standard",
+        protocol: str | object = "standard",
         settings: dict[str, Any] | None = None,
     ) -> None:
-        if protocol != "standard":
-            raise InvalidArgument(
-                f"there is no protocol {protocol!r} in this release", hint='use protocol="standard"'
-            )
+        self.protocol = _checked_protocol(protocol)
+        self.plugins = [resolve_plugin(one) for one in _listed_plugins(plugins)]
+        self.system = as_layer(system)
         self.model = _checked_model(model)
         self.name = _checked_name(name)
         self.instructions = instructions
@@ -108,6 +119,12 @@ class Agent(Generic[Deps, Output]):
     def model_id(self) -> str:
         """The model's name, as sessions record it."""
         return self.model if isinstance(self.model, str) else self.model.model_id
+
+    def policy(self) -> SessionPolicy:
+        """The settings that a session of this agent begins with."""
+        return SessionPolicy(
+            model=self.model_id, instructions=self.instructions, limits=self.limits, settings=self.settings
+        )
 
     def read_output(self, text: str, value: Any) -> Any:
         """The answer as the agent's `output_type` has it."""
@@ -141,6 +158,22 @@ class Agent(Generic[Deps, Output]):
 
     def __repr__(self) -> str:
         return f"<Agent {self.name} on {self.model_id}>"
+
+
+def _checked_protocol(protocol: object) -> PluginFactory:
+    if protocol == "standard":
+        return StandardProtocol()
+    if isinstance(protocol, str):
+        raise InvalidArgument(
+            f"there is no protocol {protocol!r} in this release", hint='use protocol="standard", or a plugin'
+        )
+    return as_factory(protocol)
+
+
+def _listed_plugins(plugins: object) -> list[object]:
+    if isinstance(plugins, str) or not isinstance(plugins, Iterable):
+        raise InvalidArgument("plugins= takes a list of plugins", hint="plugins=[Plan()]")
+    return list(plugins)
 
 
 def _checked_model(model: object) -> Any:

@@ -16,7 +16,7 @@ import contextlib
 import os
 import secrets
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
@@ -33,20 +33,27 @@ from holdfast.errors import (
 )
 from holdfast.model.approval import Approval, ApprovalState, Decision
 from holdfast.model.call import SettledCall
-from holdfast.model.canonical import Json, to_json
+from holdfast.model.canonical import Json, digest_bytes, to_json
+from holdfast.model.directive import SessionRequest
 from holdfast.model.head import SessionHead
 from holdfast.model.ids import SessionId
+from holdfast.model.plugin_options import PluginOptions
+from holdfast.model.prompt import PromptContribution, PromptLayer
 from holdfast.model.turn import TurnRecord
 from holdfast.model.wait import Completed, Failed
+from holdfast.plugins.running import DEFAULT_TIMEOUT_S
 from holdfast.ports.clock import Clock, SystemClock
 from holdfast.ports.model_provider import ModelProvider
-from holdfast.ports.session_store import Pruned, PruneRequest, SessionStore
+from holdfast.ports.session_store import Pruned, PruneRequest, QueuedInput, SessionStore
+from holdfast.ports.trace import PhaseProbe, TraceSink
 from holdfast.runtime.agent import Agent
 from holdfast.runtime.agent_session import Session
 from holdfast.runtime.lease_owners import owner_is_dead
 from holdfast.runtime.live_session import LiveSession
+from holdfast.runtime.session_context import as_layer
+from holdfast.runtime.session_plugins import as_options
 from holdfast.runtime.turn import Turn
-from holdfast.runtime.workplace import RuntimeConfig, Workplace, is_turn_id, runtime_not_open
+from holdfast.runtime.workplace import RuntimeConfig, Staff, Workplace, is_turn_id, runtime_not_open
 from holdfast.tools.settlement import request_digest
 
 Output = TypeVar("Output")
@@ -64,6 +71,10 @@ class Runtime:
         busy_timeout_s: how long a turn waits for another process to finish with the session.
         host: what is recorded with sessions about this program, for whoever goes on with them.
         models: open models by name, to be used and not closed.
+        system: what every agent's system prompt has, below what the agent itself says.
+        trace: takes the records of plugins, their failures and conflicts.
+        probe: hears when a plugin's hook begins and ends.
+        hook_timeout_s: how long the hooks of one stage may take together.
     """
 
     def __init__(
@@ -77,6 +88,10 @@ class Runtime:
         clock: Clock | None = None,
         host: Mapping[str, Json] | None = None,
         models: dict[str, ModelProvider] | None = None,
+        system: PromptLayer | Sequence[PromptContribution | str] | None = None,
+        trace: TraceSink | None = None,
+        probe: PhaseProbe | None = None,
+        hook_timeout_s: float = DEFAULT_TIMEOUT_S,
         _sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.epoch = secrets.token_hex(6)
@@ -87,6 +102,10 @@ class Runtime:
         self._host = dict(host or {})
         self._models = models
         self._sleep = _sleep
+        self._system = as_layer(system)
+        self._trace = trace
+        self._probe = probe
+        self._hook_timeout_s = hook_timeout_s
         self._config = RuntimeConfig(
             epoch=self.epoch,
             lease_ms=int(lease_s * 1000),
@@ -111,6 +130,11 @@ class Runtime:
             resolve=self._resolve,
             owns_models=self._models is None,
             sleep=self._sleep,
+            trace=self._trace,
+            probe=self._probe,
+            hook_timeout_s=self._hook_timeout_s,
+            system=self._system,
+            create_session=self._create_session,
         )
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
         return self
@@ -148,15 +172,25 @@ class Runtime:
     # Sessions
 
     async def session(
-        self, session_id: str = "default", *, agent: Agent[Any, Output] | None = None, deps: Any = None
+        self,
+        session_id: str = "default",
+        *,
+        agent: Agent[Any, Output] | None = None,
+        deps: Any = None,
+        options: PluginOptions | Mapping[str, Json] | None = None,
     ) -> Session[Output]:
-        """Open a session, or make it. A turn that was left unfinished there goes on by itself."""
+        """Open a session, or make it. A turn that was left unfinished there goes on by itself.
+
+        *options* are those of plugins, by plugin id; they hold from here on in this process.
+        """
         live = self.live(SessionId(session_id))
         chosen = agent or self._agent_of(live, await self.store.head(session_id))
         staff = self._open.staff(chosen)
         await self._describe(session_id, chosen)
         live.staff = staff
         live.deps = deps if deps is not None else live.deps
+        if options is not None:
+            live.configure_plugins(_known_options(as_options(options), staff))
         self._nudge.set()
         if await self.store.inputs(session_id):
             live.drain()
@@ -171,7 +205,7 @@ class Runtime:
         await self.store.fork(SessionId(session_id), SessionId(new_id), at, self.now_ms())
         live, source = self.live(new_id), self._sessions.get(session_id)
         if source is not None:
-            live.staff, live.deps = source.staff, source.deps
+            live.staff, live.deps, live.setup = source.staff, source.deps, source.setup
         return Session(self, live)
 
     async def rewind(self, session_id: str, to: str | None = None, *, turns: int = 1) -> SessionHead:
@@ -208,6 +242,27 @@ class Runtime:
         return await self.store.prune(
             PruneRequest(sessions_before_ms=before, frames=frames, branches=branches, session_id=session)
         )
+
+    async def _create_session(self, request: SessionRequest, key: str, staff: Staff) -> None:
+        """Make a session that a plugin asked for, with its first input. Asked twice, it is one session."""
+        session_id = SessionId(request.session_id or f"s-{digest_bytes(key.encode())[:24]}")
+        agent = staff.agent
+        if request.agent is not None and request.agent != agent.name:
+            agent = self._agents.get(request.agent) or _unknown_agent(request.agent)
+        await self._describe(session_id, agent)
+        live = self.live(session_id)
+        live.staff = live.staff or self._open.staff(agent)
+        if request.first_input is not None:
+            await self.store.put_input(
+                QueuedInput(
+                    input_id=f"{key}.first",
+                    session_id=session_id,
+                    kind="queue",
+                    message=request.first_input,
+                    created_at=self.now_ms(),
+                )
+            )
+            live.drain()
 
     # Turns
 
@@ -337,20 +392,19 @@ class Runtime:
             raise ApprovalNotFound(approval_id)
         edited = None
         if decision.kwargs is not None:
-            self._check_edited(approval, decision.kwargs)
+            await self._check_edited(approval, decision.kwargs)
             edited = request_digest(approval.capability, [], decision.kwargs)
         decided = await self.store.decide(approval_id, decision, now_ms=self.now_ms(), edited_digest=edited)
         self._nudge.set()
         return decided
 
-    def _check_edited(self, approval: Approval, kwargs: dict[str, Json]) -> None:
+    async def _check_edited(self, approval: Approval, kwargs: dict[str, Json]) -> None:
         """Refuse arguments that the tool would refuse, before the decision is spent."""
         live = self._sessions.get(approval.session_id)
         if live is None or live.staff is None:
             return
-        dispatcher = live.staff.bench.dispatcher
-        checked = dispatcher.check(
-            dispatcher.registry.require(approval.capability),
+        checked = live.staff.bench.dispatcher.check(
+            (await live.context()).tool_registry.require(approval.capability),
             [],
             kwargs,
             session_id=approval.session_id,
@@ -433,6 +487,20 @@ def open_store(given: str | os.PathLike[str] | SessionStore | None) -> SessionSt
 
     path = Path(given).expanduser()
     return SqliteSessionStore(path / "holdfast.db" if path.is_dir() else path, owner_is_dead=owner_is_dead)
+
+
+def _known_options(options: PluginOptions, staff: Staff) -> PluginOptions:
+    known = [factory.id for factory in staff.host.factories]
+    for plugin_id in options.plugins:
+        if plugin_id not in known:
+            raise InvalidArgument(
+                f"agent {staff.agent.name!r} has no plugin {plugin_id!r}", hint=f"it has {', '.join(known)}"
+            )
+    return options
+
+
+def _unknown_agent(name: str) -> Agent[Any, Any]:
+    raise NotConfigured(f"no agent {name!r} is known here", hint="pass it in Runtime(agents=[...])")
 
 
 def _require_same_provider(head: SessionHead, agent: Agent[Any, Any]) -> None:

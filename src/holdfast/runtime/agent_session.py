@@ -10,20 +10,25 @@ import msgspec
 from holdfast.errors import ApprovalNotFound, InvalidArgument, SessionNotFound
 from holdfast.graph import messages_of, nodes_of
 from holdfast.model.approval import Approval
-from holdfast.model.canonical import Json
+from holdfast.model.canonical import Json, to_json
 from holdfast.model.frame import FrameSwitch
 from holdfast.model.head import SessionHead
 from holdfast.model.message import InjectedTurnInput, Message, UserMessage
 from holdfast.model.node import Entry, FrameOpened, Node, Payload
-from holdfast.model.turn import TurnRecord, TurnState
+from holdfast.model.prompt import PromptContribution, PromptLayer
+from holdfast.model.turn import TurnRecord
 from holdfast.model.usage import UsageEntry, UsageLimits
+from holdfast.plugins.protocol import ProtocolSessionContext
 from holdfast.ports.session_store import Blob, QueuedInput, SessionStore
 from holdfast.runtime.agent import checked_limits
 from holdfast.runtime.attachments import Prompt, read_prompt
 from holdfast.runtime.observation import Cursor, Observed, Observer
 from holdfast.runtime.result import TurnResult
+from holdfast.runtime.session_context import Overlay, as_layer
+from holdfast.runtime.session_plugins import SessionPlugins, SessionTools
 from holdfast.runtime.turn import Turn, TurnRequest
 from holdfast.runtime.workplace import new_input_id, new_turn_id
+from holdfast.tools.provider import ToolProvider
 
 if TYPE_CHECKING:
     from holdfast.runtime.agent_runtime import Runtime
@@ -51,11 +56,14 @@ class Session(Generic[Output]):
         deps: Any = None,
         limits: UsageLimits | None = None,
         idempotency_key: str | None = None,
+        system: PromptLayer | Sequence[PromptContribution | str] | None = None,
+        extension: Json = None,
     ) -> Turn[Output]:
         """A turn with this input. It starts when it is awaited or iterated over.
 
         With an `idempotency_key`, the same key and prompt stand for the same turn, in any process; another
-        prompt under the same key is `IdempotencyConflict`.
+        prompt under the same key is `IdempotencyConflict`. *system* goes into the system prompt of this turn;
+        *extension* is for the session's protocol.
         """
         content, blobs = read_prompt(prompt)
         return self._live.new_turn(
@@ -65,15 +73,14 @@ class Session(Generic[Output]):
                 deps=self._live.deps if deps is None else deps,
                 limits=checked_limits(limits),
                 idempotency_key=idempotency_key,
+                extension=None if extension is None else to_json(extension)[0],
+                prompt=None if system is None else as_layer(system),
             )
         )
 
     async def unfinished(self) -> TurnRecord | None:
         """The turn that waits or was left by its process, if there is one."""
-        for record in reversed(await self._store.turns(self.session_id)):
-            if record.state is not TurnState.ENDED:
-                return record
-        return None
+        return await self._store.open_turn(self.session_id)
 
     async def resume(self) -> Turn[Output] | None:
         """Go on with the unfinished turn, as far as that is possible now; None if there is none."""
@@ -99,6 +106,39 @@ class Session(Generic[Output]):
     async def turns(self) -> list[TurnRecord]:
         """All turns, oldest first."""
         return await self._store.turns(self.session_id)
+
+    # Plugins, tools and prompt
+
+    @property
+    def plugins(self) -> SessionPlugins:
+        """The session's plugins: what they bring, their actions, the settings that they watch over."""
+        return SessionPlugins(self._live, self._store, self._runtime.now_ms)
+
+    @property
+    def tools(self) -> SessionTools:
+        """The session's tools: the catalog, their availability, sources that come and go."""
+        return SessionTools(self._live, self._store, self._runtime.now_ms)
+
+    async def set_context_overlay(
+        self,
+        tool_providers: Sequence[ToolProvider] = (),
+        prompt_contributions: Sequence[PromptContribution | str] = (),
+        include_base_tools: bool = True,
+    ) -> bool:
+        """Lay tools and words over the session's own, in this process; false if they lie there already.
+
+        A tool with the id or the name of another covers it. Nothing is changed if they do not fit together.
+        """
+        words = as_layer(prompt_contributions).contributions
+        return await self.tools.set_context_overlay(Overlay(tuple(tool_providers), words, include_base_tools))
+
+    async def refresh_tool_catalog(self) -> None:
+        """See what has changed in the session's own tools since the overlay was set."""
+        await self.tools.refresh()
+
+    async def invalidate_runtime_caches(self) -> None:
+        """Make catalog and prompt anew when they are next wanted."""
+        await self.tools.invalidate()
 
     # Approvals
 
@@ -189,7 +229,12 @@ class Session(Generic[Output]):
         now = self._runtime.now_ms()
         entries = tuple(Entry(at_ms=now, payload=_checked(payload)) for payload in payloads)
         segment_id = new_turn_id().replace("t_", "a_")
-        return await self._store.append(self.session_id, segment_id, entries, requires, now)
+        head = await self._store.append(self.session_id, segment_id, entries, requires, now)
+        if self._live.staff is not None:
+            context = await self._live.context(head)
+            protocol = context.plugins.protocol_session()
+            await protocol.append_session_nodes(ProtocolSessionContext(self.session_id), payloads)
+        return head
 
     async def open_frame(
         self, *, reason: str = "continue_as", seed: Sequence[str] = (), frame_id: str | None = None

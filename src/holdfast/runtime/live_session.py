@@ -6,11 +6,14 @@ Rule: everything here can be dropped at any time without loss, except while a tu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from holdfast.durable.driver import TurnDriver
-from holdfast.errors import HoldfastError, InputNotFound, NotConfigured
+from holdfast.errors import HoldfastError, InputNotFound, SessionNotFound
 from holdfast.graph import messages_of
 from holdfast.machine.turn_machine import TurnMachine
 from holdfast.model.events import Event
@@ -18,9 +21,13 @@ from holdfast.model.head import SessionHead
 from holdfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
 from holdfast.model.node import Segment
 from holdfast.model.outcome import Finished, FrameSwitched
+from holdfast.model.plugin_options import PluginOptions
 from holdfast.model.turn import TurnSummary
+from holdfast.ports.session_store import JournalEntry
 from holdfast.runtime.live_feed import LiveFeed
+from holdfast.runtime.materialize import AS_GIVEN, SessionSetup, materialize, require_agent
 from holdfast.runtime.result import TurnResult
+from holdfast.runtime.session_context import SessionContext
 from holdfast.runtime.turn import Turn, TurnRequest
 from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.runtime.workplace import Staff, Workplace, new_turn_id, runtime_not_open
@@ -40,8 +47,9 @@ class LiveSession:
     """One session in this process. Used on the runtime's loop."""
 
     __slots__ = (
-        "_deps", "_feed", "_frame", "_last_seq", "_lock", "_more", "_on_use", "_place", "_running", "_stuck",
-        "_turns", "deps", "draining", "driver", "session_id", "staff",
+        "_context", "_deps", "_feed", "_frame", "_last_seq", "_lock", "_making", "_more", "_on_use",
+        "_place", "_running", "_stuck", "_turns", "deps", "draining", "driver", "session_id", "setup",
+        "staff",
     )  # fmt: skip
 
     def __init__(
@@ -52,9 +60,12 @@ class LiveSession:
         self.deps: Any = None
         self.driver: TurnDriver | None = None
         self.draining: asyncio.Task[None] | None = None
+        self.setup: SessionSetup = AS_GIVEN
+        self._context: SessionContext | None = None
         self._place = place
         self._on_use = on_use
         self._lock: asyncio.Lock | None = None
+        self._making: asyncio.Lock | None = None
         self._feed: LiveFeed | None = None
         self._frame: _Frame | None = None
         self._last_seq = 0
@@ -150,12 +161,7 @@ class LiveSession:
     def _runner(self) -> TurnRunner:
         if not self._place.is_open:
             raise runtime_not_open()
-        if self.staff is None:
-            raise NotConfigured(
-                f"no agent is known for session {self.session_id!r}",
-                hint="open it with `runtime.session(id, agent=...)`",
-            )
-        return TurnRunner(self, self._place, self.staff)
+        return TurnRunner(self, self._place, require_agent(self.staff, self.session_id))
 
     def turn_over(self, parked: bool, summary: TurnSummary) -> None:
         """A turn has ended or waits; see what follows from it."""
@@ -172,6 +178,59 @@ class LiveSession:
     def deps_of(self, turn_id: str) -> Any:
         """What a turn that goes on is given: its own, or after a restart the session's."""
         return self._deps[1] if self._deps is not None and self._deps[0] == turn_id else self.deps
+
+    # Plugins, tools and prompt
+
+    async def context(
+        self, head: SessionHead | None = None, journal: Sequence[JournalEntry] | None = None
+    ) -> SessionContext:
+        """The session's plugins, tools and prompt, as they stand at *head*; made anew for a *journal*."""
+        if journal is None and (context := self._fitting(head)) is not None:
+            return context
+        if self._making is None:
+            self._making = asyncio.Lock()
+        async with self._making:  # whoever comes second gets what the first one made
+            if journal is None and (context := self._fitting(head)) is not None:
+                return context
+            staff = require_agent(self.staff, self.session_id)
+            head = head or await self._head()
+            self._context = await materialize(self._place, staff, self.setup, head, journal or ())
+            return self._context
+
+    async def current(self) -> SessionContext:
+        """The same as they stand now, whoever has moved the session meanwhile."""
+        if self.driver is not None:
+            return await self.context()
+        head = await self._head()
+        if (context := self._fitting(head)) is not None:
+            return context
+        turn = await self._place.store.open_turn(self.session_id)
+        journal = () if turn is None else await self._place.store.journal(turn.turn_id)
+        return await self.context(head, journal or None)
+
+    def _fitting(self, head: SessionHead | None) -> SessionContext | None:
+        """What is made already, if it is of this agent and stands at *head*."""
+        staff, context = require_agent(self.staff, self.session_id), self._context
+        if context is None or context.plugins.host is not staff.host:
+            return None
+        if head is None:
+            return context
+        if head.state != context.state_id or context.plugins.authority is not self.setup.authority:
+            return None
+        context.frame = head.frame
+        return context
+
+    async def _head(self) -> SessionHead:
+        head = await self._place.store.head(self.session_id)
+        if head is None:
+            raise SessionNotFound(self.session_id)
+        return head
+
+    def configure_plugins(self, options: PluginOptions) -> None:
+        """Open the session with other options of its plugins."""
+        authority = msgspec.structs.replace(self.setup.authority, plugin_options=options)
+        if authority != self.setup.authority:
+            self.setup = replace(self.setup, authority=authority)
 
     # What the model sees
 
@@ -197,7 +256,8 @@ class LiveSession:
     def remember(self, base: SessionHead, head: SessionHead, machine: TurnMachine) -> None:
         """Take a committed turn into the frame, if nothing else came between."""
         alone = head.depth == base.depth + len(machine.entries)
-        if not alone or head.leaf is None or isinstance(machine.outcome, FrameSwitched):
+        opened = machine.compaction is not None or isinstance(machine.outcome, FrameSwitched)
+        if not alone or head.leaf is None or opened:
             self._frame = None
         elif self._frame is None:
             self._frame = _Frame(head.leaf, list(machine.messages)) if base.leaf is None else None
@@ -208,6 +268,8 @@ class LiveSession:
     def forget(self) -> None:
         """Let go of what can be read again."""
         self._frame = None
+        if self.driver is None:  # what the plugins of a running turn remember is not all written
+            self._context = None
         if self._feed is not None and self._feed.idle:
             self._last_seq = self._feed.last_seq  # the next one counts on: a place never means two things
             self._feed = None

@@ -9,9 +9,11 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from holdfast.errors import RuntimeClosed
+from holdfast.model.canonical import Json
 from holdfast.model.events import Event
 from holdfast.model.message import UserMessage
 from holdfast.model.outcome import Stopped
+from holdfast.model.prompt import PromptLayer
 from holdfast.model.usage import UsageLimits
 from holdfast.ports.session_store import Blob
 from holdfast.runtime.live_feed import Subscription
@@ -33,6 +35,8 @@ class TurnRequest(msgspec.Struct, frozen=True):
     limits: UsageLimits | None = None
     idempotency_key: str | None = None
     consumes: str | None = None
+    extension: Json = None
+    prompt: PromptLayer | None = None
 
 
 class Turn(Generic[Output]):

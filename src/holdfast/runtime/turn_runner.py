@@ -36,16 +36,21 @@ from holdfast.machine.inputs import (
     encode_input,
 )
 from holdfast.machine.turn_machine import TurnMachine
-from holdfast.model.canonical import digest_bytes
+from holdfast.model.canonical import Json, digest_bytes
+from holdfast.model.directive import SessionRequest
 from holdfast.model.events import TurnBegan, TurnCommitted, TurnParked
 from holdfast.model.head import SessionHead
 from holdfast.model.message import Message
-from holdfast.model.outcome import Finished, Stopped, StopReason, Waiting
+from holdfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
 from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
+from holdfast.plugins.contexts import TurnPersisted
+from holdfast.plugins.protocol import ProtocolSessionContext, TurnSeat
+from holdfast.plugins.turn_hooks import TurnHooks, TurnServices
+from holdfast.ports.model_provider import ModelProvider
 from holdfast.ports.session_store import Begun, Lease, NewTurn, QueuedInput, Takeover
-from holdfast.protocols.standard import Seat, StandardHost
 from holdfast.runtime.lease_owners import new_owner, retire
 from holdfast.runtime.result import TurnResult
+from holdfast.runtime.session_context import SessionContext
 from holdfast.runtime.turn import Turn, TurnRequest
 from holdfast.runtime.turn_witness import TurnWitness
 from holdfast.runtime.workplace import Staff, Workplace
@@ -111,7 +116,11 @@ class TurnRunner:
         self, turn: Turn[Any], request: TurnRequest, owner: str
     ) -> tuple[Begun, TurnStarted] | TurnRecord | None:
         """Make the turn durable; None if it was given up before that."""
-        new, started = self._new_turn(turn.turn_id, request)
+        context = await self._live.context()
+        if request.extension is not None:
+            await context.plugins.protocol_session().validate_turn_extension(request.extension)
+        context.artifact()  # a catalog that cannot be made fails before there is a turn
+        new, started = self._new_turn(turn.turn_id, request, context)
         patience = _Patience(self._place.config.busy_timeout_ms / 1000)
         while not turn.withdrawn:
             try:
@@ -133,11 +142,13 @@ class TurnRunner:
             return True
         return bool(await self._place.store.ended_waits(turn_id, self._place.clock.now_ms()))
 
-    def _new_turn(self, turn_id: str, request: TurnRequest) -> tuple[NewTurn, list[TurnStarted]]:
+    def _new_turn(
+        self, turn_id: str, request: TurnRequest, context: SessionContext
+    ) -> tuple[NewTurn, list[TurnStarted]]:
         """A turn to begin; its first input is the last of the list once it has begun."""
         made: list[TurnStarted] = []
         now = self._place.clock.now_ms()
-        limits = request.limits or self._staff.agent.limits
+        limits = request.limits or context.policy.limits
         nonce = secrets.token_hex(12)
 
         def make_input(head: SessionHead, claimed: tuple[QueuedInput, ...]) -> bytes:
@@ -151,6 +162,9 @@ class TurnRunner:
                 injected=injected,
                 limits=limits,
                 nonce=nonce,
+                stages=context.plugins.stages,
+                extension=request.extension,
+                prompt=request.prompt,
             )
             made.append(started)
             return encode_input(started)
@@ -171,11 +185,12 @@ class TurnRunner:
         machine = TurnMachine()
         self._live.keep_deps(turn.turn_id, request.deps)
         self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id))
-        driver = await self._driver(turn, machine, begun, request.deps)
+        context = await self._live.context(begun.head)
         commands = machine.feed(started)
+        driver = await self._driver(turn, machine, begun, request.deps, context)
         if turn.withdrawn:
             commands = driver.feed(CancelRequested(at_ms=self._place.clock.now_ms()))
-        return await self._drive(turn, driver, begun.head, commands)
+        return await self._drive(context, driver, begun.head, commands)
 
     # Going on
 
@@ -211,7 +226,8 @@ class TurnRunner:
         machine = replayed.machine
         self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id, resumed=True))
         deps = turn.request.deps if turn.request is not None else self._live.deps_of(turn.turn_id)
-        driver = await self._driver(turn, machine, taken, deps, replayed.keys, replayed.intents)
+        context = await self._live.context(taken.head, taken.journal)
+        driver = await self._driver(turn, machine, taken, deps, context, replayed.keys, replayed.intents)
         driver.feed(Resumed(at_ms=now))
         for wait_id, outcome in ended:
             driver.feed(WaitEnded(at_ms=now, wait_id=wait_id, outcome=outcome))
@@ -219,7 +235,7 @@ class TurnRunner:
         commands: list[Command] = machine.outstanding() if ended_here is None else [Commit(ended_here)]
         if taken.record.cancel_requested:
             commands = driver.feed(CancelRequested(at_ms=now)) or commands
-        return await self._drive(turn, driver, taken.head, commands)
+        return await self._drive(context, driver, taken.head, commands)
 
     async def _driver(
         self,
@@ -227,27 +243,72 @@ class TurnRunner:
         machine: TurnMachine,
         begun: Begun | Takeover,
         deps: Any,
+        context: SessionContext,
         journaled: set[str] | None = None,
         intents: frozenset[str] = frozenset(),
     ) -> TurnDriver:
         live, place = self._live, self._place
-        machine.turn_id = turn.turn_id
         history = await live.history(begun.head)
-        seat = Seat(
-            session_id=live.session_id,
-            machine=machine,
-            history=history,
-            calls_before=begun.head.model_calls,
-            show=lambda event: live.show(turn, event),
-            deps=deps,
-        )
-        host = StandardHost(self._staff.persona, self._staff.bench, seat)
+        seat = self._seat(turn, machine, begun.head, deps, context, history)
+        host = seat.preamble.host(seat)
         witness = TurnWitness(turn.turn_id, seat.show)
         ground = Ground(place.store, place.clock, host, witness, sleep=place.sleep)
         return TurnDriver(machine, begun.lease, ground, journaled=journaled, intents=intents)
 
+    def _seat(
+        self,
+        turn: Turn[Any],
+        machine: TurnMachine,
+        head: SessionHead,
+        deps: Any,
+        context: SessionContext,
+        history: list[Message],
+    ) -> TurnSeat:
+        live, staff = self._live, self._staff
+        model = self._model(context)
+        render = context.renderer(machine.prompt_layer)
+        services = TurnServices(
+            clock=self._place.clock,
+            model=model,
+            calls_before=head.model_calls,
+            render=render,
+            create_session=self._create_session,
+            read_blob=self._place.store.blob,
+            trace=self._trace,
+            context=context,
+            settings=context.policy.settings,
+        )
+        return TurnSeat(
+            session_id=live.session_id,
+            machine=machine,
+            history=history,
+            calls_before=head.model_calls,
+            show=lambda event: live.show(turn, event),
+            model=model,
+            bench=staff.bench,
+            hooks=TurnHooks(context.plugins, services, machine, history),
+            preamble=context.artifact().preamble,
+            find_tool=context.find_tool,
+            instructions=render(()),
+            output=staff.agent.output_type,
+            settings=context.policy.settings,
+            deps=deps,
+        )
+
+    def _model(self, context: SessionContext) -> ModelProvider:
+        """The agent's model, or the one that the session was configured with."""
+        chosen = context.policy.model
+        return self._staff.model if chosen == self._staff.agent.model_id else self._place.provider(chosen)
+
+    async def _create_session(self, request: SessionRequest, key: str) -> None:
+        assert self._place.create_session is not None
+        await self._place.create_session(request, key, self._staff)
+
+    def _trace(self, turn_id: str, plugin_id: str, name: str, body: Json) -> None:
+        self._place.record(self._live.session_id, turn_id, plugin_id, name, body)
+
     async def _drive(
-        self, turn: Turn[Any], driver: TurnDriver, base: SessionHead, commands: list[Command]
+        self, context: SessionContext, driver: TurnDriver, base: SessionHead, commands: list[Command]
     ) -> _Ran:
         place = self._place
         self._live.driver = driver
@@ -257,7 +318,7 @@ class TurnRunner:
         finally:
             self._live.driver = None
             place.leases.let_go(driver)
-        return _Ran(driven, driver.machine, base)
+        return _Ran(driven, driver.machine, base, context)
 
     # Ending
 
@@ -265,6 +326,7 @@ class TurnRunner:
         summary = ran.driven.summary
         if isinstance(ran.driven, Committed):
             self._live.remember(ran.base, ran.driven.head, ran.machine)
+            await self._persisted(turn, ran.driven, ran.context)
             assert not isinstance(summary.outcome, Waiting)
             self._live.show(
                 turn,
@@ -280,7 +342,31 @@ class TurnRunner:
             assert isinstance(summary.outcome, Waiting)
             self._live.show(turn, TurnParked(turn_id=turn.turn_id, waits=summary.outcome.waits))
         self._live.turn_over(isinstance(ran.driven, Parked), summary)
+        if isinstance(ran.driven, Committed) and ran.machine.next_messages():
+            self._live.drain()
         return self._result(turn, summary, tuple(ran.machine.messages))
+
+    async def _persisted(self, turn: Turn[Any], committed: Committed, context: SessionContext) -> None:
+        """Tell plugins that the turn is on disk, and the protocol of a new frame."""
+        head, outcome = committed.head, committed.summary.outcome
+        if isinstance(outcome, Waiting):
+            return
+        if head.state != context.state_id:
+            context.stored(head.state)
+        context.frame = head.frame
+        plugins = context.plugins
+        if isinstance(outcome, FrameSwitched):
+            here = ProtocolSessionContext(self._live.session_id)
+            await plugins.protocol_session().restore_session(here, context.state())
+        if plugins.has_runtime_event_hooks("turn_persisted"):
+            await plugins.emit_runtime_event(
+                TurnPersisted(
+                    session_id=self._live.session_id,
+                    turn_id=turn.turn_id,
+                    outcome=outcome,
+                    leaf=head.leaf,
+                )
+            )
 
     async def _repeat(self, turn: Turn[Any], record: TurnRecord) -> TurnResult[Any]:
         """The result of a turn that ran, runs or waits already under the same idempotency key."""
@@ -318,14 +404,17 @@ class TurnRunner:
 
 
 class _Ran:
-    """A turn that was driven: to what end, by which machine, on which head."""
+    """A turn that was driven: to what end, by which machine, on which head, with which plugins."""
 
-    __slots__ = ("base", "driven", "machine")
+    __slots__ = ("base", "context", "driven", "machine")
 
-    def __init__(self, driven: Driven, machine: TurnMachine, base: SessionHead) -> None:
+    def __init__(
+        self, driven: Driven, machine: TurnMachine, base: SessionHead, context: SessionContext
+    ) -> None:
         self.driven = driven
         self.machine = machine
         self.base = base
+        self.context = context
 
 
 class _Patience:

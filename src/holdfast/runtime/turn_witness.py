@@ -8,7 +8,10 @@ import msgspec
 
 from holdfast.machine.commands import RunTool
 from holdfast.machine.inputs import (
+    CallPrepared,
+    CallRuled,
     CheckpointPassed,
+    HooksRan,
     Input,
     ModelFailed,
     ModelReplied,
@@ -20,12 +23,14 @@ from holdfast.model.events import (
     Event,
     MessagesDelivered,
     ModelCallFailed,
+    PluginEventEmitted,
     ReplyReceived,
     ToolCallSettled,
     ToolCallStarted,
     WaitBegan,
     WaitOver,
 )
+from holdfast.model.node import PluginNode
 from holdfast.model.wait import Approved
 
 
@@ -39,15 +44,23 @@ class TurnWitness:
         self._show = show
 
     def running(self, command: RunTool) -> None:
-        call, granted = command.call, command.granted
+        call, granted, arguments = command.call, command.granted, command.arguments
         if isinstance(granted, Approved) and granted.arguments is not None:
-            call = msgspec.structs.replace(call, arguments=granted.arguments)
+            arguments = granted.arguments
+        if arguments is not None:
+            call = msgspec.structs.replace(call, arguments=arguments)
         self._show(ToolCallStarted(turn_id=self._turn_id, call=call))
 
     def fed(self, given: Input) -> None:
         event = self._event_of(given)
         if event is not None:
             self._show(event)
+        for node in _emitted(given):
+            self._show(
+                PluginEventEmitted(
+                    turn_id=self._turn_id, plugin_id=node.plugin_id, kind=node.kind, body=node.body
+                )
+            )
 
     def _event_of(self, given: Input) -> Event | None:
         turn_id = self._turn_id
@@ -68,3 +81,10 @@ class TurnWitness:
                 return MessagesDelivered(turn_id=turn_id, messages=messages)
             case _:
                 return None
+
+
+def _emitted(given: Input) -> tuple[PluginNode, ...]:
+    """What plugins tell observers with this."""
+    if isinstance(given, (HooksRan, CallPrepared, CallRuled, ToolSettled)):
+        return given.ruling.events
+    return given.events if isinstance(given, ModelReplied) else ()

@@ -3,23 +3,36 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from holdfast.durable.leases import LeaseKeeper
 from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
+from holdfast.model.directive import SessionRequest
+from holdfast.model.prompt import PromptLayer
+from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.trace_record import TraceRecord
+from holdfast.plugins.host import PluginHost
+from holdfast.plugins.protocol import Bench
+from holdfast.plugins.running import DEFAULT_TIMEOUT_S, HookRunner
 from holdfast.ports.clock import Clock
 from holdfast.ports.model_provider import ModelProvider
 from holdfast.ports.session_store import Claimant, SessionStore
-from holdfast.protocols.standard import Bench, Persona
+from holdfast.ports.trace import PhaseProbe, TraceSink
 from holdfast.runtime.agent import Agent
+from holdfast.runtime.shelf import StoreShelf
 from holdfast.tools.dispatch import Dispatcher
 from holdfast.tools.threads import DaemonThreads
+
+log: Final = logging.getLogger("holdfast")
+
+_NO_LAYER: Final = PromptLayer()
 
 
 class RuntimeConfig(msgspec.Struct, frozen=True):
@@ -34,11 +47,13 @@ class RuntimeConfig(msgspec.Struct, frozen=True):
 
 
 class Staff(msgspec.Struct, frozen=True):
-    """An agent ready to work: its model open, its tools dispatched."""
+    """An agent ready to work: its model open, its tools dispatched, its plugins ready to be built."""
 
     agent: Agent[Any, Any]
-    persona: Persona
+    model: ModelProvider
     bench: Bench
+    host: PluginHost
+    policy: SessionPolicy
 
 
 @dataclass(slots=True)
@@ -53,6 +68,11 @@ class Workplace:
     owns_models: bool = True
     is_open: bool = True
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    trace: TraceSink | None = None
+    probe: PhaseProbe | None = None
+    hook_timeout_s: float = DEFAULT_TIMEOUT_S
+    system: PromptLayer = _NO_LAYER
+    create_session: Callable[[SessionRequest, str, Staff], Awaitable[None]] | None = None
     threads: DaemonThreads = field(default_factory=lambda: DaemonThreads("holdfast-turns"))
     _rules: LazyRules | None = None
     _providers: dict[str, ModelProvider] = field(default_factory=dict)
@@ -86,28 +106,55 @@ class Workplace:
             raise errors[0]
 
     def _hire(self, agent: Agent[Any, Any]) -> Staff:
-        model = agent.model
-        if isinstance(model, str):
-            model = self._providers.get(agent.model_id) or self._open_provider(agent.model_id)
+        model = agent.model if not isinstance(agent.model, str) else self.provider(agent.model)
         if self._rules is None:
             self._rules = LazyRules()
         dispatcher = Dispatcher(
             agent.registry, threads=self.threads, clock=self.clock, evaluate_rule=self._rules
         )
         dispatcher.tool_loop = asyncio.get_running_loop()
-        persona = Persona(
-            model=model,
-            instructions=agent.instructions,
-            capabilities=tuple(agent.registry.capabilities()),
-            output=agent.output_type,
-            settings=agent.settings,
-        )
         bench = Bench(dispatcher, self.threads, self.clock, self.config.approval_ttl_ms)
-        return Staff(agent, persona, bench)
+        return Staff(agent, model, bench, self._plugin_host(agent), agent.policy())
 
-    def _open_provider(self, name: str) -> ModelProvider:
-        provider = self._providers[name] = self.resolve(name)
-        return provider
+    def _plugin_host(self, agent: Agent[Any, Any]) -> PluginHost:
+        return PluginHost(
+            [agent.protocol, *agent.plugins],
+            agent.registry,
+            shelf_of=lambda plugin_id: StoreShelf(self.store, self.clock, plugin_id),
+            report=self.report,
+            runner=HookRunner(self.hook_timeout_s, self.probe),
+            read_attachment=self.store.blob,
+        )
+
+    def provider(self, name: str) -> ModelProvider:
+        """The model of this name, opened once."""
+        found = self._providers.get(name)
+        if found is None:
+            found = self._providers[name] = self.resolve(name)
+        return found
+
+    def report(self, plugin_id: str, hook: str, problem: str) -> None:
+        """Tell whoever operates this of something that was not fatal."""
+        log.warning("plugin %s, %s: %s", plugin_id, hook, problem)
+        self.record("", "", plugin_id, "plugin_failed", {"hook": hook, "error": problem})
+
+    def record(self, session_id: str, turn_id: str, plugin_id: str, name: str, body: Json) -> None:
+        """Put something into the trace, if anybody keeps one."""
+        if self.trace is None:
+            return
+        try:
+            self.trace.record(
+                TraceRecord(
+                    at_ms=self.clock.now_ms(),
+                    name=name,
+                    session_id=session_id,
+                    turn_id=turn_id,
+                    plugin_id=plugin_id,
+                    body=body,
+                )
+            )
+        except Exception:
+            log.exception("the trace refuses a record")
 
 
 class LazyRules:

@@ -3,7 +3,8 @@
 Rules
 -----
 1. A segment that a session outside the request reaches on its active path stays.
-2. A blob stays as long as its digest stands as text in a segment, in a waiting input or in an open turn.
+2. A blob stays as long as its digest stands as text in a segment, in a waiting input or in an open turn, or
+   a state or a save of an open turn lists it.
 3. Nothing of an open turn goes, and no session that input waits for.
 """
 
@@ -26,17 +27,20 @@ _DIGEST: Final = re.compile(rb"[0-9a-f]{64}")
 
 def prune(tables: Tables, request: PruneRequest) -> Pruned:
     """Forget what may go; what is gone, counted."""
-    segments, blobs = len(tables.graph.segments), len(tables.blobs)
+    segments, states, blobs = len(tables.graph.segments), len(tables.states), len(tables.blobs)
     sessions = records = 0
     if request.sessions_before_ms is not None:
         sessions = _prune_sessions(tables, request.sessions_before_ms, request.session_id)
         records = _prune_records(tables, request.sessions_before_ms, request.session_id)
     if request.frames or request.branches:
         _prune_segments(tables, request)
+    for row in tables.sessions.values():
+        tables.sweep_states(row)
     _prune_blobs(tables)
     return Pruned(
         sessions=sessions,
         segments=segments - len(tables.graph.segments),
+        states=states - len(tables.states),
         blobs=blobs - len(tables.blobs),
         records=records,
     )
@@ -117,8 +121,10 @@ def _texts(tables: Tables) -> Iterator[bytes]:
     """Everything that could name a blob."""
     for turn in tables.open.values():
         yield turn.input
+        yield from map(str.encode, turn.blobs)
         yield from (entry.body for entry in turn.journal)
     for item in tables.inputs.values():
         yield msgspec.json.encode(item)
     for segment in tables.graph.segments.values():
         yield msgspec.json.encode(segment.entries)
+    yield from map(str.encode, tables.states.blobs())

@@ -48,6 +48,7 @@ from holdfast.ports.session_store import (
     Repeated,
     Save,
     Saved,
+    StateRecord,
     Takeover,
 )
 from holdfast.store.memory import approval_order, decided
@@ -125,18 +126,37 @@ class MemorySessionStore:
             head = msgspec.structs.replace(
                 row.head, session_id=new_id, created_at=now_ms, forked_from=session_id, usage=()
             )
+            state = head.state if at in (None, head.leaf) else self._tables.state_at(row, branch)
             self._tables.share(row, self._tables.add_session(head, branch))
-            return self._tables.row(new_id).stand_at(branch, now_ms)
+            return self._tables.row(new_id).stand_at(branch, now_ms, state)
 
     async def rewind(self, session_id: str, to: str, now_ms: int) -> SessionHead:
         with self._lock:
-            row = self._tables.row(session_id)
-            if row.open is not None:
-                lease = row.open.lease
-                raise SessionBusy(
-                    session_id, f"turn {row.open.record.turn_id}" if lease is None else lease.owner
-                )
-            return row.stand_at(self._tables.graph.rewind(session_id, to), now_ms)
+            row = self._at_rest(session_id)
+            branch = self._tables.graph.rewind(session_id, to)
+            return row.stand_at(branch, now_ms, self._tables.state_at(row, branch))
+
+    async def set_state(
+        self, session_id: str, state: StateRecord, blobs: tuple[Blob, ...], now_ms: int
+    ) -> SessionHead:
+        with self._lock:
+            row = self._at_rest(session_id)
+            self._tables.add_blobs(blobs)
+            row.head = msgspec.structs.replace(row.head, updated_at=now_ms)
+            self._tables.add_state(row, state)
+            return row.head
+
+    async def state(self, state_id: str) -> bytes | None:
+        with self._lock:
+            return self._tables.states.body(state_id)
+
+    def _at_rest(self, session_id: str) -> SessionRow:
+        """The session, if no turn of it is unfinished."""
+        row = self._tables.row(session_id)
+        if row.open is not None:
+            lease = row.open.lease
+            raise SessionBusy(session_id, f"turn {row.open.record.turn_id}" if lease is None else lease.owner)
+        return row
 
     def _append(
         self,
@@ -147,13 +167,18 @@ class MemorySessionStore:
         *,
         requires: str | None = None,
         model_calls: int = 0,
+        state: StateRecord | None = None,
     ) -> SessionHead:
         branch = self._tables.graph.append(
             row.head.session_id, segment_id, entries, requires=requires, model_calls=model_calls
         )
+        row.stand_at(branch, now_ms, row.head.state)
+        if state is not None:
+            self._tables.add_state(row, state)
         if entries:
             row.segments.append(segment_id)
-        return row.stand_at(branch, now_ms)
+            self._tables.states.name(segment_id, row.head.state)
+        return row.head
 
     # Turns
 
@@ -225,6 +250,16 @@ class MemorySessionStore:
         with self._lock:
             row = self._tables.sessions.get(session_id)
             return [] if row is None else [self._tables.turns[turn_id] for turn_id in row.turns]
+
+    async def open_turn(self, session_id: str) -> TurnRecord | None:
+        with self._lock:
+            row = self._tables.sessions.get(session_id)
+            return None if row is None or row.open is None else row.open.record
+
+    async def journal(self, turn_id: str) -> tuple[JournalEntry, ...]:
+        with self._lock:
+            turn = self._tables.open.get(turn_id)
+            return () if turn is None else tuple(turn.journal)
 
     async def unfinished(self, now_ms: int) -> list[TurnRecord]:
         with self._lock:
@@ -305,6 +340,8 @@ class MemorySessionStore:
             entries = (*entries, checkpoint)
         self._tables.check_approvals(save.approvals)
         turn.add_entries(entries)
+        self._tables.add_blobs(save.blobs)
+        turn.blobs += tuple(blob.digest for blob in save.blobs)
         self._tables.claim(row, claimed)
         self._tables.add_approvals(turn, save.approvals)
         turn.add_waits(save.waits)
@@ -312,16 +349,24 @@ class MemorySessionStore:
 
     def _commit(self, row: SessionRow, turn: OpenTurn, commit: Commit) -> SessionHead:
         tables = self._tables
-        known = commit.enqueue is None or tables.is_known(commit.enqueue)
-        self._append(row, commit.turn_id, commit.entries, commit.now_ms, model_calls=commit.model_calls)
+        enqueued = tables.not_known(commit.enqueue)
+        self._append(
+            row,
+            commit.turn_id,
+            commit.entries,
+            commit.now_ms,
+            model_calls=commit.model_calls,
+            state=commit.state,
+        )
+        tables.add_blobs(commit.blobs)
         if commit.usage:
             usage = add_to_ledger(row.head.usage, commit.usage)
             row.head = msgspec.structs.replace(row.head, usage=usage)
         tables.change(turn, state=TurnState.ENDED, ended_at=commit.now_ms, summary=commit.summary)
         tables.close_turn(row, turn)
         tables.queue_injected(row)
-        if commit.enqueue is not None and not known:
-            tables.add_input(row, commit.enqueue)
+        for item in enqueued:
+            tables.add_input(tables.row(item.session_id), item)
         return row.head
 
     def _could_go_on(self, turn: OpenTurn, now_ms: int) -> bool:
@@ -398,6 +443,20 @@ class MemorySessionStore:
                 lambda it: copied(decided(it, decision, now_ms=now_ms, edited_digest=edited_digest)),
             )
         return copied(after)
+
+    # The shelf
+
+    async def shelf_put(self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int) -> None:
+        with self._lock:
+            self._tables.put_on_shelf((plugin_id, scope), key, body)
+
+    async def shelf_get(self, plugin_id: str, scope: str, key: str) -> bytes | None:
+        with self._lock:
+            return self._tables.shelf.get((plugin_id, scope), {}).get(key)
+
+    async def shelf_list(self, plugin_id: str, scope: str) -> list[tuple[str, bytes]]:
+        with self._lock:
+            return sorted(self._tables.shelf.get((plugin_id, scope), {}).items())
 
     # The rest
 

@@ -23,8 +23,10 @@ from holdfast.model.head import SessionHead
 from holdfast.model.outcome import Waiting
 from holdfast.model.turn import TurnRecord
 from holdfast.model.wait import Wait, WaitOutcome
-from holdfast.ports.session_store import Blob, JournalEntry, Lease, QueuedInput
+from holdfast.ports.session_store import Blob, JournalEntry, Lease, QueuedInput, StateRecord
 from holdfast.store.memory import already_requested, cancelled
+from holdfast.store.memory_states import MemoryStates
+from holdfast.store.state_lines import state_id
 from holdfast.store.wait_outcomes import answer_of, expired, timed_out
 
 
@@ -39,6 +41,7 @@ class OpenTurn:
     keys: set[tuple[str, str]] | None = field(default_factory=set)
     waits: tuple[Wait, ...] = ()
     approvals: tuple[str, ...] = ()
+    blobs: tuple[str, ...] = ()
     completions: dict[str, WaitOutcome] | None = None
 
     def waits_for(self) -> tuple[Wait, ...]:
@@ -49,18 +52,26 @@ class OpenTurn:
         return self.waits
 
     def add_entries(self, entries: tuple[JournalEntry, ...]) -> None:
-        """Add to the journal; a key that it has already, of the same kind, is refused."""
+        """Add to the journal. A state replaces the one of its key; any other key twice is refused."""
         known = self.keys
         if known is None:
             known = {(entry.key, entry.kind) for entry in self.journal}
         new: set[tuple[str, str]] = set()
         for entry in entries:
-            if (name := (entry.key, entry.kind)) in known or name in new:
+            name = (entry.key, entry.kind)
+            if entry.kind != "state" and (name in known or name in new):
                 raise StaleState(f"the journal of turn {self.record.turn_id} has {entry.key!r} already")
             new.add(name)
-        known |= new
+        for entry in entries:
+            if (entry.key, entry.kind) in known:
+                self._drop_state(entry.key)
+            self.journal.append(entry)
+            known.add((entry.key, entry.kind))
         self.keys = known
-        self.journal += entries
+
+    def _drop_state(self, key: str) -> None:
+        """Make room for a later state of that key."""
+        self.journal[:] = [it for it in self.journal if it.kind != "state" or it.key != key]
 
     def add_waits(self, waits: tuple[Wait, ...]) -> None:
         """Add waits; one that is there already is replaced."""
@@ -78,7 +89,7 @@ class SessionRow:
     """A session, what waits for it, and what it appended.
 
     `input_ids` are those of all inputs that it ever had. Sessions that may share segments, a session and its
-    forks, are a `family` and have one list of `segments`.
+    forks, are a `family` and have one list of `segments` and one of `states`.
     """
 
     head: SessionHead
@@ -87,6 +98,7 @@ class SessionRow:
     inputs: dict[str, QueuedInput] | None = None
     input_ids: list[str] | None = None
     segments: list[str] = field(default_factory=list)
+    states: list[int] | None = None
     family: set[str] | None = None
 
     def injected(self) -> tuple[QueuedInput, ...]:
@@ -103,10 +115,11 @@ class SessionRow:
             raise InputNotFound(input_id)
         return (self.inputs[input_id],)
 
-    def stand_at(self, branch: Branch, now_ms: int) -> SessionHead:
-        """Move the head to where the session stands in the graph."""
+    def stand_at(self, branch: Branch, now_ms: int, state: str | None) -> SessionHead:
+        """Move the head to where the session stands in the graph, with the state that holds there."""
         self.head = msgspec.structs.replace(
             self.head,
+            state=state,
             leaf=branch.leaf,
             depth=branch.depth,
             frame=branch.frame,
@@ -129,6 +142,8 @@ class Tables:
         self.inputs: dict[str, QueuedInput] = {}
         self.contents: dict[str, str] = {}
         self.blobs: dict[str, bytes] = {}
+        self.states = MemoryStates(self.graph)
+        self.shelf: dict[tuple[str, str], dict[str, bytes]] = {}
         self.approvals: dict[str, tuple[str, Approval]] = {}
 
     def row(self, session_id: str) -> SessionRow:
@@ -177,6 +192,17 @@ class Tables:
             raise IdempotencyConflict(item.input_id)
         return known is not None
 
+    def not_known(self, items: tuple[QueuedInput, ...]) -> list[QueuedInput]:
+        """Those of the inputs that were never put, each once; what cannot be kept is refused."""
+        new: dict[str, QueuedInput] = {}
+        for item in items:
+            self.row(item.session_id)
+            if _content_of(new.get(item.input_id, item)) != _content_of(item):
+                raise IdempotencyConflict(item.input_id)
+            if not self.is_known(item):
+                new.setdefault(item.input_id, item)
+        return list(new.values())
+
     def add_input(self, row: SessionRow, item: QueuedInput) -> None:
         row.inputs, row.input_ids = row.inputs or {}, row.input_ids or []
         self.inputs[item.input_id] = row.inputs[item.input_id] = item
@@ -206,6 +232,29 @@ class Tables:
     def add_blobs(self, blobs: tuple[Blob, ...]) -> None:
         for blob in blobs:
             self.blobs.setdefault(blob.digest, blob.data)
+
+    # States and the shelf
+
+    def add_state(self, row: SessionRow, state: StateRecord) -> None:
+        """Give the session a state at its leaf."""
+        key = self.states.add(row.head, state)
+        row.states = [] if row.states is None else row.states
+        row.states.append(key)
+        row.head = msgspec.structs.replace(row.head, state=state_id(key))
+
+    def state_at(self, row: SessionRow, branch: Branch) -> str | None:
+        """The state that holds for a session where *branch* stands."""
+        assert branch.leaf is not None
+        return self.states.at_node(row.head, row.states or (), branch.leaf, branch.depth)
+
+    def put_on_shelf(self, place: tuple[str, str], key: str, body: bytes | None) -> None:
+        """Keep *body* for a plugin and a scope; None takes it away."""
+        if body is not None:
+            self.shelf.setdefault(place, {})[key] = body
+        elif (kept := self.shelf.get(place)) is not None:
+            kept.pop(key, None)
+            if not kept:
+                del self.shelf[place]
 
     # Approvals and waits
 
@@ -269,12 +318,16 @@ class Tables:
         kept = self._needed_without(row) if row.family is not None else set[str]()
         self.forget_segments(set(row.segments) - kept)
         row.segments[:] = [segment_id for segment_id in row.segments if segment_id in kept]
+        if row.states:
+            self.states.disown(session_id, row.states)
+            self.sweep_states(row)
 
     def share(self, row: SessionRow, fork: SessionRow) -> None:
         """Make a fork a member of the session's family."""
         row.family = row.family or {row.head.session_id}
+        row.states = [] if row.states is None else row.states
         row.family.add(fork.head.session_id)
-        fork.family, fork.segments = row.family, row.segments
+        fork.family, fork.segments, fork.states = row.family, row.segments, row.states
 
     def _needed_without(self, row: SessionRow) -> set[str]:
         """What the rest of the family can reach: active paths, and what its members appended themselves."""
@@ -287,6 +340,14 @@ class Tables:
     def forget_segments(self, segment_ids: set[str]) -> None:
         for segment_id in segment_ids:
             self.graph.segments.pop(segment_id, None)
+            self.states.of_segments.pop(segment_id, None)
+
+    def sweep_states(self, row: SessionRow) -> None:
+        """Forget the states that nobody in the session's family needs any more."""
+        if row.states:
+            members = row.family or {row.head.session_id}
+            heads = [self.sessions[it].head for it in members if it in self.sessions]
+            self.states.sweep(row.states, heads, row.segments)
 
 
 def copied(approval: Approval) -> Approval:

@@ -36,8 +36,8 @@ CRASH_AT: Final = "HOLDFAST_CRASH_AT"
 """The environment variable that holds the number of the point to die at."""
 
 _READS: Final = (
-    "head", "heads", "frame", "path", "turn", "turns", "unfinished", "inputs", "blob",
-    "approvals", "approval", "close",
+    "head", "heads", "frame", "path", "turn", "turns", "open_turn", "journal", "unfinished", "inputs",
+    "blob", "state", "approvals", "approval", "shelf_get", "shelf_list", "close",
 )  # fmt: skip
 
 

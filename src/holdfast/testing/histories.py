@@ -3,9 +3,9 @@
 Theory of operation
 -------------------
 A history is what happened to a turn (the inputs, as the journal holds them) with what the machine made of it:
-the commands after each input, the entries, the outcome. Replaying feeds the inputs to a fresh machine and
-tells every difference. A turn that does not replay could not be recovered from a journal of the version that
-recorded it.
+the commands after each input, the entries, the outcome, what plugins want said next. Replaying feeds the
+inputs to a fresh machine and tells every difference. A turn that does not replay could not be recovered from
+a journal of the version that recorded it.
 
 A file with nothing but `name` and `inputs` is a draft. `write` completes it; `check` replays files::
 
@@ -48,6 +48,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     commands: tuple[tuple[Json, ...], ...] = ()
     entries: tuple[Json, ...] = ()
     outcome: Json = None
+    next_messages: tuple[Json, ...] = ()
 
     @property
     def is_draft(self) -> bool:
@@ -68,6 +69,7 @@ def record(name: str, inputs: Iterable[Input]) -> History:
         commands=tuple(commands),
         entries=tuple(map(_as_json, machine.entries)),
         outcome=_as_json(machine.outcome),
+        next_messages=tuple(map(_as_json, machine.next_messages())),
     )
 
 
@@ -126,10 +128,12 @@ def _results_apart(was: History, now: History) -> list[str]:
     ]
     if was.outcome != now.outcome:
         apart.append(f"the outcome was {_text(was.outcome)}, is {_text(now.outcome)}")
+    if was.next_messages != now.next_messages:
+        apart.append(f"to be said next was {_text(was.next_messages)}, is {_text(now.next_messages)}")
     return apart
 
 
-def _text(value: Json) -> str:
+def _text(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 

@@ -175,7 +175,7 @@ class InputContract:
         await store.put_input(an_input("i1", "inject"))
         await store.put_input(an_input("i2"))
         task = an_input("t1.task")
-        await store.commit(begun.lease, a_commit(summary=stopped(), enqueue=task))
+        await store.commit(begun.lease, a_commit(summary=stopped(), enqueue=(task,)))
         left = [(it.input_id, it.kind) for it in await store.inputs("s1")]
         assert left == [("i1", "queue"), ("i2", "queue"), ("t1.task", "queue")]
         await store.put_input(an_input("i1", "inject"))

@@ -6,6 +6,7 @@ import msgspec
 
 from holdfast.model.approval import Decision
 from holdfast.model.head import SessionHead
+from holdfast.model.message import ToolMessage
 from holdfast.model.node import Entry
 from holdfast.ports.session_store import Begun, Blob, NewTurn, PruneRequest, QueuedInput, SessionStore
 from holdfast.testing.session_values import (
@@ -18,6 +19,7 @@ from holdfast.testing.session_values import (
     an_approval,
     an_entry,
     an_input,
+    attached,
     awaited,
     begin,
     claimant,
@@ -217,6 +219,19 @@ class PruneContract:
         await store.withdraw_input("i2")
         assert (await store.prune(PruneRequest())).blobs == 2
         assert await store.blob(in_node.digest) == in_node.data
+
+    @awaited
+    async def test_what_a_tool_showed_stays_with_its_result(self, store: SessionStore) -> None:
+        """Ours: attachments of results are named like those of messages."""
+        blob = a_blob()
+        result = ToolMessage(call_id=1, name="look", attachments=(attached(blob),))
+        begun = await begin(store)
+        entries = (said(), Entry(at_ms=NOW, payload=result), replied())
+        await store.commit(begun.lease, a_commit(entries=entries, blobs=(blob,)))
+        assert (await store.prune(PruneRequest())).blobs == 0
+        assert await store.blob(blob.digest) == blob.data
+        await store.delete_session("s1")
+        assert (await store.prune(PruneRequest())).blobs == 1
 
 
 def _showing(input_id: str, blob: Blob, kind: str = "queue", session_id: str = "s1") -> QueuedInput:

@@ -420,3 +420,25 @@ class TurnContract:
         saved = await store.save(begun.lease, save)
         assert saved.checkpoint == an_entry("checkpoint.1")
         assert (await store.take_over("t1", claimant())).journal == (an_entry("checkpoint.1"),)
+
+    # Looking at an open turn
+
+    @awaited
+    async def test_the_open_turn_of_a_session_is_found_with_its_journal(self, store: SessionStore) -> None:
+        """Ours: what plugins are in the middle of a turn can be looked at without taking it over."""
+        begun = await begin(store)
+        turn_id = begun.record.turn_id
+        entry = JournalEntry(key="model.1", kind="input", body=b"{}")
+        await store.save(begun.lease, Save(turn_id=turn_id, entries=(entry,)))
+        found = await store.open_turn("s1")
+        assert found is not None
+        assert (found.turn_id, found.state) == (turn_id, TurnState.RUNNING)
+        assert await store.journal(turn_id) == (entry,)
+
+    @awaited
+    async def test_an_ended_turn_is_not_open_and_has_no_journal(self, store: SessionStore) -> None:
+        """Ours: the journal is gone when the turn ends."""
+        await take_turn(store, "t1")
+        assert await store.open_turn("s1") is None
+        assert await store.journal("t1") == ()
+        assert await store.open_turn("nobody") is None

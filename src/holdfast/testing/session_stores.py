@@ -14,6 +14,8 @@ from holdfast.ports.session_store import SessionStore
 from holdfast.testing.session_store_history import HistoryContract
 from holdfast.testing.session_store_inputs import InputContract
 from holdfast.testing.session_store_prune import PruneContract
+from holdfast.testing.session_store_shelf import ShelfContract
+from holdfast.testing.session_store_states import StateContract
 from holdfast.testing.session_store_turns import TurnContract
 from holdfast.testing.session_store_waits import WaitContract
 from holdfast.testing.session_values import is_dead
@@ -21,7 +23,15 @@ from holdfast.testing.session_values import is_dead
 __all__ = ["SessionStoreContract", "is_dead"]
 
 
-class SessionStoreContract(HistoryContract, TurnContract, InputContract, WaitContract, PruneContract):
+class SessionStoreContract(
+    HistoryContract,
+    StateContract,
+    TurnContract,
+    InputContract,
+    WaitContract,
+    ShelfContract,
+    PruneContract,
+):
     """The rules of `SessionStore`. Every test gets a store of its own, which knows `is_dead`."""
 
     @pytest.fixture

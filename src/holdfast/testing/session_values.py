@@ -34,6 +34,7 @@ from holdfast.ports.session_store import (
     QueuedInput,
     Save,
     SessionStore,
+    StateRecord,
 )
 
 Self = TypeVar("Self")
@@ -116,6 +117,11 @@ def an_entry(key: str, body: bytes = b"{}") -> JournalEntry:
     return JournalEntry(key=key, kind="input", body=body)
 
 
+def a_state_entry(key: str, body: bytes = b"{}") -> JournalEntry:
+    """A plugin's state in the middle of a turn."""
+    return JournalEntry(key=key, kind="state", body=body)
+
+
 def a_save(turn_id: str = "t1", *entries: JournalEntry) -> Save:
     return Save(turn_id=turn_id, entries=entries)
 
@@ -143,7 +149,9 @@ def a_commit(
     summary: TurnSummary | None = None,
     entries: tuple[Entry, ...] | None = None,
     now_ms: int = NOW,
-    enqueue: QueuedInput | None = None,
+    enqueue: tuple[QueuedInput, ...] = (),
+    state: StateRecord | None = None,
+    blobs: tuple[Blob, ...] = (),
 ) -> Commit:
     """The end of a turn; a question and its answer if nothing else is said."""
     return Commit(
@@ -154,7 +162,15 @@ def a_commit(
         model_calls=1,
         usage=USAGE,
         enqueue=enqueue,
+        state=state,
+        blobs=blobs,
     )
+
+
+def a_state(body: bytes | str = b"{}", *blobs: Blob) -> StateRecord:
+    """The state of plugins and tools, with the blobs it needs."""
+    data = body.encode() if isinstance(body, str) else body
+    return StateRecord(body=data, blobs=tuple(blob.digest for blob in blobs))
 
 
 def an_input(
@@ -176,10 +192,13 @@ def a_blob(data: bytes = b"\x89PNG") -> Blob:
     return Blob(digest=digest_bytes(data), data=data)
 
 
+def attached(blob: Blob) -> AttachmentPart:
+    return AttachmentPart(digest=blob.digest, media_type="image/png", size=len(blob.data))
+
+
 def showing(blob: Blob) -> UserMessage:
     """A message with an attachment."""
-    part = AttachmentPart(digest=blob.digest, media_type="image/png", size=len(blob.data))
-    return UserMessage(content=(part,))
+    return UserMessage(content=(attached(blob),))
 
 
 def a_wait(wait_id: str, kind: WaitKind = "timer", due_in_ms: int = 1_000, call_id: int = 1) -> Wait:
@@ -219,10 +238,12 @@ async def take_turn(
     session_id: str = "s1",
     entries: tuple[Entry, ...] | None = None,
     now_ms: int = NOW,
+    state: StateRecord | None = None,
 ) -> SessionHead:
     """Begin a turn and end it well."""
     begun = await begin(store, turn_id, session_id, claimant(now_ms=now_ms))
-    head = await store.commit(begun.lease, a_commit(turn_id, entries=entries, now_ms=now_ms))
+    commit = a_commit(turn_id, entries=entries, now_ms=now_ms, state=state)
+    head = await store.commit(begun.lease, commit)
     assert isinstance(head, SessionHead)
     return head
 

@@ -2,6 +2,7 @@
 
 from holdfast.tools.decorator import Tool, as_registered, collect_tools, tool
 from holdfast.tools.dispatch import Dispatcher
-from holdfast.tools.registry import RegisteredTool, ToolRegistry
+from holdfast.tools.registered_tool import RegisteredTool
+from holdfast.tools.registry import ToolRegistry
 
 __all__ = ["Dispatcher", "RegisteredTool", "Tool", "ToolRegistry", "as_registered", "collect_tools", "tool"]

@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.model.call import SettledCall, ToolCallContext
 from holdfast.tools.context import RunContext
-from holdfast.tools.registry import Bound, RegisteredTool
+from holdfast.tools.registered_tool import Bound, RegisteredTool
 
 
 class Admitted(msgspec.Struct, frozen=True):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import types
 from collections.abc import Callable, Iterable
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
@@ -12,7 +13,7 @@ import msgspec
 from holdfast.errors import InvalidArgument
 from holdfast.model.capability import ApprovalPolicy, Capability, SideEffect
 from holdfast.model.limits import CapabilityLimits
-from holdfast.tools.registry import OnInterrupted, RegisteredTool, owner_of
+from holdfast.tools.registered_tool import OnInterrupted, RegisteredTool, owner_of
 from holdfast.tools.schema import read_signature
 
 P = ParamSpec("P")
@@ -38,6 +39,35 @@ class Tool(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<tool {self.registered.name}>"
+
+
+class ToolMethod(Generic[P, R]):
+    """A method that is also a capability of the object it belongs to. Its contract is made once, for all."""
+
+    def __init__(self, function: Callable[P, R], registered: RegisteredTool) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self._registered = registered
+        self._instance: Any = None
+
+    def __get__(self, instance: Any, owner: type | None = None) -> ToolMethod[P, R]:
+        if instance is None:
+            return self
+        bound = ToolMethod(self.function, self._registered)
+        bound._instance = instance
+        return bound
+
+    @property
+    def registered(self) -> RegisteredTool:
+        """The tool whose handler is the method of this very object."""
+        return self._registered.with_handler(types.MethodType(self.function, self._instance))
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        value: R = types.MethodType(self.function, self._instance)(*args, **kwargs)
+        return value
+
+    def __repr__(self) -> str:
+        return f"<tool method {self._registered.name}>"
 
 
 @overload
@@ -74,8 +104,26 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
             "retry" runs it again: your word that this is safe.
     """
     if function is not None:
+        return _tool_of(function, options)
+    return lambda decorated: _tool_of(decorated, options)
+
+
+def _tool_of(function: Any, options: dict[str, Any]) -> Tool[..., Any] | ToolMethod[..., Any]:
+    if not _is_method(function):
         return _make(function, **options)
-    return lambda decorated: _make(decorated, **options)
+    if options.get("isolate"):
+        raise InvalidArgument(f"tool {function.__name__}() is a method and cannot be isolated")
+    made = _make(types.MethodType(function, object()), **options)
+    return ToolMethod(function, made.registered)
+
+
+def _is_method(function: Any) -> bool:
+    """Whether this is a function in the body of a class, with an object as its first parameter."""
+    if not inspect.isfunction(function):
+        return False
+    parent = function.__qualname__.rpartition(".")[0]
+    parameters = list(inspect.signature(function).parameters)
+    return bool(parent) and not parent.endswith("<locals>") and parameters[:1] == ["self"]
 
 
 def _make(
@@ -127,7 +175,7 @@ def as_registered(candidate: object) -> RegisteredTool:
     """Accept a tool in any of the forms users have it in."""
     if isinstance(candidate, RegisteredTool):
         return candidate
-    if isinstance(candidate, Tool):
+    if isinstance(candidate, (Tool, ToolMethod)):
         return candidate.registered
     if callable(candidate):
         made: Tool[..., Any] = tool(candidate)

@@ -35,7 +35,8 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.journal import CallJournal
 from holdfast.tools.admission import Admission, Admitted, NeedsApproval
 from holdfast.tools.loop_thread import LoopThread
-from holdfast.tools.registry import RegisteredTool, ToolRegistry
+from holdfast.tools.registered_tool import RegisteredTool
+from holdfast.tools.registry import ToolRegistry
 from holdfast.tools.running import UNHEARD, Arrived, Inbox, Listener, RunningCall
 from holdfast.tools.settlement import (
     Refused,
@@ -76,7 +77,14 @@ class Dispatcher:
 
     def admit(self, name: str, args: object, kwargs: object, *, session_id: str, call_id: int) -> Admission:
         """Check a call up to and including its approval policy."""
-        tool = self.registry.require(name)
+        return self.admit_tool(
+            self.registry.require(name), args, kwargs, session_id=session_id, call_id=call_id
+        )
+
+    def admit_tool(
+        self, tool: RegisteredTool, args: object, kwargs: object, *, session_id: str, call_id: int
+    ) -> Admission:
+        """The same for a tool that the caller has found."""
         admitted = self._in_rate(self.check(tool, args, kwargs, session_id=session_id, call_id=call_id))
         policy = tool.capability.approval_policy
         if policy == "none" or isinstance(admitted, SettledCall):
@@ -170,10 +178,10 @@ class Dispatcher:
         return None if deadline is None else max(0.0, deadline - time.monotonic())
 
     def _slots_of(self, tool: RegisteredTool) -> Slots:
-        slots = self._slots.get(tool.name)
+        slots = self._slots.get(tool.digest)
         if slots is None:
             with self._lock:
-                slots = self._slots.setdefault(tool.name, Slots(tool.capability.limits.concurrency))
+                slots = self._slots.setdefault(tool.digest, Slots(tool.capability.limits.concurrency))
         return slots
 
     def _launch(self, running: RunningCall) -> None:

@@ -36,7 +36,7 @@ from holdfast.errors import Code, InvalidArgument, ToolError
 from holdfast.model.call import ToolCallContext
 from holdfast.model.canonical import Json
 from holdfast.model.capability import Capability
-from holdfast.tools.registry import RegisteredTool
+from holdfast.tools.registered_tool import RegisteredTool
 
 HEADER: Final = struct.Struct(">I")
 """A frame is its length and then that many bytes of JSON."""

@@ -1,197 +1,258 @@
-"""Capabilities with the code that carries them out, under unique names."""
+"""The tool registry: sources of tools, composed under unique ids and names.
+
+Theory of operation
+-------------------
+A source (`upsert`) is a provider under a name. The registry lists it once, cheaply; a tool's contract and
+handler are asked for when the tool is first needed. `generation` counts changes, so whoever derives something
+from the tools can tell whether it is stale, and whoever changes them from an old reading is refused.
+
+The tools are in a `ToolTable` that never changes; a change makes another and swaps it in under the lock.
+
+Rules
+-----
+1. A change happens as a whole or not at all.
+2. The generation rises by one with every upsert, removal and applied state, with every tool that is resolved
+   for the first time, and with every orphan that is bound again. Restoring adopts the state's own, a fork
+   keeps the same: what is cached by generation alone must be dropped when a state is restored.
+3. Providers are called outside the lock: a slow one delays its own caller and nobody else.
+
+Not here: what a session's model may use of all this (`catalog`).
+"""
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Awaitable, Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
-from holdfast.errors import InvalidArgument, ToolNameTaken, UnknownTool
-from holdfast.model.call import ToolCallContext
-from holdfast.model.canonical import Json
+from holdfast.errors import GenerationMismatch, InvalidArgument, ToolNameTaken, ToolOrphaned, UnknownTool
 from holdfast.model.capability import Capability
-from holdfast.tools.schema import Signature
+from holdfast.model.tool_manifest import ToolManifest
+from holdfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
+from holdfast.tools.provider import Binding, StaticTools, ToolProvider, bindings_of, resolve_binding
+from holdfast.tools.registered_tool import RegisteredTool
+from holdfast.tools.tool_table import ToolTable
 
-Handler = Callable[..., Any]
+REGISTERED: Final = "registered"
+"""The source of tools that are registered one by one."""
 
-OnInterrupted = Literal["report", "ask", "retry"]
-"""What becomes of a call that is not idempotent and was under way when its process died."""
-
-
-@dataclass(frozen=True, slots=True)
-class Bound:
-    """Checked arguments: what the handler takes, and the same by position and by name for rules."""
-
-    args: list[Any]
-    kwargs: dict[str, Any]
-    view_args: list[Json]
-    view_kwargs: dict[str, Json]
-
-
-@dataclass(frozen=True, slots=True)
-class RegisteredTool:
-    """A contract and its handler.
-
-    With a `signature` the handler is a plain typed function; without one it takes the
-    `ToolCallContext` itself and the arguments are checked against the contract's schemas. An isolated
-    tool has both: its signature checks the call, its handler takes the context.
-    """
-
-    capability: Capability
-    handler: Handler
-    async_mode: bool
-    owner: str
-    signature: Signature | None = None
-    isolate: bool = False
-    on_interrupted: OnInterrupted = "report"
-    digest: str = field(default="", compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "digest", self.capability.digest())
-
-    @classmethod
-    def sync(
-        cls, capability: Capability, handler: Callable[[ToolCallContext], Json], *, owner: str = ""
-    ) -> RegisteredTool:
-        """A tool from a contract and a function of the call's context, run in a thread."""
-        return cls(capability, handler, async_mode=False, owner=owner or owner_of(handler))
-
-    @classmethod
-    def asynchronous(
-        cls, capability: Capability, handler: Callable[[ToolCallContext], Awaitable[Json]], *, owner: str = ""
-    ) -> RegisteredTool:
-        """A tool from a contract and a coroutine function of the call's context, run on the loop."""
-        return cls(capability, handler, async_mode=True, owner=owner or owner_of(handler))
-
-    @property
-    def name(self) -> str:
-        return self.capability.name
-
-    @property
-    def takes_context(self) -> bool:
-        """Whether the handler's first parameter is a `RunContext`."""
-        return self.signature is not None and self.signature.takes_context and not self.isolate
-
-    def bind(self, context: ToolCallContext) -> Bound:
-        """Check a call's arguments against the contract."""
-        if self.signature is not None:
-            bound = self._bind_signature(self.signature, context)
-            if self.isolate:  # the worker process converts the values; JSON is what crosses the pipe
-                return Bound([context], {}, bound.view_args, bound.view_kwargs)
-            return bound
-        named = check_against_schema(self.capability, context)
-        if named is None:
-            return Bound([context], {}, list(context.args), {})
-        return Bound([context], {}, list(named.values()), named)
-
-    def call(self, context: ToolCallContext) -> Any:
-        """Check the arguments and call the handler; of an async tool, what is to be awaited."""
-        bound = self.bind(context)
-        return self.handler(*bound.args, **bound.kwargs)
-
-    def check_output(self, value: Json) -> None:
-        """Check a result against the contract."""
-        if self.signature is not None:
-            self.signature.check_output(value)
-        elif self.capability.output_schema:
-            _validate(
-                self.capability.output_schema, value, f"{self.name}() returned something else than declared"
-            )
-
-    @staticmethod
-    def _bind_signature(signature: Signature, context: ToolCallContext) -> Bound:
-        named = signature.arguments(context.args, context.kwargs)
-        decoded = signature.decode(named)
-        args, kwargs = signature.call_values(decoded)
-        known = {name: named.get(name, getattr(decoded, name)) for name in signature.parameters}
-        return Bound(args, kwargs, list(known.values()), known)
+CONTEXT: Final = "context"
+"""The source of the tools that a session's context lays over the others."""
 
 
 class ToolRegistry:
-    """The capabilities that a sandbox or an agent may call."""
+    """The tools that a sandbox, an agent or a session may call. Safe to use from any thread.
+
+    `names`, `in`, `len`, iteration, `capabilities`, `digests` and `manifests` speak of the tools that are
+    there for a caller: bound to a source, in the catalog, and not off. A registry is a `ToolProvider`, too.
+    """
 
     def __init__(self, tools: Iterable[RegisteredTool] = ()) -> None:
-        self._tools: dict[str, RegisteredTool] = {}
-        for tool in tools:
-            self.register(tool)
+        self._lock = threading.RLock()
+        self._table = ToolTable()
+        self._generation = 0
+        self._resolved: dict[Binding, RegisteredTool] = {}
+        if given := list(tools):
+            self.upsert(REGISTERED, StaticTools(given))
+
+    @property
+    def generation(self) -> int:
+        """How often the tools have changed; 0 of a registry that never had any."""
+        return self._generation
+
+    # Sources
 
     def register(self, tool: RegisteredTool) -> None:
-        """Add a tool; a name that is taken is refused with both owners named."""
-        if (other := self._tools.get(tool.name)) is not None:
-            raise ToolNameTaken(tool.name, other.owner, tool.owner)
-        self._tools[tool.name] = tool
+        """Add one tool; a name that is taken is refused with both owners named."""
+        bindings = bindings_of(REGISTERED, StaticTools([tool]))
+        with self._lock:
+            self._refuse_taken(tool)
+            self._commit(self._table.extend(REGISTERED, bindings), bindings)
+
+    def upsert(self, source: str, provider: ToolProvider) -> int:
+        """Add a source, or list it anew: what it has no more becomes an orphan. Returns the generation."""
+        if not isinstance(source, str) or not source:
+            raise InvalidArgument("a tool source needs a name")
+        bindings = bindings_of(source, provider)
+        with self._lock:
+            return self._commit(self._table.rebind(source, bindings), bindings)
+
+    def remove(self, source: str) -> int:
+        """Take a source away; returns the generation. Its tools are orphans until they are listed again."""
+        with self._lock:
+            if source not in self._table.sources:
+                known = ", ".join(self._table.sources)
+                raise InvalidArgument(
+                    f"there is no tool source {source!r}", hint=f"there are {known}" if known else None
+                )
+            return self._commit(self._table.remove(source))
+
+    def sources(self) -> list[str]:
+        """The names of the sources, in the order they came."""
+        return list(self._table.sources)
+
+    # Tools
 
     def get(self, name: str) -> RegisteredTool | None:
-        return self._tools.get(name)
+        """The tool of this name, made whole by its source if need be; `None` if it is not there."""
+        entry = self._table.find(name)
+        if entry is None or entry.binding is None or not entry.visible:
+            return None
+        return self._tool_of(entry.binding)
+
+    def resolve(self, name: str) -> RegisteredTool | None:
+        """The same, as providers call it."""
+        return self.get(name)
 
     def require(self, name: str) -> RegisteredTool:
-        """The tool of this name, or an error that suggests a close one."""
-        if (tool := self._tools.get(name)) is None:
-            raise UnknownTool(f"there is no tool {name!r}", hint=self.suggest(name))
+        """The tool of this name, or an error that says why there is none."""
+        if (tool := self.get(name)) is None:
+            raise self._why_not(name)
         return tool
 
     def suggest(self, name: str) -> str | None:
         """A sentence that names the closest capabilities, if any is close."""
-        close = difflib.get_close_matches(name, self._tools, n=3, cutoff=0.6)
+        close = difflib.get_close_matches(name, self._table.visible, n=3, cutoff=0.6)
         return f"did you mean {' or '.join(close)}?" if close else None
 
-    def capabilities(self) -> list[Capability]:
-        return [self._tools[name].capability for name in self.names()]
+    def manifests(self) -> tuple[ToolManifest, ...]:
+        """What can be called, by name, each under the availability that holds. Resolves nothing."""
+        return self._table.manifests
 
     def names(self) -> list[str]:
-        return sorted(self._tools)
+        return list(self._table.visible)
+
+    def capabilities(self) -> list[Capability]:
+        """Every contract. Resolves what has not been."""
+        return [tool.capability for tool in self]
 
     def digests(self) -> dict[str, str]:
-        """Name → contract digest of every capability."""
-        return {name: self._tools[name].digest for name in self.names()}
+        """Name → contract digest of every capability. Resolves what has not been."""
+        return {tool.name: tool.digest for tool in self}
+
+    def orphans(self) -> dict[str, ToolStateEntry]:
+        """The tools by id that are known, and that no source offers now."""
+        return dict(self._table.orphans)
 
     def __contains__(self, name: object) -> bool:
-        return name in self._tools
+        entry = self._table.find(name) if isinstance(name, str) else None
+        return entry is not None and entry.visible
 
     def __iter__(self) -> Iterator[RegisteredTool]:
-        return iter([self._tools[name] for name in self.names()])
+        bindings = [entry.binding for entry in self._table.visible.values()]
+        return iter([self._tool_of(binding) for binding in bindings if binding is not None])
 
     def __len__(self) -> int:
-        return len(self._tools)
+        return len(self._table.visible)
 
+    # State
 
-def owner_of(function: Callable[..., Any]) -> str:
-    """Where a handler was defined, for messages."""
-    module = getattr(function, "__module__", None) or "?"
-    return f"{module}.{getattr(function, '__qualname__', repr(function))}"
+    @property
+    def settings(self) -> object:
+        """The same object as long as nothing has changed but which tools are resolved."""
+        return self._table
 
+    def export_state(self) -> ToolState:
+        """What is known about every tool, orphans among them."""
+        with self._lock:
+            return ToolState(generation=self._generation, tools=dict(self._table.state))
 
-def check_against_schema(capability: Capability, context: ToolCallContext) -> dict[str, Json] | None:
-    """Check a call by the contract's JSON Schema: an array schema takes positions, an object schema names.
+    def apply_state(self, state: ToolState) -> int:
+        """Take over a changed state of this very generation; returns the new one."""
+        with self._lock:
+            if state.generation != self._generation:
+                raise GenerationMismatch(expected=state.generation, actual=self._generation)
+            if unknown := sorted(set(state.tools) - set(self._table.entries)):
+                raise UnknownTool(
+                    f"there is no tool with the id {unknown[0][:80]!r}", hint="nothing was changed"
+                )
+            return self._commit(self._table.with_state(state.tools))
 
-    Returns the arguments by name, in the schema's order, if they have names.
-    """
-    if capability.input_schema.get("type") == "array":
-        if context.kwargs:
-            raise InvalidArgument(f"{capability.name}() takes no keyword arguments")
-        _validate(capability.input_schema, context.args, f"{capability.name}()")
-        return None
-    names = list(capability.input_schema.get("properties", {}))
-    if len(context.args) > len(names):
-        raise InvalidArgument(
-            f"{capability.name}() takes {len(names)} arguments, {len(context.args)} were given"
-        )
-    by_position = dict(zip(names, context.args, strict=False))
-    if twice := sorted(set(by_position) & set(context.kwargs)):
-        raise InvalidArgument(f"{capability.name}() got multiple values for argument {twice[0]!r}")
-    given = {**by_position, **context.kwargs}
-    _validate(capability.input_schema, given, f"{capability.name}()")
-    return {
-        name: given[name] for name in [*names, *(key for key in given if key not in names)] if name in given
-    }
+    def restore_state(self, state: ToolState) -> None:
+        """Go on from a stored state and its generation. What no source offers now becomes an orphan."""
+        with self._lock:
+            self._table = self._table.with_state(state.tools)
+            self._generation = state.generation
 
+    def set_availability(self, names: Sequence[str], availability: ToolAvailability | None) -> int:
+        """Override the availability of these tools, all or none; `None` clears it. Returns the generation."""
+        with self._lock:
+            return self.apply_state(self.export_state().with_availability(names, availability))
 
-def _validate(schema: dict[str, Any], value: Json, what: str) -> None:
-    import jsonschema_rs  # imported where a contract brings its own schema, and only there
+    def set_members(self, names: Sequence[str], member: bool) -> int:
+        """Put these tools into the catalog or take them out, all or none. Returns the generation."""
+        with self._lock:
+            return self.apply_state(self.export_state().with_members(names, member))
 
-    try:
-        jsonschema_rs.validator_for(schema).validate(value)
-    except jsonschema_rs.ValidationError as error:
-        where = "".join(f"[{part!r}]" for part in error.instance_path)
-        raise InvalidArgument(f"{what}: {error.message}{' at ' + where if where else ''}") from None
+    # Copies
+
+    def fork(self) -> ToolRegistry:
+        """The same tools at the same generation; from now on neither sees the other's changes."""
+        twin = ToolRegistry()
+        with self._lock:
+            twin._table, twin._generation = self._table, self._generation
+            twin._resolved = dict(self._resolved)
+        return twin
+
+    def compose_session_catalog(
+        self, include_base_tools: bool, providers: Sequence[ToolProvider]
+    ) -> ToolRegistry:
+        """A registry for one session: these tools or none, under those of the context's *providers*.
+
+        A context's tool covers one with its id or name. Settings stay with an id: a tool that is off here
+        stays off under the context's own version of it.
+        """
+        bindings = [
+            binding
+            for number, provider in enumerate(providers, start=1)
+            for binding in bindings_of(f"{CONTEXT} provider {number}", provider)
+        ]
+        composed = self.fork() if include_base_tools else ToolRegistry()
+        if include_base_tools:
+            composed._generation = max(1, composed._generation)
+        if providers:
+            composed._commit(composed._table.overlay(CONTEXT, bindings), bindings)
+        return composed
+
+    # Inside
+
+    def _commit(self, table: ToolTable, bindings: Sequence[Binding] = ()) -> int:
+        """Swap a table in. The caller holds the lock."""
+        self._generation += 1 + self._table.orphans_among(bindings)
+        self._table = table
+        self._resolved = {held: tool for held, tool in self._resolved.items() if table.holds(held)}
+        return self._generation
+
+    def _tool_of(self, binding: Binding) -> RegisteredTool:
+        """The tool behind a binding. Of two threads that resolve it at once, both get the first one's."""
+        if (known := self._resolved.get(binding)) is not None:
+            return known
+        tool = resolve_binding(binding)
+        if isinstance(binding.provider, StaticTools):
+            return tool
+        with self._lock:
+            if binding not in self._resolved and self._table.holds(binding):
+                self._resolved[binding] = tool
+                self._generation += 1
+            return self._resolved.get(binding, tool)
+
+    def _refuse_taken(self, tool: RegisteredTool) -> None:
+        """Tools that were registered one by one name their owners; all others name their sources."""
+        entry = self._table.find(tool.name)
+        if entry is None or entry.binding is None or entry.kept.source != REGISTERED:
+            return
+        raise ToolNameTaken(tool.name, self._tool_of(entry.binding).owner, tool.owner)
+
+    def _why_not(self, name: str) -> UnknownTool:
+        entry = self._table.find(name)
+        if entry is not None and not entry.kept.member:
+            return UnknownTool(
+                f"the tool {name!r} is not in the catalog", hint="it was taken out; put it back"
+            )
+        if entry is not None:
+            return UnknownTool(f"the tool {name!r} is off", hint="give it another availability")
+        for kept in self._table.orphans.values():
+            if kept.name == name:
+                return ToolOrphaned(name, kept.source)
+        return UnknownTool(f"there is no tool {name!r}", hint=self.suggest(name))

@@ -12,7 +12,7 @@ from holdfast.model.call import CallStatus, ExternalCallRecord, GuestException, 
 from holdfast.model.canonical import Json, digest_bytes, encode_sorted, nested_deeper_than, to_json
 from holdfast.tools.admission import Admitted
 from holdfast.tools.context import Later
-from holdfast.tools.registry import RegisteredTool
+from holdfast.tools.registered_tool import RegisteredTool
 from holdfast.tools.schema import encode_output
 
 GUEST_EXCEPTION: dict[str, str] = {

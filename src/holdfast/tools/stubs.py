@@ -6,7 +6,7 @@ import keyword
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast.tools.registry import RegisteredTool
+from holdfast.tools.registered_tool import RegisteredTool
 
 _SIMPLE = {
     "string": "str",

@@ -7,6 +7,7 @@ from holdfast.model.events.messages_delivered import MessagesDelivered
 from holdfast.model.events.model_call_failed import ModelCallFailed
 from holdfast.model.events.model_call_started import ModelCallStarted
 from holdfast.model.events.node_committed import NodeCommitted
+from holdfast.model.events.plugin_event_emitted import PluginEventEmitted
 from holdfast.model.events.reasoning_streamed import ReasoningStreamed
 from holdfast.model.events.reply_received import ReplyReceived
 from holdfast.model.events.text_retracted import TextRetracted
@@ -32,6 +33,7 @@ Event = (
     | WaitBegan
     | WaitOver
     | MessagesDelivered
+    | PluginEventEmitted
     | TurnParked
     | TurnCommitted
     | NodeCommitted
@@ -45,6 +47,7 @@ __all__ = [
     "ModelCallFailed",
     "ModelCallStarted",
     "NodeCommitted",
+    "PluginEventEmitted",
     "ReasoningStreamed",
     "ReplyReceived",
     "TextRetracted",

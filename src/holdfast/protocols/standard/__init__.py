@@ -1,6 +1,6 @@
 """The standard protocol: native tool calls, concurrent, results in source order."""
 
-from holdfast.protocols.standard.calls import Bench, Seat
-from holdfast.protocols.standard.host import OutputContract, Persona, StandardHost
+from holdfast.protocols.standard.host import StandardHost
+from holdfast.protocols.standard.plugin import StandardDriver, StandardProtocol
 
-__all__ = ["Bench", "OutputContract", "Persona", "Seat", "StandardHost"]
+__all__ = ["StandardDriver", "StandardHost", "StandardProtocol"]

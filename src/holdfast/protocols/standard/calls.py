@@ -7,13 +7,15 @@ Rules
 2. A call that a dead process had begun, and that is not idempotent, is not run again on its own: the tool's
    `on_interrupted` decides.
 3. A result is made where its handler ran: a large one from a thread does not hold up the loop.
+4. Plugins rule on a call before anything else, once; and they see every result before anybody else does,
+   except of a call that they themselves made to fail.
 """
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 import time
-from collections.abc import Callable
 from typing import Any, assert_never
 
 import msgspec
@@ -21,20 +23,16 @@ import msgspec
 from holdfast.durable.effects import Asks, Deliver, Known, Prepared, Ready
 from holdfast.errors import Code, ErrorObject, HoldfastError
 from holdfast.machine.commands import RunTool
-from holdfast.machine.inputs import ToolSettled
-from holdfast.machine.turn_machine import TurnMachine
+from holdfast.machine.inputs import CallRuled, Input, ToolSettled
 from holdfast.model.approval import Approval, ApprovalState
 from holdfast.model.call import SettledCall, ToolCallContext
 from holdfast.model.canonical import Json, digest_bytes, digest_json
-from holdfast.model.events import Event
-from holdfast.model.message import Message
 from holdfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed, Wait, WaitOutcome
-from holdfast.ports.clock import Clock
+from holdfast.plugins.protocol import TurnSeat
 from holdfast.protocols.standard.execution import Execution, as_input
 from holdfast.tools.admission import Admission, Admitted, NeedsApproval
 from holdfast.tools.context import RunContext
-from holdfast.tools.dispatch import Dispatcher
-from holdfast.tools.registry import Bound, RegisteredTool
+from holdfast.tools.registered_tool import Bound, RegisteredTool
 from holdfast.tools.settlement import (
     request_digest,
     settle_denied,
@@ -42,41 +40,51 @@ from holdfast.tools.settlement import (
     settle_interrupted,
     settle_outcome,
 )
-from holdfast.tools.threads import DaemonThreads
-
-
-class Bench(msgspec.Struct, frozen=True):
-    """What turns of one agent share."""
-
-    dispatcher: Dispatcher
-    threads: DaemonThreads
-    clock: Clock
-    approval_ttl_ms: int = 24 * 3600 * 1000
-
-
-class Seat(msgspec.Struct, frozen=True):
-    """One turn at the bench: its session, what was said before, and who watches."""
-
-    session_id: str
-    machine: TurnMachine
-    history: list[Message]
-    calls_before: int
-    show: Callable[[Event], None]
-    deps: Any = None
 
 
 class CallDesk:
     """The calls of one turn. Used on the turn's loop."""
 
-    def __init__(self, bench: Bench, seat: Seat) -> None:
-        self._bench = bench
-        self._dispatcher = bench.dispatcher
+    def __init__(self, seat: TurnSeat) -> None:
+        self._bench = seat.bench
+        self._dispatcher = seat.bench.dispatcher
         self._seat = seat
         self._running: list[Execution] = []
+        self._judges: set[asyncio.Task[None]] = set()
 
     async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
-        """Everything before the execution; `UnknownTool` if there is no such tool."""
-        tool = self._dispatcher.registry.require(command.call.name)
+        """Everything before the execution: what plugins say comes first."""
+        if command.ruled:
+            return await self._prepare(command, begun)
+        ruled = await self._rule(command)
+        ruling = ruled.ruling
+        command = msgspec.structs.replace(command, ruled=True, arguments=ruling.arguments)
+        prepared: Prepared
+        if (error := ruling.failure or ruling.abort) is not None:
+            prepared = self._settled(command, None, error)
+        elif ruling.error is not None and ruling.error.code == Code.WAITING_FOR_APPROVAL:
+            prepared = await self._questioned(command, begun, ruling.error.message)
+        elif ruling.settled:
+            prepared = await self._judged(command, self._settled(command, ruling.value, ruling.error))
+        else:
+            prepared = await self._prepare(command, begun)
+        return msgspec.structs.replace(prepared, ruled=ruled)
+
+    async def _questioned(self, command: RunTool, begun: bool, reason: str) -> Prepared:
+        """Ask a person about a call that could be made otherwise."""
+        prepared = await self._prepare(command, begun)
+        if not isinstance(prepared, Ready):
+            return prepared
+        return self._ask(self._seat.find_tool(command.call.name), command, reason=reason)
+
+    async def _prepare(self, command: RunTool, begun: bool) -> Prepared:
+        try:
+            prepared = await self._checked(self._seat.find_tool(command.call.name), command, begun)
+        except HoldfastError as error:  # a tool that does not exist, for instance
+            prepared = self._settled(command, None, error.error_object())
+        return await self._judged(command, prepared) if isinstance(prepared, Known) else prepared
+
+    async def _checked(self, tool: RegisteredTool, command: RunTool, begun: bool) -> Prepared:
         if begun and not tool.capability.idempotent and tool.on_interrupted != "retry":
             return self._interrupted(tool, command)
         if command.granted is None:
@@ -86,7 +94,9 @@ class CallDesk:
         return self._known(command, self._wait_over(tool, command, command.granted))
 
     def start(self, ready: Ready, deliver: Deliver) -> None:
-        execution = Execution(self._dispatcher, self._bench.clock, ready.call, self._turn_id, deliver)
+        execution = Execution(
+            self._dispatcher, self._bench.clock, ready.call, self._turn_id, self._judging(ready, deliver)
+        )
         self._running.append(execution)
         execution.start()
 
@@ -95,18 +105,58 @@ class CallDesk:
         running, self._running = self._running, []
         for execution in running:
             execution.abandon()
+        judging, self._judges = self._judges, set()
+        for task in judging:
+            task.cancel()
 
-    def settled_without_tool(self, command: RunTool, error: HoldfastError) -> ToolSettled:
-        return ToolSettled(at_ms=self._now(), call_id=command.call.call_id, error=error.error_object())
+    # Plugins
+
+    async def _rule(self, command: RunTool) -> CallRuled:
+        call = command.call
+        try:
+            side_effect = self._seat.find_tool(call.name).capability.side_effect
+        except HoldfastError:
+            side_effect = None
+        return await self._seat.hooks.rule(call.call_id, call.name, call.arguments or {}, side_effect)
+
+    async def _judged(self, command: RunTool, known: Known) -> Known:
+        """A result that is known without an execution, as plugins leave it."""
+        if not self._seat.hooks.judges:
+            return known
+        return Known(await self._judge(command, known.settled))
+
+    async def _judge(self, command: RunTool, settled: ToolSettled) -> ToolSettled:
+        granted, arguments = command.granted, self._arguments(command)
+        if isinstance(granted, Approved) and granted.arguments is not None:
+            arguments = granted.arguments
+        return await self._seat.hooks.judge(settled, command.call.name, arguments)
+
+    def _judging(self, ready: Ready, deliver: Deliver) -> Deliver:
+        """Takes what came of an execution to the plugins before anybody else hears of it."""
+        if not self._seat.hooks.judges:
+            return deliver
+
+        async def judge(settled: ToolSettled) -> None:
+            deliver(await self._judge(ready.command, settled))
+
+        def hear(given: Input) -> None:
+            if not isinstance(given, ToolSettled):
+                deliver(given)
+                return
+            task = asyncio.get_running_loop().create_task(judge(given))
+            self._judges.add(task)
+            task.add_done_callback(self._judges.discard)
+
+        return hear
 
     # Before the execution
 
     async def _admit(self, tool: RegisteredTool, command: RunTool) -> Admission:
         def admit() -> Admission:
-            return self._dispatcher.admit(
-                tool.name,
+            return self._dispatcher.admit_tool(
+                tool,
                 [],
-                command.call.arguments,
+                self._arguments(command),
                 session_id=self._seat.session_id,
                 call_id=command.call.call_id,
             )
@@ -116,7 +166,7 @@ class CallDesk:
         return await self._bench.threads.run(admit)  # a rule is evaluated in the sandbox, which blocks
 
     def _check_approved(self, tool: RegisteredTool, command: RunTool, granted: Approved) -> Admission:
-        arguments = command.call.arguments if granted.arguments is None else granted.arguments
+        arguments = self._arguments(command) if granted.arguments is None else granted.arguments
         if _terms(command.waited).get("contract") != tool.digest:
             message = f"{tool.name}() has changed since the call was approved, so it was not executed"
             return settle_failure(tool, "", ErrorObject(code=Code.PERMISSION_DENIED, message=message))
@@ -141,9 +191,12 @@ class CallDesk:
             return self._ask(tool, command, interrupted=True)
         return self._known(command, settle_interrupted(tool, self._digest(tool, command)))
 
-    def _ask(self, tool: RegisteredTool, command: RunTool, *, interrupted: bool = False) -> Asks:
+    def _ask(
+        self, tool: RegisteredTool, command: RunTool, *, interrupted: bool = False, reason: str | None = None
+    ) -> Asks:
         """A request to a person, and the wait for the answer."""
-        approval = self._request(tool, command, interrupted)
+        reason = "it was interrupted by a crash; run it again?" if interrupted else reason
+        approval = self._request(tool, command, reason)
         terms: dict[str, Json] = {"contract": tool.digest}
         if interrupted:
             terms["interrupted"] = True
@@ -156,9 +209,9 @@ class CallDesk:
         )
         return Asks(wait, approval)
 
-    def _request(self, tool: RegisteredTool, command: RunTool, interrupted: bool) -> Approval:
+    def _request(self, tool: RegisteredTool, command: RunTool, reason: str | None) -> Approval:
         now, seat, call = self._now(), self._seat, command.call
-        arguments = call.arguments or {}
+        arguments = self._arguments(command)
         return Approval(
             approval_id=f"apr_{secrets.token_hex(10)}",
             state=ApprovalState.PENDING,
@@ -173,7 +226,7 @@ class CallDesk:
             ),
             run_id=self._turn_id,
             call_id=call.call_id,
-            reason="it was interrupted by a crash; run it again?" if interrupted else None,
+            reason=reason,
         )
 
     # After a wait
@@ -209,13 +262,30 @@ class CallDesk:
 
     def _placeholder(self, tool: RegisteredTool, command: RunTool) -> Admitted:
         """The call as settlement wants to see it; nothing is executed."""
-        context = ToolCallContext(name=tool.name, kwargs=command.call.arguments or {})
+        context = ToolCallContext(name=tool.name, kwargs=self._arguments(command))
         nothing = Bound([], {}, [], {})
         digest = self._digest(tool, command)
         return Admitted(tool, context, nothing, self._seat.session_id, command.call.call_id, digest)
 
     def _digest(self, tool: RegisteredTool, command: RunTool) -> str:
-        return request_digest(tool.name, [], command.call.arguments or {})
+        return request_digest(tool.name, [], self._arguments(command))
+
+    @staticmethod
+    def _arguments(command: RunTool) -> dict[str, Json]:
+        """What the call is made with: the model's arguments, or what plugins replaced them with."""
+        return (command.call.arguments or {}) if command.arguments is None else command.arguments
+
+    def _settled(self, command: RunTool, value: Json, error: ErrorObject | None) -> Known:
+        """A result that no execution brought, on record if there is such a tool."""
+        try:
+            tool = self._seat.find_tool(command.call.name)
+        except HoldfastError:
+            call_id = command.call.call_id
+            return Known(ToolSettled(at_ms=self._now(), call_id=call_id, value=value, error=error))
+        if error is not None:
+            return self._known(command, settle_failure(tool, self._digest(tool, command), error))
+        call = self._placeholder(tool, command)
+        return self._known(command, settle_outcome(call, time.monotonic(), value, None))
 
     def _context(self, command: RunTool) -> RunContext[Any]:
         return RunContext(

@@ -1,4 +1,4 @@
-"""Carries out a turn's commands: asks the model, dispatches native tool calls.
+"""Carries out a turn's commands: asks plugins and the model, dispatches native tool calls.
 
 Rules
 -----
@@ -12,58 +12,62 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Callable, Coroutine
+from typing import Any
 
-import msgspec
-
-from holdfast.durable.effects import Deliver, Known, Prepared, Ready
+from holdfast.durable.effects import Deliver, Kept, Prepared, Ready
 from holdfast.errors import HoldfastError, ModelError
-from holdfast.machine.commands import CallModel, RunTool
-from holdfast.machine.inputs import ModelFailed, ModelReplied, OutputCheck
-from holdfast.model.capability import Capability
+from holdfast.machine.commands import CallModel, PrepareCall, RunHooks, RunTool
+from holdfast.machine.inputs import CallPrepared, HooksRan, ModelFailed, ModelReplied, OutputCheck
 from holdfast.model.events import ModelCallStarted, ReasoningStreamed, TextRetracted, TextStreamed
+from holdfast.model.message import Message
+from holdfast.model.outcome import Ended
+from holdfast.plugins.contexts import StreamKind
+from holdfast.plugins.protocol import TurnSeat
+from holdfast.plugins.turn_hooks import seen
 from holdfast.ports.model_provider import (
     ModelDelta,
-    ModelProvider,
     ModelRequest,
     ReasoningArrived,
     ReplyEnded,
     TextArrived,
 )
-from holdfast.protocols.standard.calls import Bench, CallDesk, Seat
+from holdfast.ports.session_store import Blob, JournalEntry
+from holdfast.protocols.standard.calls import CallDesk
 
 _BREATH = 64
 """So many chunks are taken in a row before others on the loop get their turn."""
 
 
-class OutputContract(Protocol):
-    """What an agent promises to answer with."""
-
-    @property
-    def schema(self) -> dict[str, Any]: ...
-
-    def check(self, text: str) -> OutputCheck: ...
-
-
-class Persona(msgspec.Struct, frozen=True):
-    """What the protocol needs to know of an agent."""
-
-    model: ModelProvider
-    instructions: str = ""
-    capabilities: tuple[Capability, ...] = ()
-    output: OutputContract | None = None
-    settings: dict[str, Any] = msgspec.field(default_factory=dict)
-
-
 class StandardHost:
     """The `EffectHost` of the standard protocol, for one turn."""
 
-    def __init__(self, persona: Persona, bench: Bench, seat: Seat) -> None:
-        self._persona = persona
-        self._clock = bench.clock
+    def __init__(self, seat: TurnSeat) -> None:
+        self._clock = seat.bench.clock
         self._seat = seat
-        self._desk = CallDesk(bench, seat)
+        self._hooks = seat.hooks
+        self._desk = CallDesk(seat)
+
+    def run_hooks(self, command: RunHooks) -> Coroutine[Any, Any, HooksRan]:
+        return self._hooks.run_hooks(command)
+
+    def prepare_call(self, command: PrepareCall) -> Coroutine[Any, Any, CallPrepared]:
+        number = self._seat.machine.model_calls + 1
+        return self._hooks.prepare_call(
+            command, lambda prompt, messages: self._request(prompt, messages, number, command.key)
+        )
+
+    def finalizing(self, outcome: Ended) -> Coroutine[Any, Any, None]:
+        return self._hooks.finalizing(outcome)
+
+    def changed_states(self) -> tuple[JournalEntry, ...]:
+        return self._hooks.changed_states()
+
+    def take_blobs(self) -> tuple[Blob, ...]:
+        return self._hooks.take_blobs()
+
+    def kept(self, *, tolerant: bool) -> Kept:
+        return self._hooks.kept(tolerant=tolerant)
 
     async def call_model(self, command: CallModel) -> ModelReplied | ModelFailed:
         seat = self._seat
@@ -86,50 +90,74 @@ class StandardHost:
             text=reply.text,
             calls=reply.calls,
             usage=reply.usage,
-            model=reply.model or self._persona.model.model_id,
+            model=reply.model or self._seat.model.model_id,
             stop_reason=reply.stop_reason,
         )
 
     async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
-        try:
-            return await self._desk.prepare(command, begun=begun)
-        except HoldfastError as error:  # a tool that does not exist, for instance
-            return Known(self._desk.settled_without_tool(command, error))
+        return await self._desk.prepare(command, begun=begun)
 
     def start(self, ready: Ready, deliver: Deliver) -> None:
         self._desk.start(ready, deliver)
 
     def check_output(self, text: str) -> OutputCheck:
-        output = self._persona.output
+        output = self._seat.output
         return OutputCheck() if output is None else output.check(text)
 
     def stop(self) -> None:
         self._desk.stop()
 
     async def _ask(self, command: CallModel, shown: _Shown) -> ReplyEnded:
-        stream = self._persona.model.stream(self._request(command))
+        machine = self._seat.machine
+        prompt = self._seat.instructions if machine.prompt is None else machine.prompt
+        request = self._request(prompt, self._messages(), command.number, command.key)
+        stream = self._seat.model.stream(request)
         try:
-            return _checked(await _read(stream, shown))
+            reply = await (self._read_changed if self._hooks.shows_streams else _read)(stream, shown)
+            return await self._hooks.reply(_checked(reply))
         finally:
             await _close(stream)
 
-    def _request(self, command: CallModel) -> ModelRequest:
-        seat, persona = self._seat, self._persona
+    def _messages(self) -> list[Message]:
+        """What the model is shown: the frame and this turn, as plugins have prepared them."""
+        machine = self._seat.machine
+        opened = machine.compaction
+        before = self._seat.history if opened is None else list(opened.seed)
+        return seen(before + machine.messages, None if machine.prepared is None else machine.prepared.view)
+
+    def _request(self, prompt: str, messages: list[Message], number: int, key: str) -> ModelRequest:
+        seat = self._seat
         return ModelRequest(
-            messages=seat.history + seat.machine.messages,
-            instructions=persona.instructions,
-            tools=persona.capabilities,
-            output_schema=None if persona.output is None else persona.output.schema,
+            messages=messages,
+            instructions=prompt,
+            tools=seat.preamble.tools,
+            output_schema=None if seat.output is None else seat.output.schema,
             session_id=seat.session_id,
             turn_id=seat.machine.turn_id,
-            call_number=seat.calls_before + command.number,
-            idempotency_key=f"{seat.machine.turn_id}.{command.key}",
-            settings=persona.settings,
+            call_number=seat.calls_before + number,
+            idempotency_key=f"{seat.machine.turn_id}.{key}",
+            settings=seat.settings or {},
         )
+
+    async def _read_changed(self, stream: AsyncIterator[ModelDelta], shown: _Shown) -> ReplyEnded:
+        """Take a reply in, and show it as plugins leave it."""
+        show: dict[StreamKind, Callable[[str], None]] = {}
+        async for delta in stream:
+            if isinstance(delta, TextArrived):
+                show["text"] = shown.text
+                shown.text(await self._hooks.stream(delta.text))
+            elif isinstance(delta, ReasoningArrived):
+                show["reasoning"] = shown.reasoning
+                shown.reasoning(await self._hooks.stream(delta.text, "reasoning"))
+            else:
+                for kind, take in show.items():
+                    take(await self._hooks.stream("", kind, last=True))
+                return delta
+        raise _broken_off()
 
     def _failed(self, error: Exception) -> ModelFailed:
         if not isinstance(error, HoldfastError):
-            error = ModelError(f"{self._persona.model.model_id} raised {type(error).__name__}: {error}")
+            error = ModelError(f"{self._seat.model.model_id} raised {type(error).__name__}: {error}")
         return ModelFailed(
             at_ms=self._clock.now_ms(),
             error=error.error_object(),
@@ -143,17 +171,20 @@ class _Shown:
 
     __slots__ = ("_number", "_seat", "chars")
 
-    def __init__(self, seat: Seat, number: int) -> None:
+    def __init__(self, seat: TurnSeat, number: int) -> None:
         self._seat = seat
         self._number = number
         self.chars = 0
 
     def text(self, text: str) -> None:
+        if not text:  # a plugin has held it back
+            return
         self.chars += len(text)
         self._seat.show(TextStreamed(turn_id=self._seat.machine.turn_id, text=text))
 
     def reasoning(self, text: str) -> None:
-        self._seat.show(ReasoningStreamed(turn_id=self._seat.machine.turn_id, text=text))
+        if text:
+            self._seat.show(ReasoningStreamed(turn_id=self._seat.machine.turn_id, text=text))
 
     def retract(self) -> None:
         if self.chars:
@@ -174,7 +205,11 @@ async def _read(stream: AsyncIterator[ModelDelta], shown: _Shown) -> ReplyEnded:
         chunks += 1
         if chunks % _BREATH == 0:
             await asyncio.sleep(0)
-    raise ModelError("the model's reply broke off before its end", retryable=True)
+    raise _broken_off()
+
+
+def _broken_off() -> ModelError:
+    return ModelError("the model's reply broke off before its end", retryable=True)
 
 
 def _checked(reply: object) -> ReplyEnded:

@@ -6,7 +6,7 @@ Rules
 2. The journal of a sandbox run has no date. One that no waiting run owns is noted when it is first seen, and
    goes once that was long enough ago.
 3. A blob is named where its digest stands as text: in nodes, in inputs that wait, and in the input and the
-   journal of an unfinished turn, whatever else these hold.
+   journal of an unfinished turn, whatever else these hold; and in the list that comes with a state.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ _TEXTS: Final = (
     "SELECT input FROM turns WHERE input IS NOT NULL",
     "SELECT body FROM journal",
     "SELECT body FROM inputs WHERE body IS NOT NULL",
+    "SELECT blobs FROM states",
 )
 
 _DONE_WITH: Final = """

@@ -22,7 +22,7 @@ from holdfast.graph.session_graph import Branch, grown, moved
 from holdfast.model.head import SessionHead
 from holdfast.model.node import Entry, Segment, split_node_id
 from holdfast.model.usage import UsageEntry, add_to_ledger
-from holdfast.store.sqlite import session_rows
+from holdfast.store.sqlite import session_rows, session_states
 from holdfast.store.sqlite.session_rows import StoredSession, segment_of
 from holdfast.store.sqlite.session_schema import Row
 
@@ -37,7 +37,7 @@ WITH RECURSIVE steps (step, place) AS (
     WHERE up IS NOT NULL AND (opens_at IS NULL OR opens_at > place) AND segment_id IS NOT ?3
 )
 SELECT segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, parent, frame, caused_by,
-    digest, body FROM steps JOIN segments ON key = step
+    state, digest, body FROM steps JOIN segments ON key = step
 """
 
 # ?1 the segment of the leaf, ?2 the number of nodes that nobody asks for
@@ -48,7 +48,7 @@ WITH RECURSIVE steps (step) AS (
     SELECT up FROM steps JOIN segments ON key = step WHERE up IS NOT NULL AND depth > ?2
 )
 SELECT segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, parent, frame, caused_by,
-    digest, body FROM steps JOIN segments ON key = step
+    state, digest, body FROM steps JOIN segments ON key = step
 """
 
 
@@ -115,14 +115,16 @@ def fork(
     """A new session whose leaf is *at*, or this one's."""
     if session_rows.find(db, new_id) is not None:
         raise SessionExists(new_id)
-    head = session.head
+    head, state = session.head, session.head.state
     if at is None or at == head.leaf:
         branch = Branch(head.leaf, head.depth, head.frame, head.model_calls)
     else:
         branch = _branch_at(db, session, at, revision=0)
+        state = session_states.at_node(db, session, at, branch.depth)
     copied = _replace(
         _moved_head(head, branch),
         session_id=new_id,
+        state=state,
         created_at=now_ms,
         updated_at=now_ms,
         forked_from=head.session_id,
@@ -134,7 +136,10 @@ def fork(
 def rewind(db: apsw.Connection, session: StoredSession, to: str, now_ms: int) -> SessionHead:
     """Move the leaf to another node of the session's history."""
     branch = _branch_at(db, session, to, session.head.revision + 1)
-    back = _with_head(session, _moved_head(session.head, branch), _key_of(db, to))
+    head = _replace(
+        _moved_head(session.head, branch), state=session_states.at_node(db, session, to, branch.depth)
+    )
+    back = _with_head(session, head, _key_of(db, to))
     return session_rows.update(db, at_time(back, now_ms)).head
 
 

@@ -2,8 +2,9 @@
 
 Theory of operation
 -------------------
-Sessions share segments with their forks, and with nobody else: those that may share form a `family`. What a
-family still needs is found by walking its links in memory, without the bodies; everything else of it goes.
+Sessions share segments and states with their forks, and with nobody else: those that may share form a
+`family`. What a family still needs is found by walking its links in memory, without the bodies; everything
+else of it goes.
 
 Rules
 -----
@@ -22,7 +23,7 @@ import apsw
 from holdfast.errors import SessionBusy
 from holdfast.model.node import split_node_id
 from holdfast.ports.session_store import Pruned, PruneRequest
-from holdfast.store.sqlite import session_waits, turn_rows
+from holdfast.store.sqlite import session_states, session_waits, turn_rows
 from holdfast.store.sqlite.record_prune import old_records, unnamed_blobs
 from holdfast.store.sqlite.session_rows import SESSIONS, StoredSession, session_of
 from holdfast.store.sqlite.session_schema import Row
@@ -82,9 +83,10 @@ def _forget(db: apsw.Connection, key: int, family: int) -> int:
 
 
 def _sweep(db: apsw.Connection, family: int) -> int:
-    """Delete the segments that no session of the family can reach any more."""
+    """Delete what no session of the family can reach any more; returns how many segments went."""
     members = _members(db, family)
     if not members:
+        db.execute("DELETE FROM states WHERE family = ?", (family,))
         db.execute("DELETE FROM segments WHERE family = ?", (family,))
         return db.changes()
     links = _links(db, family)
@@ -96,7 +98,9 @@ def _sweep(db: apsw.Connection, family: int) -> int:
         while start is not None and start in links and start not in kept:
             kept.add(start)
             start = links[start].up
-    return _delete_segments(db, links, links.keys() - kept)
+    count = _delete_segments(db, links, links.keys() - kept)
+    session_states.sweep(db, family, members)
+    return count
 
 
 # Retention
@@ -105,13 +109,22 @@ def _sweep(db: apsw.Connection, family: int) -> int:
 def prune(db: apsw.Connection, request: PruneRequest) -> Pruned:
     """Carry a request out; the file is as large as before."""
     sessions = segments = records = 0
+    states = session_states.count(db)
     if request.sessions_before_ms is not None:
         sessions, segments = _old_sessions(db, request.sessions_before_ms, request.session_id)
         records = old_records(db, request.sessions_before_ms, request.session_id)
     if request.frames or request.branches:
         for family in _families(db, request.session_id):
             segments += _prune_family(db, family, request)
-    return Pruned(sessions=sessions, segments=segments, blobs=unnamed_blobs(db), records=records)
+    for family in session_states.families(db):
+        session_states.sweep(db, family, _members(db, family))
+    return Pruned(
+        sessions=sessions,
+        segments=segments,
+        states=states - session_states.count(db),
+        blobs=unnamed_blobs(db),
+        records=records,
+    )
 
 
 def _old_sessions(db: apsw.Connection, before_ms: int, session_id: str | None) -> tuple[int, int]:

@@ -5,6 +5,7 @@ Rule: a row is checked whenever it is read, also by whoever is about to write it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import apsw
@@ -14,15 +15,16 @@ from holdfast.errors import RecordCorrupt, SessionNotFound
 from holdfast.model.head import SessionHead
 from holdfast.model.node import Entry, FrameOpened, Segment
 from holdfast.store.sqlite.session_schema import Row, decoded, seal
+from holdfast.store.state_lines import state_key
 
 SESSIONS: Final = "SELECT key, id, family, leaf_key, fence, owner, until_ms, digest, head FROM sessions"
 SEGMENTS: Final = (
     "SELECT segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, parent, frame, "
-    "caused_by, digest, body FROM segments"
+    "caused_by, state, digest, body FROM segments"
 )
 _INSERT_SEGMENT: Final = (
     "INSERT INTO segments (segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, parent, "
-    "frame, caused_by, digest, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "frame, caused_by, state, digest, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 
 _encode = msgspec.json.Encoder().encode
@@ -157,17 +159,18 @@ def insert_segment(db: apsw.Connection, segment: Segment, session: StoredSession
         parent,
         segment.frame,
         None if segment.caused_by == segment.segment_id else segment.caused_by,
+        state_key(session.head.state),
     )
-    db.execute(_INSERT_SEGMENT, (*columns, seal("segment", *columns, body), body))
+    db.execute(_INSERT_SEGMENT, (*columns, _segment_digest(columns, body), body))
     return db.last_insert_rowid()
 
 
 def segment_of(row: Row) -> Segment:
     """A segment, of the columns of `SEGMENTS`."""
     *columns, digest, body = row
-    if seal("segment", *columns, body) != digest:
+    if _segment_digest(columns, body) != digest:
         raise RecordCorrupt(f"segment {row[0]}")
-    segment_id, session_id, _, _, _, opens_at, depth, model_calls, parent, frame, caused_by = columns
+    segment_id, session_id, _, _, _, opens_at, depth, model_calls, parent, frame, caused_by, _ = columns
     return Segment(
         segment_id=segment_id,
         session_id=session_id,
@@ -184,6 +187,11 @@ def segment_of(row: Row) -> Segment:
 def find_segment(db: apsw.Connection, segment_id: str) -> Segment | None:
     row = db.execute(f"{SEGMENTS} WHERE segment_id = ?", (segment_id,)).fetchone()
     return None if row is None else segment_of(row)
+
+
+def _segment_digest(columns: Sequence[str | int | None], body: bytes) -> bytes:
+    """The seal of a segment; without a state it is that of the first version."""
+    return seal("segment", *(columns if columns[-1] is not None else columns[:-1]), body)
 
 
 def _opening(entries: tuple[Entry, ...]) -> int:

@@ -131,6 +131,40 @@ MIGRATIONS: Final = (
         seen_at INTEGER NOT NULL
     ) STRICT;
     """,
+    """
+    -- The state that holds at the segment's end as it was appended. A digest covers it if there is one, so
+    -- that segments from before keep theirs.
+    ALTER TABLE segments ADD COLUMN state INTEGER;
+
+    -- The state of plugins and tools. `session` wrote it when `node` was its leaf; `previous` held before.
+    -- `sum` is the digest of `body`, so that a line of states is walked and checked without the bodies. Keys
+    -- are never used twice, because others remember a state by its key.
+    CREATE TABLE states (
+        key INTEGER PRIMARY KEY AUTOINCREMENT,
+        family INTEGER NOT NULL,
+        session INTEGER NOT NULL,
+        previous INTEGER,
+        node TEXT,
+        depth INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        sum BLOB NOT NULL,
+        blobs BLOB NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX states_by_family ON states (family);
+    CREATE INDEX states_by_node ON states (session, node);
+
+    -- What plugins keep beyond one session.
+    CREATE TABLE shelf (
+        plugin_id TEXT NOT NULL,
+        scope TEXT NOT NULL,
+        name TEXT NOT NULL,
+        updated_at INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        body BLOB NOT NULL,
+        PRIMARY KEY (plugin_id, scope, name)
+    ) STRICT;
+    """,
 )
 
 _pack = msgspec.msgpack.Encoder().encode

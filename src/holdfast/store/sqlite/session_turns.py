@@ -43,7 +43,14 @@ from holdfast.ports.session_store import (
     Saved,
     Takeover,
 )
-from holdfast.store.sqlite import session_history, session_inputs, session_rows, session_waits, turn_rows
+from holdfast.store.sqlite import (
+    session_history,
+    session_inputs,
+    session_rows,
+    session_states,
+    session_waits,
+    turn_rows,
+)
 from holdfast.store.sqlite.session_rows import StoredSession, session_of
 from holdfast.store.sqlite.turn_rows import StoredTurn
 
@@ -151,9 +158,12 @@ def commit(db: apsw.Connection, lease: Lease, commit: Commit, entries: bytes) ->
         return CommitRefused(reason="cancelled")
     if finishes and held.injected:
         return CommitRefused(reason="injected")
-    grown = session_history.grow(
-        db, held.session, commit.turn_id, commit.entries, entries, commit.model_calls
-    )
+    session = held.session
+    if commit.state is not None:
+        session = session_states.write(db, session, commit.state, commit.turn_id, len(commit.entries))
+    if commit.blobs:
+        session_inputs.put_blobs(db, commit.blobs)
+    grown = session_history.grow(db, session, commit.turn_id, commit.entries, entries, commit.model_calls)
     free = _replace(grown, owner=None, until_ms=0)
     after = session_rows.update(db, session_history.at_time(free, commit.now_ms, commit.usage))
     turn_rows.update(db, turn_rows.ended(held.turn, commit.summary, commit.entries, commit.now_ms))
@@ -285,6 +295,9 @@ def _save(db: apsw.Connection, held: _Held, save: Save) -> Saved:
         entries = (*entries, checkpoint)
     if entries:
         turn_rows.append_journal(db, save.turn_id, entries)
+    if save.blobs:
+        session_inputs.put_blobs(db, save.blobs)
+        turn_rows.keep_blobs(db, save.turn_id, save.blobs)
     if save.waits or save.approvals:
         session_waits.save(db, save)
     return Saved(cancel_requested=held.turn.record.cancel_requested, checkpoint=checkpoint)
@@ -298,5 +311,5 @@ def _clear(db: apsw.Connection, held: _Held, commit: Commit) -> None:
         session_waits.forget(db, commit.turn_id)
     if held.injected:
         session_inputs.queue_injected(db, held.session.key)
-    if commit.enqueue is not None:
-        session_inputs.put(db, commit.enqueue)
+    for item in commit.enqueue:
+        session_inputs.put(db, item)

@@ -4,8 +4,8 @@ Theory of operation
 -------------------
 What is written goes to the file's one writer thread, which commits for everyone who waits (`Database`); what
 is only read runs on threads of its own and never waits for the writer. What happens inside a transaction is
-in the modules beside this one: `session_turns`, `session_history`, `session_inputs`, `session_waits`,
-`session_prune`.
+in the modules beside this one: `session_turns`, `session_history`, `session_states`, `session_inputs`,
+`session_waits`, `session_prune`, `shelf`.
 
 Rules
 -----
@@ -33,6 +33,7 @@ from holdfast.ports.session_store import (
     Claimant,
     Commit,
     CommitRefused,
+    JournalEntry,
     Lease,
     NewTurn,
     Pruned,
@@ -42,6 +43,7 @@ from holdfast.ports.session_store import (
     Repeated,
     Save,
     Saved,
+    StateRecord,
     Takeover,
 )
 from holdfast.store.sqlite import (
@@ -52,8 +54,10 @@ from holdfast.store.sqlite import (
     session_prune,
     session_rows,
     session_schema,
+    session_states,
     session_turns,
     session_waits,
+    shelf,
     turn_rows,
 )
 from holdfast.store.sqlite.database import Database
@@ -151,6 +155,21 @@ class SqliteSessionStore:
 
         return await self._write(job)
 
+    async def set_state(
+        self, session_id: str, state: StateRecord, blobs: tuple[Blob, ...], now_ms: int
+    ) -> SessionHead:
+        def job(db: apsw.Connection) -> SessionHead:
+            session = session_rows.require(db, session_id)
+            session_turns.require_at_rest(db, session)
+            session_inputs.put_blobs(db, blobs)
+            changed = session_states.write(db, session, state)
+            return session_rows.update(db, session_history.at_time(changed, now_ms)).head
+
+        return await self._write(job)
+
+    async def state(self, state_id: str) -> bytes | None:
+        return await self._read(lambda db: session_states.body(db, state_id))
+
     # Turns
 
     async def begin(self, turn: NewTurn, claimant: Claimant) -> Begun | Repeated:
@@ -189,6 +208,16 @@ class SqliteSessionStore:
             return [turn_rows.whole(db, turn) for turn in found]
 
         return await self._read(query)
+
+    async def open_turn(self, session_id: str) -> TurnRecord | None:
+        def query(db: apsw.Connection) -> TurnRecord | None:
+            found = turn_rows.find_where(db, "sessions.id = ? AND turns.state <> 'ended'", session_id)
+            return found[0].record if found else None
+
+        return await self._read(query)
+
+    async def journal(self, turn_id: str) -> tuple[JournalEntry, ...]:
+        return await self._read(lambda db: turn_rows.journal(db, turn_id))
 
     async def unfinished(self, now_ms: int) -> list[TurnRecord]:
         return await self._read(lambda db: session_turns.unfinished(db, now_ms, self._owner_is_dead))
@@ -233,6 +262,17 @@ class SqliteSessionStore:
         return await self._write(
             lambda db: approvals.decide(db, approval_id, decision, now_ms, edited_digest)
         )
+
+    # The shelf
+
+    async def shelf_put(self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int) -> None:
+        await self._write(lambda db: shelf.put(db, (plugin_id, scope, key), body, now_ms))
+
+    async def shelf_get(self, plugin_id: str, scope: str, key: str) -> bytes | None:
+        return await self._read(lambda db: shelf.get(db, (plugin_id, scope, key)))
+
+    async def shelf_list(self, plugin_id: str, scope: str) -> list[tuple[str, bytes]]:
+        return await self._read(lambda db: shelf.list_scope(db, plugin_id, scope))
 
     # The rest
 

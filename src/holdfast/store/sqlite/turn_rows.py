@@ -18,7 +18,7 @@ from holdfast.model.message import AssistantMessage, ToolMessage
 from holdfast.model.node import Entry
 from holdfast.model.outcome import Finished
 from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
-from holdfast.ports.session_store import JournalEntry
+from holdfast.ports.session_store import Blob, JournalEntry
 from holdfast.store.sqlite import session_rows
 from holdfast.store.sqlite.session_schema import Row, decoded, seal
 
@@ -36,12 +36,17 @@ _UPDATE: Final = (
     "UPDATE turns SET state = ?, ended_at = ?, cancel = ?, echoes = ?, digest = ?, summary = ?, input = ? "
     "WHERE turn_id = ?"
 )
+_ADD_ENTRY: Final = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_REPLACE_ENTRY: Final = "INSERT OR REPLACE INTO journal VALUES (?, ?, ?, ?, ?, ?)"
 # Read whole, and with what belongs to no unfinished turn: an entry whose turn cannot be told any more is not
 # to be overlooked, or its effect would happen again.
 _JOURNAL: Final = """
 SELECT seq, turn_id, name, kind, digest, body FROM journal NOT INDEXED
 WHERE turn_id = ? OR turn_id NOT IN (SELECT turn_id FROM turns WHERE state <> 'ended') ORDER BY seq
 """
+
+_BLOB: Final = "blob"
+"""The kind of a row of the journal that is no entry: it keeps the blob that it names."""
 
 _encode = msgspec.json.Encoder().encode
 _summaries = msgspec.json.Decoder(TurnSummary)
@@ -180,23 +185,39 @@ def _records(entries: tuple[Entry, ...]) -> tuple[ExternalCallRecord, ...]:
 
 def append_journal(db: apsw.Connection, turn_id: str, entries: tuple[JournalEntry, ...]) -> None:
     """Add entries after the last one of any turn."""
-    last: int = db.execute("SELECT ifnull(max(seq), 0) FROM journal").get
-    for seq, entry in enumerate(entries, last + 1):
-        digest = seal("journal", seq, turn_id, entry.key, entry.kind, entry.body)
-        db.execute(
-            "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING",
-            (seq, turn_id, entry.key, entry.kind, digest, entry.body),
-        )
-        if not db.changes():
+    for seq, entry in enumerate(entries, _next_seq(db)):
+        sql = _REPLACE_ENTRY if entry.kind == "state" else _ADD_ENTRY
+        if not _write_entry(db, sql, (seq, turn_id, entry.key, entry.kind, entry.body)):
             raise StaleState(f"the journal of turn {turn_id} has {entry.key!r} already")
 
 
+def keep_blobs(db: apsw.Connection, turn_id: str, blobs: tuple[Blob, ...]) -> None:
+    """Name blobs in the journal, so that they stay as long as it does."""
+    for seq, blob in enumerate(blobs, _next_seq(db)):
+        _write_entry(db, _ADD_ENTRY, (seq, turn_id, blob.digest, _BLOB, blob.digest.encode()))
+
+
 def journal(db: apsw.Connection, turn_id: str) -> tuple[JournalEntry, ...]:
-    return tuple(map(_entry_of, db.execute(_JOURNAL, (turn_id,)).fetchall()))
+    """What a turn saved, in its order."""
+    rows = db.execute(_JOURNAL, (turn_id,)).fetchall()
+    return tuple(entry for entry in map(_entry_of, rows) if entry is not None)
 
 
-def _entry_of(row: Row) -> JournalEntry:
+def _next_seq(db: apsw.Connection) -> int:
+    last: int = db.execute("SELECT ifnull(max(seq), 0) FROM journal").get
+    return last + 1
+
+
+def _write_entry(db: apsw.Connection, sql: str, columns: tuple[int, str, str, str, bytes]) -> bool:
+    """Write a row of the journal; false if *sql* adds only and there is one of its name."""
+    *others, body = columns
+    db.execute(sql, (*others, seal("journal", *columns), body))
+    return db.changes() > 0
+
+
+def _entry_of(row: Row) -> JournalEntry | None:
+    """An entry, of its row; None for one that only names a blob."""
     seq, turn_id, name, kind, digest, body = row
     if seal("journal", seq, turn_id, name, kind, body) != digest:
         raise RecordCorrupt(f"{name} of turn {turn_id}")
-    return JournalEntry(key=name, kind=kind, body=body)
+    return None if kind == _BLOB else JournalEntry(key=name, kind=kind, body=body)

@@ -10,7 +10,8 @@ import msgspec
 
 from holdfast.model.capability import Capability
 from holdfast.tools.decorator import Tool, tool
-from holdfast.tools.registry import RegisteredTool, ToolRegistry
+from holdfast.tools.registered_tool import RegisteredTool
+from holdfast.tools.registry import ToolRegistry
 
 OWNER = "holdfast built-in"
 # Said in the annotation: an `Args:` section would load the docstring parser in every process.

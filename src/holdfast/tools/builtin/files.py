@@ -10,7 +10,7 @@ from holdfast.errors import Code, ToolError
 from holdfast.model.limits import CapabilityLimits
 from holdfast.tools.builtin.mounts import MountTable
 from holdfast.tools.decorator import Tool, tool
-from holdfast.tools.registry import RegisteredTool
+from holdfast.tools.registered_tool import RegisteredTool
 
 OWNER = "holdfast built-in"
 _CHUNK_BYTES = 1 << 16

@@ -31,7 +31,7 @@ from holdfast.errors import Code, InvalidArgument, ToolError
 from holdfast.model.limits import CapabilityLimits
 from holdfast.tools.builtin.access import AccessDenied
 from holdfast.tools.decorator import Tool, tool
-from holdfast.tools.registry import RegisteredTool
+from holdfast.tools.registered_tool import RegisteredTool
 
 if TYPE_CHECKING:
     import httpx2

@@ -1,0 +1,64 @@
+"""The system prompt as data: what is said, in which slot, by which layer."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+
+import msgspec
+
+
+class PromptSlot(enum.StrEnum):
+    """The places of a prompt, in the order in which the model reads them."""
+
+    INTRO = "intro"
+    EXECUTION = "execution"
+    GUIDANCE = "guidance"
+    PROJECT_INSTRUCTIONS = "project_instructions"
+    RUNTIME_CONTEXT = "runtime_context"
+    ENVIRONMENT = "environment"
+
+
+_PLACE = {slot: place for place, slot in enumerate(PromptSlot)}
+
+
+class PromptContribution(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A piece of the prompt. Within a slot a lower `priority` comes first."""
+
+    content: str
+    slot: PromptSlot = PromptSlot.GUIDANCE
+    priority: int = 0
+
+
+class PromptLayer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What one of runtime, agent, session and turn says. It `replaces` whole slots of the layers below it."""
+
+    contributions: tuple[PromptContribution, ...] = ()
+    replaces: frozenset[PromptSlot] = frozenset()
+
+
+def layered(layers: Iterable[PromptLayer]) -> list[PromptContribution]:
+    """The contributions of all layers, lowest first."""
+    found: list[PromptContribution] = []
+    for layer in layers:
+        if layer.replaces:
+            found = [one for one in found if one.slot not in layer.replaces]
+        found.extend(layer.contributions)
+    return found
+
+
+def ordered(contributions: Iterable[PromptContribution]) -> list[PromptContribution]:
+    """Without repetitions, the first of equal ones kept, in the order in which the model reads them."""
+    seen: set[tuple[PromptSlot, int, str]] = set()
+    kept = []
+    for one in contributions:
+        key = (one.slot, one.priority, one.content.strip())
+        if key[2] and key not in seen:
+            seen.add(key)
+            kept.append(one)
+    return sorted(kept, key=lambda one: (_PLACE[one.slot], one.priority))
+
+
+def rendered(contributions: Iterable[PromptContribution]) -> str:
+    """The prompt as the model reads it."""
+    return "\n\n".join(one.content.strip() for one in ordered(contributions))

@@ -1,0 +1,267 @@
+"""What a hook is told, and what it may answer with besides directives.
+
+Rule: a context is read only. A hook changes things by what it returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+from holdfast.errors import ErrorObject
+from holdfast.machine.inputs import CheckpointKind
+from holdfast.model.call import ExternalCallRecord
+from holdfast.model.canonical import Json
+from holdfast.model.capability import SideEffect
+from holdfast.model.message import AttachmentPart, Message, UserMessage
+from holdfast.model.outcome import Ended
+from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.tool_access import SessionToolAccess
+from holdfast.model.tool_manifest import ToolManifest
+from holdfast.model.usage import Usage
+from holdfast.ports.model_provider import ReplyEnded
+
+StreamKind = Literal["text", "reasoning"]
+
+
+class Shelf(Protocol):
+    """What a plugin keeps beyond one session, under keys, in scopes of its own."""
+
+    async def put(self, scope: str, key: str, body: bytes | None) -> None: ...
+
+    async def get(self, scope: str, key: str) -> bytes | None: ...
+
+    async def list(self, scope: str) -> list[tuple[str, bytes]]: ...
+
+
+class Completer(Protocol):
+    """Asks the session's model for a text. What that used is in the ledger, under *source*."""
+
+    async def __call__(
+        self, messages: Sequence[Message], *, instructions: str = "", source: str = ""
+    ) -> str: ...
+
+
+class Attachments(Protocol):
+    """Bytes that are kept with the session, once, by their content."""
+
+    def keep(self, data: bytes, *, media_type: str, name: str | None = None) -> AttachmentPart: ...
+
+    async def read(self, digest: str) -> bytes | None: ...
+
+
+class PluginExtensions:
+    """What plugins of a session lay out for each other, under names."""
+
+    __slots__ = ("values",)
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    def put(self, name: str, value: Any) -> None:
+        self.values[name] = value
+
+    def get(self, name: str, default: Any = None) -> Any:
+        return self.values.get(name, default)
+
+
+class HookContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What every hook within a turn is told."""
+
+    session_id: str
+    turn_id: str
+    extensions: PluginExtensions
+    extension: Json = None
+    """What the turn was given for the protocol."""
+
+
+class PromptHookContext(HookContext, frozen=True, kw_only=True):
+    """The model is about to be asked."""
+
+    iteration: int
+
+
+class TurnTransformContext(HookContext, frozen=True, kw_only=True):
+    """The messages of the next model call. `turn_messages` of them, the last ones, belong to this turn.
+
+    `prompt_tokens` is what the last model call was given, as its provider counted; 0 before the first one.
+    """
+
+    turn_messages: int
+    prompt_tokens: int = 0
+    overflowed: bool = False
+
+
+class CompactionContext(HookContext, frozen=True, kw_only=True):
+    """What the model sees of earlier turns, and may see a summary of instead."""
+
+    messages: Sequence[Message]
+    turn_messages: Sequence[Message]
+    complete: Completer
+    prompt_tokens: int = 0
+    overflowed: bool = False
+
+
+class TurnHookContext(HookContext, frozen=True, kw_only=True):
+    """A turn begins."""
+
+    input: UserMessage
+    messages: Sequence[Message]
+    complete: Completer
+
+
+class CheckpointHookContext(HookContext, frozen=True, kw_only=True):
+    """A round of calls is over (`after_work`), or the model gave its `answer` (`before_completion`)."""
+
+    checkpoint: CheckpointKind
+    messages: Sequence[Message]
+    usage: Usage
+    complete: Completer
+    answer: str = ""
+
+
+class TurnResultHookContext(HookContext, frozen=True, kw_only=True):
+    """A turn is about to end like this."""
+
+    outcome: Ended
+    messages: Sequence[Message]
+    usage: Usage
+    complete: Completer
+
+
+class ToolCallHookContext(HookContext, frozen=True, kw_only=True):
+    """A call is about to be made. `arguments` are not to be changed: return ReplaceToolArgs."""
+
+    call_id: int
+    tool_name: str
+    arguments: dict[str, Json]
+    side_effect: SideEffect | None = None
+    """None if there is no such tool."""
+
+
+class ToolResultHookContext(HookContext, frozen=True, kw_only=True):
+    """A call has its result, and the model has not seen it yet."""
+
+    call_id: int
+    tool_name: str
+    arguments: dict[str, Json]
+    attachments: Attachments
+    value: Json = None
+    error: ErrorObject | None = None
+    record: ExternalCallRecord | None = None
+
+
+class ToolResultProjectionContext(HookContext, frozen=True, kw_only=True):
+    """A result is about to become what the model reads of it."""
+
+    call_id: int
+    tool_name: str
+    value: Json = None
+    error: ErrorObject | None = None
+
+
+class AssistantStreamHookContext(HookContext, frozen=True, kw_only=True):
+    """A piece of the reply arrived: of its text, or of the model's reasoning.
+
+    `number` is that of the model call; another attempt has another one. With `last` nothing more of the kind
+    comes, and `chunk` is empty: whoever has held something back gives it now.
+    """
+
+    chunk: str
+    kind: StreamKind = "text"
+    number: int = 1
+    last: bool = False
+
+
+class AssistantResponseHookContext(HookContext, frozen=True, kw_only=True):
+    """The whole reply arrived, and nothing was made of it yet."""
+
+    response: ReplyEnded
+
+
+class AssistantStreamTransform(msgspec.Struct, frozen=True):
+    """What is shown instead of a piece of the reply."""
+
+    chunk: str
+
+
+class AssistantResponseTransform(msgspec.Struct, frozen=True):
+    """The reply that counts."""
+
+    response: ReplyEnded
+
+
+class ContextCompaction(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model sees instead of earlier turns. Empty, it changes nothing."""
+
+    seed: tuple[Message, ...] = ()
+    reason: str = "compaction"
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.seed
+
+
+class SwitchAgentFrame(msgspec.Struct, frozen=True):
+    """An answer of `before_llm_call`: the turn ends here, *task* is taken up in a new frame."""
+
+    frame_id: str
+    task: str
+
+
+class ToolCatalogContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The tools that a catalog is about to be made of."""
+
+    session_id: str
+    tools: Sequence[ToolManifest]
+    tool_access: SessionToolAccess
+    extensions: PluginExtensions
+    subagent: SubagentContext | None = None
+
+
+class SubagentContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session that works for another one knows about that."""
+
+    parent_session_id: str
+    depth: int = 1
+    task: str = ""
+
+
+# Lifecycle
+
+
+class TurnFinalized(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn is about to be committed."""
+
+    session_id: str
+    turn_id: str
+    outcome: Ended
+
+
+class TurnPersisted(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn is on disk."""
+
+    session_id: str
+    turn_id: str
+    outcome: Ended
+    leaf: str | None
+
+
+class SessionRestored(msgspec.Struct, frozen=True, kw_only=True):
+    """A session was opened with what it had kept."""
+
+    session_id: str
+    leaf: str | None
+
+
+class SessionConfigChanged(msgspec.Struct, frozen=True, kw_only=True):
+    """A session runs with other settings from now on; with None before, it was just opened."""
+
+    session_id: str
+    before: SessionPolicy | None
+    after: SessionPolicy
+
+
+LifecycleEvent = TurnFinalized | TurnPersisted | SessionRestored | SessionConfigChanged

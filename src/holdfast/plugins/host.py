@@ -1,0 +1,207 @@
+"""Builds the plugins of sessions.
+
+Rules
+-----
+1. Building: each plugin is built and registers, in order; then every one is told that the session is ready;
+   then each gets what it remembers.
+2. A session has exactly one protocol.
+3. Whatever a plugin raises while it is built is `PluginFailed` with its id; nothing of the session then
+   exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import HoldfastError, InvalidPlugin, PluginConflict, PluginFailed
+from holdfast.model.plugin_options import NO_OPTIONS, PluginOptions
+from holdfast.model.plugin_state import PluginSessionSnapshot
+from holdfast.model.tool_access import SessionToolAccess
+from holdfast.model.tool_state import ToolState
+from holdfast.plugins.contexts import PluginExtensions, Shelf, SubagentContext
+from holdfast.plugins.plugin import Plugin, PluginFactory, PluginSessionContext, SessionPlugin, as_factory
+from holdfast.plugins.registrar import Contributions, PluginRegistrar, collect_triggers
+from holdfast.plugins.running import HookRunner, at_once, described
+from holdfast.plugins.session import PluginSession, Report
+from holdfast.tools.catalog import ToolCatalogContribution
+from holdfast.tools.provider import StaticTools
+from holdfast.tools.registry import ToolRegistry
+
+_ALL_TOOLS = SessionToolAccess()
+_NO_OVERLAY = ToolCatalogContribution()
+
+
+class SessionAuthority(msgspec.Struct, frozen=True):
+    """What a session may do: which tools it may use, for whom it works, what its plugins are told."""
+
+    tool_access: SessionToolAccess = _ALL_TOOLS
+    subagent: SubagentContext | None = None
+    plugin_options: PluginOptions = NO_OPTIONS
+
+    def within(self, parent: SessionAuthority) -> SessionAuthority:
+        """These rights, as far as *parent* has them."""
+        return SessionAuthority(
+            self.tool_access.within(parent.tool_access), self.subagent, self.plugin_options
+        )
+
+
+FULL = SessionAuthority()
+
+
+class SessionBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """A session whose plugins are to be built."""
+
+    session_id: str
+    parent_session_id: str | None = None
+    snapshot: PluginSessionSnapshot | None = None
+    fetched: Mapping[str, bytes] | None = None
+    tool_state: ToolState | None = None
+    overlay: ToolCatalogContribution = _NO_OVERLAY
+    authority: SessionAuthority = FULL
+
+
+class PluginHost:
+    """The plugins of an agent, ready to be built for any number of sessions."""
+
+    def __init__(
+        self,
+        factories: Iterable[object],
+        tools: ToolRegistry,
+        *,
+        shelf_of: Any,
+        report: Report,
+        runner: HookRunner | None = None,
+        read_attachment: Any = None,
+    ) -> None:
+        self.factories = [as_factory(one) for one in factories]
+        _require_unique(self.factories)
+        self.tools = tools
+        self.runner = runner or HookRunner()
+        self._shelf_of = shelf_of
+        self._report = report
+        self._read_attachment = read_attachment
+
+    def build_session(self, build: SessionBuild) -> PluginSession:
+        """The plugins of one session, with what they remember."""
+        extensions = PluginExtensions()
+        contributions = Contributions()
+        plugins: list[SessionPlugin] = []
+        contexts: list[PluginSessionContext] = []
+        for factory in self.factories:
+            ctx = self._context(factory.id, build, extensions)
+            plugin = _attempt(factory.id, "build", factory.build, ctx)
+            _check_built(factory, plugin)
+            _attempt(factory.id, "register", plugin.register, PluginRegistrar(plugin.id, contributions))
+            plugins.append(plugin)
+            contexts.append(ctx)
+        contributions.sort()
+        collect_triggers(contributions, self.runner)
+        _require_protocol(contributions)
+        registry = self._registry(contributions)
+        given_tools = registry.settings
+        if build.tool_state is not None:
+            registry.restore_state(build.tool_state)
+        for plugin, ctx in zip(plugins, contexts, strict=True):
+            _attempt(plugin.id, "session_ready", plugin.session_ready, ctx)
+        session = PluginSession(
+            self,
+            build.session_id,
+            plugins,
+            contributions,
+            registry,
+            build.overlay,
+            build.authority,
+            extensions,
+            self.runner,
+            self._report,
+        )
+        session.given_tools = given_tools
+        session.restore(build.snapshot or PluginSessionSnapshot(), build.fetched)
+        return session
+
+    def fork(
+        self,
+        source: PluginSession,
+        session_id: str,
+        *,
+        parent_session_id: str | None = None,
+        overlay: ToolCatalogContribution | None = None,
+        authority: SessionAuthority = FULL,
+    ) -> PluginSession:
+        """The plugins of *source*, with what they remember now, for another session."""
+        snapshot, pieces = source.copied()
+        return self.build_session(
+            SessionBuild(
+                session_id=session_id,
+                parent_session_id=parent_session_id,
+                snapshot=snapshot,
+                fetched=pieces,
+                tool_state=source.tool_registry.export_state(),
+                overlay=source.tool_catalog_overlay if overlay is None else overlay,
+                authority=authority,
+            )
+        )
+
+    def _context(
+        self, plugin_id: str, build: SessionBuild, extensions: PluginExtensions
+    ) -> PluginSessionContext:
+        shelf: Shelf = self._shelf_of(plugin_id)
+        return PluginSessionContext(
+            session_id=build.session_id,
+            extensions=extensions,
+            shelf=shelf,
+            options=build.authority.plugin_options,
+            parent_session_id=build.parent_session_id,
+            subagent=build.authority.subagent,
+            read_attachment=self._read_attachment,
+        )
+
+    def _registry(self, contributions: Contributions) -> ToolRegistry:
+        """The agent's tools and those of the plugins."""
+        registry = self.tools.fork()
+        for plugin_id, tools in contributions.tools.items():
+            registry.upsert(f"plugin:{plugin_id}", StaticTools(tools, prefix=f"{plugin_id}."))
+        for source, provider in contributions.providers:
+            registry.upsert(source, provider)
+        return registry
+
+
+def _attempt(plugin_id: str, what: str, function: Any, *given: Any) -> Any:
+    try:
+        return at_once(function(*given))
+    except HoldfastError as error:
+        if repr(plugin_id) in error.message:
+            raise
+        if isinstance(error, InvalidPlugin):
+            raise InvalidPlugin(f"plugin {plugin_id!r}: {error.message}", hint=error.hint) from None
+        raise PluginFailed(plugin_id, what, error.message, hint=error.hint) from error
+    except BaseException as error:
+        raise PluginFailed(plugin_id, what, described(error)) from error
+
+
+def _check_built(factory: PluginFactory, plugin: object) -> None:
+    if not isinstance(plugin, Plugin) and not isinstance(plugin, SessionPlugin):
+        raise InvalidPlugin(f"factory {factory.id!r} built a {type(plugin).__name__}, which is no plugin")
+    if plugin.id != factory.id:
+        raise InvalidPlugin(f"factory {factory.id!r} built a plugin that calls itself {plugin.id!r}")
+
+
+def _require_unique(factories: Sequence[PluginFactory]) -> None:
+    seen: dict[str, PluginFactory] = {}
+    for factory in factories:
+        if factory.id in seen:
+            raise PluginConflict(
+                f"the id {factory.id!r}", repr(seen[factory.id]), repr(factory), hint="use it once"
+            )
+        seen[factory.id] = factory
+
+
+def _require_protocol(contributions: Contributions) -> None:
+    for slot in ("protocol_session", "protocol_driver"):
+        if slot not in contributions.slots:
+            raise InvalidPlugin(
+                f"no plugin fills the slot {slot}", hint='pass protocol="standard" or a protocol plugin'
+            )

@@ -1,0 +1,216 @@
+"""What a protocol is made of: the plugins that decide how a model acts.
+
+A protocol is a plugin like any other that fills two exclusive slots. Its *session plugin* looks after the
+protocol's own state and may answer instead of the model; its *driver* makes, once for each catalog of tools,
+a preamble, and from that the `EffectHost` of each turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+import msgspec
+
+from holdfast.durable.effects import EffectHost
+from holdfast.errors import ProtocolError
+from holdfast.machine.inputs import OutputCheck
+from holdfast.machine.turn_machine import TurnMachine
+from holdfast.model.canonical import Json
+from holdfast.model.capability import Capability
+from holdfast.model.events import Event
+from holdfast.model.message import Message
+from holdfast.model.node import Payload
+from holdfast.model.plugin_options import PluginOptions
+from holdfast.model.plugin_state import ProtocolTurnOptions, SessionState
+from holdfast.model.prompt import PromptContribution
+from holdfast.plugins.contexts import Completer, PluginExtensions, SwitchAgentFrame
+from holdfast.plugins.triggers import TriggerEventCatalog
+from holdfast.ports.clock import Clock
+from holdfast.ports.model_provider import ModelProvider, ModelRequest
+from holdfast.tools.catalog import ToolCatalog
+from holdfast.tools.dispatch import Dispatcher
+from holdfast.tools.registered_tool import RegisteredTool
+from holdfast.tools.threads import DaemonThreads
+
+if TYPE_CHECKING:
+    from holdfast.plugins.turn_hooks import TurnHooks
+
+T = TypeVar("T")
+
+
+class ProtocolSessionContext(msgspec.Struct, frozen=True):
+    """Which session it is about."""
+
+    session_id: str
+
+
+class ProtocolBeforeLlmCallContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The model is about to be asked; it need not be."""
+
+    session_id: str
+    turn_id: str
+    messages: Sequence[Message]
+    prompt_tokens: int
+    complete: Completer
+
+
+class ProtocolSessionMaterialization(msgspec.Struct, frozen=True, kw_only=True):
+    """A session is opened: with these options, as a root or as a child."""
+
+    plugin_options: PluginOptions
+    is_root_session: bool = True
+
+
+class ProtocolRuntimeContext(Protocol):
+    """The durable options of the protocol, for the session and for its frames."""
+
+    def protocol_turn_options(self) -> ProtocolTurnOptions | None: ...
+
+    def set_protocol_turn_options(self, options: ProtocolTurnOptions) -> None:
+        """For the session, and for its current frame."""
+
+    def set_protocol_turn_options_all_frames(self, options: ProtocolTurnOptions) -> None: ...
+
+
+class ProtocolSessionPlugin:
+    """A protocol's part in the life of a session. Everything may be left as it is."""
+
+    async def initialize_session(self, ctx: ProtocolSessionContext) -> None:
+        """The session is opened in this process."""
+
+    async def restore_session(self, ctx: ProtocolSessionContext, state: SessionState) -> None:
+        """The session has kept *state*. Called also after a frame switch was committed."""
+
+    async def append_session_nodes(self, ctx: ProtocolSessionContext, nodes: Sequence[Payload]) -> None:
+        """The host has added nodes to the history."""
+
+    async def apply_session_extension(self, extension: Json) -> None:
+        """The host hands something over for the session."""
+        raise ProtocolError("the protocol of this session takes no session extensions")
+
+    async def validate_turn_extension(self, extension: Json) -> None:
+        """The host hands something over for one turn; raise to refuse it."""
+
+    def configure_runtime_on_materialize(
+        self, ctx: ProtocolRuntimeContext, materialization: ProtocolSessionMaterialization
+    ) -> None:
+        """The session is opened: read and set the protocol's options."""
+
+    async def before_llm_call(
+        self, ctx: ProtocolBeforeLlmCallContext, request: ModelRequest
+    ) -> SwitchAgentFrame | None:
+        """The model is about to be asked. With a frame to switch to, it is not."""
+        return None
+
+
+class CodeExecutorPlugin(Protocol):
+    """Runs the code that a model writes."""
+
+    async def execute_code(self, ctx: Any, request: ExecRequest) -> ExecResponse: ...
+
+    def execution_state_dirty(self) -> bool: ...
+
+    async def snapshot_execution_state(self, ctx: ProtocolSessionContext) -> bytes | None: ...
+
+    async def restore_execution_state(self, ctx: ProtocolSessionContext, data: bytes) -> None: ...
+
+
+class AssistantProseProjectorPlugin(Protocol):
+    """What of a reply is prose, to be shown to a person."""
+
+    def project_assistant_prose(self, text: str) -> str: ...
+
+
+class ExecRequest(msgspec.Struct, frozen=True):
+    """Code to run. `accept_finish`: it may end the turn."""
+
+    language: str
+    code: str
+    accept_finish: bool = True
+
+
+class ExecResponse(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it."""
+
+    output: str = ""
+    result: Json = None
+    error: Any = None
+
+
+class ProtocolBuildInput(msgspec.Struct, frozen=True, kw_only=True):
+    """What a preamble is made of; when one of these changes, a new one is made."""
+
+    tool_catalog: ToolCatalog
+    resolve: Callable[[str], RegisteredTool]
+    extensions: PluginExtensions
+    triggers: TriggerEventCatalog
+    extra_prompt_contributions: tuple[PromptContribution, ...] = ()
+
+
+class TurnDriverPreamble(msgspec.Struct, frozen=True, kw_only=True):
+    """What turns have in common until the catalog changes.
+
+    `tools` are offered to the model by its provider, `prompt` goes into the system prompt, and `host` makes
+    whatever carries out the commands of one turn.
+    """
+
+    host: Callable[[TurnSeat], EffectHost]
+    tools: tuple[Capability, ...] = ()
+    prompt: tuple[PromptContribution, ...] = ()
+
+
+class ProtocolDriverPlugin(Protocol):
+    def build_preamble(self, given: ProtocolBuildInput) -> TurnDriverPreamble: ...
+
+
+class OutputContract(Protocol):
+    """What an agent promises to answer with."""
+
+    @property
+    def schema(self) -> dict[str, Any]: ...
+
+    def check(self, text: str) -> OutputCheck: ...
+
+
+class Bench(msgspec.Struct, frozen=True):
+    """What turns of one agent share."""
+
+    dispatcher: Dispatcher
+    threads: DaemonThreads
+    clock: Clock
+    approval_ttl_ms: int = 24 * 3600 * 1000
+
+
+class TurnSeat(msgspec.Struct, frozen=True, kw_only=True):
+    """One turn: what it runs with, what was said before, and who watches."""
+
+    session_id: str
+    machine: TurnMachine
+    history: list[Message]
+    calls_before: int
+    show: Callable[[Event], None]
+    model: ModelProvider
+    bench: Bench
+    hooks: TurnHooks
+    preamble: TurnDriverPreamble
+    find_tool: Callable[[str], RegisteredTool]
+    instructions: str = ""
+    output: OutputContract | None = None
+    settings: dict[str, Any] | None = None
+    deps: Any = None
+
+
+def read_turn_options(options: ProtocolTurnOptions | None, version: int, kind: type[T]) -> T | None:
+    """The payload as the protocol wants it; an error if it was written for another version."""
+    if options is None:
+        return None
+    if options.schema_version != version:
+        raise ProtocolError(
+            f"the protocol's options have version {options.schema_version}, this protocol reads {version}",
+            hint="open the session with the protocol that wrote them, or set them again",
+        )
+    try:
+        return msgspec.convert(options.payload, kind)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"the protocol's options do not fit: {error}") from None

@@ -1,0 +1,636 @@
+"""The plugins of one session: everything that the runtime asks of them.
+
+Rules
+-----
+1. Hooks are asked in the order of the table in `hook.py`; what a failure means is the caller's to decide,
+   except for observers and mutators, whose failures are logged and traced and never travel.
+2. Nothing here touches the store. What is to be kept is returned as values.
+3. What a plugin that is not installed had kept is kept for it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+import msgspec
+
+from holdfast.errors import HoldfastError, PluginFailed, PluginStateLost, UnknownAction
+from holdfast.machine.inputs import Stage
+from holdfast.model.canonical import Json, to_json
+from holdfast.model.directive import ReplaceToolArgs
+from holdfast.model.message import Message
+from holdfast.model.plugin_state import (
+    PluginSessionSnapshot,
+    PluginSnapshotEntry,
+    PluginSnapshotMeta,
+)
+from holdfast.model.prompt import PromptContribution, ordered
+from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.tool_access import SessionToolAccess
+from holdfast.plugins.actions import PluginActionContext, PluginActionDef
+from holdfast.plugins.answers import (
+    read_catalog,
+    read_chunk,
+    read_compaction,
+    read_contributions,
+    read_json,
+    read_messages,
+    read_policy,
+    read_response,
+    read_text,
+)
+from holdfast.plugins.contexts import (
+    AssistantResponseHookContext,
+    AssistantResponseTransform,
+    AssistantStreamHookContext,
+    AssistantStreamTransform,
+    CheckpointHookContext,
+    CompactionContext,
+    ContextCompaction,
+    LifecycleEvent,
+    PluginExtensions,
+    PromptHookContext,
+    SessionConfigChanged,
+    SessionRestored,
+    SubagentContext,
+    ToolCallHookContext,
+    ToolCatalogContext,
+    ToolResultHookContext,
+    ToolResultProjectionContext,
+    TurnFinalized,
+    TurnHookContext,
+    TurnPersisted,
+    TurnResultHookContext,
+    TurnTransformContext,
+)
+from holdfast.plugins.directives import (
+    CallHearing,
+    OwnedDirective,
+    PluginOwned,
+    ResultHearing,
+    read_directives,
+)
+from holdfast.plugins.plugin import SessionPlugin
+from holdfast.plugins.protocol import (
+    AssistantProseProjectorPlugin,
+    CodeExecutorPlugin,
+    ProtocolDriverPlugin,
+    ProtocolSessionPlugin,
+)
+from holdfast.plugins.registrar import Contributions
+from holdfast.plugins.running import (
+    Current,
+    HookRunner,
+    NoAnswer,
+    RegisteredHook,
+    all_within,
+    at_once,
+    described,
+    within,
+)
+from holdfast.plugins.snapshot import NO_ARTIFACTS, ArtifactReader, SnapshotWriter
+from holdfast.plugins.triggers import TriggerEventCatalog
+from holdfast.ports.session_store import Blob
+from holdfast.tools.catalog import ToolCatalog, ToolCatalogContribution, resolve_catalog
+from holdfast.tools.registry import ToolRegistry
+
+if TYPE_CHECKING:
+    from holdfast.plugins.host import PluginHost, SessionAuthority
+
+T = TypeVar("T")
+
+log: Final = logging.getLogger("holdfast.plugins")
+
+_MAX_STATE_BYTES: Final = 16 << 20
+"""So much may a plugin remember, besides its blobs."""
+
+_EVENT_KIND: Final[dict[type, str]] = {
+    TurnFinalized: "turn_finalized",
+    TurnPersisted: "turn_persisted",
+    SessionRestored: "session_restored",
+    SessionConfigChanged: "session_config_changed",
+}
+
+Report = Callable[[str, str, str], None]
+"""Hears of what was not fatal: a plugin, a hook, a problem."""
+
+
+class _Kept(msgspec.Struct):
+    """A plugin's state as it was last written down."""
+
+    version: str
+    revision: int
+    entry: PluginSnapshotEntry
+
+
+class PluginSession:
+    """Built by a `PluginHost`; used on the loop of the runtime."""
+
+    def __init__(
+        self,
+        host: PluginHost,
+        session_id: str,
+        plugins: Sequence[SessionPlugin],
+        contributions: Contributions,
+        registry: ToolRegistry,
+        overlay: ToolCatalogContribution,
+        authority: SessionAuthority,
+        extensions: PluginExtensions,
+        runner: HookRunner,
+        report: Report,
+    ) -> None:
+        self.host = host
+        self.session_id = session_id
+        self.plugins = tuple(plugins)
+        self.tool_registry = registry
+        self.tool_catalog_overlay = overlay
+        self.authority = authority
+        self.extensions = extensions
+        self.contributions = contributions
+        self.runner = runner
+        self._report = report
+        self._written: dict[str, _Kept] = {}
+        self._absent: dict[str, PluginSnapshotEntry] = {}
+        self._noted: list[int] | None = None
+        self._fingerprint = 0
+        self._fingerprinted: list[int] | None = None
+        self.given_tools: object = registry.settings
+        """The registry's settings before the session has decided anything about its tools."""
+        self.stages = _stages_of(contributions, self.protocol_session())
+
+    # What there is
+
+    @property
+    def tool_access(self) -> SessionToolAccess:
+        return self.authority.tool_access
+
+    @property
+    def subagent_context(self) -> SubagentContext | None:
+        return self.authority.subagent
+
+    @property
+    def triggers(self) -> TriggerEventCatalog:
+        return self.contributions.triggers
+
+    def protocol_session(self) -> ProtocolSessionPlugin:
+        found: ProtocolSessionPlugin = self.contributions.slots["protocol_session"].value
+        return found
+
+    def protocol_driver(self) -> ProtocolDriverPlugin:
+        found: ProtocolDriverPlugin = self.contributions.slots["protocol_driver"].value
+        return found
+
+    def code_executor(self) -> CodeExecutorPlugin | None:
+        owned = self.contributions.slots.get("code_executor")
+        return None if owned is None else owned.value
+
+    def assistant_prose_projector(self) -> AssistantProseProjectorPlugin | None:
+        owned = self.contributions.slots.get("prose_projector")
+        return None if owned is None else owned.value
+
+    def plugin_actions(self) -> list[PluginActionDef]:
+        return [action.definition for action in self.contributions.actions.values()]
+
+    def has_assistant_stream_hooks(self) -> bool:
+        return bool(self._hooks("assistant_stream"))
+
+    def has_runtime_event_hooks(self, kind: str) -> bool:
+        return bool(self._hooks(kind))
+
+    def _hooks(self, kind: str) -> list[RegisteredHook]:
+        return self.contributions.hooks[kind]
+
+    # The context of a model call
+
+    async def prepare_turn_context(
+        self, ctx: TurnTransformContext, messages: list[Message], at: Current
+    ) -> list[Message]:
+        """The messages as the transforms leave them, one after the other."""
+        for hook in self._hooks("context_transform"):
+            messages = read_messages(hook, messages, await at.call(hook, ctx, messages.copy()))
+        return messages
+
+    async def compact_context(self, ctx: CompactionContext, at: Current) -> ContextCompaction | None:
+        """What the first compactor that has something to say makes of earlier turns."""
+        for hook in self._hooks("compactor"):
+            answer = await at.call(hook, ctx)
+            if answer is not None and not (compaction := read_compaction(hook, answer)).is_empty:
+                return compaction
+        return None
+
+    async def collect_prompt_contributions(
+        self, ctx: PromptHookContext, at: Current
+    ) -> list[PromptContribution]:
+        """What plugins add to the prompt, without repetitions, in order."""
+        found: list[PromptContribution] = []
+        for hook in self._hooks("prompt_contributor"):
+            found.extend(read_contributions(hook, await at.call(hook, ctx)))
+        return ordered(found)
+
+    # Turns and calls
+
+    def before_turn(self, ctx: TurnHookContext) -> Coroutine[Any, Any, list[OwnedDirective]]:
+        return self._directives("before_turn", ctx)
+
+    def at_checkpoint(self, ctx: CheckpointHookContext) -> Coroutine[Any, Any, list[OwnedDirective]]:
+        return self._directives("checkpoint", ctx)
+
+    def after_turn(self, ctx: TurnResultHookContext) -> Coroutine[Any, Any, list[OwnedDirective]]:
+        return self._directives("after_turn", ctx)
+
+    async def after_tool_call(self, ctx: ToolResultHookContext) -> list[OwnedDirective]:
+        return (await self.hear_result(ctx)).directives
+
+    async def hear_result(self, ctx: ToolResultHookContext) -> ResultHearing:
+        """Ask the plugins about a result; each sees it as those before it left it."""
+
+        async def work(at: Current) -> ResultHearing:
+            hearing = ResultHearing(ctx)
+            for hook in self._hooks("after_tool_call"):
+                hearing.take(read_directives(hook, await at.call(hook, hearing.context)))
+            return hearing
+
+        return await self.runner.stage(work)
+
+    async def before_tool_call(self, ctx: ToolCallHookContext) -> list[OwnedDirective]:
+        """The directives of all plugins; the last of them replaces the arguments, if they were replaced."""
+        hearing = await self.hear_call(ctx)
+        if hearing.arguments is None or hearing.replaced_by is None:
+            return hearing.directives
+        replaced = ReplaceToolArgs(arguments=hearing.arguments)
+        return [*hearing.directives, PluginOwned(hearing.replaced_by, replaced)]
+
+    async def hear_call(self, ctx: ToolCallHookContext) -> CallHearing:
+        """Ask the plugins about a call; `PluginConflict` if they cannot agree on its arguments."""
+
+        async def work(at: Current) -> CallHearing:
+            async def ask(hook: RegisteredHook, now: ToolCallHookContext) -> list[OwnedDirective]:
+                return read_directives(hook, await at.call(hook, now))
+
+            hearing = CallHearing(ctx, ask)
+            await hearing.hear(self._hooks("before_tool_call"))
+            return hearing
+
+        return await self.runner.stage(work)
+
+    async def _directives(self, kind: str, ctx: object) -> list[OwnedDirective]:
+        hooks = self._hooks(kind)
+        if not hooks:
+            return []
+
+        async def work(at: Current) -> list[OwnedDirective]:
+            found: list[OwnedDirective] = []
+            for hook in hooks:
+                if (answer := await at.call(hook, ctx)) is not None:
+                    found += read_directives(hook, answer)
+            return found
+
+        return await self.runner.stage(work)
+
+    # The model's reply
+
+    async def transform_assistant_stream(
+        self, ctx: AssistantStreamHookContext
+    ) -> list[PluginOwned[AssistantStreamTransform]]:
+        """What each plugin makes of a piece of the reply; the last one's is shown."""
+
+        async def work(at: Current) -> list[PluginOwned[AssistantStreamTransform]]:
+            now, found = ctx, []
+            for hook in self._hooks("assistant_stream"):
+                made = read_chunk(hook, await at.call(hook, now))
+                now = msgspec.structs.replace(now, chunk=made.chunk)
+                found.append(PluginOwned(hook.plugin_id, made))
+            return found
+
+        return await self.runner.stage(work)
+
+    async def transform_assistant_response(
+        self, ctx: AssistantResponseHookContext
+    ) -> list[PluginOwned[AssistantResponseTransform]]:
+        """What each plugin makes of the whole reply; the last one's counts."""
+
+        async def work(at: Current) -> list[PluginOwned[AssistantResponseTransform]]:
+            now, found = ctx, []
+            for hook in self._hooks("assistant_response"):
+                answer = await at.call(hook, now)
+                if answer is now.response:  # it has nothing to change
+                    found.append(PluginOwned(hook.plugin_id, AssistantResponseTransform(answer)))
+                    continue
+                made = read_response(hook, answer)
+                now = msgspec.structs.replace(now, response=made.response)
+                found.append(PluginOwned(hook.plugin_id, made))
+            return found
+
+        return await self.runner.stage(work)
+
+    async def project_tool_result(self, ctx: ToolResultProjectionContext) -> str | None:
+        """What the model reads of a result; None if that is the result itself."""
+        owned = self.contributions.slots.get("tool_result_projector")
+        if owned is None:
+            return None
+        hook = RegisteredHook(owned.plugin_id, "tool_result_projector", owned.value)
+
+        async def work(at: Current) -> str | None:
+            return read_text(hook, await at.call(hook, ctx))
+
+        return await self.runner.stage(work)
+
+    # Lifecycle and settings
+
+    async def emit_runtime_event(self, event: LifecycleEvent) -> None:
+        """Tell all observers at once. Whatever they do, it is not fatal."""
+        hooks, timeout_s = self._hooks(_EVENT_KIND[type(event)]), self.runner.timeout_s
+        for place, problem in await all_within(timeout_s, (self._tell(hook, event) for hook in hooks)):
+            self._report(hooks[place].plugin_id, hooks[place].kind, problem)
+
+    async def _tell(self, hook: RegisteredHook, event: LifecycleEvent) -> None:
+        try:
+            await self.runner.call(hook, event)
+        except HoldfastError as error:
+            self._report(hook.plugin_id, hook.kind, error.message)
+
+    async def mutate_session_config(self, ctx: SessionConfigChanged, policy: SessionPolicy) -> SessionPolicy:
+        """The settings as the mutators leave them; one that fails leaves them as they were."""
+        for hook in self._hooks("session_config_mutator"):
+            policy = await self._mutated(hook, ctx, policy)
+        return policy
+
+    async def _mutated(
+        self, hook: RegisteredHook, ctx: SessionConfigChanged, policy: SessionPolicy
+    ) -> SessionPolicy:
+        runner = self.runner
+        try:
+            answer = await within(runner.timeout_s, runner.call(hook, ctx, policy))
+            return read_policy(hook, answer)
+        except NoAnswer as problem:
+            self._report(hook.plugin_id, hook.kind, str(problem))
+        except HoldfastError as error:
+            self._report(hook.plugin_id, hook.kind, error.message)
+        return policy
+
+    # The catalog of tools
+
+    def resolve_tool_catalog(self, ctx: ToolCatalogContext) -> ToolCatalog:
+        """The tools of the session: as plugins, then the overlay, then the authority leave them."""
+        found = []
+        for hook in self._hooks("tool_catalog"):
+            answer = self.runner.call_plain(hook, ctx)
+            if answer is not None:
+                found.append(read_catalog(hook, answer))
+        return resolve_catalog(ctx.tools, found, self.tool_catalog_overlay, ctx.tool_access)
+
+    # What is remembered
+
+    def snapshot(self, *, tolerant: bool = False) -> tuple[PluginSessionSnapshot, tuple[Blob, ...]]:
+        """What all plugins remember, and the blobs of it that are new.
+
+        A plugin that cannot say raises `PluginStateLost`; if *tolerant*, it keeps what it last had.
+        """
+        entries = dict(self._absent)
+        blobs: list[Blob] = []
+        for plugin in self.plugins:
+            entry = self._written_down(plugin, blobs, tolerant)
+            if entry is not None:
+                entries[plugin.id] = entry
+        return PluginSessionSnapshot(plugins=entries), tuple(blobs)
+
+    def copied(self) -> tuple[PluginSessionSnapshot, dict[str, bytes]]:
+        """What all plugins remember now, and every piece of it that an installed one has, by its digest."""
+        entries = dict(self._absent)
+        pieces: dict[str, bytes] = {}
+        for plugin in self.plugins:
+            entries[plugin.id], blobs = _snapshot_of(plugin)
+            pieces.update({blob.digest: blob.data for blob in blobs})
+        return PluginSessionSnapshot(plugins=entries), pieces
+
+    def revisions(self) -> dict[str, tuple[str, int]]:
+        """Version and revision of each plugin that has something to remember, installed or not."""
+        absent = {
+            name: (entry.meta.plugin_version, entry.meta.revision) for name, entry in self._absent.items()
+        }
+        present = {plugin.id: (plugin.version, plugin.revision) for plugin in self.plugins if plugin.revision}
+        return {**absent, **present}
+
+    def changed(self) -> dict[str, tuple[PluginSnapshotEntry, tuple[Blob, ...]]]:
+        """What plugins remember that was not written down yet, and with that is."""
+        revisions = [plugin.revision for plugin in self.plugins]
+        if revisions == self._noted:
+            return {}
+        self._noted = revisions
+        found = {}
+        for plugin in self.plugins:
+            if not self._is_written(plugin):
+                blobs: list[Blob] = []
+                entry = self._written_down(plugin, blobs, True)
+                if entry is not None:
+                    found[plugin.id] = (entry, tuple(blobs))
+        return found
+
+    def _is_written(self, plugin: SessionPlugin) -> bool:
+        kept = self._written.get(plugin.id)
+        if kept is None:
+            return plugin.revision == 0
+        return kept.revision == plugin.revision and kept.version == plugin.version
+
+    def _written_down(
+        self, plugin: SessionPlugin, blobs: list[Blob], tolerant: bool
+    ) -> PluginSnapshotEntry | None:
+        kept = self._written.get(plugin.id)
+        if kept is not None and self._is_written(plugin):
+            return kept.entry
+        try:
+            entry, mine = _snapshot_of(plugin)
+        except PluginStateLost as error:
+            if not tolerant:
+                raise
+            self._report(plugin.id, "snapshot", error.message)
+            return None if kept is None else kept.entry
+        stored = set() if kept is None else set(kept.entry.artifacts.values())
+        blobs += [blob for blob in mine if blob.digest not in stored]
+        self._written[plugin.id] = _Kept(plugin.version, plugin.revision, entry)
+        return entry
+
+    def snapshot_is_current(self, previous: PluginSessionSnapshot | None) -> bool:
+        """Whether *previous* is what the plugins remember: as many, of these versions and revisions."""
+        if previous is None or len(previous.plugins) != len(self.plugins) + len(self._absent):
+            return False
+        for plugin in self.plugins:
+            entry = previous.plugins.get(plugin.id)
+            if entry is None:
+                return False
+            if (entry.meta.plugin_version, entry.meta.revision) != (plugin.version, plugin.revision):
+                return False
+        return True
+
+    def snapshot_revision_fingerprint(self) -> int:
+        """A number that changes whenever a plugin, its version or its revision does."""
+        revisions = [plugin.revision for plugin in self.plugins]
+        if revisions != self._fingerprinted:
+            self._fingerprint, self._fingerprinted = self._fingerprint_now(), revisions
+        return self._fingerprint
+
+    def _fingerprint_now(self) -> int:
+        hasher = hashlib.sha256()
+        for plugin in self.plugins:
+            hasher.update(
+                b"%b\x00%b\x00%b\xff"
+                % (plugin.id.encode(), plugin.version.encode(), plugin.revision.to_bytes(8, "little"))
+            )
+        return int.from_bytes(hasher.digest()[:8], "little")
+
+    def restore(self, snapshot: PluginSessionSnapshot, fetched: Mapping[str, bytes] | None = None) -> None:
+        """Give each plugin what it remembers, or nothing if it has never said anything."""
+        known = {plugin.id for plugin in self.plugins}
+        self._absent = {name: entry for name, entry in snapshot.plugins.items() if name not in known}
+        for name in self._absent:
+            self._report(name, "restore", "it is not installed; what it remembers is kept for it")
+        for plugin in self.plugins:
+            self.restore_one(plugin, snapshot.plugins.get(plugin.id), fetched or {})
+
+    def restore_one(
+        self, plugin: SessionPlugin, entry: PluginSnapshotEntry | None, fetched: Mapping[str, bytes]
+    ) -> None:
+        if entry is None:
+            meta = PluginSnapshotMeta(
+                plugin_id=plugin.id, plugin_version=plugin.version, revision=plugin.revision
+            )
+            _restore(plugin, meta, NO_ARTIFACTS)
+            return
+        _restore(plugin, entry.meta, ArtifactReader(entry.artifacts, fetched))
+        if entry.meta.plugin_version == plugin.version:
+            self._written[plugin.id] = _Kept(plugin.version, plugin.revision, entry)
+
+    def restore_changed(
+        self, entries: Mapping[str, PluginSnapshotEntry], fetched: Mapping[str, bytes]
+    ) -> None:
+        """Give plugins what they remembered in the middle of a turn."""
+        absent = dict(entries)
+        for plugin in self.plugins:
+            if plugin.id in entries:
+                self.restore_one(plugin, absent.pop(plugin.id), fetched)
+        self._absent.update(absent)
+
+    # Forks
+
+    def fork_for_session(self, session_id: str) -> PluginSession:
+        """The same plugins with what they remember, for another session: no parent, all rights."""
+        return self.fork_for_session_with_tool_catalog(session_id, self.tool_catalog_overlay)
+
+    def fork_for_session_with_tool_catalog(
+        self, session_id: str, overlay: ToolCatalogContribution
+    ) -> PluginSession:
+        """The same with another overlay over the catalog."""
+        return self.host.fork(self, session_id, overlay=overlay)
+
+    def fork_for_child_session(
+        self, session_id: str, parent_session_id: str | None, authority: SessionAuthority
+    ) -> PluginSession:
+        """The same for a session that works for another, with *authority* as far as this one has it."""
+        return self.host.fork(
+            self, session_id, parent_session_id=parent_session_id, authority=authority.within(self.authority)
+        )
+
+    # Actions
+
+    async def invoke_plugin_action(
+        self,
+        name: str,
+        arguments: Json = None,
+        *,
+        session_id: str | None = None,
+        default_to_current_session: bool = True,
+    ) -> Json:
+        """Call an action with JSON and get JSON.
+
+        Errors: `UnknownAction`, `MissingSession`, `UnexpectedSession`, `InvalidArgument`, `PluginFailed`.
+        """
+        action = self.contributions.actions.get(name)
+        if action is None:
+            known = ", ".join(sorted(self.contributions.actions)) or "none"
+            raise UnknownAction(name, "does not exist", hint=f"the actions are {known}")
+        wanted = action.definition.session_param
+        current = self.session_id if default_to_current_session and wanted != "forbidden" else None
+        ctx = PluginActionContext(session_id=action.session_for(session_id, current))
+        given: tuple[Any, ...] = (ctx,) if action.takes is None else (ctx, action.read(arguments))
+        hook = RegisteredHook(action.definition.plugin_id, "action", action.handler)
+
+        async def work(at: Current) -> Any:
+            return await at.call(hook, *given)
+
+        return action.check(read_json(hook, await self.runner.stage(work)))
+
+    async def call_plugin_action(
+        self, name: str, arguments: object = None, answer: type[T] | Any = Any, **where: Any
+    ) -> T:
+        """Call an action with values and get one of type *answer*."""
+        raw = await self.invoke_plugin_action(name, msgspec.to_builtins(arguments), **where)
+        try:
+            value: T = msgspec.convert(raw, answer)
+        except msgspec.ValidationError as error:
+            owner = self.contributions.actions[name].definition.plugin_id
+            raise PluginFailed(owner, f"action {name}", f"its answer does not fit: {error}") from None
+        return value
+
+
+def _stages_of(contributions: Contributions, protocol: ProtocolSessionPlugin) -> tuple[Stage, ...]:
+    """The stages at which a turn has to ask the plugins."""
+    hooks = contributions.hooks
+    prepares = any(hooks[kind] for kind in ("prompt_contributor", "context_transform", "compactor"))
+    found: list[Stage] = []
+    if hooks["before_turn"]:
+        found.append("before_turn")
+    if prepares or answers_for_model(protocol):
+        found.append("prepare")
+    if hooks["before_tool_call"]:
+        found.append("before_tool_call")
+    if hooks["checkpoint"]:
+        found.append("checkpoint")
+    if hooks["after_turn"]:
+        found.append("after_turn")
+    return tuple(found)
+
+
+def answers_for_model(protocol: ProtocolSessionPlugin) -> bool:
+    """Whether the protocol wants to be asked before the model is."""
+    return type(protocol).before_llm_call is not ProtocolSessionPlugin.before_llm_call
+
+
+# What plugins remember, checked
+
+
+def _snapshot_of(plugin: SessionPlugin) -> tuple[PluginSnapshotEntry, list[Blob]]:
+    writer = SnapshotWriter()
+    try:
+        meta = at_once(plugin.snapshot(writer))
+        state, size = to_json(meta.state)  # a copy: the plugin goes on with its own
+        if size > _MAX_STATE_BYTES:
+            raise ValueError(f"its state is {size} bytes, the limit is {_MAX_STATE_BYTES}: write a blob")
+        entry = PluginSnapshotEntry(
+            meta=msgspec.structs.replace(meta, state=state), artifacts=writer.artifacts
+        )
+        msgspec.json.decode(msgspec.json.encode(entry), type=PluginSnapshotEntry)
+    except PluginStateLost:
+        raise
+    except BaseException as error:
+        raise PluginStateLost(plugin.id, "snapshot", described(error)) from error
+    return entry, writer.blobs
+
+
+def _restore(plugin: SessionPlugin, meta: PluginSnapshotMeta, reader: ArtifactReader) -> None:
+    try:
+        at_once(plugin.restore(meta, reader))  # type: ignore[func-returns-value]  # unless it is `async def`
+    except PluginStateLost:
+        raise
+    except BaseException as error:
+        raise PluginStateLost(
+            plugin.id,
+            "restore",
+            described(error),
+            hint="the session was not changed; open it with the version of the plugin that wrote its state",
+        ) from error
+
+
+__all__ = ["PluginSession", "Report", "answers_for_model"]

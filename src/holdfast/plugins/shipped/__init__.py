@@ -1,0 +1,45 @@
+"""The plugins that come with Holdfast. Each is one file, short enough to learn from.
+
+A name is loaded when it is first used, and loads no other plugin with it. By entry point they have names too:
+`Agent(plugins=["plan", "guard"])`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+_HOMES = {
+    "Compaction": "compaction",
+    "Guard": "guard",
+    "Memory": "memory",
+    "Plan": "plan",
+    "Redact": "redact",
+    "RollingHistory": "rolling_history",
+    "ToolOutputBudget": "tool_output_budget",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if (home := _HOMES.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
+if TYPE_CHECKING:
+    from holdfast.plugins.shipped.compaction import Compaction as Compaction
+    from holdfast.plugins.shipped.guard import Guard as Guard
+    from holdfast.plugins.shipped.memory import Memory as Memory
+    from holdfast.plugins.shipped.plan import Plan as Plan
+    from holdfast.plugins.shipped.redact import Redact as Redact
+    from holdfast.plugins.shipped.rolling_history import RollingHistory as RollingHistory
+    from holdfast.plugins.shipped.tool_output_budget import ToolOutputBudget as ToolOutputBudget

@@ -1,0 +1,562 @@
+"""The plugins in one turn: carries out what the machine asks of them, and reports what came of it as inputs.
+
+Rules
+-----
+1. What is returned is what the journal keeps; a turn that goes on elsewhere needs nothing else of it.
+2. A hook that fails ends the turn, or fails its call, as the table in `hook.py` says. Nothing escapes.
+3. Sessions that plugins want are made before their ruling is journaled, under names that a second attempt
+   would choose again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from itertools import chain
+from typing import Any, Protocol
+
+import msgspec
+
+from holdfast.durable.effects import Kept
+from holdfast.errors import (
+    CallerError,
+    Code,
+    ErrorObject,
+    HoldfastError,
+    InternalError,
+    ModelError,
+    OperatorError,
+    PluginConflict,
+    PluginFailed,
+)
+from holdfast.graph.history import answered
+from holdfast.machine.commands import PrepareCall, RunHooks
+from holdfast.machine.inputs import CallPrepared, CallRuled, HooksRan, Keep, Stage, ToolSettled, View
+from holdfast.machine.turn_machine import TurnMachine
+from holdfast.model.call import CallStatus, ExternalCallRecord
+from holdfast.model.canonical import Json, digest_bytes
+from holdfast.model.capability import SideEffect
+from holdfast.model.directive import SessionRequest
+from holdfast.model.frame import FrameSwitch
+from holdfast.model.message import AssistantMessage, AttachmentPart, Message, UserMessage
+from holdfast.model.outcome import Ended
+from holdfast.model.plugin_state import encode_entry, encode_state
+from holdfast.model.prompt import PromptContribution
+from holdfast.model.ruling import NOTHING_SAID, CallRuling, Ruling
+from holdfast.model.tool_state import ToolState
+from holdfast.model.usage import UsageEntry
+from holdfast.plugins.answers import read_switch
+from holdfast.plugins.contexts import (
+    AssistantResponseHookContext,
+    AssistantStreamHookContext,
+    CheckpointHookContext,
+    CompactionContext,
+    PromptHookContext,
+    StreamKind,
+    ToolCallHookContext,
+    ToolResultHookContext,
+    ToolResultProjectionContext,
+    TurnFinalized,
+    TurnHookContext,
+    TurnResultHookContext,
+    TurnTransformContext,
+)
+from holdfast.plugins.directives import Composed, OwnedDirective, compose, compose_call
+from holdfast.plugins.protocol import ProtocolBeforeLlmCallContext
+from holdfast.plugins.running import Current, RegisteredHook, described
+from holdfast.plugins.session import PluginSession, answers_for_model
+from holdfast.ports.clock import Clock
+from holdfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded
+from holdfast.ports.session_store import Blob, JournalEntry
+
+MakeRequest = Callable[[str, list[Message]], ModelRequest]
+"""Makes what the model is asked of a prompt and the messages."""
+
+
+class KeptContext(Protocol):
+    """Knows what the store has of the session's plugins and tools, and what it does not have yet."""
+
+    def kept(self, tolerant: bool) -> Kept: ...
+
+    def changed_tools(self) -> ToolState | None: ...
+
+
+class TurnServices(msgspec.Struct, frozen=True, kw_only=True):
+    """What the runtime does for the plugins of a turn."""
+
+    clock: Clock
+    model: ModelProvider
+    calls_before: int
+    render: Callable[[Sequence[PromptContribution]], str]
+    """The prompt, with what plugins add to it."""
+    create_session: Callable[[SessionRequest, str], Awaitable[None]]
+    read_blob: Callable[[str], Awaitable[bytes | None]]
+    trace: Callable[[str, str, str, Json], None]
+    """Records something: the turn, a plugin, a name and a body."""
+    context: KeptContext
+    """What is kept of plugins and tools."""
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class TurnHooks:
+    """Used on the turn's loop, by whoever carries out its commands."""
+
+    def __init__(
+        self,
+        plugins: PluginSession,
+        services: TurnServices,
+        machine: TurnMachine,
+        history: list[Message],
+    ) -> None:
+        self._plugins = plugins
+        self._services = services
+        self._machine = machine
+        self._history = history
+        self._history_seen: tuple[Message, ...] | None = None
+        self._blobs: list[Blob] = []
+        self._spent: list[UsageEntry] = []
+        self._calls = 0
+        self._common: dict[str, Any] = {
+            "session_id": plugins.session_id,
+            "turn_id": machine.turn_id,
+            "extensions": plugins.extensions,
+            "extension": machine.extension,
+        }
+
+    @property
+    def stages(self) -> tuple[Stage, ...]:
+        return self._plugins.stages
+
+    # Stages that the machine asks for
+
+    async def run_hooks(self, command: RunHooks) -> HooksRan:
+        try:
+            wanted = await self._ask(command)
+            ruling = await self._ruled(command.key, compose(wanted)) if wanted else NOTHING_SAID
+        except HoldfastError as error:
+            ruling = Ruling(failure=self._failure(error))
+        return HooksRan(
+            at_ms=self._now(), stage=command.stage, number=command.number, ruling=self._charged(ruling)
+        )
+
+    def _ask(self, command: RunHooks) -> Awaitable[list[OwnedDirective]]:
+        machine, common = self._machine, self._common
+        match command.stage:
+            case "before_turn":
+                return self._plugins.before_turn(self._turn_context())
+            case "after_turn":
+                assert command.outcome is not None
+                context = TurnResultHookContext(
+                    **common,
+                    outcome=command.outcome,
+                    messages=tuple(machine.messages),
+                    usage=machine.usage,
+                    complete=self.complete,
+                )
+                return self._plugins.after_turn(context)
+            case checkpoint:
+                at = CheckpointHookContext(
+                    **common,
+                    checkpoint=checkpoint,
+                    messages=tuple(machine.messages),
+                    usage=machine.usage,
+                    complete=self.complete,
+                    answer=machine.answer().text if checkpoint == "before_completion" else "",
+                )
+                return self._plugins.at_checkpoint(at)
+
+    def _earlier(self) -> tuple[Message, ...]:
+        """What was said before the turn; plugins cannot change it."""
+        if self._history_seen is None:
+            self._history_seen = tuple(self._history)
+        return self._history_seen
+
+    def _turn_context(self) -> TurnHookContext:
+        said = [one for one in self._machine.messages if isinstance(one, UserMessage)]
+        return TurnHookContext(
+            **self._common, input=said[-1], messages=self._earlier(), complete=self.complete
+        )
+
+    async def _ruling(self, key: str, asked: Awaitable[Composed]) -> Ruling:
+        """What a stage came to, with what it used; a failure is a ruling as well."""
+        try:
+            ruling = await self._ruled(key, await asked)
+        except HoldfastError as error:
+            ruling = Ruling(failure=self._failure(error))
+        return self._charged(ruling)
+
+    async def _ruled(self, key: str, composed: Composed) -> Ruling:
+        """Do what does not concern the turn; the rest is its ruling."""
+        await self._make_sessions(key, composed)
+        self._tell(composed)
+        return composed.ruling
+
+    def _failure(self, error: HoldfastError) -> ErrorObject:
+        if isinstance(error, PluginConflict):
+            body = {"what": error.message, "plugins": [error.owner, error.other]}
+            self._trace(error.owner, "plugin_conflict", body)
+        plugin = error.plugin_id if isinstance(error, PluginFailed) else ""
+        self._trace(plugin, "plugin_failed", {"error": error.message})
+        return ErrorObject(code="PLUGIN_ERROR", message=error.message, hint=error.hint)
+
+    async def _make_sessions(self, key: str, composed: Composed) -> None:
+        for number, one in enumerate(composed.sessions, 1):
+            try:
+                await self._services.create_session(one.value, f"{self._machine.turn_id}.{key}.{number}")
+            except (CallerError, OperatorError) as error:
+                raise PluginFailed(one.plugin_id, "CreateSession", error.message, hint=error.hint) from None
+
+    def _tell(self, composed: Composed) -> None:
+        for conflict in composed.conflicts:
+            body = {"what": conflict.what, "plugins": [conflict.winner, conflict.loser]}
+            self._trace(conflict.winner, "plugin_conflict", body)
+        for one in composed.traces:
+            self._trace(one.plugin_id, one.value.name, one.value.body)
+
+    def _trace(self, plugin_id: str, name: str, body: Json) -> None:
+        self._services.trace(self._machine.turn_id, plugin_id, name, body)
+
+    # A model call
+
+    async def prepare_call(self, command: PrepareCall, make_request: MakeRequest) -> CallPrepared:
+        """The prompt and the messages of the next call as the plugins want them."""
+        try:
+            prepared = await self._plugins.runner.stage(lambda at: self._prepared(at, command, make_request))
+        except HoldfastError as error:
+            prepared = CallPrepared(
+                at_ms=self._now(), number=command.number, ruling=Ruling(failure=self._failure(error))
+            )
+        return msgspec.structs.replace(prepared, at_ms=self._now(), ruling=self._charged(prepared.ruling))
+
+    async def _prepared(self, at: Current, command: PrepareCall, make_request: MakeRequest) -> CallPrepared:
+        hooks = self._plugins.contributions.hooks
+        compaction = await self._compacted(at, command) if hooks["compactor"] else None
+        base = self._base(compaction)
+        shown = await self._transformed(at, command, base) if hooks["context_transform"] else base
+        prompt = await self._prompt(at) if hooks["prompt_contributor"] else None
+        switch = None
+        if answers_for_model(self._plugins.protocol_session()):
+            switch = await self._switched(at, command, prompt, shown, make_request)
+        return CallPrepared(
+            at_ms=0,
+            number=command.number,
+            prompt=prompt if prompt != self._machine.prompt else None,
+            view=view_of(base, shown),
+            compaction=compaction,
+            switch=switch,
+        )
+
+    def _base(self, compaction: FrameSwitch | None) -> list[Message]:
+        opened = compaction or self._machine.compaction
+        before = self._history if opened is None else list(opened.seed)
+        return before + self._machine.messages
+
+    async def _compacted(self, at: Current, command: PrepareCall) -> FrameSwitch | None:
+        plugins, machine = self._plugins, self._machine
+        if machine.compaction is not None or not self._history:
+            return None
+        context = CompactionContext(
+            **self._common,
+            messages=self._earlier(),
+            turn_messages=tuple(machine.messages),
+            complete=self.complete,
+            prompt_tokens=self._prompt_tokens(),
+            overflowed=command.overflowed,
+        )
+        made = await plugins.compact_context(context, at)
+        if made is None:
+            return None
+        return FrameSwitch(
+            frame_id=f"{machine.turn_id}.c{command.number}", reason=made.reason, seed=tuple(made.seed)
+        )
+
+    async def _transformed(self, at: Current, command: PrepareCall, base: list[Message]) -> list[Message]:
+        context = TurnTransformContext(
+            **self._common,
+            turn_messages=len(self._machine.messages),
+            prompt_tokens=self._prompt_tokens(),
+            overflowed=command.overflowed,
+        )
+        return await self._plugins.prepare_turn_context(context, base, at)
+
+    async def _prompt(self, at: Current) -> str:
+        context = PromptHookContext(**self._common, iteration=self._machine.model_calls + 1)
+        return self._services.render(await self._plugins.collect_prompt_contributions(context, at))
+
+    async def _switched(
+        self,
+        at: Current,
+        command: PrepareCall,
+        prompt: str | None,
+        shown: list[Message],
+        make_request: MakeRequest,
+    ) -> FrameSwitch | None:
+        protocol = self._plugins.protocol_session()
+        owner = self._plugins.contributions.slots["protocol_session"].plugin_id
+        hook = RegisteredHook(owner, "before_llm_call", protocol.before_llm_call)
+        context = ProtocolBeforeLlmCallContext(
+            session_id=self._plugins.session_id,
+            turn_id=self._machine.turn_id,
+            messages=shown,
+            prompt_tokens=self._prompt_tokens(),
+            complete=self.complete,
+        )
+        request = make_request(self._services.render(()) if prompt is None else prompt, shown)
+        answer = await at.call(hook, context, request)
+        return None if answer is None else read_switch(hook, answer)
+
+    def _prompt_tokens(self) -> int:
+        """What the model was last given, as its provider counted."""
+        for message in chain(reversed(self._machine.messages), reversed(self._history)):
+            if isinstance(message, AssistantMessage):
+                usage = message.usage
+                return usage.input + usage.cache_read + usage.cache_write
+        return 0
+
+    @property
+    def shows_streams(self) -> bool:
+        """Whether plugins look at each piece of a reply."""
+        return self._plugins.has_assistant_stream_hooks()
+
+    async def stream(self, chunk: str, kind: StreamKind = "text", *, last: bool = False) -> str:
+        """A piece of the reply as the plugins leave it; `PluginFailed` fails the model call."""
+        number = self._machine.model_calls
+        context = AssistantStreamHookContext(**self._common, chunk=chunk, kind=kind, number=number, last=last)
+        made = await self._plugins.transform_assistant_stream(context)
+        return made[-1].value.chunk
+
+    async def reply(self, reply: ReplyEnded) -> ReplyEnded:
+        """The whole reply as the plugins leave it."""
+        if not self._plugins.contributions.hooks["assistant_response"]:
+            return reply
+        context = AssistantResponseHookContext(**self._common, response=reply)
+        made = await self._plugins.transform_assistant_response(context)
+        return made[-1].value.response
+
+    # Tool calls
+
+    async def rule(
+        self, call_id: int, name: str, arguments: dict[str, Json], side_effect: SideEffect | None
+    ) -> CallRuled:
+        """Ask the plugins about a call before anything else is done about it."""
+        context = ToolCallHookContext(
+            **self._common, call_id=call_id, tool_name=name, arguments=arguments, side_effect=side_effect
+        )
+        ruling = await self._ruling(f"call.{call_id}", self._heard(context))
+        if not isinstance(ruling, CallRuling):
+            ruling = CallRuling(**{name: getattr(ruling, name) for name in Ruling.__struct_fields__})
+        return CallRuled(at_ms=self._now(), call_id=call_id, ruling=ruling)
+
+    async def _heard(self, context: ToolCallHookContext) -> Composed:
+        hearing = await self._plugins.hear_call(context)
+        return compose_call(hearing.directives, hearing.arguments)
+
+    @property
+    def judges(self) -> bool:
+        """Whether plugins look at results."""
+        contributions = self._plugins.contributions
+        return bool(contributions.hooks["after_tool_call"] or "tool_result_projector" in contributions.slots)
+
+    async def judge(self, settled: ToolSettled, name: str, arguments: dict[str, Json]) -> ToolSettled:
+        """A result as the plugins leave it, and what they had to say."""
+        keeper = _AttachmentKeeper(self)
+        context = ToolResultHookContext(
+            **self._common,
+            call_id=settled.call_id,
+            tool_name=name,
+            arguments=arguments,
+            attachments=keeper,
+            value=settled.value,
+            error=settled.error,
+            record=settled.record,
+        )
+        try:
+            return await self._judged(settled, context, keeper)
+        except HoldfastError as error:
+            return _failed(settled, self._failure(error))
+        except Exception as error:  # somebody waits for this result, whatever happens
+            return _failed(settled, self._failure(InternalError(described(error))))
+
+    async def _judged(
+        self, settled: ToolSettled, context: ToolResultHookContext, keeper: _AttachmentKeeper
+    ) -> ToolSettled:
+        hearing = await self._plugins.hear_result(context)
+        composed = compose(hearing.directives)
+        composed.conflicts += hearing.conflicts
+        await self._make_sessions(f"result.{settled.call_id}", composed)
+        self._tell(composed)
+        result = hearing.context
+        shown = await self._plugins.project_tool_result(
+            ToolResultProjectionContext(
+                **self._common,
+                call_id=settled.call_id,
+                tool_name=context.tool_name,
+                value=result.value,
+                error=result.error,
+            )
+        )
+        return msgspec.structs.replace(
+            settled,
+            value=result.value,
+            error=result.error,
+            record=_record_of(settled, result.error) if hearing.replaced else settled.record,
+            attachments=(*settled.attachments, *keeper.kept),
+            shown=shown,
+            ruling=composed.ruling,
+        )
+
+    # What is remembered
+
+    def changed_states(self) -> tuple[JournalEntry, ...]:
+        changed, tools = self._plugins.changed(), self._services.context.changed_tools()
+        if not changed and tools is None:
+            return ()
+        for _, blobs in changed.values():
+            self._blobs.extend(blobs)
+        states = [
+            JournalEntry(key=f"plugin.{name}", kind="state", body=encode_entry(entry))
+            for name, (entry, _) in changed.items()
+        ]
+        if tools is not None:
+            states.append(JournalEntry(key="tools", kind="state", body=encode_state(tools)))
+        return tuple(states)
+
+    def take_blobs(self) -> tuple[Blob, ...]:
+        if not self._blobs:
+            return ()
+        blobs, self._blobs = tuple(self._blobs), []
+        return blobs
+
+    def kept(self, *, tolerant: bool) -> Kept:
+        return self._services.context.kept(tolerant)
+
+    async def finalizing(self, outcome: Ended) -> None:
+        if self._plugins.has_runtime_event_hooks("turn_finalized"):
+            await self._plugins.emit_runtime_event(
+                TurnFinalized(
+                    session_id=self._plugins.session_id, turn_id=self._machine.turn_id, outcome=outcome
+                )
+            )
+
+    # What plugins may ask for
+
+    async def complete(self, messages: Sequence[Message], *, instructions: str = "", source: str = "") -> str:
+        """Ask the session's model for a text, for a plugin."""
+        number = self._machine.model_calls + self._calls + 1
+        self._calls += 1
+        request = ModelRequest(
+            messages=list(messages),
+            instructions=instructions,
+            session_id=self._plugins.session_id,
+            turn_id=self._machine.turn_id,
+            call_number=self._services.calls_before + number,
+            idempotency_key=f"{self._machine.turn_id}.plugin.{number}",
+            settings=self._services.settings,
+        )
+        reply = await _whole_reply(self._services.model, request)
+        usage = msgspec.structs.replace(reply.usage, calls=1)
+        model = reply.model or self._services.model.model_id
+        self._spent.append(UsageEntry(source=source or "plugin", model=model, usage=usage))
+        return reply.text
+
+    def _charged(self, ruling: Ruling) -> Ruling:
+        """The ruling with what its hooks asked of a model."""
+        if not self._calls:
+            return ruling
+        spent, calls = tuple(self._spent), self._calls
+        self._spent, self._calls = [], 0
+        return msgspec.structs.replace(ruling, usage=spent, model_calls=calls)
+
+    def keep_blob(self, data: bytes) -> str:
+        digest = digest_bytes(data)
+        self._blobs.append(Blob(digest=digest, data=data))
+        return digest
+
+    async def read_blob(self, digest: str) -> bytes | None:
+        return await self._services.read_blob(digest)
+
+    def _now(self) -> int:
+        return self._services.clock.now_ms()
+
+
+class _AttachmentKeeper:
+    """The `Attachments` of one result."""
+
+    __slots__ = ("_hooks", "kept")
+
+    def __init__(self, hooks: TurnHooks) -> None:
+        self._hooks = hooks
+        self.kept: list[AttachmentPart] = []
+
+    def keep(self, data: bytes, *, media_type: str, name: str | None = None) -> AttachmentPart:
+        part = AttachmentPart(
+            digest=self._hooks.keep_blob(data), media_type=media_type, size=len(data), name=name
+        )
+        self.kept.append(part)
+        return part
+
+    async def read(self, digest: str) -> bytes | None:
+        return await self._hooks.read_blob(digest)
+
+
+def view_of(base: list[Message], shown: list[Message]) -> View | None:
+    """How to make *shown* of *base*: stretches of it, and what is not in it; None if nothing changes."""
+    if shown == base:
+        return None
+    places = {id(message): place for place, message in enumerate(base)}
+    view: list[Any] = []
+    for message in shown:
+        place = places.get(id(message))
+        if place is None:
+            view.append(message)
+        elif view and isinstance(view[-1], Keep) and view[-1].stop == place:
+            view[-1] = Keep(start=view[-1].start, stop=place + 1)
+        else:
+            view.append(Keep(start=place, stop=place + 1))
+    return tuple(view)
+
+
+def seen(base: list[Message], view: View | None) -> list[Message]:
+    """The messages that a view shows, every call answered."""
+    if view is None:
+        return base
+    found: list[Message] = []
+    for one in view:
+        if isinstance(one, Keep):
+            found.extend(base[one.start : one.stop])
+        else:
+            found.append(one)
+    return answered(found)
+
+
+async def _whole_reply(model: ModelProvider, request: ModelRequest) -> ReplyEnded:
+    stream = model.stream(request)
+    try:
+        async for delta in stream:
+            if isinstance(delta, ReplyEnded):
+                return delta
+    finally:
+        close = getattr(stream, "aclose", None)
+        if close is not None:
+            await close()
+    raise ModelError("the model's reply broke off before its end", retryable=True)
+
+
+def _failed(settled: ToolSettled, error: ErrorObject) -> ToolSettled:
+    return msgspec.structs.replace(
+        settled, value=None, error=error, record=_record_of(settled, error), shown=None
+    )
+
+
+def _record_of(settled: ToolSettled, error: ErrorObject | None) -> ExternalCallRecord | None:
+    """The record of a call whose result a plugin has replaced."""
+    record = settled.record
+    if record is None:
+        return None
+    status = record.status
+    if error is not None and record.error is None:
+        status = _status_of(error)
+    return msgspec.structs.replace(record, error=error, status=status)
+
+
+def _status_of(error: ErrorObject) -> CallStatus:
+    return CallStatus.DENIED if error.code == Code.PERMISSION_DENIED else CallStatus.ERROR

@@ -1,0 +1,163 @@
+"""Makes a session's plugins, tools and prompt of what the agent brings, the host has set and the store has.
+
+Rule: what a session is made of is the same in every process, except for what the host has set in this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from holdfast.errors import NotConfigured, RecordCorrupt
+from holdfast.model.head import SessionHead
+from holdfast.model.plugin_state import PluginSnapshotEntry, SessionState, decode_entry, decode_state
+from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.tool_state import ToolState
+from holdfast.plugins.contexts import SessionConfigChanged, SessionRestored
+from holdfast.plugins.host import FULL, SessionAuthority, SessionBuild
+from holdfast.plugins.protocol import ProtocolSessionContext, ProtocolSessionMaterialization
+from holdfast.ports.session_store import JournalEntry, SessionStore
+from holdfast.runtime.session_context import NO_OVERLAY, Overlay, SessionContext
+from holdfast.tools.provider import ToolProvider
+
+if TYPE_CHECKING:
+    from holdfast.runtime.workplace import Staff, Workplace
+
+_EMPTY = SessionState()
+_decode_tools = msgspec.json.Decoder(ToolState).decode
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSetup:
+    """What the host has set for a session in this process; it holds whenever the session is made anew."""
+
+    overlay: Overlay = NO_OVERLAY
+    sources: Mapping[str, ToolProvider] = field(default_factory=dict)
+    authority: SessionAuthority = FULL
+    parent_session_id: str | None = None
+    policy: SessionPolicy | None = None
+
+    def with_source(self, name: str, provider: ToolProvider | None) -> SessionSetup:
+        sources = {key: value for key, value in self.sources.items() if key != name}
+        if provider is not None:
+            sources[name] = provider
+        return replace(self, sources=sources)
+
+
+AS_GIVEN = SessionSetup()
+
+
+async def materialize(
+    place: Workplace,
+    staff: Staff,
+    setup: SessionSetup,
+    head: SessionHead,
+    journal: Sequence[JournalEntry] = (),
+) -> SessionContext:
+    """The session as it stands at *head*, or in the middle of the turn that *journal* is of."""
+    state = await _read_state(place.store, head)
+    states = _journaled(head, journal)
+    fetched = await _fetch(place.store, [*state.plugins.plugins.values(), *states.plugins.values()])
+    plugins = staff.host.build_session(
+        SessionBuild(
+            session_id=head.session_id,
+            parent_session_id=setup.parent_session_id,
+            snapshot=state.plugins,
+            fetched=fetched,
+            tool_state=state.tools,
+            authority=setup.authority,
+        )
+    )
+    policy = setup.policy or staff.policy
+    context = SessionContext(plugins, policy, (place.system, staff.agent.system), head.state)
+    context.adopt(state, head.frame)
+    if states.plugins:
+        plugins.restore_changed(states.plugins, fetched)
+    if states.tools is not None:
+        plugins.tool_registry.restore_state(states.tools)
+    for name, provider in setup.sources.items():
+        plugins.tool_registry.upsert(name, provider)
+    context.set_context_overlay(setup.overlay)
+    await _introduce(context, setup, state, head)
+    return context
+
+
+async def _introduce(
+    context: SessionContext, setup: SessionSetup, state: SessionState, head: SessionHead
+) -> None:
+    """Tell the protocol and the plugins that the session is there."""
+    plugins, protocol = context.plugins, context.plugins.protocol_session()
+    here = ProtocolSessionContext(head.session_id)
+    await protocol.initialize_session(here)
+    if head.leaf is not None or head.state is not None:
+        await protocol.restore_session(here, state)
+    protocol.configure_runtime_on_materialize(
+        context,
+        ProtocolSessionMaterialization(
+            plugin_options=setup.authority.plugin_options, is_root_session=setup.parent_session_id is None
+        ),
+    )
+    opened = SessionConfigChanged(session_id=head.session_id, before=None, after=context.policy)
+    context.policy = await plugins.mutate_session_config(opened, context.policy)
+    if head.leaf is not None and plugins.has_runtime_event_hooks("session_restored"):
+        await plugins.emit_runtime_event(SessionRestored(session_id=head.session_id, leaf=head.leaf))
+
+
+async def _read_state(store: SessionStore, head: SessionHead) -> SessionState:
+    if head.state is None:
+        return _EMPTY
+    body = await store.state(head.state)
+    if body is None:
+        raise RecordCorrupt(f"state {head.state} of session {head.session_id} (it is gone)")
+    try:
+        return decode_state(body)
+    except msgspec.DecodeError as error:
+        raise RecordCorrupt(f"state {head.state} of session {head.session_id} ({error})") from None
+
+
+@dataclass(slots=True)
+class _Journaled:
+    """What plugins and tools were in the middle of a turn."""
+
+    plugins: dict[str, PluginSnapshotEntry] = field(default_factory=dict)
+    tools: ToolState | None = None
+
+
+def _journaled(head: SessionHead, journal: Sequence[JournalEntry]) -> _Journaled:
+    found = _Journaled()
+    for entry in journal:
+        if entry.kind != "state":
+            continue
+        try:
+            if entry.key == "tools":
+                found.tools = _decode_tools(entry.body)
+            else:
+                found.plugins[entry.key.removeprefix("plugin.")] = decode_entry(entry.body)
+        except msgspec.DecodeError as error:
+            raise RecordCorrupt(f"{entry.key} of a turn of session {head.session_id} ({error})") from None
+    return found
+
+
+async def _fetch(store: SessionStore, entries: Sequence[PluginSnapshotEntry]) -> dict[str, bytes]:
+    """The larger pieces of what plugins remember."""
+    fetched: dict[str, bytes] = {}
+    for entry in entries:
+        for name, digest in entry.artifacts.items():
+            data = await store.blob(digest)
+            if data is None:
+                raise RecordCorrupt(f"{name} of plugin {entry.meta.plugin_id} (blob {digest} is gone)")
+            fetched[digest] = data
+    return fetched
+
+
+def require_agent(staff: Staff | None, session_id: str) -> Staff:
+    """The agent of a session, or an error that says how to give it one."""
+    if staff is None:
+        raise NotConfigured(
+            f"no agent is known for session {session_id!r}",
+            hint="open it with `runtime.session(id, agent=...)`",
+        )
+    return staff

@@ -1,0 +1,336 @@
+"""What a session's model has besides its history: plugins, tools and the system prompt.
+
+Theory of operation
+-------------------
+Plugins bring tools into a registry of the session. Over it lies an overlay that the host may set, and of both
+a catalog is made: what the model sees. Catalog and preamble are kept until something they are made of
+changes; the key says what that is. The rendered prompt is kept the same way. All of it can be dropped at any
+time: it is made again of the agent, of what the host has set, and of the state that the store has.
+
+Rules
+-----
+1. A change composes first and takes effect only if that succeeds.
+2. Setting what is set already changes nothing, not even a revision.
+3. The catalog is built while nothing is locked; building it may resolve tools, which changes its own key.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from holdfast.durable.effects import Kept
+from holdfast.errors import UnknownTool
+from holdfast.model.plugin_state import (
+    PluginSessionSnapshot,
+    ProtocolTurnOptions,
+    SessionState,
+    encode_state,
+)
+from holdfast.model.prompt import PromptContribution, PromptLayer, PromptSlot, layered, rendered
+from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.tool_state import ToolState
+from holdfast.plugins.contexts import ToolCatalogContext
+from holdfast.plugins.protocol import ProtocolBuildInput, TurnDriverPreamble
+from holdfast.plugins.session import PluginSession
+from holdfast.ports.session_store import Blob, StateRecord
+from holdfast.tools.catalog import ToolCatalog
+from holdfast.tools.provider import ToolProvider
+from holdfast.tools.registered_tool import RegisteredTool
+
+MAX_CATALOGS: Final = 8
+MAX_PROMPTS: Final = 16
+
+CatalogKey = tuple[bool, int, int, int]
+"""Base tools or not, revision of the overlay, generation of the registry, revision of the plugins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """What the host has laid over the session's own tools and prompt."""
+
+    providers: tuple[ToolProvider, ...] = ()
+    contributions: tuple[PromptContribution, ...] = ()
+    include_base_tools: bool = True
+
+    def is_same(self, other: Overlay) -> bool:
+        """Equal words and flag, and the very same providers in the same order."""
+        return (
+            self.include_base_tools == other.include_base_tools
+            and self.contributions == other.contributions
+            and len(self.providers) == len(other.providers)
+            and all(mine is theirs for mine, theirs in zip(self.providers, other.providers, strict=True))
+        )
+
+
+NO_OVERLAY: Final = Overlay()
+
+
+@dataclass(frozen=True, slots=True)
+class CatalogArtifact:
+    """A catalog, and what the protocol makes of it."""
+
+    catalog: ToolCatalog
+    preamble: TurnDriverPreamble
+
+
+class SessionContext:
+    """Used on the runtime's loop."""
+
+    def __init__(
+        self,
+        plugins: PluginSession,
+        policy: SessionPolicy,
+        layers: Sequence[PromptLayer],
+        state_id: str | None,
+    ) -> None:
+        self.plugins = plugins
+        self.policy = policy
+        self.state_id = state_id
+        self.overlay = NO_OVERLAY
+        self.overlay_revision = 0
+        self.tool_registry = plugins.tool_registry
+        self.options: ProtocolTurnOptions | None = None
+        self.frame_options: dict[str, ProtocolTurnOptions] = {}
+        self.frame = ""
+        self._layers = tuple(layers)
+        self._catalogs: OrderedDict[CatalogKey, CatalogArtifact] = OrderedDict()
+        self._words: tuple[SessionPolicy | None, Overlay, tuple[PromptContribution, ...]]
+        self._words = (None, NO_OVERLAY, ())
+        self._prompts: OrderedDict[tuple[PromptContribution, ...], str] = OrderedDict()
+        given = plugins.given_tools
+        self._kept = _Kept({}, given, given, (None, {}))
+
+    # The overlay
+
+    def set_context_overlay(self, overlay: Overlay) -> bool:
+        """Lay *overlay* over the session; false if it lies there already."""
+        if self.overlay.is_same(overlay):
+            return False
+        self.tool_registry = self.plugins.tool_registry.compose_session_catalog(
+            overlay.include_base_tools, overlay.providers
+        )
+        self.overlay = overlay
+        self.overlay_revision += 1
+        self._catalogs.clear()
+        return True
+
+    def refresh_tool_catalog(self) -> None:
+        """See what has changed in the session's own tools since the overlay was laid over them."""
+        if self.overlay is not NO_OVERLAY:
+            self.tool_registry = self.plugins.tool_registry.compose_session_catalog(
+                self.overlay.include_base_tools, self.overlay.providers
+            )
+        self._catalogs.clear()
+
+    def invalidate_runtime_caches(self) -> None:
+        """Make catalog and prompt anew when they are next wanted."""
+        self._catalogs.clear()
+        self._prompts.clear()
+
+    # The catalog
+
+    def catalog_key(self) -> CatalogKey:
+        return (
+            self.overlay.include_base_tools,
+            self.overlay_revision,
+            self.tool_registry.generation,
+            self.plugins.snapshot_revision_fingerprint(),
+        )
+
+    def artifact(self) -> CatalogArtifact:
+        """The catalog of now, and its preamble."""
+        found = self._catalogs.get(self.catalog_key())
+        if found is None:
+            found = self._build()
+            self._catalogs[self.catalog_key()] = found
+            while len(self._catalogs) > MAX_CATALOGS:
+                self._catalogs.popitem(last=False)
+        return found
+
+    def tool_catalog(self) -> list[dict[str, Any]]:
+        """The catalog as JSON."""
+        return self.artifact().catalog.project()
+
+    def find_tool(self, name: str) -> RegisteredTool:
+        """A tool that the model may call; `UnknownTool` says why it may not."""
+        if self.artifact().catalog.may_call(name):
+            return self.tool_registry.require(name)
+        self.tool_registry.require(name)  # says it better, if there is no such tool at all
+        raise UnknownTool(f"tool {name!r} is not offered in this session")
+
+    def _build(self) -> CatalogArtifact:
+        plugins, registry = self.plugins, self.tool_registry
+        catalog = plugins.resolve_tool_catalog(
+            ToolCatalogContext(
+                session_id=plugins.session_id,
+                tools=registry.manifests(),
+                tool_access=plugins.tool_access,
+                extensions=plugins.extensions,
+                subagent=plugins.subagent_context,
+            )
+        )
+        preamble = plugins.protocol_driver().build_preamble(
+            ProtocolBuildInput(
+                tool_catalog=catalog,
+                resolve=registry.require,
+                extensions=plugins.extensions,
+                triggers=plugins.triggers,
+            )
+        )
+        return CatalogArtifact(catalog, preamble)
+
+    # The prompt
+
+    def renderer(self, turn: PromptLayer | None) -> Callable[[Sequence[PromptContribution]], str]:
+        """Renders the prompt of one turn, with what plugins add to it."""
+        own = self._own_words() if turn is None else tuple(layered([*self._own_layers(), turn]))
+        preamble = self.artifact().preamble.prompt
+
+        def render(added: Sequence[PromptContribution]) -> str:
+            return self._rendered((*own, *preamble, *added) if preamble or added else own)
+
+        return render
+
+    def _own_words(self) -> tuple[PromptContribution, ...]:
+        """What all layers but the turn's say; made anew when one of them is another."""
+        policy, overlay, words = self._words
+        if policy is not self.policy or overlay is not self.overlay:
+            words = tuple(layered(self._own_layers()))
+            self._words = (self.policy, self.overlay, words)
+        return words
+
+    def _own_layers(self) -> list[PromptLayer]:
+        return [*self._layers, self._policy_layer(), PromptLayer(contributions=self.overlay.contributions)]
+
+    def _policy_layer(self) -> PromptLayer:
+        words = self.policy.instructions
+        if not words:
+            return PromptLayer()
+        return PromptLayer(contributions=(PromptContribution(content=words, slot=PromptSlot.INTRO),))
+
+    def _rendered(self, contributions: tuple[PromptContribution, ...]) -> str:
+        found = self._prompts.get(contributions)
+        if found is None:
+            found = self._prompts[contributions] = rendered(contributions)
+            while len(self._prompts) > MAX_PROMPTS:
+                self._prompts.popitem(last=False)
+        return found
+
+    # The protocol's options
+
+    def protocol_turn_options(self) -> ProtocolTurnOptions | None:
+        return self.frame_options.get(self.frame, self.options)
+
+    def set_protocol_turn_options(self, options: ProtocolTurnOptions) -> None:
+        """For the session, and for its current frame."""
+        self.options = options
+        self.frame_options = {**self.frame_options, self.frame: options}
+
+    def set_protocol_turn_options_all_frames(self, options: ProtocolTurnOptions) -> None:
+        self.options = options
+        self.frame_options = {}
+
+    # What is kept
+
+    def adopt(self, state: SessionState, frame: str) -> None:
+        """Go on from what was kept."""
+        self.options = state.protocol_options
+        self.frame_options = dict(state.frame_options)
+        self.frame = frame
+        tools = self.plugins.tool_registry.settings
+        self._kept = _Kept(
+            revisions={
+                name: (entry.meta.plugin_version, entry.meta.revision)
+                for name, entry in state.plugins.plugins.items()
+            },
+            tools=tools,
+            journaled=tools,
+            options=(self.options, self.frame_options),
+        )
+
+    def changed_tools(self) -> ToolState | None:
+        """The tools' state, if it is other than what was last written."""
+        settings = self.plugins.tool_registry.settings
+        if settings is self._kept.journaled:
+            return None
+        self._kept.journaled = settings
+        return self.plugins.tool_registry.export_state()
+
+    def kept(self, tolerant: bool) -> Kept:
+        """What the store does not have yet of plugins, tools and options."""
+        if not self._has_changed():
+            return Kept()
+        state, blobs = self._state(tolerant)
+        digests = tuple(
+            digest for entry in state.plugins.plugins.values() for digest in entry.artifacts.values()
+        )
+        return Kept(StateRecord(body=encode_state(state), blobs=digests), blobs)
+
+    def state(self) -> SessionState:
+        """What there is to keep, as it stands."""
+        return self._state(tolerant=True)[0]
+
+    def _state(self, tolerant: bool) -> tuple[SessionState, tuple[Blob, ...]]:
+        snapshot, blobs = self.plugins.snapshot(tolerant=tolerant)
+        state = SessionState(
+            plugins=_worth_keeping(snapshot),
+            tools=self._tools_to_keep(),
+            protocol_options=self.options,
+            frame_options=self.frame_options,
+        )
+        return state, blobs
+
+    def stored(self, state_id: str | None) -> None:
+        """What there was to keep is in the store, under this name."""
+        self.state_id = state_id
+        settings = self.plugins.tool_registry.settings
+        self._kept = _Kept(self.plugins.revisions(), settings, settings, (self.options, self.frame_options))
+
+    def _has_changed(self) -> bool:
+        kept = self._kept
+        return (
+            self.plugins.tool_registry.settings is not kept.tools
+            or self.plugins.revisions() != kept.revisions
+            or (self.options, self.frame_options) != kept.options
+        )
+
+    def _tools_to_keep(self) -> ToolState | None:
+        """The tools' state, if the session has decided anything about them, or has sources of its own."""
+        registry = self.plugins.tool_registry
+        return None if registry.settings is self.plugins.given_tools else registry.export_state()
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What the store has, in a form that is cheap to compare with what there is."""
+
+    revisions: dict[str, tuple[str, int]]
+    tools: object
+    journaled: object
+    options: tuple[ProtocolTurnOptions | None, dict[str, ProtocolTurnOptions]]
+
+
+def _worth_keeping(snapshot: PluginSessionSnapshot) -> PluginSessionSnapshot:
+    """Without the plugins that have never had anything to remember."""
+    kept = {
+        name: entry
+        for name, entry in snapshot.plugins.items()
+        if entry.meta.revision or entry.meta.state is not None or entry.artifacts
+    }
+    return PluginSessionSnapshot(plugins=kept)
+
+
+def as_layer(given: PromptLayer | Sequence[PromptContribution | str] | str | None) -> PromptLayer:
+    """A layer of the prompt in any of the forms that users have it in."""
+    if isinstance(given, PromptLayer):
+        return given
+    given = (given,) if isinstance(given, str) else given or ()
+    return PromptLayer(
+        contributions=tuple(PromptContribution(content=one) if isinstance(one, str) else one for one in given)
+    )
+
+
+__all__ = ["NO_OVERLAY", "CatalogArtifact", "Overlay", "SessionContext", "as_layer"]

@@ -1,0 +1,261 @@
+"""What a host may do with the plugins and the tools of a session.
+
+Rule: a change between turns is durable when the call returns; one during a turn, with that turn's next write.
+While a turn waits, or another process runs one, nothing can be changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
+
+from holdfast.errors import InvalidArgument, SessionBusy, UnknownSession
+from holdfast.model.canonical import Json, to_json
+from holdfast.model.plugin_options import PluginOptions
+from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.tool_state import ToolAvailability, ToolState
+from holdfast.plugins.actions import PluginActionDef
+from holdfast.plugins.contexts import SessionConfigChanged
+from holdfast.ports.session_store import SessionStore
+from holdfast.runtime.session_context import Overlay, SessionContext
+from holdfast.tools.provider import ToolProvider
+from holdfast.tools.registry import CONTEXT, REGISTERED
+
+if TYPE_CHECKING:
+    from holdfast.runtime.live_session import LiveSession
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """One plugin of a session: its hooks in order, its slots, tools and actions."""
+
+    id: str
+    version: str
+    revision: int
+    summary: str
+    hooks: tuple[str, ...]
+    slots: tuple[str, ...]
+    tools: tuple[str, ...]
+    actions: tuple[str, ...]
+
+
+class _Part:
+    """One side of a session, for its host."""
+
+    __slots__ = ("_live", "_now_ms", "_store")
+
+    def __init__(self, live: LiveSession, store: SessionStore, now_ms: Any) -> None:
+        self._live = live
+        self._store = store
+        self._now_ms = now_ms
+
+    async def _to_change(self) -> SessionContext:
+        """The session, if it may be changed now."""
+        if self._live.driver is None:
+            turn = await self._store.open_turn(self._live.session_id)
+            if turn is not None:
+                raise SessionBusy(self._live.session_id, f"turn {turn.turn_id}")
+        return await self._live.current()
+
+    async def _keep(self, context: SessionContext) -> None:
+        """Write down what has changed. A turn that runs here does so itself."""
+        if self._live.driver is not None:
+            return
+        kept = context.kept(False)
+        if kept.state is None:
+            return
+        head = await self._store.set_state(self._live.session_id, kept.state, kept.blobs, self._now_ms())
+        context.stored(head.state)
+
+
+class SessionTools(_Part):
+    """The tools of a session."""
+
+    async def catalog(self) -> list[dict[str, Any]]:
+        """What the model sees of them, as JSON. Not to be changed."""
+        return (await self._live.current()).tool_catalog()
+
+    async def generation(self) -> int:
+        return (await self._live.current()).tool_registry.generation
+
+    async def state(self) -> ToolState:
+        """What the session has decided about its tools, orphans among them."""
+        return (await self._live.current()).plugins.tool_registry.export_state()
+
+    async def apply_state(self, state: ToolState) -> int:
+        """Decide otherwise; `GenerationMismatch` if *state* is of another generation. Returns the new one."""
+        context = await self._to_change()
+        generation = context.plugins.tool_registry.apply_state(state)
+        context.refresh_tool_catalog()
+        await self._keep(context)
+        return generation
+
+    async def set_availability(
+        self, names: Sequence[str] | str, availability: ToolAvailability | str | None
+    ) -> int:
+        """Bring tools nearer to the model or take them away from it; None: as their source says."""
+        chosen = None if availability is None else _availability(availability)
+        return await self.apply_state((await self.state()).with_availability(_names(names), chosen))
+
+    async def set_members(self, names: Sequence[str] | str, member: bool) -> int:
+        """Put tools into the catalog or take them out of it."""
+        return await self.apply_state((await self.state()).with_members(_names(names), member))
+
+    async def add_source(self, name: str, provider: ToolProvider) -> int:
+        """Connect a source of tools, or another one under its name; conflicts are refused."""
+        context = await self._to_change()
+        if name in (REGISTERED, CONTEXT) or name.startswith("plugin:"):
+            raise InvalidArgument(f"{name!r} cannot be the name of a source", hint="choose another name")
+        generation = context.plugins.tool_registry.upsert(name, provider)
+        self._live.setup = self._live.setup.with_source(name, provider)
+        context.refresh_tool_catalog()
+        await self._keep(context)
+        return generation
+
+    async def remove_source(self, name: str) -> int:
+        """Disconnect a source. Its tools are kept as orphans, and come back with it."""
+        context = await self._to_change()
+        if name not in self._live.setup.sources:
+            known = ", ".join(self._live.setup.sources) or "none"
+            raise InvalidArgument(f"there is no source {name!r}", hint=f"the connected ones are: {known}")
+        generation = context.plugins.tool_registry.remove(name)
+        self._live.setup = self._live.setup.with_source(name, None)
+        context.refresh_tool_catalog()
+        await self._keep(context)
+        return generation
+
+    # The overlay
+
+    async def set_context_overlay(self, overlay: Overlay) -> bool:
+        context = await self._live.current()
+        changed = context.set_context_overlay(overlay)
+        if changed:
+            self._live.setup = replace(self._live.setup, overlay=overlay)
+        return changed
+
+    async def refresh(self) -> None:
+        (await self._live.current()).refresh_tool_catalog()
+
+    async def invalidate(self) -> None:
+        (await self._live.current()).invalidate_runtime_caches()
+
+
+class SessionPlugins(_Part):
+    """The plugins of a session."""
+
+    async def installed(self) -> list[PluginInfo]:
+        """What each of them brings, in order."""
+        plugins = (await self._live.current()).plugins
+        contributions = plugins.contributions
+        return [
+            PluginInfo(
+                id=plugin.id,
+                version=plugin.version,
+                revision=plugin.revision,
+                summary=str(getattr(plugin, "summary", "")),
+                hooks=tuple(
+                    kind
+                    for kind, hooks in contributions.hooks.items()
+                    for hook in hooks
+                    if hook.plugin_id == plugin.id
+                ),
+                slots=tuple(
+                    slot for slot, owned in contributions.slots.items() if owned.plugin_id == plugin.id
+                ),
+                tools=tuple(tool.name for tool in contributions.tools.get(plugin.id, [])),
+                actions=tuple(
+                    name
+                    for name, made in contributions.actions.items()
+                    if made.definition.plugin_id == plugin.id
+                ),
+            )
+            for plugin in plugins.plugins
+        ]
+
+    async def actions(self) -> list[PluginActionDef]:
+        """What others may do with them."""
+        return (await self._live.current()).plugins.plugin_actions()
+
+    async def invoke(self, name: str, arguments: Json = None, *, session_id: str | None = None) -> Json:
+        """Call an action with JSON and get JSON.
+
+        Errors: `UnknownAction`, `UnknownSession`, `MissingSession`, `UnexpectedSession`.
+        """
+        if session_id is not None and await self._store.head(session_id) is None:
+            raise UnknownSession(name, f"was called for session {session_id[:80]!r}, which does not exist")
+        context = await self._for_action(name)
+        value = await context.plugins.invoke_plugin_action(name, arguments, session_id=session_id)
+        await self._keep_after(name, context)
+        return value
+
+    async def call(self, name: str, arguments: object = None, answer: type[T] | Any = Any) -> T:
+        """Call an action with values and get one of type *answer*."""
+        context = await self._for_action(name)
+        value: T = await context.plugins.call_plugin_action(name, arguments, answer)
+        await self._keep_after(name, context)
+        return value
+
+    async def _for_action(self, name: str) -> SessionContext:
+        context = await self._live.current()
+        action = context.plugins.contributions.actions.get(name)
+        if action is None or action.definition.kind == "query":
+            return context
+        return await self._to_change()
+
+    async def _keep_after(self, name: str, context: SessionContext) -> None:
+        if context.plugins.contributions.actions[name].definition.kind != "query":  # they only look
+            await self._keep(context)
+
+    async def policy(self) -> SessionPolicy:
+        """The settings that the session runs with."""
+        return (await self._live.current()).policy
+
+    async def configure(self, **changes: Any) -> SessionPolicy:
+        """Run with other settings from the next turn on, as plugins allow; in this process."""
+        context = await self._live.current()
+        before = context.policy
+        try:
+            wanted = msgspec.structs.replace(before, **changes)
+            wanted = msgspec.convert(msgspec.to_builtins(wanted), SessionPolicy)
+        except (TypeError, msgspec.ValidationError) as error:
+            raise InvalidArgument(f"a session cannot be configured like this: {error}") from None
+        changed = SessionConfigChanged(session_id=self._live.session_id, before=before, after=wanted)
+        context.policy = await context.plugins.mutate_session_config(changed, wanted)
+        self._live.setup = replace(self._live.setup, policy=wanted)
+        await context.plugins.emit_runtime_event(msgspec.structs.replace(changed, after=context.policy))
+        return context.policy
+
+    async def apply_extension(self, extension: Json) -> None:
+        """Hand something over to the session's protocol; `ProtocolError` if it takes no such thing."""
+        clean, _ = to_json(extension)
+        context = await self._to_change()
+        await context.plugins.protocol_session().apply_session_extension(clean)
+        await self._keep(context)
+
+
+def as_options(given: PluginOptions | Mapping[str, Json]) -> PluginOptions:
+    """Options of plugins in any of the forms that users have them in."""
+    if isinstance(given, PluginOptions):
+        return given
+    clean, _ = to_json(dict(given))
+    return PluginOptions(plugins=clean)
+
+
+def _names(names: Sequence[str] | str) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _availability(value: ToolAvailability | str) -> ToolAvailability:
+    try:
+        return ToolAvailability(value)
+    except ValueError:
+        known = ", ".join(ToolAvailability)
+        raise InvalidArgument(f"{value!r} is not an availability", hint=f"it is one of {known}") from None
+
+
+__all__ = ["PluginInfo", "SessionPlugins", "SessionTools", "as_options"]

@@ -1,0 +1,318 @@
+"""What plugins said may wait a moment to be written, and no longer: 5 ms, or until the next write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+from driver_bench import (
+    Bench,
+    Host,
+    SteppedLoop,
+    finished,
+    replied,
+    saying,
+    state,
+    stepped,
+    stopped,
+)
+
+from holdfast.durable import Driven, TurnDriver
+from holdfast.errors import LeaseLost, StoreUnavailable
+from holdfast.model.outcome import StopReason
+
+MOMENT_S = 0.005
+
+Benches = Callable[[], Bench]
+
+
+async def settle_down() -> None:
+    """Let everything happen that can."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def begun(driver: TurnDriver, commands: list[object]) -> asyncio.Task[Driven]:
+    return asyncio.create_task(driver.drive(commands))  # type: ignore[arg-type]
+
+
+async def while_the_model_thinks(one: Bench) -> tuple[TurnDriver, Host, asyncio.Task[Driven]]:
+    """A turn whose plugins have said nothing before it, and that is asking the model."""
+    one.stages = ("before_turn",)
+    driver, host, commands = await one.begin(replied("answer"))
+    host.hold("model.1")
+    driving = begun(driver, commands)
+    await one.log.until("model.1")
+    return driver, host, driving
+
+
+def test_a_ruling_from_which_nothing_follows_is_written_within_a_moment(bench: Benches) -> None:
+    """Ours: a slow model does not keep it from the disk."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        _, host, driving = await while_the_model_thinks(one)
+        loop.advance(MOMENT_S * 0.9)
+        await settle_down()
+        assert one.log.lines == ["hooks.before_turn.1", "model.1"]
+        loop.advance(MOMENT_S * 0.2)
+        await one.log.until("save hooks.before_turn.1")
+        host.held["model.1"].set()
+        assert finished(await driving) == "answer"
+        assert one.log.lines[-1] == "commit"
+
+    stepped(bench, test)
+
+
+def test_a_step_that_is_over_sooner_is_written_together_with_it(bench: Benches) -> None:
+    """Ours: hooks that say nothing cost no write of their own."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        _, host, driving = await while_the_model_thinks(one)
+        loop.advance(MOMENT_S * 0.9)
+        host.replies[0] = replied("", "a")
+        host.replies.append(replied("answer"))
+        host.held["model.1"].set()
+        await one.log.until("model.2")
+        loop.advance(MOMENT_S)
+        await driving
+        assert [line for line in one.log.lines if line.startswith("save")] == [
+            "save hooks.before_turn.1 model.1 tool.1.1",
+            "save tool.1 checkpoint.1",
+        ]
+
+    stepped(bench, test)
+
+
+def test_each_ruling_of_a_turn_is_written_within_a_moment(bench: Benches) -> None:
+    """Bug: after the first one had been written, the next waited for the model."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        one.stages = ("before_turn", "prepare")
+        driver, host, commands = await one.begin(replied("answer"))
+        slow = host.hold("prepare.1")
+        host.hold("model.1")
+        driving = begun(driver, commands)
+        await one.log.until("prepare.1")
+        loop.advance(MOMENT_S * 1.1)
+        await one.log.until("save hooks.before_turn.1")
+        slow.set()
+        await one.log.until("model.1")
+        loop.advance(MOMENT_S * 1.1)
+        await one.log.until("save prepare.1")
+        host.held["model.1"].set()
+        await driving
+
+    stepped(bench, test)
+
+
+def test_what_is_known_while_something_is_written_is_written_a_moment_later(bench: Benches) -> None:
+    """Ours: a slow disk does not make the next ruling wait for the model either."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        one.stages = ("before_turn", "prepare")
+        driver, host, commands = await one.begin(replied("answer"))
+        slow, disk, writing = host.hold("prepare.1"), asyncio.Event(), asyncio.Event()
+        host.hold("model.1")
+
+        async def write_slowly() -> None:
+            writing.set()
+            await disk.wait()
+
+        one.log.before_save = write_slowly
+        driving = begun(driver, commands)
+        await one.log.until("prepare.1")
+        loop.advance(MOMENT_S * 1.1)
+        await writing.wait()
+        slow.set()
+        await one.log.until("model.1")  # what can wait does not hold up the model
+        disk.set()
+        await one.log.until("save hooks.before_turn.1")
+        loop.advance(MOMENT_S * 1.1)
+        await one.log.until("save prepare.1")
+        host.held["model.1"].set()
+        await driving
+
+    stepped(bench, test)
+
+
+def test_the_model_waits_for_what_plugins_said_that_is_being_written(bench: Benches) -> None:
+    """Bug: the model was asked while the message it was asked about was not on disk yet."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        one.stages = ("before_turn", "prepare")
+        driver, host, commands = await one.begin(replied("answer"))
+        host.rulings["hooks.before_turn.1"] = saying("psst")
+        slow, disk, writing = host.hold("prepare.1"), asyncio.Event(), asyncio.Event()
+
+        async def write_slowly() -> None:
+            writing.set()
+            await disk.wait()
+
+        one.log.before_save = write_slowly
+        driving = begun(driver, commands)
+        await one.log.until("prepare.1")
+        loop.advance(MOMENT_S * 1.1)
+        await writing.wait()
+        slow.set()
+        await settle_down()
+        assert one.log.lines == ["hooks.before_turn.1", "prepare.1"]
+        disk.set()
+        assert finished(await driving) == "answer"
+        assert one.log.lines.index("save hooks.before_turn.1") < one.log.lines.index("model.1")
+
+    stepped(bench, test)
+
+
+def test_what_a_hook_under_way_remembers_is_not_written_before_what_it_says(bench: Benches) -> None:
+    """Bug: another process found the state and not the ruling, and ran the hook on its own traces."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        one.stages = ("before_turn", "prepare")
+        driver, host, commands = await one.begin(replied("", "a"), replied("answer"))
+        host.meanwhile["hooks.before_turn.1"] = lambda: host.states.append(state("plugin.p", b"1"))
+        host.meanwhile["prepare.1"] = lambda: host.states.append(state("plugin.p", b"2"))
+        slow = host.hold("prepare.1")
+        driving = begun(driver, commands)
+        await one.log.until("prepare.1")
+        loop.advance(MOMENT_S * 1.1)
+        await one.log.until("save hooks.before_turn.1 plugin.p")
+        slow.set()
+        await driving
+        written = [[entry for entry in save.entries if entry.kind == "state"] for save in one.log.saves]
+        assert written[:2] == [[state("plugin.p", b"1")], [state("plugin.p", b"2")]]
+        assert one.log.saves[1].entries[0].key == "prepare.1"
+
+    stepped(bench, test)
+
+
+def test_a_cancellation_that_a_flush_tells_of_ends_the_model_call(bench: Benches) -> None:
+    """Bug: it was only remembered, and a request in this process then came to nothing."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        driver, _, driving = await while_the_model_thinks(one)
+        await one.log.cancel("t_1")
+        loop.advance(MOMENT_S * 1.1)
+        await one.log.until("save hooks.before_turn.1")
+        driver.request_cancel()
+        assert stopped(await driving).reason is StopReason.CANCELLED
+        assert one.log.lines[-2:] == ["model.1 broken off", "commit"]
+
+    stepped(bench, test)
+
+
+def test_whoever_finds_the_lease_lost_while_flushing_stops(bench: Benches) -> None:
+    """Seed: a worker that lost it can commit nothing, and asks no model either."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        one.stages = ("before_turn", "prepare")
+        driver, host, commands = await one.begin(replied("answer"))
+        host.rulings["hooks.before_turn.1"] = saying("psst")
+        slow = host.hold("prepare.1")
+        driving = begun(driver, commands)
+        await one.log.until("prepare.1")
+        one.clock.advance(31)
+        await one.log.take_over("t_1", one.claimant("other"))
+        loop.advance(MOMENT_S * 1.1)
+        await _until_flushed(driver)
+        slow.set()
+        with pytest.raises(LeaseLost):
+            await driving
+        assert one.log.lines == ["hooks.before_turn.1", "prepare.1"]
+
+    stepped(bench, test)
+
+
+def test_whoever_was_told_that_the_lease_is_lost_flushes_nothing(bench: Benches) -> None:
+    """Ours: driver rule 4."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        driver, _, driving = await while_the_model_thinks(one)
+        driver.lose()
+        loop.advance(MOMENT_S * 1.1)
+        with pytest.raises(LeaseLost):
+            await driving
+        await settle_down()
+        assert one.log.saves == []
+
+    stepped(bench, test)
+
+
+def test_a_store_that_fails_while_flushing_is_the_error_of_the_turn(bench: Benches) -> None:
+    """Ours: what is not on disk must not be followed by what would be."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        driver, host, driving = await while_the_model_thinks(one)
+
+        async def fail() -> None:
+            raise StoreUnavailable("disk full")
+
+        one.log.before_save = fail
+        loop.advance(MOMENT_S * 1.1)
+        await _until_flushed(driver)
+        host.held["model.1"].set()
+        with pytest.raises(StoreUnavailable, match="disk full"):
+            await driving
+        assert "commit" not in one.log.lines
+        assert host.stopped == 1
+
+    stepped(bench, test)
+
+
+def test_a_store_that_fails_does_not_hide_that_the_turn_was_left(bench: Benches) -> None:
+    """Ours: whoever cancels the task of a turn hears that it was cancelled."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        driver, _, driving = await while_the_model_thinks(one)
+
+        async def fail() -> None:
+            raise StoreUnavailable("disk full")
+
+        one.log.before_save = fail
+        loop.advance(MOMENT_S * 1.1)
+        await _until_flushed(driver)
+        driving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await driving
+
+    stepped(bench, test)
+
+
+def test_a_turn_that_is_left_writes_nothing_later(bench: Benches) -> None:
+    """Ours: no timer outlives its turn."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        _, _, driving = await while_the_model_thinks(one)
+        driving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await driving
+        loop.advance(MOMENT_S * 2)
+        await settle_down()
+        assert one.log.saves == []
+
+    stepped(bench, test)
+
+
+def test_what_was_flushed_is_not_asked_for_again_by_another_process(bench: Benches) -> None:
+    """Seed: recovery never runs a hook twice whose outcome is journaled."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        _, _, driving = await while_the_model_thinks(one)
+        loop.advance(MOMENT_S * 1.1)
+        await one.log.until("save hooks.before_turn.1")
+        driving.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await driving
+        one.clock.advance(31)
+        _, _, commands = await one.take_over(replied("answer"))
+        assert [command.key for command in commands] == ["model.1"]
+
+    stepped(bench, test)
+
+
+async def _until_flushed(driver: TurnDriver) -> None:
+    """Until what is being written is, or has failed."""
+    await settle_down()
+    flushing = driver._flushing
+    if flushing is not None:
+        await asyncio.wait([flushing])

@@ -1,0 +1,242 @@
+"""Plugins hear how a turn ends before it has ended, and only a failure of theirs changes it."""
+
+from __future__ import annotations
+
+import pytest
+from machine_turns import (
+    BROKEN,
+    ENOUGH,
+    NOTE,
+    STAGES,
+    SWITCH,
+    Turn,
+    aborted,
+    answered,
+    at,
+    calls,
+    cancelled,
+    failed,
+    misfit,
+    out_of_time,
+    passed,
+    prepared,
+    ran,
+    resumed,
+    ruled,
+    said,
+    settled,
+    started,
+    switched,
+)
+
+from holdfast.machine import Checkpoint, Commit, Input, Phase, RunHooks
+from holdfast.model.outcome import Ended, Finished, FrameSwitched, Stopped, StopReason
+
+WORDS = {"messages": (said("next"),), "events": (NOTE,)}
+
+ENDS: dict[str, tuple[Input, ...]] = {
+    "provider_error": (failed(),),
+    "context_overflow": (failed("CONTEXT_OVERFLOW"),),
+    "cancelled": (cancelled(),),
+    "turn_budget": (out_of_time(),),
+    "plugin_abort": (aborted(),),
+    "no_progress": (calls("a"), settled(1, error=BROKEN)),
+    "output_invalid": (answered(), misfit()),
+    "switched to f_2": (switched(),),
+    "switched to f_2 after work": (calls("a"), switched(), settled(1, "r")),
+}
+
+
+def closing(*inputs: Input) -> Turn:
+    return Turn(started(stages=("after_turn",), max_no_progress=1, max_output_retries=0), *inputs)
+
+
+def asked(turn: Turn) -> RunHooks:
+    (command,) = turn.machine.outstanding()
+    assert isinstance(command, RunHooks)
+    return command
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_plugins_hear_of_every_kind_of_end_before_the_commit(end: str) -> None:
+    """Seed: after_turn gets the outcome, whatever it is."""
+    turn = closing(*ENDS[end])
+    assert turn.machine.phase is Phase.CLOSING
+    command = asked(turn)
+    assert command.stage == "after_turn"
+    assert turn.recovered() == [command.key]
+    assert turn.machine.outcome is None
+    commit = Commit(command.outcome)  # type: ignore[arg-type]
+    assert turn.feed(ran("after_turn", command.number)) == [commit]
+    assert turn.tell(ran("after_turn", command.number)) == []
+    assert turn.machine.outcome == command.outcome
+    assert _name(command.outcome) == end.removesuffix(" after work")
+
+
+def _name(outcome: Ended | None) -> str:
+    return outcome.reason if isinstance(outcome, Stopped) else "switched to f_2"
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_what_plugins_say_about_an_end_stands_before_it_and_is_said_after_the_turn(end: str) -> None:
+    """Seed: AppendTurnMessages after a turn become the input of another; events stay in this one."""
+    turn = closing(*ENDS[end])
+    turn.feed(ran("after_turn", asked(turn).number, **WORDS))
+    last = turn.history()[-2:]
+    assert last[0] == "p note"
+    assert last[1].startswith(("ended", "frame"))
+    assert turn.machine.next_messages() == (said("next"),)
+    assert turn.machine.whole() is turn.machine.entries
+
+
+@pytest.mark.parametrize("end", ENDS)
+def test_a_plugin_that_fails_at_the_end_makes_it_a_plugin_abort(end: str) -> None:
+    """Seed: after_turn hooks are not observers; a failing one is told."""
+    turn = closing(*ENDS[end])
+    assert turn.tell(ran("after_turn", asked(turn).number, failure=BROKEN)) == ["commit plugin_abort"]
+    assert (turn.stopped().reason, turn.stopped().error) == (StopReason.PLUGIN_ABORT, BROKEN)
+    assert turn.history()[-1] == "ended plugin_abort"
+    assert not any(line.startswith("frame") for line in turn.history())
+
+
+@pytest.mark.parametrize("given", [cancelled(), out_of_time(), aborted(), switched(), settled(1), resumed()])
+def test_nothing_changes_an_end_that_plugins_are_hearing_of(given: Input) -> None:
+    """Ours: how the turn ends is decided; after_turn is not broken off."""
+    turn = closing(failed())
+    assert turn.tell(given) == []
+    assert turn.machine.phase is Phase.CLOSING
+    assert turn.tell(ran("after_turn")) == ["commit provider_error"]
+
+
+def test_time_does_not_count_while_plugins_hear_of_the_end() -> None:
+    """Ours: a turn that is over cannot run out of time."""
+    turn = Turn(started(stages=("after_turn",), max_wall_ms=9_000), failed())
+    assert turn.machine.deadline_ms is None
+
+
+# An end that can still be put off
+
+
+def test_plugins_hear_of_an_answer_before_it_is_the_end() -> None:
+    """Ours: machine rule 6; the commit may be refused, so the checkpoint is passed last."""
+    turn = closing()
+    (checkpoint,) = turn.feed(answered("42"))
+    assert checkpoint == Checkpoint("before_completion", 1, "42", closing=1)
+    assert turn.recovered() == ["before_completion.1 closing 1"]
+    assert turn.feed(ran("after_turn", 1, **WORDS)) == [Checkpoint("before_completion", 1, "42")]
+    assert turn.recovered() == ["before_completion.1"]
+    assert turn.tell(passed("before_completion")) == ["commit finished"]
+    assert turn.machine.outcome == Finished(text="42")
+
+
+def test_the_whole_of_a_turn_has_what_plugins_say_at_its_end_before_it_has_ended() -> None:
+    """Ours: the commit writes what the turn will be."""
+    turn = closing(answered("42"))
+    assert turn.history() == ["user: hello", "assistant: 42"]
+    turn.feed(ran("after_turn", 1, **WORDS))
+    assert [type(entry.payload).__name__ for entry in turn.machine.entries] == [
+        "UserMessage",
+        "AssistantMessage",
+    ]
+    assert turn.history() == ["user: hello", "assistant: 42", "p note"]
+    assert turn.machine.next_messages() == (said("next"),)
+    turn.feed(passed("before_completion"))
+    assert turn.history() == ["user: hello", "assistant: 42", "p note"]
+    assert turn.machine.next_messages() == (said("next"),)
+
+
+def test_an_end_that_a_message_puts_off_is_forgotten_and_heard_of_again_under_another_number() -> None:
+    """Ours: machine rule 6, what plugins say about an end counts only once it has come."""
+    turn = closing(answered("42"), ran("after_turn", 1, **WORDS))
+    assert turn.tell(passed("before_completion", said("wait"))) == ["model.2"]
+    assert turn.history() == ["user: hello", "assistant: 42", "user: wait"]
+    assert turn.machine.next_messages() == ()
+    assert turn.tell(answered("43")) == ["before_completion.2 closing 2"]
+    turn.feed(ran("after_turn", 2, messages=(said("other"),)), passed("before_completion"))
+    assert turn.history() == ["user: hello", "assistant: 42", "user: wait", "assistant: 43"]
+    assert turn.machine.next_messages() == (said("other"),)
+
+
+@pytest.mark.parametrize(
+    ("given", "reason"),
+    [(cancelled(), "cancelled"), (out_of_time(), "turn_budget"), (aborted(), "plugin_abort")],
+)
+def test_plugins_hear_again_if_the_end_becomes_another_one(given: Input, reason: str) -> None:
+    """Ours: what they said about the answer is void; the turn has none."""
+    turn = closing(answered(), ran("after_turn", 1, **WORDS))
+    assert turn.tell(given) == ["stop", "hooks.after_turn.2"]
+    assert turn.machine.next_messages() == ()
+    assert turn.history() == ["user: hello", "assistant: done"]
+    assert turn.tell(ran("after_turn", 2)) == [f"commit {reason}"]
+    assert turn.history() == ["user: hello", "assistant: done", f"ended {reason}"]
+
+
+def test_a_plugin_that_fails_over_an_answer_ends_the_turn_without_one() -> None:
+    """Seed: a failing after_turn hook is plugin_abort."""
+    turn = closing(answered())
+    assert turn.tell(ran("after_turn", 1, failure=BROKEN, events=(NOTE,))) == ["commit plugin_abort"]
+    assert turn.history() == ["user: hello", "assistant: done", "p note", "ended plugin_abort"]
+
+
+def test_plugins_cannot_abort_what_has_ended() -> None:
+    """Ours: only a failure of theirs can change the end."""
+    turn = closing(answered())
+    turn.feed(ran("after_turn", 1, abort=ENOUGH), passed("before_completion"))
+    assert turn.machine.outcome == Finished(text="done")
+
+
+def test_plugins_that_hold_a_turn_do_not_hear_of_its_end() -> None:
+    """Ours: it does not end here."""
+    turn = Turn(started(stages=("checkpoint", "after_turn")), answered())
+    assert turn.tell(ran("before_completion", messages=(said("no"),))) == ["before_completion.1 held"]
+    turn.feed(passed("before_completion"), answered())
+    assert turn.tell(ran("before_completion", 2)) == ["before_completion.2 closing 2"]
+
+
+def test_a_turn_that_finished_before_plugins_heard_of_it_waits_for_them() -> None:
+    """Ours: nobody commits past them."""
+    turn = closing(answered("42"))
+    assert turn.tell(passed("before_completion")) == ["hooks.after_turn.2"]
+    assert asked(turn).outcome == Finished(text="42")
+    assert turn.tell(ran("after_turn", 2)) == ["commit finished"]
+
+
+def test_an_answer_that_does_not_fit_is_no_end() -> None:
+    """Ours: plugins hear of the one that fits."""
+    turn = Turn(started(stages=("after_turn",)), answered("many"))
+    assert turn.tell(misfit()) == ["model.2"]
+    assert turn.tell(answered("7")) == ["before_completion.2 closing 2"]
+
+
+# Everything at once
+
+
+def test_a_turn_with_every_stage_takes_them_in_order() -> None:
+    """Seed: the order of the hooks in a turn; SPEC §8."""
+    turn = Turn()
+    assert [
+        turn.tell(given)
+        for given in (
+            started(stages=STAGES), ran("before_turn"), prepared(1), calls("a"), ruled(1), settled(1),
+            ran("after_work"), passed("after_work"), prepared(2), answered(), ran("before_completion", 2),
+            ran("after_turn", 2), passed("before_completion"),
+        )
+    ] == [
+        ["hooks.before_turn.1"], ["prepare.1"], ["model.1"], ["tool.1.1?"], [], ["hooks.after_work.1"],
+        ["after_work.1"], ["prepare.2"], ["model.2"], ["hooks.before_completion.2"],
+        ["before_completion.2 closing 2"], ["before_completion.2"], ["commit finished"],
+    ]  # fmt: skip
+
+
+def test_a_frame_that_is_opened_instead_of_a_call_is_heard_of() -> None:
+    """Seed: after_turn of a frame switch."""
+    turn = Turn(started(stages=("prepare", "after_turn")))
+    assert turn.tell(prepared(1, switch=SWITCH)) == ["hooks.after_turn.1"]
+    assert asked(turn).outcome == FrameSwitched(switch=SWITCH)
+
+
+def test_an_entry_of_the_end_has_the_time_at_which_plugins_spoke() -> None:
+    """Ours: entries tell when something happened."""
+    turn = closing(failed())
+    turn.feed(at(77_000, ran("after_turn", 1, events=(NOTE,))))
+    assert [entry.at_ms for entry in turn.machine.entries[-2:]] == [77_000, 77_000]

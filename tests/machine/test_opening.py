@@ -1,0 +1,119 @@
+"""Before the first model call of a turn, plugins may add to it or end it."""
+
+from __future__ import annotations
+
+import pytest
+from machine_turns import (
+    BROKEN,
+    ENOUGH,
+    NOTE,
+    Turn,
+    answered,
+    cancelled,
+    out_of_time,
+    passed,
+    ran,
+    said,
+    started,
+    switched,
+)
+
+from holdfast.errors import ErrorObject
+from holdfast.machine import Input, Phase, TurnMachine, TurnStarted
+from holdfast.model.outcome import StopReason
+from holdfast.model.prompt import PromptContribution, PromptLayer
+
+
+def opening(**limits: int | None) -> Turn:
+    return Turn(started(stages=("before_turn",), **limits))
+
+
+def test_plugins_are_asked_before_the_model_is() -> None:
+    """Seed: before_turn runs before the first model call."""
+    turn = opening()
+    assert turn.recovered() == ["hooks.before_turn.1"]
+    assert turn.machine.phase is Phase.OPENING
+    assert turn.tell(ran("before_turn")) == ["model.1"]
+    assert turn.talk() == ["user: hello"]
+
+
+def test_a_turn_whose_plugins_have_no_say_here_asks_the_model_at_once() -> None:
+    """Ours: SPEC §7, a stage nobody wants is no step."""
+    assert Turn().tell(started(stages=("before_tool_call", "checkpoint", "after_turn"))) == ["model.1"]
+
+
+def test_messages_of_plugins_stand_behind_the_turns_input() -> None:
+    """Seed: AppendTurnMessages before a turn are part of what the model is asked."""
+    turn = opening()
+    assert turn.tell(ran("before_turn", messages=(said("mind the gap"), said("and the step")))) == ["model.1"]
+    assert turn.talk() == ["user: hello", "user: mind the gap", "user: and the step"]
+    assert turn.machine.next_messages() == ()
+
+
+def test_events_of_plugins_are_part_of_the_history_and_the_model_does_not_see_them() -> None:
+    """Seed: EmitEvents writes to the history, opaque to everyone else."""
+    turn = opening()
+    turn.feed(ran("before_turn", events=(NOTE, NOTE), messages=(said("psst"),)))
+    assert turn.history() == ["user: hello", "p note", "p note", "user: psst"]
+    assert turn.talk() == ["user: hello", "user: psst"]
+
+
+@pytest.mark.parametrize(("how", "error"), [("abort", ENOUGH), ("failure", BROKEN)])
+def test_a_plugin_that_aborts_or_fails_ends_the_turn_before_the_model_is_asked(
+    how: str, error: ErrorObject
+) -> None:
+    """Seed: AbortTurn, and a hook that fails ends the turn as plugin_abort."""
+    turn = opening()
+    assert turn.tell(ran("before_turn", 1, **{how: error}, events=(NOTE,))) == ["stop", "commit plugin_abort"]
+    assert (turn.stopped().reason, turn.stopped().error) == (StopReason.PLUGIN_ABORT, error)
+    assert turn.history() == ["user: hello", "p note", "ended plugin_abort"]
+    assert turn.machine.model_calls == 0
+
+
+def test_an_abort_counts_more_than_a_failure() -> None:
+    """Ours: what a plugin meant is told before what went wrong with another."""
+    turn = opening()
+    turn.feed(ran("before_turn", abort=ENOUGH, failure=BROKEN))
+    assert turn.stopped().error == ENOUGH
+
+
+def test_what_plugins_wanted_to_say_in_a_turn_that_they_ended_is_said_after_it() -> None:
+    """Ours: a message of a plugin gets lost as little as one of a person."""
+    turn = opening()
+    turn.feed(ran("before_turn", abort=ENOUGH, messages=(said("later"),)))
+    assert turn.talk() == ["user: hello"]
+    assert turn.machine.next_messages() == (said("later"),)
+
+
+@pytest.mark.parametrize(
+    ("given", "commit"),
+    [
+        (cancelled(), "commit cancelled"),
+        (out_of_time(), "commit turn_budget"),
+        (switched(), "commit switched to f_2"),
+    ],
+)
+def test_a_turn_can_end_before_plugins_have_answered(given: Input, commit: str) -> None:
+    """Ours: nobody waits for a plugin to cancel a turn."""
+    assert opening().tell(given) == ["stop", commit]
+
+
+def test_the_time_of_plugins_is_the_time_of_the_turn() -> None:
+    """Ours: UsageLimits.max_wall_ms bounds a turn whose plugins take their time as well."""
+    assert opening(max_wall_ms=500).machine.deadline_ms == 500
+
+
+def test_what_the_protocol_gets_and_what_the_turn_adds_to_the_prompt_survive_a_replay() -> None:
+    """Seed: extensions of a turn are durable; SPEC §6, the turn is the last prompt layer."""
+    layer = PromptLayer(contributions=(PromptContribution(content="be brief"),))
+    machine = TurnMachine()
+    machine.feed(TurnStarted(at_ms=1, turn_id="t_1", message=said("hi"), extension={"k": [1]}, prompt=layer))
+    assert (machine.extension, machine.prompt_layer) == ({"k": [1]}, layer)
+    assert (TurnMachine().extension, TurnMachine().prompt_layer) == (None, None)
+
+
+def test_plugins_open_a_turn_once() -> None:
+    """Ours: however often the model is asked."""
+    turn = opening()
+    turn.feed(ran("before_turn"), answered())
+    assert turn.tell(passed("before_completion", said("and"))) == ["model.2"]

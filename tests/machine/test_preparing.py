@@ -1,0 +1,201 @@
+"""Before each model call, plugins may change the prompt and the view, compact, or open a frame."""
+
+from __future__ import annotations
+
+import pytest
+from machine_turns import (
+    BROKEN,
+    COMPACTION,
+    ENOUGH,
+    NOTE,
+    SPENT,
+    SWITCH,
+    Turn,
+    answered,
+    calls,
+    cancelled,
+    failed,
+    passed,
+    prepared,
+    ran,
+    said,
+    settled,
+    started,
+)
+
+from holdfast.errors import ErrorObject
+from holdfast.machine import CallModel, Keep, ModelReplied, Phase, PrepareCall
+from holdfast.model.frame import FrameSwitch
+from holdfast.model.outcome import FrameSwitched, StopReason
+from holdfast.model.ruling import Ruling
+
+
+def preparing(**limits: int | None) -> Turn:
+    return Turn(started(stages=("prepare",), **limits))
+
+
+def test_every_model_call_is_prepared_under_a_number_of_its_own() -> None:
+    """Seed: prompt, transforms and compaction run before each model call."""
+    turn = preparing()
+    assert turn.machine.phase is Phase.PREPARING
+    assert turn.recovered() == ["prepare.1"]
+    assert turn.tell(prepared(1)) == ["model.1"]
+    assert turn.tell(calls("a"), settled(1), passed("after_work")) == ["prepare.2"]
+    assert turn.recovered() == ["prepare.2"]
+    assert turn.tell(prepared(2)) == ["model.2"]
+
+
+def test_it_comes_after_the_opening() -> None:
+    """Ours: what plugins say before the turn is prepared like everything else."""
+    turn = Turn(started(stages=("before_turn", "prepare")))
+    assert turn.tell(ran("before_turn", messages=(said("psst"),))) == ["prepare.1"]
+    assert turn.talk() == ["user: hello", "user: psst"]
+
+
+def test_another_attempt_of_a_call_is_not_prepared_again() -> None:
+    """Ours: what the model is asked does not change between attempts."""
+    turn = preparing()
+    turn.feed(prepared(1))
+    assert turn.feed(failed(retryable=True)) == [CallModel(2, 2, 500)]
+
+
+def test_the_prompt_stays_until_plugins_change_it_and_the_view_is_of_one_call() -> None:
+    """Seed: a prompt that did not change is not written again; a view is made anew each time."""
+    turn = preparing()
+    view = (Keep(start=0, stop=1), said("in short"))
+    turn.feed(prepared(1, prompt="be brief", view=view))
+    assert turn.machine.prompt == "be brief"
+    assert turn.machine.prepared is not None
+    assert turn.machine.prepared.view == view
+    turn.feed(answered(), passed("before_completion", said("and")), prepared(2))
+    assert turn.machine.prompt == "be brief"
+    assert turn.machine.prepared.view is None
+    assert turn.talk() == ["user: hello", "assistant: done", "user: and"]  # the history is what it was
+
+
+def test_a_compaction_opens_a_frame_before_the_turn() -> None:
+    """Seed: what compaction seeds stands in the place of earlier turns, and this turn behind it."""
+    turn = preparing()
+    assert turn.tell(prepared(1, compaction=COMPACTION)) == ["model.1"]
+    turn.feed(answered(), passed("before_completion"))
+    assert turn.machine.compaction == COMPACTION
+    assert turn.history() == ["frame f_c", "user: hello", "assistant: done"]
+    assert turn.talk() == ["user: hello", "assistant: done"]
+
+
+def test_a_turn_is_compacted_once() -> None:
+    """Ours: a segment with two such frames would lose the first."""
+    turn = preparing()
+    turn.feed(prepared(1, compaction=COMPACTION), answered(), passed("before_completion", said("and")))
+    turn.feed(prepared(2, compaction=FrameSwitch(frame_id="f_d")), answered())
+    assert turn.history()[0] == "frame f_c"
+    assert turn.machine.compaction == COMPACTION
+    assert sum(line.startswith("frame") for line in turn.history()) == 1
+
+
+def test_a_compaction_in_the_middle_of_a_turn_still_stands_before_it() -> None:
+    """Ours: FrameOpened is the first of the turn's entries, whenever it came."""
+    turn = preparing()
+    turn.feed(prepared(1), calls("a"), settled(1, "r"), passed("after_work"))
+    turn.feed(prepared(2, compaction=COMPACTION))
+    assert turn.history() == ["frame f_c", "user: hello", "assistant: a", "tool 1: r"]
+    assert turn.machine.entries[0].at_ms == turn.inputs[-1].at_ms
+
+
+def test_a_frame_that_is_opened_instead_of_the_call_ends_the_turn() -> None:
+    """Seed: before_llm_call may answer with a frame switch."""
+    turn = preparing()
+    assert turn.tell(prepared(1, switch=SWITCH)) == ["commit switched to f_2"]
+    assert turn.machine.outcome == FrameSwitched(switch=SWITCH)
+    assert turn.history() == ["user: hello", "frame f_2"]
+    assert turn.machine.model_calls == 0
+
+
+def test_compaction_and_another_frame_at_once_open_both() -> None:
+    """Ours: the one before the turn, the other behind it."""
+    turn = preparing()
+    turn.feed(prepared(1, compaction=COMPACTION, switch=SWITCH))
+    assert turn.history() == ["frame f_c", "user: hello", "frame f_2"]
+
+
+@pytest.mark.parametrize(("how", "error"), [("abort", ENOUGH), ("failure", BROKEN)])
+def test_a_plugin_that_aborts_or_fails_ends_the_turn_before_the_call(how: str, error: ErrorObject) -> None:
+    """Seed: a hook that fails while a call is prepared ends the turn; no frame is opened instead."""
+    turn = preparing()
+    ruling = Ruling(**{how: error}, events=(NOTE,))  # type: ignore[arg-type]
+    assert turn.tell(prepared(1, switch=SWITCH, ruling=ruling)) == ["stop", "commit plugin_abort"]
+    assert (turn.stopped().reason, turn.stopped().error) == (StopReason.PLUGIN_ABORT, error)
+    assert turn.history() == ["user: hello", "p note", "ended plugin_abort"]
+
+
+def test_what_plugins_say_while_a_call_is_prepared_is_said_at_the_next_checkpoint() -> None:
+    """Bug: the turn was committed, and its machine went on to ask the model."""
+    turn = preparing()
+    turn.feed(prepared(1, ruling=Ruling(messages=(said("psst"),))))
+    assert turn.talk() == ["user: hello"]
+    assert turn.tell(answered()) == ["before_completion.1 held"]
+    assert turn.tell(passed("before_completion")) == ["prepare.2"]
+    assert turn.talk()[-1] == "user: psst"
+
+
+def test_a_window_that_overflows_is_prepared_once_more() -> None:
+    """Seed: compaction gets a second chance when the provider says that it does not fit."""
+    turn = preparing(max_iterations=1)
+    assert turn.tell(prepared(1), failed("CONTEXT_OVERFLOW")) == ["prepare.2 overflowed"]
+    assert turn.machine.outstanding() == [PrepareCall(2, overflowed=True)]
+    assert turn.recovered() == ["prepare.2 overflowed"]
+    assert turn.feed(prepared(2, compaction=COMPACTION)) == [CallModel(2)]
+    assert turn.tell(answered()) == ["before_completion.1"]
+
+
+def test_a_window_that_overflows_again_ends_the_turn() -> None:
+    """Seed: once, not for ever."""
+    turn = preparing()
+    turn.feed(prepared(1), failed("CONTEXT_OVERFLOW"), prepared(2))
+    assert turn.tell(failed("CONTEXT_OVERFLOW")) == ["commit context_overflow"]
+    assert turn.stopped().error.code == "CONTEXT_OVERFLOW"
+
+
+def test_each_reply_gives_the_next_call_another_chance() -> None:
+    """Ours: a turn of many calls may grow out of its window more than once."""
+    turn = preparing()
+    turn.feed(prepared(1), failed("CONTEXT_OVERFLOW"), prepared(2), calls("a"), settled(1))
+    assert turn.tell(passed("after_work")) == ["prepare.3"]
+    assert turn.tell(prepared(3), failed("CONTEXT_OVERFLOW")) == ["prepare.4 overflowed"]
+
+
+def test_without_plugins_that_prepare_calls_an_overflow_ends_the_turn() -> None:
+    """Seed: nobody could make it fit."""
+    turn = Turn(started(stages=("before_turn",)), ran("before_turn"))
+    assert turn.tell(failed("CONTEXT_OVERFLOW")) == ["commit context_overflow"]
+
+
+def test_a_hook_that_fails_while_the_model_replies_ends_the_turn_as_plugins_do() -> None:
+    """Seed: a stream or response hook that fails is plugin_abort, not the provider's fault."""
+    turn = Turn(started())
+    assert turn.tell(failed("PLUGIN_ERROR")) == ["commit plugin_abort"]
+
+
+def test_events_of_a_reply_stand_before_it() -> None:
+    """Ours: what hooks tell about a reply belongs to it."""
+    turn = Turn(started(), ModelReplied(at_ms=5, text="done", events=(NOTE,)))
+    assert turn.history() == ["user: hello", "p note", "assistant: done"]
+
+
+def test_preparing_counts_as_no_round_of_its_own() -> None:
+    """Ours: max_iterations counts how often the model is asked."""
+    turn = preparing(max_iterations=1)
+    turn.feed(prepared(1), answered())
+    assert turn.tell(passed("before_completion", said("and"))) == ["commit turn_budget"]
+
+
+def test_tokens_that_plugins_used_count_towards_the_limit_of_the_turn() -> None:
+    """Ours: UsageLimits.max_tokens is over all model calls."""
+    turn = preparing(max_tokens=7)
+    turn.feed(prepared(1, ruling=Ruling(usage=(SPENT,), model_calls=1)), calls("a"), settled(1))
+    assert turn.tell(passed("after_work")) == ["commit turn_budget"]
+
+
+def test_a_turn_can_be_cancelled_while_a_call_is_prepared() -> None:
+    """Ours: a compaction may take long."""
+    assert preparing().tell(cancelled()) == ["stop", "commit cancelled"]

@@ -1,0 +1,102 @@
+"""Availability, and the state of a session's tools as a value."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import msgspec
+import pytest
+
+from holdfast.errors import InvalidArgument, InvalidToolName, UnknownTool
+from holdfast.model.capability import SideEffect
+from holdfast.model.tool_manifest import ToolManifest
+from holdfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
+
+OFF, SEARCHABLE, CALLABLE, SHOWCASED = ToolAvailability
+STATE = ToolState(
+    generation=3,
+    tools={
+        "shop:a": ToolStateEntry(name="a", source="shop"),
+        "shop:b": ToolStateEntry(name="b", source="shop", availability=OFF),
+        "bank:a": ToolStateEntry(name="a", source="bank"),
+    },
+)
+
+
+def test_availability_is_ordered_by_nearness_to_the_model() -> None:
+    """Seed: off < searchable < callable < showcased, which is not the order of the words."""
+    for lower, higher in pairwise(ToolAvailability):
+        assert lower < higher
+        assert lower <= higher
+        assert higher > lower
+        assert higher >= lower
+        assert not lower >= higher
+        assert not lower > lower
+        assert lower <= lower
+    assert sorted([SHOWCASED, OFF, CALLABLE, SEARCHABLE]) == list(ToolAvailability)
+    assert max(OFF, SHOWCASED, CALLABLE) is SHOWCASED
+    assert OFF < "callable" < SHOWCASED
+
+
+def test_a_word_that_is_no_availability_cannot_be_compared() -> None:
+    """Ours: a typing error must not count as higher than off."""
+    with pytest.raises(ValueError, match="on"):
+        assert OFF < "on"
+
+
+def test_an_override_is_set_for_every_tool_of_the_name_and_none_clears_it() -> None:
+    """Seed: set_availability with None goes back to what the source says."""
+    hidden = STATE.with_availability(["a"], OFF)
+    assert {key: entry.availability for key, entry in hidden.tools.items()} == {
+        "shop:a": OFF,
+        "shop:b": OFF,
+        "bank:a": OFF,
+    }
+    assert hidden.with_availability(["a"], None) == STATE
+    assert STATE.with_availability(["b"], None).tools["shop:b"].availability is None
+    assert STATE.with_availability([], OFF) == STATE
+
+
+def test_a_tool_that_is_no_member_is_kept_with_its_override() -> None:
+    """Ours: membership and availability are two things."""
+    without = STATE.with_members(["b"], False)
+    assert without.tools["shop:b"] == ToolStateEntry(name="b", source="shop", availability=OFF, member=False)
+    assert without.with_members(["b"], True) == STATE
+
+
+def test_one_unknown_name_fails_the_whole_change() -> None:
+    """Seed: SPEC §4, one unknown name fails the whole call and changes nothing."""
+    with pytest.raises(UnknownTool, match="'nope'"):
+        STATE.with_availability(["a", "nope"], OFF)
+    with pytest.raises(UnknownTool, match="'nope'"):
+        STATE.with_members(["a", "nope"], False)
+    assert STATE.tools["shop:a"] == ToolStateEntry(name="a", source="shop")
+
+
+def test_a_wrong_availability_is_refused() -> None:
+    """Ours: whatever is not "off" would count as on."""
+    with pytest.raises(InvalidArgument, match="'of'") as caught:
+        STATE.with_availability(["a"], "of")  # type: ignore[arg-type]
+    assert "searchable" in (caught.value.hint or "")
+    assert STATE.with_availability(["a"], "off").tools["shop:a"].availability is OFF  # type: ignore[arg-type]
+
+
+def test_a_state_survives_being_stored() -> None:
+    """Ours: the state is part of a commit."""
+    assert msgspec.json.decode(msgspec.json.encode(STATE), type=ToolState) == STATE
+    assert msgspec.json.encode(STATE.tools["shop:a"]) == b'{"name":"a","source":"shop"}'
+
+
+@pytest.mark.parametrize("name", ["", "a b", "1st", "class", "print", "é"])
+def test_a_manifest_has_a_name_that_can_be_called(name: str) -> None:
+    """Ours: SPEC §3, names are checked on construction and on every decode."""
+    with pytest.raises(InvalidToolName):
+        ToolManifest(id="x", name=name, side_effect=SideEffect.READ)
+    with pytest.raises(InvalidToolName):
+        msgspec.convert({"id": "x", "name": name, "side_effect": "read"}, ToolManifest)
+
+
+def test_a_manifest_has_an_id() -> None:
+    """Ours: settings belong to the id."""
+    with pytest.raises(InvalidToolName, match="no id"):
+        ToolManifest(id="", name="a", side_effect=SideEffect.READ)

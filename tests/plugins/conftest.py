@@ -1,0 +1,27 @@
+"""Lets the tests of plugins share what those of the runtime have, and a bench to try plugins on."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.clock import FakeClock
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parent.parent / "runtime"))
+
+from stand_ins import Place
+
+
+@pytest.fixture
+def memory(clock: FakeClock) -> Place:
+    """A store in memory, for what has nothing to do with storage."""
+    return Place(None, clock)
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Place:
+    """A store that outlives its runtimes: in memory, and a SQLite file."""
+    return Place(None if request.param == "memory" else tmp_path / "holdfast.db", clock)

@@ -1,0 +1,231 @@
+"""The plugin `plan`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from stand_ins import Place, agent_of, asks, events_of, of_kind, results
+
+from holdfast import Agent, tool
+from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.model.events import PluginEventEmitted
+from holdfast.model.node import PluginNode
+from holdfast.plugins.shipped import Plan
+from holdfast.plugins.shipped.plan import PlanItem
+
+TWO = [{"title": "look", "status": "done"}, {"title": "mend", "status": "in_progress"}]
+DONE = [{"title": "look", "status": "done"}, {"title": "mend", "status": "done"}]
+
+
+def writes(*items: Any) -> dict[str, Any]:
+    return asks(("update_plan", {"items": list(items)}))
+
+
+def expects(words: str, reply: dict[str, Any] | str = "end") -> dict[str, Any]:
+    """A reply to a prompt that has these words."""
+    given = {"text": reply} if isinstance(reply, str) else reply
+    return {**given, "expect": {"instructions_contain": words}}
+
+
+def planner(*replies: Any, **options: Any) -> Agent[Any, Any]:
+    return agent_of(*replies, plugins=[Plan()], **options)
+
+
+async def shown(session: Any) -> Any:
+    return await session.plugins.invoke("plan.show")
+
+
+def test_the_model_keeps_a_plan_and_reads_it_in_its_next_prompt(memory: Place) -> None:
+    """Ours: a checklist that the model keeps."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            agent = planner(writes(*TWO), expects("[x] look\n[>] mend"), expects("[>] mend"))
+            session = await runtime.session("s", agent=agent)
+            result = await session.turn("go")
+            assert results(result.messages) == ["1 of 2 done"]
+            assert await shown(session) == TWO
+            await session.turn("and now?")
+
+    asyncio.run(main())
+
+
+def test_whoever_observes_hears_of_a_change_and_of_nothing_else(memory: Place) -> None:
+    """Ours: the user sees the plan; the same plan again is no news."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            agent = planner(writes(*TWO), writes(*TWO), writes(*DONE), "end")
+            session = await runtime.session("s", agent=agent)
+            events = of_kind(PluginEventEmitted, await events_of(session.turn("go")))
+            assert [(one.plugin_id, one.kind, one.body) for one in events] == [
+                ("plan", "plan_updated", {"items": TWO}),
+                ("plan", "plan_updated", {"items": DONE}),
+            ]
+            nodes = [one.payload for one in await session.nodes() if isinstance(one.payload, PluginNode)]
+            assert [one.body for one in nodes] == [{"items": TWO}, {"items": DONE}]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("items", "problem"),
+    [
+        ([{"title": "a", "status": "in_progress"}, {"title": "b", "status": "in_progress"}], "only one item"),
+        ([{"title": f"step {number}"} for number in range(51)], "at most 50 items"),
+        ([{"title": " \n "}], "empty title"),
+        ([{"title": "a", "status": "begun"}], "status"),
+        ([{"title": "a", "due": "today"}], "due"),
+        ([{"title": "x" * 201}], "200"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused_and_the_old_one_stays(
+    memory: Place, items: list[Any], problem: str
+) -> None:
+    """Ours: the model is told what is wrong, in words."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=planner(writes(*TWO), writes(*items), "end"))
+            result = await session.turn("go")
+            assert results(result.messages) == ["1 of 2 done", "INVALID_ARGUMENT"]
+            assert problem in str(result.messages[-2])
+            assert await shown(session) == TWO
+
+    asyncio.run(main())
+
+
+def test_the_plan_survives_a_restart_between_turns_and_in_the_middle_of_one(place: Place) -> None:
+    """Ours: what a plugin remembers is written with the turn that made it remember it."""
+
+    @tool(approval="manual")
+    def pay() -> str:
+        return "paid"
+
+    script = (writes(*TWO), asks(("pay", {})), expects("[>] mend"), expects("[>] mend"))
+
+    async def begin() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=planner(*script, tools=[pay]))
+            assert (await session.turn("go")).status == "waiting"
+
+    async def go_on() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=planner(*script, tools=[pay]))
+            (asked,) = await session.approvals(pending=True)
+            assert (await session.approve(asked.approval_id)).output == "end"
+            assert await shown(session) == TWO
+            await session.turn("again")
+
+    async def look() -> None:
+        async with place.runtime() as runtime:
+            assert await shown(await runtime.session("s", agent=planner())) == TWO
+
+    for main in (begin, go_on, look):
+        asyncio.run(main())
+
+
+def test_a_fork_has_a_copy_and_a_rewind_takes_the_plan_back(place: Place) -> None:
+    """Ours: the plan belongs to a point of the history."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            agent = planner("hello", writes(*TWO), "end", writes(*DONE), "end")
+            session = await runtime.session("s", agent=agent)
+            await session.turn("zero")
+            await session.turn("one")
+            fork = await session.fork("f")
+            await session.turn("two")
+            assert await shown(session) == DONE
+            assert await shown(fork) == TWO
+            await session.rewind(turns=1)
+            assert await shown(session) == TWO
+            await session.rewind(turns=1)
+            assert await shown(session) == []
+
+    asyncio.run(main())
+
+
+def test_a_person_may_change_the_plan_between_turns(place: Place) -> None:
+    """Ours: `plan.set` is durable when it returns, and the model reads it."""
+
+    async def change() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=planner("end"))
+            await session.turn("hello")
+            items = [PlanItem(title="ask   first")]
+            kept = await session.plugins.call("plan.set", items, list[PlanItem])
+            assert kept == [PlanItem(title="ask first", status="pending")]
+
+    async def read() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=planner("end", expects("[ ] ask first")))
+            await session.turn("go")
+
+    asyncio.run(change())
+    asyncio.run(read())
+
+
+def test_the_length_of_a_plan_is_an_option(memory: Place) -> None:
+    """Ours: an option is checked when it is given, in code or with a session."""
+    for wrong in (0, True, "many"):
+        with pytest.raises(InvalidArgument, match="max_items"):
+            Plan(max_items=wrong)  # type: ignore[arg-type]
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            with pytest.raises(HoldfastError, match="max_items"):
+                await (
+                    await runtime.session("x", agent=planner("end"), options={"plan": {"max_items": 0}})
+                ).turn("go")
+            options = {"plan": {"max_items": 1}}
+            session = await runtime.session("s", agent=planner(writes(*TWO), "end"), options=options)
+            assert results((await session.turn("go")).messages) == ["INVALID_ARGUMENT"]
+
+    asyncio.run(main())
+
+
+def test_an_agent_can_name_it() -> None:
+    """Ours: what ships with Holdfast is offered by its entry points."""
+    agent = Agent("scripted:demo", plugins=["plan"])
+    assert [one.id for one in agent.plugins] == ["plan"]
+
+
+@tool(approval="manual")
+def pay() -> str:
+    """Pay."""
+    return "paid"
+
+
+def test_a_question_while_a_turn_waits_is_answered_with_the_plan_of_that_turn(place: Place) -> None:
+    """Bug: another process answered with the plan from before the turn."""
+
+    def agent() -> Agent[Any, Any]:
+        return planner(writes(*TWO), asks(("pay", {})), "end", tools=[pay])
+
+    async def begin() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent())
+            assert (await session.turn("go")).status == "waiting"
+            assert await shown(session) == TWO
+
+    async def look() -> None:
+        async with place.runtime() as runtime:
+            assert await shown(await runtime.session("s", agent=agent())) == TWO
+
+    asyncio.run(begin())
+    asyncio.run(look())
+
+
+def test_a_wrong_argument_of_an_action_is_the_callers_mistake(memory: Place) -> None:
+    """Bug: it came as a failure of the plugin."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=planner())
+            with pytest.raises(InvalidArgument):
+                await session.plugins.invoke("plan.set", [{"title": "a", "status": "in_progress"}] * 2)
+
+    asyncio.run(main())

@@ -1,0 +1,287 @@
+"""Rolling history: what the model is shown when the window fills."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from stand_ins import Place, StagedModel, asks, said
+
+from holdfast import Agent, Attachment, TurnStopped
+from holdfast.errors import ErrorObject, InvalidArgument
+from holdfast.graph.history import answered
+from holdfast.model.message import (
+    AssistantMessage,
+    AttachmentPart,
+    Message,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from holdfast.model.outcome import StopReason
+from holdfast.model.usage import Usage
+from holdfast.plugins import PluginExtensions, TurnTransformContext
+from holdfast.plugins.shipped import RollingHistory
+from holdfast.providers.scripted import ScriptedModel
+
+WORD = "word "
+
+
+def dump(size: int) -> str:
+    """Return so many characters."""
+    return "x" * size
+
+
+def talk(number: int, output: Any = "y" * 4_000, **result: Any) -> list[Message]:
+    """A turn with one call in it."""
+    call = ToolCall(call_id=1, name="search", arguments={"q": number}, provider_id=f"p{number}")
+    return [
+        UserMessage(content=f"turn {number}"),
+        AssistantMessage(tool_calls=(call,)),
+        ToolMessage(call_id=1, name="search", provider_id=f"p{number}", **{"value": output, **result}),
+        AssistantMessage(text=f"end {number}"),
+    ]
+
+
+def shown(plugin: RollingHistory, messages: list[Message], turn: int = 1, **told: Any) -> list[Message]:
+    """What the plugin makes of some messages, the last *turn* of which are this turn's."""
+    ctx = TurnTransformContext(
+        session_id="s", turn_id="t", extensions=PluginExtensions(), turn_messages=turn, **told
+    )
+    return asyncio.run(plugin.context_transform(ctx, messages))
+
+
+def values(messages: list[Message]) -> list[Any]:
+    return [one.value for one in messages if isinstance(one, ToolMessage)]
+
+
+NOW: list[Message] = [UserMessage(content="now")]
+NOTE = "[3.9 KB of output of search() left out]"
+
+
+def test_nothing_is_touched_while_there_is_room() -> None:
+    """Ours: the very same list, so that nothing has to be written down about it."""
+    messages = talk(1) + talk(2) + NOW
+    assert shown(RollingHistory(), messages) is messages
+    assert shown(RollingHistory(), NOW) is NOW
+
+
+def test_old_output_goes_first_and_leaves_a_note() -> None:
+    """Seed: drops old tool output from the view as the window fills."""
+    messages = talk(1) + talk(2) + talk(3) + NOW
+    found = shown(RollingHistory(window_tokens=4_000, keep_turns=1, fill=0.7), messages)
+    assert values(found) == [NOTE, "y" * 4_000, "y" * 4_000]
+    assert [type(one) for one in found] == [type(one) for one in messages]
+    assert answered(found) == found
+    assert found[3:] == messages[3:]
+
+
+def test_a_result_without_its_content_still_belongs_to_its_call() -> None:
+    """Ours: providers refuse a call without its result."""
+    messages = talk(1, {"rows": [1] * 3_000}, shown="z" * 9_000) + NOW
+    found = shown(RollingHistory(window_tokens=1_000, keep_turns=0), messages)
+    (old,), (new,) = ([one for one in part if isinstance(one, ToolMessage)] for part in (messages, found))
+    assert (new.call_id, new.provider_id, new.name) == (old.call_id, old.provider_id, old.name)
+    assert (new.value, new.shown) == ("[8.8 KB of output of search() left out]", None)
+
+
+def test_a_long_error_stays_an_error() -> None:
+    """Ours: the model must not read a failure as a result."""
+    error = ErrorObject(code="TOOL_ERROR", message="e" * 9_000, hint="try b")
+    found = shown(RollingHistory(window_tokens=1_000, keep_turns=0), talk(1, None, error=error) + NOW)
+    (new,) = [one for one in found if isinstance(one, ToolMessage)]
+    assert new.error == ErrorObject(
+        code="TOOL_ERROR", message="[8.8 KB of output of search() left out]", hint="try b"
+    )
+
+
+def test_where_the_whole_is_kept_the_note_names_it() -> None:
+    """Ours: what is out of view can be read back."""
+    part = AttachmentPart(digest="ab" * 32, media_type="text/plain", size=9)
+    found = shown(RollingHistory(window_tokens=1_000, keep_turns=0), talk(1, attachments=(part,)) + NOW)
+    assert values(found) == [f"{NOTE[:-1]}; the whole is attachment abababababab]"]
+
+
+def test_old_attachments_become_words() -> None:
+    """Seed: drops old images from the view as the window fills."""
+    photo = AttachmentPart(digest="d" * 64, media_type="image/png", size=2_048, name="cat.png")
+    old = UserMessage(content=(TextPart(text="look"), photo))
+    new = UserMessage(content=(photo,))
+    found = shown(
+        RollingHistory(window_tokens=3_000, keep_turns=0, fill=0.9), [old, AssistantMessage(text="ok"), new]
+    )
+    assert found[0] == UserMessage(
+        content=(TextPart(text="look"), TextPart(text="[cat.png (image/png, 2.0 KB) left out]"))
+    )
+    assert found[2] is new
+
+
+def test_short_output_is_not_worth_a_note() -> None:
+    """Ours: a note that is longer than what it stands for saves nothing."""
+    messages = talk(1, "ok") + talk(2) + NOW
+    found = shown(RollingHistory(window_tokens=1_100, keep_turns=0), messages)
+    assert values(found) == ["ok", NOTE]
+
+
+def test_whole_turns_go_when_notes_are_not_enough() -> None:
+    """Seed: keeps whole turns."""
+    old = [
+        message
+        for number in range(6)
+        for message in (UserMessage(content=f"{number} {WORD * 400}"), AssistantMessage(text="ok"))
+    ]
+    found = shown(RollingHistory(window_tokens=2_000, keep_turns=2, fill=0.7), old + NOW)
+    assert isinstance(found[0], UserMessage)
+    assert [text[0] for text in said(found)] == ["4", "5", "n"]
+
+
+def test_the_last_turns_stay_however_long_they_are() -> None:
+    """Seed: never in the last turns."""
+    messages = talk(1, "a" * 90_000) + talk(2, "b" * 90_000) + talk(3, "c" * 90_000) + NOW
+    found = shown(RollingHistory(window_tokens=1_000, keep_turns=2), messages)
+    assert found == messages[4:]
+
+
+def test_one_giant_message_alone_is_left_as_it_is() -> None:
+    """Ours: there is nothing else to leave out."""
+    giant: list[Message] = [UserMessage(content="g" * 1_000_000)]
+    assert shown(RollingHistory(window_tokens=10), giant) == giant
+    assert shown(RollingHistory(window_tokens=10), giant, overflowed=True) == giant
+
+
+def test_after_an_overflow_nothing_but_this_turn_is_sacred() -> None:
+    """Seed: an overflow makes it drop more."""
+    messages = talk(1) + talk(2) + talk(3) + NOW
+    plugin = RollingHistory(keep_turns=4)
+    assert shown(plugin, messages) is messages
+    found = shown(plugin, messages, overflowed=True)
+    assert values(found) == [NOTE, NOTE, NOTE]
+    deep = [UserMessage(content=WORD * 5_000), AssistantMessage(text="ok"), *talk(2)]
+    found = shown(plugin, deep, turn=4, overflowed=True)
+    assert said(found) == ["turn 2"]
+    assert values(found) == [NOTE]
+
+
+def test_history_that_begins_in_the_middle_is_handled() -> None:
+    """Ours: a seed need not begin with a user."""
+    messages = [*talk(1)[1:], *talk(2), *NOW]
+    found = shown(RollingHistory(window_tokens=500, keep_turns=0, fill=0.5), messages)
+    assert answered(found) == found
+    assert said(found)[-1] == "now"
+
+
+def test_what_a_provider_counted_beyond_the_estimate_counts() -> None:
+    """Ours: four characters a token is wrong for a long system prompt and for other scripts."""
+    charged = AssistantMessage(text="end", usage=Usage(input=50, cache_read=7_000, output=5))
+    messages = [*talk(1)[:3], charged, *NOW]
+    plugin = RollingHistory(window_tokens=10_000, keep_turns=0, fill=0.7)
+    assert values(shown(plugin, messages)) == [NOTE]
+    uncharged = [*talk(1), *NOW]
+    assert shown(plugin, uncharged) is uncharged
+
+
+def test_the_view_changes_in_steps() -> None:
+    """Ours: a prefix that changes with every call is never found in a provider's cache."""
+    plugin = RollingHistory(window_tokens=10_000, keep_turns=1, fill=0.5)
+    messages: list[Message] = []
+    views: list[int] = []
+    for number in range(40):
+        messages = messages + talk(number, "y" * 800)
+        views.append(sum("left out" in value for value in values(shown(plugin, [*messages, *NOW]))))
+    changes = [view for view, before in zip(views[1:], views, strict=False) if view != before]
+    assert views == sorted(views)
+    assert 2 <= len(changes) <= 8
+
+
+def test_the_same_messages_give_the_same_view() -> None:
+    """Seed: deterministic."""
+    messages = [message for number in range(30) for message in talk(number)] + NOW
+    plugin = RollingHistory(window_tokens=9_000)
+    copied = msgspec.json.decode(msgspec.json.encode(messages), type=list[Message])
+    assert shown(plugin, messages) == shown(plugin, copied)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"window_tokens": 0},
+        {"window_tokens": True},
+        {"window_tokens": "many"},
+        {"keep_turns": -1},
+        {"keep_turns": 1.5},
+        {"fill": 0},
+        {"fill": 1.01},
+        {"fill": float("nan")},
+        {"fill": "half"},
+    ],
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+    """Ours: what is wrong is said when the agent is made, and when a session is opened."""
+    with pytest.raises(InvalidArgument, match="rolling-history"):
+        RollingHistory(**options)
+    with pytest.raises(InvalidArgument, match="rolling-history"):
+        RollingHistory().configure(options)
+
+
+# In a session
+
+
+def test_a_session_keeps_what_the_model_is_no_longer_shown(place: Place) -> None:
+    """Seed: nothing durable is changed."""
+
+    async def main() -> None:
+        script = [asks(("dump", {"size": 8_000})), "one", asks(("dump", {"size": 9_000})), "two", "three"]
+        model = StagedModel(ScriptedModel(script).stream)
+        agent = Agent(
+            model, tools=[dump], plugins=[RollingHistory(window_tokens=4_000, keep_turns=1, fill=0.7)]
+        )
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            for prompt in ("a", "b", "c"):
+                await session.turn(prompt)
+            assert values(model.requests[-1].messages) == [
+                "[7.8 KB of output of dump() left out]",
+                dump(9_000),
+            ]
+            assert values(await session.messages()) == [dump(8_000), dump(9_000)]
+
+    asyncio.run(main())
+
+
+def test_an_image_is_shown_at_first_and_left_out_later(memory: Place) -> None:
+    """Seed: drops old images."""
+
+    async def main() -> None:
+        model = StagedModel(ScriptedModel(["a cat", "ok", "ok"]).stream)
+        agent = Agent(model, plugins=[RollingHistory(window_tokens=2_000, keep_turns=1)])
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            await session.turn(["what is it?", Attachment(b"png", "image/png", "cat.png")])
+            for prompt in ("thanks", "bye"):
+                await session.turn(prompt)
+        seen = [str(request.messages[0]) for request in model.requests]
+        assert ["left out" in one for one in seen] == [False, False, True]
+
+    asyncio.run(main())
+
+
+def test_a_call_that_did_not_fit_is_made_again_with_less(place: Place) -> None:
+    """Seed: an overflow is answered by a smaller view, once."""
+
+    async def main() -> None:
+        full = {"failure": {"code": "CONTEXT_OVERFLOW", "message": "too long"}}
+        script = [asks(("dump", {"size": 90_000})), full, "short", "next", full, full]
+        model = StagedModel(ScriptedModel(script).stream)
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model, tools=[dump], plugins=[RollingHistory()]))
+            assert (await session.turn("go")).output == "short"
+            assert [len(str(request.messages)) > 90_000 for request in model.requests] == [False, True, False]
+            assert (await session.turn("go on")).output == "next"
+            with pytest.raises(TurnStopped) as stopped:
+                await session.turn("more")
+            assert stopped.value.reason is StopReason.CONTEXT_OVERFLOW
+
+    asyncio.run(main())

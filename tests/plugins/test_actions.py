@@ -1,0 +1,369 @@
+"""Actions: what plugins let others do with them, by name, with JSON or with types."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from plugin_bench import Actor, PhaseLog, session_of
+from stand_ins import HeldModel, Place
+
+from holdfast import Agent
+from holdfast.errors import (
+    InvalidArgument,
+    InvalidPlugin,
+    MissingSession,
+    PluginActionError,
+    PluginFailed,
+    SessionBusy,
+    UnexpectedSession,
+    UnknownAction,
+    UnknownSession,
+)
+from holdfast.plugins.actions import PluginActionContext, PluginActionDef, action
+from holdfast.plugins.hook import hook
+from holdfast.plugins.plugin import Plugin
+from holdfast.plugins.registrar import PluginRegistrar
+from holdfast.plugins.running import HookRunner
+
+
+class Wanted(msgspec.Struct):
+    """What is to be added."""
+
+    text: str
+    times: int = 1
+
+
+class Added(msgspec.Struct):
+    """What was added."""
+
+    total: int
+
+
+class Board(Plugin):
+    """Keeps a list."""
+
+    @action
+    async def status(self, ctx: PluginActionContext) -> dict[str, Any]:
+        """How the board is."""
+        return {"items": self.state or [], "session": ctx.session_id}
+
+    @action(kind="command", session="required")
+    async def add(self, ctx: PluginActionContext, args: Wanted) -> Added:
+        self.state = [*(self.state or []), *([args.text] * args.times)]
+        return Added(total=len(self.state))
+
+    @action(kind="task", session="forbidden", name="board.sweep")
+    async def sweep_all(self, ctx: PluginActionContext) -> None:
+        assert ctx.session_id is None
+
+    @action
+    async def echo(self, ctx: PluginActionContext, args: Any) -> Any:
+        return args
+
+    @action
+    async def lie(self, ctx: PluginActionContext) -> int:
+        return "not a number"  # type: ignore[return-value]
+
+
+# Definitions
+
+
+def test_an_action_is_described_by_its_types_and_its_docstring() -> None:
+    """Seed: query, command or task with JSON Schemas and a session parameter."""
+    found = {one.name: one for one in session_of(Board()).plugin_actions()}
+    assert list(found) == ["board.status", "board.add", "board.sweep", "board.echo", "board.lie"]
+    assert found["board.status"].description == "How the board is."
+    assert found["board.status"].input_schema == {"type": "null"}
+    assert found["board.status"].output_schema["type"] == "object"
+    add = found["board.add"]
+    assert (add.plugin_id, add.kind, add.session_param) == ("board", "command", "required")
+    assert add.input_schema["$defs"]["Wanted"]["required"] == ["text"]
+    assert add.output_schema["$defs"]["Added"]["properties"] == {"total": {"type": "integer"}}
+    sweep = found["board.sweep"]
+    assert (sweep.kind, sweep.session_param, sweep.output_schema) == ("task", "forbidden", {"type": "null"})
+
+
+def test_a_definition_can_be_sent() -> None:
+    """Ours: others see actions as data."""
+    [first, *_] = session_of(Board()).plugin_actions()
+    assert msgspec.json.decode(msgspec.json.encode(first), type=PluginActionDef) == first
+
+
+@pytest.mark.parametrize("wrong", [{"kind": "wish"}, {"session": "maybe"}])
+def test_an_action_of_a_kind_that_does_not_exist_is_refused(wrong: dict[str, Any]) -> None:
+    """Ours: checked where it is written."""
+    with pytest.raises(InvalidPlugin, match="does not exist"):
+        action(**wrong)
+
+
+def refused(method: Any) -> str:
+    plugin = type("Broken", (Plugin,), {"act": action(method)})()
+    with pytest.raises(InvalidPlugin) as caught:
+        session_of(plugin)
+    return caught.value.message
+
+
+def test_an_action_that_cannot_be_called_is_refused_when_the_session_is_built() -> None:
+    """Ours: registration checks signatures."""
+
+    def plain(self: Any, ctx: Any) -> None: ...
+
+    async def nothing(self: Any) -> None: ...
+
+    async def much(self: Any, ctx: Any, args: Any, more: Any) -> None: ...
+
+    async def odd(self: Any, ctx: Any, args: complex) -> None: ...
+
+    assert "is not `async def`" in refused(plain)
+    assert "takes 0 parameters" in refused(nothing)
+    assert "takes 3 parameters" in refused(much)
+    assert "has no JSON Schema" in refused(odd)
+
+
+def test_annotations_that_cannot_be_read_are_refused() -> None:
+    """Ours: an action without types is no contract."""
+
+    async def lost(self: Any, ctx: Any, args: Nowhere) -> None:  # type: ignore[name-defined]  # noqa: F821
+        ...
+
+    assert "annotations of lost() of plugin 'broken' cannot be read" in refused(lost)
+
+
+def test_an_action_can_be_registered_by_hand() -> None:
+    """Ours: what the decorator does can be done by hand."""
+
+    class Handmade(Plugin):
+        def register(self, registrar: PluginRegistrar) -> None:
+            registrar.actions.add(self.ping)
+
+        async def ping(self, ctx: PluginActionContext) -> str:
+            return "pong"
+
+    assert asyncio.run(session_of(Handmade()).invoke_plugin_action("handmade.ping")) == "pong"
+
+
+# Calls
+
+
+def test_an_action_takes_and_gives_json() -> None:
+    """Seed: raw invoke."""
+
+    async def main() -> None:
+        session = session_of(Board())
+        assert await session.invoke_plugin_action("board.add", {"text": "a", "times": 2}) == {"total": 2}
+        assert await session.invoke_plugin_action("board.status") == {"items": ["a", "a"], "session": "s"}
+        assert await session.invoke_plugin_action("board.sweep") is None
+        assert await session.invoke_plugin_action("board.echo", [1, {"a": None}]) == [1, {"a": None}]
+
+    asyncio.run(main())
+
+
+def test_an_action_takes_and_gives_values() -> None:
+    """Seed: typed call."""
+
+    async def main() -> None:
+        session = session_of(Board())
+        assert await session.call_plugin_action("board.add", Wanted(text="a"), Added) == Added(total=1)
+        assert await session.call_plugin_action("board.status") == {"items": ["a"], "session": "s"}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("arguments", [None, 3, {}, {"text": 1}, {"text": "a", "times": "many"}, []])
+def test_arguments_that_do_not_fit_are_refused_and_nothing_happens(arguments: Any) -> None:
+    """Ours: the schema is kept."""
+
+    async def main() -> None:
+        session = session_of(Board())
+        with pytest.raises(InvalidArgument, match=r"action 'board\.add': "):
+            await session.invoke_plugin_action("board.add", arguments)
+        assert (await session.invoke_plugin_action("board.status"))["items"] == []
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_does_not_fit_is_the_plugins_failure() -> None:
+    """Seed: an answer that cannot be read is an error."""
+
+    async def main() -> None:
+        session = session_of(Board())
+        with pytest.raises(PluginFailed, match=r"plugin 'board'.*its answer does not fit"):
+            await session.call_plugin_action("board.echo", {"total": "x"}, Added)
+
+    asyncio.run(main())
+
+
+def test_an_answer_that_breaks_the_actions_own_word_is_the_plugins_failure() -> None:
+    """Bug: an action could answer with something else than it says."""
+
+    async def main() -> None:
+        with pytest.raises(PluginFailed, match="plugin 'board'"):
+            await session_of(Board()).invoke_plugin_action("board.lie")
+
+    asyncio.run(main())
+
+
+def test_an_unknown_action_is_answered_with_those_that_there_are() -> None:
+    """Seed: Unknown."""
+
+    async def main() -> None:
+        with pytest.raises(UnknownAction, match=r"action 'board\.wipe' does not exist") as caught:
+            await session_of(Board()).invoke_plugin_action("board.wipe")
+        assert "board.add" in str(caught.value.hint)
+        assert caught.value.code == "METHOD_NOT_FOUND"
+        with pytest.raises(UnknownAction) as caught:
+            await session_of().invoke_plugin_action("board.wipe")
+        assert caught.value.hint == "the actions are none"
+
+    asyncio.run(main())
+
+
+# Sessions
+
+
+def test_an_action_works_on_the_current_session_unless_it_is_told_otherwise() -> None:
+    """Seed: default_to_current_session."""
+
+    async def main() -> None:
+        session = session_of(Board())
+        invoke = session.invoke_plugin_action
+        assert (await invoke("board.status"))["session"] == "s"
+        assert (await invoke("board.status", session_id="other"))["session"] == "other"
+        assert (await invoke("board.status", default_to_current_session=False))["session"] is None
+
+    asyncio.run(main())
+
+
+def test_an_action_that_needs_a_session_must_have_one() -> None:
+    """Seed: MissingSession."""
+
+    async def main() -> None:
+        with pytest.raises(MissingSession, match=r"action 'board\.add' needs a session"):
+            await session_of(Board()).invoke_plugin_action(
+                "board.add", {"text": "a"}, default_to_current_session=False
+            )
+
+    asyncio.run(main())
+
+
+def test_an_action_that_takes_no_session_must_not_have_one() -> None:
+    """Seed: UnexpectedSession."""
+
+    async def main() -> None:
+        with pytest.raises(UnexpectedSession, match=r"action 'board\.sweep' takes no session"):
+            await session_of(Board()).invoke_plugin_action("board.sweep", session_id="s")
+
+    asyncio.run(main())
+
+
+def test_the_errors_of_calls_are_of_one_kind() -> None:
+    """Ours: one tree."""
+    for kind in (UnknownAction, UnknownSession, MissingSession, UnexpectedSession):
+        assert issubclass(kind, PluginActionError)
+
+
+def test_an_action_is_probed_and_has_a_deadline() -> None:
+    """Ours: an action is run like a hook."""
+
+    class Slow(Plugin):
+        @action
+        async def wait(self, ctx: PluginActionContext) -> None:
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        log = PhaseLog()
+        session = session_of(Slow(), runner=HookRunner(0.01, log))
+        with pytest.raises(PluginFailed, match="plugin 'slow' failed in action: it did not answer within"):
+            await session.invoke_plugin_action("slow.wait")
+        assert log.lines == ["+plugin_hook.action.slow", "-plugin_hook.action.slow"]
+
+    asyncio.run(main())
+
+
+# Through a session of a runtime
+
+
+def test_a_host_uses_actions_and_what_they_change_is_kept(place: Place) -> None:
+    """Seed: actions of a session; what a command changes is durable when the call returns."""
+
+    async def main() -> None:
+        agent = Agent(Actor(), plugins=[Board()])
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            assert "board.add" in [one.name for one in await session.plugins.actions()]
+            assert await session.plugins.invoke("board.add", {"text": "a"}) == {"total": 1}
+            assert await session.plugins.call("board.add", Wanted(text="b"), Added) == Added(total=2)
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            assert await session.plugins.invoke("board.status") == {"items": ["a", "b"], "session": "s"}
+
+    asyncio.run(main())
+
+
+def test_a_session_that_does_not_exist_is_refused(memory: Place) -> None:
+    """Seed: UnknownSession."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(Actor(), plugins=[Board()]))
+            with pytest.raises(UnknownSession, match="'nowhere', which does not exist"):
+                await session.plugins.invoke("board.status", session_id="nowhere")
+            found = await session.plugins.invoke("board.status", session_id="s")
+            assert found["session"] == "s"
+            with pytest.raises(UnexpectedSession):
+                await session.plugins.invoke("board.sweep", session_id="s")
+            with pytest.raises(UnknownAction):
+                await session.plugins.invoke("board.wipe")
+
+    asyncio.run(main())
+
+
+def test_a_query_is_answered_while_a_turn_runs_and_a_command_is_kept_with_it(memory: Place) -> None:
+    """Ours: a change during a turn is durable with that turn's next write."""
+
+    async def main() -> None:
+        model = HeldModel()
+        agent = Agent(model, plugins=[Board()])
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            turn = session.turn("go")
+            turn.start()
+            await model.started.wait()
+            await session.plugins.invoke("board.add", {"text": "a"})
+            assert (await session.plugins.invoke("board.status"))["items"] == ["a"]
+            model.go.set()
+            await turn
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            assert (await session.plugins.invoke("board.status"))["items"] == ["a"]
+
+    asyncio.run(main())
+
+
+def test_a_command_is_refused_while_a_turn_waits(memory: Place) -> None:
+    """Ours: what a turn waits with must not change under it."""
+
+    class Asker(Plugin):
+        @hook
+        async def before_tool_call(self, ctx: Any) -> Any:
+            from holdfast.model.directive import ask_person
+
+            return ask_person("sure?")
+
+    async def note(text: str) -> str:
+        """Write something down."""
+        return text
+
+    async def main() -> None:
+        agent = Agent(Actor(), tools=[note], plugins=[Board(), Asker()])
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            assert (await session.turn("go").settled()).status == "waiting"
+            with pytest.raises(SessionBusy):
+                await session.plugins.invoke("board.add", {"text": "a"})
+            assert (await session.plugins.invoke("board.status"))["items"] == []
+
+    asyncio.run(main())

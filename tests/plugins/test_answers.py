@@ -1,0 +1,293 @@
+"""What hooks answer: nothing of a wrong type, too large or impossible to write down gets in."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from plugin_bench import Actor, label
+from stand_ins import Place
+
+from holdfast import Agent
+from holdfast.errors import PluginFailed
+from holdfast.model.frame import FrameSwitch
+from holdfast.model.message import AssistantMessage, Message, RequestedCall, ToolMessage, UserMessage
+from holdfast.model.outcome import Stopped
+from holdfast.model.prompt import PromptContribution, PromptSlot
+from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.tool_state import ToolAvailability
+from holdfast.plugins.answers import (
+    read_catalog,
+    read_chunk,
+    read_compaction,
+    read_contributions,
+    read_json,
+    read_messages,
+    read_policy,
+    read_response,
+    read_switch,
+    read_text,
+    read_triggers,
+)
+from holdfast.plugins.contexts import (
+    AssistantResponseTransform,
+    AssistantStreamTransform,
+    ContextCompaction,
+    SwitchAgentFrame,
+)
+from holdfast.plugins.hook import hook
+from holdfast.plugins.plugin import Plugin
+from holdfast.plugins.running import RegisteredHook
+from holdfast.plugins.triggers import TriggerEvent
+from holdfast.ports.model_provider import ReplyEnded
+from holdfast.tools.catalog import ToolCatalogContribution
+
+MIB = 1 << 20
+HI = UserMessage(content="hi")
+
+
+def nothing() -> None: ...
+
+
+HOOK = RegisteredHook("one", "somewhere", nothing)
+
+
+def refused(read: Any, *given: Any) -> str:
+    """Why an answer is refused; the error names the plugin."""
+    with pytest.raises(PluginFailed, match="plugin 'one' failed in somewhere: ") as caught:
+        read(HOOK, *given)
+    return caught.value.message.partition("somewhere: ")[2]
+
+
+# Messages
+
+
+def test_messages_are_read_as_they_are() -> None:
+    """Seed: a transform answers with the messages that the model is shown."""
+    given: list[Message] = [HI, AssistantMessage(text="yes"), ToolMessage(call_id=1, name="look", value=1)]
+    assert read_messages(HOOK, given, given[:2]) == given[:2]
+    assert read_messages(HOOK, given, list(given)) == given
+
+
+def test_messages_of_a_transforms_own_are_read_as_they_are_written() -> None:
+    """Bug: a message that no journal can hold broke the turn."""
+    own = ToolMessage(call_id=1, name="look", value=(1, 2))
+    [first, second] = read_messages(HOOK, [HI], [own, HI])
+    assert first == ToolMessage(call_id=1, name="look", value=[1, 2])
+    assert second is HI
+
+
+@pytest.mark.parametrize("answer", [None, "hi", (HI,), ["hi"], [HI, None], 3, {}])
+def test_what_is_no_list_of_messages_is_refused(answer: Any) -> None:
+    """Ours: garbage."""
+    assert "not with a list of messages" in refused(read_messages, [HI, HI], answer)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        UserMessage(content="\ud800"),
+        UserMessage(content=3),  # type: ignore[arg-type]
+        ToolMessage(call_id=1, name="look", value=object()),
+        ToolMessage(call_id="one", name="look"),  # type: ignore[arg-type]
+    ],
+    ids=["surrogate", "number", "object", "id"],
+)
+def test_a_message_that_cannot_be_written_down_is_refused(message: Message) -> None:
+    """Bug: it got into the turn, which could not be written down, or not read again."""
+    assert "cannot be written down" in refused(read_messages, [HI], [HI, message])
+
+
+def test_too_many_words_are_refused() -> None:
+    """Ours: every size has a cap."""
+    assert "the limit is" in refused(read_messages, [HI], [UserMessage(content="x" * (17 * MIB))])
+
+
+def test_a_transform_that_breaks_its_messages_stops_the_turn_and_not_the_session(memory: Place) -> None:
+    """Bug: the turn stayed unfinished with an error of the encoder's."""
+
+    class Breaker(Plugin):
+        @hook
+        async def context_transform(self, ctx: Any, messages: list[Message]) -> list[Message]:
+            if "break" in str(messages[-1]):
+                messages[-1] = UserMessage(content="\ud800")
+            return messages
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(Actor(), plugins=[Breaker()]))
+            outcome = (await session.turn("break").settled()).outcome
+            assert isinstance(outcome, Stopped)
+            assert "'breaker'" in outcome.error.message
+            assert await session.unfinished() is None
+
+    asyncio.run(main())
+
+
+def test_a_transform_may_change_the_list_that_it_is_given(memory: Place) -> None:
+    """Bug: messages that were removed in place were shown all the same."""
+
+    class Forgetful(Plugin):
+        @hook
+        async def context_transform(self, ctx: Any, messages: list[Message]) -> list[Message]:
+            del messages[:-1]
+            return messages
+
+    async def main() -> None:
+        model = Actor()
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model, plugins=[Forgetful()]))
+            await session.turn("one")
+            await session.turn("two")
+            assert len(await session.messages()) == 4
+        assert [len(one.messages) for one in model.requests] == [1, 1]
+
+    asyncio.run(main())
+
+
+# Compactions and frames
+
+
+def test_a_compaction_is_read() -> None:
+    """Seed: a compactor answers with a compaction."""
+    assert read_compaction(HOOK, ContextCompaction(seed=(HI,))).seed == (HI,)
+    assert read_compaction(HOOK, ContextCompaction()).is_empty
+
+
+def test_a_wrong_compaction_is_refused() -> None:
+    """Ours: garbage."""
+    assert "not with ContextCompaction" in refused(read_compaction, "short")
+    assert "written down" in refused(read_compaction, ContextCompaction(seed=("hi",)))  # type: ignore[arg-type]
+    assert "written down" in refused(read_compaction, ContextCompaction(reason=3))  # type: ignore[arg-type]
+    assert "limit" in refused(
+        read_compaction, ContextCompaction(seed=(UserMessage(content="x" * (5 * MIB)),))
+    )
+
+
+def test_a_frame_to_switch_to_is_read() -> None:
+    """Seed: SwitchAgentFrame."""
+    assert read_switch(HOOK, SwitchAgentFrame("f", "dig")) == FrameSwitch(frame_id="f", task="dig")
+
+
+@pytest.mark.parametrize(
+    "answer",
+    ["f", SwitchAgentFrame(1, "dig"), SwitchAgentFrame("f", 2), SwitchAgentFrame("\ud800", "dig")],  # type: ignore[arg-type]
+    ids=["text", "id", "task", "surrogate"],
+)
+def test_a_wrong_frame_is_refused(answer: Any) -> None:
+    """Bug: a frame whose name is no text was written, and the history could not be read again."""
+    refused(read_switch, answer)
+
+
+# Prompts
+
+
+def test_contributions_come_in_several_forms() -> None:
+    """Ours: text will do."""
+    piece = PromptContribution(content="x", slot=PromptSlot.INTRO, priority=3)
+    assert read_contributions(HOOK, None) == []
+    assert read_contributions(HOOK, "text") == [PromptContribution(content="text")]
+    assert read_contributions(HOOK, ["text", piece]) == [PromptContribution(content="text"), piece]
+    assert read_contributions(HOOK, piece) == [piece]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        3, [None], {"a": 1}, b"bytes", PromptContribution(content=3),  # type: ignore[arg-type]
+        PromptContribution(content="x", slot="nowhere"),  # type: ignore[arg-type]
+        PromptContribution(content="x", priority="high"),  # type: ignore[arg-type]
+        "\ud800", "x" * (MIB + 1), ["x" * (MIB // 2)] * 3,
+    ],
+    ids=label,
+)  # fmt: skip
+def test_a_wrong_contribution_is_refused(answer: Any) -> None:
+    """Ours: garbage, and more than the prompt can take."""
+    refused(read_contributions, answer)
+
+
+# Replies
+
+
+def test_pieces_of_a_reply_are_text() -> None:
+    """Seed: a stream hook answers with text, or with a transform."""
+    assert read_chunk(HOOK, "a") == AssistantStreamTransform("a")
+    assert read_chunk(HOOK, AssistantStreamTransform("b")) == AssistantStreamTransform("b")
+    assert read_text(HOOK, "") == ""
+    for wrong in (None, 3, b"a", ["a"], "\ud800", "x" * (MIB + 1), AssistantStreamTransform(3)):  # type: ignore[arg-type]
+        refused(read_chunk, wrong)
+
+
+def test_a_whole_reply_is_one_that_can_be_written_down() -> None:
+    """Seed: a response hook answers with a reply, or with a transform."""
+    reply = ReplyEnded(text="yes", calls=(RequestedCall(name="look"),))
+    assert read_response(HOOK, reply) == AssistantResponseTransform(reply)
+    assert read_response(HOOK, AssistantResponseTransform(reply)) == AssistantResponseTransform(reply)
+    for wrong in (
+        None,
+        "yes",
+        ReplyEnded(text=3),  # type: ignore[arg-type]
+        ReplyEnded(text="\ud800"),
+        ReplyEnded(text="", calls=("look",)),  # type: ignore[arg-type]
+        ReplyEnded(text="", calls=(RequestedCall(name="look", arguments={}),)),  # type: ignore[arg-type]
+        ReplyEnded(text="x" * (17 * MIB)),
+    ):
+        refused(read_response, wrong)
+
+
+# The rest
+
+
+def test_a_policy_is_one_that_can_be_run_with() -> None:
+    """Seed: a mutator answers with the policy."""
+    assert read_policy(HOOK, SessionPolicy(model="m")) == SessionPolicy(model="m")
+    for wrong in (
+        None,
+        {"model": "m"},
+        SessionPolicy(model=3),  # type: ignore[arg-type]
+        SessionPolicy(limits=None),  # type: ignore[arg-type]
+        SessionPolicy(instructions="x" * (2 * MIB)),
+    ):
+        refused(read_policy, wrong)
+
+
+def test_a_contribution_to_the_catalog_is_checked_whole() -> None:
+    """Bug: a word that is no availability failed without the plugin's name."""
+    given = ToolCatalogContribution({"look": ToolAvailability.OFF}, frozenset({"find"}))
+    assert read_catalog(HOOK, given) == given
+    spelt = read_catalog(HOOK, ToolCatalogContribution({"look": "off"}))  # type: ignore[dict-item]
+    assert spelt.availability == {"look": ToolAvailability.OFF}
+    for wrong in (
+        {"hidden": ["find"]},
+        ToolCatalogContribution({"look": "on"}),  # type: ignore[dict-item]
+        ToolCatalogContribution(3),  # type: ignore[arg-type]
+        ToolCatalogContribution({}, 3),  # type: ignore[arg-type]
+        ToolCatalogContribution({}, [[]]),  # type: ignore[arg-type]
+    ):
+        refused(read_catalog, wrong)
+
+
+def test_triggers_are_a_list_of_them() -> None:
+    """Seed: the trigger catalog."""
+    assert read_triggers(HOOK, [TriggerEvent(name="mail")]) == [TriggerEvent(name="mail")]
+    assert read_triggers(HOOK, ()) == []
+    for wrong in (
+        None,
+        TriggerEvent(name="mail"),
+        ["mail"],
+        iter(()),
+        [TriggerEvent(name=3)],  # type: ignore[arg-type]
+        [TriggerEvent(name="x" * MIB)],
+    ):
+        refused(read_triggers, wrong)
+
+
+def test_an_action_answers_with_json() -> None:
+    """Seed: actions take and give JSON."""
+    assert read_json(HOOK, {"a": (1, 2)}) == {"a": [1, 2]}
+    assert read_json(HOOK, SessionPolicy(model="m"))["model"] == "m"
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    for wrong in (object(), float("nan"), "\ud800", cycle, "x" * (17 * MIB)):
+        refused(read_json, wrong)

@@ -1,0 +1,645 @@
+"""Every hook with every fault, one cell each: guards fail closed, observers never kill, the session lives.
+
+A row is a place where a plugin has a say, a column is what it does wrong there. Each cell opens a session
+that has had a good turn, provokes the fault, looks at what the table says must come of it, then switches the
+fault off and has the same session finish a turn.
+
+Columns that mean nothing in a row have a cell all the same: what is illegal as an answer there is garbage to
+the kernel, and a plain function that wants to be awaited is one that answers with a coroutine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plugin_bench import Actor, Ear, Notes, errors_of
+from stand_ins import Place, until
+
+from holdfast import Agent
+from holdfast.errors import HoldfastError, TurnCode
+from holdfast.model.directive import AbortTurn, EmitTrace, ReplaceToolArgs
+from holdfast.model.message import UserMessage
+from holdfast.model.outcome import Finished, Stopped, StopReason
+from holdfast.model.plugin_state import PluginSnapshotMeta
+from holdfast.model.session_policy import SessionPolicy
+from holdfast.plugins.actions import action
+from holdfast.plugins.contexts import ContextCompaction, SwitchAgentFrame
+from holdfast.plugins.hook import HOOKS, hook
+from holdfast.plugins.plugin import Plugin, PluginSessionContext
+from holdfast.plugins.protocol import ProtocolSessionPlugin
+from holdfast.plugins.registrar import PluginRegistrar
+from holdfast.plugins.triggers import TriggerEvent
+from holdfast.ports.model_provider import ReplyEnded
+from holdfast.protocols.standard.plugin import StandardDriver
+from holdfast.runtime.agent_runtime import Runtime
+from holdfast.runtime.agent_session import Session
+from holdfast.runtime.result import TurnResult
+from holdfast.testing.clock import FakeClock
+from holdfast.tools.catalog import ToolCatalogContribution
+
+MIB = 1 << 20
+ID = "faulty"
+
+
+class Odd(BaseException):
+    """Not an Exception, and nothing that anybody would expect."""
+
+
+# Columns
+
+
+FAULTS = {
+    "raises": "raises",
+    "hangs": "hangs",
+    "hangs and swallows the cancellation": "hangs",
+    "hangs and never stops": "hangs",
+    "returns garbage": "returns garbage",
+    "illegal directive": "illegal directive",
+    "huge output": "huge output",
+    "cancelled": "cancelled",
+    "raises BaseException": "raises BaseException",
+    "raises SystemExit": "raises BaseException",
+}
+"""Each column, and which of the demanded faults it is."""
+
+DEMANDED = {
+    "raises",
+    "hangs",
+    "returns garbage",
+    "illegal directive",
+    "huge output",
+    "cancelled",
+    "raises BaseException",
+}
+
+RAISED: dict[str, BaseException] = {
+    "raises": RuntimeError("boom"),
+    "cancelled": asyncio.CancelledError(),
+    "raises BaseException": Odd(),
+    "raises SystemExit": SystemExit(3),
+}
+
+
+@dataclass(slots=True)
+class Switch:
+    """Says what the plugin does wrong, for all its copies. `release` ends what would never stop."""
+
+    kind: str
+    fault: str | None = None
+    asked: int = 0
+    release: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def __deepcopy__(self, memo: object) -> Switch:
+        return self
+
+    async def answer(self, given: tuple[Any, ...]) -> Any:
+        if self.fault is None:
+            return good_answer(self.kind, given)
+        self.asked += 1
+        if self.fault.startswith("hangs"):
+            return await self._hang(given)
+        if self.fault == "cancels its own task":
+            task = asyncio.current_task()
+            assert task is not None
+            task.cancel()
+            await asyncio.Event().wait()
+        return self._wrong(given)
+
+    def plain_answer(self, given: tuple[Any, ...]) -> Any:
+        if self.fault is None:
+            return good_answer(self.kind, given)
+        self.asked += 1
+        if self.fault.startswith("hangs"):
+            return self._hang(given)  # a coroutine, where nothing is awaited
+        return self._wrong(given)
+
+    def _wrong(self, given: tuple[Any, ...]) -> Any:
+        assert self.fault is not None
+        if self.fault in RAISED:
+            raise RAISED[self.fault]
+        if self.fault == "returns garbage":
+            return 1 + 2j
+        if self.fault == "illegal directive":
+            return ILLEGAL.get(self.kind, ReplaceToolArgs(arguments={}))
+        return HUGE[self.kind](given)
+
+    async def _hang(self, given: tuple[Any, ...]) -> Any:
+        fault = self.fault
+        if fault == "hangs":
+            await asyncio.Event().wait()
+        while not self.release.is_set():
+            try:
+                await self.release.wait()
+            except asyncio.CancelledError:
+                if fault == "hangs and swallows the cancellation":
+                    break
+        return good_answer(self.kind, given)
+
+
+ILLEGAL: dict[str, object] = {
+    "after_turn": AbortTurn(message="too late"),
+    "before_tool_call": SwitchAgentFrame("f", "every directive is legal there"),
+}
+
+
+def good_answer(kind: str, given: tuple[Any, ...]) -> Any:
+    """What a plugin answers that has nothing to say."""
+    match kind:
+        case "context_transform" | "session_config_mutator":
+            return given[1]
+        case "assistant_stream":
+            return given[0].chunk
+        case "assistant_response":
+            return given[0].response
+        case "tool_result_projector":
+            return "a result"
+        case "trigger_catalog":
+            return []
+        case "action":
+            return "well"
+    return None
+
+
+def _huge_directive(given: tuple[Any, ...]) -> object:
+    return EmitTrace(name="all", body="x" * (2 * MIB))
+
+
+def _huge_text(given: tuple[Any, ...]) -> object:
+    return "x" * (2 * MIB)
+
+
+HUGE: dict[str, Callable[[tuple[Any, ...]], object]] = {
+    "prompt_contributor": _huge_text,
+    "context_transform": lambda given: [UserMessage(content="x" * (20 * MIB))],
+    "compactor": lambda given: ContextCompaction(seed=(UserMessage(content="x" * (5 * MIB)),)),
+    "before_turn": _huge_directive,
+    "checkpoint": _huge_directive,
+    "after_turn": _huge_directive,
+    "before_tool_call": _huge_directive,
+    "after_tool_call": _huge_directive,
+    "assistant_stream": _huge_text,
+    "assistant_response": lambda given: ReplyEnded(text="x" * (17 * MIB)),
+    "turn_finalized": _huge_text,
+    "turn_persisted": _huge_text,
+    "session_restored": _huge_text,
+    "session_config_changed": _huge_text,
+    "session_config_mutator": lambda given: SessionPolicy(instructions="x" * (20 * MIB)),
+    "tool_catalog": lambda given: ToolCatalogContribution(hidden=frozenset(f"n{i}" for i in range(100_000))),
+    "trigger_catalog": lambda given: [TriggerEvent(name=f"n{i}") for i in range(100_000)],
+    "before_llm_call": lambda given: SwitchAgentFrame("f", "x" * (20 * MIB)),
+    "tool_result_projector": _huge_text,
+    "action": lambda given: "x" * (17 * MIB),
+    "build": _huge_text,
+    "register": _huge_text,
+    "session_ready": _huge_text,
+    "snapshot": lambda given: PluginSnapshotMeta(
+        plugin_id=ID, plugin_version="1", revision=9, state="x" * (20 * MIB)
+    ),
+    "restore": _huge_text,
+}
+
+
+# Rows
+
+
+TURN_FAILS = "the turn fails"
+MODEL_CALL_FAILS = "the model call fails"
+CALL_FAILS = "that call fails"
+NEVER_FATAL = "never fatal"
+CATALOG_FAILS = "the catalog build fails"
+ACTION_FAILS = "the action fails"
+OPENING_FAILS = "the session cannot be opened"
+COMMIT_FAILS = "the turn fails, what was kept stays"
+HARMLESS = "nothing happens"
+
+ROWS: dict[str, str] = {
+    "prompt_contributor": TURN_FAILS,
+    "context_transform": TURN_FAILS,
+    "compactor": TURN_FAILS,
+    "before_turn": TURN_FAILS,
+    "checkpoint": TURN_FAILS,
+    "after_turn": TURN_FAILS,
+    "before_tool_call": CALL_FAILS,
+    "after_tool_call": CALL_FAILS,
+    "assistant_stream": MODEL_CALL_FAILS,
+    "assistant_response": MODEL_CALL_FAILS,
+    "turn_finalized": NEVER_FATAL,
+    "turn_persisted": NEVER_FATAL,
+    "session_restored": NEVER_FATAL,
+    "session_config_changed": NEVER_FATAL,
+    "session_config_mutator": NEVER_FATAL,
+    "tool_catalog": CATALOG_FAILS,
+    "trigger_catalog": CATALOG_FAILS,
+    "before_llm_call": TURN_FAILS,
+    "tool_result_projector": CALL_FAILS,
+    "action": ACTION_FAILS,
+    "build": OPENING_FAILS,
+    "register": OPENING_FAILS,
+    "session_ready": OPENING_FAILS,
+    "snapshot": COMMIT_FAILS,
+    "restore": OPENING_FAILS,
+}
+"""Where a plugin has a say, and what comes of a fault there."""
+
+PLAIN_LIVES = ("build", "register", "session_ready", "snapshot", "restore")
+OBSERVERS = ("turn_finalized", "turn_persisted", "session_restored", "session_config_changed")
+UNHEARD = ("returns garbage", "illegal directive", "huge output")
+
+EXCEPTIONS: dict[tuple[str, str], str] = {
+    **{(kind, fault): HARMLESS for kind in OBSERVERS for fault in UNHEARD},
+    **{(kind, fault): HARMLESS for kind in ("register", "session_ready", "restore") for fault in UNHEARD},
+    ("action", "illegal directive"): HARMLESS,  # an action answers with whatever is JSON
+    ("tool_catalog", "huge output"): HARMLESS,  # names of tools that are not there say nothing
+}
+"""Where nobody asks for an answer, a wrong one is none."""
+
+
+class Faulty(Plugin):
+    """Does one thing wrong."""
+
+    id = ID
+
+    def __init__(self, switch: Switch) -> None:
+        self.switch = switch
+
+
+def faulty(switch: Switch) -> Plugin:
+    """A plugin that has a say in one place."""
+    body: dict[str, Any] = {"id": ID}
+    if switch.kind in HOOKS:
+        body["say"] = hook(switch.kind)(_method(HOOKS[switch.kind].plain))
+    else:
+        body |= LIVES[switch.kind]
+    made: Plugin = type("FaultyOne", (Faulty,), body)(switch)
+    return made
+
+
+def _method(plain: bool) -> Any:
+    def answer(self: Faulty, *given: Any) -> Any:
+        return self.switch.plain_answer(given)
+
+    async def answer_later(self: Faulty, *given: Any) -> Any:
+        return await self.switch.answer(given)
+
+    return answer if plain else answer_later
+
+
+def _build(self: Faulty, ctx: PluginSessionContext) -> Any:
+    wrong = self.switch.plain_answer((ctx,))
+    return Plugin.build(self, ctx) if wrong is None else wrong
+
+
+def _register(self: Faulty, registrar: PluginRegistrar) -> Any:
+    Plugin.register(self, registrar)
+    return self.switch.plain_answer((registrar,))
+
+
+def _session_ready(self: Faulty, ctx: PluginSessionContext) -> Any:
+    return self.switch.plain_answer((ctx,))
+
+
+async def _remember(self: Faulty, ctx: Any) -> None:
+    self.state = {"turns": (self.state or {"turns": 0})["turns"] + 1}
+
+
+def _snapshot(self: Faulty, writer: Any) -> Any:
+    wrong = self.switch.plain_answer((writer,))
+    return Plugin.snapshot(self, writer) if wrong is None else wrong
+
+
+def _restore(self: Faulty, meta: Any, reader: Any) -> Any:
+    Plugin.restore(self, meta, reader)
+    return self.switch.plain_answer((meta, reader))
+
+
+async def _act(self: Faulty, ctx: Any) -> Any:
+    return await self.switch.answer((ctx,))
+
+
+async def _project(self: Faulty, ctx: Any) -> Any:
+    return await self.switch.answer((ctx,))
+
+
+def _register_projector(self: Faulty, registrar: PluginRegistrar) -> None:
+    registrar.tool_calls.project_result(_project.__get__(self))
+
+
+class FaultyProtocol(ProtocolSessionPlugin):
+    """A protocol that has something to say before each model call."""
+
+    def __init__(self, switch: Switch) -> None:
+        self.switch = switch
+
+    async def before_llm_call(self, ctx: Any, request: Any) -> Any:
+        return await self.switch.answer((ctx, request))
+
+
+def _register_protocol(self: Faulty, registrar: PluginRegistrar) -> None:
+    registrar.protocol.session(FaultyProtocol(self.switch))
+    registrar.protocol.driver(StandardDriver())
+
+
+LIVES: dict[str, dict[str, Any]] = {
+    "build": {"build": _build},
+    "register": {"register": _register},
+    "session_ready": {"session_ready": _session_ready},
+    "snapshot": {"snapshot": _snapshot, "remember": hook("before_turn")(_remember)},
+    "restore": {"restore": _restore, "remember": hook("before_turn")(_remember)},
+    "action": {"act": action(name=f"{ID}.act")(_act)},
+    "tool_result_projector": {"register": _register_projector},
+    "before_llm_call": {"register": _register_protocol},
+}
+
+
+# A cell
+
+
+@dataclass(slots=True)
+class Scene:
+    """What a cell looks at."""
+
+    place: Place
+    switch: Switch
+    ear: Ear = field(default_factory=Ear)
+    notes: Notes = field(default_factory=Notes)
+    model: Actor = field(default_factory=Actor)
+    agent: Agent[Any, Any] = field(init=False)
+
+    def __post_init__(self) -> None:
+        plugin = faulty(self.switch)
+        if self.switch.kind == "before_llm_call":
+            self.agent = Agent(self.model, tools=[self.notes.tool()], protocol=plugin)
+        else:
+            self.agent = Agent(self.model, tools=[self.notes.tool()], plugins=[plugin])
+
+    def runtime(self) -> Runtime:
+        return self.place.runtime(trace=self.ear, hook_timeout_s=0.05)
+
+    async def open(self, runtime: Runtime) -> Session[Any]:
+        return await runtime.session("s", agent=self.agent)
+
+    def failures(self) -> list[str]:
+        """What was traced as a failure of the plugin."""
+        return [str(one.body) for one in self.ear.named("plugin_failed") if one.plugin_id == ID]
+
+
+@dataclass(slots=True)
+class Seen:
+    """What came of a fault."""
+
+    result: TurnResult[Any] | None = None
+    raised: BaseException | None = None
+    policy: SessionPolicy | None = None
+
+
+async def _provoke(session: Session[Any], kind: str) -> Seen:
+    """Everything at which a plugin may do something wrong."""
+    seen = Seen()
+    try:
+        seen.policy = await session.plugins.configure(instructions="Be brief.")
+        if kind == "action":
+            await session.plugins.invoke(f"{ID}.act")
+        seen.result = await session.turn("go").settled()
+    except BaseException as error:
+        seen.raised = error
+    return seen
+
+
+def _check(scene: Scene, outcome: str, seen: Seen) -> None:
+    check = {
+        TURN_FAILS: _check_turn_failed,
+        MODEL_CALL_FAILS: _check_model_call_failed,
+        CALL_FAILS: _check_call_failed,
+        NEVER_FATAL: _check_not_fatal,
+        CATALOG_FAILS: _check_refused,
+        ACTION_FAILS: _check_refused,
+        OPENING_FAILS: _check_refused,
+        COMMIT_FAILS: _check_turn_failed,
+        HARMLESS: _check_harmless,
+    }[outcome]
+    check(scene, seen)
+
+
+def _check_turn_failed(scene: Scene, seen: Seen) -> None:
+    assert seen.raised is None
+    assert seen.result is not None
+    outcome = seen.result.outcome
+    assert isinstance(outcome, Stopped)
+    assert outcome.reason is StopReason.PLUGIN_ABORT
+    assert outcome.error.code == TurnCode.PLUGIN_ERROR
+    assert repr(ID) in outcome.error.message
+
+
+def _check_model_call_failed(scene: Scene, seen: Seen) -> None:
+    """The reply counts for nothing, so nothing that it asked for was done."""
+    _check_turn_failed(scene, seen)
+    assert seen.result is not None
+    texts = [getattr(one, "text", "") for one in seen.result.messages]
+    assert "done" not in texts
+
+
+def _check_call_failed(scene: Scene, seen: Seen) -> None:
+    assert seen.raised is None
+    assert seen.result is not None
+    assert seen.result.outcome == Finished(text="done")
+    [error] = errors_of(seen.result.messages)
+    assert error.code == TurnCode.PLUGIN_ERROR
+    assert repr(ID) in error.message
+    before = scene.switch.kind == "before_tool_call"
+    assert scene.notes.written == ["hi"] + ([] if before else ["hi"])
+    assert all(record.error == error for record in seen.result.calls)
+
+
+def _check_not_fatal(scene: Scene, seen: Seen) -> None:
+    _check_harmless(scene, seen)
+    assert scene.failures(), "it is traced, with the plugin's id"
+
+
+def _check_harmless(scene: Scene, seen: Seen) -> None:
+    assert seen.raised is None
+    assert seen.result is not None
+    assert seen.result.outcome == Finished(text="done")
+    assert seen.policy is not None
+    assert seen.policy.instructions == "Be brief."
+    assert errors_of(seen.result.messages) == []
+
+
+def _check_refused(scene: Scene, seen: Seen) -> None:
+    assert isinstance(seen.raised, HoldfastError)
+    assert repr(ID) in seen.raised.message
+
+
+async def _cell(scene: Scene, kind: str, fault: str) -> None:
+    switch = scene.switch
+    async with scene.runtime() as runtime:
+        assert (await (await scene.open(runtime)).turn("first")).output == "done"
+    async with scene.runtime() as runtime:
+        session = await scene.open(runtime)
+        switch.fault = fault
+        seen = await _provoke(session, kind)
+        assert switch.asked, "the fault was never met"
+        _check(scene, EXCEPTIONS.get((kind, fault), ROWS[kind]), seen)
+        switch.fault = None
+        switch.release.set()
+        again = await session.turn("again")
+        assert again.output == "done"
+        assert errors_of(again.messages) == []
+        assert await session.unfinished() is None
+        await until(lambda: not _left_over())
+
+
+def _left_over() -> set[Any]:
+    from holdfast.plugins.running import _told_to_stop
+
+    return _told_to_stop
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("kind", ROWS)
+def test_a_fault_comes_to_what_the_table_says(
+    kind: str, fault: str, memory: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Seed: guards fail closed, observers are never fatal, the session is usable after."""
+
+    async def main() -> None:
+        await _cell(Scene(memory, Switch(kind)), kind, fault)
+
+    asyncio.run(main())
+    if EXCEPTIONS.get((kind, fault), ROWS[kind]) == NEVER_FATAL:
+        assert f"plugin {ID}, {kind}: " in caplog.text
+
+
+STORED = [
+    (kind, fault)
+    for kind in (
+        "before_turn",
+        "before_tool_call",
+        "after_tool_call",
+        "turn_persisted",
+        "tool_catalog",
+        "snapshot",
+    )
+    for fault in ("raises", "hangs and swallows the cancellation", "illegal directive")
+]
+
+
+@pytest.mark.parametrize(("kind", "fault"), STORED)
+def test_a_fault_comes_to_the_same_in_a_file(kind: str, fault: str, tmp_path: Path, clock: FakeClock) -> None:
+    """Ours: what a fault means does not depend on the store."""
+
+    async def main() -> None:
+        await _cell(Scene(Place(tmp_path / "holdfast.db", clock), Switch(kind)), kind, fault)
+
+    asyncio.run(main())
+
+
+AWAITED = [kind for kind in ROWS if not (kind in HOOKS and HOOKS[kind].plain) and kind not in PLAIN_LIVES]
+
+
+@pytest.mark.parametrize("kind", AWAITED)
+def test_a_hook_that_cancels_its_own_task_has_failed(kind: str, memory: Place) -> None:
+    """Bug: it ended the turn that asked it, without an outcome."""
+
+    async def main() -> None:
+        scene = Scene(memory, Switch(kind))
+        await _cell(scene, kind, "cancels its own task")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "before_turn", "prompt_contributor", "context_transform", "compactor", "before_llm_call",
+        "assistant_stream", "assistant_response", "before_tool_call", "after_tool_call",
+        "tool_result_projector", "checkpoint",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("fault", ["hangs", "hangs and swallows the cancellation"])
+def test_a_turn_can_be_cancelled_while_a_hook_hangs(kind: str, fault: str, memory: Place) -> None:
+    """Ours: cancelling a turn does not wait for a plugin's time to be over, and is no fault of the plugin."""
+
+    async def main() -> None:
+        scene = Scene(memory, Switch(kind))
+        async with memory.runtime(trace=scene.ear) as runtime:
+            session = await scene.open(runtime)
+            await session.turn("first")
+            scene.switch.fault = fault
+            turn = session.turn("go")
+            turn.start()
+            await until(lambda: scene.switch.asked > 0)
+            assert await turn.cancel()
+            outcome = (await turn.settled()).outcome
+            assert isinstance(outcome, Stopped)
+            assert outcome.reason is StopReason.CANCELLED
+            assert scene.failures() == []
+            scene.switch.fault = None
+            assert (await session.turn("again")).output == "done"
+
+    asyncio.run(main())
+
+
+def test_a_hook_that_fails_keeps_what_the_others_said_to_itself(memory: Place) -> None:
+    """Ours: a stage that fails comes to nothing but its failure."""
+
+    class Sayer(Plugin):
+        @hook
+        async def before_turn(self, ctx: Any) -> Any:
+            return EmitTrace(name="said")
+
+    class LaterSayer(Sayer):
+        """The same, after the one that fails."""
+
+    async def main() -> None:
+        switch = Switch("before_turn", "raises")
+        ear = Ear()
+        agent = Agent(Actor(), plugins=[Sayer(), faulty(switch), LaterSayer()])
+        async with memory.runtime(trace=ear) as runtime:
+            session = await runtime.session("s", agent=agent)
+            result = await session.turn("go").settled()
+            assert isinstance(result.outcome, Stopped)
+            assert ear.named("said") == []
+
+    asyncio.run(main())
+
+
+def test_an_observer_that_hangs_does_not_keep_the_others_from_hearing(memory: Place) -> None:
+    """Seed: lifecycle events go to all at once."""
+    heard: list[str] = []
+
+    class Hearer(Plugin):
+        @hook
+        async def turn_persisted(self, event: Any) -> None:
+            heard.append(event.turn_id)
+
+    async def main() -> None:
+        switch = Switch("turn_persisted", "hangs")
+        agent = Agent(Actor(), plugins=[faulty(switch), Hearer()])
+        async with memory.runtime(hook_timeout_s=0.05) as runtime:
+            session = await runtime.session("s", agent=agent)
+            result = await session.turn("go")
+            assert heard == [result.turn_id]
+
+    asyncio.run(main())
+
+
+def test_every_hook_has_a_row() -> None:
+    """Ours: a hook that nobody has tried with faults is not one that fails closed."""
+    assert set(HOOKS) <= set(ROWS)
+    assert set(ROWS) - set(HOOKS) == set(LIVES)
+    assert set(ROWS) == set(HUGE)
+    for name, kind in HOOKS.items():
+        assert ROWS[name] == kind.on_failure
+
+
+def test_every_demanded_fault_has_a_column() -> None:
+    """Seed: raises, hangs, garbage, illegal directive, huge output, cancelled, BaseException."""
+    assert set(FAULTS.values()) == DEMANDED
+    assert set(RAISED) < set(FAULTS)
+    assert {kind for kind, _ in EXCEPTIONS} < set(ROWS)
+    assert {fault for _, fault in EXCEPTIONS} < set(FAULTS)

@@ -1,0 +1,109 @@
+"""The table of hooks, and the decorator that takes a method there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.errors import InvalidPlugin
+from holdfast.plugins import contexts, hook
+from holdfast.plugins.hook import HOOKS, LIFECYCLE, SLOTS, HookMark, mark_of, require_kind
+
+TABLE = {
+    "prompt_contributor": ("in order", "the turn fails"),
+    "context_transform": ("by priority", "the turn fails"),
+    "compactor": ("by priority", "the turn fails"),
+    "before_turn": ("in order", "the turn fails"),
+    "checkpoint": ("in order", "the turn fails"),
+    "after_turn": ("in order", "the turn fails"),
+    "before_tool_call": ("in order", "that call fails"),
+    "after_tool_call": ("in order", "that call fails"),
+    "assistant_stream": ("chained", "the model call fails"),
+    "assistant_response": ("chained", "the model call fails"),
+    "turn_finalized": ("all at once", "never fatal"),
+    "turn_persisted": ("all at once", "never fatal"),
+    "session_restored": ("all at once", "never fatal"),
+    "session_config_changed": ("all at once", "never fatal"),
+    "session_config_mutator": ("chained", "never fatal"),
+    "tool_catalog": ("in order", "the catalog build fails"),
+    "trigger_catalog": ("in order", "the catalog build fails"),
+}
+
+
+def test_the_table_says_in_which_order_hooks_come_and_what_a_failure_means() -> None:
+    """Seed: the table of hooks."""
+    assert {name: (kind.order, kind.on_failure) for name, kind in HOOKS.items()} == TABLE
+
+
+def test_the_names_of_the_table_are_those_of_its_rows() -> None:
+    """Ours: a hook is found by its name."""
+    assert all(kind.name == name for name, kind in HOOKS.items())
+    assert [name for name, kind in HOOKS.items() if kind.order == "all at once"] == list(LIFECYCLE)
+    assert [name for name, kind in HOOKS.items() if kind.plain] == ["tool_catalog", "trigger_catalog"]
+
+
+def test_what_a_hook_takes_exists_under_that_name() -> None:
+    """Ours: the table is also the documentation."""
+    elsewhere = {"list[Message]", "SessionPolicy"}
+    named = {name for kind in HOOKS.values() for name in kind.takes} - elsewhere
+    assert all(hasattr(contexts, name) for name in named)
+
+
+def test_there_are_five_exclusive_slots() -> None:
+    """Seed: protocol session, protocol driver, code executor, prose projector, tool-result projector."""
+    assert set(SLOTS) == {
+        "protocol_session",
+        "protocol_driver",
+        "code_executor",
+        "prose_projector",
+        "tool_result_projector",
+    }
+
+
+def test_a_method_is_the_hook_that_it_is_named_after() -> None:
+    """Ours: `@hook` alone is enough."""
+
+    @hook
+    async def before_turn(self: Any, ctx: Any) -> None: ...
+
+    assert mark_of(before_turn) == HookMark("before_turn", 0)
+
+
+def test_a_method_may_name_the_hook_and_its_priority() -> None:
+    """Ours: two methods of one plugin can be the same hook."""
+
+    @hook("context_transform", priority=5)
+    async def forget(self: Any, ctx: Any, messages: Any) -> Any: ...
+
+    @hook(priority=-1)
+    async def compactor(self: Any, ctx: Any) -> Any: ...
+
+    assert mark_of(forget) == HookMark("context_transform", 5)
+    assert mark_of(compactor) == HookMark("compactor", -1)
+
+
+def test_a_function_without_the_decorator_is_no_hook() -> None:
+    """Ours: a name alone means nothing."""
+
+    async def before_turn(self: Any, ctx: Any) -> None: ...
+
+    assert mark_of(before_turn) is None
+    assert mark_of(3) is None
+
+
+def test_a_wrong_name_is_refused_where_it_is_written_with_a_suggestion() -> None:
+    """Seed: registration checks names."""
+    with pytest.raises(InvalidPlugin, match="there is no hook 'before_trun'") as caught:
+
+        @hook
+        async def before_trun(self: Any, ctx: Any) -> None: ...
+
+    assert caught.value.hint == "did you mean before_turn?"
+
+
+def test_a_name_that_is_near_nothing_is_answered_with_all_of_them() -> None:
+    """Ours: an error tells what to do."""
+    with pytest.raises(InvalidPlugin) as caught:
+        require_kind("zzzzzz")
+    assert all(name in str(caught.value.hint) for name in HOOKS)

@@ -1,0 +1,245 @@
+"""Building the plugins of a session: the order, what is refused, and what a failure leaves behind."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from plugin_bench import Actor, host_of, session_of
+from stand_ins import Place
+
+from holdfast import Agent
+from holdfast.errors import (
+    HoldfastError,
+    InvalidPlugin,
+    NotConfigured,
+    PluginConflict,
+    PluginFailed,
+    SessionNotFound,
+)
+from holdfast.model.plugin_options import PluginOptions
+from holdfast.model.tool_access import SessionToolAccess
+from holdfast.plugins.contexts import SubagentContext
+from holdfast.plugins.host import FULL, PluginHost, SessionAuthority, SessionBuild
+from holdfast.plugins.plugin import Plugin, PluginSessionContext
+from holdfast.plugins.registrar import PluginRegistrar
+from holdfast.tools.registry import ToolRegistry
+
+STEPS: list[str] = []
+
+
+class Stepper(Plugin):
+    """Writes down what is done with it."""
+
+    def build(self, ctx: PluginSessionContext) -> Any:
+        STEPS.append(f"{self.id} build")
+        return super().build(ctx)
+
+    def register(self, registrar: PluginRegistrar) -> None:
+        STEPS.append(f"{self.id} register")
+        super().register(registrar)
+
+    def session_ready(self, ctx: PluginSessionContext) -> None:
+        STEPS.append(f"{self.id} session_ready")
+
+    def restore(self, meta: Any, reader: Any) -> None:
+        STEPS.append(f"{self.id} restore {meta.state}")
+
+
+class Other(Stepper):
+    """The same under another name."""
+
+
+def test_each_builds_and_registers_in_order_then_all_are_ready_then_restored() -> None:
+    """Seed: the order of building."""
+    STEPS.clear()
+    session_of(Stepper(), Other())
+    assert STEPS == [
+        "stepper build",
+        "stepper register",
+        "other build",
+        "other register",
+        "stepper session_ready",
+        "other session_ready",
+        "stepper restore None",
+        "other restore None",
+    ]
+
+
+def test_a_plugin_is_told_about_its_session() -> None:
+    """Seed: a plugin is built with the context of its session."""
+    told: list[PluginSessionContext] = []
+
+    class Asker(Plugin):
+        def session_ready(self, ctx: PluginSessionContext) -> None:
+            assert ctx is self.session
+            told.append(ctx)
+
+    subagent = SubagentContext(parent_session_id="p", depth=2, task="dig")
+    authority = SessionAuthority(subagent=subagent, plugin_options=PluginOptions.typed("x", 1))
+    session_of(Asker(), build={"parent_session_id": "p", "authority": authority})
+    [ctx] = told
+    assert (ctx.session_id, ctx.parent_session_id, ctx.subagent) == ("s", "p", subagent)
+    assert ctx.options == PluginOptions(plugins={"x": 1})
+
+
+def test_plugins_of_a_session_can_lay_something_out_for_each_other() -> None:
+    """Seed: plugin extensions."""
+
+    class Layer(Plugin):
+        def session_ready(self, ctx: PluginSessionContext) -> None:
+            ctx.extensions.put("table", "laid")
+
+    class Finder(Plugin):
+        def session_ready(self, ctx: PluginSessionContext) -> None:
+            assert ctx.extensions.get("table") == "laid"
+            assert ctx.extensions.get("chair", "none") == "none"
+
+    assert session_of(Layer(), Finder()).extensions.get("table") == "laid"
+    assert session_of(type("Empty", (Plugin,), {})()).extensions.get("table") is None
+
+
+@pytest.mark.parametrize("step", ["build", "register", "session_ready", "restore"])
+def test_what_a_plugin_raises_while_it_is_built_names_it(step: str) -> None:
+    """Ours: whatever happens while a session is built, the error says whose it is."""
+
+    def broken(self: Any, *given: Any) -> Any:
+        raise KeyError("lost")
+
+    plugin = type("Broken", (Plugin,), {step: broken})()
+    with pytest.raises(PluginFailed, match=f"plugin 'broken' failed in {step}: KeyError: 'lost'"):
+        session_of(plugin)
+
+
+@pytest.mark.parametrize("step", ["build", "register", "session_ready", "restore"])
+def test_a_step_that_wants_to_be_awaited_is_refused(step: str) -> None:
+    """Bug: `async def register` registered nothing, and nobody was told."""
+
+    async def later(self: Any, *given: Any) -> Any: ...
+
+    plugin = type("Eager", (Plugin,), {step: later})()
+    with pytest.raises(
+        PluginFailed, match=f"plugin 'eager' failed in {step}: .*nothing can be awaited there"
+    ):
+        session_of(plugin)
+
+
+def test_an_error_of_ours_that_a_plugin_runs_into_names_it_as_well() -> None:
+    """Bug: "there is no hook 'x'" and "no key is set" did not say whose that was."""
+
+    class Misspelt(Plugin):
+        def register(self, registrar: PluginRegistrar) -> None:
+            registrar.hook("before_trun", self.register)
+
+    class Keyless(Plugin):
+        def session_ready(self, ctx: PluginSessionContext) -> None:
+            raise NotConfigured("no key is set", hint="set KEY")
+
+    with pytest.raises(InvalidPlugin, match="plugin 'misspelt': there is no hook") as misspelt:
+        session_of(Misspelt())
+    assert misspelt.value.hint == "did you mean before_turn?"
+    with pytest.raises(PluginFailed, match="plugin 'keyless' failed in session_ready: no key") as keyless:
+        session_of(Keyless())
+    assert keyless.value.hint == "set KEY"
+
+
+class Factory:
+    """Builds whatever it was told to."""
+
+    id = "factory"
+
+    def __init__(self, made: object) -> None:
+        self.made = made
+
+    def build(self, ctx: PluginSessionContext) -> Any:
+        return self.made
+
+
+@pytest.mark.parametrize("nonsense", [None, 3, object(), Plugin, "plugin"])
+def test_a_factory_that_builds_nonsense_is_named(nonsense: object) -> None:
+    """Ours: a factory builds session plugins."""
+    with pytest.raises(HoldfastError, match="'factory'"):
+        session_of(Factory(nonsense))
+
+
+def test_a_factory_builds_a_plugin_of_its_own_name() -> None:
+    """Ours: what is stored under an id is that plugin's."""
+    with pytest.raises(InvalidPlugin, match="'factory' built a plugin that calls itself 'stepper'"):
+        session_of(Factory(Stepper()))
+
+
+def test_two_plugins_of_one_id_are_a_conflict() -> None:
+    """Ours: errors name both owners."""
+
+    class Twin(Stepper):
+        id = "stepper"
+
+    with pytest.raises(PluginConflict, match="the id 'stepper'"):
+        host_of(Stepper(), Twin())
+
+
+def test_a_session_needs_a_protocol() -> None:
+    """Seed: a plugin session must have a protocol session and a driver."""
+    host = PluginHost([Stepper()], ToolRegistry(), shelf_of=lambda _: None, report=lambda *_: None)
+    with pytest.raises(InvalidPlugin, match="no plugin fills the slot protocol_session"):
+        host.build_session(SessionBuild(session_id="s"))
+
+
+def test_nothing_of_a_session_exists_whose_plugins_cannot_be_built(memory: Place) -> None:
+    """Ours: a plugin that cannot be built leaves no turn behind."""
+
+    class Broken(Plugin):
+        def register(self, registrar: PluginRegistrar) -> None:
+            raise RuntimeError("boom")
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(Actor(), plugins=[Broken()]))
+            with pytest.raises(PluginFailed, match="'broken'"):
+                await session.turn("go")
+            assert await session.turns() == []
+            well = await runtime.session("s", agent=Agent(Actor()))
+            assert (await well.turn("go")).output == "done"
+
+    asyncio.run(main())
+
+
+def test_an_unknown_session_has_no_plugins(memory: Place) -> None:
+    """Ours: a session that was deleted is gone for its plugins as well."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(Actor(), plugins=[Stepper()]))
+            await runtime.delete("s")
+            with pytest.raises(SessionNotFound):
+                await session.plugins.installed()
+
+    asyncio.run(main())
+
+
+def test_installed_tells_what_each_plugin_brings(memory: Place) -> None:
+    """Ours: a host can show what shapes a session."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(Actor(), plugins=[Stepper(), Other()]))
+            found = await session.plugins.installed()
+        assert [one.id for one in found] == ["standard", "stepper", "other"]
+        assert found[0].slots == ("protocol_session", "protocol_driver")
+
+    asyncio.run(main())
+
+
+# Authority
+
+
+def test_authority_within_a_parents_is_never_wider() -> None:
+    """Seed: a child gets authority and no more tools than its parent allows."""
+    parent = SessionAuthority(tool_access=SessionToolAccess(tools=("a", "b"), hidden_tools=("b",)))
+    everything = FULL.within(parent)
+    assert everything.tool_access.select(["a", "b", "c"]) == ["a"]
+    more = SessionAuthority(tool_access=SessionToolAccess(tools=("a", "c"))).within(parent)
+    assert more.tool_access.select(["a", "b", "c"]) == ["a"]
+    nothing = SessionAuthority(tool_access=SessionToolAccess(tools=("c",))).within(parent)
+    assert nothing.tool_access.select(["a", "b", "c"]) == []

@@ -1,0 +1,175 @@
+"""A process that opens one session with the plugins that it is told, does what it is told, and reports.
+
+Called with the folder of the tests' stand-ins, a database and a JSON object: `plugins` by the names below,
+and `steps`, each a list of a verb and its object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+from typing import Any
+
+import apsw
+
+sys.path.insert(0, sys.argv[1])
+
+from plugin_stand_ins import Album, Counter, ObedientModel
+
+from holdfast import Agent, Plugin, Runtime, Session, action, hook, tool
+from holdfast.errors import HoldfastError
+from holdfast.model.canonical import Json
+from holdfast.model.plugin_state import PluginSnapshotMeta
+from holdfast.plugins.snapshot import SnapshotReader
+
+
+class Newer(Counter):
+    """The counter in another version, which cannot read what the first one wrote."""
+
+    id = "counter"
+    version = "2"
+
+
+class Migrating(Newer):
+    """The same, and it can: version 2 counts by tens."""
+
+    id = "counter"
+
+    def migrate(self, state: Json, version: str) -> Json:
+        assert (version, isinstance(state, int)) == ("1", True)
+        return 10 * self._as_number(state)
+
+    @staticmethod
+    def _as_number(state: Json) -> int:
+        return state if isinstance(state, int) else 0
+
+
+class Stateless(Plugin):
+    """Has a say, and remembers nothing."""
+
+    @hook
+    async def prompt_contributor(self, ctx: Any) -> str:
+        return "be brief"
+
+
+class Late(Plugin):
+    """Tells what it was restored with."""
+
+    def restore(self, meta: PluginSnapshotMeta, reader: SnapshotReader) -> None:
+        self._given = [meta.state, meta.plugin_version]
+        super().restore(meta, reader)
+
+    @action
+    async def given(self, ctx: Any) -> list[Any]:
+        """What it was restored with."""
+        return self._given
+
+    @tool
+    async def note(self) -> str:
+        """Remember something."""
+        self.state = "noted"
+        return "noted"
+
+
+class Dying(Plugin):
+    """Takes the process with it when the model is about to be asked after a call."""
+
+    @hook
+    async def prompt_contributor(self, ctx: Any) -> None:
+        if ctx.iteration == 2:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Patient(Plugin):
+    """Counts what it is asked."""
+
+    @hook
+    async def before_turn(self, ctx: Any) -> None:
+        self._count("before_turn")
+
+    @hook
+    async def prompt_contributor(self, ctx: Any) -> str:
+        self._count("prompt")
+        return "be patient"
+
+    def _count(self, name: str) -> None:
+        counted = dict(self.state or {})
+        self.state = {**counted, name: counted.get(name, 0) + 1}
+
+    @action
+    async def counts(self, ctx: Any) -> Json:
+        """How often."""
+        return self.state
+
+
+class Lingering(Patient):
+    """The same; once it has counted, it waits until the journal has what came before, and dies."""
+
+    id = "patient"
+
+    @hook
+    async def prompt_contributor(self, ctx: Any) -> str:
+        self._count("prompt")
+        for _ in range(10_000):
+            if _is_journaled("hooks.before_turn.1"):
+                os.kill(os.getpid(), signal.SIGKILL)
+            await asyncio.sleep(0.001)
+        return "never"
+
+
+def _is_journaled(name: str) -> bool:
+    """Asks the library that the store uses: another one would let go of its locks."""
+    with contextlib.closing(apsw.Connection(sys.argv[2])) as database:
+        found = database.execute("SELECT 1 FROM journal WHERE name = ? AND kind = 'input'", (name,))
+        return found.get is not None
+
+
+KNOWN: dict[str, type[Plugin]] = {
+    "counter": Counter,
+    "newer": Newer,
+    "migrating": Migrating,
+    "stateless": Stateless,
+    "album": Album,
+    "late": Late,
+    "dying": Dying,
+    "patient": Patient,
+    "lingering": Lingering,
+}
+
+
+async def main(database: str, job: dict[str, Any]) -> None:
+    model = ObedientModel()
+    agent = Agent(model, name="clerk", plugins=[KNOWN[name]() for name in job["plugins"]])
+    async with Runtime(database) as runtime:
+        session = await runtime.session("s", agent=agent)
+        report = [await _attempt(session, *step) for step in job["steps"]]
+    print(json.dumps({"report": report, "prompts": model.prompts}), flush=True)
+
+
+async def _attempt(session: Session[Any], verb: str, given: Any = None) -> Any:
+    try:
+        return await _do(session, verb, given)
+    except HoldfastError as error:
+        return {"raised": type(error).__name__, "message": error.message, "hint": error.hint}
+
+
+async def _do(session: Session[Any], verb: str, given: Any) -> Any:
+    if verb == "turn":
+        return (await session.turn(given)).output
+    if verb == "invoke":
+        return await session.plugins.invoke(given)
+    if verb == "resume":
+        turn = await session.resume()
+        return None if turn is None else (await turn).output
+    assert verb == "said"
+    return [getattr(message, "content", None) for message in await session.messages()]
+
+
+if __name__ == "__main__":
+    logging.getLogger("holdfast").addHandler(logging.NullHandler())
+    asyncio.run(main(sys.argv[2], json.loads(sys.argv[3])))

@@ -1,0 +1,195 @@
+"""What tests of plugins in sessions share: a model that does as it is told, small plugins, sources."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from holdfast import Plugin, RunContext, Session, action, hook, tool
+from holdfast.model.message import RequestedCall, ToolMessage, UserMessage, text_of
+from holdfast.model.plugin_state import PluginSnapshotMeta
+from holdfast.model.tool_manifest import ToolManifest
+from holdfast.model.tool_state import ToolAvailability
+from holdfast.plugins.contexts import ToolCatalogContext
+from holdfast.plugins.snapshot import SnapshotReader, SnapshotWriter
+from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
+from holdfast.runtime.session_context import SessionContext
+from holdfast.tools.decorator import as_registered
+from holdfast.tools.registered_tool import RegisteredTool
+
+
+class ObedientModel:
+    """Calls what it is told to call ("call put look:{"key": 1}"), and says "ok" to everything else."""
+
+    def __init__(self, model_id: str = "obedient:one") -> None:
+        self.model_id = model_id
+        self.requests: list[ModelRequest] = []
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        self.requests.append(request)
+        last = request.messages[-1]
+        words = text_of(last.content).split() if isinstance(last, UserMessage) else [""]
+        wanted = words[1:] if words[0] == "call" else []
+        yield ReplyEnded(text="" if wanted else "ok", calls=tuple(map(_requested, wanted)))
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+    @property
+    def offered(self) -> list[str]:
+        """The tools of the last request."""
+        return [one.name for one in self.requests[-1].tools]
+
+    @property
+    def prompts(self) -> list[str]:
+        return [one.instructions for one in self.requests]
+
+
+def _requested(word: str) -> RequestedCall:
+    name, _, arguments = word.partition(":")
+    return RequestedCall(name=name, arguments=arguments or "{}")
+
+
+# Plugins
+
+
+class Counter(Plugin):
+    """Counts what its tool is called, durably."""
+
+    @tool(side_effect="write")
+    async def bump(self) -> int:
+        """Count on."""
+        self.state = self.number + 1
+        return self.number
+
+    @property
+    def number(self) -> int:
+        return self.state if isinstance(self.state, int) else 0
+
+    @action(kind="command")
+    async def add(self, ctx: Any, args: int) -> int:
+        """Count on by more."""
+        self.state = self.number + args
+        return self.number
+
+    @action
+    async def count(self, ctx: Any) -> int:
+        """How far it has counted."""
+        return self.number
+
+
+class Album(Plugin):
+    """Keeps large pieces under names."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, bytes] = {}
+
+    @tool(side_effect="write")
+    async def paste(self, ctx: RunContext[None], name: str = "page", size: int = 5) -> str:
+        """Keep a page."""
+        self.pages[name] = name.encode() * size
+        self.touch()
+        return name
+
+    @action
+    async def look(self, ctx: Any) -> dict[str, str]:
+        """What it has."""
+        return {name: data.decode() for name, data in self.pages.items()}
+
+    def snapshot(self, writer: SnapshotWriter) -> PluginSnapshotMeta:
+        for name, data in self.pages.items():
+            writer.write_blob(name, data)
+        return PluginSnapshotMeta(
+            plugin_id=self.id, plugin_version=self.version, revision=self.revision, state=sorted(self.pages)
+        )
+
+    def restore(self, meta: PluginSnapshotMeta, reader: SnapshotReader) -> None:
+        names = meta.state if isinstance(meta.state, list) else []
+        self.pages = {str(name): _found(reader, str(name)) for name in names}
+        self.revision = meta.revision
+
+
+def _found(reader: SnapshotReader, name: str) -> bytes:
+    data = reader.read_blob(name)
+    assert data is not None, f"{name} is gone"
+    return data
+
+
+class Builds(Plugin):
+    """Remembers in a list of the test's what each catalog of tools is built of."""
+
+    def __init__(self, heard: list[ToolCatalogContext]) -> None:
+        self._heard = heard
+
+    def __deepcopy__(self, memo: Any) -> Builds:
+        return Builds(self._heard)
+
+    @hook
+    def tool_catalog(self, ctx: ToolCatalogContext) -> None:
+        self._heard.append(ctx)
+
+
+# Tools
+
+
+def named_tool(name: str, answer: object = None) -> RegisteredTool:
+    """A tool of this name that gives this answer."""
+
+    async def function() -> Any:
+        return name if answer is None else answer
+
+    function.__name__ = name
+    function.__doc__ = f"The tool {name}."
+    return as_registered(tool(side_effect="read")(function))
+
+
+class Source:
+    """A provider that counts what it is asked for."""
+
+    def __init__(
+        self,
+        *names: str,
+        prefix: str = "",
+        answer: object = None,
+        availability: ToolAvailability = ToolAvailability.SHOWCASED,
+    ) -> None:
+        self.tools = {name: named_tool(name, answer) for name in names}
+        self.prefix = prefix
+        self.availability = availability
+        self.listed = 0
+        self.resolved: list[str] = []
+
+    def manifests(self) -> Sequence[ToolManifest]:
+        self.listed += 1
+        return [
+            ToolManifest(
+                id=f"{self.prefix}{name}",
+                name=name,
+                side_effect=one.capability.side_effect,
+                availability=self.availability,
+            )
+            for name, one in self.tools.items()
+        ]
+
+    def resolve(self, name: str) -> RegisteredTool | None:
+        self.resolved.append(name)
+        return self.tools.get(name)
+
+
+# Lookers
+
+
+async def context_of(session: Session[Any]) -> SessionContext:
+    """The session's plugins, tools and prompt."""
+    return await session._live.context()
+
+
+async def call(session: Session[Any], *names: str) -> list[ToolMessage]:
+    """Let the model call these, and see what came of it."""
+    done = await session.turn(f"call {' '.join(names)}")
+    return [one for one in done.messages if isinstance(one, ToolMessage)]
+
+
+async def count(session: Session[Any]) -> Any:
+    """How far the session's counter has counted."""
+    return await session.plugins.invoke("counter.count")

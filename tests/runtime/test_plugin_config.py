@@ -1,0 +1,304 @@
+"""The settings of a session: who may change them, what happens when that fails, and when they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+
+import msgspec
+import pytest
+from plugin_stand_ins import ObedientModel
+from stand_ins import Place
+
+from holdfast import Agent, Plugin, Session, UsageLimits, hook, tool
+from holdfast.errors import InvalidArgument
+from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.trace_record import TraceRecord
+from holdfast.plugins.contexts import SessionConfigChanged
+
+Heard = list[SessionConfigChanged]
+
+
+class Watches(Plugin):
+    """Remembers in a list of the test's what it is told about settings."""
+
+    def __init__(self, heard: Heard) -> None:
+        self._heard = heard
+
+    def __deepcopy__(self, memo: Any) -> Watches:
+        return Watches(self._heard)
+
+    @hook
+    async def session_config_changed(self, event: SessionConfigChanged) -> None:
+        self._heard.append(event)
+
+
+class Adds(Plugin):
+    """Adds words to the instructions."""
+
+    id = "adds"
+
+    def __init__(self, words: str) -> None:
+        self.words = words
+
+    @hook
+    async def session_config_mutator(
+        self, event: SessionConfigChanged, policy: SessionPolicy
+    ) -> SessionPolicy:
+        return msgspec.structs.replace(policy, instructions=f"{policy.instructions} {self.words}")
+
+
+class AddsMore(Adds):
+    id = "adds-more"
+
+
+class Trips(Plugin):
+    """Cannot make up its mind."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    @hook
+    async def session_config_mutator(self, event: SessionConfigChanged, policy: SessionPolicy) -> Any:
+        match self.how:
+            case "raises":
+                raise ValueError("no idea")
+            case "returns nothing":
+                return None
+            case "hangs":
+                await asyncio.Event().wait()
+            case "breaks it":
+                return msgspec.structs.replace(policy, limits="many")
+        raise SystemExit
+
+
+class Trace:
+    def __init__(self) -> None:
+        self.records: list[TraceRecord] = []
+
+    def record(self, record: TraceRecord) -> None:
+        self.records.append(record)
+
+
+@tool
+async def look() -> str:
+    """Look."""
+    return "seen"
+
+
+def test_settings_change_at_the_next_turn(memory: Place) -> None:
+    """Ours: model, instructions, limits and provider settings, in this process."""
+
+    async def main() -> None:
+        one, two = ObedientModel(), ObedientModel("obedient:two")
+        async with memory.runtime(models={"obedient:two": two}) as runtime:
+            agent: Agent[Any, Any] = Agent(one, instructions="slowly", tools=[look])
+            session = await runtime.session("s", agent=agent)
+            await session.turn("hello")
+            policy = await session.plugins.configure(
+                model="obedient:two",
+                instructions="quickly",
+                limits=UsageLimits(max_iterations=1),
+                settings={"temperature": 0},
+            )
+            assert policy == await session.plugins.policy()
+            stopped = await session.turn("call look").settled()
+            assert (stopped.status, len(one.requests), len(two.requests)) == ("stopped", 1, 1)
+            assert stopped.error is not None
+            assert stopped.error.code == "TURN_BUDGET"
+            assert (two.prompts, two.requests[0].settings) == (["quickly"], {"temperature": 0})
+            await session.plugins.configure(model="obedient:one", limits=UsageLimits())
+            assert (await session.turn("call look")).output == "ok"
+            assert (len(one.requests), one.prompts[-1]) == (3, "quickly")
+
+    asyncio.run(main())
+
+
+def test_a_turn_under_way_keeps_its_settings(memory: Place) -> None:
+    """Ours: from the next turn on."""
+    sessions: list[Session[Any]] = []
+
+    @tool
+    async def hurry() -> str:
+        """Changes the settings."""
+        await sessions[0].plugins.configure(instructions="quickly", limits=UsageLimits(max_iterations=1))
+        return "changed"
+
+    async def main() -> None:
+        model = ObedientModel()
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model, instructions="slowly", tools=[hurry]))
+            sessions.append(session)
+            await session.turn("call hurry")
+            assert model.prompts == ["slowly", "slowly"]
+            assert (await session.turn("call hurry").settled()).status == "stopped"
+            assert model.prompts[2:] == ["quickly"]
+
+    asyncio.run(main())
+
+
+def test_mutators_are_chained_when_a_session_is_opened_and_when_it_is_configured(place: Place) -> None:
+    """Seed: session config mutators, chained."""
+
+    async def main() -> None:
+        model = ObedientModel()
+        agent: Agent[Any, Any] = Agent(model, instructions="be", plugins=[Adds("kind"), AddsMore("brief")])
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            await session.turn("hello")
+            await session.plugins.configure(instructions="stay")
+            await session.turn("hello")
+            session._live.forget()
+            await session.turn("hello")
+        async with place.runtime() as runtime:
+            await (await runtime.session("s", agent=agent)).turn("hello")
+        assert model.prompts == ["be kind brief", "stay kind brief", "stay kind brief", "be kind brief"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["raises", "returns nothing", "hangs", "breaks it", "exits"])
+def test_a_mutator_that_fails_leaves_the_settings_as_they_were(
+    memory: Place, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    """Seed: logged and traced, the policy before it stays; those after it are asked all the same."""
+
+    async def main() -> None:
+        model, trace = ObedientModel(), Trace()
+        plugins = [Adds("kind"), Trips(how), AddsMore("brief")]
+        async with memory.runtime(hook_timeout_s=0.05, trace=trace) as runtime:
+            session = await runtime.session("s", agent=Agent(model, instructions="be", plugins=plugins))
+            await session.turn("hello")
+            assert (await session.plugins.configure(instructions="stay")).instructions == "stay kind brief"
+            await session.turn("hello")
+        assert model.prompts == ["be kind brief", "stay kind brief"]
+        failed = [one for one in trace.records if one.name == "plugin_failed"]
+        assert [one.plugin_id for one in failed] == ["trips", "trips"]
+        assert [one.body["hook"] for one in failed] == ["session_config_mutator"] * 2
+
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        asyncio.run(main())
+    assert sum("plugin trips, session_config_mutator" in line for line in caplog.messages) == 2
+
+
+def test_observers_are_told_what_changed_and_what_came_of_it(memory: Place) -> None:
+    """Seed: session_config_changed carries before and after; after is what the mutators left."""
+
+    async def main() -> None:
+        heard: Heard = []
+        plugins = [Watches(heard), Adds("kind")]
+        async with memory.runtime() as runtime:
+            session = await runtime.session(
+                "s", agent=Agent(ObedientModel(), instructions="be", plugins=plugins)
+            )
+            await session.turn("hello")
+            assert heard == []
+            await session.plugins.configure(instructions="stay")
+        (event,) = heard
+        assert event.before is not None
+        assert (event.session_id, event.before.instructions) == ("s", "be kind")
+        assert event.after.instructions == "stay kind"
+
+    asyncio.run(main())
+
+
+def test_an_observer_that_fails_does_not_keep_the_settings_from_changing(memory: Place) -> None:
+    """Seed: lifecycle events are never fatal."""
+
+    class Grumbles(Plugin):
+        @hook
+        async def session_config_changed(self, event: SessionConfigChanged) -> None:
+            raise RuntimeError("I was not asked")
+
+    async def main() -> None:
+        model = ObedientModel()
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model, plugins=[Grumbles()]))
+            await session.plugins.configure(instructions="stay")
+            await session.turn("hello")
+        assert model.prompts == ["stay"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("changes", [{"temper": 1}, {"limits": "many"}, {"model": 3}, {"instructions": None}])
+def test_settings_that_are_none_are_refused(memory: Place, changes: dict[str, Any]) -> None:
+    """Ours: and nothing is changed, nobody told."""
+
+    async def main() -> None:
+        heard: Heard = []
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(ObedientModel(), plugins=[Watches(heard)]))
+            before = await session.plugins.policy()
+            with pytest.raises(InvalidArgument):
+                await session.plugins.configure(**changes)
+            assert (await session.plugins.policy(), heard) == (before, [])
+
+    asyncio.run(main())
+
+
+def test_options_of_plugins_hold_from_the_opening_on(memory: Place) -> None:
+    """Seed: plugin options are applied at every open; other options at the next one."""
+
+    async def main() -> None:
+        model = ObedientModel()
+        agent: Agent[Any, Any] = Agent(model, instructions="be", plugins=[Adds("kind")])
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent, options={"adds": {"words": "stern"}})
+            await session.turn("hello")
+            session = await runtime.session("s", agent=agent)
+            await session.turn("hello")
+            session = await runtime.session("s", agent=agent, options={"adds": {"words": "mild"}})
+            await session.turn("hello")
+        assert model.prompts == ["be stern", "be stern", "be mild"]
+
+    asyncio.run(main())
+
+
+def test_options_that_a_plugin_does_not_take_are_refused_by_name(memory: Place) -> None:
+    """Ours: opaque to everyone but that plugin, which knows what it takes."""
+
+    async def main() -> None:
+        agent: Agent[Any, Any] = Agent(ObedientModel(), plugins=[Adds("kind")])
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent, options={"adds": {"wrods": "stern"}})
+            with pytest.raises(InvalidArgument, match="'wrods'"):
+                await session.turn("hello")
+            session = await runtime.session("s", agent=agent, options={"adds": {"words": "mild"}})
+            await session.turn("hello")
+
+    asyncio.run(main())
+
+
+def test_other_options_while_a_turn_runs_hold_from_the_next_one_on(memory: Place) -> None:
+    """Bug: the running turn's plugins were let go of, and were not told that it is on disk."""
+    runtimes: list[Any] = []
+    persisted: list[str] = []
+
+    class Hears(Adds):
+        id = "adds"
+
+        @hook
+        async def turn_persisted(self, event: Any) -> None:
+            persisted.append(self.words)
+
+    @tool
+    async def reopen() -> str:
+        """Opens the session with other options."""
+        await runtimes[0].session("s", agent=agent, options={"adds": {"words": "mild"}})
+        return "opened"
+
+    model = ObedientModel()
+    agent: Agent[Any, Any] = Agent(model, instructions="be", tools=[reopen], plugins=[Hears("kind")])
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            runtimes.append(runtime)
+            session = await runtime.session("s", agent=agent)
+            await session.turn("call reopen")
+            await session.turn("hello")
+        assert model.prompts == ["be kind", "be kind", "be mild"]
+        assert persisted == ["kind", "mild"]
+
+    asyncio.run(main())

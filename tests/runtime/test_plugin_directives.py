@@ -1,0 +1,512 @@
+"""What hooks ask for, from end to end: at every stage, where it shows, when, and once."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from plugin_stand_ins import ObedientModel
+from stand_ins import Place, events_of, go_on, observed, of_kind, results, said, until
+
+from holdfast import Agent, Plugin, RunContext, Session, hook, tool
+from holdfast.model.directive import (
+    AbortTurn,
+    CreateSession,
+    EmitRuntimeEvents,
+    EmitTrace,
+    EnqueueMessages,
+    PluginDirective,
+    RuntimeEvent,
+    SessionRequest,
+    ask_person,
+)
+from holdfast.model.events import NodeCommitted, PluginEventEmitted
+from holdfast.model.message import AssistantMessage, ToolMessage, UserMessage
+from holdfast.model.node import PluginNode
+from holdfast.model.outcome import Stopped, StopReason
+from holdfast.model.trace_record import TraceRecord
+from holdfast.model.turn import TurnState
+from holdfast.runtime.live_session import LiveSession
+
+STAGES = (
+    "before_turn",
+    "before_tool_call",
+    "after_tool_call",
+    "after_work",
+    "before_completion",
+    "after_turn",
+)
+WITHIN = STAGES[:-1]
+
+
+class At(Plugin):
+    """Answers with something at one stage, once; and remembers in a list of the test's when it was asked."""
+
+    def __init__(self, stage: str, *answer: PluginDirective, asked: list[str] | None = None) -> None:
+        self._stage = stage
+        self._answers = list(answer)
+        self._asked = [] if asked is None else asked
+
+    def __deepcopy__(self, memo: Any) -> At:
+        copy = type(self)(self._stage, asked=self._asked)
+        copy._answers = self._answers
+        return copy
+
+    def _say(self, stage: str) -> list[PluginDirective]:
+        self._asked.append(stage)
+        if stage != self._stage:
+            return []
+        answers = list(self._answers)
+        self._answers.clear()
+        return answers
+
+    @hook
+    async def before_turn(self, ctx: Any) -> Any:
+        return self._say("before_turn")
+
+    @hook
+    async def before_tool_call(self, ctx: Any) -> Any:
+        return self._say("before_tool_call")
+
+    @hook
+    async def after_tool_call(self, ctx: Any) -> Any:
+        return self._say("after_tool_call")
+
+    @hook
+    async def checkpoint(self, ctx: Any) -> Any:
+        return self._say(ctx.checkpoint)
+
+    @hook
+    async def after_turn(self, ctx: Any) -> Any:
+        return self._say("after_turn")
+
+
+def effects() -> tuple[Any, list[str]]:
+    """A tool, and what it did."""
+    done: list[str] = []
+
+    @tool
+    async def look(ctx: RunContext[None]) -> str:
+        """Look."""
+        done.append(ctx.session_id)
+        return "seen"
+
+    return look, done
+
+
+def clerk(*plugins: object, tools: Any = None) -> Agent[Any, Any]:
+    return Agent(
+        ObedientModel(), name="clerk", tools=[effects()[0]] if tools is None else tools, plugins=plugins
+    )
+
+
+def enqueue(*texts: str) -> EnqueueMessages:
+    return EnqueueMessages(messages=tuple(UserMessage(content=text) for text in texts))
+
+
+async def transcript(session: Session[Any]) -> list[str]:
+    """What was said, called, returned and emitted, oldest first."""
+    return [_line(node.payload) for node in await session.nodes()]
+
+
+def _line(payload: Any) -> str:
+    match payload:
+        case UserMessage(content=content):
+            return str(content)
+        case AssistantMessage(text=text, tool_calls=calls):
+            return text or f"calls {calls[0].name}"
+        case ToolMessage(value=value, error=error):
+            return str(value) if error is None else str(error.code)
+        case PluginNode(kind=kind):
+            return f"event {kind}"
+        case _:
+            return type(payload).__name__
+
+
+async def settled(session: Session[Any]) -> None:
+    """Wait until the turns of queued inputs are over."""
+
+    async def nothing_waits() -> bool:
+        return not await session.inputs() and all(
+            turn.state is TurnState.ENDED for turn in await session.turns()
+        )
+
+    await until(nothing_waits)
+
+
+# Messages
+
+
+PLAIN = ["call look", "calls look", "seen", "ok"]
+
+APPEARS = {
+    "before_turn": ["call look", "psst", "ok"],
+    "before_tool_call": ["call look", "calls look", "seen", "psst", "ok"],
+    "after_tool_call": ["call look", "calls look", "seen", "psst", "ok"],
+    "after_work": ["call look", "calls look", "seen", "psst", "ok"],
+    "before_completion": [*PLAIN, "psst", "ok"],
+    "after_turn": [*PLAIN, "psst", "ok"],
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_what_a_plugin_wants_said_is_said_where_the_stage_says(place: Place, stage: str) -> None:
+    """Seed: at once before a turn, at the next checkpoint within one, after it in a turn of its own."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=clerk(At(stage, enqueue("psst"))))
+            done = await session.turn("call look")
+            await settled(session)
+            assert await transcript(session) == APPEARS[stage]
+            assert len(await session.turns()) == (2 if stage == "after_turn" else 1)
+            assert said(done.messages) == (["call look"] if stage == "after_turn" else ["call look", "psst"])
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=clerk())
+            await settled(session)
+            assert await transcript(session) == APPEARS[stage]
+
+    asyncio.run(main())
+
+
+def test_what_several_plugins_want_said_is_said_in_their_order(memory: Place) -> None:
+    """Seed: hooks in order."""
+
+    class Another(At):
+        id = "another"
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            plugins = [At("after_work", enqueue("one", "two")), Another("after_tool_call", enqueue("zero"))]
+            session = await runtime.session("s", agent=clerk(*plugins))
+            await session.turn("call look")
+            assert said(await session.messages()) == ["call look", "zero", "one", "two"]
+
+    asyncio.run(main())
+
+
+def test_what_is_to_be_said_after_a_turn_is_said_by_whoever_opens_the_session_next(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours: it is queued with the commit, so no process has to live for it."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=clerk(At("after_turn", enqueue("one", "two"))))
+            with monkeypatch.context() as patched:
+                patched.setattr(LiveSession, "drain", lambda self: None)  # it dies before that
+                await session.turn("hello")
+            assert await transcript(session) == ["hello", "ok"]
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=clerk())
+            await settled(session)
+            assert await transcript(session) == ["hello", "ok", "one", "ok", "two", "ok"]
+            assert len(await session.turns()) == 3
+
+    asyncio.run(main())
+
+
+def test_what_a_plugin_wanted_said_in_a_turn_that_then_stopped_begins_the_next(memory: Place) -> None:
+    """Ours: what misses the last checkpoint becomes the next turn."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            plugin = At("after_tool_call", enqueue("psst"), AbortTurn(message="enough"))
+            session = await runtime.session("s", agent=clerk(plugin))
+            assert (await session.turn("call look").settled()).status == "stopped"
+            await settled(session)
+            assert (await transcript(session))[-2:] == ["psst", "ok"]
+            assert len(await session.turns()) == 2
+
+    asyncio.run(main())
+
+
+# Ending the turn
+
+
+@pytest.mark.parametrize("stage", WITHIN)
+def test_a_plugin_ends_the_turn_at_any_stage_but_its_end(place: Place, stage: str) -> None:
+    """Seed: AbortTurn; what is under way gets a result that says so, and the session can be used."""
+    look, done = effects()
+    asked: list[str] = []
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            abort = AbortTurn(message="enough", code="TOO_MUCH", hint="rest")
+            session = await runtime.session("s", agent=clerk(At(stage, abort, asked=asked), tools=[look]))
+            stopped = await session.turn("call look").settled()
+            assert isinstance(stopped.outcome, Stopped)
+            error = stopped.outcome.error
+            assert stopped.outcome.reason is StopReason.PLUGIN_ABORT
+            assert error is not None
+            assert (error.code, error.hint) == ("TOO_MUCH", "rest")
+            assert error.message == "plugin 'at': enough"
+            expected = {
+                "before_turn": [],
+                "before_tool_call": ["CANCELLED"],
+            }
+            assert results(stopped.messages) == expected.get(stage, ["seen"])
+            assert len(done) == len([one for one in results(stopped.messages) if one == "seen"])
+            assert asked[-1] == "after_turn"
+            assert (await transcript(session))[-1] == "TurnEnded"
+            assert results((await session.turn("call look")).messages) == ["seen"]
+
+    asyncio.run(main())
+
+
+def test_the_end_of_a_turn_cannot_be_ended(memory: Place) -> None:
+    """Seed: AbortTurn not in after_turn; an illegal directive is an error of the plugin."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=clerk(At("after_turn", AbortTurn(message="no"))))
+            stopped = await session.turn("hello").settled()
+            assert stopped.error is not None
+            assert stopped.error.code == "PLUGIN_ERROR"
+            assert "AbortTurn means nothing there" in stopped.error.message
+            assert (await session.turn("hello")).output == "ok"
+
+    asyncio.run(main())
+
+
+# Sessions
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_session_that_a_plugin_makes_takes_its_first_input_up_by_itself(place: Place, stage: str) -> None:
+    """Seed: CreateSession; once, with a turn of its own for the first input."""
+
+    async def main() -> None:
+        request = SessionRequest(session_id="kid", first_input=UserMessage(content="dig"))
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=clerk(At(stage, CreateSession(request=request))))
+            await session.turn("call look")
+            assert await transcript(session) == PLAIN
+            assert {head.session_id for head in await runtime.sessions()} == {"s", "kid"}
+            kid = await runtime.session("kid", agent=clerk())
+            await settled(kid)
+            assert await transcript(kid) == ["dig", "ok"]
+        async with place.runtime(agents=[clerk()]) as runtime:
+            kid = await runtime.session("kid")
+            await settled(kid)
+            assert len(await kid.turns()) == 1
+            assert (await kid.head()).agent == "clerk"
+
+    asyncio.run(main())
+
+
+def test_a_session_without_a_name_is_named_after_the_turn_and_one_without_input_waits(memory: Place) -> None:
+    """Ours: two requests of one hook are two sessions, the same ones on every attempt."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            empty = CreateSession(request=SessionRequest())
+            session = await runtime.session("s", agent=clerk(At("before_turn", empty, empty)))
+            await session.turn("hello")
+            made = [head for head in await runtime.sessions() if head.session_id != "s"]
+            assert len({head.session_id for head in made}) == 2
+            assert all(head.session_id.startswith("s-") and head.depth == 0 for head in made)
+
+    asyncio.run(main())
+
+
+def test_a_session_may_be_made_for_another_agent(memory: Place) -> None:
+    """Ours: found by its name among those that the runtime was given."""
+
+    async def main() -> None:
+        helper: Agent[Any, Any] = Agent(ObedientModel(), name="helper", instructions="help")
+        request = SessionRequest(session_id="kid", agent="helper", first_input=UserMessage(content="dig"))
+        async with memory.runtime(agents=[helper]) as runtime:
+            session = await runtime.session(
+                "s", agent=clerk(At("before_turn", CreateSession(request=request)))
+            )
+            await session.turn("hello")
+            kid: Session[Any] = await runtime.session("kid")
+            await settled(kid)
+            assert (await kid.head()).agent == "helper"
+            assert isinstance(helper.model, ObedientModel)
+            assert helper.model.prompts == ["help"]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "request_", [SessionRequest(agent="nobody"), SessionRequest(session_id="no good")], ids=["agent", "name"]
+)
+def test_a_session_that_cannot_be_made_fails_the_turn(memory: Place, request_: SessionRequest) -> None:
+    """Ours: a directive that cannot be carried out is the plugin's failure, and nothing is left behind."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            plugin = At("before_turn", CreateSession(request=request_))
+            session = await runtime.session("s", agent=clerk(plugin))
+            stopped = await session.turn("hello").settled()
+            assert stopped.error is not None
+            assert stopped.error.code == "PLUGIN_ERROR"
+            assert [head.session_id for head in await runtime.sessions()] == ["s"]
+            assert (await session.turn("hello")).output == "ok"
+
+    asyncio.run(main())
+
+
+# Events and traces
+
+
+SHOWS = {
+    "before_turn": ["call look", "event felt", "calls look", "seen", "ok"],
+    "before_tool_call": ["call look", "calls look", "event felt", "seen", "ok"],
+    "after_tool_call": ["call look", "calls look", "event felt", "seen", "ok"],
+    "after_work": ["call look", "calls look", "seen", "event felt", "ok"],
+    "before_completion": [*PLAIN, "event felt"],
+    "after_turn": [*PLAIN, "event felt"],
+}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_an_event_of_a_plugin_is_shown_live_and_stays_in_the_history(place: Place, stage: str) -> None:
+    """Seed: EmitRuntimeEvents; observers see it as it happens, and as a node for ever."""
+
+    async def main() -> None:
+        event = EmitRuntimeEvents(events=(RuntimeEvent(kind="felt", body={"cold": True}),))
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=clerk(At(stage, event)))
+            turn = session.turn("call look")
+            shown = of_kind(PluginEventEmitted, await events_of(turn))
+            assert shown == [
+                PluginEventEmitted(turn_id=turn.turn_id, plugin_id="at", kind="felt", body={"cold": True})
+            ]
+            assert await transcript(session) == SHOWS[stage]
+            nodes = [one.payload for one in await session.nodes() if isinstance(one.payload, PluginNode)]
+            assert nodes == [PluginNode(plugin_id="at", kind="felt", body={"cold": True})]
+            seen = [one.event for one in await observed(session, 5)]
+            assert [_line(one.payload) for one in of_kind(NodeCommitted, seen)] == SHOWS[stage]
+            assert [type(one) for one in await session.messages()].count(UserMessage) == 1
+
+    asyncio.run(main())
+
+
+class Trace:
+    def __init__(self) -> None:
+        self.records: list[TraceRecord] = []
+
+    def record(self, record: TraceRecord) -> None:
+        self.records.append(record)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_trace_of_a_plugin_goes_to_whoever_keeps_one(memory: Place, stage: str) -> None:
+    """Seed: EmitTrace; it names the session, the turn and the plugin, and changes nothing."""
+
+    async def main() -> None:
+        trace = Trace()
+        async with memory.runtime(trace=trace) as runtime:
+            session = await runtime.session("s", agent=clerk(At(stage, EmitTrace(name="note", body=[1]))))
+            done = await session.turn("call look")
+            assert await transcript(session) == PLAIN
+        assert trace.records == [
+            TraceRecord(
+                at_ms=memory.clock.now_ms(),
+                name="note",
+                session_id="s",
+                turn_id=done.turn_id,
+                plugin_id="at",
+                body=[1],
+            )
+        ]
+
+    asyncio.run(main())
+
+
+# Asking a person
+
+
+def test_a_call_that_a_plugin_wants_approved_does_not_meet_the_plugin_again(place: Place) -> None:
+    """Ours: the issue's demand; restart, approve, and no before-hook runs a second time."""
+    look, done = effects()
+    asked: list[str] = []
+
+    def agent() -> Agent[Any, Any]:
+        plugin = At("before_tool_call", ask_person("it is a lot"), asked=asked)
+        return clerk(plugin, tools=[look])
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent())
+            assert (await session.turn("call look").settled()).status == "waiting"
+            assert asked == ["before_turn", "before_tool_call"]
+        for _ in range(2):
+            async with place.runtime() as runtime:
+                session = await runtime.session("s", agent=agent())
+                assert (await go_on(session)).status == "waiting"
+                assert len(asked) == 2
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent())
+            (approval,) = await session.approvals(pending=True)
+            assert (approval.reason, approval.capability) == ("it is a lot", "look")
+            finished = await session.approve(approval.approval_id)
+            assert (results(finished.messages), done) == (["seen"], ["s"])
+        assert asked[2:] == ["after_tool_call", "after_work", "before_completion", "after_turn"]
+
+    asyncio.run(main())
+
+
+def test_a_call_that_a_person_refuses_is_not_made_and_the_plugins_see_its_result(place: Place) -> None:
+    """Ours: a refusal is a result like any other."""
+    look, done = effects()
+    asked: list[str] = []
+
+    async def main() -> None:
+        plugin = At("before_tool_call", ask_person("it is a lot"), asked=asked)
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=clerk(plugin, tools=[look]))
+            await session.turn("call look").settled()
+            (approval,) = await session.approvals(pending=True)
+            finished = await session.deny(approval.approval_id, reason="no")
+            assert (results(finished.messages), done) == (["PERMISSION_DENIED"], [])
+        assert asked.count("after_tool_call") == 1
+
+    asyncio.run(main())
+
+
+def test_hooks_are_asked_in_the_order_of_the_turn(memory: Place) -> None:
+    """Ours: the whole of a turn with one call, seen by one plugin."""
+    asked: list[str] = []
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=clerk(At("", asked=asked)))
+            await session.turn("call look")
+        assert asked == list(STAGES)
+
+    asyncio.run(main())
+
+
+# Two at once
+
+
+def test_a_message_that_comes_before_the_commit_has_the_end_asked_about_again(memory: Place) -> None:
+    """Ours: rule 6 of the machine; what plugins said about an end that did not come does not count."""
+    asked: list[str] = []
+    sessions: list[Session[Any]] = []
+
+    class Interrupts(At):
+        id = "interrupts"
+
+        @hook
+        async def after_turn(self, ctx: Any) -> Any:
+            if asked.count("after_turn") == 1:
+                await sessions[0].inject("wait")
+            return enqueue(f"after {len(said(ctx.messages))}") if asked.count("after_turn") < 3 else None
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            plugins = [At("", asked=asked), Interrupts("")]
+            session = await runtime.session("s", agent=clerk(*plugins))
+            sessions.append(session)
+            done = await session.turn("hello")
+            assert said(done.messages) == ["hello", "wait"]
+            await settled(session)
+            assert said(await session.messages()) == ["hello", "wait", "after 2"]
+
+    asyncio.run(main())

@@ -1,0 +1,139 @@
+"""What once went wrong between plugins and the runtime."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, Plugin, Runtime, hook, tool
+from holdfast.errors import PluginFailed
+from holdfast.model.canonical import Json
+from holdfast.plugins import (
+    PluginActionContext,
+    PluginRegistrar,
+    ProtocolSessionPlugin,
+    ShortCircuitTool,
+    ToolCallHookContext,
+    ToolCatalogContext,
+    ToolResultHookContext,
+    action,
+    ask_person,
+)
+from holdfast.plugins.contexts import ToolResultProjectionContext
+from holdfast.protocols.standard import StandardDriver
+from holdfast.providers.scripted import ScriptedModel
+
+PAY = {"tool_calls": [{"name": "pay", "arguments": {"cents": 5}}]}
+
+
+@tool
+async def pay(cents: int) -> str:
+    """Pay somebody."""
+    return f"{cents} paid"
+
+
+def _agent(*replies: Any, **settings: Any) -> Agent[Any, str]:
+    return Agent(ScriptedModel(replies, strict=False), **settings)
+
+
+class Auditing(Plugin):
+    @hook
+    async def before_tool_call(self, ctx: ToolCallHookContext) -> ShortCircuitTool:
+        return ask_person("it is money")
+
+    @hook
+    async def after_tool_call(self, ctx: ToolResultHookContext) -> None:
+        self.state = ctx.arguments
+
+    @action
+    async def last(self, ctx: PluginActionContext) -> Json:
+        return self.state
+
+
+def test_after_a_call_plugins_are_told_the_arguments_that_a_person_chose() -> None:
+    """Bug: they were told those that the model had asked for."""
+
+    async def main() -> Json:
+        async with Runtime() as runtime:
+            clerk = _agent(PAY, "Done.", tools=[pay], plugins=[Auditing()])
+            session = await runtime.session("s", agent=clerk)
+            waiting = await session.turn("Pay")
+            await session.approve(waiting.waits[0].wait_id, arguments={"cents": 3})
+            return await session.plugins.invoke("auditing.last")
+
+    assert asyncio.run(main()) == {"cents": 3}
+
+
+class BrokenCatalog(Plugin):
+    @hook
+    def tool_catalog(self, ctx: ToolCatalogContext) -> None:
+        raise ValueError("no")
+
+
+def test_a_catalog_that_cannot_be_made_leaves_no_turn_behind() -> None:
+    """Bug: the turn stayed unfinished, and was taken up and failed again every second."""
+
+    async def main() -> None:
+        async with Runtime() as runtime:
+            session = await runtime.session("s", agent=_agent("Hi.", plugins=[BrokenCatalog()]))
+            with pytest.raises(PluginFailed, match="tool_catalog"):
+                await session.turn("Hi")
+            assert await session.unfinished() is None
+
+    asyncio.run(main())
+
+
+class Moody(Plugin, ProtocolSessionPlugin):
+    """A protocol that is told its mood by an extension."""
+
+    def register(self, registrar: PluginRegistrar) -> None:
+        super().register(registrar)
+        registrar.protocol.session(self)
+        registrar.protocol.driver(StandardDriver())
+
+    async def apply_session_extension(self, extension: Json) -> None:
+        self.state = extension
+
+    @action
+    async def mood(self, ctx: PluginActionContext) -> Json:
+        return self.state
+
+
+def test_what_a_protocol_makes_of_an_extension_is_on_disk_when_the_call_returns(tmp_path: Path) -> None:
+    """Bug: it was written with the next turn, if one came."""
+
+    async def mood(extension: Json) -> Json:
+        async with Runtime(tmp_path / "holdfast.db") as runtime:
+            session = await runtime.session("s", agent=_agent("Hi.", protocol=Moody()))
+            if extension is not None:
+                await session.plugins.apply_extension(extension)
+            return await session.plugins.invoke("moody.mood")
+
+    assert asyncio.run(mood("calm")) == "calm"
+    assert asyncio.run(mood(None)) == "calm"
+
+
+class Terse(Plugin):
+    def register(self, registrar: PluginRegistrar) -> None:
+        super().register(registrar)
+        registrar.tool_calls.project_result(self.shorten)
+
+    async def shorten(self, ctx: ToolResultProjectionContext) -> str:
+        return "in short: paid"
+
+
+def test_a_scripted_model_reads_what_the_projector_makes_of_a_result() -> None:
+    """Bug: it read the result itself, so that a script could not expect what a model is shown."""
+    done = {"text": "Done.", "expect": {"last_contains": "in short: paid"}}
+    agent = _agent(PAY, done, tools=[pay], plugins=[Terse()])
+    assert agent.run_sync("Pay").output == "Done."
+
+
+def test_the_decorator_is_importable_from_the_package_whoever_was_first() -> None:
+    """Bug: once a plugin was defined, the module of the same name stood in its place."""
+    import holdfast.plugins
+
+    assert holdfast.plugins.hook is hook

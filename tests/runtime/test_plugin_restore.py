@@ -1,0 +1,671 @@
+"""What plugins remember: from process to process, from version to version, on branches, in child sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from plugin_stand_ins import Album, Builds, Counter, ObedientModel, call, context_of, count
+from stand_ins import Place, results, said
+
+from holdfast import Agent, Plugin, Runtime, Session, action, tool
+from holdfast.errors import PluginStateLost, SessionBusy
+from holdfast.model.plugin_options import PluginOptions
+from holdfast.model.plugin_state import PluginSnapshotMeta, decode_state
+from holdfast.model.tool_access import SessionToolAccess
+from holdfast.plugins.contexts import SubagentContext, ToolCatalogContext
+from holdfast.plugins.host import SessionAuthority
+from holdfast.plugins.snapshot import SnapshotReader
+from holdfast.tools.catalog import ToolCatalog
+
+PROGRAM = (Path(__file__).parent / "crash_scenarios" / "plugin_program.py").read_text()
+
+Start = Callable[..., Any]
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def run(child: Start, tmp_path: Path) -> Run:
+    """Runs steps on one session, in a process of its own, with these plugins; gives its report."""
+
+    def start(plugins: Sequence[str], *steps: Sequence[Any]) -> Any:
+        job = json.dumps({"plugins": plugins, "steps": steps})
+        return child(PROGRAM, Path(__file__).parent, tmp_path / "holdfast.db", job)
+
+    def run(plugins: Sequence[str], *steps: Sequence[Any]) -> Any:
+        return json.loads(start(plugins, *steps).output())["report"]
+
+    run.start = start  # type: ignore[attr-defined]
+    return run
+
+
+COUNT = ("invoke", "counter.count")
+BUMP = ("turn", "call bump")
+
+
+def agent_with(*plugins: object, **options: Any) -> Agent[Any, Any]:
+    return Agent(ObedientModel(), name="clerk", plugins=plugins, **options)
+
+
+# Processes
+
+
+@pytest.mark.slow
+def test_what_a_plugin_remembers_is_there_in_the_next_process(run: Run) -> None:
+    """Ours: the issue's demand; with state, without state, and with larger pieces."""
+    plugins = ("counter", "stateless", "album")
+    assert run(plugins, BUMP, BUMP, ("turn", "call paste"), COUNT) == ["ok", "ok", "ok", 2]
+    assert run(plugins, COUNT, ("invoke", "album.look"), BUMP, COUNT) == [2, {"page": "page" * 5}, "ok", 3]
+    assert run(plugins, COUNT, ("invoke", "album.look")) == [3, {"page": "page" * 5}]
+
+
+@pytest.mark.slow
+def test_a_newer_version_is_refused_and_loses_nothing(run: Run) -> None:
+    """Ours: the issue's demand; the error names both versions, and the older version goes on."""
+    assert run(["counter"], BUMP) == ["ok"]
+    before = run(["counter"], ("said",))
+    refused, asked, again = run(["newer"], BUMP, COUNT, BUMP)
+    assert refused["raised"] == asked["raised"] == again["raised"] == "PluginStateLost"
+    assert "plugin 'counter' failed in restore" in refused["message"]
+    assert "version 1" in refused["message"]
+    assert "version 2" in refused["message"]
+    assert "migrate" in refused["hint"]
+    assert run(["counter"], ("said",), COUNT, BUMP, COUNT) == [*before, 1, "ok", 2]
+
+
+@pytest.mark.slow
+def test_a_newer_version_that_migrates_goes_on_and_the_older_is_then_refused(run: Run) -> None:
+    """Ours: the issue's demand; what was migrated is written in the new version with the next turn."""
+    assert run(["counter"], BUMP, BUMP) == ["ok", "ok"]
+    assert run(["migrating"], COUNT, BUMP, COUNT) == [20, "ok", 21]
+    assert run(["migrating"], COUNT) == [21]
+    assert run(["counter"], COUNT)[0]["raised"] == "PluginStateLost"
+    assert run(["newer"], COUNT) == [21]
+
+
+@pytest.mark.slow
+def test_what_is_only_read_by_a_newer_version_stays_in_the_older_one(run: Run) -> None:
+    """Ours: looking changes nothing, so one may go back."""
+    assert run(["counter"], BUMP) == ["ok"]
+    assert run(["migrating"], COUNT) == [10]
+    assert run(["counter"], COUNT) == [1]
+
+
+@pytest.mark.slow
+def test_what_a_plugin_remembers_waits_until_it_is_installed_again(run: Run) -> None:
+    """Ours: the issue's demand; several turns of other plugins pass meanwhile."""
+    assert run(["counter", "album"], BUMP, ("turn", "call paste")) == ["ok", "ok"]
+    missing = run(["late"], ("turn", "hello"), ("turn", "call note"), COUNT)
+    assert missing[:2] == ["ok", "ok"]
+    assert missing[2]["raised"] == "UnknownAction"
+    back = run(["album", "counter", "late"], COUNT, ("invoke", "album.look"), ("invoke", "late.given"))
+    assert back == [1, {"page": "page" * 5}, ["noted", "1"]]
+
+
+@pytest.mark.slow
+def test_a_plugin_that_is_added_later_is_restored_with_nothing(run: Run) -> None:
+    """Ours: the issue's demand; SPEC §8, no entry in the snapshot: restore with state None."""
+    assert run(["counter"], BUMP) == ["ok"]
+    assert run(["counter", "late"], ("invoke", "late.given"), COUNT, BUMP) == [[None, "1"], 1, "ok"]
+    assert run(["counter", "late"], ("turn", "call note")) == ["ok"]
+    assert run(["counter", "late"], ("invoke", "late.given"), COUNT) == [["noted", "1"], 2]
+
+
+@pytest.mark.slow
+def test_what_a_call_made_a_plugin_remember_survives_a_kill_in_the_middle_of_the_turn(run: Run) -> None:
+    """Ours: SPEC §7; the state is journaled with the result that it comes from."""
+    start: Start = run.start  # type: ignore[attr-defined]
+    assert run(["counter", "album"], BUMP) == ["ok"]
+    killed = start(["counter", "album", "dying"], ("turn", "call bump paste"))
+    assert (killed.process.wait(30), killed.process.stdout.read()) == (-signal.SIGKILL, "")
+    look = ("invoke", "album.look")
+    assert run(["counter", "album"], ("resume",), COUNT, look) == ["ok", 2, {"page": "page" * 5}]
+    assert run(["counter", "album"], COUNT, look) == [2, {"page": "page" * 5}]
+
+
+@pytest.mark.slow
+def test_what_was_remembered_in_the_middle_of_a_turn_waits_for_a_plugin_that_is_gone(run: Run) -> None:
+    """Bug: the journaled state of a plugin that did not come back was dropped with the turn's end."""
+    start: Start = run.start  # type: ignore[attr-defined]
+    assert run(["counter", "album"], BUMP) == ["ok"]
+    killed = start(["counter", "album", "dying"], ("turn", "call bump paste"))
+    assert killed.process.wait(30) == -signal.SIGKILL
+    assert run(["stateless"], ("resume",), ("turn", "hello")) == ["ok", "ok"]
+    assert run(["counter", "album"], COUNT, ("invoke", "album.look")) == [2, {"page": "page" * 5}]
+
+
+@pytest.mark.slow
+def test_what_a_hook_remembers_is_not_written_before_its_outcome_is(run: Run) -> None:
+    """Bug: what a hook under way had counted went to disk with what came before it, and was counted again."""
+    start: Start = run.start  # type: ignore[attr-defined]
+    assert start(["lingering"], ("turn", "hello")).process.wait(30) == -signal.SIGKILL
+    counts = ("invoke", "patient.counts")
+    assert run(["patient"], ("resume",), counts) == ["ok", {"before_turn": 1, "prompt": 1}]
+
+
+# Runtimes, over both stores
+
+
+def test_what_a_plugin_remembers_is_there_in_the_next_runtime(place: Place) -> None:
+    """Ours: both stores keep it the same way."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Counter(), Album()))
+            assert results((await session.turn("call bump paste")).messages) == [1, "page"]
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Counter(), Album()))
+            assert await count(session) == 1
+            assert await session.plugins.invoke("album.look") == {"page": "page" * 5}
+
+    asyncio.run(main())
+
+
+def test_sessions_of_one_agent_share_no_state(place: Place) -> None:
+    """Ours: rule 1 of a plugin; the object that is handed in is a pattern."""
+
+    async def main() -> None:
+        pattern = Counter()
+        async with place.runtime() as runtime:
+            agent = agent_with(pattern)
+            one, other = await runtime.session("a", agent=agent), await runtime.session("b", agent=agent)
+            await call(one, "bump")
+            await call(one, "bump")
+            await call(other, "bump")
+            assert (await count(one), await count(other), pattern.state) == (2, 1, None)
+
+    asyncio.run(main())
+
+
+def test_what_an_action_makes_a_plugin_remember_is_durable_when_it_returns(place: Place) -> None:
+    """Ours: between turns, nobody else writes it down."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Counter()))
+            assert await session.plugins.invoke("counter.add", 5) == 5
+            state = await runtime.store.state((await session.head()).state or "")
+            assert decode_state(state or b"").plugins.plugins["counter"].meta.state == 5
+        async with place.runtime() as runtime:
+            assert await count(await runtime.session("s", agent=agent_with(Counter()))) == 5
+
+    asyncio.run(main())
+
+
+def test_actions_that_come_at_once_to_a_session_that_is_not_open_yet_lose_nothing(place: Place) -> None:
+    """Bug: each of them opened the session for itself, and the last one's state was kept alone."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Counter()))
+            await asyncio.gather(*(session.plugins.invoke("counter.add", 1) for _ in range(5)))
+            assert await count(session) == 5
+        async with place.runtime() as runtime:
+            assert await count(await runtime.session("s", agent=agent_with(Counter()))) == 5
+
+    asyncio.run(main())
+
+
+def test_a_session_that_another_runtime_has_moved_is_seen_as_it_stands(tmp_path: Path) -> None:
+    """Bug: an action worked on what this process last knew, and wrote that over what the other had kept."""
+
+    async def main() -> None:
+        database = tmp_path / "holdfast.db"
+        async with Runtime(database) as here, Runtime(database) as there:
+            mine = await here.session("s", agent=agent_with(Counter()))
+            theirs = await there.session("s", agent=agent_with(Counter()))
+            await call(mine, "bump")
+            await call(theirs, "bump")
+            assert await count(mine) == 2
+            assert await theirs.plugins.invoke("counter.add", 10) == 12
+            assert await mine.plugins.invoke("counter.add", 100) == 112
+            await call(theirs, "bump")
+            assert await count(mine) == 113
+
+    asyncio.run(main())
+
+
+def test_nothing_is_written_for_plugins_that_remember_nothing(place: Place) -> None:
+    """Ours: a turn costs what it did before there were plugins."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Counter(), Builds([])))
+            await session.turn("hello")
+            assert (await session.head()).state is None
+            await call(session, "bump")
+            first = (await session.head()).state
+            await session.turn("hello")
+            assert first is not None
+            assert (await session.head()).state == first
+
+    asyncio.run(main())
+
+
+def test_a_reopened_session_does_not_write_what_it_has_read(place: Place) -> None:
+    """Ours: what was restored is known to be written."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Counter(), Album()))
+            await call(session, "bump", "paste")
+            written = (await session.head()).state
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Counter()))
+            await session.turn("hello")
+            assert (await session.head()).state == written
+
+    asyncio.run(main())
+
+
+def test_a_state_that_cannot_be_written_down_ends_the_turn_and_the_last_one_stays(place: Place) -> None:
+    """Ours: SPEC §8, a guard fails closed; the session can be used afterwards."""
+
+    class Broken(Counter):
+        id = "counter"
+
+        @tool(side_effect="write")
+        async def spoil(self) -> str:
+            """Remember what is no JSON."""
+            self.state = {1, 2}
+            return "spoilt"
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Broken()))
+            await call(session, "bump")
+            stopped = await session.turn("call spoil").settled()
+            assert stopped.status == "stopped"
+            assert stopped.error is not None
+            assert stopped.error.code == "PLUGIN_ERROR"
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Counter()))
+            assert await count(session) == 1
+            assert results((await session.turn("call bump")).messages) == [2]
+
+    asyncio.run(main())
+
+
+def test_a_version_that_is_refused_leaves_a_parked_turn_as_it_is(place: Place) -> None:
+    """Ours: nothing is lost; the right version goes on with it."""
+
+    class Asking(Counter):
+        id = "counter"
+
+        @tool(approval="manual")
+        async def refund(self) -> str:
+            """Needs a person."""
+            self.state = self.number + 100
+            return "paid"
+
+    class Newer(Asking):
+        id = "counter"
+        version = "2"
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Asking()))
+            await call(session, "bump")
+            assert (await session.turn("call refund").settled()).status == "waiting"
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Newer()))
+            (approval,) = await session.approvals(pending=True)
+            with pytest.raises(PluginStateLost, match="version 1"):
+                await session.approve(approval.approval_id)
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Asking()))
+            turn = await session.resume()
+            assert turn is not None
+            assert results((await turn).messages) == ["paid"]
+            assert await count(session) == 101
+
+    asyncio.run(main())
+
+
+def test_the_larger_pieces_of_a_turn_that_waits_are_not_pruned(place: Place) -> None:
+    """Ours: only its journal names them until it ends."""
+
+    @tool(approval="manual")
+    async def refund() -> str:
+        """Needs a person."""
+        return "paid"
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Album(), tools=[refund]))
+            assert (await session.turn("call paste refund").settled()).status == "waiting"
+        async with place.runtime() as runtime:
+            await runtime.prune(frames=True, branches=True, older_than_s=0)
+            session = await runtime.session("s", agent=agent_with(Album(), tools=[refund]))
+            (approval,) = await session.approvals(pending=True)
+            await session.approve(approval.approval_id)
+            await runtime.prune(frames=True, branches=True)
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Album(), tools=[refund]))
+            assert await session.plugins.invoke("album.look") == {"page": "page" * 5}
+
+    asyncio.run(main())
+
+
+def test_a_plugin_that_raises_while_it_is_restored_is_named_and_nothing_is_lost(place: Place) -> None:
+    """Ours: SPEC §8; the session is not opened half."""
+
+    class Forgetful(Counter):
+        id = "counter"
+
+        def restore(self, meta: PluginSnapshotMeta, reader: SnapshotReader) -> None:
+            if meta.state is not None:
+                raise KeyError("gone")
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            await call(await runtime.session("s", agent=agent_with(Counter())), "bump")
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Forgetful()))
+            with pytest.raises(PluginStateLost, match=r"'counter' failed in restore: KeyError") as caught:
+                await session.turn("hello")
+            assert "was not changed" in (caught.value.hint or "")
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Counter()))
+            assert await count(session) == 1
+            assert said(await session.messages()) == ["call bump"]
+
+    asyncio.run(main())
+
+
+# Branches
+
+
+def test_a_fork_keeps_the_state_and_both_branches_then_differ(place: Place) -> None:
+    """Ours: the issue's demand; in the same process and in the next one."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Counter(), Album()))
+            await call(session, "bump", "paste")
+            fork = await session.fork("other")
+            assert await count(fork) == 1
+            await call(fork, "bump")
+            await call(fork, "bump")
+            await call(session, "bump")
+            assert (await count(session), await count(fork)) == (2, 3)
+        async with place.runtime() as runtime:
+            for name, number in (("s", 2), ("other", 3)):
+                session = await runtime.session(name, agent=agent_with(Counter(), Album()))
+                assert await count(session) == number
+                assert await session.plugins.invoke("album.look") == {"page": "page" * 5}
+
+    asyncio.run(main())
+
+
+async def three_bumps(runtime: Runtime) -> tuple[Session[Any], list[str]]:
+    """A session that has counted to three, with the leaf after each turn."""
+    session = await runtime.session("s", agent=agent_with(Counter()))
+    leaves = []
+    for _ in range(3):
+        await call(session, "bump")
+        leaves.append((await session.head()).leaf or "")
+    return session, leaves
+
+
+def test_a_fork_at_an_earlier_node_has_the_state_of_that_node(place: Place) -> None:
+    """Ours: the issue's demand; a node in the middle of a turn has the state from before that turn."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session, leaves = await three_bumps(runtime)
+            middle = (await session.nodes())[5].id
+            for name, at, number in (("a", leaves[0], 1), ("b", leaves[1], 2), ("c", middle, 1)):
+                fork = await session.fork(name, at=at)
+                assert await count(fork) == number
+                assert results((await fork.turn("call bump")).messages) == [number + 1]
+            assert await count(session) == 3
+        async with place.runtime() as runtime:
+            assert [
+                await count(await runtime.session(name, agent=agent_with(Counter()))) for name in "abcs"
+            ] == [
+                2,
+                3,
+                2,
+                3,
+            ]
+
+    asyncio.run(main())
+
+
+def test_a_rewind_takes_the_state_back_and_forth(place: Place) -> None:
+    """Ours: the issue's demand; at once, for turns as for actions."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session, leaves = await three_bumps(runtime)
+            await session.rewind(leaves[0])
+            assert await count(session) == 1
+            assert results((await session.turn("call bump")).messages) == [2]
+            await session.rewind(leaves[2])
+            assert await count(session) == 3
+            await session.rewind(leaves[0])
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Counter()))
+            assert await count(session) == 1
+            await session.rewind(leaves[2])
+            assert await count(session) == 3
+
+    asyncio.run(main())
+
+
+def test_an_action_after_a_rewind_does_not_bring_the_other_branch_back(place: Place) -> None:
+    """Bug: a command between turns wrote the state of the branch that was left to the node gone back to."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session, leaves = await three_bumps(runtime)
+            await session.rewind(leaves[0])
+            assert await session.plugins.invoke("counter.add", 10) == 11
+            await session.rewind(leaves[2])
+            assert await count(session) == 3
+            await session.rewind(leaves[0])
+            assert await count(session) == 11
+
+    asyncio.run(main())
+
+
+def test_what_the_host_decided_about_tools_is_not_carried_over_a_rewind(place: Place) -> None:
+    """Bug: the tools of the branch that was left were changed in place of those gone back to."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session, leaves = await three_bumps(runtime)
+            await session.tools.set_availability("bump", "searchable")
+            await session.rewind(leaves[0])
+            assert [one["availability"] for one in await session.tools.catalog()] == ["showcased"]
+            await session.rewind(leaves[2])
+            assert [one["availability"] for one in await session.tools.catalog()] == ["searchable"]
+
+    asyncio.run(main())
+
+
+def test_nothing_can_be_changed_while_a_turn_waits(place: Place) -> None:
+    """Ours: the turn would write over it."""
+
+    @tool(approval="manual")
+    async def refund() -> str:
+        """Needs a person."""
+        return "paid"
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Counter(), tools=[refund]))
+            assert (await session.turn("call bump refund").settled()).status == "waiting"
+            with pytest.raises(SessionBusy):
+                await session.plugins.invoke("counter.add", 1)
+            with pytest.raises(SessionBusy):
+                await session.tools.set_availability("bump", "off")
+            assert await count(session) == 1
+
+    asyncio.run(main())
+
+
+# Children
+
+
+class Where(Plugin):
+    """Tells for whom it works."""
+
+    def __init__(self) -> None:
+        self.mood = "plain"
+
+    @action
+    async def here(self, ctx: Any) -> list[Any]:
+        """Session, parent, task and options."""
+        task = None if self.session.subagent is None else self.session.subagent.task
+        return [self.session.session_id, self.session.parent_session_id, task, self.mood]
+
+
+def names(catalog: ToolCatalog) -> list[str]:
+    return list(catalog.names)
+
+
+async def catalog_of(plugins: Any) -> list[str]:
+    """The tools that a child's model would see."""
+    return names(
+        plugins.resolve_tool_catalog(
+            ToolCatalogContext(
+                session_id=plugins.session_id,
+                tools=plugins.tool_registry.manifests(),
+                tool_access=plugins.tool_access,
+                extensions=plugins.extensions,
+            )
+        )
+    )
+
+
+def authority(*tools: str, hidden: tuple[str, ...] = ()) -> SessionAuthority:
+    return SessionAuthority(
+        tool_access=SessionToolAccess(tools=tools, hidden_tools=hidden),
+        subagent=SubagentContext(parent_session_id="s", task="dig"),
+        plugin_options=PluginOptions.typed("where", {"mood": "busy"}),
+    )
+
+
+def test_a_child_gets_its_authority_and_what_its_parent_remembers(memory: Place) -> None:
+    """Seed: fork_for_child_session(parent + authority{tool_access, subagent, plugin_options})."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Counter(), Where(), Album()))
+            await call(session, "bump", "paste")
+            parent = (await context_of(session)).plugins
+            child = parent.fork_for_child_session("kid", "s", authority("bump", "paste"))
+            assert await child.invoke_plugin_action("counter.count") == 1
+            assert await child.invoke_plugin_action("where.here") == ["kid", "s", "dig", "busy"]
+            assert await child.invoke_plugin_action("counter.add", 5) == 6
+            assert await count(session) == 1
+            assert child.subagent_context == SubagentContext(parent_session_id="s", task="dig")
+            assert await parent.invoke_plugin_action("where.here") == ["s", None, None, "plain"]
+
+    asyncio.run(main())
+
+
+def test_a_child_shares_nothing_with_its_parent(memory: Place) -> None:
+    """Bug: what a parent remembered was handed to its child as it is, so that both changed one list."""
+
+    class Lists(Plugin):
+        @action
+        async def add(self, ctx: Any, args: int) -> list[int]:
+            """Remember one more."""
+            self.state = self.state or []
+            self.state.append(args)
+            self.touch()
+            return list(self.state)
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Lists()))
+            parent = (await context_of(session)).plugins
+            await parent.invoke_plugin_action("lists.add", 1)
+            child = parent.fork_for_child_session("kid", "s", authority())
+            assert await child.invoke_plugin_action("lists.add", 2) == [1, 2]
+            assert await parent.invoke_plugin_action("lists.add", 3) == [1, 3]
+
+    asyncio.run(main())
+
+
+def test_a_child_gets_the_larger_pieces_that_its_parent_wrote_long_ago(memory: Place) -> None:
+    """Bug: only what was not written down yet reached a fork; the plugin then could not be restored."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Album()))
+            await call(session, "paste")
+            await session.turn("hello")
+            parent = (await context_of(session)).plugins
+            for fork in (
+                parent.fork_for_session("twin"),
+                parent.fork_for_child_session("kid", "s", authority()),
+            ):
+                assert await fork.invoke_plugin_action("album.look") == {"page": "page" * 5}
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    ("parents", "wanted", "found"),
+    [
+        (SessionToolAccess(), authority("bump"), ["bump"]),
+        (SessionToolAccess(tools=("bump",)), authority("bump", "paste"), ["bump"]),
+        (SessionToolAccess(tools=("bump",)), authority("paste"), []),
+        (SessionToolAccess(tools=("bump",)), authority(), ["bump"]),
+        (SessionToolAccess(hidden_tools=("paste",)), authority("bump", "paste"), ["bump"]),
+        (SessionToolAccess(hidden_tools=("paste",)), authority(hidden=("bump",)), []),
+    ],
+)
+def test_a_child_has_no_more_tools_than_its_parent_allows(
+    memory: Place, parents: SessionToolAccess, wanted: SessionAuthority, found: list[str]
+) -> None:
+    """Ours: the issue's demand; and the child of a child has no more than the child."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Counter(), Album()))
+            root = (await context_of(session)).plugins
+            parent = root.fork_for_child_session("p", "s", SessionAuthority(parents))
+            child = parent.fork_for_child_session("c", "p", wanted)
+            assert await catalog_of(child) == found
+            assert await catalog_of(child.fork_for_child_session("g", "c", SessionAuthority())) == found
+
+    asyncio.run(main())
+
+
+def test_what_a_parent_switched_off_is_off_for_its_child(memory: Place) -> None:
+    """Ours: a child is made of the tools as its parent has them."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Counter(), Album()))
+            await session.tools.set_availability("paste", "off")
+            parent = (await context_of(session)).plugins
+            assert await catalog_of(parent.fork_for_child_session("kid", "s", authority())) == ["bump"]
+            assert await catalog_of(parent.fork_for_session("twin")) == ["bump"]
+
+    asyncio.run(main())
+
+
+def test_a_fork_for_a_session_has_no_parent_and_all_rights(memory: Place) -> None:
+    """Seed: fork_for_session (no parent, default authority)."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Counter(), Album(), Where()))
+            parent = (await context_of(session)).plugins
+            child = parent.fork_for_child_session("kid", "s", authority("bump"))
+            twin = child.fork_for_session("twin")
+            assert await catalog_of(twin) == ["bump", "paste"]
+            assert await twin.invoke_plugin_action("where.here") == ["twin", None, None, "plain"]
+
+    asyncio.run(main())

@@ -1,0 +1,264 @@
+"""States and the shelf in a SQLite file: what they cost, damage, and files from before there were any."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import apsw
+import pytest
+
+from holdfast.errors import RecordCorrupt
+from holdfast.model.wait import Completed
+from holdfast.ports.session_store import PruneRequest, Repeated
+from holdfast.store.sqlite import schema, session_schema
+from holdfast.store.sqlite.sessions import SqliteSessionStore
+from holdfast.testing.session_values import (
+    NOW,
+    a_blob,
+    a_commit,
+    a_head,
+    a_state,
+    an_approval,
+    an_entry,
+    an_input,
+    begin,
+    claimant,
+    finished,
+    is_dead,
+    new_turn,
+    take_turn,
+)
+
+VERSION_1 = Path(__file__).parent / "files" / "sessions_version_1.sql"
+"""The rows of a file that the first version wrote."""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "holdfast.db"
+
+
+@pytest.fixture
+def store(path: Path) -> Iterator[SqliteSessionStore]:
+    store = SqliteSessionStore(path, owner_is_dead=is_dead)
+    yield store
+    asyncio.run(store.close())
+
+
+def change(store: SqliteSessionStore, sql: str) -> None:
+    """Change the file behind the store's back."""
+    store.database.write(lambda db: db.execute(sql))
+
+
+# What they cost
+
+
+def test_a_plain_turn_costs_no_statement_for_what_it_has_not(store: SqliteSessionStore) -> None:
+    """Ours: most turns change no state; they pay for their input and their end, three statements each."""
+    seen: list[str] = []
+
+    def note(_: object, sql: str, __: object) -> bool:
+        seen.append(sql.split()[0])
+        return True
+
+    asyncio.run(take_turn(store, "t0", state=a_state("one")))
+    store.database._writer.exec_trace = note
+    asyncio.run(take_turn(store, "t1"))
+    store.database._writer.exec_trace = None
+    assert [word for word in seen if word not in ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE")] == [
+        *("SELECT", "UPDATE", "INSERT"),
+        *("SELECT", "INSERT", "UPDATE", "UPDATE"),
+    ]
+
+
+def test_a_fork_at_the_leaf_reads_no_states(store: SqliteSessionStore) -> None:
+    """Ours: forking costs the same at any length; what is damaged elsewhere does not matter here."""
+
+    async def scenario() -> None:
+        for number in range(5):
+            await take_turn(store, f"t{number}", state=a_state(f"{number}"))
+        change(store, "UPDATE states SET digest = x'00'")
+        for name, at in (("f1", None), ("f2", "t4.1")):
+            head = await store.fork("s1", name, at, NOW)
+            assert head.state == "state_5"
+
+    asyncio.run(scenario())
+
+
+def test_a_line_is_walked_without_bodies(store: SqliteSessionStore) -> None:
+    """Ours: states may be large; only the one that holds is read, by whoever wants it."""
+
+    async def scenario() -> None:
+        for number in range(5):
+            await take_turn(store, f"t{number}", state=a_state(f"{number}"))
+        await store.fork("s1", "s2", None, NOW)
+        change(store, "UPDATE states SET body = x'00' WHERE key <> 1")
+        head = await store.rewind("s2", "t0.1", NOW)
+        assert head.state is not None
+        assert await store.state(head.state) == b"0"
+
+    asyncio.run(scenario())
+
+
+# Damage
+
+
+@pytest.mark.parametrize(
+    "column", ["previous", "node", "depth", "session", "family", "blobs", "sum", "digest"]
+)
+def test_a_damaged_line_is_noticed_by_whoever_walks_it(store: SqliteSessionStore, column: str) -> None:
+    """Ours: journal rule 6; rewinding must not bring back another state than the one that held."""
+
+    async def scenario() -> None:
+        for number in range(3):
+            await take_turn(store, f"t{number}", state=a_state(f"{number}"))
+        await store.fork("s1", "s2", None, NOW)
+        damage = {"node": "'t0.1'", "blobs": "x'5b'", "sum": "x'00'", "digest": "x'00'"}.get(column, "7")
+        change(store, f"UPDATE states SET {column} = {damage} WHERE key = 2")
+        for session_id in ("s1", "s2"):
+            with pytest.raises(RecordCorrupt, match="state_2"):
+                await walk_past_the_second(store, session_id)
+        assert (await store.head("s2")) is not None
+
+    async def walk_past_the_second(store: SqliteSessionStore, session_id: str) -> None:
+        head = await store.rewind(session_id, "t1.0", NOW)
+        for name in (head.state, "state_2"):
+            assert name is not None
+            await store.state(name)
+
+    asyncio.run(scenario())
+
+
+def test_a_state_that_a_segment_got_from_nowhere_is_noticed(store: SqliteSessionStore) -> None:
+    """Ours: no state is a value too, and the digest covers it."""
+
+    async def scenario() -> None:
+        await take_turn(store, "t1")
+        change(store, "UPDATE segments SET state = 1")
+        with pytest.raises(RecordCorrupt, match="segment t1"):
+            await store.frame("t1.1")
+        with pytest.raises(RecordCorrupt, match="segment t1"):
+            await store.rewind("s1", "t1.0", NOW)
+
+    asyncio.run(scenario())
+
+
+def test_a_damaged_state_names_itself(store: SqliteSessionStore) -> None:
+    """Ours: journal rule 6."""
+
+    async def scenario() -> None:
+        head = await take_turn(store, "t1", state=a_state("one"))
+        assert head.state is not None
+        change(store, "UPDATE states SET body = x'00'")
+        with pytest.raises(RecordCorrupt, match=head.state):
+            await store.state(head.state)
+        await store.shelf_put("notes", "all", "k", b"body", NOW)
+        change(store, "UPDATE shelf SET body = x'00'")
+        for read in (store.shelf_get("notes", "all", "k"), store.shelf_list("notes", "all")):
+            with pytest.raises(RecordCorrupt, match="k on the shelf of plugin notes"):
+                await read
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    "name", ["state_", "state_x", "state_1x", "state_99999999999999999999", "1", "state_²"]
+)
+def test_a_name_that_is_no_states_is_none(store: SqliteSessionStore, name: str) -> None:
+    """Ours: ids are opaque, and whatever comes in is no reason to fail."""
+    asyncio.run(take_turn(store, "t1", state=a_state("one")))
+    assert asyncio.run(store.state(name)) is None
+
+
+# Atomic
+
+
+def test_a_commit_that_fails_late_leaves_no_state(store: SqliteSessionStore) -> None:
+    """Ours: a commit is one transaction, its state and its blobs included."""
+
+    async def scenario() -> None:
+        begun = await begin(store)
+        blob = a_blob()
+        change(store, "CREATE TRIGGER no BEFORE UPDATE ON turns BEGIN SELECT RAISE(ABORT, 'no'); END")
+        with pytest.raises(Exception, match="no"):
+            await store.commit(begun.lease, a_commit(state=a_state("one", blob), blobs=(blob,)))
+        change(store, "DROP TRIGGER no")
+        assert await store.state("state_1") is None
+        assert await store.blob(blob.digest) is None
+        assert await store.head("s1") == begun.head
+
+    asyncio.run(scenario())
+
+
+# Files from before
+
+
+def write_version_1(path: Path) -> None:
+    """Make the file that the first version left behind."""
+    with contextlib.closing(apsw.Connection(str(path))) as db:
+        db.execute(
+            "CREATE TABLE holdfast_schema (component TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT"
+        )
+        db.execute(schema.MIGRATIONS[0])
+        db.execute(session_schema.MIGRATIONS[0])
+        db.execute(VERSION_1.read_text())
+
+
+def test_a_file_of_the_first_version_goes_on(path: Path) -> None:
+    """Ours: an upgrade loses nothing; sessions, turns, waits, inputs and blobs are as they were."""
+    write_version_1(path)
+
+    async def scenario() -> None:
+        store = SqliteSessionStore(path, owner_is_dead=is_dead)
+        assert {it.session_id: (it.leaf, it.state) for it in await store.heads()} == {
+            "s1": ("t0.1", None),
+            "s2": (None, None),
+            "s3": ("t3.1", None),
+        }
+        assert [it.segment_id for it in await store.path("t3.1")] == ["t0", "t3"]
+        repeated = await store.begin(new_turn("t9", key="k"), claimant())
+        assert isinstance(repeated, Repeated)
+        assert repeated.record.summary == finished()
+        assert await store.inputs("s1") == [an_input("i1")]
+        assert await store.blob(a_blob().digest) == a_blob().data
+        assert await store.approvals() == [an_approval()]
+        assert dict(await store.ended_waits("t1", NOW)) == {"cpl_t1.x": Completed(value="done")}
+        taken = await store.take_over("t2", claimant())
+        assert taken.journal == (an_entry("model.1"), an_entry("tool.1", b"result"))
+        await store.commit(taken.lease, a_commit("t2", state=a_state("two")))
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_sessions_of_the_first_version_get_states(path: Path) -> None:
+    """Ours: history from before has no state, what comes after it does."""
+    write_version_1(path)
+
+    async def scenario() -> None:
+        store = SqliteSessionStore(path, owner_is_dead=is_dead)
+        await store.set_state("s3", a_state("three"), (), NOW)
+        await take_turn(store, "t4", "s3", state=a_state("four"))
+        assert (await store.fork("s3", "s4", "t0.1", NOW)).state is None
+        assert (await store.rewind("s3", "t4.0", NOW)).state == "state_1"
+        assert (await store.rewind("s3", "t3.0", NOW)).state is None
+        await store.prune(PruneRequest(branches=True))
+        assert [await store.state(f"state_{number}") for number in (1, 2)] == [b"three", None]
+        await store.open_session(a_head("s5"))
+        await store.close()
+
+    asyncio.run(scenario())
+
+
+def test_a_file_is_upgraded_once_whoever_comes_first(path: Path) -> None:
+    """Ours: several processes open the file after an upgrade."""
+    write_version_1(path)
+    first, second = SqliteSessionStore(path), SqliteSessionStore(path)
+    for store in (first, second):
+        asyncio.run(store.close())
+    with contextlib.closing(apsw.Connection(str(path))) as db:
+        version = db.execute("SELECT version FROM holdfast_schema WHERE component = 'sessions'").get
+    assert version == len(session_schema.MIGRATIONS)

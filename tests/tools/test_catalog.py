@@ -1,0 +1,136 @@
+"""What a session's model may use: contributions, overlay, authority."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import Capability, RegisteredTool, ToolRegistry
+from holdfast.errors import InvalidArgument
+from holdfast.model.capability import SideEffect
+from holdfast.model.tool_access import SessionToolAccess
+from holdfast.model.tool_manifest import ToolManifest
+from holdfast.model.tool_state import ToolAvailability
+from holdfast.tools.catalog import CatalogTool, ToolCatalog, ToolCatalogContribution, resolve_catalog
+
+OFF, SEARCHABLE, CALLABLE, SHOWCASED = ToolAvailability
+NOTHING = ToolCatalogContribution()
+ALL = SessionToolAccess()
+
+
+def listed(*names: str, availability: ToolAvailability = SHOWCASED) -> list[ToolManifest]:
+    return [
+        ToolManifest(id=f"x:{name}", name=name, side_effect=SideEffect.READ, availability=availability)
+        for name in names
+    ]
+
+
+def sets(**availability: ToolAvailability) -> ToolCatalogContribution:
+    return ToolCatalogContribution(availability=availability)
+
+
+def hides(*names: str) -> ToolCatalogContribution:
+    return ToolCatalogContribution(hidden=frozenset(names))
+
+
+def levels(catalog: ToolCatalog) -> dict[str, ToolAvailability]:
+    return {tool.name: tool.availability for tool in catalog.tools}
+
+
+def test_without_a_word_from_anyone_the_catalog_is_what_the_registry_lists() -> None:
+    """Seed: the catalog starts from the manifests, in their order."""
+    catalog = resolve_catalog(listed("b", "a"), [], NOTHING, ALL)
+    assert catalog.names == ("b", "a")
+    assert levels(catalog) == {"b": SHOWCASED, "a": SHOWCASED}
+
+
+def test_plugins_speak_in_order_then_the_session_then_authority() -> None:
+    """Seed: SPEC §4, plugin contributors, session overlay, authority last."""
+    catalog = resolve_catalog(
+        listed("a", "b", "c"),
+        [sets(a=SEARCHABLE, b=OFF, c=CALLABLE), sets(a=CALLABLE)],
+        sets(b=SEARCHABLE, c=OFF),
+        SessionToolAccess(tools=("b", "a", "c"), hidden_tools=()),
+    )
+    assert list(levels(catalog).items()) == [("b", SEARCHABLE), ("a", CALLABLE)]
+    hidden = resolve_catalog(listed("a"), [], sets(a=SHOWCASED), SessionToolAccess(hidden_tools=("a",)))
+    assert hidden.tools == ()
+
+
+def test_what_one_plugin_hides_no_one_brings_back() -> None:
+    """Ours: hiding is a guard's word, and guards fail closed."""
+    access = SessionToolAccess(tools=("a", "b"))
+    assert resolve_catalog(
+        listed("a", "b"), [hides("a"), sets(a=SHOWCASED)], sets(a=CALLABLE), access
+    ).names == ("b",)
+    assert resolve_catalog(listed("a", "b"), [], hides("a"), access).names == ("b",)
+
+
+def test_names_that_are_not_there_are_ignored() -> None:
+    """Seed: a plugin speaks of tools that this session may not have."""
+    catalog = resolve_catalog(
+        listed("a"), [sets(z=SHOWCASED), hides("y")], NOTHING, SessionToolAccess(tools=("x", "a"))
+    )
+    assert catalog.names == ("a",)
+
+
+def test_an_authority_that_names_only_what_is_gone_leaves_nothing() -> None:
+    """Ours: it must not fall back to everything."""
+    assert resolve_catalog(listed("a"), [], NOTHING, SessionToolAccess(tools=("z",))).tools == ()
+
+
+def test_a_word_that_is_no_availability_fails_the_build() -> None:
+    """Ours: SPEC §8, the catalog build fails; "of" must not count as on."""
+    wrong = ToolCatalogContribution(availability={"a": "of"})  # type: ignore[dict-item]
+    with pytest.raises(InvalidArgument, match="'of'"):
+        resolve_catalog(listed("a"), [wrong], NOTHING, ALL)
+
+
+def test_each_step_of_availability_takes_in_those_above_it() -> None:
+    """Seed: off < searchable < callable < showcased."""
+    catalog = resolve_catalog(
+        listed("a", "b", "c", "d"), [sets(a=SEARCHABLE, b=CALLABLE, c=OFF)], NOTHING, ALL
+    )
+    assert [tool.name for tool in catalog.showcased()] == ["d"]
+    assert [tool.name for tool in catalog.callable()] == ["b", "d"]
+    assert [tool.name for tool in catalog.searchable()] == ["a", "b", "d"]
+    assert [catalog.may_call(name) for name in "abcdz"] == [False, True, False, True, False]
+
+
+def test_a_tool_is_found_by_name() -> None:
+    """Ours: one look, however many tools there are."""
+    catalog = resolve_catalog(listed("a"), [], NOTHING, ALL)
+    assert catalog.find("a") == CatalogTool(listed("a")[0], SHOWCASED)
+    assert catalog.find("b") is None
+
+
+def test_the_projection_is_json_and_made_once() -> None:
+    """Seed: the projection to JSON is built once, on demand."""
+    catalog = resolve_catalog(listed("a"), [sets(a=CALLABLE)], NOTHING, ALL)
+    assert catalog.project() == [
+        {"id": "x:a", "name": "a", "description": "", "side_effect": "read", "availability": "callable"}
+    ]
+    assert catalog.project() is catalog.project()
+
+
+def test_contracts_are_asked_for_what_is_showcased_and_nothing_else() -> None:
+    """Ours: a catalog of ten thousand tools resolves those that the model is shown."""
+    asked: list[str] = []
+    registry = ToolRegistry(
+        RegisteredTool.sync(Capability(name=name, description=""), lambda call: None) for name in "abc"
+    )
+
+    def resolve(name: str) -> RegisteredTool:
+        asked.append(name)
+        return registry.require(name)
+
+    catalog = resolve_catalog(registry.manifests(), [sets(b=CALLABLE)], NOTHING, ALL)
+    assert [capability.name for capability in catalog.capabilities(resolve)] == ["a", "c"]
+    assert asked == ["a", "c"]
+
+
+def test_equal_contributions_and_catalogs_are_equal() -> None:
+    """Seed: an overlay that says the same is no change."""
+    assert sets(a=OFF) == sets(a=OFF)
+    assert sets(a=OFF) != sets(a=CALLABLE)
+    assert hides("a") != NOTHING
+    assert resolve_catalog(listed("a"), [], NOTHING, ALL) == resolve_catalog(listed("a"), [], NOTHING, ALL)

@@ -1,0 +1,634 @@
+"""The registry: generations, conflicts, orphans, overlays, lazy resolution."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from holdfast import Capability, RegisteredTool, ToolRegistry
+from holdfast.errors import (
+    GenerationMismatch,
+    InvalidArgument,
+    ToolConflict,
+    ToolNameTaken,
+    ToolOrphaned,
+    UnknownTool,
+)
+from holdfast.model.capability import SideEffect
+from holdfast.model.tool_manifest import ToolManifest
+from holdfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
+from holdfast.tools.provider import StaticTools, ToolProvider
+
+OFF, SEARCHABLE, CALLABLE, SHOWCASED = ToolAvailability
+
+
+def made(name: str, owner: str = "x", description: str = "") -> RegisteredTool:
+    return RegisteredTool.sync(
+        Capability(name=name, description=description), lambda call: owner, owner=owner
+    )
+
+
+def fixed(*names: str, prefix: str = "") -> StaticTools:
+    return StaticTools([made(name, prefix) for name in names], prefix)
+
+
+class Lazy:
+    """A source that makes its tools when they are asked for, and counts."""
+
+    def __init__(self, *names: str, prefix: str = "") -> None:
+        self.names, self.prefix = list(names), prefix
+        self.asked: Counter[str] = Counter()
+
+    def manifests(self) -> Sequence[ToolManifest]:
+        self.asked["manifests"] += 1
+        return [
+            ToolManifest(id=f"{self.prefix}{name}", name=name, side_effect=SideEffect.NONE)
+            for name in self.names
+        ]
+
+    def resolve(self, name: str) -> RegisteredTool | None:
+        self.asked[name] += 1
+        return made(name, self.prefix) if name in self.names else None
+
+
+# Generations
+
+
+def test_the_generation_after_each_kind_of_change() -> None:
+    """Seed: SPEC §4, one step for each change, none for restore and fork."""
+    registry = ToolRegistry()
+    assert registry.generation == 0
+    assert registry.upsert("shop", Lazy("a", "b")) == 1
+    assert registry.upsert("bank", fixed("c")) == 2
+    registry.register(made("d"))
+    assert registry.generation == 3
+    registry.require("a")
+    assert registry.generation == 4, "the first resolution counts"
+    registry.require("a")
+    registry.require("c")
+    registry.require("d")
+    assert registry.generation == 4, "no later one does, and none of a tool that is whole already"
+    assert registry.set_availability(["a"], OFF) == 5
+    assert registry.apply_state(registry.export_state()) == 6
+    assert registry.fork().generation == 6
+    assert registry.remove("shop") == 7
+    assert registry.upsert("shop", Lazy("a", "b", "e")) == 10, "one for the upsert, two for the orphans"
+    registry.restore_state(ToolState(generation=2))
+    assert registry.generation == 2
+
+
+def test_what_only_reads_changes_no_generation() -> None:
+    """Ours: a catalog that is cached by generation stays cached."""
+    registry = ToolRegistry()
+    registry.upsert("shop", Lazy("a", "b"))
+    registry.manifests()
+    registry.names()
+    registry.export_state()
+    registry.orphans()
+    registry.sources()
+    assert "a" in registry
+    assert len(registry) == 2
+    assert registry.get("nope") is None
+    assert registry.generation == 1
+
+
+def test_tools_given_at_once_are_one_change() -> None:
+    """Ours: the registry of an agent starts at generation 1, an empty one at 0."""
+    assert ToolRegistry([made("a"), made("b")]).generation == 1
+    assert ToolRegistry([]).generation == 0
+
+
+def test_listing_a_source_anew_counts_even_if_nothing_changed() -> None:
+    """Seed: every upsert is a step."""
+    registry, shop = ToolRegistry(), Lazy("a")
+    registry.upsert("shop", shop)
+    registry.require("a")
+    assert registry.upsert("shop", shop) == 3
+    registry.require("a")
+    assert registry.generation == 4, "the new listing may have a new contract"
+    assert shop.asked["a"] == 2
+
+
+# Sources
+
+
+def test_live_sources_come_and_go() -> None:
+    """Seed: live sources are added and removed at run time."""
+    registry = ToolRegistry([made("own")])
+    registry.upsert("shop", Lazy("b", "a"))
+    assert registry.sources() == ["registered", "shop"]
+    assert registry.names() == ["a", "b", "own"]
+    assert [manifest.name for manifest in registry.manifests()] == ["a", "b", "own"]
+    registry.upsert("shop", Lazy("b", "c"))
+    assert registry.names() == ["b", "c", "own"]
+    registry.remove("shop")
+    assert registry.names() == ["own"]
+    assert registry.sources() == ["registered"]
+
+
+def test_a_source_that_is_not_there_cannot_be_removed() -> None:
+    """Ours: a wrong name is said, not swallowed."""
+    registry = ToolRegistry([made("a")])
+    with pytest.raises(InvalidArgument, match="'shop'") as caught:
+        registry.remove("shop")
+    assert "registered" in (caught.value.hint or "")
+    with pytest.raises(InvalidArgument):
+        ToolRegistry().remove("shop")
+    with pytest.raises(InvalidArgument):
+        registry.upsert("", fixed())
+    assert registry.generation == 1
+
+
+def test_a_source_without_tools_is_a_source() -> None:
+    """Ours: a server that has nothing yet may have something later."""
+    registry = ToolRegistry()
+    assert registry.upsert("shop", Lazy()) == 1
+    assert (registry.sources(), registry.names()) == (["shop"], [])
+
+
+def test_a_registry_is_a_provider() -> None:
+    """Seed: a session hands its registry on as a ToolProvider."""
+    inner = ToolRegistry([made("a")])
+    inner.upsert("shop", Lazy("b"))
+    inner.set_availability(["b"], SEARCHABLE)
+    provider: ToolProvider = inner
+    outer = ToolRegistry()
+    outer.upsert("inner", provider)
+    assert outer.require("b") is inner.require("b")
+    assert [manifest.availability for manifest in outer.manifests()] == [SHOWCASED, SEARCHABLE]
+
+
+# Conflicts
+
+
+def test_a_name_of_another_source_is_a_conflict_that_names_both() -> None:
+    """Seed: SPEC §4, an id or name owned by another bound source."""
+    registry = ToolRegistry()
+    registry.upsert("shop", Lazy("a", prefix="shop:"))
+    before = registry.export_state()
+    with pytest.raises(ToolConflict) as caught:
+        registry.upsert("bank", Lazy("b", "a", prefix="bank:"))
+    error = caught.value
+    assert (error.kind, error.value, error.owner, error.other) == ("name", "a", "shop", "bank")
+    assert "'shop:a' of shop" in str(error)
+    assert "'bank:a' of bank" in str(error)
+    assert error.code == "INVALID_TOOL_NAME"
+    assert registry.export_state() == before
+    assert registry.sources() == ["shop"]
+
+
+def test_an_id_of_another_source_is_a_conflict_that_names_both() -> None:
+    """Seed: SPEC §4; a renamed tool keeps its id."""
+    registry = ToolRegistry()
+    registry.upsert("shop", Lazy("xa", prefix=""))
+    with pytest.raises(ToolConflict) as caught:
+        registry.upsert("bank", Lazy("a", prefix="x"))
+    error = caught.value
+    assert (error.kind, error.value, error.owner, error.other) == ("id", "xa", "shop", "bank")
+    assert "'xa' of shop" in str(error)
+    assert "'a' of bank" in str(error)
+
+
+def test_a_source_that_lists_a_tool_twice_is_refused() -> None:
+    """Ours: one of the two would be lost."""
+    registry = ToolRegistry()
+    with pytest.raises(ToolConflict) as caught:
+        registry.upsert("shop", Lazy("a", "a"))
+    assert (caught.value.owner, caught.value.other) == ("shop", "shop")
+    assert registry.generation == 0
+
+
+def test_registering_a_taken_name_names_both_owners_or_sources() -> None:
+    """Ours: SPEC §3, the seed overwrites silently."""
+    registry = ToolRegistry([made("a", "shop.orders")])
+    registry.upsert("mcp", Lazy("b"))
+    with pytest.raises(ToolNameTaken) as taken:
+        registry.register(made("a", "bank.orders"))
+    assert (taken.value.owner, taken.value.other) == ("shop.orders", "bank.orders")
+    with pytest.raises(ToolConflict) as conflict:
+        registry.register(made("b"))
+    assert (conflict.value.owner, conflict.value.other) == ("mcp", "registered")
+    with pytest.raises(ToolNameTaken):
+        ToolRegistry([made("a", "one"), made("a", "two")])
+    assert registry.generation == 2
+
+
+def test_a_source_may_take_over_a_name_that_is_free_again() -> None:
+    """Seed: only a bound source owns its names."""
+    registry = ToolRegistry()
+    registry.upsert("shop", Lazy("a", prefix="shop:"))
+    registry.remove("shop")
+    assert registry.upsert("bank", Lazy("a", prefix="bank:")) == 3
+    assert registry.require("a").owner == "bank:"
+    assert list(registry.orphans()) == ["shop:a"]
+    with pytest.raises(ToolConflict):
+        registry.upsert("shop", Lazy("a", prefix="shop:"))
+    assert registry.generation == 4, "that of resolving a"
+
+
+# Orphans
+
+
+def test_an_orphan_is_hidden_says_so_and_comes_back_with_its_override() -> None:
+    """Seed: SPEC §4, kept, hidden, rebound when the id is advertised again; calling it says so."""
+    registry = ToolRegistry()
+    registry.upsert("shop", Lazy("a", "b"))
+    registry.set_availability(["a"], SEARCHABLE)
+    registry.remove("shop")
+    assert registry.names() == []
+    assert registry.manifests() == ()
+    assert "a" not in registry
+    assert registry.get("a") is None
+    assert registry.capabilities() == []
+    assert registry.digests() == {}
+    assert registry.orphans()["a"] == ToolStateEntry(name="a", source="shop", availability=SEARCHABLE)
+    with pytest.raises(ToolOrphaned, match="'shop'") as caught:
+        registry.require("a")
+    assert caught.value.code == "UNKNOWN_TOOL"
+    assert (caught.value.name, caught.value.source) == ("a", "shop")
+    assert registry.upsert("market", Lazy("a")) == 5
+    assert [(each.name, each.availability) for each in registry.manifests()] == [("a", SEARCHABLE)]
+    assert registry.export_state().tools["a"].source == "market"
+    assert list(registry.orphans()) == ["b"]
+
+
+def test_a_tool_that_its_source_no_longer_lists_is_an_orphan() -> None:
+    """Ours: a server may drop a tool and have it again later."""
+    registry = ToolRegistry()
+    registry.upsert("shop", Lazy("a", "b"))
+    registry.set_availability(["b"], CALLABLE)
+    assert registry.upsert("shop", Lazy("a")) == 3
+    with pytest.raises(ToolOrphaned):
+        registry.require("b")
+    assert registry.upsert("shop", Lazy("a", "b")) == 5
+    assert registry.export_state().tools["b"].availability is CALLABLE
+
+
+def test_registering_a_tool_again_binds_its_orphan() -> None:
+    """Seed: whoever advertises the id binds the orphan; that is a step of its own."""
+    registry = ToolRegistry([made("a")])
+    registry.remove("registered")
+    registry.register(made("a"))
+    assert registry.generation == 4
+    assert registry.orphans() == {}
+
+
+def test_a_stored_tool_whose_source_is_gone_is_an_orphan_until_it_is_back() -> None:
+    """Seed: restore in a process that has not connected its sources yet."""
+    first = ToolRegistry()
+    first.upsert("shop", Lazy("a", "b"))
+    first.set_availability(["a"], OFF)
+    second = ToolRegistry([made("own")])
+    second.restore_state(first.export_state())
+    assert second.generation == 2
+    assert sorted(second.orphans()) == ["a", "b"]
+    assert second.names() == ["own"]
+    assert second.upsert("shop", Lazy("a", "b")) == 5
+    assert second.names() == ["b", "own"], "a is still off"
+
+
+# State
+
+
+def test_a_stale_state_is_refused() -> None:
+    """Seed: apply needs the exact generation, else GenerationMismatch{expected, actual}."""
+    registry = ToolRegistry([made("a")])
+    state = registry.export_state()
+    registry.upsert("shop", Lazy("b"))
+    with pytest.raises(GenerationMismatch) as caught:
+        registry.apply_state(state)
+    assert (caught.value.expected, caught.value.actual) == (1, 2)
+    newer = ToolState(generation=3, tools=state.tools)
+    with pytest.raises(GenerationMismatch):
+        registry.apply_state(newer)
+    assert registry.generation == 2
+    assert registry.names() == ["a", "b"]
+
+
+def test_resolving_a_tool_makes_a_state_stale() -> None:
+    """Seed: a lazy resolution is a change like any other."""
+    registry = ToolRegistry()
+    registry.upsert("shop", Lazy("a"))
+    state = registry.export_state()
+    registry.require("a")
+    with pytest.raises(GenerationMismatch):
+        registry.apply_state(state)
+
+
+def test_a_state_with_an_id_that_is_not_known_changes_nothing() -> None:
+    """Ours: at the same generation there cannot be such an id, so it is another registry's state."""
+    registry = ToolRegistry([made("a")])
+    foreign = ToolState(
+        generation=1,
+        tools={
+            "a": ToolStateEntry(name="a", source="registered", availability=OFF),
+            "z": ToolStateEntry(name="z", source="shop"),
+        },
+    )
+    with pytest.raises(UnknownTool, match="'z'"):
+        registry.apply_state(foreign)
+    assert registry.names() == ["a"]
+    assert registry.generation == 1
+
+
+def test_a_tool_that_is_off_is_gone_and_says_so() -> None:
+    """Seed: off tools are not listed; None clears the override."""
+    registry = ToolRegistry([made("a"), made("b")])
+    registry.set_availability(["a"], OFF)
+    assert registry.names() == ["b"]
+    assert list(registry.digests()) == ["b"]
+    assert "a" not in registry
+    assert registry.get("a") is None
+    with pytest.raises(UnknownTool, match="is off"):
+        registry.require("a")
+    registry.set_availability(["a"], None)
+    assert registry.names() == ["a", "b"]
+
+
+def test_a_source_may_offer_a_tool_that_is_off_until_someone_turns_it_on() -> None:
+    """Ours: SPEC §4, off until granted."""
+    registry = ToolRegistry()
+    registry.upsert("files", StaticTools([made("write")], availability=OFF))
+    assert registry.names() == []
+    registry.set_availability(["write"], CALLABLE)
+    assert [each.availability for each in registry.manifests()] == [CALLABLE]
+
+
+def test_a_tool_that_is_no_member_is_out_of_the_catalog_and_can_be_put_back() -> None:
+    """Seed: membership."""
+    registry = ToolRegistry([made("a"), made("b")])
+    registry.set_availability(["a"], CALLABLE)
+    assert registry.set_members(["a"], False) == 3
+    assert registry.names() == ["b"]
+    with pytest.raises(UnknownTool, match="not in the catalog"):
+        registry.require("a")
+    assert registry.orphans() == {}
+    assert registry.set_members(["a"], True) == 4
+    assert registry.manifests()[0].availability is CALLABLE
+
+
+def test_one_unknown_name_changes_nothing() -> None:
+    """Seed: SPEC §4, one unknown name fails the whole call."""
+    registry = ToolRegistry([made("a")])
+    with pytest.raises(UnknownTool, match="'nope'"):
+        registry.set_availability(["a", "nope"], OFF)
+    with pytest.raises(UnknownTool, match="'nope'"):
+        registry.set_members(["a", "nope"], False)
+    assert registry.names() == ["a"]
+    assert registry.generation == 1
+
+
+def test_what_a_state_does_not_list_has_no_settings() -> None:
+    """Ours: a tool that is newer than the stored state is there; an orphan is forgotten by leaving it out."""
+    registry = ToolRegistry([made("a")])
+    registry.upsert("shop", Lazy("b"))
+    registry.remove("shop")
+    registry.set_availability(["a"], OFF)
+    registry.apply_state(ToolState(generation=registry.generation))
+    assert registry.names() == ["a"]
+    assert registry.orphans() == {}
+
+
+def test_an_exported_state_is_a_copy() -> None:
+    """Ours: who holds a state cannot reach into the registry."""
+    registry = ToolRegistry([made("a")])
+    registry.export_state().tools.clear()
+    registry.orphans().clear()
+    assert list(registry.export_state().tools) == ["a"]
+
+
+# Lazy resolution
+
+
+def test_a_lazy_tool_is_asked_for_once() -> None:
+    """Seed: contracts are resolved by name, on demand."""
+    registry, shop = ToolRegistry(), Lazy("a", "b")
+    registry.upsert("shop", shop)
+    assert registry.require("a") is registry.get("a")
+    assert shop.asked == {"manifests": 1, "a": 1}
+    assert list(registry.digests()) == ["a", "b"]
+    assert [capability.name for capability in registry.capabilities()] == ["a", "b"]
+    assert shop.asked == {"manifests": 1, "a": 1, "b": 1}
+    assert registry.generation == 3
+
+
+def test_a_fork_has_what_was_resolved_and_counts_for_itself() -> None:
+    """Seed: a fork is independent."""
+    registry, shop = ToolRegistry(), Lazy("a", "b")
+    registry.upsert("shop", shop)
+    tool = registry.require("a")
+    fork = registry.fork()
+    assert fork.require("a") is tool
+    fork.require("b")
+    assert (registry.generation, fork.generation) == (2, 3)
+    registry.require("b")
+    assert (registry.generation, fork.generation) == (3, 3)
+    fork.remove("shop")
+    registry.set_availability(["a"], OFF)
+    assert registry.names() == ["b"]
+    assert fork.names() == []
+
+
+def test_a_source_that_was_removed_is_let_go() -> None:
+    """Ours: live sources come and go for months; of theirs only the settings stay."""
+    registry, shop = ToolRegistry(), Lazy("a")
+    registry.upsert("shop", shop)
+    resolved = weakref.ref(shop), weakref.ref(registry.require("a").handler)
+    registry.remove("shop")
+    del shop
+    gc.collect()
+    assert [seen() for seen in resolved] == [None, None]
+
+
+# Overlays
+
+
+def test_an_overlay_goes_on_top_of_the_base() -> None:
+    """Seed: compose_session_catalog with base tools is a fork with source `context` above it."""
+    base = ToolRegistry([made("a"), made("b")])
+    composed = base.compose_session_catalog(True, [Lazy("c"), fixed("d")])
+    assert composed.names() == ["a", "b", "c", "d"]
+    assert composed.sources() == ["registered", "context"]
+    assert (base.generation, composed.generation) == (1, 2)
+    assert base.names() == ["a", "b"]
+
+
+def test_the_generations_of_composed_catalogs() -> None:
+    """Seed: with base tools at least 1, without and empty 0; an overlay is one upsert."""
+    empty = ToolRegistry()
+    assert empty.compose_session_catalog(True, []).generation == 1
+    assert empty.compose_session_catalog(False, []).generation == 0
+    assert empty.compose_session_catalog(True, [fixed("a")]).generation == 2
+    assert empty.compose_session_catalog(False, [fixed("a")]).generation == 1
+    base = ToolRegistry([made("a")])
+    base.set_availability(["a"], CALLABLE)
+    assert base.compose_session_catalog(True, []).generation == 2
+    assert base.compose_session_catalog(False, []).generation == 0
+    assert base.compose_session_catalog(False, []).names() == []
+    base.remove("registered")
+    assert base.compose_session_catalog(True, [fixed("a")]).generation == 5, "an orphan is bound again"
+
+
+def test_the_overlay_wins_by_name_and_by_id() -> None:
+    """Seed: same id or name, the overlay wins."""
+    base = ToolRegistry()
+    base.upsert("shop", StaticTools([made("a", "base"), made("b", "base")], "shop:"))
+    by_name = base.compose_session_catalog(True, [StaticTools([made("a", "overlay")])])
+    assert by_name.names() == ["a", "b"]
+    assert by_name.require("a").owner == "overlay"
+    assert by_name.require("b").owner == "base"
+    by_id = base.compose_session_catalog(True, [Lazy("b2", prefix="shop:"), StaticTools([made("c")])])
+    assert by_id.names() == ["a", "b", "b2", "c"]
+    renamed = base.compose_session_catalog(True, [Renamed("shop:b", "bb")])
+    assert renamed.names() == ["a", "bb"]
+    assert base.require("a").owner == "base"
+
+
+def test_a_tool_that_is_off_stays_off_under_the_overlays_version_of_it() -> None:
+    """Ours: settings belong to the id; an overlay must not switch on what someone switched off."""
+    base = ToolRegistry([made("a", "base")])
+    base.set_availability(["a"], OFF)
+    assert base.compose_session_catalog(True, [fixed("a")]).names() == []
+    assert base.compose_session_catalog(True, [fixed("a", prefix="ctx:")]).names() == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("providers", "kind"),
+    [
+        ([Lazy("a", prefix="x:"), Lazy("a", prefix="y:")], "name"),
+        ([Lazy("b", prefix="a"), Lazy("ab")], "id"),
+    ],
+)
+def test_duplicates_inside_the_overlay_are_errors_that_name_both(
+    providers: list[ToolProvider], kind: str
+) -> None:
+    """Seed: SPEC §4; within the overlay nobody wins."""
+    base = ToolRegistry([made("z")])
+    with pytest.raises(ToolConflict) as caught:
+        base.compose_session_catalog(True, providers)
+    error = caught.value
+    assert (error.kind, error.owner, error.other) == (kind, "context provider 1", "context provider 2")
+    assert base.generation == 1
+
+
+def test_later_changes_of_the_base_are_unseen() -> None:
+    """Seed: a composed catalog sees the base again when it is composed again."""
+    base = ToolRegistry([made("a")])
+    composed = base.compose_session_catalog(True, [fixed("c")])
+    base.upsert("shop", Lazy("b"))
+    base.set_availability(["a"], OFF)
+    assert composed.names() == ["a", "c"]
+    assert base.compose_session_catalog(True, [fixed("c")]).names() == ["b", "c"]
+
+
+class Renamed:
+    """A source of one tool whose id says nothing about its name."""
+
+    def __init__(self, tool_id: str, name: str) -> None:
+        self._id, self._name = tool_id, name
+
+    def manifests(self) -> Sequence[ToolManifest]:
+        return (ToolManifest(id=self._id, name=self._name, side_effect=SideEffect.NONE),)
+
+    def resolve(self, name: str) -> RegisteredTool | None:
+        return made(name)
+
+
+def test_a_tool_may_be_renamed_by_its_source() -> None:
+    """Ours: the id is what stays."""
+    registry = ToolRegistry()
+    registry.upsert("shop", Renamed("x", "old"))
+    registry.set_availability(["old"], CALLABLE)
+    registry.upsert("shop", Renamed("x", "new"))
+    assert [(each.name, each.availability) for each in registry.manifests()] == [("new", CALLABLE)]
+    assert registry.orphans() == {}
+    assert registry.get("old") is None
+    assert registry.export_state().tools["x"].name == "new"
+
+
+# Threads
+
+
+class Meeting(Lazy):
+    """A source whose resolutions wait for each other, so that they are under way at the same time."""
+
+    def __init__(self, *names: str, parties: int) -> None:
+        super().__init__(*names)
+        self.barrier, self.entered = threading.Barrier(parties), threading.Event()
+
+    def resolve(self, name: str) -> RegisteredTool | None:
+        self.entered.set()
+        self.barrier.wait(10)
+        return super().resolve(name)
+
+
+def test_threads_that_resolve_one_tool_at_once_get_one_tool_and_count_once() -> None:
+    """Ours: the dispatcher asks from threads."""
+    registry = ToolRegistry()
+    registry.upsert("shop", Meeting("a", parties=4))
+    with ThreadPoolExecutor(4) as pool:
+        tools = list(pool.map(registry.require, ["a"] * 4))
+    assert len({id(tool) for tool in tools}) == 1
+    assert registry.generation == 2
+
+
+def test_a_slow_source_holds_up_nobody_else() -> None:
+    """Ours: providers are called outside the lock; a tool that left meanwhile is still its caller's."""
+    registry = ToolRegistry([made("own")])
+    slow = Meeting("a", parties=2)
+    registry.upsert("shop", slow)
+    with ThreadPoolExecutor(1) as pool:
+        pending = pool.submit(registry.require, "a")
+        assert slow.entered.wait(10)
+        assert registry.require("own").name == "own"
+        assert registry.remove("shop") == 3
+        slow.barrier.wait(10)
+        assert pending.result(10).name == "a"
+    assert registry.generation == 3, "what is gone was not resolved for the registry"
+
+
+def test_changes_from_many_threads_are_all_counted() -> None:
+    """Ours: no update is lost, and every state that a reader sees is a whole one."""
+    registry = ToolRegistry([made("own")])
+    changes: list[Callable[[int], object]] = [
+        lambda number: registry.upsert(f"s{number}", Lazy(f"t{number}", f"u{number}")),
+        lambda number: registry.set_availability(["own"], SEARCHABLE),
+        lambda number: registry.register(made(f"r{number}")),
+    ]
+
+    def work(number: int) -> None:
+        for change in changes:
+            change(number)
+            state = registry.export_state()
+            pairs = {name[1:] for name in (entry.name for entry in state.tools.values()) if name[0] in "tu"}
+            assert all({f"t{pair}", f"u{pair}"} <= set(state.tools) for pair in pairs)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(work, range(40)))
+    assert registry.generation == 1 + 40 * 3
+    assert len(registry) == 1 + 40 * 3
+
+
+# Scale
+
+
+def test_ten_thousand_tools_are_listed_without_being_resolved() -> None:
+    """Ours: manifests and state are linear and cheap, a call asks its source for one tool."""
+    shop = Lazy(*(f"t{number}" for number in range(10_000)))
+    registry = ToolRegistry()
+    registry.upsert("shop", shop)
+    assert len(registry.manifests()) == len(registry.export_state().tools) == len(registry) == 10_000
+    assert registry.manifests() is registry.manifests(), "derived once while nothing changes"
+    assert shop.asked == {"manifests": 1}
+    registry.require("t9999")
+    registry.require("t9999")
+    composed = registry.compose_session_catalog(True, [fixed("own")])
+    composed.require("t9999")
+    assert len(composed.manifests()) == 10_001
+    assert shop.asked == {"manifests": 1, "t9999": 1}

@@ -1,0 +1,168 @@
+"""Sources that fail or answer with garbage: the registry says which, and does not change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast import Capability, RegisteredTool, ToolRegistry, tool
+from holdfast.errors import BadToolSource, InvalidArgument, ToolNameTaken
+from holdfast.model.capability import SideEffect
+from holdfast.model.tool_manifest import ToolManifest
+from holdfast.tools.provider import StaticTools
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+class Bad:
+    """A source that answers with what it is given: a value, or an exception to raise."""
+
+    def __init__(self, manifests: Any, resolved: Any = None) -> None:
+        self._manifests, self._resolved = manifests, resolved
+
+    def manifests(self) -> Any:
+        return _give(self._manifests)
+
+    def resolve(self, name: str) -> Any:
+        return _give(self._resolved)
+
+
+def _give(answer: Any) -> Any:
+    if isinstance(answer, BaseException):
+        raise answer
+    return answer() if isinstance(answer, Bomb) else answer
+
+
+class Bomb:
+    def __init__(self, make: Callable[[], Any]) -> None:
+        self._make = make
+
+    def __call__(self) -> Any:
+        return self._make()
+
+
+def manifest(**fields: Any) -> ToolManifest:
+    return ToolManifest(**{"id": "a", "name": "a", "side_effect": SideEffect.NONE, **fields})
+
+
+def made(name: str, owner: str = "x", **contract: Any) -> RegisteredTool:
+    return RegisteredTool.sync(
+        Capability(name=name, description="", **contract), lambda call: None, owner=owner
+    )
+
+
+_LISTINGS: dict[str, Any] = {
+    "raises": RuntimeError("server down"),
+    "exits": SystemExit(3),
+    "recurses": RecursionError(),
+    "raises what cannot be printed": Unspeakable(),
+    "none": None,
+    "a number": 7,
+    "a text": "ab",
+    "a list of none": [None],
+    "dicts": [{"id": "a", "name": "a"}],
+    "one manifest and a text": [manifest(), "b"],
+    "an id that is a number": [manifest(id=7)],
+    "no description": [manifest(description=None)],
+    "a side effect as text": [manifest(side_effect="none")],
+    "an availability as text": [manifest(availability="off")],
+    "a name that cannot be called": Bomb(lambda: [manifest(name="not a name")]),
+    "a name that is a number": Bomb(lambda: [manifest(name=7)]),
+    "a generator that raises": Bomb(lambda: (1 / 0 for _ in [0])),
+}
+_RESOLUTIONS: dict[str, Any] = {
+    "raises": RuntimeError("server down"),
+    "exits": SystemExit(3),
+    "raises what cannot be printed": Unspeakable(),
+    "none": None,
+    "a number": 7,
+    "a function": lambda: None,
+    "another tool": made("b"),
+    "another side effect": made("a", side_effect=SideEffect.WRITE),
+}
+
+
+@pytest.mark.parametrize("fault", _LISTINGS)
+def test_a_source_that_cannot_be_listed_is_named_and_changes_nothing(fault: str) -> None:
+    """Ours: SPEC §12, a plugin's fault is a typed error, never a broken session."""
+    registry = ToolRegistry([made("own")])
+    registry.upsert("shop", StaticTools([made("old")]))
+    before = registry.export_state()
+    with pytest.raises(BadToolSource, match="'shop'") as caught:
+        registry.upsert("shop", Bad(_LISTINGS[fault]))
+    assert caught.value.source == "shop"
+    assert caught.value.code == "TOOL_ERROR"
+    with pytest.raises(BadToolSource, match="'context provider 2'"):
+        registry.compose_session_catalog(True, [StaticTools([]), Bad(_LISTINGS[fault])])
+    assert registry.export_state() == before
+    assert registry.names() == ["old", "own"]
+
+
+@pytest.mark.parametrize("fault", _RESOLUTIONS)
+def test_a_tool_that_cannot_be_resolved_names_its_source_and_changes_nothing(fault: str) -> None:
+    """Ours: what is resolved must be what was listed, its side effect above all."""
+    registry = ToolRegistry()
+    registry.upsert("shop", Bad([manifest()], _RESOLUTIONS[fault]))
+    before = registry.export_state()
+    for ask in (registry.require, registry.get):
+        with pytest.raises(BadToolSource, match="'shop'"):
+            ask("a")
+    with pytest.raises(BadToolSource, match="'shop'"):
+        registry.capabilities()
+    assert registry.export_state() == before
+    assert registry.names() == ["a"]
+
+
+def test_a_source_that_was_down_is_asked_again() -> None:
+    """Ours: a failure is not remembered."""
+    registry = ToolRegistry()
+    source = Bad([manifest()], RuntimeError("down"))
+    registry.upsert("shop", source)
+    with pytest.raises(BadToolSource, match="RuntimeError: down"):
+        registry.require("a")
+    source._resolved = made("a")
+    assert registry.require("a").name == "a"
+    assert registry.generation == 2
+
+
+def test_what_is_wrong_with_a_name_is_passed_on() -> None:
+    """Ours: names are checked as capability names are."""
+    with pytest.raises(BadToolSource, match="hides a Python built-in"):
+        ToolRegistry().upsert("shop", Bad(Bomb(lambda: [manifest(name="print")])))
+
+
+def test_an_interrupt_is_not_a_fault_of_the_source() -> None:
+    """Ours: ctrl-c is the user's."""
+    with pytest.raises(KeyboardInterrupt):
+        ToolRegistry().upsert("shop", Bad(KeyboardInterrupt()))
+
+
+def test_tools_at_hand_are_a_source() -> None:
+    """Ours: an agent's and a plugin's tools are providers; ids are prefixed, names are not."""
+    source = StaticTools([made("a", side_effect=SideEffect.READ)], "plan:")
+    assert source.manifests() == [manifest(id="plan:a", side_effect=SideEffect.READ)]
+    assert source.resolve("a") is not None
+    assert source.resolve("plan:a") is None
+
+
+def test_tools_at_hand_have_names_of_their_own() -> None:
+    """Ours: two tools of one name are refused where they are put together."""
+    with pytest.raises(ToolNameTaken):
+        StaticTools([made("a", "one"), made("a", "two")])
+
+
+def test_what_is_no_registered_tool_is_refused() -> None:
+    """Ours: the hint says what to do with a decorated function."""
+
+    @tool
+    def order() -> str:
+        """Look an order up."""
+        return ""
+
+    with pytest.raises(InvalidArgument, match="as_registered"):
+        StaticTools([order])  # type: ignore[list-item]
