@@ -24,6 +24,11 @@ from holdfast.ports.trace import PhaseProbe
 
 T = TypeVar("T")
 
+_CALLED: Final = (
+    "action", "apply_session_extension", "configure_runtime_on_materialize", "validate_turn_extension",
+)  # fmt: skip
+"""What is called with values of the caller's own."""
+
 DEFAULT_TIMEOUT_S: Final = 60.0
 _ENDED_ITSELF: Final = "it cancelled the task that it runs in"
 _GRACE_S: Final = 0.2
@@ -179,8 +184,8 @@ def _is_wanted() -> bool:
 def _failed(hook: RegisteredHook, error: BaseException) -> HoldfastError:
     if isinstance(error, PluginFailed) and error.plugin_id == hook.plugin_id:
         return error
-    if hook.kind == "action" and isinstance(error, CallerError):
-        return error  # the mistake is that of whoever called the action
+    if hook.kind in _CALLED and isinstance(error, CallerError):
+        return error  # the mistake is that of whoever called it
     return PluginFailed(hook.plugin_id, hook.kind, described(error))
 
 

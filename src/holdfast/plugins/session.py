@@ -77,8 +77,12 @@ from holdfast.plugins.plugin import SessionPlugin
 from holdfast.plugins.protocol import (
     AssistantProseProjectorPlugin,
     CodeExecutorPlugin,
+    ProtocolBuildInput,
     ProtocolDriverPlugin,
+    ProtocolRuntimeContext,
+    ProtocolSessionMaterialization,
     ProtocolSessionPlugin,
+    TurnDriverPreamble,
 )
 from holdfast.plugins.registrar import Contributions
 from holdfast.plugins.running import (
@@ -209,8 +213,13 @@ class PluginSession:
         self, ctx: TurnTransformContext, messages: list[Message], at: Current
     ) -> list[Message]:
         """The messages as the transforms leave them, one after the other."""
+        copy = messages.copy()
         for hook in self._hooks("context_transform"):
-            messages = read_messages(hook, messages, await at.call(hook, ctx, messages.copy()))
+            answer = await at.call(hook, ctx, copy)
+            left = read_messages(hook, messages, answer)
+            if left is not messages or answer is not copy:
+                copy = left.copy()  # the hook may have changed the one it was given, or kept it
+            messages = left
         return messages
 
     async def compact_context(self, ctx: CompactionContext, at: Current) -> ContextCompaction | None:
@@ -370,6 +379,43 @@ class PluginSession:
         except HoldfastError as error:
             self._report(hook.plugin_id, hook.kind, error.message)
         return policy
+
+    # The protocol
+
+    async def ask_protocol(self, method: str, *given: Any) -> Any:
+        """Call a method of the protocol's session plugin, within the time that hooks have."""
+        owner = self.contributions.slots["protocol_session"].plugin_id
+        hook = RegisteredHook(owner, method, getattr(self.protocol_session(), method))
+
+        async def work(at: Current) -> Any:
+            return await at.call(hook, *given)
+
+        return await self.runner.stage(work)
+
+    async def tell_protocol(self, method: str, *given: Any) -> None:
+        """The same where nothing depends on it any more: a failure is told and goes no further."""
+        try:
+            await self.ask_protocol(method, *given)
+        except HoldfastError as error:
+            owner = self.contributions.slots["protocol_session"].plugin_id
+            self._report(owner, method, error.message)
+
+    def configure_protocol(self, ctx: ProtocolRuntimeContext, opened: ProtocolSessionMaterialization) -> None:
+        """Let the protocol read and set its options."""
+        owned = self.contributions.slots["protocol_session"]
+        method = "configure_runtime_on_materialize"
+        hook = RegisteredHook(owned.plugin_id, method, getattr(owned.value, method))
+        self.runner.call_plain(hook, ctx, opened)
+
+    def build_preamble(self, given: ProtocolBuildInput) -> TurnDriverPreamble:
+        """What the protocol makes of a catalog."""
+        owned = self.contributions.slots["protocol_driver"]
+        hook = RegisteredHook(owned.plugin_id, "build_preamble", owned.value.build_preamble)
+        preamble = self.runner.call_plain(hook, given)
+        if not isinstance(preamble, TurnDriverPreamble):
+            problem = f"it answered with a {type(preamble).__name__}, not with TurnDriverPreamble"
+            raise PluginFailed(owned.plugin_id, hook.kind, problem)
+        return preamble
 
     # The catalog of tools
 

@@ -10,9 +10,9 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any, Protocol, overload
 
 import msgspec
 
@@ -27,6 +27,7 @@ from holdfast.errors import (
     OperatorError,
     PluginConflict,
     PluginFailed,
+    StoreError,
 )
 from holdfast.graph.history import answered
 from holdfast.machine.commands import PrepareCall, RunHooks
@@ -97,6 +98,33 @@ class TurnServices(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
 
 
+class Earlier(Sequence[Message]):
+    """What was said before a turn, to be read. It is not copied, however long it is."""
+
+    __slots__ = ("_messages",)
+
+    def __init__(self, messages: list[Message]) -> None:
+        self._messages = messages
+
+    @overload
+    def __getitem__(self, place: int) -> Message: ...
+    @overload
+    def __getitem__(self, place: slice) -> Sequence[Message]: ...
+    def __getitem__(self, place: int | slice) -> Message | Sequence[Message]:
+        return self._messages[place]
+
+    def __len__(self) -> int:
+        return len(self._messages)
+
+    def __iter__(self) -> Iterator[Message]:
+        return iter(self._messages)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(self) == list(other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+
 class TurnHooks:
     """Used on the turn's loop, by whoever carries out its commands."""
 
@@ -111,7 +139,6 @@ class TurnHooks:
         self._services = services
         self._machine = machine
         self._history = history
-        self._history_seen: tuple[Message, ...] | None = None
         self._blobs: list[Blob] = []
         self._spent: list[UsageEntry] = []
         self._calls = 0
@@ -132,6 +159,8 @@ class TurnHooks:
         try:
             wanted = await self._ask(command)
             ruling = await self._ruled(command.key, compose(wanted)) if wanted else NOTHING_SAID
+        except StoreError:
+            raise  # nobody's fault here; the turn stays unfinished
         except HoldfastError as error:
             ruling = Ruling(failure=self._failure(error))
         return HooksRan(
@@ -164,11 +193,9 @@ class TurnHooks:
                 )
                 return self._plugins.at_checkpoint(at)
 
-    def _earlier(self) -> tuple[Message, ...]:
+    def _earlier(self) -> Sequence[Message]:
         """What was said before the turn; plugins cannot change it."""
-        if self._history_seen is None:
-            self._history_seen = tuple(self._history)
-        return self._history_seen
+        return Earlier(self._history)
 
     def _turn_context(self) -> TurnHookContext:
         said = [one for one in self._machine.messages if isinstance(one, UserMessage)]
@@ -180,6 +207,8 @@ class TurnHooks:
         """What a stage came to, with what it used; a failure is a ruling as well."""
         try:
             ruling = await self._ruled(key, await asked)
+        except StoreError:
+            raise
         except HoldfastError as error:
             ruling = Ruling(failure=self._failure(error))
         return self._charged(ruling)
@@ -500,7 +529,7 @@ class _AttachmentKeeper:
 
 def view_of(base: list[Message], shown: list[Message]) -> View | None:
     """How to make *shown* of *base*: stretches of it, and what is not in it; None if nothing changes."""
-    if shown == base:
+    if shown is base or shown == base:
         return None
     places = {id(message): place for place, message in enumerate(base)}
     view: list[Any] = []

@@ -232,8 +232,8 @@ class Session(Generic[Output]):
         head = await self._store.append(self.session_id, segment_id, entries, requires, now)
         if self._live.staff is not None:
             context = await self._live.context(head)
-            protocol = context.plugins.protocol_session()
-            await protocol.append_session_nodes(ProtocolSessionContext(self.session_id), payloads)
+            here = ProtocolSessionContext(self.session_id)
+            await context.plugins.tell_protocol("append_session_nodes", here, payloads)
         return head
 
     async def open_frame(

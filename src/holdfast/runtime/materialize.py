@@ -89,12 +89,12 @@ async def _introduce(
     context: SessionContext, setup: SessionSetup, state: SessionState, head: SessionHead
 ) -> None:
     """Tell the protocol and the plugins that the session is there."""
-    plugins, protocol = context.plugins, context.plugins.protocol_session()
+    plugins = context.plugins
     here = ProtocolSessionContext(head.session_id)
-    await protocol.initialize_session(here)
+    await plugins.ask_protocol("initialize_session", here)
     if head.leaf is not None or head.state is not None:
-        await protocol.restore_session(here, state)
-    protocol.configure_runtime_on_materialize(
+        await plugins.ask_protocol("restore_session", here, state)
+    plugins.configure_protocol(
         context,
         ProtocolSessionMaterialization(
             plugin_options=setup.authority.plugin_options, is_root_session=setup.parent_session_id is None

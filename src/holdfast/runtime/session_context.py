@@ -172,7 +172,7 @@ class SessionContext:
                 subagent=plugins.subagent_context,
             )
         )
-        preamble = plugins.protocol_driver().build_preamble(
+        preamble = plugins.build_preamble(
             ProtocolBuildInput(
                 tool_catalog=catalog,
                 resolve=registry.require,

@@ -186,19 +186,30 @@ class SessionPlugins(_Part):
 
         Errors: `UnknownAction`, `UnknownSession`, `MissingSession`, `UnexpectedSession`.
         """
-        if session_id is not None and await self._store.head(session_id) is None:
-            raise UnknownSession(name, f"was called for session {session_id[:80]!r}, which does not exist")
+        await self._require_session(name, session_id)
         context = await self._for_action(name)
         value = await context.plugins.invoke_plugin_action(name, arguments, session_id=session_id)
         await self._keep_after(name, context)
         return value
 
-    async def call(self, name: str, arguments: object = None, answer: type[T] | Any = Any) -> T:
+    async def call(
+        self,
+        name: str,
+        arguments: object = None,
+        answer: type[T] | Any = Any,
+        *,
+        session_id: str | None = None,
+    ) -> T:
         """Call an action with values and get one of type *answer*."""
+        await self._require_session(name, session_id)
         context = await self._for_action(name)
-        value: T = await context.plugins.call_plugin_action(name, arguments, answer)
+        value: T = await context.plugins.call_plugin_action(name, arguments, answer, session_id=session_id)
         await self._keep_after(name, context)
         return value
+
+    async def _require_session(self, name: str, session_id: str | None) -> None:
+        if session_id is not None and await self._store.head(session_id) is None:
+            raise UnknownSession(name, f"was called for session {session_id[:80]!r}, which does not exist")
 
     async def _for_action(self, name: str) -> SessionContext:
         context = await self._live.current()
@@ -234,7 +245,7 @@ class SessionPlugins(_Part):
         """Hand something over to the session's protocol; `ProtocolError` if it takes no such thing."""
         clean, _ = to_json(extension)
         context = await self._to_change()
-        await context.plugins.protocol_session().apply_session_extension(clean)
+        await context.plugins.ask_protocol("apply_session_extension", clean)
         await self._keep(context)
 
 

@@ -118,7 +118,7 @@ class TurnRunner:
         """Make the turn durable; None if it was given up before that."""
         context = await self._live.context()
         if request.extension is not None:
-            await context.plugins.protocol_session().validate_turn_extension(request.extension)
+            await context.plugins.ask_protocol("validate_turn_extension", request.extension)
         context.artifact()  # a catalog that cannot be made fails before there is a turn
         new, started = self._new_turn(turn.turn_id, request, context)
         patience = _Patience(self._place.config.busy_timeout_ms / 1000)
@@ -357,7 +357,7 @@ class TurnRunner:
         plugins = context.plugins
         if isinstance(outcome, FrameSwitched):
             here = ProtocolSessionContext(self._live.session_id)
-            await plugins.protocol_session().restore_session(here, context.state())
+            await plugins.tell_protocol("restore_session", here, context.state())
         if plugins.has_runtime_event_hooks("turn_persisted"):
             await plugins.emit_runtime_event(
                 TurnPersisted(
