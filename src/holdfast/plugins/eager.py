@@ -3,9 +3,10 @@
 Theory of operation
 -------------------
 Most hooks never wait for anything. A task for each would cost more than the hook: it is run by the loop
-later, and whoever started it is woken later still. So the first step of the work is done here and now, as the
-task's own: the task is the current one, and the context is its. If the work is over with that, nobody waits
-for the task, which finds nothing left to do. If not, the task goes on from where the first step came to.
+later, and whoever started it is woken later still. So the first step of the work is done here and now, as a
+task's own: the task is the current one, and the context is the work's. If the work is over with that, the
+task was not needed and serves for the next one; there are some that wait for that (`Spares`). If not, the
+task goes on from where the first step came to.
 
 (Python 3.12 can start tasks like this by itself; 3.11 cannot.)
 """
@@ -17,12 +18,11 @@ import contextvars
 import types
 from asyncio.tasks import _enter_task, _leave_task
 from collections.abc import Coroutine, Generator
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
 _NOT_OVER: Any = object()
-_SEND, _THROW = "send", "throw"
 
 
 class Started(Generic[T]):
@@ -30,11 +30,11 @@ class Started(Generic[T]):
 
     __slots__ = ("_error", "_value", "task")
 
-    def __init__(self, work: Coroutine[Any, Any, T]) -> None:
+    def __init__(self, work: Coroutine[Any, Any, T], spares: Spares | None = None) -> None:
         self.task: asyncio.Task[T] | None = None
         self._value: T = _NOT_OVER
         self._error: BaseException | None = None
-        self._begin(work)
+        self._begin(work, spares)
 
     @property
     def over(self) -> bool:
@@ -48,59 +48,84 @@ class Started(Generic[T]):
             raise self._error
         return self._value
 
-    def _begin(self, work: Coroutine[Any, Any, T]) -> None:
+    def _begin(self, work: Coroutine[Any, Any, T], spares: Spares | None) -> None:
         loop = asyncio.get_running_loop()
-        rest = _Rest.take(loop)
-        rest.work = work
-        rest.context = contextvars.copy_context()
         outer = asyncio.current_task()
         assert outer is not None
+        rest = _Rest(loop) if spares is None else spares.take(loop)
+        context = contextvars.copy_context()
         _leave_task(loop, outer)
         _enter_task(loop, rest.task)
         try:
-            rest.pending = rest.context.run(work.send, None)
+            pending = context.run(work.send, None)
         except StopIteration as stop:
             self._value = stop.value
         except BaseException as error:
             self._error = error
         else:
             self.task = rest.task
+            rest.take_over(work, context, pending)
         finally:
             _leave_task(loop, rest.task)
             _enter_task(loop, outer)
         if self.task is None:
-            rest.give_back()
+            rest.let_go() if spares is None else spares.put_back(rest)
+
+
+class Spares:
+    """Tasks that have nothing to do. Whoever has them closes them."""
+
+    __slots__ = ("_free",)
+
+    def __init__(self) -> None:
+        self._free: list[_Rest] = []
+
+    def take(self, loop: asyncio.AbstractEventLoop) -> _Rest:
+        while self._free:
+            rest = self._free.pop()
+            if rest.serves(loop):
+                return rest
+        return _Rest(loop)
+
+    def put_back(self, rest: _Rest) -> None:
+        self._free.append(rest)
+
+    async def close(self) -> None:
+        free, self._free = self._free, []
+        loop = asyncio.get_running_loop()
+        tasks = [rest.task for rest in free if rest.serves(loop)]
+        for rest in free:
+            rest.let_go()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
 
 class _Rest:
-    """What is left of some work after its first step, to be done by a task.
+    """What is left of some work after its first step, to be done by a task that waits for it."""
 
-    A task that was not needed, and that the loop has not come to yet, serves for the next work.
-    """
-
-    __slots__ = ("_begun", "_loop", "context", "pending", "task", "work")
-
-    _spare: ClassVar[_Rest | None] = None
+    __slots__ = ("_context", "_loop", "_pending", "_wake", "_work", "task")
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._begun = False
-        self.pending: Any = _NOT_OVER
-        self.work: Coroutine[Any, Any, Any]
-        self.context: contextvars.Context
+        self._wake: asyncio.Future[None] = loop.create_future()
+        self._pending: Any = _NOT_OVER
+        self._work: Coroutine[Any, Any, Any]
+        self._context: contextvars.Context
         run = self._run()
         run.send(None)  # it has begun: a cancellation that comes first then reaches the work
-        self.task: asyncio.Task[Any] = loop.create_task(run)
+        self.task: asyncio.Task[Any] = loop.create_task(run, context=contextvars.Context())
 
-    @classmethod
-    def take(cls, loop: asyncio.AbstractEventLoop) -> _Rest:
-        spare, cls._spare = cls._spare, None
-        if spare is None or spare._loop is not loop or spare._begun or spare.task.cancelling():
-            return cls(loop)
-        return spare
+    def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Whether the task still waits, on this loop."""
+        return self._loop is loop and not self.task.done() and not self.task.cancelling()
 
-    def give_back(self) -> None:
-        _Rest._spare = self
+    def take_over(self, work: Coroutine[Any, Any, Any], context: contextvars.Context, pending: Any) -> None:
+        self._work, self._context, self._pending = work, context, pending
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Let the task go on: with the work that it has taken over, or to its end."""
+        if not self._wake.done() and not self._loop.is_closed():
+            self._wake.set_result(None)
 
     async def _run(self) -> Any:
         return await self._go_on()
@@ -108,23 +133,24 @@ class _Rest:
     @types.coroutine
     def _go_on(self) -> Generator[Any, Any, Any]:
         """Take over the work in the middle, as `yield from` would have from its beginning."""
-        step: Any = None
-        given: Any = None
+        step, given = "", None
         try:
             yield
+            yield from self._wake
         except BaseException as error:
-            step, given = _THROW, error
-        self._begun = True
-        if self.pending is _NOT_OVER:
-            return None  # the first step was the last
-        pending = self.pending
+            step, given = "throw", error
+            if self._pending is _NOT_OVER:
+                raise
+        if self._pending is _NOT_OVER:
+            return None  # nobody has needed it
+        pending = self._pending
         while True:
             try:
-                if step is not None:
-                    pending = self.context.run(getattr(self.work, step), given)
+                if step:
+                    pending = self._context.run(getattr(self._work, step), given)
             except StopIteration as stop:
                 return stop.value
             try:
-                step, given = _SEND, (yield pending)
+                step, given = "send", (yield pending)
             except BaseException as error:
-                step, given = _THROW, error
+                step, given = "throw", error

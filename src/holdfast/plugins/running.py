@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from holdfast.errors import CallerError, HoldfastError, PluginFailed
-from holdfast.plugins.eager import Started
+from holdfast.plugins.eager import Spares, Started
 from holdfast.ports.trace import PhaseProbe
 
 T = TypeVar("T")
@@ -59,6 +59,8 @@ class HookRunner(msgspec.Struct):
 
     timeout_s: float = DEFAULT_TIMEOUT_S
     probe: PhaseProbe | None = None
+    spares: Spares = msgspec.field(default_factory=Spares)
+    """Tasks to begin hooks in; closed by whoever made the runner."""
 
     async def call(self, hook: RegisteredHook, *given: Any) -> Any:
         """What a hook answers; `PluginFailed` if it does not."""
@@ -92,7 +94,7 @@ class HookRunner(msgspec.Struct):
     async def stage(self, work: Callable[[Current], Coroutine[Any, Any, T]]) -> T:
         """Do *work*, which calls the hooks of a stage, within the time that they have."""
         current = Current(self)
-        started = Started(work(current))
+        started = Started(work(current), self.spares)
         if started.task is None:
             return started.result()
         try:
@@ -117,9 +119,9 @@ class Current:
         return self._runner.call(hook, *given)
 
 
-async def within(timeout_s: float, work: Coroutine[Any, Any, T]) -> T:
+async def within(timeout_s: float, work: Coroutine[Any, Any, T], spares: Spares | None = None) -> T:
     """Do *work* in a task of its own; `NoAnswer` if it takes too long, whatever it says in the end."""
-    started = Started(work)
+    started = Started(work, spares)
     return started.result() if started.task is None else await awaited(timeout_s, started.task)
 
 
@@ -138,9 +140,11 @@ async def awaited(timeout_s: float, task: asyncio.Task[T]) -> T:
     return task.result()
 
 
-async def all_within(timeout_s: float, works: Iterable[Coroutine[Any, Any, None]]) -> list[tuple[int, str]]:
+async def all_within(
+    timeout_s: float, works: Iterable[Coroutine[Any, Any, None]], spares: Spares | None = None
+) -> list[tuple[int, str]]:
     """Do all *works* at once; tells the places of those that brought no answer, and why."""
-    started = [Started(work) for work in works]
+    started = [Started(work, spares) for work in works]
     tasks = {one.task: place for place, one in enumerate(started) if one.task is not None}
     if not tasks:
         return []

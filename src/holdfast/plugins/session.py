@@ -351,8 +351,9 @@ class PluginSession:
 
     async def emit_runtime_event(self, event: LifecycleEvent) -> None:
         """Tell all observers at once. Whatever they do, it is not fatal."""
-        hooks, timeout_s = self._hooks(_EVENT_KIND[type(event)]), self.runner.timeout_s
-        for place, problem in await all_within(timeout_s, (self._tell(hook, event) for hook in hooks)):
+        hooks, runner = self._hooks(_EVENT_KIND[type(event)]), self.runner
+        told = (self._tell(hook, event) for hook in hooks)
+        for place, problem in await all_within(runner.timeout_s, told, runner.spares):
             self._report(hooks[place].plugin_id, hooks[place].kind, problem)
 
     async def _tell(self, hook: RegisteredHook, event: LifecycleEvent) -> None:
@@ -372,7 +373,7 @@ class PluginSession:
     ) -> SessionPolicy:
         runner = self.runner
         try:
-            answer = await within(runner.timeout_s, runner.call(hook, ctx, policy))
+            answer = await within(runner.timeout_s, runner.call(hook, ctx, policy), runner.spares)
             return read_policy(hook, answer)
         except NoAnswer as problem:
             self._report(hook.plugin_id, hook.kind, str(problem))

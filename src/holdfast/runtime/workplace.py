@@ -92,6 +92,7 @@ class Workplace:
         """Close what was made here. Models that were passed in are their owner's."""
         for staff in self._staff.values():
             staff.bench.dispatcher.close()
+            await staff.host.runner.spares.close()
         if self._rules is not None:
             self._rules.close()
         self.threads.close()
