@@ -190,6 +190,8 @@ def _failed(hook: RegisteredHook, error: BaseException) -> HoldfastError:
         return error
     if hook.kind in _CALLED and isinstance(error, CallerError):
         return error  # the mistake is that of whoever called it
+    if hook.kind == "build_preamble" and isinstance(error, HoldfastError):
+        return error  # a source of tools fails there, and says so itself
     return PluginFailed(hook.plugin_id, hook.kind, described(error))
 
 
