@@ -25,3 +25,9 @@ def memory(clock: FakeClock) -> Place:
 def place(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Place:
     """A store that outlives its runtimes: in memory, and a SQLite file."""
     return Place(None if request.param == "memory" else tmp_path / "holdfast.db", clock)
+
+
+@pytest.fixture(autouse=True)
+def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hooks that do not stop when they are told to are given up sooner."""
+    monkeypatch.setattr("holdfast.plugins.running._GRACE_S", 0.03)

@@ -72,6 +72,8 @@ with BlockingSandbox(tools=[fee, pay, pay_slowly, put_slowly, hang], data_dir=DA
         print(json.dumps(msgspec.to_builtins(answer)), flush=True)
 """
 
+pytestmark = pytest.mark.slow
+
 
 class Console:
     """A process with an open sandbox that does what it is told."""

@@ -170,6 +170,7 @@ def test_an_async_tool_that_swallows_its_cancellation_is_timed_out_all_the_same(
     assert took < 2
 
 
+@pytest.mark.slow
 def test_an_async_tool_that_blocks_its_loop_is_timed_out_and_leaks_nothing() -> None:
     """Ours: an `async def` that calls time.sleep must hold nothing up, nor leave its loop open."""
     loops: list[asyncio.AbstractEventLoop] = []

@@ -47,9 +47,9 @@ class LiveSession:
     """One session in this process. Used on the runtime's loop."""
 
     __slots__ = (
-        "_context", "_deps", "_feed", "_frame", "_last_seq", "_lock", "_making", "_more", "_on_use",
-        "_place", "_running", "_stuck", "_turns", "deps", "draining", "driver", "session_id", "setup",
-        "staff",
+        "_changes", "_context", "_deps", "_feed", "_frame", "_last_seq", "_lock", "_making", "_more",
+        "_on_use", "_place", "_running", "_stuck", "_turns", "deps", "draining", "driver", "in_turn",
+        "session_id", "setup", "staff",
     )  # fmt: skip
 
     def __init__(
@@ -66,6 +66,8 @@ class LiveSession:
         self._on_use = on_use
         self._lock: asyncio.Lock | None = None
         self._making: asyncio.Lock | None = None
+        self._changes: asyncio.Lock | None = None
+        self.in_turn: SessionContext | None = None
         self._feed: LiveFeed | None = None
         self._frame: _Frame | None = None
         self._last_seq = 0
@@ -197,10 +199,17 @@ class LiveSession:
             self._context = await materialize(self._place, staff, self.setup, head, journal or ())
             return self._context
 
+    @property
+    def changes(self) -> asyncio.Lock:
+        """Held by whoever changes plugins or tools between turns."""
+        if self._changes is None:
+            self._changes = asyncio.Lock()
+        return self._changes
+
     async def current(self) -> SessionContext:
         """The same as they stand now, whoever has moved the session meanwhile."""
-        if self.driver is not None:
-            return await self.context()
+        if self.driver is not None and self.in_turn is not None:
+            return self.in_turn
         head = await self._head()
         if (context := self._fitting(head)) is not None:
             return context

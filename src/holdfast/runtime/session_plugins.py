@@ -6,7 +6,8 @@ While a turn waits, or another process runs one, nothing can be changed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +20,7 @@ from holdfast.model.session_policy import SessionPolicy
 from holdfast.model.tool_state import ToolAvailability, ToolState
 from holdfast.plugins.actions import PluginActionDef
 from holdfast.plugins.contexts import SessionConfigChanged
+from holdfast.plugins.session import PluginSession
 from holdfast.ports.session_store import SessionStore
 from holdfast.runtime.session_context import Overlay, SessionContext
 from holdfast.tools.provider import ToolProvider
@@ -62,6 +64,15 @@ class _Part:
                 raise SessionBusy(self._live.session_id, f"turn {turn.turn_id}")
         return await self._live.current()
 
+    @contextlib.asynccontextmanager
+    async def _changing(self) -> AsyncIterator[SessionContext]:
+        """The session, for one at a time to change; what has changed is written down before the next."""
+        alone = self._live.changes if self._live.driver is None else contextlib.nullcontext()
+        async with alone:
+            context = await self._to_change()
+            yield context
+            await self._keep(context)
+
     async def _keep(self, context: SessionContext) -> None:
         """Write down what has changed. A turn that runs here does so itself."""
         if self._live.driver is not None:
@@ -69,7 +80,12 @@ class _Part:
         kept = context.kept(False)
         if kept.state is None:
             return
-        head = await self._store.set_state(self._live.session_id, kept.state, kept.blobs, self._now_ms())
+        try:
+            head = await self._store.set_state(self._live.session_id, kept.state, kept.blobs, self._now_ms())
+        except SessionBusy:
+            if not self._live.busy:
+                raise
+            return  # a turn has begun here in the meantime: it writes what has changed
         context.stored(head.state)
 
 
@@ -89,10 +105,13 @@ class SessionTools(_Part):
 
     async def apply_state(self, state: ToolState) -> int:
         """Decide otherwise; `GenerationMismatch` if *state* is of another generation. Returns the new one."""
-        context = await self._to_change()
-        generation = context.plugins.tool_registry.apply_state(state)
-        context.refresh_tool_catalog()
-        await self._keep(context)
+        return await self._decide(lambda _: state)
+
+    async def _decide(self, change: Callable[[ToolState], ToolState]) -> int:
+        async with self._changing() as context:
+            registry = context.plugins.tool_registry
+            generation = registry.apply_state(change(registry.export_state()))
+            context.refresh_tool_catalog()
         return generation
 
     async def set_availability(
@@ -100,33 +119,31 @@ class SessionTools(_Part):
     ) -> int:
         """Bring tools nearer to the model or take them away from it; None: as their source says."""
         chosen = None if availability is None else _availability(availability)
-        return await self.apply_state((await self.state()).with_availability(_names(names), chosen))
+        return await self._decide(lambda state: state.with_availability(_names(names), chosen))
 
     async def set_members(self, names: Sequence[str] | str, member: bool) -> int:
         """Put tools into the catalog or take them out of it."""
-        return await self.apply_state((await self.state()).with_members(_names(names), member))
+        return await self._decide(lambda state: state.with_members(_names(names), member))
 
     async def add_source(self, name: str, provider: ToolProvider) -> int:
         """Connect a source of tools, or another one under its name; conflicts are refused."""
-        context = await self._to_change()
         if name in (REGISTERED, CONTEXT) or name.startswith("plugin:"):
             raise InvalidArgument(f"{name!r} cannot be the name of a source", hint="choose another name")
-        generation = context.plugins.tool_registry.upsert(name, provider)
-        self._live.setup = self._live.setup.with_source(name, provider)
-        context.refresh_tool_catalog()
-        await self._keep(context)
+        async with self._changing() as context:
+            generation = context.plugins.tool_registry.upsert(name, provider)
+            self._live.setup = self._live.setup.with_source(name, provider)
+            context.refresh_tool_catalog()
         return generation
 
     async def remove_source(self, name: str) -> int:
         """Disconnect a source. Its tools are kept as orphans, and come back with it."""
-        context = await self._to_change()
-        if name not in self._live.setup.sources:
-            known = ", ".join(self._live.setup.sources) or "none"
-            raise InvalidArgument(f"there is no source {name!r}", hint=f"the connected ones are: {known}")
-        generation = context.plugins.tool_registry.remove(name)
-        self._live.setup = self._live.setup.with_source(name, None)
-        context.refresh_tool_catalog()
-        await self._keep(context)
+        async with self._changing() as context:
+            if name not in self._live.setup.sources:
+                known = ", ".join(self._live.setup.sources) or "none"
+                raise InvalidArgument(f"there is no source {name!r}", hint=f"the connected ones are: {known}")
+            generation = context.plugins.tool_registry.remove(name)
+            self._live.setup = self._live.setup.with_source(name, None)
+            context.refresh_tool_catalog()
         return generation
 
     # The overlay
@@ -187,10 +204,8 @@ class SessionPlugins(_Part):
         Errors: `UnknownAction`, `UnknownSession`, `MissingSession`, `UnexpectedSession`.
         """
         await self._require_session(name, session_id)
-        context = await self._for_action(name)
-        value = await context.plugins.invoke_plugin_action(name, arguments, session_id=session_id)
-        await self._keep_after(name, context)
-        return value
+        async with self._for_action(name) as plugins:
+            return await plugins.invoke_plugin_action(name, arguments, session_id=session_id)
 
     async def call(
         self,
@@ -202,25 +217,24 @@ class SessionPlugins(_Part):
     ) -> T:
         """Call an action with values and get one of type *answer*."""
         await self._require_session(name, session_id)
-        context = await self._for_action(name)
-        value: T = await context.plugins.call_plugin_action(name, arguments, answer, session_id=session_id)
-        await self._keep_after(name, context)
+        async with self._for_action(name) as plugins:
+            value: T = await plugins.call_plugin_action(name, arguments, answer, session_id=session_id)
         return value
 
     async def _require_session(self, name: str, session_id: str | None) -> None:
         if session_id is not None and await self._store.head(session_id) is None:
             raise UnknownSession(name, f"was called for session {session_id[:80]!r}, which does not exist")
 
-    async def _for_action(self, name: str) -> SessionContext:
-        context = await self._live.current()
-        action = context.plugins.contributions.actions.get(name)
+    @contextlib.asynccontextmanager
+    async def _for_action(self, name: str) -> AsyncIterator[PluginSession]:
+        """The plugins for an action: a query only looks, anything else may change them."""
+        plugins = (await self._live.current()).plugins
+        action = plugins.contributions.actions.get(name)
         if action is None or action.definition.kind == "query":
-            return context
-        return await self._to_change()
-
-    async def _keep_after(self, name: str, context: SessionContext) -> None:
-        if context.plugins.contributions.actions[name].definition.kind != "query":  # they only look
-            await self._keep(context)
+            yield plugins
+            return
+        async with self._changing() as context:
+            yield context.plugins
 
     async def policy(self) -> SessionPolicy:
         """The settings that the session runs with."""
@@ -244,9 +258,8 @@ class SessionPlugins(_Part):
     async def apply_extension(self, extension: Json) -> None:
         """Hand something over to the session's protocol; `ProtocolError` if it takes no such thing."""
         clean, _ = to_json(extension)
-        context = await self._to_change()
-        await context.plugins.ask_protocol("apply_session_extension", clean)
-        await self._keep(context)
+        async with self._changing() as context:
+            await context.plugins.ask_protocol("apply_session_extension", clean)
 
 
 def as_options(given: PluginOptions | Mapping[str, Json]) -> PluginOptions:

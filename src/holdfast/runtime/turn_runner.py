@@ -311,12 +311,12 @@ class TurnRunner:
         self, context: SessionContext, driver: TurnDriver, base: SessionHead, commands: list[Command]
     ) -> _Ran:
         place = self._place
-        self._live.driver = driver
+        self._live.driver, self._live.in_turn = driver, context
         place.leases.hold(driver)
         try:
             driven = await driver.drive(commands)
         finally:
-            self._live.driver = None
+            self._live.driver = self._live.in_turn = None
             place.leases.let_go(driver)
         return _Ran(driven, driver.machine, base, context)
 
