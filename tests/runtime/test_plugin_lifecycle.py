@@ -187,7 +187,7 @@ def test_plugins_hear_of_a_turn_whose_session_the_runtime_lets_go_of_meanwhile(m
             turn = session.turn("call hold")
             turn.start()
             await entered.wait()
-            for number in range(70):
+            for number in range(300):
                 await (await runtime.session(f"other{number}", agent=agent)).turn("hello")
             assert "s" not in runtime._cached
             it.told.clear()

@@ -115,6 +115,7 @@ class Runtime:
         self._place: Workplace | None = None
         self._sessions: dict[str, LiveSession] = {}
         self._cached: OrderedDict[str, LiveSession] = OrderedDict()
+        self._messages = 0
         self._keeper: asyncio.Task[None] | None = None
         self._nudge = asyncio.Event()
 
@@ -217,7 +218,8 @@ class Runtime:
     async def delete(self, session_id: str) -> bool:
         """Forget a session; false if there was none."""
         self._sessions.pop(session_id, None)
-        self._cached.pop(session_id, None)
+        if (live := self._cached.pop(session_id, None)) is not None:
+            self._messages -= live.held
         return await self.store.delete_session(session_id)
 
     async def prune(
@@ -465,14 +467,22 @@ class Runtime:
         return live
 
     def _used(self, live: LiveSession, parked: bool) -> None:
-        """Keep the frames of the sessions used last, and let go of the others."""
+        """Keep the sessions used last as they are, and let go of the others."""
         if parked:
             self._nudge.set()  # what the turn waits for may have come while it was parked
         self._cached[live.session_id] = live
         self._cached.move_to_end(live.session_id)
-        while len(self._cached) > self._config.cached_frames:
+        self._messages += live.frame_size - live.held
+        live.held = live.frame_size
+        while self._holds_too_much():
             _, oldest = self._cached.popitem(last=False)
+            self._messages -= oldest.held
+            oldest.held = 0
             oldest.forget()
+
+    def _holds_too_much(self) -> bool:
+        sessions, config = len(self._cached), self._config
+        return sessions > config.cached_sessions or (sessions > 1 and self._messages > config.cached_messages)
 
 
 def open_store(given: str | os.PathLike[str] | SessionStore | None) -> SessionStore:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -32,6 +31,8 @@ from holdfast.runtime.turn import Turn, TurnRequest
 from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.runtime.workplace import Staff, Workplace, new_turn_id, runtime_not_open
 
+_NOTHING: dict[str, Any] = {}
+
 
 class _Frame:
     """The messages of the current frame, up to `leaf`."""
@@ -48,8 +49,8 @@ class LiveSession:
 
     __slots__ = (
         "_changes", "_context", "_deps", "_feed", "_frame", "_last_seq", "_lock", "_making", "_more",
-        "_on_use", "_place", "_running", "_stuck", "_turns", "deps", "draining", "driver", "in_turn",
-        "session_id", "setup", "staff",
+        "_on_use", "_place", "_running", "_stood", "_stuck", "_turns", "deps", "draining", "driver",
+        "held", "in_turn", "session_id", "setup", "staff",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +68,8 @@ class LiveSession:
         self._lock: asyncio.Lock | None = None
         self._making: asyncio.Lock | None = None
         self._changes: asyncio.Lock | None = None
+        self._stood: SessionHead | None = None
+        self.held = 0
         self.in_turn: SessionContext | None = None
         self._feed: LiveFeed | None = None
         self._frame: _Frame | None = None
@@ -195,7 +198,7 @@ class LiveSession:
             if journal is None and (context := self._fitting(head)) is not None:
                 return context
             staff = require_agent(self.staff, self.session_id)
-            head = head or await self._head()
+            head = head or self._stood or await self._head()
             self._context = await materialize(self._place, staff, self.setup, head, journal or ())
             return self._context
 
@@ -216,6 +219,10 @@ class LiveSession:
         turn = await self._place.store.open_turn(self.session_id)
         journal = () if turn is None else await self._place.store.journal(turn.turn_id)
         return await self.context(head, journal or None)
+
+    def stands(self, head: SessionHead) -> None:
+        """Remember where the session stands, so that it need not be asked for when it is made anew."""
+        self._stood = msgspec.structs.replace(head, host=_NOTHING, usage=())
 
     def _fitting(self, head: SessionHead | None) -> SessionContext | None:
         """What is made already, if it is of this agent and stands at *head*."""
@@ -239,9 +246,14 @@ class LiveSession:
         """Open the session with other options of its plugins."""
         authority = msgspec.structs.replace(self.setup.authority, plugin_options=options)
         if authority != self.setup.authority:
-            self.setup = replace(self.setup, authority=authority)
+            self.setup = msgspec.structs.replace(self.setup, authority=authority)
 
     # What the model sees
+
+    @property
+    def frame_size(self) -> int:
+        """How many messages are kept here."""
+        return 0 if self._frame is None else len(self._frame.messages)
 
     async def history(self, head: SessionHead) -> list[Message]:
         """The messages of the current frame; not to be changed."""

@@ -6,7 +6,6 @@ Rule: what a session is made of is the same in every process, except for what th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -30,12 +29,11 @@ _EMPTY = SessionState()
 _decode_tools = msgspec.json.Decoder(ToolState).decode
 
 
-@dataclass(frozen=True, slots=True)
-class SessionSetup:
+class SessionSetup(msgspec.Struct, frozen=True):
     """What the host has set for a session in this process; it holds whenever the session is made anew."""
 
     overlay: Overlay = NO_OVERLAY
-    sources: Mapping[str, ToolProvider] = field(default_factory=dict)
+    sources: Mapping[str, ToolProvider] = msgspec.field(default_factory=dict)
     authority: SessionAuthority = FULL
     parent_session_id: str | None = None
     policy: SessionPolicy | None = None
@@ -44,7 +42,7 @@ class SessionSetup:
         sources = {key: value for key, value in self.sources.items() if key != name}
         if provider is not None:
             sources[name] = provider
-        return replace(self, sources=sources)
+        return msgspec.structs.replace(self, sources=sources)
 
 
 AS_GIVEN = SessionSetup()
@@ -118,11 +116,10 @@ async def _read_state(store: SessionStore, head: SessionHead) -> SessionState:
         raise RecordCorrupt(f"state {head.state} of session {head.session_id} ({error})") from None
 
 
-@dataclass(slots=True)
-class _Journaled:
+class _Journaled(msgspec.Struct):
     """What plugins and tools were in the middle of a turn."""
 
-    plugins: dict[str, PluginSnapshotEntry] = field(default_factory=dict)
+    plugins: dict[str, PluginSnapshotEntry] = msgspec.field(default_factory=dict)
     tools: ToolState | None = None
 
 

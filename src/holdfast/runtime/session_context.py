@@ -18,8 +18,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
+
+import msgspec
 
 from holdfast.durable.effects import Kept
 from holdfast.errors import UnknownTool
@@ -47,8 +48,7 @@ CatalogKey = tuple[bool, int, int, int]
 """Base tools or not, revision of the overlay, generation of the registry, revision of the plugins."""
 
 
-@dataclass(frozen=True, slots=True)
-class Overlay:
+class Overlay(msgspec.Struct, frozen=True):
     """What the host has laid over the session's own tools and prompt."""
 
     providers: tuple[ToolProvider, ...] = ()
@@ -68,8 +68,7 @@ class Overlay:
 NO_OVERLAY: Final = Overlay()
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogArtifact:
+class CatalogArtifact(msgspec.Struct, frozen=True):
     """A catalog, and what the protocol makes of it."""
 
     catalog: ToolCatalog
@@ -303,8 +302,7 @@ class SessionContext:
         return None if registry.settings is self.plugins.given_tools else registry.export_state()
 
 
-@dataclass(slots=True)
-class _Kept:
+class _Kept(msgspec.Struct):
     """What the store has, in a form that is cheap to compare with what there is."""
 
     revisions: dict[str, tuple[str, int]]

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
@@ -32,8 +31,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class PluginInfo:
+class PluginInfo(msgspec.Struct, frozen=True):
     """One plugin of a session: its hooks in order, its slots, tools and actions."""
 
     id: str
@@ -152,7 +150,7 @@ class SessionTools(_Part):
         context = await self._live.current()
         changed = context.set_context_overlay(overlay)
         if changed:
-            self._live.setup = replace(self._live.setup, overlay=overlay)
+            self._live.setup = msgspec.structs.replace(self._live.setup, overlay=overlay)
         return changed
 
     async def refresh(self) -> None:
@@ -251,7 +249,7 @@ class SessionPlugins(_Part):
             raise InvalidArgument(f"a session cannot be configured like this: {error}") from None
         changed = SessionConfigChanged(session_id=self._live.session_id, before=before, after=wanted)
         context.policy = await context.plugins.mutate_session_config(changed, wanted)
-        self._live.setup = replace(self._live.setup, policy=wanted)
+        self._live.setup = msgspec.structs.replace(self._live.setup, policy=wanted)
         await context.plugins.emit_runtime_event(msgspec.structs.replace(changed, after=context.policy))
         return context.policy
 

@@ -354,6 +354,7 @@ class TurnRunner:
         if head.state != context.state_id:
             context.stored(head.state)
         context.frame = head.frame
+        self._live.stands(head)
         plugins = context.plugins
         if isinstance(outcome, FrameSwitched):
             here = ProtocolSessionContext(self._live.session_id)

@@ -36,14 +36,18 @@ _NO_LAYER: Final = PromptLayer()
 
 
 class RuntimeConfig(msgspec.Struct, frozen=True):
-    """Times in milliseconds."""
+    """Times in milliseconds.
+
+    So many sessions are kept in memory as they were last used, as long as they have no more messages in all.
+    """
 
     epoch: str
     lease_ms: int = 30_000
     approval_ttl_ms: int = 24 * 3600 * 1000
     busy_timeout_ms: int = 60_000
     poll_ms: int = 1_000
-    cached_frames: int = 64
+    cached_sessions: int = 256
+    cached_messages: int = 50_000
 
 
 class Staff(msgspec.Struct, frozen=True):

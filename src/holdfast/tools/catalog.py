@@ -16,9 +16,10 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
+
+import msgspec
 
 from holdfast.model.capability import Capability
 from holdfast.model.tool_access import SessionToolAccess
@@ -27,8 +28,7 @@ from holdfast.model.tool_state import ToolAvailability, checked_availability
 from holdfast.tools.registered_tool import RegisteredTool
 
 
-@dataclass(frozen=True, slots=True)
-class CatalogTool:
+class CatalogTool(msgspec.Struct, frozen=True):
     """One tool of a catalog, under the availability that it has there."""
 
     manifest: ToolManifest
@@ -49,16 +49,14 @@ class CatalogTool:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class ToolCatalogContribution:
+class ToolCatalogContribution(msgspec.Struct, frozen=True):
     """What a plugin or a session says about tools, by name: how available they are, and which are hidden."""
 
-    availability: Mapping[str, ToolAvailability] = field(default_factory=dict)
+    availability: Mapping[str, ToolAvailability] = msgspec.field(default_factory=dict)
     hidden: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True)
-class ToolCatalog:
+class ToolCatalog(msgspec.Struct, frozen=True, dict=True):
     """The tools of one session, none of them off. What is derived from them is made once, on demand."""
 
     tools: tuple[CatalogTool, ...] = ()

@@ -20,7 +20,6 @@ Not here: generations, locks, resolving.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import msgspec
@@ -31,8 +30,7 @@ from holdfast.model.tool_state import ToolAvailability, ToolStateEntry
 from holdfast.tools.provider import Binding
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(msgspec.Struct, frozen=True):
     """One tool that the registry knows: what is stored about it, and who offers it now."""
 
     kept: ToolStateEntry
@@ -57,12 +55,11 @@ class Entry:
         return msgspec.structs.replace(self.binding.manifest, availability=self.kept.availability)
 
 
-@dataclass(frozen=True)
-class ToolTable:
+class ToolTable(msgspec.Struct, frozen=True, dict=True):
     """Entries by id, the ids of the bound ones by name, and the sources in the order they came."""
 
-    entries: dict[str, Entry] = field(default_factory=dict)
-    bound: dict[str, str] = field(default_factory=dict)
+    entries: dict[str, Entry] = msgspec.field(default_factory=dict)
+    bound: dict[str, str] = msgspec.field(default_factory=dict)
     sources: tuple[str, ...] = ()
 
     @cached_property
@@ -117,7 +114,7 @@ class ToolTable:
     def remove(self, source: str) -> ToolTable:
         """Forget a source; its tools become orphans."""
         left = tuple(other for other in self.sources if other != source)
-        return replace(self._released(self._ids_of(source)), sources=left)
+        return msgspec.structs.replace(self._released(self._ids_of(source)), sources=left)
 
     def overlay(self, source: str, bindings: Sequence[Binding]) -> ToolTable:
         """Bind these on top: what has the same id or name is covered, that is, an orphan."""
@@ -134,7 +131,7 @@ class ToolTable:
             if entry.binding is not None
         }
         orphans = {tool_id: Entry(kept) for tool_id, kept in state.items() if tool_id not in entries}
-        return replace(self, entries={**entries, **orphans})
+        return msgspec.structs.replace(self, entries={**entries, **orphans})
 
     def _ids_of(self, source: str) -> list[str]:
         return [tool_id for tool_id in self.bound.values() if self.entries[tool_id].kept.source == source]
@@ -142,7 +139,7 @@ class ToolTable:
     def _released(self, ids: Iterable[str]) -> ToolTable:
         released = {tool_id: Entry(self.entries[tool_id].kept) for tool_id in ids}
         bound = {name: tool_id for name, tool_id in self.bound.items() if tool_id not in released}
-        return replace(self, entries={**self.entries, **released}, bound=bound)
+        return msgspec.structs.replace(self, entries={**self.entries, **released}, bound=bound)
 
 
 def _refuse_conflict(entries: Mapping[str, Entry], bound: Mapping[str, str], binding: Binding) -> None:
