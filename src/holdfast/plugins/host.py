@@ -24,8 +24,9 @@ from holdfast.model.tool_state import ToolState
 from holdfast.plugins.contexts import PluginExtensions, Shelf, SubagentContext
 from holdfast.plugins.plugin import Plugin, PluginFactory, PluginSessionContext, SessionPlugin, as_factory
 from holdfast.plugins.registrar import Contributions, PluginRegistrar, collect_triggers
+from holdfast.plugins.remembering import Report
 from holdfast.plugins.running import HookRunner, at_once, described
-from holdfast.plugins.session import PluginSession, Report
+from holdfast.plugins.session import PluginSession
 from holdfast.tools.catalog import ToolCatalogContribution
 from holdfast.tools.provider import StaticTools
 from holdfast.tools.registry import ToolRegistry
@@ -81,7 +82,7 @@ class PluginHost:
         self.tools = tools
         self.runner = runner or HookRunner()
         self._shelf_of = shelf_of
-        self._report = report
+        self.report = report
         self._read_attachment = read_attachment
 
     def build_session(self, build: SessionBuild) -> PluginSession:
@@ -106,18 +107,7 @@ class PluginHost:
             registry.restore_state(build.tool_state)
         for plugin, ctx in zip(plugins, contexts, strict=True):
             _attempt(plugin.id, "session_ready", plugin.session_ready, ctx)
-        session = PluginSession(
-            self,
-            build.session_id,
-            plugins,
-            contributions,
-            registry,
-            build.overlay,
-            build.authority,
-            extensions,
-            self.runner,
-            self._report,
-        )
+        session = PluginSession(self, build, plugins, contributions, registry, extensions)
         session.given_tools = given_tools
         session.restore(build.snapshot or PluginSessionSnapshot(), build.fetched)
         return session

@@ -5,28 +5,20 @@ Rules
 1. Hooks are asked in the order of the table in `hook.py`; what a failure means is the caller's to decide,
    except for observers and mutators, whose failures are logged and traced and never travel.
 2. Nothing here touches the store. What is to be kept is returned as values.
-3. What a plugin that is not installed had kept is kept for it.
 """
 
 from __future__ import annotations
 
-import hashlib
-import logging
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from holdfast.errors import HoldfastError, PluginFailed, PluginStateLost, UnknownAction
+from holdfast.errors import HoldfastError, PluginFailed, UnknownAction
 from holdfast.machine.inputs import Stage
-from holdfast.model.canonical import Json, to_json
+from holdfast.model.canonical import Json
 from holdfast.model.directive import ReplaceToolArgs
 from holdfast.model.message import Message
-from holdfast.model.plugin_state import (
-    PluginSessionSnapshot,
-    PluginSnapshotEntry,
-    PluginSnapshotMeta,
-)
 from holdfast.model.prompt import PromptContribution, ordered
 from holdfast.model.session_policy import SessionPolicy
 from holdfast.model.tool_access import SessionToolAccess
@@ -85,31 +77,22 @@ from holdfast.plugins.protocol import (
     TurnDriverPreamble,
 )
 from holdfast.plugins.registrar import Contributions
+from holdfast.plugins.remembering import RememberingPlugins
 from holdfast.plugins.running import (
     Current,
-    HookRunner,
     NoAnswer,
     RegisteredHook,
     all_within,
-    at_once,
-    described,
     within,
 )
-from holdfast.plugins.snapshot import NO_ARTIFACTS, ArtifactReader, SnapshotWriter
 from holdfast.plugins.triggers import TriggerEventCatalog
-from holdfast.ports.session_store import Blob
 from holdfast.tools.catalog import ToolCatalog, ToolCatalogContribution, resolve_catalog
 from holdfast.tools.registry import ToolRegistry
 
 if TYPE_CHECKING:
-    from holdfast.plugins.host import PluginHost, SessionAuthority
+    from holdfast.plugins.host import PluginHost, SessionAuthority, SessionBuild
 
 T = TypeVar("T")
-
-log: Final = logging.getLogger("holdfast.plugins")
-
-_MAX_STATE_BYTES: Final = 16 << 20
-"""So much may a plugin remember, besides its blobs."""
 
 _EVENT_KIND: Final[dict[type, str]] = {
     TurnFinalized: "turn_finalized",
@@ -118,49 +101,28 @@ _EVENT_KIND: Final[dict[type, str]] = {
     SessionConfigChanged: "session_config_changed",
 }
 
-Report = Callable[[str, str, str], None]
-"""Hears of what was not fatal: a plugin, a hook, a problem."""
 
-
-class _Kept(msgspec.Struct):
-    """A plugin's state as it was last written down."""
-
-    version: str
-    revision: int
-    entry: PluginSnapshotEntry
-
-
-class PluginSession:
+class PluginSession(RememberingPlugins):
     """Built by a `PluginHost`; used on the loop of the runtime."""
 
     def __init__(
         self,
         host: PluginHost,
-        session_id: str,
+        build: SessionBuild,
         plugins: Sequence[SessionPlugin],
         contributions: Contributions,
         registry: ToolRegistry,
-        overlay: ToolCatalogContribution,
-        authority: SessionAuthority,
         extensions: PluginExtensions,
-        runner: HookRunner,
-        report: Report,
     ) -> None:
+        super().__init__(plugins, host.report)
         self.host = host
-        self.session_id = session_id
-        self.plugins = tuple(plugins)
+        self.session_id = build.session_id
         self.tool_registry = registry
-        self.tool_catalog_overlay = overlay
-        self.authority = authority
+        self.tool_catalog_overlay = build.overlay
+        self.authority = build.authority
         self.extensions = extensions
         self.contributions = contributions
-        self.runner = runner
-        self._report = report
-        self._written: dict[str, _Kept] = {}
-        self._absent: dict[str, PluginSnapshotEntry] = {}
-        self._noted: list[int] | None = None
-        self._fingerprint = 0
-        self._fingerprinted: list[int] | None = None
+        self.runner = host.runner
         self.given_tools: object = registry.settings
         """The registry's settings before the session has decided anything about its tools."""
         self.stages = _stages_of(contributions, self.protocol_session())
@@ -429,137 +391,6 @@ class PluginSession:
                 found.append(read_catalog(hook, answer))
         return resolve_catalog(ctx.tools, found, self.tool_catalog_overlay, ctx.tool_access)
 
-    # What is remembered
-
-    def snapshot(self, *, tolerant: bool = False) -> tuple[PluginSessionSnapshot, tuple[Blob, ...]]:
-        """What all plugins remember, and the blobs of it that are new.
-
-        A plugin that cannot say raises `PluginStateLost`; if *tolerant*, it keeps what it last had.
-        """
-        entries = dict(self._absent)
-        blobs: list[Blob] = []
-        for plugin in self.plugins:
-            entry = self._written_down(plugin, blobs, tolerant)
-            if entry is not None:
-                entries[plugin.id] = entry
-        return PluginSessionSnapshot(plugins=entries), tuple(blobs)
-
-    def copied(self) -> tuple[PluginSessionSnapshot, dict[str, bytes]]:
-        """What all plugins remember now, and every piece of it that an installed one has, by its digest."""
-        entries = dict(self._absent)
-        pieces: dict[str, bytes] = {}
-        for plugin in self.plugins:
-            entries[plugin.id], blobs = _snapshot_of(plugin)
-            pieces.update({blob.digest: blob.data for blob in blobs})
-        return PluginSessionSnapshot(plugins=entries), pieces
-
-    def revisions(self) -> dict[str, tuple[str, int]]:
-        """Version and revision of each plugin that has something to remember, installed or not."""
-        absent = {
-            name: (entry.meta.plugin_version, entry.meta.revision) for name, entry in self._absent.items()
-        }
-        present = {plugin.id: (plugin.version, plugin.revision) for plugin in self.plugins if plugin.revision}
-        return {**absent, **present}
-
-    def changed(self) -> dict[str, tuple[PluginSnapshotEntry, tuple[Blob, ...]]]:
-        """What plugins remember that was not written down yet, and with that is."""
-        revisions = [plugin.revision for plugin in self.plugins]
-        if revisions == self._noted:
-            return {}
-        self._noted = revisions
-        found = {}
-        for plugin in self.plugins:
-            if not self._is_written(plugin):
-                blobs: list[Blob] = []
-                entry = self._written_down(plugin, blobs, True)
-                if entry is not None:
-                    found[plugin.id] = (entry, tuple(blobs))
-        return found
-
-    def _is_written(self, plugin: SessionPlugin) -> bool:
-        kept = self._written.get(plugin.id)
-        if kept is None:
-            return plugin.revision == 0
-        return kept.revision == plugin.revision and kept.version == plugin.version
-
-    def _written_down(
-        self, plugin: SessionPlugin, blobs: list[Blob], tolerant: bool
-    ) -> PluginSnapshotEntry | None:
-        kept = self._written.get(plugin.id)
-        if kept is not None and self._is_written(plugin):
-            return kept.entry
-        try:
-            entry, mine = _snapshot_of(plugin)
-        except PluginStateLost as error:
-            if not tolerant:
-                raise
-            self._report(plugin.id, "snapshot", error.message)
-            return None if kept is None else kept.entry
-        stored = set() if kept is None else set(kept.entry.artifacts.values())
-        blobs += [blob for blob in mine if blob.digest not in stored]
-        self._written[plugin.id] = _Kept(plugin.version, plugin.revision, entry)
-        return entry
-
-    def snapshot_is_current(self, previous: PluginSessionSnapshot | None) -> bool:
-        """Whether *previous* is what the plugins remember: as many, of these versions and revisions."""
-        if previous is None or len(previous.plugins) != len(self.plugins) + len(self._absent):
-            return False
-        for plugin in self.plugins:
-            entry = previous.plugins.get(plugin.id)
-            if entry is None:
-                return False
-            if (entry.meta.plugin_version, entry.meta.revision) != (plugin.version, plugin.revision):
-                return False
-        return True
-
-    def snapshot_revision_fingerprint(self) -> int:
-        """A number that changes whenever a plugin, its version or its revision does."""
-        revisions = [plugin.revision for plugin in self.plugins]
-        if revisions != self._fingerprinted:
-            self._fingerprint, self._fingerprinted = self._fingerprint_now(), revisions
-        return self._fingerprint
-
-    def _fingerprint_now(self) -> int:
-        hasher = hashlib.sha256()
-        for plugin in self.plugins:
-            hasher.update(
-                b"%b\x00%b\x00%b\xff"
-                % (plugin.id.encode(), plugin.version.encode(), plugin.revision.to_bytes(8, "little"))
-            )
-        return int.from_bytes(hasher.digest()[:8], "little")
-
-    def restore(self, snapshot: PluginSessionSnapshot, fetched: Mapping[str, bytes] | None = None) -> None:
-        """Give each plugin what it remembers, or nothing if it has never said anything."""
-        known = {plugin.id for plugin in self.plugins}
-        self._absent = {name: entry for name, entry in snapshot.plugins.items() if name not in known}
-        for name in self._absent:
-            self._report(name, "restore", "it is not installed; what it remembers is kept for it")
-        for plugin in self.plugins:
-            self.restore_one(plugin, snapshot.plugins.get(plugin.id), fetched or {})
-
-    def restore_one(
-        self, plugin: SessionPlugin, entry: PluginSnapshotEntry | None, fetched: Mapping[str, bytes]
-    ) -> None:
-        if entry is None:
-            meta = PluginSnapshotMeta(
-                plugin_id=plugin.id, plugin_version=plugin.version, revision=plugin.revision
-            )
-            _restore(plugin, meta, NO_ARTIFACTS)
-            return
-        _restore(plugin, entry.meta, ArtifactReader(entry.artifacts, fetched))
-        if entry.meta.plugin_version == plugin.version:
-            self._written[plugin.id] = _Kept(plugin.version, plugin.revision, entry)
-
-    def restore_changed(
-        self, entries: Mapping[str, PluginSnapshotEntry], fetched: Mapping[str, bytes]
-    ) -> None:
-        """Give plugins what they remembered in the middle of a turn."""
-        absent = dict(entries)
-        for plugin in self.plugins:
-            if plugin.id in entries:
-                self.restore_one(plugin, absent.pop(plugin.id), fetched)
-        self._absent.update(absent)
-
     # Forks
 
     def fork_for_session(self, session_id: str) -> PluginSession:
@@ -645,39 +476,4 @@ def answers_for_model(protocol: ProtocolSessionPlugin) -> bool:
     return type(protocol).before_llm_call is not ProtocolSessionPlugin.before_llm_call
 
 
-# What plugins remember, checked
-
-
-def _snapshot_of(plugin: SessionPlugin) -> tuple[PluginSnapshotEntry, list[Blob]]:
-    writer = SnapshotWriter()
-    try:
-        meta = at_once(plugin.snapshot(writer))
-        state, size = to_json(meta.state)  # a copy: the plugin goes on with its own
-        if size > _MAX_STATE_BYTES:
-            raise ValueError(f"its state is {size} bytes, the limit is {_MAX_STATE_BYTES}: write a blob")
-        entry = PluginSnapshotEntry(
-            meta=msgspec.structs.replace(meta, state=state), artifacts=writer.artifacts
-        )
-        msgspec.json.decode(msgspec.json.encode(entry), type=PluginSnapshotEntry)
-    except PluginStateLost:
-        raise
-    except BaseException as error:
-        raise PluginStateLost(plugin.id, "snapshot", described(error)) from error
-    return entry, writer.blobs
-
-
-def _restore(plugin: SessionPlugin, meta: PluginSnapshotMeta, reader: ArtifactReader) -> None:
-    try:
-        at_once(plugin.restore(meta, reader))  # type: ignore[func-returns-value]  # unless it is `async def`
-    except PluginStateLost:
-        raise
-    except BaseException as error:
-        raise PluginStateLost(
-            plugin.id,
-            "restore",
-            described(error),
-            hint="the session was not changed; open it with the version of the plugin that wrote its state",
-        ) from error
-
-
-__all__ = ["PluginSession", "Report", "answers_for_model"]
+__all__ = ["PluginSession", "answers_for_model"]

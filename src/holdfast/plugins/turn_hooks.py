@@ -10,9 +10,9 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
-from typing import Any, Protocol, overload
+from typing import Any, Protocol
 
 import msgspec
 
@@ -29,9 +29,8 @@ from holdfast.errors import (
     PluginFailed,
     StoreError,
 )
-from holdfast.graph.history import answered
 from holdfast.machine.commands import PrepareCall, RunHooks
-from holdfast.machine.inputs import CallPrepared, CallRuled, HooksRan, Keep, Stage, ToolSettled, View
+from holdfast.machine.inputs import CallPrepared, CallRuled, HooksRan, Stage, ToolSettled
 from holdfast.machine.turn_machine import TurnMachine
 from holdfast.model.call import CallStatus, ExternalCallRecord
 from holdfast.model.canonical import Json, digest_bytes
@@ -65,6 +64,7 @@ from holdfast.plugins.directives import Composed, OwnedDirective, compose, compo
 from holdfast.plugins.protocol import ProtocolBeforeLlmCallContext
 from holdfast.plugins.running import Current, RegisteredHook, described
 from holdfast.plugins.session import PluginSession, answers_for_model
+from holdfast.plugins.view import Earlier, view_of
 from holdfast.ports.clock import Clock
 from holdfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded
 from holdfast.ports.session_store import Blob, JournalEntry
@@ -96,33 +96,6 @@ class TurnServices(msgspec.Struct, frozen=True, kw_only=True):
     context: KeptContext
     """What is kept of plugins and tools."""
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
-
-
-class Earlier(Sequence[Message]):
-    """What was said before a turn, to be read. It is not copied, however long it is."""
-
-    __slots__ = ("_messages",)
-
-    def __init__(self, messages: list[Message]) -> None:
-        self._messages = messages
-
-    @overload
-    def __getitem__(self, place: int) -> Message: ...
-    @overload
-    def __getitem__(self, place: slice) -> Sequence[Message]: ...
-    def __getitem__(self, place: int | slice) -> Message | Sequence[Message]:
-        return self._messages[place]
-
-    def __len__(self) -> int:
-        return len(self._messages)
-
-    def __iter__(self) -> Iterator[Message]:
-        return iter(self._messages)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Sequence) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
 
 
 class TurnHooks:
@@ -525,36 +498,6 @@ class _AttachmentKeeper:
 
     async def read(self, digest: str) -> bytes | None:
         return await self._hooks.read_blob(digest)
-
-
-def view_of(base: list[Message], shown: list[Message]) -> View | None:
-    """How to make *shown* of *base*: stretches of it, and what is not in it; None if nothing changes."""
-    if shown is base or shown == base:
-        return None
-    places = {id(message): place for place, message in enumerate(base)}
-    view: list[Any] = []
-    for message in shown:
-        place = places.get(id(message))
-        if place is None:
-            view.append(message)
-        elif view and isinstance(view[-1], Keep) and view[-1].stop == place:
-            view[-1] = Keep(start=view[-1].start, stop=place + 1)
-        else:
-            view.append(Keep(start=place, stop=place + 1))
-    return tuple(view)
-
-
-def seen(base: list[Message], view: View | None) -> list[Message]:
-    """The messages that a view shows, every call answered."""
-    if view is None:
-        return base
-    found: list[Message] = []
-    for one in view:
-        if isinstance(one, Keep):
-            found.extend(base[one.start : one.stop])
-        else:
-            found.append(one)
-    return answered(found)
 
 
 async def _whole_reply(model: ModelProvider, request: ModelRequest) -> ReplyEnded:

@@ -239,7 +239,7 @@ def test_replies_and_arguments_are_cleaned(place: Place) -> None:
             session = await runtime.session("s", agent=agent)
             result = await session.turn("go")
             assert result.output == f"it is {GONE}!"
-            assert vault.given == [f"-{GONE}-", GONE, "b"]
+            assert sorted(vault.given) == sorted([f"-{GONE}-", GONE, "b"])  # they ran at once
             (asked,) = [
                 one for one in result.messages if isinstance(one, AssistantMessage) and one.tool_calls
             ]

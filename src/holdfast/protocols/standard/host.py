@@ -24,7 +24,7 @@ from holdfast.model.message import Message
 from holdfast.model.outcome import Ended
 from holdfast.plugins.contexts import StreamKind
 from holdfast.plugins.protocol import TurnSeat
-from holdfast.plugins.turn_hooks import seen
+from holdfast.plugins.view import seen
 from holdfast.ports.model_provider import (
     ModelDelta,
     ModelRequest,
