@@ -662,3 +662,13 @@ def test_a_session_that_cannot_be_made_is_the_plugins_failure(
             assert "'wisher'" in outcome.error.message
 
     asyncio.run(main())
+
+
+def test_a_result_may_be_as_large_as_tools_allow() -> None:
+    """Ours: a plugin that cleans a result of more than a megabyte must not lose it."""
+    after = RegisteredHook("p", "after_tool_call", len)
+    assert read_directives(after, ShortCircuitTool(value="x" * (2 << 20)))
+    with pytest.raises(PluginFailed, match="the limit is 16777216"):
+        read_directives(after, ShortCircuitTool(value="x" * (17 << 20)))
+    with pytest.raises(PluginFailed, match="the limit is 1048576"):
+        read_directives(after, EmitTrace(name="all", body="x" * (2 << 20)))

@@ -48,6 +48,10 @@ T = TypeVar("T")
 MAX_BYTES: Final = 1 << 20
 """So much may a hook answer with, in all."""
 
+MAX_CALL_BYTES: Final = 16 << 20
+"""The same with the arguments or the result of a call in it, which may be as large as the tool allows."""
+
+_OF_A_CALL: Final = (ReplaceToolArgs, ShortCircuitTool)
 _ANYWHERE: Final = (EnqueueMessages, CreateSession, EmitRuntimeEvents, EmitTrace)
 
 ALLOWED: Final[dict[str, tuple[type, ...]]] = {
@@ -115,8 +119,9 @@ def _written(hook: RegisteredHook, given: Sequence[PluginDirective]) -> list[Plu
         directives = _decode(data)
     except (TypeError, ValueError, UnicodeError, RecursionError, msgspec.MsgspecError) as error:
         raise _refused(hook, f"its directives cannot be written down: {error}") from None
-    if len(data) > MAX_BYTES:
-        raise _refused(hook, f"its directives are {len(data)} bytes, the limit is {MAX_BYTES}")
+    limit = MAX_CALL_BYTES if any(isinstance(one, _OF_A_CALL) for one in given) else MAX_BYTES
+    if len(data) > limit:
+        raise _refused(hook, f"its directives are {len(data)} bytes, the limit is {limit}")
     return directives
 
 
