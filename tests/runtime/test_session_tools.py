@@ -536,3 +536,23 @@ def test_ten_thousand_tools_cost_a_second_turn_nothing(memory: Place, availabili
             assert len(requests[0].tools) == shown + 2
 
     asyncio.run(main())
+
+
+def test_sessions_with_the_same_tools_share_one_catalog_until_one_decides_otherwise(memory: Place) -> None:
+    """Ours: ten thousand tools are not kept once for each session."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            agent = Agent(ObedientModel(), tools=[named_tool(f"tool_{number}") for number in range(20)])
+            one, other = await runtime.session("a", agent=agent), await runtime.session("b", agent=agent)
+            await one.turn("hello")
+            await other.turn("hello")
+            first, second = await context_of(one), await context_of(other)
+            assert first.artifact() is second.artifact()
+            await other.tools.set_availability("tool_3", "off")
+            assert [tool["name"] for tool in await one.tools.catalog()].count("tool_3") == 1
+            assert [tool["name"] for tool in await other.tools.catalog()].count("tool_3") == 0
+            third = await runtime.session("c", agent=agent)
+            assert len(await third.tools.catalog()) == 20
+
+    asyncio.run(main())

@@ -83,6 +83,8 @@ class PluginHost:
         self.runner = runner or HookRunner()
         self._shelf_of = shelf_of
         self.report = report
+        self.shared_artifact: tuple[object, Any] = (None, None)
+        """What sessions with the same tools share: the registry's settings, and what was made of them."""
         self._read_attachment = read_attachment
 
     def build_session(self, build: SessionBuild) -> PluginSession:

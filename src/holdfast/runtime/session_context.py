@@ -32,12 +32,13 @@ from holdfast.model.plugin_state import (
 )
 from holdfast.model.prompt import PromptContribution, PromptLayer, PromptSlot, layered, rendered
 from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.tool_access import SessionToolAccess
 from holdfast.model.tool_state import ToolState
 from holdfast.plugins.contexts import ToolCatalogContext
 from holdfast.plugins.protocol import ProtocolBuildInput, TurnDriverPreamble
 from holdfast.plugins.session import PluginSession
 from holdfast.ports.session_store import Blob, StateRecord
-from holdfast.tools.catalog import ToolCatalog
+from holdfast.tools.catalog import ToolCatalog, ToolCatalogContribution
 from holdfast.tools.provider import ToolProvider
 from holdfast.tools.registered_tool import RegisteredTool
 
@@ -66,6 +67,8 @@ class Overlay(msgspec.Struct, frozen=True):
 
 
 NO_OVERLAY: Final = Overlay()
+_AS_IT_IS: Final = ToolCatalogContribution()
+_ALL_TOOLS: Final = SessionToolAccess()
 
 
 class CatalogArtifact(msgspec.Struct, frozen=True):
@@ -143,11 +146,33 @@ class SessionContext:
         """The catalog of now, and its preamble."""
         found = self._catalogs.get(self.catalog_key())
         if found is None:
-            found = self._build()
+            found = self._shared() if self._is_plain() else self._build()
             self._catalogs[self.catalog_key()] = found
             while len(self._catalogs) > MAX_CATALOGS:
                 self._catalogs.popitem(last=False)
         return found
+
+    def _is_plain(self) -> bool:
+        """Whether every session of the agent with the same tools has the same catalog."""
+        plugins = self.plugins
+        return (
+            getattr(plugins.protocol_driver(), "shares_preambles", False)
+            and self.overlay is NO_OVERLAY
+            and self.tool_registry.settings is plugins.host.tools.settings
+            and not plugins.contributions.hooks["tool_catalog"]
+            and plugins.tool_catalog_overlay == _AS_IT_IS
+            and plugins.tool_access == _ALL_TOOLS
+        )
+
+    def _shared(self) -> CatalogArtifact:
+        """The catalog that another session has made of the very same tools, or one for all of them."""
+        host = self.plugins.host
+        settings, artifact = host.shared_artifact
+        if artifact is None or settings is not self.tool_registry.settings:
+            artifact = self._build()
+            host.shared_artifact = (self.tool_registry.settings, artifact)
+        made: CatalogArtifact = artifact
+        return made
 
     def tool_catalog(self) -> list[dict[str, Any]]:
         """The catalog as JSON."""

@@ -11,6 +11,9 @@ from holdfast.protocols.standard.host import StandardHost
 class StandardDriver:
     """Offers the showcased tools to the model as native tool calls."""
 
+    shares_preambles = True
+    """What it makes of a catalog has nothing of the session in it."""
+
     def build_preamble(self, given: ProtocolBuildInput) -> TurnDriverPreamble:
         return TurnDriverPreamble(
             host=StandardHost,
