@@ -16,8 +16,10 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import types
+from asyncio import current_task, get_running_loop
 from asyncio.tasks import _enter_task, _leave_task
 from collections.abc import Coroutine, Generator
+from contextvars import copy_context
 from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
@@ -34,26 +36,11 @@ class Started(Generic[T]):
         self.task: asyncio.Task[T] | None = None
         self._value: T = _NOT_OVER
         self._error: BaseException | None = None
-        self._begin(work, spares)
-
-    @property
-    def over(self) -> bool:
-        return self.task is None
-
-    def result(self) -> T:
-        """What came of it, once it is over."""
-        if self.task is not None:
-            return self.task.result()
-        if self._error is not None:
-            raise self._error
-        return self._value
-
-    def _begin(self, work: Coroutine[Any, Any, T], spares: Spares | None) -> None:
-        loop = asyncio.get_running_loop()
-        outer = asyncio.current_task()
+        loop = get_running_loop()
+        outer = current_task(loop)
         assert outer is not None
         rest = _Rest(loop) if spares is None else spares.take(loop)
-        context = contextvars.copy_context()
+        context = copy_context()
         _leave_task(loop, outer)
         _enter_task(loop, rest.task)
         try:
@@ -71,14 +58,27 @@ class Started(Generic[T]):
         if self.task is None:
             rest.let_go() if spares is None else spares.put_back(rest)
 
+    @property
+    def over(self) -> bool:
+        return self.task is None
+
+    def result(self) -> T:
+        """What came of it, once it is over."""
+        if self.task is not None:
+            return self.task.result()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
 
 class Spares:
     """Tasks that have nothing to do. Whoever has them closes them."""
 
-    __slots__ = ("_free",)
+    __slots__ = ("_free", "put_back")
 
     def __init__(self) -> None:
         self._free: list[_Rest] = []
+        self.put_back = self._free.append
 
     def take(self, loop: asyncio.AbstractEventLoop) -> _Rest:
         while self._free:
@@ -87,11 +87,9 @@ class Spares:
                 return rest
         return _Rest(loop)
 
-    def put_back(self, rest: _Rest) -> None:
-        self._free.append(rest)
-
     async def close(self) -> None:
-        free, self._free = self._free, []
+        free = self._free.copy()
+        self._free.clear()
         loop = asyncio.get_running_loop()
         tasks = [rest.task for rest in free if rest.serves(loop)]
         for rest in free:
@@ -116,7 +114,7 @@ class _Rest:
 
     def serves(self, loop: asyncio.AbstractEventLoop) -> bool:
         """Whether the task still waits, on this loop."""
-        return self._loop is loop and not self.task.done() and not self.task.cancelling()
+        return self._loop is loop and not self.task.cancelling()
 
     def take_over(self, work: Coroutine[Any, Any, Any], context: contextvars.Context, pending: Any) -> None:
         self._work, self._context, self._pending = work, context, pending

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -62,22 +62,9 @@ class HookRunner(msgspec.Struct):
     spares: Spares = msgspec.field(default_factory=Spares)
     """Tasks to begin hooks in; closed by whoever made the runner."""
 
-    async def call(self, hook: RegisteredHook, *given: Any) -> Any:
+    def call(self, hook: RegisteredHook, *given: Any) -> Coroutine[Any, Any, Any]:
         """What a hook answers; `PluginFailed` if it does not."""
-        probe = self.probe
-        if probe is not None:
-            probe.begin_named(hook.phase)
-        try:
-            return await hook.function(*given)
-        except asyncio.CancelledError as error:
-            if _is_wanted():
-                raise
-            raise _failed(hook, error) from None
-        except BaseException as error:
-            raise _failed(hook, error) from error
-        finally:
-            if probe is not None:
-                probe.end_named(hook.phase)
+        return Current(self).call(hook, *given)
 
     def call_plain(self, hook: RegisteredHook, *given: Any) -> Any:
         """What a hook that is a plain function answers."""
@@ -108,15 +95,29 @@ class HookRunner(msgspec.Struct):
 class Current:
     """The stage under way: whose turn it is."""
 
-    __slots__ = ("_runner", "hook")
+    __slots__ = ("_probe", "hook")
 
     def __init__(self, runner: HookRunner) -> None:
-        self._runner = runner
+        self._probe = runner.probe
         self.hook: RegisteredHook | None = None
 
-    def call(self, hook: RegisteredHook, *given: Any) -> Awaitable[Any]:
+    async def call(self, hook: RegisteredHook, *given: Any) -> Any:
+        """What a hook answers; `PluginFailed` if it does not."""
         self.hook = hook
-        return self._runner.call(hook, *given)
+        probe = self._probe
+        if probe is not None:
+            probe.begin_named(hook.phase)
+        try:
+            return await hook.function(*given)
+        except asyncio.CancelledError as error:
+            if _is_wanted():
+                raise
+            raise _failed(hook, error) from None
+        except BaseException as error:
+            raise _failed(hook, error) from error
+        finally:
+            if probe is not None:
+                probe.end_named(hook.phase)
 
 
 async def within(timeout_s: float, work: Coroutine[Any, Any, T], spares: Spares | None = None) -> T:
