@@ -18,6 +18,9 @@ from holdfast.testing.clock import FakeClock
 
 _numbers = itertools.count()
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for whatever a script starts in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # children would inherit it
+
 
 class Child:
     """A Python process of its own group, so that it can be killed with everything it started."""
