@@ -17,7 +17,6 @@ import os
 import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -493,6 +492,8 @@ def open_store(given: str | os.PathLike[str] | SessionStore | None) -> SessionSt
         return MemorySessionStore(owner_is_dead=owner_is_dead)
     if not isinstance(given, (str, os.PathLike)):
         return given
+    from pathlib import Path
+
     from holdfast.store.sqlite.sessions import SqliteSessionStore
 
     path = Path(given).expanduser()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import digest_bytes
 from holdfast.model.message import AttachmentPart, Content, Part, TextPart
 from holdfast.ports.session_store import Blob
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 MAX_ATTACHMENT_BYTES: Final = 64 << 20
 MAX_TEXT_BYTES: Final = 16 << 20
@@ -28,6 +30,7 @@ class Attachment:
     def from_path(cls, path: str | Path, media_type: str | None = None) -> Attachment:
         """Read a file; its media type is guessed from its name unless given."""
         import mimetypes  # reads the system's tables
+        from pathlib import Path  # slow to import, and few agents read files
 
         file = Path(path)
         try:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import socket
 from functools import cache
-from pathlib import Path
 
 
 @cache
 def machine() -> str:
     """This machine since its last boot."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = _read("/proc/sys/kernel/random/boot_id").strip()
     except OSError:
         boot = "?"
     return f"{socket.gethostname()}/{boot}"
@@ -44,7 +43,12 @@ def is_dead(owner: str) -> bool:
 
 def _start_time(pid: int) -> str:
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
         return "gone" if fields[0] in "ZX" else fields[19]
     except (OSError, IndexError):
         return "?"
+
+
+def _read(path: str) -> str:
+    with open(path) as file:
+        return file.read()

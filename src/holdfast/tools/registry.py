@@ -21,7 +21,6 @@ Not here: what a session's model may use of all this (`catalog`).
 
 from __future__ import annotations
 
-import difflib
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
@@ -113,6 +112,8 @@ class ToolRegistry:
 
     def suggest(self, name: str) -> str | None:
         """A sentence that names the closest capabilities, if any is close."""
+        import difflib  # only mistakes need it
+
         close = difflib.get_close_matches(name, self._table.visible, n=3, cutoff=0.6)
         return f"did you mean {' or '.join(close)}?" if close else None
 
