@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from plugin_stand_ins import Album, Builds, Counter, ObedientModel, call, context_of, count
-from stand_ins import Place, results, said
+from stand_ins import Place, go_on, results, said
 
 from holdfast import Agent, Plugin, Runtime, Session, action, tool
 from holdfast.errors import PluginStateLost, SessionBusy
@@ -319,9 +319,7 @@ def test_a_version_that_is_refused_leaves_a_parked_turn_as_it_is(place: Place) -
                 await session.approve(approval.approval_id)
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=agent_with(Asking()))
-            turn = await session.resume()
-            assert turn is not None
-            assert results((await turn).messages) == ["paid"]
+            assert results((await go_on(session)).messages) == ["paid"]
             assert await count(session) == 101
 
     asyncio.run(main())
