@@ -29,10 +29,11 @@ lint: setup ## ruff, mypy and the layer rules
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: setup ## measure the sandbox, durable turns and plugins on this machine
+bench: setup ## measure the sandbox, durable turns, plugins and cells on this machine
 	@$(BIN)/python bench/sandbox.py
 	@$(BIN)/python bench/turns.py
 	@$(BIN)/python bench/plugins.py
+	@$(BIN)/python bench/code.py
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -72,6 +72,10 @@ _HOMES = {
     "holdfast.plugins.actions": ("action",),
     "holdfast.plugins.hook": ("hook",),
     "holdfast.plugins.plugin": ("Plugin",),
+    "holdfast.protocols.code.plugin": (
+        "CodeMode",
+        "CodeProtocol",
+    ),
     "holdfast.runtime.agent": ("Agent",),
     "holdfast.runtime.agent_runtime": ("Runtime",),
     "holdfast.runtime.agent_session": ("Session",),
@@ -129,6 +133,8 @@ if TYPE_CHECKING:
     from holdfast.plugins.actions import action as action
     from holdfast.plugins.hook import hook as hook
     from holdfast.plugins.plugin import Plugin as Plugin
+    from holdfast.protocols.code.plugin import CodeMode as CodeMode
+    from holdfast.protocols.code.plugin import CodeProtocol as CodeProtocol
     from holdfast.runtime.agent import Agent as Agent
     from holdfast.runtime.agent_runtime import Runtime as Runtime
     from holdfast.runtime.agent_session import Session as Session

@@ -40,11 +40,13 @@ The first split is whose fault it is::
     ├── OperatorError          the installation or its configuration is wrong
     │   ├── NotConfigured          IO_ERROR
     │   ├── ProviderMismatch       INVALID_ARGUMENT
+    │   ├── CodeExecutionUnavailable   UNSUPPORTED_FEATURE
     │   └── RuntimeClosed          INTERRUPTED
     ├── OutsideError           a tool, an engine or the network failed
     │   ├── ToolError              the tool author's own code, or TOOL_ERROR
     │   ├── BadToolSource          TOOL_ERROR
     │   ├── EngineFailed           INTERRUPTED
+    │   │   └── CodeExecutionRuntimeStopped
     │   ├── PluginFailed           PLUGIN_ERROR
     │   │   └── PluginStateLost    PLUGIN_ERROR
     │   └── ModelError             PROVIDER_ERROR, CONTEXT_OVERFLOW, RATE_LIMITED or the provider's own
@@ -403,6 +405,12 @@ class NotConfigured(OperatorError):
     """Something that this call needs is not set up."""
 
 
+class CodeExecutionUnavailable(OperatorError):
+    """Code of this language cannot be run here."""
+
+    code = Code.UNSUPPORTED_FEATURE
+
+
 class ProviderMismatch(OperatorError):
     """A session was carried on by another provider than the one it was opened with."""
 
@@ -451,6 +459,10 @@ class EngineFailed(OutsideError):
 
     code = Code.INTERRUPTED
     retryable = True
+
+
+class CodeExecutionRuntimeStopped(EngineFailed):
+    """The process that ran a cell ended unexpectedly, or did not do the same again after a restart."""
 
 
 class ModelError(OutsideError):

@@ -339,7 +339,7 @@ def test_the_standard_protocol_is_a_plugin_without_hooks() -> None:
     assert StandardProtocol.id == "standard"
 
 
-@pytest.mark.parametrize("protocol", ["code", "", 3, None])
+@pytest.mark.parametrize("protocol", ["cells", "", 3, None])
 def test_a_protocol_that_is_none_is_refused(protocol: Any) -> None:
     """Ours: an error when the agent is made."""
     with pytest.raises((InvalidArgument, InvalidPlugin), match=r"protocol|not a plugin"):

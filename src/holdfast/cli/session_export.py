@@ -14,7 +14,7 @@ import msgspec
 from holdfast.cli.agent_host import known_session
 from holdfast.model.approval import Approval
 from holdfast.model.head import SessionHead
-from holdfast.model.message import AttachmentPart, UserMessage
+from holdfast.model.message import AttachmentPart, InputPart, TextPart, UserMessage
 from holdfast.model.node import Node
 from holdfast.model.turn import TurnRecord
 from holdfast.model.usage import UsageEntry
@@ -53,7 +53,15 @@ async def export_session(runtime: Runtime, session_id: str) -> SessionExport:
 def _attachments(nodes: Iterable[Node]) -> Iterable[AttachmentPart]:
     for node in nodes:
         if isinstance(node.payload, UserMessage) and not isinstance(node.payload.content, str):
-            yield from (part for part in node.payload.content if isinstance(part, AttachmentPart))
+            yield from (
+                _as_attachment(part) for part in node.payload.content if not isinstance(part, TextPart)
+            )
+
+
+def _as_attachment(part: AttachmentPart | InputPart) -> AttachmentPart:
+    if isinstance(part, AttachmentPart):
+        return part
+    return AttachmentPart(digest=part.digest, media_type=part.media_type, size=part.size, name=part.name)
 
 
 async def write_attachments(runtime: Runtime, exported: SessionExport, directory: Path) -> None:

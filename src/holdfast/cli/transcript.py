@@ -12,6 +12,7 @@ from holdfast.model.message import (
     AssistantMessage,
     AttachmentPart,
     Content,
+    InputPart,
     ToolMessage,
     UserMessage,
     text_of,
@@ -66,6 +67,8 @@ def _attachments(content: Content) -> Iterable[str]:
     for part in parts:
         if isinstance(part, AttachmentPart):
             yield f"[{part.name or part.digest[:12]}, {part.media_type}, {part.size} bytes]"
+        elif isinstance(part, InputPart):
+            yield f"[input {part.name}, {part.media_type}, {part.size} bytes]"
 
 
 def usage_table(usage: Sequence[UsageEntry]) -> Any:

@@ -8,7 +8,7 @@ and the intents of the calls it asks for are one transaction, results that arriv
 last reply goes into the commit itself. A plain turn costs two transactions: its input and its end.
 
 What plugins said, where nothing follows from it, may wait for a moment (`_FLUSH_S`): if the step after it is
-over sooner, both are written at once.
+over sooner, both are written at once. So may everything while only code runs, which touches nothing.
 
 Rules
 -----
@@ -37,6 +37,7 @@ from holdfast.machine.commands import (
     Checkpoint,
     Command,
     Commit,
+    ContinueCell,
     Park,
     PrepareCall,
     RunHooks,
@@ -151,6 +152,7 @@ class TurnDriver:
         self._retreats = 0
         self._wake: asyncio.Future[None] | None = None
         self._asking: asyncio.Task[object] | None = None
+        self._pure: set[int] = set()
 
     async def drive(self, commands: list[Command]) -> Driven:
         """Carry out *commands* and what follows from them, to the end."""
@@ -217,6 +219,7 @@ class TurnDriver:
     async def _carry_out(self, commands: list[Command]) -> list[Command] | Driven:
         if not commands:
             return await self._await_effects()
+        commands = _still_wanted(commands)
         first = commands[0]
         match first:
             case RunHooks():
@@ -225,7 +228,8 @@ class TurnDriver:
                 return await self._prepare_call(first)
             case CallModel():
                 return await self._call_model(first)
-            case RunTool():
+            case RunTool() | ContinueCell():
+                self._continue([one for one in commands if isinstance(one, ContinueCell)])
                 return await self._run_tools([one for one in commands if isinstance(one, RunTool)])
             case Checkpoint(kind="after_work"):
                 return await self._pass(first, OutputCheck())
@@ -282,7 +286,17 @@ class TurnDriver:
         finally:
             self._asking = None
 
+    def _continue(self, commands: list[ContinueCell]) -> None:
+        """Let cells go on that have not ended meanwhile, unless the turn is to end."""
+        under_way = self.machine.under_way() if commands else ()
+        for one in commands:
+            self._pure.add(one.call.call_id)
+            if self._interrupt is None and one.call.call_id in under_way:
+                self._host.continue_cell(one, self._deliver)
+
     async def _run_tools(self, commands: list[RunTool]) -> list[Command]:
+        if not commands:
+            return []
         prepared = await self._interruptibly(self._prepare_all(commands))
         if prepared is None:
             return [*commands]
@@ -296,7 +310,8 @@ class TurnDriver:
             else:
                 following += self._note(one)
         self._intend(ready)
-        await self._save()
+        if not ready or not all(one.pure for one in ready):
+            await self._save()
         if self._interrupt is None:
             self._start(ready)
         return following
@@ -312,6 +327,8 @@ class TurnDriver:
 
     def _start(self, ready: list[Ready]) -> None:
         for one in ready:
+            if one.pure:
+                self._pure.add(one.command.call.call_id)
             self._ground.witness.running(one.command)
             self._host.start(one, self._deliver)
 
@@ -334,7 +351,11 @@ class TurnDriver:
                 self._unsaved.append(JournalEntry(key=key, kind="intent"))
 
     async def _await_effects(self) -> list[Command]:
-        await self._save()
+        under_way = self.machine.under_way()
+        if under_way and self._pure.issuperset(under_way):
+            self._flush_soon()
+        else:
+            await self._save()
         while not self._inbox and self._interrupt is None:
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
@@ -462,6 +483,7 @@ class TurnDriver:
         )
 
     async def _park(self, outcome: Waiting) -> Parked:
+        await self._host.parking()
         await self._end_flushing()
         self._require_lease()
         summary = self.machine.summary(outcome)
@@ -563,6 +585,17 @@ class TurnDriver:
 
     def _now(self) -> int:
         return self._ground.clock.now_ms()
+
+
+def _still_wanted(commands: list[Command]) -> list[Command]:
+    """What is to be done: if the turn ends or has gone on, that, and nothing of what was asked for before."""
+    for at, command in enumerate(commands):
+        if isinstance(command, StopEffects):
+            return commands[at:]
+    for at, command in enumerate(commands):
+        if not isinstance(command, (RunTool, ContinueCell)):
+            return commands[at:]
+    return commands
 
 
 def _can_wait(given: Input) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from holdfast.machine.commands import CallModel, PrepareCall, RunHooks, RunTool
+from holdfast.machine.commands import CallModel, ContinueCell, PrepareCall, RunHooks, RunTool
 from holdfast.machine.inputs import (
     CallPrepared,
     CallRuled,
@@ -32,12 +32,16 @@ Deliver = Callable[[Input], None]
 
 
 class Ready(msgspec.Struct, frozen=True):
-    """A call that may be executed. One that is not idempotent is journaled as an intent first."""
+    """A call that may be executed. One that is not idempotent is journaled as an intent first.
+
+    A `pure` one touches nothing by itself, so that nothing need be on disk before it: a cell is such a call.
+    """
 
     command: RunTool
     idempotent: bool
     call: Any
     ruled: CallRuled | None = None
+    pure: bool = False
 
 
 class Known(msgspec.Struct, frozen=True):
@@ -93,6 +97,12 @@ class EffectHost(Protocol):
 
     def start(self, ready: Ready, deliver: Deliver) -> None:
         """Execute a call; its `ToolSettled` or `WaitOpened` is delivered once, never from within `start`."""
+
+    def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
+        """Let a cell go on, or run it again up to there. What comes of it is delivered as with `start`."""
+
+    async def parking(self) -> None:
+        """The turn is about to wait: set free what its cells hold, and remember where they stand."""
 
     def check_output(self, text: str) -> OutputCheck:
         """Check the model's answer against what the agent promises."""

@@ -13,8 +13,10 @@ from holdfast.machine.inputs import (
     CallPrepared,
     CallRuled,
     CancelRequested,
+    CellPaused,
     CheckpointPassed,
     DeadlinePassed,
+    FinishRequested,
     FrameSwitchRequested,
     HooksRan,
     Input,
@@ -42,10 +44,14 @@ def key_of(given: Input, machine: TurnMachine, fence: int) -> str:
             return f"model.{machine.model_calls}"
         case ToolSettled(call_id=call_id):
             return f"tool.{call_id}"
+        case CellPaused(call_id=call_id, number=number):
+            return f"cell.{call_id}.{number}"
         case WaitOpened(wait=wait):
             return f"wait.{wait.wait_id}"
         case WaitEnded(wait_id=wait_id):
             return f"waited.{wait_id}"
+        case FinishRequested(call_id=call_id):
+            return f"finish.{call_id}"
         case CheckpointPassed():
             return f"checkpoint.{machine.checkpoints}"
         case Resumed():

@@ -1,25 +1,41 @@
 """The calls of a turn: which run, which wait, which have their result.
 
-Rule: a call gets one result. `rule`, `settle`, `wait` and `wake` say whether they changed anything.
+Rules
+-----
+1. A call gets one result. `rule`, `settle`, `wait`, `pause` and `wake` say whether they changed anything.
+2. A cell is a call that makes calls. It gets their results one at a time, in the order in which they were
+   settled: whoever runs it again with the same results sees it make the same calls.
+3. A call that waits is not waited for once its cell has ended. One that runs is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import msgspec
 
 from holdfast.errors import Code, ErrorObject
-from holdfast.machine.commands import RunTool
-from holdfast.machine.inputs import CallRuled, ToolSettled
+from holdfast.machine.commands import ContinueCell, RunTool
+from holdfast.machine.inputs import CallRuled, CellCalled, CellPaused, ToolSettled
 from holdfast.model.canonical import Json
-from holdfast.model.message import RequestedCall, ToolCall, ToolMessage
+from holdfast.model.message import AttachmentPart, RequestedCall, ToolCall, ToolMessage
 from holdfast.model.wait import Approved, Wait, WaitOutcome
 
 _MAX_DEPTH: Final = 128
 """How deep arguments may nest. Without it the room left on the stack would decide, differently each time."""
+
+
+@dataclass(slots=True)
+class _Cell:
+    """What a call that runs code has called. `paused`: it waits for one of these."""
+
+    made: list[ToolCall] = field(default_factory=list)
+    answers: list[ToolSettled] = field(default_factory=list)
+    unheard: list[ToolSettled] = field(default_factory=list)
+    pauses: int = 0
+    paused: bool = False
 
 
 @dataclass(slots=True)
@@ -32,6 +48,12 @@ class _Call:
     result: ToolMessage | None = None
     ruled: bool = True
     arguments: dict[str, Json] | None = None
+    cell: _Cell | None = None
+
+    @property
+    def runs(self) -> bool:
+        """Whether something is to come of it without anybody's help."""
+        return self.result is None and self.wait is None and not (self.cell is not None and self.cell.paused)
 
 
 class CallTable:
@@ -79,12 +101,42 @@ class CallTable:
             attachments=given.attachments,
             shown=given.shown,
         )
+        if (cell := self._cell_of(call)) is not None:
+            cell.unheard.append(given)
+        if call.cell is not None:
+            self._give_up_waits(call, given.at_ms)
         return True
 
-    def wait(self, wait: Wait) -> bool:
+    def pause(self, given: CellPaused) -> list[RunTool] | None:
+        """A cell has made calls: what is to be done about them.
+
+        None if that is known already, or if nothing that it could wait for is to come.
+        """
+        call = self._round.get(given.call_id)
+        if call is None or not call.runs:
+            return None
+        cell = call.cell or _Cell()
+        if given.number != cell.pauses + 1 or len(cell.made) + len(given.calls) <= len(cell.answers):
+            return None
+        call.cell, cell.pauses, cell.paused = cell, given.number, True
+        made = [self._add_nested(call, cell, one, given.at_ms) for one in given.calls]
+        return [_command(one) for one in made if one.result is None]
+
+    def continued(self) -> list[ContinueCell]:
+        """The cells that can go on, each with one more result."""
+        return [
+            _hear(call, cell)
+            for call in self._round.values()
+            if call.result is None and (cell := call.cell) is not None and cell.paused and cell.unheard
+        ]
+
+    def wait(self, wait: Wait, at_ms: int) -> bool:
         call = self._round.get(wait.call_id)
-        if call is None or call.result is not None:
+        if call is None or call.result is not None or call.cell is not None:
             return False
+        parent = self._round.get(call.asked.parent)
+        if parent is not None and parent.result is not None:
+            return self.settle(_unwanted(call, at_ms))
         call.wait = wait
         return True
 
@@ -98,12 +150,20 @@ class CallTable:
                 return _command(call)
         return None
 
-    def running(self) -> list[RunTool]:
+    def running(self) -> list[RunTool | ContinueCell]:
         """What is under way, as it was asked for."""
-        return [_command(call) for call in self._round.values() if call.result is None and call.wait is None]
+        return [
+            _command(call) if call.cell is None else _going_on(call, call.cell)
+            for call in self._round.values()
+            if call.runs
+        ]
 
     def any_running(self) -> bool:
-        return any(call.result is None and call.wait is None for call in self._round.values())
+        return any(call.runs for call in self._round.values())
+
+    def under_way(self) -> list[int]:
+        """The ids of the calls that run."""
+        return [call_id for call_id, call in self._round.items() if call.runs]
 
     def any_waiting(self) -> bool:
         return any(call.wait is not None for call in self._round.values())
@@ -111,6 +171,10 @@ class CallTable:
     def open(self) -> bool:
         """Whether a round has begun and is not closed."""
         return bool(self._round)
+
+    def lacks_result(self, call_id: int) -> bool:
+        call = self._round.get(call_id)
+        return call is not None and call.result is None
 
     def waits(self) -> tuple[Wait, ...]:
         return tuple(call.wait for call in self._round.values() if call.wait is not None)
@@ -125,13 +189,75 @@ class CallTable:
 
     def close(self) -> list[tuple[ToolCall, ToolMessage]]:
         """End the round: every call with its result, in the order of the calls."""
-        results = [(call.asked, call.result) for call in self._round.values() if call.result is not None]
+        results = [
+            (call.asked, self._whole(call, call.result))
+            for call in self._round.values()
+            if call.result is not None and not call.asked.parent
+        ]
         self._round.clear()
         return results
+
+    # Cells
+
+    def _add_nested(self, parent: _Call, cell: _Cell, made: CellCalled, at_ms: int) -> _Call:
+        self._count += 1
+        asked = ToolCall(
+            call_id=self._count,
+            name=made.name,
+            arguments=made.arguments,
+            args=made.args,
+            parent=parent.asked.call_id,
+        )
+        cell.made.append(asked)
+        call = self._round[self._count] = _Call(asked, ruled=not self.asks_plugins)
+        if made.error is not None:
+            self.settle(ToolSettled(at_ms=at_ms, call_id=self._count, error=made.error))
+        return call
+
+    def _cell_of(self, call: _Call) -> _Cell | None:
+        parent = self._round.get(call.asked.parent)
+        return None if parent is None else parent.cell
+
+    def _whole(self, call: _Call, result: ToolMessage) -> ToolMessage:
+        """The result; that of a cell with what is kept with the results of its calls."""
+        if call.cell is None:
+            return result
+        attached = tuple(part for made in call.cell.made for part in self._attached(made.call_id))
+        return msgspec.structs.replace(result, attachments=result.attachments + attached)
+
+    def _attached(self, call_id: int) -> tuple[AttachmentPart, ...]:
+        call = self._round[call_id]
+        return () if call.result is None else self._whole(call, call.result).attachments
+
+    def _give_up_waits(self, parent: _Call, at_ms: int) -> None:
+        assert parent.cell is not None
+        for made in parent.cell.made:
+            call = self._round[made.call_id]
+            if call.wait is not None and call.result is None:
+                self.settle(_unwanted(call, at_ms))
 
 
 def _command(call: _Call) -> RunTool:
     return RunTool(call.asked, call.attempt, call.waited, call.granted, call.ruled, call.arguments)
+
+
+def _hear(call: _Call, cell: _Cell) -> ContinueCell:
+    """Let a cell have the next result."""
+    cell.answers.append(cell.unheard.pop(0))
+    cell.paused = False
+    return _going_on(call, cell)
+
+
+def _going_on(call: _Call, cell: _Cell) -> ContinueCell:
+    return ContinueCell(call.asked, _executed_with(call), cell.made, cell.answers, len(cell.answers))
+
+
+def _unwanted(call: _Call, at_ms: int) -> ToolSettled:
+    """The result of a call that waits for something while nobody waits for it."""
+    error = ErrorObject(
+        code=Code.CANCELLED, message=f"{call.asked.name}() was given up: the code that called it has ended"
+    )
+    return ToolSettled(at_ms=at_ms, call_id=call.asked.call_id, error=error)
 
 
 def _executed_with(call: _Call) -> dict[str, Json] | None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
-from holdfast.machine.inputs import CheckpointKind, HookStage
+from holdfast.machine.inputs import CheckpointKind, HookStage, ToolSettled
 from holdfast.model.canonical import Json
 from holdfast.model.message import ToolCall
 from holdfast.model.outcome import Ended, Waiting
@@ -65,6 +67,19 @@ class RunTool(msgspec.Struct, frozen=True):
         return f"tool.{self.call.call_id}.{self.attempt}"
 
 
+class ContinueCell(msgspec.Struct, frozen=True):
+    """Let a cell go on: it has made these calls, and the first `count` answers are its to know, in order.
+
+    Whoever runs the cell already needs the last of them; whoever does not runs it again and gives it all.
+    """
+
+    call: ToolCall
+    arguments: dict[str, Json] | None
+    made: Sequence[ToolCall]
+    answers: Sequence[ToolSettled]
+    count: int
+
+
 class Checkpoint(msgspec.Struct, frozen=True):
     """Deliver what was injected; before completion, check the answer `text` as well.
 
@@ -99,4 +114,6 @@ class Commit(msgspec.Struct, frozen=True):
     outcome: Ended
 
 
-Command = RunHooks | PrepareCall | CallModel | RunTool | Checkpoint | StopEffects | Park | Commit
+Command = (
+    RunHooks | PrepareCall | CallModel | RunTool | ContinueCell | Checkpoint | StopEffects | Park | Commit
+)

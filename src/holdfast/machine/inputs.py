@@ -11,7 +11,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.errors import ErrorObject
-from holdfast.model.call import ExternalCallRecord
+from holdfast.model.call import ExternalCallRecord, GuestException
 from holdfast.model.canonical import Json
 from holdfast.model.frame import FrameSwitch
 from holdfast.model.message import (
@@ -46,7 +46,8 @@ class TurnStarted(_Input, frozen=True, kw_only=True, tag="turn_started"):
 
     `nonce` is a secret of the turn: the tokens of its calls are made of it, the same in every process.
     `stages` are those at which plugins are asked; they stay the same for the whole turn. `extension` is for
-    the protocol alone; `prompt` is what the turn adds to the system prompt.
+    the protocol alone; `prompt` is what the turn adds to the system prompt. `warns`: the model is told when
+    its budget is running out, and gets a last step when it has.
     """
 
     turn_id: str
@@ -57,6 +58,7 @@ class TurnStarted(_Input, frozen=True, kw_only=True, tag="turn_started"):
     stages: tuple[Stage, ...] = ()
     extension: Json = None
     prompt: PromptLayer | None = None
+    warns: bool = False
 
 
 class HooksRan(_Input, frozen=True, kw_only=True, tag="hooks_ran"):
@@ -94,9 +96,10 @@ class CallPrepared(_Input, frozen=True, kw_only=True, tag="call_prepared"):
 
 
 class ModelReplied(_Input, frozen=True, kw_only=True, tag="model_replied"):
-    """The model's whole reply."""
+    """The model's whole reply. `raw` is what it wrote, where `text` is only the prose of it."""
 
     text: str = ""
+    raw: str | None = None
     calls: tuple[RequestedCall, ...] = ()
     usage: Usage = Usage()
     model: str = ""
@@ -120,15 +123,39 @@ class CallRuled(_Input, frozen=True, kw_only=True, tag="call_ruled"):
 
 
 class ToolSettled(_Input, frozen=True, kw_only=True, tag="tool_settled"):
-    """A call has its result, good or bad. `ruling` is what plugins had to say about it."""
+    """A call has its result, good or bad. `ruling` is what plugins had to say about it.
+
+    `exception` is what code sees of an error, where that does not follow from the error itself.
+    """
 
     call_id: int
     value: Json = None
     error: ErrorObject | None = None
+    exception: GuestException | None = None
     record: ExternalCallRecord | None = None
     attachments: tuple[AttachmentPart, ...] = ()
     shown: str | None = None
     ruling: Ruling = NOTHING_SAID
+
+
+class CellCalled(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """A call that a cell makes. One with an `error` cannot be carried out."""
+
+    name: str
+    arguments: dict[str, Json] = msgspec.field(default_factory=dict)
+    args: tuple[Json, ...] = ()
+    error: ErrorObject | None = None
+
+
+class CellPaused(_Input, frozen=True, kw_only=True, tag="cell_paused"):
+    """A cell, which is a call itself, cannot go on before one of its own calls has a result.
+
+    `number` counts the pauses of the cell from 1; `calls` are those it has made since the last one.
+    """
+
+    call_id: int
+    number: int
+    calls: tuple[CellCalled, ...] = ()
 
 
 class WaitOpened(_Input, frozen=True, kw_only=True, tag="wait_opened"):
@@ -165,6 +192,13 @@ class FrameSwitchRequested(_Input, frozen=True, kw_only=True, tag="frame_switch_
     switch: FrameSwitch
 
 
+class FinishRequested(_Input, frozen=True, kw_only=True, tag="finish_requested"):
+    """The turn is to end with this answer of a call, once the calls under way have their results."""
+
+    call_id: int
+    text: str
+
+
 class CancelRequested(_Input, frozen=True, kw_only=True, tag="cancel_requested"):
     """Somebody wants the turn to end now."""
 
@@ -192,10 +226,12 @@ Input = (
     | ModelFailed
     | CallRuled
     | ToolSettled
+    | CellPaused
     | WaitOpened
     | WaitEnded
     | CheckpointPassed
     | FrameSwitchRequested
+    | FinishRequested
     | CancelRequested
     | DeadlinePassed
     | Aborted

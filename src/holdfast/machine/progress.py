@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from holdfast.model.canonical import digest_bytes, encode_sorted
+from holdfast.model.canonical import Json, digest_bytes, encode_sorted
 from holdfast.model.message import ToolCall, ToolMessage
 
 
@@ -36,8 +36,21 @@ class Progress:
 
 
 def _mark(call: ToolCall, result: ToolMessage) -> str:
-    """What a call was and what came of it. Dispatch has made the digests already, if it made a record."""
+    """What a call was and what came of it. Dispatch has made the digests already; of a cell it makes no record."""
     record = result.record
     if record is not None and record.response_digest is not None:
         return f"{record.request_digest}:{record.response_digest}"
-    return digest_bytes(encode_sorted([call.name, call.arguments, result.value]))
+    return digest_bytes(encode_sorted([call.name, call.arguments, _outcome(result.value)]))
+
+
+def _outcome(value: Json) -> Json:
+    """What came of a cell, without the numbers by which one like it would be told from it."""
+    if not isinstance(value, dict) or "index" not in value:
+        return value
+    calls = value.get("calls")
+    made = [_unnumbered(call) for call in calls] if isinstance(calls, list) else calls
+    return {**value, "index": None, "calls": made}
+
+
+def _unnumbered(call: Json) -> Json:
+    return {**call, "call_id": None} if isinstance(call, dict) else call

@@ -33,6 +33,11 @@ class Stopwatch:
         if self._since_ms is not None:
             self._since_ms = at_ms
 
+    def ran_ms(self) -> int:
+        """How long it has run so far."""
+        running = 0 if self._since_ms is None else max(0, self.now_ms - self._since_ms)
+        return self._ran_ms + running
+
     def deadline(self, limit_ms: int) -> int | None:
         """When *limit_ms* are used up if it runs on; None while time does not count."""
         return None if self._since_ms is None else self._since_ms + limit_ms - self._ran_ms

@@ -19,6 +19,10 @@ Where plugins have a say (`TurnStarted.stages`), one more step comes first: OPEN
 PREPARING before each, the hooks of a checkpoint within PASSING, CLOSING before ENDED. What they said arrives
 as an input like any other. A turn without plugins never takes these steps.
 
+A call may be a *cell*: code that makes calls of its own (`CellPaused`). They stand in the same table and are
+carried out as any other; their results go to the cell, one by one (`ContinueCell`), and only the result of
+the cell itself goes to the model.
+
 Rules
 -----
 1. Everything that can change a turn's state is in this package. No clock, no I/O, no awaiting: time arrives
@@ -46,6 +50,7 @@ from typing import assert_never
 import msgspec
 
 from holdfast.errors import Code, ErrorObject, InternalError, TurnCode
+from holdfast.machine.budget import BudgetWatch
 from holdfast.machine.calls import CallTable
 from holdfast.machine.commands import (
     CallModel,
@@ -62,9 +67,11 @@ from holdfast.machine.inputs import (
     CallPrepared,
     CallRuled,
     CancelRequested,
+    CellPaused,
     CheckpointKind,
     CheckpointPassed,
     DeadlinePassed,
+    FinishRequested,
     FrameSwitchRequested,
     HooksRan,
     Input,
@@ -131,6 +138,8 @@ class TurnMachine:
         """The prompt as plugins have it, if they had a say."""
         self.prepared: CallPrepared | None = None
         """What plugins made of the model call that is under way."""
+        self.replied_at_ms = 0
+        """When the model gave its last reply."""
         self.compaction: FrameSwitch | None = None
         """The frame that was opened before this turn, in place of what the model saw of the session."""
         self.extension: object = None
@@ -157,6 +166,8 @@ class TurnMachine:
         self._checkpoint: CheckpointKind = "after_work"
         self.checkpoints = 0
         self._switch: FrameSwitch | None = None
+        self._wanted: FinishRequested | None = None
+        self._budget: BudgetWatch | None = None
 
     # What the shell may ask
 
@@ -187,6 +198,10 @@ class TurnMachine:
         """When the turn's time is over, if it runs on until then."""
         limit_ms = self._limits.max_wall_ms
         return None if limit_ms is None else self._watch.deadline(limit_ms)
+
+    def under_way(self) -> list[int]:
+        """The ids of the calls that run now."""
+        return self._calls.under_way()
 
     def answer(self, value: object = None) -> Finished:
         """How the turn would finish if the checkpoint before completion brought nothing."""
@@ -233,6 +248,8 @@ class TurnMachine:
                 return self._failed(given)
             case ToolSettled():
                 return self._settled(given)
+            case CellPaused():
+                return self._cell_paused(given)
             case WaitOpened():
                 return self._wait_opened(given)
             case WaitEnded():
@@ -241,6 +258,8 @@ class TurnMachine:
                 return self._passed(given)
             case FrameSwitchRequested():
                 return self._switch_requested(given.switch)
+            case FinishRequested():
+                return self._finish_requested(given)
             case CancelRequested():
                 return self._break_off(StopReason.CANCELLED, Code.CANCELLED, "the turn was cancelled")
             case DeadlinePassed():
@@ -268,6 +287,7 @@ class TurnMachine:
         self.prompt_layer = given.prompt
         self._stages = frozenset(given.stages)
         self._calls.asks_plugins = "before_tool_call" in self._stages
+        self._budget = BudgetWatch() if given.warns else None
         self._watch.start(given.at_ms)
         self._say(*given.injected, given.message)
         if "before_turn" not in self._stages:
@@ -332,6 +352,7 @@ class TurnMachine:
     def _replied(self, given: ModelReplied) -> list[Command]:
         self._require(given, Phase.ASKING)
         self._count(given)
+        self.replied_at_ms = given.at_ms
         calls = self._calls.add(given.calls)
         self._overflowed = False
         self.entries.extend(self._entries_of(given.events))
@@ -342,6 +363,7 @@ class TurnMachine:
                 model=given.model,
                 usage=given.usage,
                 stop_reason=given.stop_reason,
+                raw=given.raw,
             )
         )
         if not calls:
@@ -376,8 +398,12 @@ class TurnMachine:
             return self._abort(StopReason.PLUGIN_ABORT, given.ruling.abort)
         return self._after_change()
 
+    def _cell_paused(self, given: CellPaused) -> list[Command]:
+        made = self._calls.pause(given)
+        return [] if made is None else [*made, *self._after_change()]
+
     def _wait_opened(self, given: WaitOpened) -> list[Command]:
-        return self._after_change() if self._calls.wait(given.wait) else []
+        return self._after_change() if self._calls.wait(given.wait, given.at_ms) else []
 
     def _wait_ended(self, given: WaitEnded) -> list[Command]:
         command = self._calls.wake(given.wait_id, given.outcome)
@@ -405,16 +431,37 @@ class TurnMachine:
             return []
         return [StopEffects(), *self._end(FrameSwitched(switch=switch))]
 
+    def _finish_requested(self, given: FinishRequested) -> list[Command]:
+        if self._wanted is None and self._calls.lacks_result(given.call_id):
+            self._wanted = given
+        return []
+
     # Deciding
 
     def _ask(self) -> list[Command]:
-        if (problem := self._over_budget()) is not None:
+        last_step = self._warn()
+        if (problem := self._over_budget()) is not None and not last_step:
             error = ErrorObject(code=TurnCode.TURN_BUDGET, message=problem, hint="raise it in UsageLimits")
             return self._stop(StopReason.TURN_BUDGET, error)
         self._iterations += 1
         if "prepare" in self._stages:
             return self._prepare()
         return self._begin_call()
+
+    def _warn(self) -> bool:
+        """Tell the model how much of its budget is used; whether this is its last step."""
+        if self._budget is None:
+            return False
+        warning = self._budget.warning(
+            self._limits,
+            iterations=self._iterations,
+            tokens=self.usage.total,
+            wall_ms=self._watch.ran_ms(),
+        )
+        if warning is None:
+            return False
+        self._say(UserMessage(content=warning))
+        return self._budget.spent
 
     def _prepare(self) -> list[Command]:
         self.phase = Phase.PREPARING
@@ -446,6 +493,10 @@ class TurnMachine:
 
     def _after_change(self) -> list[Command]:
         """A call was settled or waits: go on if none runs any more."""
+        if continued := self._calls.continued():
+            self._watch.start(self._watch.now_ms)
+            self.phase = Phase.ACTING
+            return [*continued]
         if self._calls.any_running():
             return []
         if self._calls.any_waiting():
@@ -456,9 +507,18 @@ class TurnMachine:
         self._close_round()
         if self._switch is not None:
             return self._end(FrameSwitched(switch=self._switch))
+        if self._wanted is not None:
+            return self._give_answer(self._wanted.text)
         if self._progress.idle_rounds >= self._limits.max_no_progress:
             return self._stop(StopReason.NO_PROGRESS, _no_progress(self._progress.idle_rounds))
         return self._pass("after_work")
+
+    def _give_answer(self, text: str) -> list[Command]:
+        """The answer that code gave: it is said, as if the model had, and ends the turn."""
+        self._wanted = None
+        self._answer = text
+        self._say(AssistantMessage(text=text))
+        return self._pass("before_completion")
 
     def _close_round(self) -> None:
         """Take the results into the history, in the order of the calls."""

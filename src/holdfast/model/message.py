@@ -2,7 +2,7 @@
 
 Rules
 -----
-1. Media is never inside a message: an `AttachmentPart` names a blob by its digest.
+1. Media is never inside a message: an `AttachmentPart` or an `InputPart` names a blob by its digest.
 2. A tool call whose arguments were not a JSON object keeps what came as `raw`; it is never read as `{}`.
 """
 
@@ -33,18 +33,35 @@ class AttachmentPart(
     name: str | None = None
 
 
-Part = TextPart | AttachmentPart
+class InputPart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="input"):
+    """A value that code can read under `name`, by the digest of its bytes: text, or JSON.
+
+    The model is told that it is there; only code sees what it holds.
+    """
+
+    name: str
+    digest: str
+    media_type: str
+    size: int
+
+
+Part = TextPart | AttachmentPart | InputPart
 Content = str | tuple[Part, ...]
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
-    """A call that the model asked for. `call_id` counts within the turn; `provider_id` is the model's own."""
+    """A call that the model asked for. `call_id` counts within the turn; `provider_id` is the model's own.
+
+    A call that code makes has the call that runs the code for its `parent`, and may have `args` by position.
+    """
 
     call_id: int
     name: str
     arguments: dict[str, Json] | None = None
     raw: str | None = None
     provider_id: str = ""
+    args: tuple[Json, ...] = ()
+    parent: int = 0
 
 
 class RequestedCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -65,13 +82,14 @@ class UserMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="user
 class AssistantMessage(
     msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="assistant", omit_defaults=True
 ):
-    """One reply of the model."""
+    """One reply of the model. `raw` is what it wrote, where `text` is only the prose of it."""
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
     model: str = ""
     usage: Usage = Usage()
     stop_reason: str = ""
+    raw: str | None = None
 
 
 class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool", omit_defaults=True):
@@ -104,7 +122,7 @@ class InjectedTurnInput(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def text_of(content: Content) -> str:
-    """The words of some content, attachments left out."""
+    """The words of some content, attachments and inputs left out."""
     if isinstance(content, str):
         return content
     return "\n".join(part.text for part in content if isinstance(part, TextPart))

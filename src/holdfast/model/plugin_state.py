@@ -41,12 +41,16 @@ class ProtocolTurnOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything but the history: plugins, tools, the protocol's options for the session and by frame."""
+    """Everything but the history: plugins, tools, the protocol's options for the session and by frame.
+
+    `execution` is what the code that the model has written has left behind: its variables.
+    """
 
     plugins: PluginSessionSnapshot = PluginSessionSnapshot()
     tools: ToolState | None = None
     protocol_options: ProtocolTurnOptions | None = None
     frame_options: dict[str, ProtocolTurnOptions] = msgspec.field(default_factory=dict)
+    execution: PluginSnapshotEntry | None = None
 
 
 encode_state = msgspec.json.Encoder().encode

@@ -22,6 +22,7 @@ from holdfast.model.tool_access import SessionToolAccess
 from holdfast.model.tool_manifest import ToolManifest
 from holdfast.model.usage import Usage
 from holdfast.ports.model_provider import ReplyEnded
+from holdfast.tools.context import AsksModel
 
 StreamKind = Literal["text", "reasoning"]
 
@@ -36,12 +37,8 @@ class Shelf(Protocol):
     async def list(self, scope: str) -> list[tuple[str, bytes]]: ...
 
 
-class Completer(Protocol):
-    """Asks the session's model for a text. What that used is in the ledger, under *source*."""
-
-    async def __call__(
-        self, messages: Sequence[Message], *, instructions: str = "", source: str = ""
-    ) -> str: ...
+Completer = AsksModel
+"""Asks the session's model for a text. What that used is in the ledger, under *source*."""
 
 
 class Attachments(Protocol):

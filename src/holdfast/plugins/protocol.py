@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from holdfast.durable.effects import EffectHost
-from holdfast.errors import ProtocolError
-from holdfast.machine.inputs import OutputCheck
+from holdfast.errors import CodeExecutionUnavailable, ProtocolError
+from holdfast.machine.inputs import OutputCheck, ToolSettled
 from holdfast.machine.turn_machine import TurnMachine
 from holdfast.model.canonical import Json
 from holdfast.model.capability import Capability
+from holdfast.model.cell import CellReport
 from holdfast.model.events import Event
-from holdfast.model.message import Message
+from holdfast.model.frame import FrameSwitch
+from holdfast.model.language import Language
+from holdfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall
 from holdfast.model.node import Payload
 from holdfast.model.plugin_options import PluginOptions
 from holdfast.model.plugin_state import ProtocolTurnOptions, SessionState
@@ -27,6 +30,7 @@ from holdfast.model.prompt import PromptContribution
 from holdfast.plugins.contexts import Completer, PluginExtensions, SwitchAgentFrame
 from holdfast.plugins.triggers import TriggerEventCatalog
 from holdfast.ports.clock import Clock
+from holdfast.ports.code_engine import CallAnswer, CellCall, CellFunctions, CodeEngine
 from holdfast.ports.model_provider import ModelProvider, ModelRequest
 from holdfast.tools.catalog import ToolCatalog
 from holdfast.tools.dispatch import Dispatcher
@@ -104,16 +108,68 @@ class ProtocolSessionPlugin:
         return None
 
 
+class CodeExecutionContext(Protocol):
+    """What a cell may ask of its turn.
+
+    `reply` is the reply that the cell stands in. `now_ms` and `seed` are the same whenever the cell is run.
+    """
+
+    session_id: str
+    turn_id: str
+    call_id: int
+    now_ms: int
+    seed: str
+    functions: CodeFunctions
+    engine: Callable[[Language], CodeEngine]
+    threads: DaemonThreads
+    output: OutputContract | None
+
+    @property
+    def reply(self) -> AssistantMessage: ...
+
+    @property
+    def messages(self) -> Sequence[Message]: ...
+
+    async def read_blob(self, digest: str) -> bytes | None: ...
+
+    def heard(self, count: int) -> None:
+        """The cell goes on from where it had this many answers."""
+
+    async def next_answer(self, calls: Sequence[CellCall]) -> tuple[int, CallAnswer]:
+        """The cell stands still, and has made *calls* since it last did: the next result it gets."""
+
+    def made(self) -> Sequence[tuple[ToolCall, ToolSettled | None]]:
+        """The calls of the cell, and what the cell has heard of each."""
+
+
+class CodeFunctions(CellFunctions, Protocol):
+    """What code may call: the tools of the session, and functions that only code has."""
+
+    def own(self, name: str) -> RegisteredTool | None:
+        """A function that only code has, by its name; and the tool that runs the code itself."""
+
+
 class CodeExecutorPlugin(Protocol):
-    """Runs the code that a model writes."""
+    """Runs the code that a model writes, and keeps its variables."""
 
-    async def execute_code(self, ctx: Any, request: ExecRequest) -> ExecResponse: ...
+    @property
+    def cell_tool(self) -> str:
+        """The name of the call that runs code."""
 
-    def execution_state_dirty(self) -> bool: ...
+    def functions(self, catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool]) -> CodeFunctions: ...
 
-    async def snapshot_execution_state(self, ctx: ProtocolSessionContext) -> bytes | None: ...
+    async def execute_code(self, ctx: CodeExecutionContext, request: ExecRequest) -> ExecResponse: ...
 
-    async def restore_execution_state(self, ctx: ProtocolSessionContext, data: bytes) -> None: ...
+    async def park(self) -> None:
+        """The turn is about to wait: remember where the code stands, and hold nothing any more."""
+
+    def execution_state_dirty(self) -> bool:
+        """Whether there is something to remember that `snapshot_execution_state` has not given yet."""
+
+    def snapshot_execution_state(self) -> bytes: ...
+
+    def restore_execution_state(self, data: bytes) -> None:
+        """Take in what was remembered; nothing but empty bytes if there is nothing."""
 
 
 class AssistantProseProjectorPlugin(Protocol):
@@ -131,11 +187,17 @@ class ExecRequest(msgspec.Struct, frozen=True):
 
 
 class ExecResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """What came of it. `finish` is the answer that ends the turn, `switch` the frame that does.
 
-    output: str = ""
-    result: Json = None
-    error: Any = None
+    Plugins may change the report. After that `keep` makes of it what is kept with the result (given something
+    that keeps bytes), and `render` what the model reads.
+    """
+
+    report: CellReport
+    keep: Callable[[CellReport, Callable[[bytes], AttachmentPart]], tuple[Json, tuple[AttachmentPart, ...]]]
+    render: Callable[[CellReport], str]
+    finish: str | None = None
+    switch: FrameSwitch | None = None
 
 
 class ProtocolBuildInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,12 +214,14 @@ class TurnDriverPreamble(msgspec.Struct, frozen=True, kw_only=True):
     """What turns have in common until the catalog changes.
 
     `tools` are offered to the model by its provider, `prompt` goes into the system prompt, and `host` makes
-    whatever carries out the commands of one turn.
+    whatever carries out the commands of one turn. `warns_of_budget`: the model is told when a turn's budget
+    runs out.
     """
 
     host: Callable[[TurnSeat], EffectHost]
     tools: tuple[Capability, ...] = ()
     prompt: tuple[PromptContribution, ...] = ()
+    warns_of_budget: bool = False
 
 
 class ProtocolDriverPlugin(Protocol):
@@ -173,6 +237,10 @@ class OutputContract(Protocol):
     def check(self, text: str) -> OutputCheck: ...
 
 
+def no_engine(language: Language) -> CodeEngine:
+    raise CodeExecutionUnavailable(f"this runtime has no engine for {language}")
+
+
 class Bench(msgspec.Struct, frozen=True):
     """What turns of one agent share."""
 
@@ -180,6 +248,14 @@ class Bench(msgspec.Struct, frozen=True):
     threads: DaemonThreads
     clock: Clock
     approval_ttl_ms: int = 24 * 3600 * 1000
+    engine: Callable[[Language], CodeEngine] = no_engine
+
+
+class Cells(msgspec.Struct, frozen=True):
+    """What the cells of a turn are run by, and what they may call."""
+
+    executor: CodeExecutorPlugin
+    functions: CodeFunctions
 
 
 class TurnSeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -199,6 +275,8 @@ class TurnSeat(msgspec.Struct, frozen=True, kw_only=True):
     output: OutputContract | None = None
     settings: dict[str, Any] | None = None
     deps: Any = None
+    cells: Cells | None = None
+    projector: AssistantProseProjectorPlugin | None = None
 
 
 def read_turn_options(options: ProtocolTurnOptions | None, version: int, kind: type[T]) -> T | None:

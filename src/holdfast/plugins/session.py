@@ -157,6 +157,11 @@ class PluginSession(RememberingPlugins):
         owned = self.contributions.slots.get("prose_projector")
         return None if owned is None else owned.value
 
+    def owner_of(self, slot: str) -> str:
+        """The plugin that fills a slot, or nothing."""
+        owned = self.contributions.slots.get(slot)
+        return "" if owned is None else owned.plugin_id
+
     def plugin_actions(self) -> list[PluginActionDef]:
         return [action.definition for action in self.contributions.actions.values()]
 

@@ -39,7 +39,7 @@ from holdfast.model.directive import SessionRequest
 from holdfast.model.frame import FrameSwitch
 from holdfast.model.message import AssistantMessage, AttachmentPart, Message, UserMessage
 from holdfast.model.outcome import Ended
-from holdfast.model.plugin_state import encode_entry, encode_state
+from holdfast.model.plugin_state import PluginSnapshotEntry, encode_entry, encode_state
 from holdfast.model.prompt import PromptContribution
 from holdfast.model.ruling import NOTHING_SAID, CallRuling, Ruling
 from holdfast.model.tool_state import ToolState
@@ -80,6 +80,8 @@ class KeptContext(Protocol):
 
     def changed_tools(self) -> ToolState | None: ...
 
+    def changed_execution(self) -> tuple[PluginSnapshotEntry, tuple[Blob, ...]] | None: ...
+
 
 class TurnServices(msgspec.Struct, frozen=True, kw_only=True):
     """What the runtime does for the plugins of a turn."""
@@ -115,6 +117,7 @@ class TurnHooks:
         self._blobs: list[Blob] = []
         self._spent: list[UsageEntry] = []
         self._calls = 0
+        self._last_call = 0
         self._common: dict[str, Any] = {
             "session_id": plugins.session_id,
             "turn_id": machine.turn_id,
@@ -400,6 +403,7 @@ class TurnHooks:
             settled,
             value=result.value,
             error=result.error,
+            exception=None if hearing.replaced else settled.exception,
             record=_record_of(settled, result.error) if hearing.replaced else settled.record,
             attachments=(*settled.attachments, *keeper.kept),
             shown=shown,
@@ -409,8 +413,11 @@ class TurnHooks:
     # What is remembered
 
     def changed_states(self) -> tuple[JournalEntry, ...]:
-        changed, tools = self._plugins.changed(), self._services.context.changed_tools()
-        if not changed and tools is None:
+        context = self._services.context
+        changed, tools, execution = (
+            self._plugins.changed(), context.changed_tools(), context.changed_execution()
+        )  # fmt: skip
+        if not changed and tools is None and execution is None:
             return ()
         for _, blobs in changed.values():
             self._blobs.extend(blobs)
@@ -420,6 +427,9 @@ class TurnHooks:
         ]
         if tools is not None:
             states.append(JournalEntry(key="tools", kind="state", body=encode_state(tools)))
+        if execution is not None:
+            self._blobs.extend(execution[1])
+            states.append(JournalEntry(key="execution", kind="state", body=encode_entry(execution[0])))
         return tuple(states)
 
     def take_blobs(self) -> tuple[Blob, ...]:
@@ -441,20 +451,31 @@ class TurnHooks:
 
     # What plugins may ask for
 
-    async def complete(self, messages: Sequence[Message], *, instructions: str = "", source: str = "") -> str:
-        """Ask the session's model for a text, for a plugin."""
-        number = self._machine.model_calls + self._calls + 1
-        self._calls += 1
+    async def complete(
+        self,
+        messages: Sequence[Message],
+        *,
+        instructions: str = "",
+        source: str = "",
+        output_schema: dict[str, Any] | None = None,
+    ) -> str:
+        """Ask the session's model for a text, for a plugin or a tool."""
+        # Several may be under way at once, and the machine knows only of those that are charged already.
+        number = self._last_call = max(self._last_call, self._machine.model_calls) + 1
         request = ModelRequest(
             messages=list(messages),
             instructions=instructions,
+            output_schema=output_schema,
             session_id=self._plugins.session_id,
             turn_id=self._machine.turn_id,
             call_number=self._services.calls_before + number,
             idempotency_key=f"{self._machine.turn_id}.plugin.{number}",
             settings=self._services.settings,
         )
-        reply = await _whole_reply(self._services.model, request)
+        try:
+            reply = await _whole_reply(self._services.model, request)
+        finally:
+            self._calls += 1
         usage = msgspec.structs.replace(reply.usage, calls=1)
         model = reply.model or self._services.model.model_id
         self._spent.append(UsageEntry(source=source or "plugin", model=model, usage=usage))
@@ -467,6 +488,21 @@ class TurnHooks:
         spent, calls = tuple(self._spent), self._calls
         self._spent, self._calls = [], 0
         return msgspec.structs.replace(ruling, usage=spent, model_calls=calls)
+
+    def charged(self, settled: ToolSettled) -> ToolSettled:
+        """The result of a call with what was asked of a model on the way."""
+        if not self._calls:
+            return settled
+        ruling = settled.ruling
+        charged = self._charged(ruling)
+        return msgspec.structs.replace(
+            settled,
+            ruling=msgspec.structs.replace(
+                charged,
+                usage=(*ruling.usage, *charged.usage),
+                model_calls=ruling.model_calls + charged.model_calls,
+            ),
+        )
 
     def keep_blob(self, data: bytes) -> str:
         digest = digest_bytes(data)
@@ -515,7 +551,7 @@ async def _whole_reply(model: ModelProvider, request: ModelRequest) -> ReplyEnde
 
 def _failed(settled: ToolSettled, error: ErrorObject) -> ToolSettled:
     return msgspec.structs.replace(
-        settled, value=None, error=error, record=_record_of(settled, error), shown=None
+        settled, value=None, error=error, exception=None, record=_record_of(settled, error), shown=None
     )
 
 

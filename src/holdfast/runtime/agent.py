@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 from holdfast.errors import InvalidArgument, InvalidSessionId
@@ -55,7 +55,8 @@ class Agent(Generic[Deps, Output]):
         output_type: what the agent answers with. `str` is the model's text; of any other type the answer is
             checked, and the model is told if it does not fit.
         limits: what one turn may use.
-        protocol: how the model acts. `"standard"` is native tool calls; a plugin may bring another.
+        protocol: how the model acts. `"standard"` is native tool calls, `"code"` cells of Python (with
+            options: `CodeProtocol(...)`); a plugin may bring another.
         settings: passed on to the provider as they are.
     """
 
@@ -131,13 +132,23 @@ class Agent(Generic[Deps, Output]):
         return text if self.output_type is None else self.output_type.load(value)
 
     async def run(
-        self, prompt: Prompt, *, deps: Any = None, limits: UsageLimits | None = None
+        self,
+        prompt: Prompt,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        deps: Any = None,
+        limits: UsageLimits | None = None,
     ) -> TurnResult[Output]:
         """One turn in a session of its own, in memory. `TurnStopped` if it ends without an answer."""
-        return await self.run_stream(prompt, deps=deps, limits=limits)
+        return await self.run_stream(prompt, inputs=inputs, deps=deps, limits=limits)
 
     def run_sync(
-        self, prompt: Prompt, *, deps: Any = None, limits: UsageLimits | None = None
+        self,
+        prompt: Prompt,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        deps: Any = None,
+        limits: UsageLimits | None = None,
     ) -> TurnResult[Output]:
         """`run` without an event loop."""
         import asyncio
@@ -146,15 +157,20 @@ class Agent(Generic[Deps, Output]):
             raise InvalidArgument(
                 "run_sync() cannot wait inside a running event loop", hint="use `await agent.run(...)` there"
             )
-        return asyncio.run(self.run(prompt, deps=deps, limits=limits))
+        return asyncio.run(self.run(prompt, inputs=inputs, deps=deps, limits=limits))
 
     def run_stream(
-        self, prompt: Prompt, *, deps: Any = None, limits: UsageLimits | None = None
+        self,
+        prompt: Prompt,
+        *,
+        inputs: Mapping[str, Any] | None = None,
+        deps: Any = None,
+        limits: UsageLimits | None = None,
     ) -> Turn[Output]:
         """`run` as a turn to iterate over: its events as they happen; awaiting it gives the result."""
         from holdfast.runtime.one_off import one_off_turn
 
-        return one_off_turn(self, prompt, deps=deps, limits=limits)
+        return one_off_turn(self, prompt, inputs=inputs, deps=deps, limits=limits)
 
     def __repr__(self) -> str:
         return f"<Agent {self.name} on {self.model_id}>"
@@ -163,9 +179,13 @@ class Agent(Generic[Deps, Output]):
 def _checked_protocol(protocol: object) -> PluginFactory:
     if protocol == "standard":
         return StandardProtocol()
+    if protocol == "code":
+        from holdfast.protocols.code.plugin import CodeProtocol  # only agents that act in code need it
+
+        return CodeProtocol()
     if isinstance(protocol, str):
         raise InvalidArgument(
-            f"there is no protocol {protocol!r} in this release", hint='use protocol="standard", or a plugin'
+            f"there is no protocol {protocol!r}", hint='use protocol="standard", protocol="code", or a plugin'
         )
     return as_factory(protocol)
 

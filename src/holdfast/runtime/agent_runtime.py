@@ -405,7 +405,7 @@ class Runtime:
         if live is None or live.staff is None:
             return
         checked = live.staff.bench.dispatcher.check(
-            (await live.context()).tool_registry.require(approval.capability),
+            (await live.context()).called_tool(approval.capability),
             [],
             kwargs,
             session_id=approval.session_id,

@@ -21,7 +21,7 @@ from holdfast.model.usage import UsageEntry, UsageLimits
 from holdfast.plugins.protocol import ProtocolSessionContext
 from holdfast.ports.session_store import Blob, QueuedInput, SessionStore
 from holdfast.runtime.agent import checked_limits
-from holdfast.runtime.attachments import Prompt, read_prompt
+from holdfast.runtime.attachments import Prompt, read_prompt, with_inputs
 from holdfast.runtime.observation import Cursor, Observed, Observer
 from holdfast.runtime.result import TurnResult
 from holdfast.runtime.session_context import Overlay, as_layer
@@ -53,6 +53,7 @@ class Session(Generic[Output]):
         self,
         prompt: Prompt,
         *,
+        inputs: Mapping[str, Any] | None = None,
         deps: Any = None,
         limits: UsageLimits | None = None,
         idempotency_key: str | None = None,
@@ -62,10 +63,11 @@ class Session(Generic[Output]):
         """A turn with this input. It starts when it is awaited or iterated over.
 
         With an `idempotency_key`, the same key and prompt stand for the same turn, in any process; another
-        prompt under the same key is `IdempotencyConflict`. *system* goes into the system prompt of this turn;
-        *extension* is for the session's protocol.
+        prompt under the same key is `IdempotencyConflict`. *inputs* are values that the model's code can read
+        by name, however large: JSON, or text. *system* goes into the system prompt of this turn; *extension*
+        is for the session's protocol.
         """
-        content, blobs = read_prompt(prompt)
+        content, blobs = with_inputs(*read_prompt(prompt), inputs)
         return self._live.new_turn(
             TurnRequest(
                 message=UserMessage(content=content),

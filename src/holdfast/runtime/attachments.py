@@ -1,14 +1,14 @@
-"""Images and files that go with a message. Their bytes are stored once, by content."""
+"""Images, files and inputs that go with a message. Their bytes are stored once, by content."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import InvalidArgument
-from holdfast.model.canonical import digest_bytes
-from holdfast.model.message import AttachmentPart, Content, Part, TextPart
+from holdfast.model.canonical import digest_bytes, encode_sorted, to_json
+from holdfast.model.message import AttachmentPart, Content, InputPart, Part, TextPart
 from holdfast.ports.session_store import Blob
 
 if TYPE_CHECKING:
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 
 MAX_ATTACHMENT_BYTES: Final = 64 << 20
 MAX_TEXT_BYTES: Final = 16 << 20
+_RESERVED_NAMES: Final = frozenset({
+    "attachments", "continue_as", "describe_tool", "finish", "history", "llm", "result", "run_code",
+    "search_tools", "sleep",
+})  # fmt: skip
+"""What code has under these names must not be hidden by an input."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,52 @@ def read_prompt(prompt: Prompt) -> tuple[Content, tuple[Blob, ...]]:
         else:
             parts.append(TextPart(text=_checked_text(piece)))
     return tuple(parts), tuple(blobs.values())
+
+
+def with_inputs(
+    content: Content, blobs: tuple[Blob, ...], inputs: Mapping[str, Any] | None
+) -> tuple[Content, tuple[Blob, ...]]:
+    """A message that brings values for code to read, each under its name."""
+    if not inputs:
+        return content, blobs
+    parts: list[Part] = [TextPart(text=content)] if isinstance(content, str) else list(content)
+    stored = {blob.digest: blob for blob in blobs}
+    for name, value in inputs.items():
+        blob, media_type = _input_blob(_checked_input_name(name), value)
+        stored[blob.digest] = blob
+        parts.append(InputPart(name=name, digest=blob.digest, media_type=media_type, size=len(blob.data)))
+    return tuple(parts), tuple(stored.values())
+
+
+def _checked_input_name(name: object) -> str:
+    import builtins
+    import keyword
+
+    fits = isinstance(name, str) and name.isascii() and name.isidentifier() and not keyword.iskeyword(name)
+    if not fits or hasattr(builtins, str(name)) or name in _RESERVED_NAMES or str(name).startswith("__"):
+        raise InvalidArgument(
+            f"{str(name)[:80]!r} cannot be the name of an input",
+            hint="use an ASCII Python identifier that is no keyword, no built-in, and none of "
+            + ", ".join(sorted(_RESERVED_NAMES)),
+        )
+    return str(name)
+
+
+def _input_blob(name: str, value: object) -> tuple[Blob, str]:
+    """The bytes of an input and what they are: text as it is, anything else as JSON."""
+    if isinstance(value, str):
+        try:
+            data, media_type = value.encode(), "text/plain"
+        except UnicodeEncodeError:
+            raise InvalidArgument(f"input {name!r} holds a lone surrogate") from None
+    else:
+        try:
+            data, media_type = encode_sorted(to_json(value)[0]), "application/json"
+        except InvalidArgument as error:
+            raise InvalidArgument(f"input {name!r} is {error.message}") from None
+    if len(data) > MAX_ATTACHMENT_BYTES:
+        raise InvalidArgument(f"input {name!r} has {len(data)} bytes, the limit is {MAX_ATTACHMENT_BYTES}")
+    return Blob(digest=digest_bytes(data), data=data), media_type
 
 
 def _checked_text(text: object) -> str:

@@ -58,7 +58,9 @@ async def materialize(
     """The session as it stands at *head*, or in the middle of the turn that *journal* is of."""
     state = await _read_state(place.store, head)
     states = _journaled(head, journal)
-    fetched = await _fetch(place.store, [*state.plugins.plugins.values(), *states.plugins.values()])
+    execution = states.execution or state.execution
+    entries = [*state.plugins.plugins.values(), *states.plugins.values(), *([execution] if execution else [])]
+    fetched = await _fetch(place.store, entries)
     plugins = staff.host.build_session(
         SessionBuild(
             session_id=head.session_id,
@@ -72,6 +74,7 @@ async def materialize(
     policy = setup.policy or staff.policy
     context = SessionContext(plugins, policy, (place.system, staff.agent.system), head.state)
     context.adopt(state, head.frame)
+    context.restore_execution(execution, fetched)
     if states.plugins:
         plugins.restore_changed(states.plugins, fetched)
     if states.tools is not None:
@@ -121,6 +124,7 @@ class _Journaled(msgspec.Struct):
 
     plugins: dict[str, PluginSnapshotEntry] = msgspec.field(default_factory=dict)
     tools: ToolState | None = None
+    execution: PluginSnapshotEntry | None = None
 
 
 def _journaled(head: SessionHead, journal: Sequence[JournalEntry]) -> _Journaled:
@@ -131,6 +135,8 @@ def _journaled(head: SessionHead, journal: Sequence[JournalEntry]) -> _Journaled
         try:
             if entry.key == "tools":
                 found.tools = _decode_tools(entry.body)
+            elif entry.key == "execution":
+                found.execution = decode_entry(entry.body)
             else:
                 found.plugins[entry.key.removeprefix("plugin.")] = decode_entry(entry.body)
         except msgspec.DecodeError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import NobodyWaits
@@ -10,7 +11,7 @@ from holdfast.model.outcome import Waiting
 from holdfast.model.usage import UsageLimits
 from holdfast.runtime.agent import Agent, checked_limits
 from holdfast.runtime.agent_runtime import Runtime
-from holdfast.runtime.attachments import Prompt, read_prompt
+from holdfast.runtime.attachments import Prompt, read_prompt, with_inputs
 from holdfast.runtime.result import TurnResult
 from holdfast.runtime.turn import Turn, TurnRequest
 from holdfast.runtime.workplace import new_turn_id
@@ -19,10 +20,15 @@ SESSION = "run"
 
 
 def one_off_turn(
-    agent: Agent[Any, Any], prompt: Prompt, *, deps: Any = None, limits: UsageLimits | None = None
+    agent: Agent[Any, Any],
+    prompt: Prompt,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    deps: Any = None,
+    limits: UsageLimits | None = None,
 ) -> Turn[Any]:
     """A turn in a session of its own."""
-    content, blobs = read_prompt(prompt)
+    content, blobs = with_inputs(*read_prompt(prompt), inputs)
     request = TurnRequest(
         message=UserMessage(content=content), blobs=blobs, deps=deps, limits=checked_limits(limits)
     )

@@ -17,7 +17,7 @@ Rules
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -26,6 +26,7 @@ from holdfast.durable.effects import Kept
 from holdfast.errors import UnknownTool
 from holdfast.model.plugin_state import (
     PluginSessionSnapshot,
+    PluginSnapshotEntry,
     ProtocolTurnOptions,
     SessionState,
     encode_state,
@@ -35,7 +36,8 @@ from holdfast.model.session_policy import SessionPolicy
 from holdfast.model.tool_access import SessionToolAccess
 from holdfast.model.tool_state import ToolState
 from holdfast.plugins.contexts import ToolCatalogContext
-from holdfast.plugins.protocol import ProtocolBuildInput, TurnDriverPreamble
+from holdfast.plugins.execution_memory import ExecutionMemory
+from holdfast.plugins.protocol import Cells, ProtocolBuildInput, TurnDriverPreamble
 from holdfast.plugins.session import PluginSession
 from holdfast.ports.session_store import Blob, StateRecord
 from holdfast.tools.catalog import ToolCatalog, ToolCatalogContribution
@@ -103,7 +105,8 @@ class SessionContext:
         self._words = (None, NO_OVERLAY, ())
         self._prompts: OrderedDict[tuple[PromptContribution, ...], str] = OrderedDict()
         given = plugins.given_tools
-        self._kept = _Kept({}, given, given, (None, {}))
+        self._kept = _Kept({}, given, given, (None, {}), None)
+        self._execution = ExecutionMemory(plugins)
 
     # The overlay
 
@@ -174,6 +177,13 @@ class SessionContext:
         made: CatalogArtifact = artifact
         return made
 
+    def cells(self) -> Cells | None:
+        """What runs the code of the session's model, and what it may call; None if it writes none."""
+        executor = self.plugins.code_executor()
+        if executor is None:
+            return None
+        return Cells(executor, executor.functions(self.artifact().catalog, self.tool_registry.require))
+
     def tool_catalog(self) -> list[dict[str, Any]]:
         """The catalog as JSON."""
         return self.artifact().catalog.project()
@@ -184,6 +194,12 @@ class SessionContext:
             return self.tool_registry.require(name)
         self.tool_registry.require(name)  # says it better, if there is no such tool at all
         raise UnknownTool(f"tool {name!r} is not offered in this session")
+
+    def called_tool(self, name: str) -> RegisteredTool:
+        """The tool of a call that was made: one of the session, or one that only its code has."""
+        cells = self.cells()
+        own = None if cells is None else cells.functions.own(name)
+        return own or self.tool_registry.require(name)
 
     def _build(self) -> CatalogArtifact:
         plugins, registry = self.plugins, self.tool_registry
@@ -273,7 +289,16 @@ class SessionContext:
             tools=tools,
             journaled=tools,
             options=(self.options, self.frame_options),
+            execution=state.execution,
         )
+
+    def restore_execution(self, entry: PluginSnapshotEntry | None, fetched: Mapping[str, bytes]) -> None:
+        """Give the code executor what it remembers."""
+        self._execution.restore(entry, fetched)
+
+    def changed_execution(self) -> tuple[PluginSnapshotEntry, tuple[Blob, ...]] | None:
+        """What the code executor remembers, if it is other than what was last asked for."""
+        return self._execution.changed()
 
     def changed_tools(self) -> ToolState | None:
         """The tools' state, if it is other than what was last written."""
@@ -288,9 +313,8 @@ class SessionContext:
         if not self._has_changed():
             return Kept()
         state, blobs = self._state(tolerant)
-        digests = tuple(
-            digest for entry in state.plugins.plugins.values() for digest in entry.artifacts.values()
-        )
+        entries = [*state.plugins.plugins.values(), *([state.execution] if state.execution else [])]
+        digests = tuple(digest for entry in entries for digest in entry.artifacts.values())
         return Kept(StateRecord(body=encode_state(state), blobs=digests), blobs)
 
     def state(self) -> SessionState:
@@ -299,11 +323,15 @@ class SessionContext:
 
     def _state(self, tolerant: bool) -> tuple[SessionState, tuple[Blob, ...]]:
         snapshot, blobs = self.plugins.snapshot(tolerant=tolerant)
+        execution = self._execution.changed()
+        if execution is not None:
+            blobs = (*blobs, *execution[1])
         state = SessionState(
             plugins=_worth_keeping(snapshot),
             tools=self._tools_to_keep(),
             protocol_options=self.options,
             frame_options=self.frame_options,
+            execution=self._execution.entry,
         )
         return state, blobs
 
@@ -311,7 +339,13 @@ class SessionContext:
         """What there was to keep is in the store, under this name."""
         self.state_id = state_id
         settings = self.plugins.tool_registry.settings
-        self._kept = _Kept(self.plugins.revisions(), settings, settings, (self.options, self.frame_options))
+        self._kept = _Kept(
+            self.plugins.revisions(),
+            settings,
+            settings,
+            (self.options, self.frame_options),
+            self._execution.entry,
+        )
 
     def _has_changed(self) -> bool:
         kept = self._kept
@@ -319,6 +353,8 @@ class SessionContext:
             self.plugins.tool_registry.settings is not kept.tools
             or self.plugins.revisions() != kept.revisions
             or (self.options, self.frame_options) != kept.options
+            or self._execution.is_dirty
+            or self._execution.entry is not kept.execution
         )
 
     def _tools_to_keep(self) -> ToolState | None:
@@ -334,6 +370,7 @@ class _Kept(msgspec.Struct):
     tools: object
     journaled: object
     options: tuple[ProtocolTurnOptions | None, dict[str, ProtocolTurnOptions]]
+    execution: PluginSnapshotEntry | None
 
 
 def _worth_keeping(snapshot: PluginSessionSnapshot) -> PluginSessionSnapshot:

@@ -165,6 +165,7 @@ class TurnRunner:
                 stages=context.plugins.stages,
                 extension=request.extension,
                 prompt=request.prompt,
+                warns=context.artifact().preamble.warns_of_budget,
             )
             made.append(started)
             return encode_input(started)
@@ -293,6 +294,8 @@ class TurnRunner:
             output=staff.agent.output_type,
             settings=context.policy.settings,
             deps=deps,
+            cells=context.cells(),
+            projector=context.plugins.assistant_prose_projector(),
         )
 
     def _model(self, context: SessionContext) -> ModelProvider:

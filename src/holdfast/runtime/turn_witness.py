@@ -11,6 +11,7 @@ from holdfast.machine.inputs import (
     CallPrepared,
     CallRuled,
     CheckpointPassed,
+    FinishRequested,
     HooksRan,
     Input,
     ModelFailed,
@@ -25,6 +26,7 @@ from holdfast.model.events import (
     ModelCallFailed,
     PluginEventEmitted,
     ReplyReceived,
+    TextStreamed,
     ToolCallSettled,
     ToolCallStarted,
     WaitBegan,
@@ -73,6 +75,8 @@ class TurnWitness:
                 return ToolCallSettled(
                     turn_id=turn_id, call_id=call_id, value=value, error=error, record=record
                 )
+            case FinishRequested(text=text):
+                return TextStreamed(turn_id=turn_id, text=text)
             case WaitOpened(wait=wait):
                 return WaitBegan(turn_id=turn_id, wait=wait)
             case WaitEnded(wait_id=wait_id, outcome=outcome):

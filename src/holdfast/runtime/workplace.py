@@ -12,9 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.durable.leases import LeaseKeeper
-from holdfast.errors import InvalidArgument
+from holdfast.errors import CodeExecutionUnavailable, InvalidArgument
 from holdfast.model.canonical import Json
 from holdfast.model.directive import SessionRequest
+from holdfast.model.language import Language
 from holdfast.model.prompt import PromptLayer
 from holdfast.model.session_policy import SessionPolicy
 from holdfast.model.trace_record import TraceRecord
@@ -22,6 +23,7 @@ from holdfast.plugins.host import PluginHost
 from holdfast.plugins.protocol import Bench
 from holdfast.plugins.running import DEFAULT_TIMEOUT_S, HookRunner
 from holdfast.ports.clock import Clock
+from holdfast.ports.code_engine import CodeEngine
 from holdfast.ports.model_provider import ModelProvider
 from holdfast.ports.session_store import Claimant, SessionStore
 from holdfast.ports.trace import PhaseProbe, TraceSink
@@ -79,6 +81,7 @@ class Workplace:
     create_session: Callable[[SessionRequest, str, Staff], Awaitable[None]] | None = None
     threads: DaemonThreads = field(default_factory=lambda: DaemonThreads("holdfast-turns"))
     _rules: LazyRules | None = None
+    _engines: LazyEngines = field(default_factory=lambda: LazyEngines())
     _providers: dict[str, ModelProvider] = field(default_factory=dict)
     _staff: dict[int, Staff] = field(default_factory=dict)
 
@@ -99,6 +102,7 @@ class Workplace:
             await staff.host.runner.spares.close()
         if self._rules is not None:
             self._rules.close()
+        self._engines.close()
         self.threads.close()
         providers, self._providers = self._providers if self.owns_models else {}, {}
         errors = []
@@ -118,7 +122,9 @@ class Workplace:
             agent.registry, threads=self.threads, clock=self.clock, evaluate_rule=self._rules
         )
         dispatcher.tool_loop = asyncio.get_running_loop()
-        bench = Bench(dispatcher, self.threads, self.clock, self.config.approval_ttl_ms)
+        bench = Bench(
+            dispatcher, self.threads, self.clock, self.config.approval_ttl_ms, self._engines.of_language
+        )
         return Staff(agent, model, bench, self._plugin_host(agent), agent.policy())
 
     def _plugin_host(self, agent: Agent[Any, Any]) -> PluginHost:
@@ -181,6 +187,33 @@ class LazyRules:
     def close(self) -> None:
         if self._workers is not None:
             self._workers.close()
+
+
+class LazyEngines:
+    """The engines that run cells, each started when the first cell of its language needs it."""
+
+    def __init__(self) -> None:
+        self._opened: dict[Language, CodeEngine] = {}
+
+    def of_language(self, language: Language) -> CodeEngine:
+        """The engine of a language; `CodeExecutionUnavailable` if there is none."""
+        found = self._opened.get(language)
+        if found is None:
+            found = self._opened[language] = _open_engine(language)
+        return found
+
+    def close(self) -> None:
+        opened, self._opened = self._opened, {}
+        for engine in opened.values():
+            engine.close()
+
+
+def _open_engine(language: Language) -> CodeEngine:
+    if language is not Language.PYTHON:
+        raise CodeExecutionUnavailable(f"there is no engine for {language} yet", hint='use language="python"')
+    from holdfast.sandbox.monty.cell_engine import MontyCells
+
+    return MontyCells()
 
 
 def runtime_not_open() -> InvalidArgument:

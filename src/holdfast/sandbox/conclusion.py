@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import msgspec
 
 from holdfast.errors import Code, ErrorObject
@@ -17,8 +15,10 @@ from holdfast.sandbox.approval_desk import ApprovalDesk
 from holdfast.sandbox.live import LiveSession
 from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.conclude import (
+    fed_without_storing,
     find_stand_in,
     left_unchanged,
+    not_kept,
     settle_names,
     state_after,
     value_as_json,
@@ -32,9 +32,6 @@ from holdfast.sandbox.monty.workers import Worker
 from holdfast.sandbox.services import SandboxServices
 from holdfast.sandbox.session_table import SessionTable
 from holdfast.sandbox.snapshots import snapshot_id
-
-_MAX_UNSAVED_FEEDS: Final = 256
-"""A worker that was fed this often without being stored is loaded anew: the engine keeps all sources."""
 
 
 class Concluder:
@@ -53,7 +50,7 @@ class Concluder:
         if worker is None or left_unchanged(outcome) or (failure is not None and failure.hard):
             return self._unchanged(live, run, worker, failure)
         try:
-            raw = settle_names(run, worker, outcome)
+            raw = settle_names(run.plan, worker, outcome)
         except Exception as error:
             lost = ErrorObject(code=Code.INTERRUPTED, message=f"the run could not be completed: {error}")
             return self._unchanged(live, run, worker, Failure(lost, hard=True))
@@ -105,9 +102,7 @@ class Concluder:
     ) -> RunResult:
         """The run only computed a value: there is nothing to store."""
         live.meta = msgspec.structs.replace(live.meta, last_used_at=self._services.clock.now_ms())
-        worker.unsaved_feeds += 1
-        if worker.unsaved_feeds > _MAX_UNSAVED_FEEDS:
-            worker.version = None
+        fed_without_storing(worker)
         value, failure = self._looked_through(run, value, failure, live.state)
         name = self.store_snapshot(live) if run.plan.return_snapshot and failure is None else None
         return with_snapshot(result_of(run, value, failure), name)
@@ -119,7 +114,7 @@ class Concluder:
         try:
             state, compacted = state_after(run.plan, live.state, worker)
         except engine.MontyError as error:
-            lost = _not_kept(error, run.plan.limits)
+            lost = not_kept(error, run.plan.limits)
             return self._unchanged(live, run, worker, Failure(lost, hard=True))
         value, failure = self._looked_through(run, value, failure, state)
         live.replace_state(state)
@@ -177,16 +172,6 @@ def waiting_error(pending: list[PendingCall]) -> ErrorObject:
         code=Code.WAITING_FOR_APPROVAL,
         message=f"the run waits for a person to approve {calls}",
         hint=f"holdfast approvals approve {first}, or deny {first} --reason ...",
-    )
-
-
-def _not_kept(error: Exception, limits: SessionLimits) -> ErrorObject:
-    if "memory limit" not in str(error):
-        return ErrorObject(code=Code.INTERRUPTED, message=f"the process that ran the code died: {error}")
-    return ErrorObject(
-        code=Code.MEMORY_EXCEEDED,
-        message=f"what the run left in the session cannot be stored within {limits.memory_mb} MB",
-        hint="storing takes up to four times the memory of large strings; keep less, or raise memory_mb",
     )
 
 

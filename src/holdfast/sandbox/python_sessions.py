@@ -41,6 +41,7 @@ from holdfast.sandbox.approval_desk import ApprovalDesk
 from holdfast.sandbox.conclusion import Concluder, waiting_error, with_snapshot
 from holdfast.sandbox.config import SandboxConfig
 from holdfast.sandbox.live import LiveSession
+from holdfast.sandbox.monty.functions import RegistryFunctions
 from holdfast.sandbox.monty.plan import RunPlan, new_run_id
 from holdfast.sandbox.monty.program import Program, read_program
 from holdfast.sandbox.monty.run import Driven, MontyRun, RunHost
@@ -81,7 +82,7 @@ class PythonSessions:
         self._sessions = SessionTable(self.services)
         self._desk = ApprovalDesk(self.services)
         self._concluder = Concluder(self.services, self._sessions, self._desk)
-        self._validator = Validator(self._workers, registry, self.services.watchdog)
+        self._validator = Validator(self._workers, RegistryFunctions(registry), self.services.watchdog)
 
     def close(self) -> None:
         """End runs and worker processes. What is stored stays."""
@@ -264,9 +265,9 @@ class PythonSessions:
 
     def _ready_worker(self, worker: Worker | None, live: LiveSession, limits: SessionLimits) -> Worker:
         """The worker with the session loaded under these limits."""
+        if worker is not None and worker.holds(live.version, limits):
+            return worker
         if worker is not None:
-            if worker.version is live.version and worker.fits(limits) and worker.is_alive():
-                return worker
             worker.close()
         worker = self._workers.attach(live.state, limits)
         worker.version = live.version

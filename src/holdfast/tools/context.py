@@ -6,17 +6,31 @@ the model nor guest code sees that parameter.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import UnionType
-from typing import Any, Final, Generic, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, Generic, Protocol, TypeVar, Union, get_args, get_origin
 
 from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
-from holdfast.model.message import UserMessage
+from holdfast.model.message import Message, UserMessage
 
 Deps = TypeVar("Deps")
 
 DEFAULT_COMPLETION_S: Final = 24 * 3600.0
+
+
+class AsksModel(Protocol):
+    """Asks the session's model for a text."""
+
+    async def __call__(
+        self,
+        messages: Sequence[Message],
+        *,
+        instructions: str = "",
+        source: str = "",
+        output_schema: dict[str, Any] | None = None,
+    ) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +48,23 @@ class RunContext(Generic[Deps]):
     attempt: int = 1
     idempotency_key: str = ""
     token: str = field(default="", repr=False)
+    model: AsksModel | None = field(default=None, repr=False)
+
+    async def complete(
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        instructions: str = "",
+        source: str = "tool",
+        output_schema: dict[str, Any] | None = None,
+    ) -> str:
+        """Ask the session's model for a text. What that uses is in the session's ledger, under *source*."""
+        if self.model is None:
+            raise InvalidArgument("a model can be asked only within an agent's turn")
+        messages = [UserMessage(content=prompt)] if isinstance(prompt, str) else prompt
+        return await self.model(
+            messages, instructions=instructions, source=source, output_schema=output_schema
+        )
 
     def completion_token(self) -> str:
         """A name for this call's result, to be delivered by somebody else with `Runtime.complete`.

@@ -6,6 +6,7 @@ import keyword
 from collections.abc import Iterable
 from typing import Any
 
+from holdfast.model.capability import Capability
 from holdfast.tools.registered_tool import RegisteredTool
 
 _SIMPLE = {
@@ -25,15 +26,20 @@ def stub_text(tools: Iterable[RegisteredTool]) -> str:
 
 
 def stub_of(tool: RegisteredTool) -> str:
-    schema = tool.capability.input_schema
+    return capability_stub(tool.capability, tool.signature.positional if tool.signature else None)
+
+
+def capability_stub(capability: Capability, positional: int | None = None) -> str:
+    """The `def` of a contract, whose first *positional* parameters alone may be passed by position."""
+    schema = capability.input_schema
     if schema.get("type") == "array":
         parameters = "*args: Any"
     elif not all(_is_parameter(name) for name in schema.get("properties", {})):
         parameters = "*args: Any, **kwargs: Any"
     else:
-        parameters = _parameters(schema, tool.signature.positional if tool.signature else None)
-    returns = type_text(tool.capability.output_schema, tool.capability.output_schema.get("$defs", {}))
-    return f"def {tool.name}({parameters}) -> {returns}: ..."
+        parameters = _parameters(schema, positional)
+    returns = type_text(capability.output_schema, capability.output_schema.get("$defs", {}))
+    return f"def {capability.name}({parameters}) -> {returns}: ..."
 
 
 def type_text(schema: dict[str, Any], definitions: dict[str, Any]) -> str:

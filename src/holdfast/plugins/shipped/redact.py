@@ -121,7 +121,9 @@ class Redact(Plugin):
                 msgspec.structs.replace(call, arguments=clean(call.arguments), raw=clean(call.raw))
                 for call in message.tool_calls
             )
-            changed = msgspec.structs.replace(message, text=clean(message.text), tool_calls=calls)
+            changed = msgspec.structs.replace(
+                message, text=clean(message.text), raw=clean(message.raw), tool_calls=calls
+            )
         elif isinstance(message.content, str):
             changed = msgspec.structs.replace(message, content=clean(message.content))
         else:

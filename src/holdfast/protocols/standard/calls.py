@@ -22,13 +22,15 @@ import msgspec
 
 from holdfast.durable.effects import Asks, Deliver, Known, Prepared, Ready
 from holdfast.errors import Code, ErrorObject, HoldfastError
-from holdfast.machine.commands import RunTool
+from holdfast.machine.commands import ContinueCell, RunTool
 from holdfast.machine.inputs import CallRuled, Input, ToolSettled
 from holdfast.model.approval import Approval, ApprovalState
 from holdfast.model.call import SettledCall, ToolCallContext
 from holdfast.model.canonical import Json, digest_bytes, digest_json
+from holdfast.model.message import AssistantMessage, ToolCall
 from holdfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed, Wait, WaitOutcome
 from holdfast.plugins.protocol import TurnSeat
+from holdfast.protocols.standard.cells import CellDesk
 from holdfast.protocols.standard.execution import Execution, as_input
 from holdfast.tools.admission import Admission, Admitted, NeedsApproval
 from holdfast.tools.context import RunContext
@@ -49,6 +51,7 @@ class CallDesk:
         self._bench = seat.bench
         self._dispatcher = seat.bench.dispatcher
         self._seat = seat
+        self._cells = CellDesk(seat, self._hear_plugins)
         self._running: list[Execution] = []
         self._judges: set[asyncio.Task[None]] = set()
 
@@ -75,33 +78,45 @@ class CallDesk:
         prepared = await self._prepare(command, begun)
         if not isinstance(prepared, Ready):
             return prepared
-        return self._ask(self._seat.find_tool(command.call.name), command, reason=reason)
+        return self._ask(self._find(command.call), command, reason=reason)
 
     async def _prepare(self, command: RunTool, begun: bool) -> Prepared:
         try:
-            prepared = await self._checked(self._seat.find_tool(command.call.name), command, begun)
+            prepared = await self._checked(self._find(command.call), command, begun)
         except HoldfastError as error:  # a tool that does not exist, for instance
             prepared = self._settled(command, None, error.error_object())
         return await self._judged(command, prepared) if isinstance(prepared, Known) else prepared
 
     async def _checked(self, tool: RegisteredTool, command: RunTool, begun: bool) -> Prepared:
+        if self._is_second_cell(command.call):
+            return self._settled(command, None, _one_cell())
         if begun and not tool.capability.idempotent and tool.on_interrupted != "retry":
             return self._interrupted(tool, command)
         if command.granted is None:
             return self._sorted(command, await self._admit(tool, command))
         if isinstance(command.granted, Approved):
-            return self._sorted(command, self._check_approved(tool, command, command.granted))
+            return self._sorted(command, self._check_approved(tool, command))
         return self._known(command, self._wait_over(tool, command, command.granted))
 
     def start(self, ready: Ready, deliver: Deliver) -> None:
+        if ready.pure:
+            self._cells.start(ready.command.call, self._executed_with(ready.command), deliver)
+            return
         execution = Execution(
             self._dispatcher, self._bench.clock, ready.call, self._turn_id, self._judging(ready, deliver)
         )
         self._running.append(execution)
         execution.start()
 
+    def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
+        self._cells.go_on(command, deliver)
+
+    async def parking(self) -> None:
+        await self._cells.park()
+
     def stop(self) -> None:
         """Give up what is under way."""
+        self._cells.stop()
         running, self._running = self._running, []
         for execution in running:
             execution.abandon()
@@ -114,7 +129,7 @@ class CallDesk:
     async def _rule(self, command: RunTool) -> CallRuled:
         call = command.call
         try:
-            side_effect = self._seat.find_tool(call.name).capability.side_effect
+            side_effect = self._find(call).capability.side_effect
         except HoldfastError:
             side_effect = None
         return await self._seat.hooks.rule(call.call_id, call.name, call.arguments or {}, side_effect)
@@ -126,22 +141,26 @@ class CallDesk:
         return Known(await self._judge(command, known.settled))
 
     async def _judge(self, command: RunTool, settled: ToolSettled) -> ToolSettled:
-        granted, arguments = command.granted, self._arguments(command)
-        if isinstance(granted, Approved) and granted.arguments is not None:
-            arguments = granted.arguments
-        return await self._seat.hooks.judge(settled, command.call.name, arguments)
+        return await self._seat.hooks.judge(settled, command.call.name, self._executed_with(command))
+
+    async def _hear_plugins(self, settled: ToolSettled, name: str, arguments: dict[str, Json]) -> ToolSettled:
+        """What came of a cell, as plugins leave it."""
+        hooks = self._seat.hooks
+        return await hooks.judge(settled, name, arguments) if hooks.judges else settled
 
     def _judging(self, ready: Ready, deliver: Deliver) -> Deliver:
         """Takes what came of an execution to the plugins before anybody else hears of it."""
-        if not self._seat.hooks.judges:
-            return deliver
+        hooks = self._seat.hooks
 
         async def judge(settled: ToolSettled) -> None:
-            deliver(await self._judge(ready.command, settled))
+            deliver(hooks.charged(await self._judge(ready.command, settled)))
 
         def hear(given: Input) -> None:
             if not isinstance(given, ToolSettled):
                 deliver(given)
+                return
+            if not hooks.judges:
+                deliver(hooks.charged(given))
                 return
             task = asyncio.get_running_loop().create_task(judge(given))
             self._judges.add(task)
@@ -155,7 +174,7 @@ class CallDesk:
         def admit() -> Admission:
             return self._dispatcher.admit_tool(
                 tool,
-                [],
+                list(command.call.args),
                 self._arguments(command),
                 session_id=self._seat.session_id,
                 call_id=command.call.call_id,
@@ -165,13 +184,16 @@ class CallDesk:
             return admit()
         return await self._bench.threads.run(admit)  # a rule is evaluated in the sandbox, which blocks
 
-    def _check_approved(self, tool: RegisteredTool, command: RunTool, granted: Approved) -> Admission:
-        arguments = self._arguments(command) if granted.arguments is None else granted.arguments
+    def _check_approved(self, tool: RegisteredTool, command: RunTool) -> Admission:
         if _terms(command.waited).get("contract") != tool.digest:
             message = f"{tool.name}() has changed since the call was approved, so it was not executed"
             return settle_failure(tool, "", ErrorObject(code=Code.PERMISSION_DENIED, message=message))
         return self._dispatcher.check(
-            tool, [], arguments, session_id=self._seat.session_id, call_id=command.call.call_id
+            tool,
+            list(command.call.args),
+            self._executed_with(command),
+            session_id=self._seat.session_id,
+            call_id=command.call.call_id,
         )
 
     def _sorted(self, command: RunTool, admission: Admission) -> Prepared:
@@ -181,6 +203,8 @@ class CallDesk:
             case NeedsApproval():
                 return self._ask(admission.call.tool, command)
             case Admitted():
+                if self._is_cell(command.call):
+                    return Ready(command, True, admission, pure=True)
                 call = msgspec.structs.replace(admission, run_context=self._context(command))
                 return Ready(command, admission.tool.capability.idempotent, call)
             case _:
@@ -217,12 +241,20 @@ class CallDesk:
             state=ApprovalState.PENDING,
             session_id=seat.session_id,
             capability=tool.name,
-            args=[],
+            args=list(call.args),
             kwargs=arguments,
             requested_at=now,
             expires_at=now + self._bench.approval_ttl_ms,
             binding=digest_json(
-                [tool.digest, tool.name, arguments, seat.session_id, self._turn_id, call.call_id]
+                [
+                    tool.digest,
+                    tool.name,
+                    *([list(call.args)] if call.args else []),
+                    arguments,
+                    seat.session_id,
+                    self._turn_id,
+                    call.call_id,
+                ]
             ),
             run_id=self._turn_id,
             call_id=call.call_id,
@@ -257,28 +289,60 @@ class CallDesk:
 
     # Small things
 
+    def _find(self, call: ToolCall) -> RegisteredTool:
+        """The tool of a call: one of the session, or one that only code has, if code called it."""
+        cells = self._seat.cells
+        if cells is not None and (call.parent or call.name == cells.executor.cell_tool):
+            own = cells.functions.own(call.name)
+            if own is not None:
+                return own
+        return self._seat.find_tool(call.name)
+
+    def _is_cell(self, call: ToolCall) -> bool:
+        cells = self._seat.cells
+        return cells is not None and call.name == cells.executor.cell_tool and not call.parent
+
+    def _is_second_cell(self, call: ToolCall) -> bool:
+        """Whether the same reply asks for another cell before this one."""
+        if not self._is_cell(call):
+            return False
+        for message in reversed(self._seat.machine.messages):
+            if isinstance(message, AssistantMessage):
+                cells = [one.call_id for one in message.tool_calls if one.name == call.name]
+                return bool(cells) and cells[0] != call.call_id
+        return False
+
     def _known(self, command: RunTool, settled: SettledCall) -> Known:
         return Known(as_input(command.call.call_id, settled, self._now()))
 
     def _placeholder(self, tool: RegisteredTool, command: RunTool) -> Admitted:
         """The call as settlement wants to see it; nothing is executed."""
-        context = ToolCallContext(name=tool.name, kwargs=self._arguments(command))
+        context = ToolCallContext(
+            name=tool.name, args=list(command.call.args), kwargs=self._arguments(command)
+        )
         nothing = Bound([], {}, [], {})
         digest = self._digest(tool, command)
         return Admitted(tool, context, nothing, self._seat.session_id, command.call.call_id, digest)
 
     def _digest(self, tool: RegisteredTool, command: RunTool) -> str:
-        return request_digest(tool.name, [], self._arguments(command))
+        return request_digest(tool.name, list(command.call.args), self._arguments(command))
 
     @staticmethod
     def _arguments(command: RunTool) -> dict[str, Json]:
         """What the call is made with: the model's arguments, or what plugins replaced them with."""
         return (command.call.arguments or {}) if command.arguments is None else command.arguments
 
+    def _executed_with(self, command: RunTool) -> dict[str, Json]:
+        """The arguments as the person who approved the call left them."""
+        granted = command.granted
+        if isinstance(granted, Approved) and granted.arguments is not None:
+            return granted.arguments
+        return self._arguments(command)
+
     def _settled(self, command: RunTool, value: Json, error: ErrorObject | None) -> Known:
         """A result that no execution brought, on record if there is such a tool."""
         try:
-            tool = self._seat.find_tool(command.call.name)
+            tool = self._find(command.call)
         except HoldfastError:
             call_id = command.call.call_id
             return Known(ToolSettled(at_ms=self._now(), call_id=call_id, value=value, error=error))
@@ -296,6 +360,7 @@ class CallDesk:
             attempt=command.attempt,
             idempotency_key=f"{self._turn_id}.{command.call.call_id}",
             token=self._token(command.call.call_id),
+            model=self._seat.hooks.complete,
         )
 
     def _token(self, call_id: int) -> str:
@@ -309,6 +374,14 @@ class CallDesk:
 
     def _now(self) -> int:
         return self._bench.clock.now_ms()
+
+
+def _one_cell() -> ErrorObject:
+    return ErrorObject(
+        code=Code.INVALID_ARGUMENT,
+        message="only the first cell of a reply is run; this one was not",
+        hint="write one cell, look at what came of it, then write the next",
+    )
 
 
 def _terms(wait: Wait | None) -> dict[str, Json]:

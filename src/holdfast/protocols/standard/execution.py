@@ -164,5 +164,6 @@ def as_input(call_id: int, settled: SettledCall, now_ms: int) -> ToolSettled:
         call_id=call_id,
         value=settled.value,
         error=settled.record.error,
+        exception=settled.exception,
         record=settled.record,
     )

@@ -12,15 +12,17 @@ Rules
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+import msgspec
 
 from holdfast.durable.effects import Deliver, Kept, Prepared, Ready
 from holdfast.errors import HoldfastError, ModelError
-from holdfast.machine.commands import CallModel, PrepareCall, RunHooks, RunTool
+from holdfast.machine.commands import CallModel, ContinueCell, PrepareCall, RunHooks, RunTool
 from holdfast.machine.inputs import CallPrepared, HooksRan, ModelFailed, ModelReplied, OutputCheck
 from holdfast.model.events import ModelCallStarted, ReasoningStreamed, TextRetracted, TextStreamed
-from holdfast.model.message import Message
+from holdfast.model.message import InputPart, Message, RequestedCall, TextPart, UserMessage
 from holdfast.model.outcome import Ended
 from holdfast.plugins.contexts import StreamKind
 from holdfast.plugins.protocol import TurnSeat
@@ -74,7 +76,7 @@ class StandardHost:
         seat.show(
             ModelCallStarted(turn_id=seat.machine.turn_id, number=command.number, attempt=command.attempt)
         )
-        shown = _Shown(seat, command.number)
+        shown = _Shown(seat, command.number, self._strainer())
         try:
             reply = await self._ask(command, shown)
         except asyncio.CancelledError:
@@ -85,10 +87,12 @@ class StandardHost:
         except Exception as error:
             shown.retract()
             return self._failed(error)
+        heard = self._heard(reply)
         return ModelReplied(
             at_ms=self._clock.now_ms(),
-            text=reply.text,
-            calls=reply.calls,
+            text=heard.text,
+            raw=heard.raw,
+            calls=heard.calls,
             usage=reply.usage,
             model=reply.model or self._seat.model.model_id,
             stop_reason=reply.stop_reason,
@@ -100,12 +104,39 @@ class StandardHost:
     def start(self, ready: Ready, deliver: Deliver) -> None:
         self._desk.start(ready, deliver)
 
+    def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
+        self._desk.continue_cell(command, deliver)
+
+    async def parking(self) -> None:
+        await self._desk.parking()
+
     def check_output(self, text: str) -> OutputCheck:
         output = self._seat.output
         return OutputCheck() if output is None else output.check(text)
 
     def stop(self) -> None:
         self._desk.stop()
+
+    # What a protocol may do otherwise
+
+    def _strainer(self) -> Strainer | None:
+        """Lets through what is to be shown of a reply while it streams."""
+        projector = self._seat.projector
+        return None if projector is None else _ShownAtTheEnd(projector.project_assistant_prose)
+
+    def _heard(self, reply: ReplyEnded) -> Heard:
+        """What a reply says and asks for."""
+        projector = self._seat.projector
+        if projector is None:
+            return Heard(reply.text, None, reply.calls)
+        prose = projector.project_assistant_prose(reply.text)
+        return Heard(prose, None if prose == reply.text else reply.text, reply.calls)
+
+    def _shown_messages(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages as the model reads them."""
+        if self._seat.cells is None:
+            return list(messages)
+        return [with_inputs_named(message) for message in messages]
 
     async def _ask(self, command: CallModel, shown: _Shown) -> ReplyEnded:
         machine = self._seat.machine
@@ -128,7 +159,7 @@ class StandardHost:
     def _request(self, prompt: str, messages: list[Message], number: int, key: str) -> ModelRequest:
         seat = self._seat
         return ModelRequest(
-            messages=messages,
+            messages=self._shown_messages(messages),
             instructions=prompt,
             tools=seat.preamble.tools,
             output_schema=None if seat.output is None else seat.output.schema,
@@ -152,6 +183,7 @@ class StandardHost:
             else:
                 for kind, take in show.items():
                     take(await self._hooks.stream("", kind, last=True))
+                shown.end()
                 return delta
         raise _broken_off()
 
@@ -166,18 +198,58 @@ class StandardHost:
         )
 
 
+class Heard(msgspec.Struct, frozen=True):
+    """A reply: its prose, what was written if that is not all of it, and the calls it asks for."""
+
+    text: str
+    raw: str | None
+    calls: tuple[RequestedCall, ...]
+
+
+class Strainer(Protocol):
+    """Takes a reply in piece by piece, and lets through what is to be shown of it."""
+
+    def feed(self, chunk: str, /) -> str: ...
+
+    def end(self) -> str: ...
+
+
+class _ShownAtTheEnd:
+    """Holds everything back until what is prose can be told."""
+
+    def __init__(self, project: Callable[[str], str]) -> None:
+        self._project = project
+        self._pieces: list[str] = []
+
+    def feed(self, chunk: str) -> str:
+        self._pieces.append(chunk)
+        return ""
+
+    def end(self) -> str:
+        return self._project("".join(self._pieces))
+
+
 class _Shown:
     """What was shown of a reply that may still fail."""
 
-    __slots__ = ("_number", "_seat", "chars")
+    __slots__ = ("_number", "_seat", "_strainer", "chars")
 
-    def __init__(self, seat: TurnSeat, number: int) -> None:
+    def __init__(self, seat: TurnSeat, number: int, strainer: Strainer | None) -> None:
         self._seat = seat
         self._number = number
+        self._strainer = strainer
         self.chars = 0
 
     def text(self, text: str) -> None:
-        if not text:  # a plugin has held it back
+        self._show(text if self._strainer is None else self._strainer.feed(text))
+
+    def end(self) -> None:
+        """The reply is complete."""
+        if self._strainer is not None:
+            self._show(self._strainer.end())
+
+    def _show(self, text: str) -> None:
+        if not text:  # a plugin or the strainer has held it back
             return
         self.chars += len(text)
         self._seat.show(TextStreamed(turn_id=self._seat.machine.turn_id, text=text))
@@ -201,11 +273,29 @@ async def _read(stream: AsyncIterator[ModelDelta], shown: _Shown) -> ReplyEnded:
         elif isinstance(delta, ReasoningArrived):
             shown.reasoning(delta.text)
         else:
+            shown.end()
             return delta
         chunks += 1
         if chunks % _BREATH == 0:
             await asyncio.sleep(0)
     raise _broken_off()
+
+
+def with_inputs_named(message: Message) -> Message:
+    """A message in which each input is told of by its name; what it holds only code reads."""
+    if not isinstance(message, UserMessage) or isinstance(message.content, str):
+        return message
+    if not any(isinstance(part, InputPart) for part in message.content):
+        return message
+    parts = (
+        TextPart(text=_input_named(part)) if isinstance(part, InputPart) else part for part in message.content
+    )
+    return msgspec.structs.replace(message, content=tuple(parts))
+
+
+def _input_named(part: InputPart) -> str:
+    kind = "text" if part.media_type.startswith("text/") else "JSON"
+    return f"[input `{part.name}`: {kind}, {part.size:,} bytes; a read-only variable in your code]"
 
 
 def _broken_off() -> ModelError:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
 from typing import Any, Final
 
-from holdfast.errors import Code
+from holdfast.errors import Code, ErrorObject
 from holdfast.model.canonical import Json
 from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.monty import engine, shadow
@@ -13,7 +14,6 @@ from holdfast.sandbox.monty.failures import Failure
 from holdfast.sandbox.monty.feeding import feed_through, stub
 from holdfast.sandbox.monty.plan import RunPlan
 from holdfast.sandbox.monty.program import MARK_NAME, VALUE_NAME, Program, last_expression
-from holdfast.sandbox.monty.run import MontyRun
 from holdfast.sandbox.monty.state import EngineState
 from holdfast.sandbox.monty.steps import Finished
 from holdfast.sandbox.monty.values import (
@@ -25,6 +25,8 @@ from holdfast.sandbox.monty.workers import Worker, Workers
 
 _COMPACT_AFTER_FEEDS: Final = 32
 _COMPACT_FROM_BYTES: Final = 2_048
+_MAX_UNSAVED_FEEDS: Final = 256
+"""A worker that was fed this often without being stored is loaded anew: the engine keeps all sources."""
 _UNCHANGED: Final = frozenset({Code.SYNTAX_ERROR, Code.UNSUPPORTED_FEATURE})
 
 
@@ -33,18 +35,29 @@ def left_unchanged(outcome: Finished | Failure) -> bool:
     return isinstance(outcome, Failure) and outcome.error.code in _UNCHANGED
 
 
-def settle_names(run: MontyRun, worker: Worker, outcome: Finished | Failure) -> object:
+def settle_names(plan: RunPlan, worker: Worker, outcome: Finished | Failure) -> object:
     """Find the run's value and give borrowed names back. Returns the value as the engine gave it."""
-    plan = run.plan
+    value = find_value(plan, worker, outcome)
+    give_names_back(plan, worker)
+    return value
+
+
+def find_value(plan: RunPlan, worker: Worker, outcome: Finished | Failure) -> object:
+    """The run's value as the engine gave it."""
     value = outcome.value if isinstance(outcome, Finished) else None
     if plan.program.result_mode == "maybe":
         bound, found = _find_result(plan, worker)
         value = found if bound else value
-    names = [name for name in plan.borrowed if name != "result" or plan.program.result_mode != "maybe"]
-    if names:
-        kept = [name for name in names if name in plan.kept]
-        feed_through(worker, shadow.put_back(kept, [name for name in names if name not in kept]))
     return value
+
+
+def give_names_back(plan: RunPlan, worker: Worker, others: Iterable[str] = ()) -> None:
+    """Give borrowed names what they had before the run, and unbind *others* as well."""
+    names = [name for name in plan.borrowed if name != "result" or plan.program.result_mode != "maybe"]
+    kept = [name for name in names if name in plan.kept]
+    unbound = [*(name for name in names if name not in kept), *others]
+    if kept or unbound:
+        feed_through(worker, shadow.put_back(kept, unbound))
 
 
 def state_after(plan: RunPlan, before: EngineState | None, worker: Worker) -> tuple[EngineState, bool]:
@@ -87,22 +100,51 @@ def find_stand_in(
 ) -> str | None:
     """The type of something in the result that is only the text of what guest code had, if there is one.
 
-    Hands the value to the host once more, in a copy of the session, and looks at how the engine does it.
+    Looks in a copy of the session.
     """
     if not may_hold_stand_ins(value, functions):
         return None
     worker = workers.attach(state, state.limits if state else SessionLimits())
+    try:
+        return stand_in_shown(worker, program, functions)
+    finally:
+        worker.close()
+
+
+def stand_in_shown(worker: Worker, program: Program, functions: Container[str]) -> str | None:
+    """The same, looked for in this worker, whose session has just run the program.
+
+    Hands the value to the host once more and looks at how the engine does it.
+    """
+    worker.next_input += 1
     try:
         snapshot: Any = worker.session.feed_start(f"__holdfast_show({_value_expression(program)})")
         while isinstance(snapshot, engine.NameLookupSnapshot):
             name = snapshot.variable_name
             snapshot = snapshot.resume(value=stub(name)) if name in functions else snapshot.resume()
         found = stand_ins(snapshot.dump())
+        snapshot.resume({"return_value": None})
     except engine.MontyError:
         return None
-    finally:
-        worker.close()
     return type_of_stand_in(found[0]) if found else None
+
+
+def fed_without_storing(worker: Worker) -> None:
+    """Take note that the session is as it was, and that the engine has kept one more source."""
+    worker.unsaved_feeds += 1
+    if worker.unsaved_feeds > _MAX_UNSAVED_FEEDS:
+        worker.version = None
+
+
+def not_kept(error: Exception, limits: SessionLimits) -> ErrorObject:
+    """Why what a run left could not be stored."""
+    if "memory limit" not in str(error):
+        return ErrorObject(code=Code.INTERRUPTED, message=f"the process that ran the code died: {error}")
+    return ErrorObject(
+        code=Code.MEMORY_EXCEEDED,
+        message=f"what the run left in the session cannot be stored within {limits.memory_mb} MB",
+        hint="storing takes up to four times the memory of large strings; keep less, or raise memory_mb",
+    )
 
 
 def _value_expression(program: Program) -> str:

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pydantic_monty import (
+        ExcType as ExcType,
+    )
+    from pydantic_monty import (
         Frame as Frame,
     )
     from pydantic_monty import (

@@ -28,6 +28,7 @@ class RunPlan:
         sites: dict[str, list[Site]],
         inputs: dict[str, Json] | None = None,
         return_snapshot: bool = False,
+        all_inputs_end: bool = False,
     ) -> None:
         self.session_id = session_id
         self.program = program
@@ -41,18 +42,21 @@ class RunPlan:
         self.run_id_if_known: str | None = None
         self.filename = ""
         """What the engine calls the source of this run; known when it begins."""
-        self.borrowed = self._find_borrowed(list(inputs or ()))
-        """Inputs whose names are given back when the run ends."""
+        self.borrowed = list(inputs or ()) if all_inputs_end else self._find_borrowed(list(inputs or ()))
+        """Inputs whose names are given back when the run ends: all, or those that the code does not bind."""
         self.kept = self._find_kept()
         """Names that had a value before the run and get it back."""
 
     def going_on(self, paused: PausedRun, dump: bytes, run_id: str) -> RunPlan:
         """The same plan for a run that was parked."""
-        self.paused, self.paused_dump, self.run_id_if_known = paused, dump, run_id
-        self.filename = paused.filename
+        self.paused, self.run_id_if_known = paused, run_id
         self.return_snapshot = paused.return_snapshot
-        self.borrowed = self._find_borrowed(paused.input_names)
-        self.kept = paused.shadowed
+        return self.standing(dump, paused.filename, self._find_borrowed(paused.input_names), paused.shadowed)
+
+    def standing(self, dump: bytes, filename: str, borrowed: list[str], kept: list[str]) -> RunPlan:
+        """The same plan for a run that stands in the middle of this source."""
+        self.paused_dump, self.filename = dump, filename
+        self.borrowed, self.kept = borrowed, kept
         return self
 
     @property

@@ -35,6 +35,7 @@ MARK_NAME: Final = "__holdfast_bound"
 MARK: Final = f"{MARK_NAME}.append(1)"
 MAX_READ_CHARS: Final = 64 << 10
 """Longer code is not read: that would cost the host more than it is worth."""
+_SHORT_CHARS: Final = 4 << 10
 _BINDS: Final = re.compile(
     r"^[ \t]{0,99}(?:async[ \t]{1,9})?(?:def|class)[ \t]{1,9}(\w+)"
     r"|^[ \t]{0,99}(\w[\w, \t]{0,200}?)[ \t]{0,9}(?::[^=\n]{0,200})?(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)"
@@ -178,10 +179,18 @@ def parse(code: str) -> ast.Module | None:
     """
     if len(code) > MAX_READ_CHARS:
         return None
+    return _parse_short(code) if len(code) <= _SHORT_CHARS else _parse(code)
+
+
+def _parse(code: str) -> ast.Module | None:
     try:
         return ast.parse(code)
     except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
         return None
+
+
+_parse_short: Final = functools.lru_cache(maxsize=32)(_parse)
+"""The same code is checked and then run; nobody changes its tree."""
 
 
 Edit = tuple[int, str]

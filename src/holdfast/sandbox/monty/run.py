@@ -19,30 +19,29 @@ Rules
    not come back is left behind with that thread, and another takes the drive up where it stands.
 2. Only the driver touches the engine. `stop` kills the worker's process and wakes the driver, no more.
 3. A hard stop (limit, crash, cancel) leaves the session as it was before. A Python exception does not.
-4. A run has one outcome; a stop that comes after the end does nothing.
 """
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
-from holdfast.errors import Code, ErrorObject, HoldfastError
+from holdfast.errors import Code, ErrorObject
 from holdfast.model.approval import Approval, ApprovalState
 from holdfast.model.call import ExternalCallRecord, SettledCall
+from holdfast.ports.code_engine import CallAnswer
 from holdfast.ports.journal import CallJournal, PendingCall
 from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.calls import CallsUnderWay
-from holdfast.sandbox.monty.failures import Failure, describe_failure
+from holdfast.sandbox.monty.engine_run import EngineRun
+from holdfast.sandbox.monty.failures import Failure
+from holdfast.sandbox.monty.functions import RegistryFunctions
 from holdfast.sandbox.monty.plan import RunPlan
-from holdfast.sandbox.monty.run_errors import deadlock_error, denial, stdout_error, wall_error
+from holdfast.sandbox.monty.run_errors import deadlock_error, denial
 from holdfast.sandbox.monty.stepper import ASYNC_SLEEP, SLEEP, Stepper
 from holdfast.sandbox.monty.steps import Blocked, HostCall, Outcome, Parked, RunStopped, Step
 from holdfast.sandbox.monty.workers import Worker
-from holdfast.sandbox.output import Output
 from holdfast.sandbox.snapshots import PausedRun
 from holdfast.sandbox.watchdog import Watchdog
 from holdfast.tools.admission import Admitted, NeedsApproval
@@ -50,7 +49,6 @@ from holdfast.tools.dispatch import Dispatcher
 from holdfast.tools.running import Arrived, RunningCall
 from holdfast.tools.settlement import settle_denied, settle_failure
 
-S = TypeVar("S")
 T = TypeVar("T")
 Driven = Generator[RunningCall, Arrived | None, T]
 """A part of a drive. It yields calls whose handlers are to be run by whoever drives; see `pump`."""
@@ -67,34 +65,24 @@ class RunHost:
     """Whether the driving thread may be left to a handler that hangs; a caller's own thread may not."""
 
 
-class MontyRun:
+class MontyRun(EngineRun):
     """The state of one run. `drive` it once; `stop` it from anywhere."""
 
     def __init__(self, plan: RunPlan, host: RunHost) -> None:
-        self.plan = plan
-        self._host = host
         paused = plan.paused
-        self._stepper = Stepper(plan, host.dispatcher.registry)
+        stepper = Stepper(plan, RegistryFunctions(host.dispatcher.registry))
+        super().__init__(plan, stepper, host.watchdog, paused)
+        self._host = host
         self._calls = CallsUnderWay(
             host.dispatcher,
             host.journal,
             records=dict(paused.records) if paused else {},
             settled=dict(paused.settled) if paused else {},
         )
-        printed = (paused.stdout, paused.stderr) if paused else ("", "")
-        self.output = Output(plan.limits.max_stdout_bytes, self._flooded, *printed)
-        self.output.truncated = bool(paused and paused.truncated)
-        self.memory_peak: int | None = paused.memory_peak_bytes if paused else None
-        self._wall_before_ms = paused.wall_used_ms if paused else 0
         self._waiting: dict[int, PendingCall] = {}
-        self._worker: Worker | None = None
-        self._stopping = threading.Lock()
-        self._stopped: ErrorObject | None = None
-        self._ended = False
         self._here: RunningCall | None = None
         self.go_on: Callable[[], None] | None = None
         """Continues the drive on another thread, when a handler keeps this one."""
-        self._started = time.monotonic()
 
     @property
     def records(self) -> dict[int, ExternalCallRecord]:
@@ -105,18 +93,7 @@ class MontyRun:
     def calls_made(self) -> int:
         return self._stepper.calls_made
 
-    def duration_ms(self) -> int:
-        """Wall time so far, not counting time parked."""
-        return self._wall_before_ms + max(0, int((time.monotonic() - self._started) * 1000))
-
-    def stop(self, error: ErrorObject) -> None:
-        """End the run with *error*, wherever it stands. Harmless once it has ended."""
-        with self._stopping:
-            if self._ended or self._stopped is not None:
-                return
-            self._stopped = error
-            if self._worker is not None:
-                self._worker.kill()
+    def _on_stop(self) -> None:
         self._calls.interrupt()
         if (here := self._here) is not None:
             self._leave_behind(here)
@@ -125,8 +102,7 @@ class MontyRun:
         self, begin: Callable[[], Worker], decided: dict[int, Approval] | None = None
     ) -> Driven[Outcome]:
         """Run to the end. *begin* gives the worker; *decided* continues a parked run."""
-        wall_s = max(1, self.plan.limits.wall_ms - self._wall_before_ms) / 1000
-        self._host.watchdog.watch(self, wall_s, lambda: self.stop(wall_error(self.plan.limits)))
+        self._watch()
         try:
             outcome = yield from self._drive(begin, decided)
             self._end()
@@ -155,50 +131,6 @@ class MontyRun:
                 step = self._on_blocked(step)
             else:
                 return step
-
-    def _begin(self, begin: Callable[[], Worker]) -> Step:
-        """Begin; if the worker turns out to have died while it was idle, with another.
-
-        Nothing has reached the outside before the first step ends, so the second attempt repeats nothing.
-        """
-        worker = self._attach(begin)
-        try:
-            return self._stepper.begin(worker, self.output)
-        except engine.MontyCrashedError as error:
-            if self._stopped is not None or error.timed_out or not worker.warm:
-                raise
-            worker.version = None
-            self.output.forget()
-            return self._stepper.begin(self._attach(begin), self.output)
-
-    def _attach(self, begin: Callable[[], Worker]) -> Worker:
-        worker = begin()
-        with self._stopping:
-            self._worker = worker
-            if self._stopped is not None:
-                raise RunStopped
-        worker.reset_peak()
-        return worker
-
-    def _in_engine(self, job: Callable[[], S]) -> S | Failure:
-        """Do something with the engine; what it raises becomes the run's failure."""
-        if self._stopped is not None:
-            raise RunStopped
-        try:
-            return job()
-        except (HoldfastError, RunStopped):
-            raise
-        except Exception as error:
-            if self._stopped is not None:
-                raise RunStopped from None
-            return describe_failure(error, self.plan.program, self.plan.limits, self._stepper.call_errors)
-
-    def _end(self) -> None:
-        """From here on a stop comes too late; one that came before has killed the worker."""
-        with self._stopping:
-            self._ended = True
-            if self._stopped is not None:
-                raise RunStopped
 
     # ── what guest code asks of the host ─────────────────────────────────────────────────────────
 
@@ -277,7 +209,8 @@ class MontyRun:
                 return self._park(blocked.snapshot)
             else:
                 return Failure(deadlock_error(), hard=True)
-        return self._in_engine(lambda: self._stepper.answer_futures(blocked, settled))
+        answers = {call_id: answer_of(item) for call_id, item in settled.items()}
+        return self._in_engine(lambda: self._stepper.answer_futures(blocked, answers))
 
     def _on_sleep(self, call: HostCall) -> Step:
         self._calls.sleep(call.call_id, max(0.0, float(call.args[0])) if call.args else 0.0)
@@ -286,7 +219,7 @@ class MontyRun:
         return self._answer(call, self._calls.wait_for(call.call_id))
 
     def _answer(self, call: HostCall, settled: SettledCall | None) -> Step:
-        return self._in_engine(lambda: self._stepper.answer(call, settled))
+        return self._in_engine(lambda: self._stepper.answer(call, answer_of(settled)))
 
     # ── waiting for people ───────────────────────────────────────────────────────────────────────
 
@@ -340,10 +273,12 @@ class MontyRun:
         )
         return Parked(dump, paused)
 
-    def _measure(self) -> None:
-        if self._worker is not None and (peak := self._worker.peak_bytes()) is not None:
-            self.memory_peak = max(peak, self.memory_peak or 0)
 
-    def _flooded(self) -> None:
-        """Called from inside the engine, in the middle of a step."""
-        self.stop(stdout_error(self.plan.limits))
+def answer_of(settled: SettledCall | None) -> CallAnswer:
+    """What the engine is told of a call; None is the end of a sleep."""
+    if settled is None:
+        return _SLEPT
+    return CallAnswer(value=settled.value, exception=settled.exception, error=settled.record.error)
+
+
+_SLEPT: Final = CallAnswer()

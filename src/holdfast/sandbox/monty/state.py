@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
-from holdfast.errors import Code, SnapshotRefused
+from holdfast.errors import Code, ErrorObject, SnapshotRefused
 from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.monty.program import Site
 
@@ -41,8 +41,47 @@ class PausedState(msgspec.Struct, frozen=True, kw_only=True):
     before: EngineState | None = None
 
 
+class KnownError(msgspec.Struct, frozen=True, array_like=True):
+    """Which of our errors an exception of the guest is."""
+
+    type: str
+    message: str
+    error: ErrorObject
+
+
+class PausedCell(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell that stands at a call, or waits for some; see `cell_run`.
+
+    `before` is the session before it, without its dump. `at` is the engine's id of the call it stands at,
+    `calls` the engine's ids of those that are not answered, by their numbers. `ready` are answers that the
+    engine could not be given yet, by its ids, as JSON: integers have no limit there.
+    """
+
+    dump: bytes
+    before: EngineState | None
+    filename: str
+    borrowed: list[str]
+    kept: list[str]
+    at: int | None
+    calls: dict[int, int]
+    ready: list[tuple[int, bytes]]
+    errors: list[KnownError]
+    calls_made: int
+    now_ms: int
+    draws: int
+    stdout: str
+    stderr: str
+    truncated: bool
+    wall_used_ms: int
+    memory_peak_bytes: int | None
+    engine: str = ENGINE
+    version: str = ENGINE_VERSION
+
+
+Stored = TypeVar("Stored", EngineState, PausedCell)
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(EngineState)
+_cell_decoder = msgspec.msgpack.Decoder(PausedCell)
 
 
 def encode_state(state: EngineState | None) -> bytes:
@@ -51,19 +90,30 @@ def encode_state(state: EngineState | None) -> bytes:
 
 def decode_state(data: bytes) -> EngineState | None:
     """The state that `encode_state` wrote; one of another engine version is refused."""
-    if not data:
-        return None
+    return _read(_decoder, data, "session's state") if data else None
+
+
+def encode_cell(cell: PausedCell) -> bytes:
+    return _encoder.encode(cell)
+
+
+def decode_cell(data: bytes) -> PausedCell:
+    """The cell that `encode_cell` wrote; one of another engine version is refused."""
+    return _read(_cell_decoder, data, "suspended cell")
+
+
+def _read(decoder: msgspec.msgpack.Decoder[Stored], data: bytes, what: str) -> Stored:
     try:
-        state = _decoder.decode(data)
+        stored = decoder.decode(data)
     except msgspec.DecodeError as error:
-        raise SnapshotRefused(Code.SNAPSHOT_CORRUPT, f"the session's state cannot be read: {error}") from None
-    if (state.engine, state.version) != (ENGINE, ENGINE_VERSION):
+        raise SnapshotRefused(Code.SNAPSHOT_CORRUPT, f"the {what} cannot be read: {error}") from None
+    if (stored.engine, stored.version) != (ENGINE, ENGINE_VERSION):
         raise SnapshotRefused(
             Code.SNAPSHOT_VERSION_MISMATCH,
-            f"the session was stored by {state.engine} {state.version}, this is {ENGINE} {ENGINE_VERSION}",
+            f"the session was stored by {stored.engine} {stored.version}, this is {ENGINE} {ENGINE_VERSION}",
             hint="reset the session, or go back to the Holdfast that wrote it",
         )
-    return state
+    return stored
 
 
 def encode_paused(state: PausedState) -> bytes:

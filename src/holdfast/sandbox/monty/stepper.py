@@ -7,14 +7,16 @@ on as steps.
 
 from __future__ import annotations
 
-from typing import Any, Final
+import functools
+from typing import Any, Final, get_args
 
 from holdfast.errors import Code, ErrorObject
-from holdfast.model.call import SettledCall
+from holdfast.ports.code_engine import CallAnswer
 from holdfast.sandbox.monty import engine, shadow
 from holdfast.sandbox.monty.dump import stand_ins
 from holdfast.sandbox.monty.failures import Failure
 from holdfast.sandbox.monty.feeding import feed_through, source_name, source_number, stub
+from holdfast.sandbox.monty.functions import Callables
 from holdfast.sandbox.monty.plan import RunPlan
 from holdfast.sandbox.monty.program import MARK_NAME
 from holdfast.sandbox.monty.run_errors import calls_error
@@ -22,7 +24,6 @@ from holdfast.sandbox.monty.steps import Blocked, Finished, HostCall, Step
 from holdfast.sandbox.monty.values import may_hold_stand_ins, type_of_stand_in
 from holdfast.sandbox.monty.workers import Worker
 from holdfast.sandbox.output import Output
-from holdfast.tools.registry import ToolRegistry
 
 SLEEP: Final = "system.sleep"
 ASYNC_SLEEP: Final = "system.async_sleep"
@@ -33,9 +34,9 @@ _SYSTEM_HINT: Final = "the sandbox shows guest code nothing of the machine; pass
 class Stepper:
     """The engine's side of one run. `call_errors` tells which of our errors an exception of the guest is."""
 
-    def __init__(self, plan: RunPlan, registry: ToolRegistry) -> None:
+    def __init__(self, plan: RunPlan, functions: Callables) -> None:
         self._plan = plan
-        self._registry = registry
+        self._functions = functions
         self.calls_made = plan.paused.calls_made if plan.paused else 0
         self.call_errors: dict[tuple[str, str], ErrorObject] = {}
 
@@ -62,17 +63,17 @@ class Stepper:
             self.calls_made += 1
         return step
 
-    def answer(self, call: HostCall, settled: SettledCall | None) -> Step:
-        """Give a call its result; None is the end of a sleep."""
-        return self.advance(call.snapshot.resume(self._result(settled)))
+    def answer(self, call: HostCall, answer: CallAnswer) -> Step:
+        """Give a call its result."""
+        return self.advance(call.snapshot.resume(self._result(answer)))
 
     def promise(self, call: HostCall) -> Step:
         """Give a call a future instead of its result."""
         return self.advance(call.snapshot.resume({"future": ...}))
 
-    def answer_futures(self, blocked: Blocked, settled: dict[int, SettledCall | None]) -> Step:
+    def answer_futures(self, blocked: Blocked, answers: dict[int, CallAnswer]) -> Step:
         """Hand over the results of some futures."""
-        results = {call_id: self._result(item) for call_id, item in settled.items()}
+        results = {call_id: self._result(item) for call_id, item in answers.items()}
         return self.advance(blocked.snapshot.resume(results))
 
     def advance(self, snapshot: Any) -> Step:
@@ -83,27 +84,35 @@ class Stepper:
             if isinstance(snapshot, engine.FutureSnapshot):
                 return Blocked(snapshot, snapshot.pending_call_ids)
             if isinstance(snapshot, engine.NameLookupSnapshot):
-                name = snapshot.variable_name
-                snapshot = snapshot.resume(value=stub(name)) if name in self._registry else snapshot.resume()
+                snapshot = self._on_name(snapshot, snapshot.variable_name)
                 continue
             step = self._on_function(snapshot)
             if isinstance(step, (HostCall, Failure)):
                 return step
             snapshot = step
 
+    def _on_name(self, snapshot: engine.NameLookupSnapshot, name: str) -> Any:
+        return snapshot.resume(value=stub(name)) if name in self._functions else snapshot.resume()
+
     def _on_function(self, snapshot: engine.FunctionSnapshot) -> Any:
         name = str(snapshot.function_name)
         if snapshot.is_os_function:
             return self._on_system_call(snapshot, name)
-        if name not in self._registry:
+        if name not in self._functions:
             return self._refuse_unknown(snapshot, name)
-        if self.calls_made >= self._plan.limits.max_external_calls:
-            return Failure(calls_error(self._plan.limits), hard=True)
-        self.calls_made += 1
+        if (too_many := self._count_call()) is not None:
+            return too_many
         args, kwargs = snapshot.args, snapshot.kwargs
         foreign = self._stand_in_among(snapshot, [*args, *kwargs.values()])
         awaited = self._is_awaited(snapshot, name)
         return HostCall(snapshot, name, args, kwargs, snapshot.call_id, awaited, foreign)
+
+    def _count_call(self) -> Failure | None:
+        """Take note of a call, unless it is one too many."""
+        if self.calls_made >= self._plan.limits.max_external_calls:
+            return Failure(calls_error(self._plan.limits), hard=True)
+        self.calls_made += 1
+        return None
 
     def _on_system_call(self, snapshot: engine.FunctionSnapshot, name: str) -> Any:
         if name in (SLEEP, ASYNC_SLEEP):
@@ -120,7 +129,7 @@ class Stepper:
 
     def _refuse_unknown(self, snapshot: engine.FunctionSnapshot, name: str) -> Any:
         message = f"name {name!r} is not defined"
-        hint = self._registry.suggest(name) or "list_tools() names what can be called"
+        hint = self._functions.suggest(name) or "list_tools() names what can be called"
         error = ErrorObject(
             code=Code.UNKNOWN_TOOL, message=f"{name}() is neither defined nor a capability", hint=hint
         )
@@ -129,7 +138,7 @@ class Stepper:
 
     def _stand_in_among(self, snapshot: engine.FunctionSnapshot, values: list[Any]) -> str | None:
         """The type of an argument that arrived as the mere text of something, if one did."""
-        if not may_hold_stand_ins(values, self._registry):
+        if not may_hold_stand_ins(values, self._functions):
             return None
         found = stand_ins(snapshot.dump())
         return type_of_stand_in(found[0]) if found else None
@@ -142,14 +151,20 @@ class Stepper:
         here = place.filename == self._plan.filename
         awaited = self._plan.program.awaited if here else self._plan.sites.get(place.filename, ())
         if awaited is None or place.filename == "<string>":
-            tool = self._registry.get(name)
-            return tool is not None and tool.async_mode
+            return self._functions.is_async(name)
         return (place.start, place.end) in awaited
 
-    def _result(self, settled: SettledCall | None) -> Any:
-        if settled is None or settled.exception is None:
-            return {"return_value": settled.value if settled else None}
-        seen = settled.exception
-        if settled.record.error is not None:
-            self.call_errors[seen.type, seen.message] = settled.record.error
-        return {"exc_type": seen.type, "message": seen.message}
+    def _result(self, answer: CallAnswer) -> Any:
+        seen = answer.exception
+        if seen is None:
+            return {"return_value": answer.value}
+        kind = seen.type if seen.type in _exceptions() else "RuntimeError"
+        if answer.error is not None:
+            self.call_errors[kind, seen.message] = answer.error
+        return {"exc_type": kind, "message": seen.message}
+
+
+@functools.lru_cache(maxsize=1)
+def _exceptions() -> frozenset[str]:
+    """The exceptions that the engine knows by name."""
+    return frozenset(get_args(engine.ExcType))

@@ -22,11 +22,10 @@ from holdfast.model.diagnostic import Diagnostic, Severity
 from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.failures import MODULES, unsupported_feature
+from holdfast.sandbox.monty.functions import Declared
 from holdfast.sandbox.monty.program import WAITERS, called_name, parse
 from holdfast.sandbox.monty.workers import Worker, Workers
 from holdfast.sandbox.watchdog import Watchdog
-from holdfast.tools.registry import ToolRegistry
-from holdfast.tools.stubs import stub_text
 
 _GATE: Final = "validate_gate__"
 _MAX_REFUSALS: Final = 50
@@ -45,9 +44,9 @@ _CHECK_LIMITS: Final = SessionLimits(memory_mb=512, cpu_ms=10_000, max_stack_dep
 class Validator:
     """Checks code for a session. Blocking."""
 
-    def __init__(self, workers: Workers, registry: ToolRegistry, watchdog: Watchdog) -> None:
+    def __init__(self, workers: Workers, functions: Declared, watchdog: Watchdog) -> None:
         self._workers = workers
-        self._registry = registry
+        self._functions = functions
         self._watchdog = watchdog
 
     def check(self, code: str, names: Iterable[str], timeout_ms: int) -> list[Diagnostic]:
@@ -58,8 +57,15 @@ class Validator:
             found = self._type_check(code, known, deadline)
             found += [item for item in self._refusals(code, deadline) if not _covered(item, found)]
         except engine.MontyCrashedError:
-            raise CheckFailed(Code.TIMEOUT_WALL, f"the check took longer than {timeout_ms} ms") from None
+            raise _too_slow(timeout_ms) from None
         return sorted(found, key=_place)[:_MAX_DIAGNOSTICS]
+
+    def refusals(self, code: str, timeout_ms: int) -> list[Diagnostic]:
+        """What the engine itself refuses of *code*: syntax and features, no types."""
+        try:
+            return list(self._refusals(code, time.monotonic() + timeout_ms / 1000))
+        except engine.MontyCrashedError:
+            raise _too_slow(timeout_ms) from None
 
     @contextmanager
     def _checking(self, deadline: float, **options: Any) -> Iterator[Worker]:
@@ -73,8 +79,8 @@ class Validator:
             worker.close()
 
     def _type_check(self, code: str, names: list[str], deadline: float) -> list[Diagnostic]:
-        stubs = f"from typing import Any, Literal\n{stub_text(self._registry)}\n"
-        stubs += "".join(f"{name}: Any\n" for name in names if name not in self._registry)
+        stubs = f"from typing import Any, Literal\n{self._functions.stubs()}\n"
+        stubs += "".join(f"{name}: Any\n" for name in names if name not in self._functions)
         stubs += f"def {_GATE}() -> None: ...\n"
         with self._checking(
             deadline, type_check=True, type_check_stubs=stubs, type_check_format="json"
@@ -116,7 +122,7 @@ class Validator:
             return "files are read with read_text(path) from a granted mount"
         if hasattr(builtins, name):
             return f"the sandbox's Python has no {name}()"
-        return self._registry.suggest(name) or "list_tools() names what can be called"
+        return self._functions.suggest(name) or "list_tools() names what can be called"
 
     def _refusals(self, code: str, deadline: float) -> Iterator[Diagnostic]:
         """Features that the engine does not have, one compilation each."""
@@ -148,6 +154,10 @@ class CheckFailed(HoldfastError):
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message, hint="check less code at once")
         self.code = code
+
+
+def _too_slow(timeout_ms: int) -> CheckFailed:
+    return CheckFailed(Code.TIMEOUT_WALL, f"the check took longer than {timeout_ms} ms")
 
 
 class _Places:

@@ -26,7 +26,7 @@ def json_of(value: object) -> tuple[Json, ErrorObject | None]:
     try:
         clean, size = to_json(value)
     except InvalidArgument:
-        return None, not_serializable(_first_foreign(value))
+        return None, not_serializable(first_foreign(value))
     if size > MAX_RESULT_BYTES:
         return None, _too_large(size)
     return clean, None
@@ -77,7 +77,7 @@ def _texts(value: Json) -> Iterator[str]:
             pending.extend(item.values())
 
 
-def _first_foreign(value: object) -> str:
+def first_foreign(value: object) -> str:
     """The type name of the first part that JSON has no place for."""
     pending: list[Any] = [value]
     while pending:

@@ -4,7 +4,8 @@ Theory of operation
 -------------------
 A run needs a worker process with its session loaded. Loading costs more than a small run, so a session
 keeps its worker after a run until another session needs it; the one that was idle longest gives way. What
-a worker holds is always also in the session's last dump, so a worker may be dropped at any time.
+a worker holds is always also in the session's last dump, so a worker may be dropped at any time. A run that
+merely waits for something outside *lends* its slot: it can be asked to free it, and takes another to go on.
 
 Rules: everything here may block, and is called from the threads that drive runs.
 """
@@ -17,7 +18,7 @@ import signal
 import threading
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from holdfast.errors import EngineFailed
 from holdfast.model.limits import SessionLimits
@@ -62,6 +63,10 @@ class Worker:
             and limits.max_stack_depth == mine.max_stack_depth
         )
 
+    def holds(self, version: object, limits: SessionLimits) -> bool:
+        """Whether a run from this version of the session, under these limits, can begin here."""
+        return self.version == version and self.fits(limits) and self.is_alive()
+
     def is_alive(self) -> bool:
         """Whether the process still runs; true where the system does not tell."""
         if self._status < 0:
@@ -103,6 +108,13 @@ class Worker:
             self.session.__exit__(None, None, None)
 
 
+class Lender(Protocol):
+    """A run that occupies a slot and has no use for it at the moment."""
+
+    def hand_back(self) -> None:
+        """Free the slot, unless there is use for it by now. Called without any lock."""
+
+
 class Workers:
     """A bounded number of worker processes, some of them kept warm for their sessions."""
 
@@ -110,6 +122,7 @@ class Workers:
         self.capacity = capacity
         self._free = capacity
         self._warm: OrderedDict[str, Worker] = OrderedDict()
+        self._lent: OrderedDict[Lender, None] = OrderedDict()
         self._changed = threading.Condition()
         self._pool: engine.Monty | None = None
         self._starting = threading.Lock()
@@ -117,6 +130,14 @@ class Workers:
 
     def take(self, key: str) -> Worker | None:
         """Get a slot: the session's warm worker, or None and leave to `attach` one. Waits for its turn."""
+        while (lender := self._wait_for_slot(key)) is not None:
+            if isinstance(lender, Worker):
+                return lender
+            lender.hand_back()
+        return None
+
+    def _wait_for_slot(self, key: str) -> Worker | Lender | None:
+        """The session's warm worker, None with a slot, or a run that may free one."""
         idle: Worker | None = None
         with self._changed:
             while True:
@@ -128,16 +149,32 @@ class Workers:
                 if self._warm:
                     _, idle = self._warm.popitem(last=False)
                     break
+                if self._lent:
+                    return self._lent.popitem(last=False)[0]
                 self._changed.wait()
         idle.close()
         return None
 
+    def lend(self, lender: Lender) -> None:
+        """Let others have the slot of a run that waits, if they need it."""
+        with self._changed:
+            self._lent[lender] = None
+            self._changed.notify()
+
+    def reclaim(self, lender: Lender) -> None:
+        """The run goes on or is over: it lends no more."""
+        with self._changed:
+            self._lent.pop(lender, None)
+
     def keep(self, key: str, worker: Worker) -> None:
-        """Leave a worker warm for its session."""
+        """Leave a worker warm for its session; one that was left before gives way."""
         worker.warm = True
         with self._changed:
+            other = self._warm.pop(key, None)
             self._warm[key] = worker
             self._changed.notify()
+        if other is not None:
+            self.give_back(other)
 
     def give_back(self, worker: Worker | None) -> None:
         """Free a slot and close what was in it."""
@@ -154,9 +191,9 @@ class Workers:
         if worker is not None:
             self.give_back(worker)
 
-    def attach(self, state: EngineState | None, limits: SessionLimits) -> Worker:
-        """Start or reuse a process and load a session into it. Blocking."""
-        worker = self.attach_bare(limits)
+    def attach(self, state: EngineState | None, limits: SessionLimits, **options: Any) -> Worker:
+        """Start or reuse a process and load a session into it; *options* are for an empty one. Blocking."""
+        worker = self.attach_bare(limits, **options)
         if state is None:
             return worker
         try:

@@ -1,0 +1,1 @@
+"""The code protocol: a model acts by writing cells."""

@@ -1,0 +1,503 @@
+"""Runs the cells of a session, and keeps what they leave behind.
+
+Theory of operation
+-------------------
+A cell is checked, then run by the engine on a thread until it ends or stands still. Where it stands still, the
+turn is asked for the next result (`CodeExecutionContext.next_answer`) and the cell goes on with it. What it
+leaves is the engine's state, opaque bytes, which travel with the session's commits.
+
+If the turn is parked, the cell is suspended: from then on it is bytes as well, and its worker is free.
+
+Rules
+-----
+1. The state changes only when a cell has ended. A cell that failed hard leaves it as it was.
+2. A cell that fails its check has run nothing.
+3. Once `finish` or `continue_as` was called, the code can call nothing any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from holdfast.errors import (
+    Code,
+    CodeExecutionRuntimeStopped,
+    EngineFailed,
+    ErrorObject,
+    PluginStateLost,
+)
+from holdfast.machine.inputs import ToolSettled
+from holdfast.model.call import CallStatus, GuestException
+from holdfast.model.canonical import Json
+from holdfast.model.cell import CallMade, CellReport
+from holdfast.model.diagnostic import Diagnostic, Severity
+from holdfast.model.frame import FrameSwitch
+from holdfast.model.language import Language
+from holdfast.model.limits import SessionLimits
+from holdfast.model.message import AssistantMessage, InputPart, Message, ToolCall, UserMessage
+from holdfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse
+from holdfast.ports.code_engine import (
+    CallAnswer,
+    CellCall,
+    CellEnd,
+    CellPause,
+    CellRequest,
+    CellRun,
+    CellStep,
+    Check,
+    CodeEngine,
+)
+from holdfast.protocols.code.cell_finder import FoundCell, find_cells
+from holdfast.protocols.code.cell_history import RUN_CODE, kept_report
+from holdfast.protocols.code.following import Following, SessionReading
+from holdfast.protocols.code.functions import SessionFunctions
+from holdfast.protocols.code.observation import NOT_EXECUTED, observation, short_arguments
+from holdfast.protocols.code.own_functions import CONTINUE_AS, FINISH
+from holdfast.protocols.code.values import ReadOnlyValues
+from holdfast.protocols.code.written import as_written
+from holdfast.tools.catalog import ToolCatalog
+from holdfast.tools.registered_tool import RegisteredTool
+
+CELL_LIMITS: Final = SessionLimits(
+    memory_mb=256,
+    cpu_ms=10_000,
+    wall_ms=600_000,
+    max_stdout_bytes=1 << 20,
+    max_external_calls=1_000,
+)
+_MAX_ANSWER_BYTES: Final = 1 << 20
+_CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens"})
+_STATE_VERSION: Final = 1
+
+
+class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """How cells are checked, run and shown."""
+
+    language: Language = Language.PYTHON
+    check: Check = "calls"
+    limits: SessionLimits = CELL_LIMITS
+    observation_chars: int = 8_000
+
+
+class _Suspended(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell in the middle: which one it is, how many results it had, and the engine's bytes."""
+
+    turn_id: str
+    call_id: int
+    heard: int
+    data: bytes
+    finish: str | None = None
+
+
+class _Memory(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a session's code."""
+
+    version: int = _STATE_VERSION
+    language: Language = Language.PYTHON
+    state: bytes = b""
+    inputs: dict[str, InputPart] = msgspec.field(default_factory=dict)
+    suspended: _Suspended | None = None
+
+
+class CodeExecutor:
+    """The `CodeExecutorPlugin` of one session. Used on the turn's loop, one cell at a time."""
+
+    cell_tool = RUN_CODE
+
+    def __init__(self, options: CellOptions) -> None:
+        self._options = options
+        self._memory = _Memory(language=options.language)
+        self._dirty = False
+        self._functions: SessionFunctions | None = None
+        self._reading = SessionReading()
+        self.written: Following[Message] = Following(as_written)
+        """The messages as the model has written and reads them."""
+        self._running: _RunningCell | None = None
+
+    def functions(self, catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool]) -> SessionFunctions:
+        """What code may call, made once for each catalog."""
+        if self._functions is None or self._functions.catalog is not catalog:
+            self._functions = SessionFunctions(catalog, resolve)
+        return self._functions
+
+    # Running
+
+    async def execute_code(self, ctx: CodeExecutionContext, request: ExecRequest) -> ExecResponse:
+        values = ReadOnlyValues(ctx.messages, self._reading, self._memory.inputs, ctx.read_blob)
+        report = CellReport(index=values.cells, notes=_notes(ctx.reply, self._options.language))
+        refused = self._refused(ctx, request)
+        if refused is not None:
+            return self._response(request, _failed(report, refused))
+        engine = ctx.engine(self._options.language)
+        cell = self._running = _RunningCell(ctx, request, values, engine)
+        try:
+            ended = await cell.run(self._memory.state, self._taken_up(ctx), self._options)
+        except _CheckFailed as failed:
+            return self._response(request, _failed(report, failed.error, failed.diagnostics))
+        except EngineFailed as error:
+            raise CodeExecutionRuntimeStopped(error.message, hint=error.hint) from error
+        finally:
+            self._running = None
+        self._remember(ended, values)
+        return self._ended(ctx, request, report, cell, ended)
+
+    async def park(self) -> None:
+        """Suspend the cell that runs, if one does. If it cannot be, it is run again from its beginning."""
+        cell = self._running
+        if cell is None:
+            return
+        try:
+            suspended = await cell.suspend()
+        except EngineFailed:
+            suspended = None
+        self._memory = msgspec.structs.replace(self._memory, suspended=suspended)
+        self._dirty = True
+
+    def reset(self) -> None:
+        """Forget every variable."""
+        self._memory = msgspec.structs.replace(self._memory, state=b"")
+        self._dirty = True
+
+    def _refused(self, ctx: CodeExecutionContext, request: ExecRequest) -> ErrorObject | None:
+        """Why a cell is not even checked, if so."""
+        mine = self._options.language
+        if request.language and request.language != mine:
+            return ErrorObject(
+                code=Code.UNSUPPORTED_FEATURE,
+                message=f"the cell is {request.language}, this session runs {mine}",
+                hint=f"write the cell in {mine}; code that is only to be shown goes into finish(...)",
+            )
+        if _was_cut_off(ctx.reply, mine):
+            return ErrorObject(
+                code=Code.SYNTAX_ERROR,
+                message="the reply was cut off in the middle of the cell",
+                hint="write a shorter cell, and go on in the next one",
+            )
+        if not request.code.strip():
+            return ErrorObject(code=Code.SYNTAX_ERROR, message="the cell is empty")
+        return None
+
+    def _taken_up(self, ctx: CodeExecutionContext) -> _Suspended | None:
+        suspended = self._memory.suspended
+        if suspended is None or (suspended.turn_id, suspended.call_id) != (ctx.turn_id, ctx.call_id):
+            return None
+        return suspended
+
+    def _remember(self, ended: CellEnd, values: ReadOnlyValues) -> None:
+        memory = self._memory
+        state = memory.state if ended.state is None else ended.state
+        changed = msgspec.structs.replace(memory, state=state, inputs=values.inputs, suspended=None)
+        if changed != memory:
+            self._memory = changed
+            self._dirty = True
+
+    # What came of it
+
+    def _ended(
+        self,
+        ctx: CodeExecutionContext,
+        request: ExecRequest,
+        report: CellReport,
+        cell: _RunningCell,
+        ended: CellEnd,
+    ) -> ExecResponse:
+        over = not ended.hard and (cell.finish is not None or cell.switch is not None)
+        report = msgspec.structs.replace(
+            report,
+            stdout=ended.stdout,
+            stderr=ended.stderr,
+            result=cell.answer if over else ended.result,
+            error=None if over else ended.error,
+            calls=tuple(_made(call, settled) for call, settled in ctx.made()),
+            notes=(*report.notes, *_rolled_back(ended)),
+            truncated=ended.truncated,
+            finished=over,
+        )
+        finish, switch = (cell.finish, cell.switch) if over else (None, None)
+        return self._response(request, report, finish, switch)
+
+    def _response(
+        self,
+        request: ExecRequest,
+        report: CellReport,
+        finish: str | None = None,
+        switch: FrameSwitch | None = None,
+    ) -> ExecResponse:
+        budget = self._options.observation_chars
+        return ExecResponse(
+            report=report,
+            keep=kept_report,
+            render=lambda kept: observation(kept, request.code, budget_chars=budget),
+            finish=finish,
+            switch=switch,
+        )
+
+    # What is remembered
+
+    def execution_state_dirty(self) -> bool:
+        return self._dirty
+
+    def snapshot_execution_state(self) -> bytes:
+        self._dirty = False
+        return msgspec.msgpack.encode(self._memory)
+
+    def restore_execution_state(self, data: bytes) -> None:
+        if not data:
+            return
+        try:
+            memory = msgspec.msgpack.decode(data, type=_Memory)
+        except msgspec.DecodeError as error:
+            raise PluginStateLost(
+                "code", "restore", f"what its code has left cannot be read: {error}"
+            ) from None
+        if (memory.version, memory.language) != (_STATE_VERSION, self._options.language):
+            raise PluginStateLost(
+                "code",
+                "restore",
+                f"the session's code is {memory.language} (format {memory.version}), the agent's is "
+                f"{self._options.language} (format {_STATE_VERSION})",
+                hint="the language of a session is fixed; open a new session for another one",
+            )
+        self._memory, self._dirty = memory, False
+
+
+class _RunningCell:
+    """One cell from its beginning, or from where it was suspended, to its end."""
+
+    def __init__(
+        self, ctx: CodeExecutionContext, request: ExecRequest, values: ReadOnlyValues, engine: CodeEngine
+    ) -> None:
+        self._ctx = ctx
+        self._request = request
+        self._values = values
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._run: CellRun | None = None
+        self._computing = False
+        self._given_up = False
+        self._heard = 0
+        self.finish: str | None = None
+        self.switch: FrameSwitch | None = None
+        self.answer: Json = None
+
+    async def run(self, state: bytes, suspended: _Suspended | None, options: CellOptions) -> CellEnd:
+        """Check the cell and run it to its end. One that was suspended was checked before."""
+        touched = self._engine.touched(self._request.code, self._values.names())
+        inputs = await self._values.load_touched(touched)
+        self._take_up(suspended)
+        request = CellRequest(
+            key=self._ctx.session_id,
+            code=self._request.code,
+            state=state,
+            paused=b"" if suspended is None else suspended.data,
+            limits=options.limits,
+            functions=self._ctx.functions,
+            inputs=inputs,
+            load=self._load,
+            answer_now=self._answer_now,
+            now_ms=self._ctx.now_ms,
+            seed=self._ctx.seed,
+        )
+        try:
+            step = await self._compute(lambda: self._begin(request, options.check))
+            return await self._drive(step)
+        except BaseException:
+            self._give_up()
+            raise
+
+    def _begin(self, request: CellRequest, check: Check) -> CellStep:
+        """Check and start the cell, in the engine's thread."""
+        if not request.paused:
+            names = self._values.names()
+            found = self._engine.check(
+                request.code, state=request.state, functions=request.functions, inputs=names, check=check
+            )
+            if (error := _first_error(found)) is not None:
+                raise _CheckFailed(error, found)
+        run = self._run = self._engine.open(request)
+        if self._given_up:
+            run.stop(_cancelled())
+        return run.start()
+
+    async def suspend(self) -> _Suspended:
+        run, self._run = self._run, None
+        assert run is not None
+        data = await self._ctx.threads.run(run.suspend)
+        return _Suspended(
+            turn_id=self._ctx.turn_id,
+            call_id=self._ctx.call_id,
+            heard=self._heard,
+            data=data,
+            finish=self.finish,
+        )
+
+    def _take_up(self, suspended: _Suspended | None) -> None:
+        if suspended is not None:
+            self._heard = suspended.heard
+            self.finish = suspended.finish
+            self._ctx.heard(suspended.heard)
+
+    async def _drive(self, step: CellStep) -> CellEnd:
+        run = self._run
+        assert run is not None
+        while isinstance(step, CellPause):
+            number, answer = await self._ctx.next_answer(step.calls)
+            self._heard += 1
+            step = await self._compute(functools.partial(run.answer, number, answer))
+        return step
+
+    async def _compute(self, work: Callable[[], CellStep]) -> CellStep:
+        self._computing = True
+        step = await self._ctx.threads.run(work)  # if it is given up, the code still computes
+        self._computing = False
+        return step
+
+    def _give_up(self) -> None:
+        """The turn goes on without the cell. One that computes is stopped; one that stands still is closed."""
+        self._given_up = True
+        run = self._run
+        if run is None:
+            return
+        if self._computing:
+            run.stop(_cancelled())
+        else:
+            self._ctx.threads.start(run.close)
+
+    # Called in the engine's thread
+
+    def _load(self, name: str) -> Any:
+        return asyncio.run_coroutine_threadsafe(self._values.load(name), self._loop).result()
+
+    def _answer_now(self, call: CellCall) -> CallAnswer | None:
+        if self.finish is not None or self.switch is not None:
+            return _over()
+        if call.name not in (FINISH, CONTINUE_AS):
+            return None
+        if call.problem is not None:
+            return _raised("TypeError", call.problem)
+        if not self._request.accept_finish:
+            return _raised("RuntimeError", f"{call.name}() is not possible here")
+        problem = self._finish(call) if call.name == FINISH else self._continue_as(call)
+        return _over() if problem is None else _raised("ValueError", problem)
+
+    def _finish(self, call: CellCall) -> str | None:
+        """Take the answer, or say why it is none."""
+        value = call.args[0] if call.args else call.kwargs.get("value")
+        output = self._ctx.output
+        if isinstance(value, str) and output is None:
+            text = value
+        else:
+            text = msgspec.json.encode(value).decode()
+        if len(text.encode("utf-8", "replace")) > _MAX_ANSWER_BYTES:
+            return f"the answer is larger than {_MAX_ANSWER_BYTES} bytes"
+        if output is not None and (problem := output.check(text).problem) is not None:
+            return f"the answer does not fit: {problem}"
+        self.finish, self.answer = text, value
+        return None
+
+    def _continue_as(self, call: CellCall) -> str | None:
+        named = {**dict(zip(("task", "seed"), call.args, strict=False)), **call.kwargs}
+        task, seed = named.get("task"), named.get("seed")
+        if not isinstance(task, str) or not task.strip():
+            return "continue_as() takes a task, as text"
+        shown = seed if isinstance(seed, str) else msgspec.json.encode(seed).decode()
+        self.switch = FrameSwitch(
+            frame_id=f"{self._ctx.turn_id}.f{self._ctx.call_id}",
+            task=task,
+            seed=() if seed is None else (UserMessage(content=shown),),
+        )
+        self.answer = task
+        return None
+
+
+class _CheckFailed(Exception):
+    """The code was looked at and not run."""
+
+    def __init__(self, error: ErrorObject, diagnostics: list[Diagnostic]) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.diagnostics = diagnostics
+
+
+def _cancelled() -> ErrorObject:
+    return ErrorObject(code=Code.CANCELLED, message="the cell was cancelled")
+
+
+def _over() -> CallAnswer:
+    """What code sees that has ended the turn: nothing it should catch."""
+    return _raised("SystemExit", "the turn is over")
+
+
+def _raised(kind: str, message: str) -> CallAnswer:
+    return CallAnswer(exception=GuestException(type=kind, message=message))
+
+
+def _failed(
+    report: CellReport, error: ErrorObject, diagnostics: list[Diagnostic] | None = None
+) -> CellReport:
+    """The report of a cell that was not run."""
+    return msgspec.structs.replace(
+        report,
+        error=error,
+        diagnostics=tuple(diagnostics or ()),
+        notes=(*report.notes, NOT_EXECUTED),
+    )
+
+
+def _first_error(diagnostics: list[Diagnostic]) -> ErrorObject | None:
+    for one in diagnostics:
+        if one.severity is Severity.ERROR:
+            return ErrorObject(code=one.code, message=one.message, hint=one.hint, span=one.span)
+    return None
+
+
+def _cells_in(reply: AssistantMessage, language: Language) -> tuple[FoundCell, ...]:
+    return () if reply.raw is None else find_cells(reply.raw, language)[1]
+
+
+def _notes(reply: AssistantMessage, language: Language) -> tuple[str, ...]:
+    raw = reply.raw
+    if raw is None or raw.count("```") + raw.count("~~~") < 3:
+        return ()  # not more than one
+    others = len(_cells_in(reply, language)) - 1
+    if others < 1:
+        return ()
+    return (f"only the first cell of a reply is run; {others} more in this one did not run",)
+
+
+def _was_cut_off(reply: AssistantMessage, language: Language) -> bool:
+    if reply.stop_reason not in _CUT_OFF:
+        return False
+    cells = _cells_in(reply, language)
+    return bool(cells) and not cells[0].closed
+
+
+def _rolled_back(ended: CellEnd) -> tuple[str, ...]:
+    return ("the variables are as they were before this cell",) if ended.hard else ()
+
+
+def _made(call: ToolCall, settled: ToolSettled | None) -> CallMade:
+    error = None if settled is None else settled.error
+    status = CallStatus.OK if error is None else CallStatus.ERROR
+    if settled is None:
+        status = CallStatus.APPROVAL_PENDING
+    elif settled.record is not None:
+        status = settled.record.status
+    arguments: dict[str, Json] = dict(call.arguments or {})
+    if call.args:
+        arguments["args"] = list(call.args)
+    return CallMade(
+        call_id=call.call_id,
+        name=call.name,
+        arguments=short_arguments(arguments),
+        status=status,
+        error=error,
+    )
+
+
+__all__ = ["CELL_LIMITS", "CellOptions", "CodeExecutor"]

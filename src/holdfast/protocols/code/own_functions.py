@@ -1,0 +1,106 @@
+"""The functions that only code has: to wait, to ask a model, to end the turn, to look tools up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any, Final
+
+import msgspec
+
+from holdfast.errors import InvalidArgument
+from holdfast.model.canonical import Json
+from holdfast.model.limits import CapabilityLimits
+from holdfast.protocols.code.tool_search import discovery
+from holdfast.tools.catalog import ToolCatalog
+from holdfast.tools.context import CompleteAfter, RunContext
+from holdfast.tools.decorator import Tool, tool
+from holdfast.tools.registered_tool import RegisteredTool
+
+OWNER: Final = "the code protocol"
+FINISH: Final = "finish"
+CONTINUE_AS: Final = "continue_as"
+
+_SHORT_SLEEP_S: Final = 1.0
+"""So long a call waits by itself; longer ones are timers, for which the turn is parked."""
+_A_MINUTE: Final = CapabilityLimits(timeout_ms=60_000)
+_TEN_MINUTES: Final = CapabilityLimits(
+    timeout_ms=600_000, max_request_bytes=16 << 20, max_response_bytes=16 << 20
+)
+
+
+@tool(side_effect="none", limits=_A_MINUTE)
+def run_code(code: Annotated[str, msgspec.Meta(description="one cell of Python")]) -> dict[str, Any]:
+    """Run Python. Variables stay for the next cell; tools are functions; the last expression is the result."""
+    raise InvalidArgument("a cell is run by the session's code executor")
+
+
+@tool(side_effect="none", limits=_A_MINUTE)
+async def sleep(
+    seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0
+) -> CompleteAfter | None:
+    """Wait. However long it takes, nothing is held meanwhile and no restart cuts it short."""
+    span_s = seconds + 60 * minutes + 3_600 * hours + 86_400 * days
+    if span_s > _SHORT_SLEEP_S:
+        return CompleteAfter(span_s)
+    await asyncio.sleep(max(0.0, span_s))
+    return None
+
+
+@tool(side_effect="read", limits=_TEN_MINUTES)
+async def llm(
+    ctx: RunContext[Any],
+    prompt: str,
+    data: Json = None,
+    schema: dict[str, Any] | None = None,
+    instructions: str = "",
+) -> Json:
+    """Ask a language model: *data* is added to the prompt, and with a JSON *schema* the answer is a value."""
+    text = await ctx.complete(
+        _prompt(prompt, data), instructions=instructions, source="llm", output_schema=schema
+    )
+    return text if schema is None else _value(text, schema)
+
+
+@tool(side_effect="none")
+def finish(value: Json = None) -> None:
+    """End the turn with this answer. Nothing after it runs."""
+
+
+@tool(side_effect="none")
+def continue_as(task: str, seed: Json = None) -> None:
+    """End the turn and go on with *task* in a fresh context that knows only *seed*. Variables stay."""
+
+
+def own_functions(
+    catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool]
+) -> dict[str, RegisteredTool]:
+    """All of them, by name."""
+    made: list[Tool[..., Any]] = [run_code, sleep, llm, finish, continue_as]
+    tools = [*(one.registered for one in made), *discovery(catalog, resolve)]
+    return {one.name: replace(one, owner=OWNER) for one in tools}
+
+
+def _prompt(prompt: str, data: Json) -> str:
+    if data is None:
+        return prompt
+    shown = data if isinstance(data, str) else msgspec.json.encode(data).decode()
+    return f"{prompt}\n\n{shown}"
+
+
+def _value(text: str, schema: dict[str, Any]) -> Json:
+    """The model's answer as the value that was asked for; ValueError if it is none."""
+    import jsonschema_rs
+
+    bare = text.strip()
+    if bare.startswith("```"):
+        bare = bare.partition("\n")[2].rpartition("```")[0]
+    try:
+        value: Json = msgspec.json.decode(bare)
+        jsonschema_rs.validator_for(schema).validate(value)
+    except msgspec.DecodeError:
+        raise ValueError(f"the model did not answer with JSON: {text[:200]!r}") from None
+    except jsonschema_rs.ValidationError as error:
+        raise ValueError(f"the model's answer does not fit the schema: {error.message}") from None
+    return value

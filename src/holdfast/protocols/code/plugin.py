@@ -1,0 +1,182 @@
+"""The code protocol, and code mode inside another protocol, as the plugins that they are."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from holdfast.errors import InvalidArgument
+from holdfast.model.canonical import Json
+from holdfast.model.language import Language
+from holdfast.model.limits import SessionLimits
+from holdfast.model.prompt import PromptContribution, PromptSlot
+from holdfast.plugins.actions import PluginActionContext, action
+from holdfast.plugins.contexts import PromptHookContext
+from holdfast.plugins.hook import hook
+from holdfast.plugins.plugin import Plugin
+from holdfast.plugins.protocol import ProtocolBuildInput, ProtocolSessionPlugin, TurnDriverPreamble
+from holdfast.plugins.registrar import PluginRegistrar
+from holdfast.ports.code_engine import Check
+from holdfast.protocols.code.cell_finder import find_cells
+from holdfast.protocols.code.executor import CELL_LIMITS, CellOptions, CodeExecutor
+from holdfast.protocols.code.functions import SessionFunctions
+from holdfast.protocols.code.host import CodeHost
+from holdfast.protocols.code.instructions import how_to_act
+from holdfast.protocols.code.own_functions import run_code
+from holdfast.protocols.code.tool_guide import guide
+
+CellForm = Literal["fences", "tool_call"]
+"""How a model hands its cells over: as Markdown fences in its text, or as calls of a tool."""
+
+
+class _ActsInCode(Plugin):
+    """What both have in common: the options of cells, and the executor."""
+
+    def __init__(
+        self,
+        *,
+        language: Literal["python", "typescript"] | Language = Language.PYTHON,
+        check: Check = "calls",
+        limits: SessionLimits = CELL_LIMITS,
+        observation_chars: int = 8_000,
+        guide_chars: int = 16_000,
+    ) -> None:
+        self.language = language
+        self.check = check
+        self.limits = limits
+        self.observation_chars = observation_chars
+        self.guide_chars = guide_chars
+
+    def options(self) -> CellOptions:
+        """The options, checked."""
+        try:
+            return msgspec.convert(
+                {
+                    "language": self.language,
+                    "check": self.check,
+                    "limits": msgspec.to_builtins(self.limits),
+                    "observation_chars": self.observation_chars,
+                },
+                CellOptions,
+            )
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"the options of plugin {self.id!r} do not fit: {error}") from None
+
+    def executor(self) -> CodeExecutor:
+        self._executor = CodeExecutor(self.options())
+        return self._executor
+
+    @action(kind="command", session="required")
+    async def reset(self, ctx: PluginActionContext) -> None:
+        """Forget every variable of the session's code."""
+        self._executor.reset()
+
+
+class CodeProtocol(_ActsInCode):
+    """The model acts by writing cells: one a step, their variables stay, tools are functions.
+
+    Args:
+        cells: `"fences"` finds cells in the text as Markdown fences; `"tool_call"` offers the provider's own
+            tool call `run_code` instead, for models that are better at that.
+        language: what cells are written in; fixed for a session.
+        check: how closely a cell is looked at before it runs: `"calls"`, or `"types"` for the type checker.
+        limits: what one cell may use.
+        observation_chars: how much of what a cell printed and returned the model is shown at once.
+        guide_chars: how much room the tools have in the prompt; more of them are grouped and searched for.
+    """
+
+    id = "code"
+    summary = "Protocol: the model writes cells of Python; tools are functions, variables persist."
+
+    def __init__(
+        self,
+        *,
+        cells: CellForm = "fences",
+        language: Literal["python", "typescript"] | Language = Language.PYTHON,
+        check: Check = "calls",
+        limits: SessionLimits = CELL_LIMITS,
+        observation_chars: int = 8_000,
+        guide_chars: int = 16_000,
+    ) -> None:
+        super().__init__(
+            language=language,
+            check=check,
+            limits=limits,
+            observation_chars=observation_chars,
+            guide_chars=guide_chars,
+        )
+        self.cells = cells
+        self.options()
+        if cells not in ("fences", "tool_call"):
+            raise InvalidArgument(f"cells= is 'fences' or 'tool_call', not {cells!r}")
+        self._shared = True
+
+    def configure(self, options: Json) -> None:
+        super().configure(options)
+        self._shared = False
+
+    def register(self, registrar: PluginRegistrar) -> None:
+        super().register(registrar)
+        registrar.protocol.session(ProtocolSessionPlugin())
+        registrar.protocol.driver(CodeDriver(self))
+        registrar.protocol.code_executor(self.executor())
+        if self.cells == "fences":
+            registrar.protocol.prose_projector(CellsLeftOut(self.options().language))
+
+    @property
+    def shares_preambles(self) -> bool:
+        """Whether what is made of a catalog has nothing of the session in it."""
+        return self._shared
+
+
+class CodeDriver:
+    """Puts tools into the prompt as functions."""
+
+    def __init__(self, protocol: CodeProtocol) -> None:
+        self._protocol = protocol
+        self.shares_preambles = protocol.shares_preambles
+
+    def build_preamble(self, given: ProtocolBuildInput) -> TurnDriverPreamble:
+        protocol, language = self._protocol, self._protocol.options().language
+        SessionFunctions(given.tool_catalog, given.resolve)  # names that are taken twice are found here
+        fences = protocol.cells == "fences"
+        words = how_to_act(language, fences=fences)
+        tools = guide(given.tool_catalog, given.resolve, budget_chars=protocol.guide_chars)
+        return TurnDriverPreamble(
+            host=lambda seat: CodeHost(seat, language if fences else None),
+            tools=() if fences else (run_code.capability,),
+            prompt=(
+                PromptContribution(content=words, slot=PromptSlot.EXECUTION),
+                PromptContribution(content=tools, slot=PromptSlot.EXECUTION, priority=1),
+                *given.extra_prompt_contributions,
+            ),
+            warns_of_budget=True,
+        )
+
+
+class CellsLeftOut:
+    """The prose of a reply: what is left when its cells are taken out."""
+
+    def __init__(self, language: Language) -> None:
+        self._language = language
+
+    def project_assistant_prose(self, text: str) -> str:
+        return find_cells(text, self._language)[0]
+
+
+class CodeMode(_ActsInCode):
+    """A tool `run_code` beside the native ones: cells as in the code protocol, for models that want both."""
+
+    id = "code-mode"
+    summary = "A tool run_code: cells of Python that call the session's tools, in any protocol."
+
+    def register(self, registrar: PluginRegistrar) -> None:
+        super().register(registrar)
+        registrar.tools.add(run_code)
+        registrar.protocol.code_executor(self.executor())
+
+    @hook("prompt_contributor")
+    async def explain(self, ctx: PromptHookContext) -> list[PromptContribution]:
+        words = how_to_act(self.options().language, fences=False, native=True)
+        return [PromptContribution(content=words, slot=PromptSlot.EXECUTION)]

@@ -1,0 +1,274 @@
+"""The cells of a turn: code that runs between the calls it makes.
+
+Theory of operation
+-------------------
+A cell is a call of the executor's tool. It runs as a task, and where it stands still it tells the machine
+(`CellPaused`), which has its calls carried out like any others and lets it go on with one result at a time
+(`ContinueCell`). A cell that this process does not know is run again: it gets the results it had, in the same
+order, without anybody hearing of it, until it stands where it stood.
+
+Rules
+-----
+1. A cell gets a result only by `ContinueCell`: the order of the journal is the order in which it hears.
+2. A cell that makes other calls than it had made, when it is run again, has failed: nothing is guessed.
+3. Plugins see what came of a cell before it is kept or shown.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import msgspec
+
+from holdfast.durable.effects import Deliver
+from holdfast.errors import (
+    Code,
+    CodeExecutionRuntimeStopped,
+    ErrorObject,
+    HoldfastError,
+    InternalError,
+    InvalidArgument,
+)
+from holdfast.machine.commands import ContinueCell
+from holdfast.machine.inputs import (
+    CellCalled,
+    CellPaused,
+    FinishRequested,
+    FrameSwitchRequested,
+    ToolSettled,
+)
+from holdfast.model.call import GuestException
+from holdfast.model.canonical import Json
+from holdfast.model.cell import CellReport
+from holdfast.model.language import Language
+from holdfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall
+from holdfast.plugins.protocol import CodeFunctions, ExecRequest, ExecResponse, OutputContract, TurnSeat
+from holdfast.ports.code_engine import CallAnswer, CellCall, CodeEngine
+from holdfast.tools.settlement import GUEST_EXCEPTION
+from holdfast.tools.threads import DaemonThreads
+
+Judge = Callable[[ToolSettled, str, dict[str, Json]], Awaitable[ToolSettled]]
+"""What plugins make of a result."""
+
+
+class CellDesk:
+    """The cells of one turn. Used on the turn's loop."""
+
+    def __init__(self, seat: TurnSeat, judge: Judge) -> None:
+        self._seat = seat
+        self._judge = judge
+        self._cells: dict[int, tuple[_Cell, asyncio.Task[None]]] = {}
+
+    def start(self, call: ToolCall, arguments: dict[str, Json], deliver: Deliver) -> None:
+        self._open(ContinueCell(call, arguments, (), (), 0), deliver)
+
+    def go_on(self, command: ContinueCell, deliver: Deliver) -> None:
+        found = self._cells.get(command.call.call_id)
+        if found is None:
+            self._open(command, deliver)
+        else:
+            found[0].hear(command)
+
+    async def park(self) -> None:
+        """Remember where cells stand, and let go of them."""
+        cells, self._cells = self._cells, {}
+        if cells and self._seat.cells is not None:
+            await self._seat.cells.executor.park()
+        for _, task in cells.values():
+            task.cancel()
+
+    def stop(self) -> None:
+        cells, self._cells = self._cells, {}
+        for _, task in cells.values():
+            task.cancel()
+
+    def _open(self, command: ContinueCell, deliver: Deliver) -> None:
+        cell = _Cell(self._seat, command, deliver)
+        task = asyncio.get_running_loop().create_task(self._run(cell))
+        self._cells[command.call.call_id] = (cell, task)
+
+    async def _run(self, cell: _Cell) -> None:
+        settled, response = await self._settled(cell)
+        self._cells.pop(cell.call_id, None)
+        now = self._seat.bench.clock.now_ms()
+        if response is not None and settled.error is None:
+            if response.switch is not None:
+                cell.deliver(FrameSwitchRequested(at_ms=now, switch=response.switch))
+            elif response.finish is not None:
+                cell.deliver(FinishRequested(at_ms=now, call_id=cell.call_id, text=response.finish))
+        cell.deliver(settled)
+
+    async def _settled(self, cell: _Cell) -> tuple[ToolSettled, ExecResponse | None]:
+        assert self._seat.cells is not None
+        response = None
+        try:
+            response = await self._seat.cells.executor.execute_code(cell, cell.request)
+            settled = self._as_input(cell, msgspec.to_builtins(response.report), response.report.error)
+        except HoldfastError as error:
+            settled = self._as_input(cell, None, error.error_object())
+        except Exception as error:
+            problem = InternalError(f"the cell could not be run: {type(error).__name__}: {error}")
+            settled = self._as_input(cell, None, problem.error_object())
+        judged = await self._judge(settled, cell.name, cell.arguments)
+        return (judged if response is None else self._kept(judged, response)), response
+
+    def _as_input(self, cell: _Cell, value: Json, error: ErrorObject | None) -> ToolSettled:
+        return ToolSettled(
+            at_ms=self._seat.bench.clock.now_ms(), call_id=cell.call_id, value=value, error=error
+        )
+
+    def _kept(self, settled: ToolSettled, response: ExecResponse) -> ToolSettled:
+        """The result as it is kept, and what the model reads of it."""
+        try:
+            report = msgspec.convert(settled.value, CellReport)
+        except msgspec.ValidationError:  # a plugin has put something else in its place
+            return settled
+        value, attachments = response.keep(report, self._keep)
+        return msgspec.structs.replace(
+            settled,
+            value=value,
+            attachments=(*settled.attachments, *attachments),
+            shown=response.render(report) if settled.shown is None else settled.shown,
+        )
+
+    def _keep(self, data: bytes) -> AttachmentPart:
+        digest = self._seat.hooks.keep_blob(data)
+        return AttachmentPart(digest=digest, media_type="application/json", size=len(data), name="cell.json")
+
+
+class _Cell:
+    """One cell: the `CodeExecutionContext` of its executor."""
+
+    def __init__(self, seat: TurnSeat, command: ContinueCell, deliver: Deliver) -> None:
+        assert seat.cells is not None
+        self.deliver = deliver
+        self.session_id = seat.session_id
+        self.turn_id = seat.machine.turn_id
+        self.call_id = command.call.call_id
+        self.name = command.call.name
+        self.arguments = (command.arguments or command.call.arguments) or {}
+        self.now_ms = seat.machine.replied_at_ms
+        self.seed = f"{seat.machine.nonce}.{self.turn_id}.{self.call_id}"
+        self.threads: DaemonThreads = seat.bench.threads
+        self.output: OutputContract | None = seat.output
+        self.functions: CodeFunctions = seat.cells.functions
+        self.engine: Callable[[Language], CodeEngine] = seat.bench.engine
+        self._seat = seat
+        self._command = command
+        self._heard = 0
+        self._numbers: dict[int, int] = {}
+        self._waiting: asyncio.Future[None] | None = None
+
+    @property
+    def request(self) -> ExecRequest:
+        arguments = self.arguments
+        return ExecRequest(str(arguments.get("language", "")), str(arguments.get("code", "")))
+
+    @property
+    def reply(self) -> AssistantMessage:
+        for message in reversed(self._seat.machine.messages):
+            if isinstance(message, AssistantMessage):
+                return message
+        return AssistantMessage()
+
+    @property
+    def messages(self) -> Sequence[Message]:
+        return [*self._seat.history, *self._seat.machine.messages]
+
+    async def read_blob(self, digest: str) -> bytes | None:
+        return await self._seat.hooks.read_blob(digest)
+
+    def hear(self, command: ContinueCell) -> None:
+        self._command = command
+        if self._waiting is not None and not self._waiting.done():
+            self._waiting.set_result(None)
+
+    def heard(self, count: int) -> None:
+        if count > self._command.count:
+            raise CodeExecutionRuntimeStopped("the cell was suspended with answers that the journal lacks")
+        self._heard = count
+
+    async def next_answer(self, calls: Sequence[CellCall]) -> tuple[int, CallAnswer]:
+        self._check_same(calls)
+        if self._heard >= self._command.count:
+            await self._pause(calls)
+        settled = self._command.answers[self._heard]
+        self._heard += 1
+        return self._number_of(settled.call_id), _answer(settled)
+
+    def made(self) -> Sequence[tuple[ToolCall, ToolSettled | None]]:
+        results = {one.call_id: one for one in self._command.answers[: self._command.count]}
+        return [(call, results.get(call.call_id)) for call in self._command.made]
+
+    async def _pause(self, calls: Sequence[CellCall]) -> None:
+        if not calls and len(self._command.made) <= self._heard:
+            raise CodeExecutionRuntimeStopped("the code waits for something that never comes")
+        self._waiting = asyncio.get_running_loop().create_future()
+        self.deliver(
+            CellPaused(
+                at_ms=self._seat.bench.clock.now_ms(),
+                call_id=self.call_id,
+                number=self._heard + 1,
+                calls=tuple(self._called(call) for call in calls),
+            )
+        )
+        await self._waiting
+
+    def _check_same(self, calls: Sequence[CellCall]) -> None:
+        """What the code has called already it must call again, when it is run again."""
+        made = self._command.made
+        for call in calls:
+            if call.number > len(made):
+                return
+            before, now = made[call.number - 1], self._called(call)
+            if (before.name, before.arguments, before.args) != (now.name, now.arguments, now.args):
+                raise CodeExecutionRuntimeStopped(
+                    f"run again after a restart, the code called {now.name}() where it had called "
+                    f"{before.name}() with other arguments",
+                    hint="what the calls before it did has happened; look at it before going on",
+                )
+
+    def _called(self, call: CellCall) -> CellCalled:
+        """The call with its arguments by name, as the machine takes it."""
+        if call.problem is not None:
+            error = ErrorObject(code=Code.INVALID_ARGUMENT, message=call.problem)
+            return CellCalled(name=call.name, error=error)
+        try:
+            args, named = _by_name(self._seat, call)
+        except HoldfastError as error:
+            return CellCalled(name=call.name, arguments=call.kwargs, error=error.error_object())
+        return CellCalled(name=call.name, arguments=named, args=tuple(args))
+
+    def _number_of(self, call_id: int) -> int:
+        made = self._command.made
+        for number in range(len(self._numbers) + 1, len(made) + 1):
+            self._numbers[made[number - 1].call_id] = number
+        return self._numbers[call_id]
+
+
+def _by_name(seat: TurnSeat, call: CellCall) -> tuple[list[Json], dict[str, Json]]:
+    """Positional arguments under the names that the contract has for them, if it has names."""
+    if not call.args:
+        return [], call.kwargs
+    assert seat.cells is not None
+    schema = seat.cells.functions.capability(call.name).input_schema
+    if schema.get("type") == "array":
+        return call.args, call.kwargs
+    names = list(schema.get("properties", ()))
+    if len(call.args) > len(names):
+        raise InvalidArgument(f"{call.name}() takes {len(names)} arguments, {len(call.args)} were given")
+    placed = dict(zip(names, call.args, strict=False))
+    if twice := sorted(set(placed) & set(call.kwargs)):
+        raise InvalidArgument(f"{call.name}() got multiple values for argument {twice[0]!r}")
+    return [], {**placed, **call.kwargs}
+
+
+def _answer(settled: ToolSettled) -> CallAnswer:
+    error = settled.error
+    if error is None:
+        return CallAnswer(value=settled.value, at_ms=settled.at_ms)
+    seen = settled.exception or GuestException(
+        type=GUEST_EXCEPTION.get(error.code, "RuntimeError"), message=f"{error.code}: {error.message}"
+    )
+    return CallAnswer(exception=seen, error=error, at_ms=settled.at_ms)

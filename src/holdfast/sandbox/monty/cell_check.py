@@ -1,0 +1,256 @@
+"""What is wrong with a cell, as far as its syntax tree and the contracts of functions tell.
+
+Rules
+-----
+1. No false alarms. Only what fails for certain is told: a name counts as bound if anything in the code binds
+   it anywhere, a function that is bound by the code or the session is not looked at, and an argument is
+   judged only where it is written out.
+2. Fast: one walk over the tree. Features that the engine does not have are left to it; it refuses them
+   before any code runs.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from collections.abc import Collection, Iterator
+from typing import Any, Final
+
+from holdfast.errors import Code, Span
+from holdfast.model.diagnostic import Diagnostic, Severity
+from holdfast.ports.code_engine import CellFunctions
+from holdfast.sandbox.monty.cell_arguments import argument_problems
+from holdfast.sandbox.monty.failures import MODULES
+from holdfast.tools.stubs import capability_stub
+
+_BUILTINS: Final = frozenset(dir(builtins))
+_MODULES: Final = frozenset({*MODULES.split(", "), "__future__"})
+_LATE_BINDERS: Final = frozenset({"exec", "eval", "globals", "locals", "vars", "__import__"})
+"""Functions through which names can be bound that no syntax shows."""
+_SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_GUARDS: Final = (*_SCOPES, ast.Try, ast.TryStar, ast.With, ast.If)
+"""Where an import may be meant to fail, or may never happen."""
+_BINDERS: Final = frozenset({
+    ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.ExceptHandler,
+    ast.MatchAs, ast.MatchStar, ast.MatchMapping, ast.arg,
+})  # fmt: skip
+_NO_NODES: Final = frozenset({
+    "ctx", "op", "ops", "id", "attr", "arg", "name", "names", "module", "level", "kind", "type_comment",
+    "conversion", "simple", "is_async", "rest", "kwd_attrs", "type_ignores",
+})  # fmt: skip
+_CHILDREN: Final = {
+    kind: tuple(name for name in kind._fields if name not in _NO_NODES)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST) and kind not in (ast.Constant, ast.MatchSingleton)
+}
+"""Of each kind of node, the fields in which other nodes are."""
+
+
+class DeclaredFunctions:
+    """A cell's functions for the type checker, without those that the session's own names hide."""
+
+    def __init__(self, functions: CellFunctions, hidden: Collection[str]) -> None:
+        self._functions = functions
+        self._hidden = hidden
+
+    def __contains__(self, name: object, /) -> bool:
+        return name in self._functions and name not in self._hidden
+
+    def suggest(self, name: str) -> str | None:
+        return self._functions.suggest(name)
+
+    def stubs(self) -> str:
+        names = [name for name in self._functions.names() if name in self]
+        return "\n".join(capability_stub(self._functions.capability(name)) for name in names)
+
+
+def check_calls(
+    code: str, tree: ast.Module, bound: Collection[str], functions: CellFunctions, inputs: Collection[str]
+) -> list[Diagnostic]:
+    """Unknown functions, wrong arguments, missing modules and rebound inputs, in the order of the lines."""
+    scan = _Scan(tree)
+    lines = _Columns(code)
+    found: list[Diagnostic] = []
+    if not scan.bound.isdisjoint(inputs) or any(map(_is_missing, scan.modules)):
+        places = _Places(tree, inputs)
+        found += [_read_only(node, name, lines) for node, name in places.rebound]
+        found += [_no_module(node, name, lines) for node, name in places.missing_modules]
+    known = {*bound, *inputs, *scan.bound}
+    may_miss = scan.binds_late or "NameError" in code
+    for call, name in scan.calls:
+        if name in known:
+            continue
+        if name in functions:
+            found += _wrong_arguments(call, name, functions, lines)
+        elif name not in _BUILTINS and not may_miss:
+            found.append(_unknown(call, name, functions, lines))
+    return sorted(found, key=lambda item: (item.span.line, item.span.column) if item.span else (0, 0))
+
+
+def names_touched(tree: ast.Module, names: Collection[str]) -> dict[str, frozenset[str] | None]:
+    """Which of *names* the code reads, with the literal keys if it reads nothing else of them."""
+    keys: dict[str, set[str]] = {}
+    whole: set[str] = set()
+    keyed: set[ast.expr] = set()
+    for node in ast.walk(tree):  # a subscript comes before what it is a subscript of
+        match node:
+            case ast.Subscript(
+                value=ast.Name(id=name) as base, slice=ast.Constant(value=str(key)), ctx=ast.Load()
+            ) if name in names:
+                keyed.add(base)
+                keys.setdefault(name, set()).add(key)
+            case ast.Name(id=name, ctx=ast.Load()) if name in names and node not in keyed:
+                whole.add(name)
+    return {**{name: frozenset(seen) for name, seen in keys.items()}, **dict.fromkeys(whole)}
+
+
+class _Scan:
+    """What the code calls, imports, and binds in whatever scope. One quick walk."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.bound: set[str] = set()
+        self.calls: list[tuple[ast.Call, str]] = []
+        self.modules: set[str] = set()
+        self.binds_late = False
+        pending: list[Any] = list(tree.body)
+        while pending:
+            node = pending.pop()
+            kind = type(node)
+            if kind is ast.Name:
+                if type(node.ctx) is not ast.Load:
+                    self.bound.add(node.id)
+            elif kind in _CHILDREN:
+                if kind is ast.Call and type(node.func) is ast.Name:
+                    self.calls.append((node, node.func.id))
+                elif kind in _BINDERS:
+                    self._note_binder(node)
+                for name in _CHILDREN[kind]:
+                    part = getattr(node, name)
+                    pending.extend(part) if type(part) is list else pending.append(part)
+        self.binds_late |= any(name in _LATE_BINDERS for _, name in self.calls)
+
+    def _note_binder(self, node: ast.AST) -> None:
+        self.bound.update(_bound_by(node))
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            self.modules.update(_modules_of(node))
+            self.binds_late |= any(alias.name == "*" for alias in node.names)
+
+
+class _Places:
+    """Where an input is bound as a global name, and where a module is imported that there is not.
+
+    Bound at the top level, that is, or in a function that declares it global; imported where that must fail.
+    """
+
+    def __init__(self, tree: ast.Module, inputs: Collection[str]) -> None:
+        self.rebound: list[tuple[ast.AST, str]] = []
+        self.missing_modules: list[tuple[ast.AST, str]] = []
+        self._inputs = inputs
+        pending: list[tuple[ast.AST, Collection[str], bool]] = [(node, inputs, False) for node in tree.body]
+        while pending:
+            node, watched, guarded = pending.pop()
+            self.rebound += [(node, name) for name in _bound_by(node) if name in watched]
+            if isinstance(node, (ast.Import, ast.ImportFrom)) and not guarded:
+                self.missing_modules += [(node, name) for name in _modules_of(node) if _is_missing(name)]
+            pending += self._inside(node, watched, guarded)
+
+    def _inside(
+        self, node: ast.AST, watched: Collection[str], guarded: bool
+    ) -> Iterator[tuple[ast.AST, Collection[str], bool]]:
+        """The children, each with the names that it must not bind, and whether an import in it may fail."""
+        if isinstance(node, _SCOPES):
+            watched = self._declared_global(node)
+        guarded = guarded or isinstance(node, _GUARDS)
+        binds_nothing = isinstance(node, ast.comprehension) or (
+            isinstance(node, ast.AnnAssign) and node.value is None
+        )
+        target = getattr(node, "target", None) if binds_nothing else None
+        return ((part, watched, guarded) for part in ast.iter_child_nodes(node) if part is not target)
+
+    def _declared_global(self, scope: ast.AST) -> frozenset[str]:
+        """The inputs that a function or class declares global for itself."""
+        found: set[str] = set()
+        pending = list(ast.iter_child_nodes(scope))
+        while pending:
+            node = pending.pop()
+            if isinstance(node, ast.Global):
+                found.update(name for name in node.names if name in self._inputs)
+            if not isinstance(node, _SCOPES):
+                pending += ast.iter_child_nodes(node)
+        return frozenset(found)
+
+
+def _modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
+    """The modules that an import names; none if it is relative, which is another mistake."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module] if node.module and not node.level else []
+
+
+def _is_missing(module: str) -> bool:
+    return module.partition(".")[0] not in _MODULES
+
+
+def _bound_by(node: ast.AST) -> Iterator[str]:
+    """The names that a node itself binds or unbinds."""
+    match node:
+        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
+            yield name
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.Import(names=names) | ast.ImportFrom(names=names):
+            yield from (alias.asname or alias.name.partition(".")[0] for alias in names)
+        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+            yield name
+        case ast.MatchMapping(rest=str(name)) | ast.arg(arg=name):
+            yield name
+
+
+class _Columns:
+    """Places of nodes, in lines and characters from 1."""
+
+    def __init__(self, code: str) -> None:
+        self._lines = None if code.isascii() else code.encode().split(b"\n")
+
+    def span(self, node: Any) -> Span:
+        end_line = node.end_lineno or node.lineno
+        return Span(
+            line=node.lineno,
+            column=self._column(node.lineno, node.col_offset),
+            end_line=end_line,
+            end_column=self._column(end_line, node.end_col_offset or node.col_offset),
+        )
+
+    def _column(self, line: int, offset: int) -> int:
+        if self._lines is None:
+            return offset + 1
+        return len(self._lines[line - 1][:offset].decode("utf-8", "replace")) + 1
+
+
+def _error(code: Code, message: str, hint: str | None, span: Span) -> Diagnostic:
+    return Diagnostic(severity=Severity.ERROR, code=code, message=message, hint=hint, span=span)
+
+
+def _read_only(node: ast.AST, name: str, lines: _Columns) -> Diagnostic:
+    message = f"{name} is an input and read-only; bind another name"
+    return _error(Code.TYPE_ERROR, message, None, lines.span(node))
+
+
+def _no_module(node: ast.AST, name: str, lines: _Columns) -> Diagnostic:
+    hint = f"the sandbox has these modules: {MODULES}"
+    return _error(Code.UNSUPPORTED_FEATURE, f"there is no module {name!r}", hint, lines.span(node))
+
+
+def _unknown(call: ast.Call, name: str, functions: CellFunctions, lines: _Columns) -> Diagnostic:
+    message = f"{name}() is neither defined nor a function that can be called"
+    return _error(Code.UNKNOWN_TOOL, message, functions.suggest(name), lines.span(call.func))
+
+
+def _wrong_arguments(
+    call: ast.Call, name: str, functions: CellFunctions, lines: _Columns
+) -> Iterator[Diagnostic]:
+    capability = functions.capability(name)
+    for node, problem in argument_problems(call, name, capability.input_schema):
+        yield _error(
+            Code.TYPE_ERROR, problem, capability_stub(capability).removesuffix(": ..."), lines.span(node)
+        )

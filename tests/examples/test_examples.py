@@ -1,0 +1,91 @@
+"""The examples do what they say, run as a user runs them: each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+pytestmark = pytest.mark.slow
+
+
+@dataclass(frozen=True)
+class Told:
+    """What an example printed, by the first words of the lines, and what its tools wrote down."""
+
+    lines: dict[str, str]
+    text: str
+    effects: list[str]
+
+
+def _run(name: str, directory: Path) -> Told:
+    ledger = directory / "ledger.txt"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", str(EXAMPLES / name)],
+        cwd=directory,
+        env={**os.environ, "SHOP_LEDGER": str(ledger)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    pairs = (line.split("  ", 1) for line in done.stdout.splitlines() if "  " in line)
+    effects = ledger.read_text().splitlines() if ledger.exists() else []
+    return Told({label: rest.strip() for label, rest in pairs}, done.stdout, effects)
+
+
+def test_one_cell_does_what_takes_four_model_calls_natively(tmp_path: Path) -> None:
+    """Seed: three tools, a loop and an approval in one cell; the same effects by native calls."""
+    (tmp_path / "code").mkdir()
+    (tmp_path / "native").mkdir()
+    in_code = _run("refund_in_code.py", tmp_path / "code")
+    native = _run("refund_native.py", tmp_path / "native")
+    assert (in_code.lines["model calls"], native.lines["model calls"]) == ("1", "4")
+    assert in_code.effects == native.effects == ["refund A1 4200"]
+    for label in ("approval", "finished"):
+        assert in_code.lines[label] == native.lines[label]
+    assert in_code.lines["approval"] == "refund(order_id='A1', cents=4200): yes"
+    assert _calls(in_code) == _calls(native) == ["order", "order", "order", "orders", "refund"]
+
+
+def test_a_cell_stops_in_one_process_and_goes_on_in_another(tmp_path: Path) -> None:
+    """Seed: the cell goes on at its call; what ran before it does not run again."""
+    first = _run("cell_in_two_processes.py", tmp_path)
+    assert "stops, the turn is waiting" in first.text
+    assert first.effects == []
+    second = _run("cell_in_two_processes.py", tmp_path)
+    assert "goes on at refund()" in second.text
+    assert second.lines["model calls"] == "1"
+    assert second.lines["tool calls"] == "orders, order, refund, order, order"
+    assert second.lines["finished"] == "Paid back: A1."
+    assert second.effects == ["refund A1 4200"]
+
+
+def test_a_text_of_five_megabytes_is_searched_without_being_sent(tmp_path: Path) -> None:
+    """Seed: less than 64 KB is ever in a prompt."""
+    told = _run("large_text.py", tmp_path)
+    assert _number(told.lines["the log"]) > 5_000_000
+    assert _number(told.lines["the largest"]) < 64_000
+    assert (told.lines["turn"], told.lines["llm"]) == ("3 model calls", "3 model calls")
+    assert told.lines["finished"] == "3 faults: {'disk': 2, 'payments': 1}"
+
+
+def test_the_example_of_the_readme_is_the_one_in_examples() -> None:
+    """Ours: what the README shows is what `examples/ten_lines.py` runs."""
+    readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")
+    _, _, example = (EXAMPLES / "ten_lines.py").read_text(encoding="utf-8").partition("import asyncio")
+    assert example.strip() in readme
+
+
+def _calls(told: Told) -> list[str]:
+    return sorted(told.lines["tool calls"].split(", "))
+
+
+def _number(text: str) -> int:
+    return int(text.split()[0].replace(",", ""))

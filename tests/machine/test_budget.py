@@ -1,0 +1,163 @@
+"""Warnings to the model when a turn uses up its budget."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.machine.budget import BudgetWatch
+from holdfast.model.usage import UsageLimits
+
+
+def _warned(limits: UsageLimits, **used: int) -> str | None:
+    """What a fresh watch says."""
+    return BudgetWatch().warning(limits, **{"iterations": 0, "tokens": 0, "wall_ms": 0, **used})
+
+
+def _level(limits: UsageLimits, **used: int) -> int:
+    """Which level a fresh watch tells of, by its words."""
+    said = _warned(limits, **used)
+    if said is None:
+        return 0
+    return 100 if "last step" in said else 90 if "soon" in said else 60
+
+
+STEPS = UsageLimits(max_iterations=1_000)
+
+
+@pytest.mark.parametrize(
+    ("used", "level"),
+    [
+        (0, 0),
+        (1, 0),
+        (599, 0),
+        (600, 60),
+        (601, 60),
+        (899, 60),
+        (900, 90),
+        (999, 90),
+        (1_000, 100),
+        (5_000, 100),
+    ],
+)
+def test_a_level_is_told_of_when_it_is_reached_and_not_before(used: int, level: int) -> None:
+    """Seed: issue 5, warnings to the model at 60, 90 and 100 %."""
+    assert _level(STEPS, iterations=used) == level
+
+
+def test_the_words_name_what_is_used_and_what_to_do() -> None:
+    """Seed: issue 5. The words fit a model that has `finish` and one that has not."""
+    limits = UsageLimits(max_iterations=50, max_tokens=100_000, max_wall_ms=90_500)
+    assert _warned(limits, iterations=30) == (
+        "30 of 50 steps used (60 %). Plan what is left so that you come to an answer in time."
+    )
+    assert _warned(limits, tokens=95_900) == (
+        "95,900 of 100,000 tokens used (95 %). "
+        "Finish soon: do only what the answer still needs, then give it."
+    )
+    assert _warned(limits, wall_ms=90_500) == (
+        "90.5 of 90.5 seconds used (100 %). "
+        "This is the last step: give your answer now, with what you have. After it the turn is stopped."
+    )
+
+
+def test_a_share_is_never_rounded_up() -> None:
+    """Ours: 59.99 % is not 60 %, and 99.99 % is not the end."""
+    limits = UsageLimits(max_tokens=1_000_000)
+    assert _warned(limits, tokens=599_999) is None
+    said = _warned(limits, tokens=999_999)
+    assert said is not None
+    assert "(99 %)" in said
+    assert "last step" not in said
+
+
+def test_each_level_is_told_of_once() -> None:
+    """Seed: issue 5. A model that reads the same warning at each step stops reading it."""
+    watch = BudgetWatch()
+    limits = UsageLimits(max_iterations=10)
+    told = [watch.warning(limits, iterations=used, tokens=0, wall_ms=0) for used in range(13)]
+    assert [used for used, said in enumerate(told) if said] == [6, 9, 10]
+
+
+def test_a_jump_tells_of_the_highest_level_only() -> None:
+    """Seed: issue 5. From 10 to 95 % there is one warning, and none for 60 % after it."""
+    watch = BudgetWatch()
+    limits = UsageLimits(max_iterations=100, max_tokens=100)
+    assert watch.warning(limits, iterations=10, tokens=10, wall_ms=0) is None
+    said = watch.warning(limits, iterations=11, tokens=95, wall_ms=0)
+    assert said is not None
+    assert said.startswith("95 of 100 tokens used (95 %). Finish soon")
+    assert watch.warning(limits, iterations=65, tokens=95, wall_ms=0) is None
+    assert not watch.spent
+
+
+def test_a_second_limit_at_the_same_level_says_nothing_more() -> None:
+    """Ours: a level is of the turn, not of one of its limits."""
+    watch = BudgetWatch()
+    limits = UsageLimits(max_iterations=10, max_tokens=100, max_wall_ms=1_000)
+    assert watch.warning(limits, iterations=6, tokens=0, wall_ms=0)
+    assert watch.warning(limits, iterations=7, tokens=71, wall_ms=800) is None
+
+
+def test_the_fullest_limit_is_the_one_that_is_named() -> None:
+    """Seed: issue 5. Of two that are equally full, steps come first."""
+    limits = UsageLimits(max_iterations=10, max_tokens=100, max_wall_ms=10_000)
+    assert str(_warned(limits, iterations=7, tokens=80, wall_ms=9_000)).startswith(
+        "9 of 10 seconds used (90 %)"
+    )
+    assert str(_warned(limits, iterations=7, tokens=80)).startswith("80 of 100 tokens used (80 %)")
+    assert str(_warned(limits, iterations=7, tokens=70)).startswith("7 of 10 steps used (70 %)")
+
+
+def test_a_limit_that_is_not_set_counts_for_nothing() -> None:
+    """Ours: None means no limit."""
+    assert _warned(UsageLimits(), iterations=1, tokens=10**12, wall_ms=10**12) is None
+
+
+def test_a_limit_of_one_goes_straight_to_the_last_step() -> None:
+    """Ours: nothing divides by zero, and there is no level between none and all."""
+    limits = UsageLimits(max_iterations=1, max_tokens=1, max_wall_ms=1)
+    assert _warned(limits) is None
+    assert str(_warned(limits, iterations=1)).startswith("1 of 1 step used (100 %). This is the last step")
+
+
+def test_tokens_over_the_limit_are_told_as_they_are() -> None:
+    """Ours: one reply can take more than was left."""
+    watch = BudgetWatch()
+    said = watch.warning(UsageLimits(max_tokens=1_000), iterations=2, tokens=1_500, wall_ms=0)
+    assert said is not None
+    assert said.startswith("1,500 of 1,000 tokens used (150 %). This is the last step")
+    assert watch.spent
+
+
+def test_it_is_spent_from_the_last_warning_on() -> None:
+    """Seed: issue 5. Whoever runs the turn asks this to grant one step and no more."""
+    watch = BudgetWatch()
+    limits = UsageLimits(max_iterations=2)
+    seen = []
+    for used in (0, 1, 2, 3):
+        watch.warning(limits, iterations=used, tokens=0, wall_ms=0)
+        seen.append(watch.spent)
+    assert seen == [False, False, True, True]
+
+
+_uses = st.lists(st.tuples(*[st.integers(0, 300)] * 3), max_size=12)
+
+
+@given(_uses, st.integers(1, 200), st.none() | st.integers(1, 200), st.none() | st.integers(1, 200))
+def test_levels_only_rise_and_the_same_numbers_give_the_same_words(
+    uses: list[tuple[int, int, int]], steps: int, tokens: int | None, wall_ms: int | None
+) -> None:
+    """Ours: a replayed turn says what it said before; at most three warnings a turn."""
+    limits = UsageLimits(max_iterations=steps, max_tokens=tokens, max_wall_ms=wall_ms)
+    first, second = BudgetWatch(), BudgetWatch()
+    told = []
+    for step, token, ms in uses:
+        said = first.warning(limits, iterations=step, tokens=token, wall_ms=ms)
+        assert said == second.warning(limits, iterations=step, tokens=token, wall_ms=ms)
+        pairs = [(step, steps), (token, tokens), (ms, wall_ms)]
+        reached = [used / most for used, most in pairs if most]
+        assert first.spent or max(reached) < 1
+        told += [said] if said else []
+    assert len(told) == len(set(told)) <= 3

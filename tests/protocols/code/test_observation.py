@@ -1,0 +1,367 @@
+"""What the model reads of a cell."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import ErrorObject, Span
+from holdfast.model.call import CallStatus
+from holdfast.model.cell import CallMade, CellReport
+from holdfast.model.diagnostic import Diagnostic, Severity
+from holdfast.protocols.code.observation import (
+    NOT_EXECUTED,
+    cut_middle,
+    fair_shares,
+    observation,
+    short_arguments,
+)
+
+CODE = "total = 5\ncount = 0\nshare = total / count\n"
+FAILURE = ErrorObject(
+    code="RUNTIME_ERROR",
+    message="ZeroDivisionError: division by zero",
+    hint="count is 0",
+    span=Span(line=3, column=17),
+)
+
+
+def _call(number: int, name: str = "fetch", **more: object) -> CallMade:
+    return CallMade(call_id=number, name=name, arguments=f"n={number}", **more)  # type: ignore[arg-type]
+
+
+def _denied(number: int, message: str = "not allowed") -> CallMade:
+    error = ErrorObject(code="PERMISSION_DENIED", message=message)
+    return _call(number, "refund", status=CallStatus.DENIED, error=error)
+
+
+def _read(**of: object) -> str:
+    return observation(CellReport(index=3, **of), CODE)  # type: ignore[arg-type]
+
+
+# Layout
+
+
+def test_every_section_has_its_place() -> None:
+    """Seed: issue 5, the observation is stdout, result, diagnostics with the failing line, and calls made."""
+    text = _read(
+        stdout="12 orders\n",
+        stderr="slow\n",
+        result={"left": 2},
+        error=FAILURE,
+        diagnostics=(Diagnostic(severity=Severity.WARNING, code="TYPE_ERROR", message="count is int"),),
+        calls=(_call(1), _denied(2)),
+        notes=("The second cell was not run.",),
+    )
+    assert text == "\n".join(
+        [
+            "[cell 3] failed",
+            "stdout:",
+            "12 orders",
+            "stderr:",
+            "slow",
+            "result:",
+            '{"left":2}',
+            "error:",
+            "RUNTIME_ERROR: ZeroDivisionError: division by zero",
+            "  3 | share = total / count",
+            "    |                 ^",
+            "hint: count is 0",
+            "diagnostics:",
+            "warning TYPE_ERROR: count is int",
+            "calls:",
+            "fetch(n=1) -> ok",
+            "refund(n=2) -> denied: not allowed",
+            "notes:",
+            "The second cell was not run.",
+        ]
+    )
+
+
+def test_a_cell_that_leaves_nothing_says_so() -> None:
+    """Ours: an empty observation looks like a broken one."""
+    assert _read() == "[cell 3] ok, no output"
+    assert _read(stdout="\n") == "[cell 3] ok, no output"
+    assert _read(finished=True) == "[cell 3] ok, finished"
+
+
+def test_a_failed_check_says_that_nothing_was_executed() -> None:
+    """Seed: issue 5, a failed check costs no execution, and the model must not believe half of it ran."""
+    text = _read(error=FAILURE, diagnostics=(Diagnostic.error(FAILURE),), notes=(NOT_EXECUTED,))
+    assert text.splitlines()[0] == "[cell 3] failed, nothing was executed"
+    assert "notes:" not in text
+    assert text.count("division by zero") == 1
+
+
+def test_each_diagnostic_is_shown_with_its_line() -> None:
+    """Seed: issue 5, diagnostics with the failing line."""
+    found = tuple(
+        Diagnostic(
+            severity=Severity.ERROR, code="TYPE_ERROR", message=f"m{line}", span=Span(line=line, column=2)
+        )
+        for line in (1, 2)
+    )
+    text = _read(error=ErrorObject(code="TYPE_ERROR", message="2 problems"), diagnostics=found)
+    assert "error TYPE_ERROR: m1\n  1 | total = 5\n    |  ^\nerror TYPE_ERROR: m2\n  2 | count = 0\n" in text
+
+
+def test_of_many_diagnostics_the_first_are_shown() -> None:
+    """Ours: one missing name can make a hundred of them."""
+    found = tuple(Diagnostic(code="X", message=f"number {n}.") for n in range(30))
+    text = _read(diagnostics=found)
+    assert "number 7." in text
+    assert "number 8." not in text
+    assert text.endswith("… and 22 more")
+
+
+@pytest.mark.parametrize(
+    ("code", "span", "lines"),
+    [
+        ("x = ä + é", Span(line=1, column=9), ["  1 | x = ä + é", "    |         ^"]),
+        ("a\r\n\tb\r\n", Span(line=2, column=2), ["  2 |  b", "    |  ^"]),
+        ("\n" * 99 + "abc", Span(line=100, column=1), ["  100 | abc", "      | ^"]),
+        ("abc", Span(line=1, column=99), ["  1 | abc", "    |    ^"]),
+        ("abc", Span(line=2, column=1), []),
+        ("", Span(line=1, column=1), ["  1 | ", "    | ^"]),
+    ],
+    ids=["letters", "tabs", "wide number", "past the end", "no such line", "no code"],
+)
+def test_the_caret_is_under_the_column(code: str, span: Span, lines: list[str]) -> None:
+    """Ours: columns count characters, whatever the line is made of."""
+    text = observation(CellReport(index=0, error=ErrorObject(code="E", message="m", span=span)), code)
+    assert text.splitlines()[3:] == lines
+
+
+def test_of_a_long_line_of_code_the_part_around_the_column_is_shown() -> None:
+    """Ours: data pasted into code makes lines of any length."""
+    code = "x" * 5_000 + "!" + "y" * 5_000
+    error = ErrorObject(code="E", message="m", span=Span(line=1, column=5_001))
+    source, caret = observation(CellReport(index=0, error=error), code).splitlines()[3:]
+    assert len(source) < 140
+    assert source[caret.index("^")] == "!"
+    assert source.startswith("  1 | …x")
+    assert source.endswith("y…")
+
+
+@pytest.mark.parametrize(
+    ("result", "shown"),
+    [
+        ("two\nlines", "two\nlines"),
+        ("", '""'),
+        (0, "0"),
+        (False, "false"),
+        ([1, "é"], '[1,"é"]'),
+        ({"a": "x" * 100}, '{\n  "a": "' + "x" * 100 + '"\n}'),
+        (["x" * 2_000], '["' + "x" * 2_000 + '"]'),
+    ],
+    ids=["text", "no text", "zero", "false", "a line", "short", "long"],
+)
+def test_a_result_is_shown_as_json_and_a_text_as_it_is(result: object, shown: str) -> None:
+    """Seed: issue 5. An indent is for what fits on a page and not on a line."""
+    assert _read(result=result) == f"[cell 3] ok\nresult:\n{shown}"
+
+
+def test_output_that_the_engine_dropped_is_said_to_be_lost() -> None:
+    """Ours: `history` has no more of it than the observation."""
+    assert _read(stdout="a\n", truncated=True).splitlines()[1] == (
+        "stdout, the rest was too long and is lost:"
+    )
+
+
+# Calls
+
+
+def test_calls_are_in_their_order_with_what_came_of_them() -> None:
+    """Seed: issue 5, calls made."""
+    late = ErrorObject(code="TIMEOUT_TOOL", message="took\n  too long")
+    text = _read(
+        calls=(
+            _call(1),
+            _call(2, status=CallStatus.TIMEOUT, error=late),
+            _call(3, status=CallStatus.APPROVAL_PENDING),
+        )
+    )
+    assert text.splitlines()[2:] == [
+        "fetch(n=1) -> ok",
+        "fetch(n=2) -> timeout: took too long",
+        "fetch(n=3) -> approval pending",
+    ]
+
+
+def test_many_calls_are_counted_and_failed_ones_shown() -> None:
+    """Seed: issue 5. A loop over a thousand orders is one line, its one denied refund another."""
+    calls = tuple(_denied(n) if n == 500 else _call(n) for n in range(1_000))
+    assert _read(calls=calls).splitlines()[2:] == [
+        "1000 calls: fetch × 999, refund × 1; 1 not ok",
+        *(f"fetch(n={n}) -> ok" for n in range(4)),
+        "…",
+        "refund(n=500) -> denied: not allowed",
+        "…",
+    ]
+
+
+def test_a_gap_is_marked_only_where_calls_are_left_out() -> None:
+    """Ours: the last call may be among those shown."""
+    calls = (*(_call(n) for n in range(12)), _denied(12))
+    assert _read(calls=calls).splitlines()[-2:] == ["…", "refund(n=12) -> denied: not allowed"]
+    assert "…" not in _read(calls=calls[:12])
+
+
+def test_many_names_and_many_failures_stay_short() -> None:
+    """Ours: nothing in the list of calls grows without end."""
+    calls = tuple(_call(n, f"tool_{n}") for n in range(100)) + tuple(
+        _denied(n, "x" * 999) for n in range(100)
+    )
+    lines = observation(CellReport(index=0, calls=calls), "", budget_chars=100_000).splitlines()
+    assert lines[2].startswith("200 calls: refund × 100, tool_0 × 1, ")
+    assert lines[2].endswith("93 others; 100 not ok")
+    assert sum("denied" in line for line in lines) == 6
+    assert max(map(len, lines)) < 260
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (None, ""),
+        ({}, ""),
+        ({"order_id": "A1", "cents": 500}, 'order_id="A1", cents=500'),
+        ({"all": True, "of": None, "in": [1, {"a": 2}]}, 'all=true, of=null, in=[1,{"a":2}]'),
+        ({"text": 'a\n"b"'}, r'text="a\n\"b\""'),
+    ],
+)
+def test_arguments_are_shown_as_they_would_be_written(
+    arguments: dict[str, object] | None, shown: str
+) -> None:
+    """Seed: issue 5, `refund(order_id="A1", cents=500)`."""
+    assert short_arguments(arguments) == shown
+
+
+def test_a_long_argument_does_not_hide_the_others() -> None:
+    """Ours: what a call is about is often the short argument."""
+    text = short_arguments({"body": "x" * 10_000_000, "to": "ann"}, 40)
+    assert text == 'body="xxxxxxxxxxxxxxxxxxxxxxx…, to="ann"'
+    assert len(text) == 40
+
+
+@given(
+    st.dictionaries(st.text(max_size=20), st.text(max_size=200) | st.integers(), max_size=9),
+    st.integers(0, 200),
+)
+def test_arguments_are_never_longer_than_their_limit(arguments: dict[str, object], limit: int) -> None:
+    """Ours: a report of many calls stays small."""
+    assert len(short_arguments(arguments, limit)) <= limit
+
+
+# Budget
+
+
+def test_a_long_text_is_cut_between_lines_and_says_where_the_whole_is() -> None:
+    """Seed: issue 5, under a budget, the whole kept and readable from the next cell."""
+    stdout = "".join(f"line {n:05}\n" for n in range(5_000))
+    lines = observation(CellReport(index=3, stdout=stdout), "", budget_chars=1_000).splitlines()
+    marker = next(at for at, line in enumerate(lines) if line.startswith("…"))
+    left = 5_000 - (len(lines) - 3)
+    assert lines[marker] == (f'… {left * 11 + 1:,} characters left out; the whole is history[3]["stdout"] …')
+    assert lines[2] == "line 00000"
+    assert lines[-1] == "line 04999"
+    assert all(len(line) == 10 for line in lines[2:marker] + lines[marker + 1 :])
+    assert sum(map(len, lines)) > 850
+
+
+def test_short_sections_leave_their_share_to_long_ones() -> None:
+    """Seed: issue 5. An error is not lost behind a megabyte of output, nor the output to a short error."""
+    text = observation(CellReport(index=3, stdout="x" * 10**6, error=FAILURE), CODE, budget_chars=2_000)
+    assert text.endswith(
+        "error:\nRUNTIME_ERROR: ZeroDivisionError: division by zero\n"
+        "  3 | share = total / count\n    |                 ^\nhint: count is 0"
+    )
+    assert 1_990 <= len(text) <= 2_000
+
+
+def test_two_long_sections_have_equal_shares() -> None:
+    """Ours: neither output nor result pushes the other out."""
+    text = observation(CellReport(index=3, stdout="o" * 10**5, result="r" * 10**5), "", budget_chars=4_000)
+    assert abs(text.count("o") - text.count("r")) < 40
+    assert 'history[3]["stdout"]' in text
+    assert 'history[3]["result"]' in text
+
+
+def test_what_history_does_not_hold_is_not_pointed_to() -> None:
+    """Ours: a pointer that leads nowhere costs the model a step."""
+    text = observation(CellReport(index=3, notes=("n" * 5_000,)), "", budget_chars=500)
+    assert "characters left out …" in text
+    assert "history" not in text
+
+
+def test_what_fits_exactly_is_not_cut() -> None:
+    """Ours: the budget is a limit and not a target."""
+    report = CellReport(index=3, stdout="x" * 300, result="y" * 300)
+    whole = observation(report, "")
+    assert observation(report, "", budget_chars=len(whole)) == whole
+    assert "…" in observation(report, "", budget_chars=len(whole) - 1)
+
+
+@given(st.lists(st.integers(0, 500), max_size=8), st.integers(0, 2_000))
+def test_shares_use_the_room_and_are_fair(lengths: list[int], room: int) -> None:
+    """Ours: no one gets less than another unless it needs less."""
+    shares = fair_shares(lengths, room)
+    assert sum(shares) <= room
+    assert sum(shares) >= min(room, sum(lengths))
+    cut = [share for share, length in zip(shares, lengths, strict=True) if share < length]
+    assert not cut or max(shares) - min(cut) <= 1
+
+
+@given(st.text(alphabet="ab é\n😀", max_size=600), st.integers(0, 300))
+def test_a_cut_text_is_head_and_tail_and_counts_what_is_missing(text: str, room: int) -> None:
+    """Ours: the number in the marker is true."""
+    cut = cut_middle(text, room)
+    assert len(cut) <= room or cut == text
+    if " characters left out …" in cut:
+        head, _, rest = cut.partition("\n… ")
+        count, _, tail = rest.partition(" characters left out …\n")
+        assert text.startswith(head)
+        assert text.endswith(tail)
+        assert int(count.replace(",", "")) == len(text) - len(head) - len(tail)
+
+
+_texts = st.text(max_size=80) | st.builds(
+    lambda part, times: part * times, st.text(min_size=1, max_size=30), st.integers(1, 400)
+)
+_spans = st.none() | st.builds(Span, line=st.integers(0, 9), column=st.integers(0, 400))
+_errors = st.builds(ErrorObject, code=_texts, message=_texts, hint=st.none() | _texts, span=_spans)
+_calls = st.builds(
+    CallMade,
+    call_id=st.integers(0, 99),
+    name=_texts,
+    arguments=_texts,
+    status=st.sampled_from(CallStatus),
+    error=st.none() | _errors,
+)
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | _texts, lambda some: st.lists(some, max_size=4)
+)
+_reports = st.builds(
+    CellReport,
+    index=st.integers(0, 10**6),
+    stdout=_texts,
+    stderr=_texts,
+    result=_json,
+    error=st.none() | _errors,
+    diagnostics=st.lists(_errors.map(Diagnostic.error), max_size=12).map(tuple),
+    calls=st.lists(_calls, max_size=20).map(tuple),
+    notes=st.lists(_texts | st.just(NOT_EXECUTED), max_size=3).map(tuple),
+    truncated=st.booleans(),
+    finished=st.booleans(),
+)
+
+
+@pytest.mark.slow
+@given(_reports, _texts, st.integers(200, 9_000))
+def test_an_observation_never_exceeds_its_budget(report: CellReport, code: str, budget: int) -> None:
+    """Seed: issue 5, under a budget. Whatever a cell leaves, in any script, the head line is whole."""
+    text = observation(report, code, budget_chars=budget)
+    assert len(text) <= budget
+    assert text.encode().decode() == text
+    assert text.startswith(f"[cell {report.index}] ")
+    assert text == observation(report, code, budget_chars=budget)

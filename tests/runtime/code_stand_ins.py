@@ -1,0 +1,151 @@
+"""What tests of sessions that act in code share: cells, what came of them, models, the store."""
+
+from __future__ import annotations
+
+import sqlite3
+import textwrap
+from collections.abc import AsyncIterator, Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.model.cell import CellReport
+from holdfast.model.message import Message, RequestedCall, ToolMessage, UserMessage, text_of
+from holdfast.model.usage import Usage
+from holdfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
+from holdfast.providers.scripted import ScriptedModel
+from holdfast.runtime.agent import Agent
+from holdfast.runtime.agent_session import Session
+
+
+def cell(code: str) -> str:
+    """A reply that is one cell."""
+    return f"```python\n{textwrap.dedent(code).strip()}\n```"
+
+
+def finish(expression: str) -> str:
+    """A cell that ends the turn with this value."""
+    return cell(f"finish({expression})")
+
+
+def coder(*replies: Any, **options: Any) -> Agent[Any, Any]:
+    """An agent on a script that acts in code."""
+    options.setdefault("protocol", "code")
+    return Agent(ScriptedModel(replies, strict=False), **options)
+
+
+def reports(messages: Iterable[Message]) -> list[CellReport]:
+    """What came of the cells among *messages*."""
+    return [
+        msgspec.convert(one.value, CellReport)
+        for one in messages
+        if isinstance(one, ToolMessage) and one.name == "run_code"
+    ]
+
+
+def outcomes(messages: Iterable[Message]) -> list[Any]:
+    """The result of each cell, or the code of its error."""
+    return [one.result if one.error is None else one.error.code for one in reports(messages)]
+
+
+class Typist:
+    """Takes what the user says for a cell, and answers what came of it. "say ..." is said without one."""
+
+    def __init__(self, model_id: str = "typist:one") -> None:
+        self.model_id = model_id
+        self.requests: list[ModelRequest] = []
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        self.requests.append(request)
+        last = request.messages[-1]
+        said = text_of(last.content) if isinstance(last, UserMessage) else "say ok"
+        plain = said.startswith(("say ", "[cell"))
+        yield ReplyEnded(text=said.removeprefix("say ") if plain else cell(said))
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+class RunsCode:
+    """Calls the tool run_code with one cell, and is content with what comes of it."""
+
+    def __init__(self, code: str) -> None:
+        self.model_id = "typist:runs"
+        self._code = code
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        done = isinstance(request.messages[-1], ToolMessage)
+        arguments = msgspec.json.encode({"code": self._code}).decode()
+        calls = () if done else (RequestedCall(name="run_code", arguments=arguments),)
+        yield ReplyEnded(text="ok" if done else "", calls=calls)
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def typing(**options: Any) -> Agent[Any, Any]:
+    """An agent that runs what the user says."""
+    options.setdefault("protocol", "code")
+    return Agent(Typist(), name="typist", **options)
+
+
+async def value_of(session: Session[Any], code: str) -> Any:
+    """What a cell in a turn of its own comes to: its value, or the code of its error."""
+    return outcomes((await session.turn(textwrap.dedent(code).strip())).messages)[-1]
+
+
+class RecordingModel:
+    """Another model, and everything that it was asked."""
+
+    def __init__(self, model: ModelProvider) -> None:
+        self.model_id = model.model_id
+        self.requests: list[ModelRequest] = []
+        self._model = model
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        self.requests.append(request)
+        return self._model.stream(request)
+
+    async def close(self) -> None:
+        await self._model.close()
+
+    def prompt_bytes(self) -> list[int]:
+        """How large everything was that each request had to read."""
+        return [
+            len(msgspec.json.encode(one.messages)) + len(one.instructions.encode()) for one in self.requests
+        ]
+
+
+class AnsweringModel:
+    """Gives the cells of a script to a session, and answers what code asks of it by a function."""
+
+    def __init__(self, cells: Iterable[str], answer: Callable[[str], str | Exception]) -> None:
+        self.model_id = "answering:one"
+        self._cells = iter(cells)
+        self._answer = answer
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        if ".plugin." not in request.idempotency_key:
+            yield ReplyEnded(text=next(self._cells), usage=Usage(input=1, output=1, calls=1))
+            return
+        answer = self._answer(str(getattr(request.messages[-1], "content", "")))
+        if isinstance(answer, Exception):
+            raise answer
+        yield ReplyEnded(text=answer, usage=Usage(input=10, output=3, calls=1))
+
+    async def close(self) -> None:
+        """Nothing to close."""
+
+
+def rows(path: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    """What a store's file holds."""
+    with sqlite3.connect(path) as database:
+        found = database.execute(query, values).fetchall()
+    database.close()
+    return found
+
+
+def blob_sizes(path: Path) -> list[int]:
+    """The sizes of the stored blobs, ascending."""
+    return sorted(size for (size,) in rows(path, "SELECT length(data) FROM blobs"))
