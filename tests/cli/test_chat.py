@@ -365,6 +365,27 @@ def test_approvals_are_asked_for_on_the_spot(terminal: Callable[..., Terminal], 
 
 
 @pytest.mark.slow
+def test_a_cell_at_a_terminal_asks_in_its_middle(terminal: Callable[..., Terminal]) -> None:
+    """Seed: a call that code makes is asked about like any other; the answer is shown once."""
+    chat = terminal("chat", "--protocol", "code")
+    chat.expect("> ")
+    chat.type("refund A1\r")
+    before = chat.expect("[l]ater: ")
+    assert before.count('  │ found = order("A1")\n') == 1
+    assert "    order(order_id='A1')\n" in before
+    assert "refund(order_id='A1', cents=1999)" in before
+    assert "```" not in before
+    chat.type("e\r")
+    chat.expect("JSON: ")
+    chat.type('\x15{"order_id": "A1", "cents": 7}\r')
+    after = chat.expect("\n> ")
+    assert "    refund(order_id='A1', cents=7)\n" in after
+    assert after.count("The refund tool answered: 7 cents of order A1 are paid back") == 1
+    chat.type("/history\r")
+    assert "cell 0: gave the answer\n" in chat.expect("\n> ")
+
+
+@pytest.mark.slow
 def test_ctrl_c_ends_the_turn_and_not_the_program(
     terminal: Callable[..., Terminal], stuck: tuple[str, ...], tmp_path: Path
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 from holdfast.plugins.hook import HOOKS
 
 SHIPPED = [
-    "compaction", "guard", "memory", "plan", "redact", "rolling-history", "tool-output-budget",
+    "code-mode", "compaction", "guard", "memory", "plan", "redact", "rolling-history", "tool-output-budget",
 ]  # fmt: skip
 
 Offer = Callable[..., None]

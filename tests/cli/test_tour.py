@@ -18,6 +18,7 @@ def test_the_tour_shows_what_really_happened(holdfast: Any, home: Path) -> None:
     assert ran.stdout.count("\n  fee 30 (process") == 1
     assert ran.stdout.count("\n  pay invoice 7 1200 (process") == 1
     assert "INTERRUPTED: the process died while pay() ran" in ran.stdout
+    assert "paid back: ['A1']" in ran.stdout
     assert not home.exists()
 
 
@@ -37,6 +38,8 @@ def test_the_steps_of_the_tour_are_data_too(holdfast: Any, tmp_path: Path) -> No
         "ok",
         "ok",
         "interrupted",
+        "finished",
+        "waiting",
         "finished",
     ]
     assert holdfast("session", "list", "--data-dir", str(tmp_path / "d"), "--json").document == []

@@ -5,6 +5,8 @@
 ```` ```python no-run ````     a fragment; skipped
 ```` ```console ````         `$ ` commands, run in order with bash; what follows is their expected output
 
+A block that has fences in it begins and ends with more backticks than they have.
+
 In expected output `...` stands for anything. Ids (`apr_…`, `snap_…`) stand for the id that appears in their
 place, there and in every later command. `# exit 1` after a command is its expected exit status.
 """
@@ -21,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
-_FENCE = re.compile(r"^```(\w*) ?([^\n]*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^(```+)(\w*) ?([^\n]*)\n(.*?)^\1$", re.MULTILINE | re.DOTALL)
 _ID = re.compile(r"\b(apr|snap|run)_[0-9a-f]+\b")
 _EXIT = re.compile(r"# exit (\d+)$")
 
@@ -53,7 +55,7 @@ class Command:
 def blocks(page: Path) -> list[Block]:
     text = page.read_text(encoding="utf-8")
     return [
-        Block(found[1], found[2].strip(), found[3], text.count("\n", 0, found.start()) + 2)
+        Block(found[2], found[3].strip(), found[4], text.count("\n", 0, found.start()) + 2)
         for found in _FENCE.finditer(text)
     ]
 

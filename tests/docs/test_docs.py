@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -12,12 +13,18 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from docblocks import PAGES, ROOT, Command, Shell, blocks, commands, run_script
 
+from holdfast import CodeProtocol
 from holdfast.cli.main import main
 from holdfast.errors import STATUS_OF_CODE, Code
-from holdfast.model import CapabilityLimits, SessionLimits
+from holdfast.model import CapabilityLimits, Language, SessionLimits
 from holdfast.plugins import shipped
 from holdfast.plugins.directives import ALLOWED
 from holdfast.plugins.hook import HOOKS, SLOTS
+from holdfast.protocols.code.executor import CELL_LIMITS
+from holdfast.protocols.code.instructions import how_to_act
+from holdfast.protocols.code.own_functions import own_functions
+from holdfast.tools import ToolRegistry
+from holdfast.tools.catalog import ToolCatalog
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -124,6 +131,31 @@ def test_every_slot_and_every_plugin_that_ships_is_on_the_plugins_page() -> None
     assert {name for name, *_ in _table("plugins.md", "slot")} == set(SLOTS)
     listed = {re.sub(r"\[(\w+)\].*", r"\1", name) for name, *_ in _table("plugins.md", "plugin")}
     assert listed == set(shipped.__all__)
+
+
+def test_what_a_model_in_code_is_told_is_on_the_code_page() -> None:
+    """Ours: the prompt that is shown is the prompt that is sent."""
+    shown = [block.text.strip() for block in blocks(ROOT / "docs" / "code.md") if block.language == "text"]
+    assert how_to_act(Language.PYTHON, fences=True) in shown
+
+
+def test_every_option_and_limit_of_cells_is_on_the_code_page() -> None:
+    """Ours: the tables are the truth about the names and the defaults."""
+    given = inspect.signature(CodeProtocol.__init__).parameters
+    options = {name: shown for name, shown, _ in _table("code.md", "option")}
+    assert set(options) == set(given) - {"self"}
+    for name in ("cells", "check", "observation_chars", "guide_chars"):
+        default = given[name].default
+        assert options[name] == (f"{default:,}" if isinstance(default, int) else f'"{default}"')
+    limits = {name: shown for name, shown, _ in _table("code.md", "limit")}
+    assert limits == {name: f"{getattr(CELL_LIMITS, name):,}" for name in CELL_LIMITS.__struct_fields__}
+
+
+def test_every_function_of_cells_is_on_the_code_page() -> None:
+    """Ours: what code may call besides tools is in the table, and nothing else."""
+    shown = " ".join(name for name, *_ in _table("code.md", "name"))
+    found = set(re.findall(r"(\w+)\(", shown))
+    assert found == set(own_functions(ToolCatalog(), ToolRegistry().require)) - {"run_code"}
 
 
 def test_every_command_is_in_the_command_line_page() -> None:

@@ -1,7 +1,8 @@
 """One turn on a bench: a real store that notes what is written, and a host that a test tells what comes.
 
 What happens is one list of lines: `hooks.before_turn.1` says that plugins are asked, `model.1` that the model
-is, `save …` and `commit` that the store has written, `run tool.1.1` that a call has begun.
+is, `save …` and `commit` that the store has written, `run tool.1.1` that a call has begun, `cell.1 hears 3 2`
+that a cell goes on with these results, `parking` that what its cells hold is to be set free.
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ from typing import Any, Final
 from holdfast.durable import Committed, Driven, Ground, Prepared, Ready, TurnDriver, replay
 from holdfast.durable.effects import Deliver, Kept
 from holdfast.errors import PluginStateLost
-from holdfast.machine.commands import CallModel, PrepareCall, RunHooks, RunTool
+from holdfast.machine.commands import CallModel, ContinueCell, PrepareCall, RunHooks, RunTool
 from holdfast.machine.inputs import (
     CallPrepared,
     CallRuled,
+    CellCalled,
+    CellPaused,
     HooksRan,
     Input,
     ModelFailed,
@@ -124,8 +127,10 @@ class Log:
 class Host:
     """An effect host that a test tells what comes of effects.
 
-    `held` names what does not go on until its event is set: hooks, preparations, rulings and model calls, by
-    key. `meanwhile` is done while they are under way.
+    `held` names what does not go on until its event is set: hooks, preparations, rulings, model calls and
+    parking, by key. `meanwhile` is done while they are under way. `cells` are the calls that run code: what
+    each delivers when it has heard nothing, one result, two, and so on. Where nothing is said, it computes.
+    `leaves` is the state that a call leaves behind once its result is taken in.
     """
 
     def __init__(self, log: Log, *replies: ModelReplied | ModelFailed) -> None:
@@ -146,6 +151,10 @@ class Host:
         self.deliver: Deliver | None = None
         self.running: list[RunTool] = []
         self.begun: list[bool] = []
+        self.cells: dict[int, tuple[tuple[Input, ...], ...]] = {}
+        self.continued: list[ContinueCell] = []
+        self.leaves: dict[int, JournalEntry] = {}
+        self.taken_in: list[int] = []
         self.finish_at_once = True
         self.asked = asyncio.Event()
         self.both_run = asyncio.Event()
@@ -167,6 +176,11 @@ class Host:
 
     async def finalizing(self, outcome: Ended) -> None:
         self.told.append(outcome)
+
+    def settled(self, given: ToolSettled) -> None:
+        self.taken_in.append(given.call_id)
+        if (left := self.leaves.pop(given.call_id, None)) is not None:
+            self.states.append(left)
 
     def changed_states(self) -> tuple[JournalEntry, ...]:
         states, self.states = tuple(self.states), []
@@ -214,13 +228,14 @@ class Host:
         return self.prepared.get(call_id) or self._ready(command)
 
     def _ready(self, command: RunTool) -> Ready:
-        if command.ruled:
-            return Ready(command, idempotent=False, call=None)
         call_id = command.call.call_id
+        pure = call_id in self.cells
+        if command.ruled:
+            return Ready(command, idempotent=pure, call=None, pure=pure)
         ruling = self.rulings.get(f"rule.{call_id}", CallRuling())
         assert isinstance(ruling, CallRuling)
         ruled = CallRuled(at_ms=1, call_id=call_id, ruling=ruling)
-        return Ready(command, idempotent=False, call=None, ruled=ruled)
+        return Ready(command, idempotent=pure, call=None, ruled=ruled, pure=pure)
 
     def start(self, ready: Ready, deliver: Deliver) -> None:
         self.log.note(f"run {ready.command.key}")
@@ -228,8 +243,26 @@ class Host:
         if len(self.running) == 2:
             self.both_run.set()
         self.deliver = deliver
-        if self.finish_at_once:
-            asyncio.get_running_loop().call_soon(deliver, settled(ready.command.call.call_id))
+        call_id = ready.command.call.call_id
+        if ready.pure:
+            self._compute(call_id, 0)
+        elif self.finish_at_once:
+            asyncio.get_running_loop().call_soon(deliver, settled(call_id))
+
+    def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
+        heard = " ".join(str(one.call_id) for one in command.answers[: command.count])
+        self.log.note(f"cell.{command.call.call_id} hears {heard}")
+        self.continued.append(command)
+        self.deliver = deliver
+        self._compute(command.call.call_id, command.count)
+
+    def _compute(self, call_id: int, heard: int) -> None:
+        assert self.deliver is not None
+        for given in (*self.cells.get(call_id, ()), *[()] * (heard + 1))[heard]:
+            asyncio.get_running_loop().call_soon(self.deliver, given)
+
+    async def parking(self) -> None:
+        await self._under_way("parking")
 
     def check_output(self, text: str) -> OutputCheck:
         return OutputCheck(problem="no") if text == "bad" else OutputCheck(value=text)
@@ -252,6 +285,11 @@ def replied(text: str = "", *names: str) -> ModelReplied:
 
 def settled(call_id: int, value: str = "ok") -> ToolSettled:
     return ToolSettled(at_ms=1, call_id=call_id, value=value)
+
+
+def paused(call_id: int, number: int, *names: str) -> CellPaused:
+    made = tuple(CellCalled(name=name) for name in names)
+    return CellPaused(at_ms=1, call_id=call_id, number=number, calls=made)
 
 
 def said(text: str) -> UserMessage:

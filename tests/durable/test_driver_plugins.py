@@ -409,7 +409,7 @@ def test_calls_that_plugins_settled_or_made_wait_are_not_executed(bench: Benches
         driven = await driver.drive(commands)
         assert isinstance(driven, Parked)
         assert host.running == []
-        assert one.log.lines[-2:] == ["save model.1 ruled.1 tool.1 ruled.2 wait.apr_1", "park "]
+        assert one.log.lines[-3:] == ["save model.1 ruled.1 tool.1 ruled.2 wait.apr_1", "parking", "park "]
 
     on(bench, test)
 

@@ -2,6 +2,7 @@
 
 Commands are compared in short: `model.1`, `tool.2.1`, `after_work.1`, `park w1`, `stop`, `commit finished`;
 `hooks.after_turn.1` and `prepare.1` ask plugins, `tool.2.1?` asks them about the call first.
+`cell.1 hears 3 2` lets cell 1 go on with the results that it may know by then, in that order.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from holdfast.machine import (
     CallPrepared,
     CallRuled,
     CancelRequested,
+    CellCalled,
+    CellPaused,
     Checkpoint,
     CheckpointPassed,
     Command,
     Commit,
+    ContinueCell,
     DeadlinePassed,
+    FinishRequested,
     FrameSwitchRequested,
     HooksRan,
     Input,
@@ -64,13 +69,16 @@ ENOUGH = ErrorObject(code="ENOUGH", message="enough")
 BROKEN = ErrorObject(code="PLUGIN_ERROR", message="a hook of p failed")
 SPENT = UsageEntry(source="p", model="m", usage=Usage(input=7, calls=1))
 DENIED = ErrorObject(code="PERMISSION_DENIED", message="pay() was denied")
+NO_SUCH = ErrorObject(code="INVALID_ARGUMENT", message="there is no such function")
 
 
 def said(text: str, input_id: str | None = None) -> UserMessage:
     return UserMessage(content=text, input_id=input_id)
 
 
-def started(*injected: UserMessage, stages: tuple[Stage, ...] = (), **limits: int | None) -> TurnStarted:
+def started(
+    *injected: UserMessage, stages: tuple[Stage, ...] = (), warns: bool = False, **limits: int | None
+) -> TurnStarted:
     return TurnStarted(
         at_ms=NO_TIME,
         turn_id="t_1",
@@ -78,6 +86,7 @@ def started(*injected: UserMessage, stages: tuple[Stage, ...] = (), **limits: in
         injected=injected,
         limits=UsageLimits(**limits),  # type: ignore[arg-type]
         stages=stages,
+        warns=warns,
     )
 
 
@@ -131,6 +140,22 @@ def recorded(call_id: int, name: str = "look") -> ToolSettled:
         request_digest=f"d{call_id}",
     )
     return ToolSettled(at_ms=NO_TIME, call_id=call_id, value=call_id, record=record)
+
+
+def paused(call_id: int, number: int, *names: str) -> CellPaused:
+    """A cell has made these calls, and cannot go on. One whose name ends with `!` cannot be carried out."""
+    return CellPaused(
+        at_ms=NO_TIME, call_id=call_id, number=number, calls=tuple(_called(name) for name in names)
+    )
+
+
+def _called(name: str) -> CellCalled:
+    return CellCalled(name=name.removesuffix("!"), error=NO_SUCH if name.endswith("!") else None)
+
+
+def finish(call_id: int, text: str = "42") -> FinishRequested:
+    """Code gives the answer."""
+    return FinishRequested(at_ms=NO_TIME, call_id=call_id, text=text)
 
 
 def waits(call_id: int, wait_id: str = "", kind: WaitKind = "approval") -> WaitOpened:
@@ -232,6 +257,11 @@ class Turn:
         return commands
 
 
+def in_a_cell(*more: Input, limit_ms: int | None = None) -> Turn:
+    """A turn whose call 1 is a cell that has begun."""
+    return Turn(started(max_wall_ms=limit_ms), calls("run_code"), *more)
+
+
 def _line(message: Any) -> str:
     match message:
         case UserMessage():
@@ -266,6 +296,9 @@ def _short(command: Command) -> str:
             return f"{command.key} overflowed" if command.overflowed else command.key
         case RunTool():
             return command.key if command.ruled else f"{command.key}?"
+        case ContinueCell():
+            heard = " ".join(str(one.call_id) for one in command.answers[: command.count])
+            return f"cell.{command.call.call_id} hears {heard}"
         case Checkpoint():
             held = " held" if command.held else ""
             closing = f" closing {command.closing}" if command.closing else ""

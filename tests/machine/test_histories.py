@@ -13,7 +13,17 @@ import pytest
 from machine_turns import Turn, answered, calls, passed, settled, started
 
 from holdfast.errors import InvalidArgument, SchemaTooNew
-from holdfast.machine import CallModel, Checkpoint, Command, Input, RunTool, TurnMachine, encode_input
+from holdfast.machine import (
+    CallModel,
+    Checkpoint,
+    Command,
+    ContinueCell,
+    Input,
+    RunTool,
+    ToolSettled,
+    TurnMachine,
+    encode_input,
+)
 from holdfast.model.message import ToolCall
 from holdfast.model.wait import Approved
 from holdfast.testing.histories import (
@@ -94,6 +104,8 @@ def test_there_is_a_golden_history_of_each_kind_of_turn() -> None:
         "plugin_aborts_over_a_result", "plugin_fails_before_the_turn", "plugin_fails_at_the_end", "compacted",
         "compacted_after_an_overflow", "overflow_that_stays", "frame_switch_instead_of_a_call",
         "arguments_replaced", "held_by_a_plugin", "end_put_off", "cancelled_after_plugins_heard_of_the_end",
+        "cell_with_a_gather_and_a_wait", "cell_finishes_the_turn", "cell_ends_while_a_call_waits",
+        "budget_warnings_and_a_last_step", "cancelled_mid_cell",
     }  # fmt: skip
 
 
@@ -182,6 +194,15 @@ def test_a_command_is_written_without_the_fields_that_have_their_default() -> No
         "call": {"call_id": 1, "name": "look", "arguments": {}},
         "attempt": 2,
         "granted": {"type": "approved"},
+    }
+    answer = ToolSettled(at_ms=1, call_id=2, value=3)
+    assert command_as_json(ContinueCell(call, None, [call], [answer], 1)) == {
+        "do": "ContinueCell",
+        "call": {"call_id": 1, "name": "look", "arguments": {}},
+        "arguments": None,
+        "made": [{"call_id": 1, "name": "look", "arguments": {}}],
+        "answers": [{"type": "tool_settled", "at_ms": 1, "call_id": 2, "value": 3}],
+        "count": 1,
     }
     assert command_as_json(Checkpoint("after_work", 1)) == {
         "do": "Checkpoint", "kind": "after_work", "number": 1,

@@ -22,9 +22,11 @@ from machine_turns import (
     cancelled,
     ended,
     failed,
+    finish,
     misfit,
     out_of_time,
     passed,
+    paused,
     prepared,
     ran,
     recorded,
@@ -40,6 +42,8 @@ from machine_turns import (
 from holdfast.errors import ErrorObject
 from holdfast.machine import (
     CallPrepared,
+    CellCalled,
+    CellPaused,
     HooksRan,
     Input,
     Keep,
@@ -48,6 +52,7 @@ from holdfast.machine import (
     decode_input,
     encode_input,
 )
+from holdfast.model.call import GuestException
 from holdfast.model.message import AttachmentPart, TextPart, ToolMessage, UserMessage
 from holdfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
 from holdfast.model.ruling import NOTHING_SAID
@@ -76,6 +81,7 @@ INPUTS: tuple[Input, ...] = (
     TurnStarted(
         at_ms=1, turn_id="t_1", message=said("x"), stages=STAGES, extension={"a": [1]}, prompt=_LAYER
     ),
+    started(warns=True),
     ran("before_turn"),
     ran("after_turn", 3, **_RULING),
     prepared(),
@@ -93,10 +99,20 @@ INPUTS: tuple[Input, ...] = (
     msgspec.structs.replace(answered(), events=(NOTE,)),
     asked_for(call("a", "not json", "id"), call("b", '{"é": 1}')),
     answered("é\u2028", Usage(input=1, cache_read=2, cache_write=3, output=4, reasoning=5), "m"),
+    msgspec.structs.replace(answered("I look."), raw="I look.\n```python\né\n```"),
     failed(retryable=True, after=5),
     recorded(1),
     settled(1, {"a": [1, 2.5, None, True, "é", 2**60]}),
     settled(1, error=ErrorObject(code="X", message="x", hint="y")),
+    msgspec.structs.replace(
+        settled(1, error=ErrorObject(code="X", message="x")),
+        exception=GuestException(type="KeyError", message="'é'"),
+    ),
+    paused(1, 1, "look", "look!"),
+    CellPaused(
+        at_ms=1, call_id=1, number=2, calls=(CellCalled(name="a", arguments={"é": None}, args=(1, [2.5])),)
+    ),
+    finish(1, "é"),
     waits(1, kind="completion"),
     *(
         ended("w1", outcome)
@@ -127,8 +143,9 @@ def test_the_names_of_the_inputs_in_the_journal_never_change() -> None:
     tags = {msgspec.json.decode(encode_input(given))["type"] for given in INPUTS}
     assert tags == {
         "turn_started", "hooks_ran", "call_prepared", "model_replied", "model_failed", "call_ruled",
-        "tool_settled", "wait_opened", "wait_ended", "checkpoint_passed", "frame_switch_requested",
-        "cancel_requested", "deadline_passed", "aborted", "resumed",
+        "tool_settled", "cell_paused", "wait_opened", "wait_ended", "checkpoint_passed",
+        "frame_switch_requested", "finish_requested", "cancel_requested", "deadline_passed", "aborted",
+        "resumed",
     }  # fmt: skip
 
 
@@ -145,6 +162,17 @@ def test_a_ruling_that_says_nothing_takes_no_room_in_the_journal(given: Input) -
     """Ours: most rulings say nothing, and a turn without plugins is written as before there were any."""
     assert b"ruling" not in encode_input(given)
     assert decode_input(encode_input(given)).ruling is NOTHING_SAID
+
+
+@pytest.mark.parametrize(
+    ("given", "field"),
+    [(started(), b"warns"), (answered(), b"raw"), (settled(1), b"exception"), (paused(1, 1, "a"), b"args")],
+    ids=["warns", "raw", "exception", "args"],
+)
+def test_what_only_code_needs_takes_no_room_where_there_is_none(given: Input, field: bytes) -> None:
+    """Ours: a turn of the standard protocol is written as before there were cells."""
+    assert field not in encode_input(given)
+    assert decode_input(encode_input(given)) == given
 
 
 @pytest.mark.parametrize(

@@ -29,11 +29,15 @@ from holdfast.machine import (
     CallPrepared,
     CallRuled,
     CancelRequested,
+    CellCalled,
+    CellPaused,
     Checkpoint,
     CheckpointPassed,
     Command,
     Commit,
+    ContinueCell,
     DeadlinePassed,
+    FinishRequested,
     FrameSwitchRequested,
     HooksRan,
     Input,
@@ -64,6 +68,7 @@ from holdfast.model.outcome import Finished, FrameSwitched, StopReason, Waiting
 from holdfast.model.ruling import CallRuling, Ruling
 from holdfast.model.usage import Usage, UsageEntry, UsageLimits
 from holdfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Wait, WaitOutcome
+from holdfast.testing.histories import command_as_json
 
 ERRORS = st.sampled_from(["PROVIDER_ERROR", "CONTEXT_OVERFLOW", "TOOL_ERROR"]).map(
     lambda code: ErrorObject(code=code, message="no")
@@ -97,13 +102,24 @@ SPENT = st.lists(st.builds(UsageEntry, source=st.just("p"), model=st.just("m"), 
 FRAMES = st.sampled_from([None, None, None, FrameSwitch(frame_id="f_3")])
 
 
+class Cell:
+    """What the shell knows of a call that has made calls."""
+
+    def __init__(self) -> None:
+        self.made = 0
+        self.heard = 0
+        self.paused = False
+
+
 class Books:
     """What the shell would know: the commands that are unanswered, the waits, and the time the turn ran."""
 
     def __init__(self) -> None:
         self.unanswered: list[Command] = []
         self.waits: dict[int, Wait] = {}
+        self.parents: dict[int, int] = {}
         self.done: set[int] = set()
+        self.cells: dict[int, Cell] = {}
         self.ran_ms = 0
 
     def enter(self, given: Input, commands: list[Command]) -> None:
@@ -112,7 +128,19 @@ class Books:
             self._ask(command)
 
     def running(self) -> list[int]:
-        return sorted(one.call.call_id for one in self.unanswered if isinstance(one, RunTool))
+        return sorted(one.call.call_id for one in self.unanswered if isinstance(one, RunTool | ContinueCell))
+
+    def open(self) -> set[int]:
+        """The calls without a result."""
+        return {
+            *self.running(),
+            *self.waits,
+            *(call_id for call_id, cell in self.cells.items() if cell.paused),
+        }
+
+    def may_pause(self, call_id: int, number: int, calls: int) -> bool:
+        cell = self.cells.get(call_id) or Cell()
+        return call_id in self.running() and number == cell.heard + 1 and cell.made + calls > cell.heard
 
     def _answer(self, given: Input) -> None:
         match given:
@@ -127,12 +155,19 @@ class Books:
                 self._drop(PrepareCall)
             case CallRuled():
                 self._rule(given)
-            case ToolSettled() if given.call_id in {*self.running(), *self.waits}:
+            case ToolSettled() if given.call_id in self.open():
+                self._settle(given.call_id)
+            case CellPaused() if self.may_pause(given.call_id, given.number, len(given.calls)):
                 self._leave(given.call_id)
-                self.done.add(given.call_id)
-            case WaitOpened() if given.wait.call_id in {*self.running(), *self.waits}:
+                cell = self.cells.setdefault(given.call_id, Cell())
+                cell.made += len(given.calls)
+                cell.paused = True
+            case WaitOpened() if given.wait.call_id in self.open() - set(self.cells):
                 self._leave(given.wait.call_id)
-                self.waits[given.wait.call_id] = given.wait
+                if self.parents.get(given.wait.call_id) in self.done:
+                    self.done.add(given.wait.call_id)
+                else:
+                    self.waits[given.wait.call_id] = given.wait
             case WaitEnded():
                 self._end_wait(given.wait_id)
 
@@ -152,12 +187,23 @@ class Books:
                 for one in self.unanswered
             ]
 
+    def _settle(self, call_id: int) -> None:
+        """The call has its result; what its code waits for is given up."""
+        given_up = [one for one in self.waits if self.parents.get(one) == call_id]
+        for one in (call_id, *given_up):
+            self._leave(one)
+            self.done.add(one)
+
     def _leave(self, call_id: int) -> None:
         """The call neither runs nor waits."""
-        if self.waits.pop(call_id, None) is not None:
-            self._drop(Park)
+        self.waits.pop(call_id, None)
+        if call_id in self.cells:
+            self.cells[call_id].paused = False
+        self._drop(Park)
         self.unanswered = [
-            one for one in self.unanswered if not (isinstance(one, RunTool) and one.call.call_id == call_id)
+            one
+            for one in self.unanswered
+            if not (isinstance(one, RunTool | ContinueCell) and one.call.call_id == call_id)
         ]
 
     def _end_wait(self, wait_id: str) -> None:
@@ -170,6 +216,16 @@ class Books:
             case StopEffects() | Commit():
                 self.unanswered = []
                 self.waits.clear()
+                self.cells.clear()
+            case ContinueCell():
+                cell = self.cells[command.call.call_id]
+                cell.heard += 1
+                cell.paused = False
+                assert command.count == cell.heard
+                self.unanswered.append(command)
+            case RunTool(call=call) if call.parent:
+                self.parents[call.call_id] = call.parent
+                self.unanswered.append(command)
             case _:
                 self.unanswered.append(command)
 
@@ -178,7 +234,14 @@ class Books:
 
 
 def _in_order(commands: list[Command]) -> list[Command]:
-    return sorted(commands, key=lambda one: one.call.call_id if isinstance(one, RunTool) else 0)
+    return sorted(
+        commands, key=lambda one: one.call.call_id if isinstance(one, RunTool | ContinueCell) else 0
+    )
+
+
+def _as_json(commands: list[Command]) -> list[Any]:
+    """The commands as they are now: what a cell has made and heard grows with it."""
+    return [command_as_json(command) for command in commands]
 
 
 STANDING = (Phase.NEW, Phase.PARKED, Phase.CLOSING, Phase.ENDED)
@@ -194,7 +257,8 @@ class RandomTurns(RuleBasedStateMachine):
         self.books = Books()
         self.journal: list[bytes] = []
         self.given: list[list[Command]] = []
-        self.outstanding: list[list[Command]] = []
+        self.told: list[list[Any]] = []
+        self.outstanding: list[list[Any]] = []
         self.now_ms = 1_000
         self.opened = 0
         self.heard: list[UserMessage] = []
@@ -214,7 +278,8 @@ class RandomTurns(RuleBasedStateMachine):
         else:
             assert commands == []
         self.given.append(commands)
-        self.outstanding.append(_in_order(self.books.unanswered))
+        self.told.append(_as_json(commands))
+        self.outstanding.append(_as_json(_in_order(self.books.unanswered)))
 
     def _was_over(self) -> bool:
         return any(isinstance(one, Commit) for commands in self.given for one in commands)
@@ -225,6 +290,10 @@ class RandomTurns(RuleBasedStateMachine):
     def _asked(self) -> Command | None:
         """The command that is unanswered, if it is one."""
         return self.books.unanswered[0] if len(self.books.unanswered) == 1 else None
+
+    def _computing(self) -> list[int]:
+        """The calls that may make calls: whoever runs them has asked the plugins before."""
+        return [call_id for call_id in self.books.running() if call_id not in self.books.unruled()]
 
     def _ruling(self, data: st.DataObject, kind: type[Ruling] = Ruling, **fields: Any) -> Any:
         """What plugins say; every message of theirs is another."""
@@ -242,8 +311,12 @@ class RandomTurns(RuleBasedStateMachine):
 
     # What happens
 
-    @initialize(limits=LIMITS, injected=MESSAGES, stages=st.sets(st.sampled_from(STAGES)))
-    def start(self, limits: UsageLimits, injected: list[UserMessage], stages: set[Stage]) -> None:
+    @initialize(
+        limits=LIMITS, injected=MESSAGES, stages=st.sets(st.sampled_from(STAGES)), warns=st.booleans()
+    )
+    def start(
+        self, limits: UsageLimits, injected: list[UserMessage], stages: set[Stage], warns: bool
+    ) -> None:
         self._feed(
             TurnStarted,
             turn_id="t_1",
@@ -251,6 +324,7 @@ class RandomTurns(RuleBasedStateMachine):
             injected=tuple(injected),
             limits=limits,
             stages=tuple(sorted(stages)),
+            warns=warns,
         )
 
     @precondition(lambda self: isinstance(self._asked(), RunHooks))
@@ -321,6 +395,21 @@ class RandomTurns(RuleBasedStateMachine):
         wait = Wait(wait_id=f"w{self.opened}", kind=kind, call_id=call_id, due_at=9)
         self._feed(WaitOpened, pause, wait=wait)
 
+    @precondition(lambda self: bool(self._computing()))
+    @rule(pause=PAUSES, data=st.data(), count=st.integers(0, 3))
+    def call_from_code(self, pause: int, data: st.DataObject, count: int) -> None:
+        call_id = data.draw(st.sampled_from(self._computing()))
+        cell = self.books.cells.get(call_id)
+        number = 1 if cell is None else cell.heard + 1
+        calls = (CellCalled(name="look", arguments={"a": 1}),) * count
+        self._feed(CellPaused, pause, call_id=call_id, number=number, calls=calls)
+
+    @precondition(lambda self: bool(self.books.open()))
+    @rule(pause=PAUSES, data=st.data())
+    def finish_from_code(self, pause: int, data: st.DataObject) -> None:
+        call_id = data.draw(st.sampled_from(sorted(self.books.open())))
+        self._feed(FinishRequested, pause, call_id=call_id, text="done by code")
+
     @precondition(lambda self: bool(self.books.waits))
     @rule(pause=PAUSES, data=st.data(), outcome=OUTCOMES)
     def end_a_wait(self, pause: int, data: st.DataObject, outcome: WaitOutcome) -> None:
@@ -335,7 +424,11 @@ class RandomTurns(RuleBasedStateMachine):
         output = OutputCheck(problem=problem)
         self._feed(CheckpointPassed, pause, kind=checkpoint.kind, messages=tuple(messages), output=output)
 
-    @rule(pause=PAUSES, data=st.data(), what=st.sampled_from(["result", "wait", "end of a wait", "ruling"]))
+    @rule(
+        pause=PAUSES,
+        data=st.data(),
+        what=st.sampled_from(["result", "wait", "end of a wait", "ruling", "pause", "finish"]),
+    )
     def hear_of_whatever_call(self, pause: int, data: st.DataObject, what: str) -> None:
         """It may run, wait, have its result or never have been asked for."""
         call_id = data.draw(st.integers(1, 8))
@@ -348,6 +441,12 @@ class RandomTurns(RuleBasedStateMachine):
                 self._feed(WaitOpened, pause, wait=wait)
             case "end of a wait":
                 self._feed(WaitEnded, pause, wait_id=f"w{call_id}", outcome=data.draw(OUTCOMES))
+            case "pause" if call_id not in self.books.unruled():
+                calls = (CellCalled(name="pay"),) * data.draw(st.integers(0, 1))
+                number = data.draw(st.integers(0, 3))
+                self._feed(CellPaused, pause, call_id=call_id, number=number, calls=calls)
+            case "pause" | "finish":
+                self._feed(FinishRequested, pause, call_id=call_id, text="perhaps late")
             case _:
                 ruling = self._ruling(data, CallRuling)
                 if call_id in self.books.unruled():
@@ -401,7 +500,8 @@ class RandomTurns(RuleBasedStateMachine):
                 else:
                     assert results == [call.call_id for call in message.tool_calls]
         asked = [one.call_id for message in messages for one in getattr(message, "tool_calls", ())]
-        assert asked == list(range(1, len(asked) + 1))
+        assert asked == sorted(set(asked))
+        assert not set(asked) & set(self.books.parents)
         assert sum(isinstance(message, ToolMessage) for message in messages) <= len(asked)
 
     @invariant()
@@ -495,6 +595,8 @@ class RandomTurns(RuleBasedStateMachine):
                 self._feed(ToolSettled, call_id=call.call_id, value=call.call_id)
             case RunTool(call=call):
                 self._feed(CallRuled, call_id=call.call_id)
+            case ContinueCell(call=call):
+                self._feed(ToolSettled, call_id=call.call_id, value=call.call_id)
             case Checkpoint(closing=closing) if closing:
                 self._feed(HooksRan, stage="after_turn", number=closing)
             case Checkpoint():
@@ -505,9 +607,9 @@ class RandomTurns(RuleBasedStateMachine):
     def _replay(self) -> None:
         """Every prefix of the journal leads to the same commands, and asks for the same."""
         fresh = TurnMachine()
-        for body, commands, outstanding in zip(self.journal, self.given, self.outstanding, strict=True):
-            assert fresh.feed(decode_input(body)) == commands
-            assert fresh.outstanding() == outstanding
+        for body, told, outstanding in zip(self.journal, self.told, self.outstanding, strict=True):
+            assert _as_json(fresh.feed(decode_input(body))) == told
+            assert _as_json(fresh.outstanding()) == outstanding
         assert fresh.entries == self.machine.entries
         assert fresh.next_messages() == self.machine.next_messages()
         assert fresh.ledger("turn") == self.machine.ledger("turn")
@@ -526,7 +628,7 @@ def _results_behind(messages: list[Message], place: int) -> list[int]:
 
 @pytest.mark.slow
 def test_whatever_happens_to_a_turn_its_rules_hold_and_it_can_be_replayed() -> None:
-    """Ours: SPEC §7 and §12; machine rules 2 to 6, with any of the stages of plugins."""
+    """Ours: SPEC §7 and §12; machine rules 2 to 6, with any of the stages of plugins, and with cells."""
     run_state_machine_as_test(
         RandomTurns, settings=settings(max_examples=200, stateful_step_count=40, deadline=None)
     )

@@ -24,9 +24,11 @@ from machine_turns import (
     cancelled,
     ended,
     failed,
+    finish,
     misfit,
     out_of_time,
     passed,
+    paused,
     prepared,
     ran,
     recorded,
@@ -66,6 +68,16 @@ SITUATIONS: dict[str, tuple[Input, ...]] = {
     "before completion, end not heard of": (started(stages=("after_turn",)), answered()),
     "before completion, end heard of": (started(stages=("after_turn",)), answered(), ran("after_turn")),
     "closing": (started(stages=("after_turn",)), failed()),
+    "acting, a cell has made a call": (started(), calls("run_code"), paused(1, 1, "x")),
+    "acting, a cell goes on": (started(), calls("run_code"), paused(1, 1, "x", "y"), settled(2)),
+    "acting, a cell has ended before its call": (
+        started(),
+        calls("run_code"),
+        paused(1, 1, "x", "y"),
+        settled(2),
+        settled(1),
+    ),
+    "parked in a cell": (started(), calls("run_code"), paused(1, 1, "x"), waits(2)),
 }
 
 HAPPENINGS: dict[str, Input] = {
@@ -76,10 +88,22 @@ HAPPENINGS: dict[str, Input] = {
     "the model fails": failed(),
     "the model fails for now": failed(retryable=True),
     "call 1 settles": recorded(1),
+    "call 2 settles": recorded(2),
+    "call 3 settles": recorded(3),
     "call 9 settles": recorded(9),
+    "call 1 makes a call": paused(1, 1, "x"),
+    "call 1 makes a second call": paused(1, 2, "y"),
+    "call 1 makes a call that cannot be carried out": paused(1, 1, "x!"),
+    "call 1 waits for nothing": paused(1, 1),
+    "call 1 waits for what it has called": paused(1, 2),
+    "call 9 makes a call": paused(9, 1, "x"),
+    "call 1 has the answer": finish(1),
+    "call 9 has the answer": finish(9),
     "call 1 waits": waits(1, "new"),
+    "call 3 waits": waits(3, "new"),
     "call 9 waits": waits(9),
     "wait 1 ends": ended("w1"),
+    "wait 2 ends": ended("w2"),
     "wait 9 ends": ended("w9"),
     "work is passed": passed("after_work"),
     "work is passed with a message": passed("after_work", said("and")),
@@ -112,10 +136,22 @@ _ANYWHERE = {
     "the model fails": "wrong",
     "the model fails for now": "wrong",
     "call 1 settles": "ignored",
+    "call 2 settles": "ignored",
+    "call 3 settles": "ignored",
     "call 9 settles": "ignored",
+    "call 1 makes a call": "ignored",
+    "call 1 makes a second call": "ignored",
+    "call 1 makes a call that cannot be carried out": "ignored",
+    "call 1 waits for nothing": "ignored",
+    "call 1 waits for what it has called": "ignored",
+    "call 9 makes a call": "ignored",
+    "call 1 has the answer": "ignored",
+    "call 9 has the answer": "ignored",
     "call 1 waits": "ignored",
+    "call 3 waits": "ignored",
     "call 9 waits": "ignored",
     "wait 1 ends": "ignored",
+    "wait 2 ends": "ignored",
     "wait 9 ends": "ignored",
     "work is passed": "wrong",
     "work is passed with a message": "wrong",
@@ -149,6 +185,22 @@ _PLUGINS_HEAR = {
 }
 """What holds before completion where plugins hear of the end of a turn."""
 
+_CALLS_ARE_OPEN = {"call 1 has the answer": "kept", "a frame is to open": "kept"}
+"""What holds while call 1 has no result."""
+
+_A_CELL_BEGINS = {
+    **_CALLS_ARE_OPEN,
+    "call 1 makes a call": "tool.3.1 -> acting",
+    "call 1 makes a call that cannot be carried out": "cell.1 hears 3 -> acting",
+}
+"""What holds while call 1 runs and has made no call; call 2 is the last one so far."""
+
+_WAITS_END = {
+    **_CALLS_ARE_OPEN,
+    "wait 1 ends": "tool.1.2 -> acting",
+    "wait 2 ends": "tool.2.2 -> acting",
+}
+
 TABLE: dict[str, dict[str, str]] = {
     "new": {"the turn starts": "model.1 -> asking"},
     "asking": {
@@ -159,32 +211,34 @@ TABLE: dict[str, dict[str, str]] = {
         "the model fails for now": "model.2 -> asking",
     },
     "acting": {
+        **_A_CELL_BEGINS,
         "call 1 settles": "kept",
+        "call 2 settles": "kept",
         "call 1 waits": "kept",
-        "a frame is to open": "kept",
     },
     "acting beside a wait": {
+        **_WAITS_END,
         "call 1 settles": "kept",
+        "call 2 settles": "park w1 -> parked",
         "call 1 waits": "kept",
-        "wait 1 ends": "tool.1.2 -> acting",
-        "a frame is to open": "kept",
+        "wait 2 ends": "ignored",
     },
     "acting on the last call": {
+        **_A_CELL_BEGINS,
         "call 1 settles": "after_work.1 -> passing",
         "call 1 waits": "park new -> parked",
-        "a frame is to open": "kept",
     },
     "parked": {
+        **_WAITS_END,
         "call 1 settles": "after_work.1 -> passing",
         "call 1 waits": "park new -> parked",
-        "wait 1 ends": "tool.1.2 -> acting",
-        "a frame is to open": "kept",
+        "wait 2 ends": "ignored",
     },
     "parked twice": {
+        **_WAITS_END,
         "call 1 settles": "park w2 -> parked",
+        "call 2 settles": "park w1 -> parked",
         "call 1 waits": "park new w2 -> parked",
-        "wait 1 ends": "tool.1.2 -> acting",
-        "a frame is to open": "kept",
     },
     "after work": {
         "work is passed": "model.2 -> asking",
@@ -199,10 +253,12 @@ TABLE: dict[str, dict[str, str]] = {
     "opening": {"plugins let the turn begin": "model.1 -> asking"},
     "preparing": {"plugins have prepared the call": "model.1 -> asking"},
     "acting, calls not ruled on": {
+        **_A_CELL_BEGINS,
         "plugins let call 1 run": "kept",
         "call 1 settles": "kept",
+        "call 2 settles": "kept",
         "call 1 waits": "kept",
-        "a frame is to open": "kept",
+        "call 1 makes a call": "tool.3.1? -> acting",
     },
     "after work, plugins not asked": {"plugins let work pass": "after_work.1 -> passing"},
     "before completion, plugins not asked": {
@@ -233,6 +289,30 @@ TABLE: dict[str, dict[str, str]] = {
         **{name: "wrong" for name, given in HAPPENINGS.items() if isinstance(given, HooksRan)},
         "plugins hear of the end": "commit provider_error -> ended",
         "plugins fail at the end": "commit plugin_abort -> ended",
+    },
+    "acting, a cell has made a call": {
+        **_CALLS_ARE_OPEN,
+        "call 1 settles": "kept",
+        "call 2 settles": "cell.1 hears 2 -> acting",
+    },
+    "acting, a cell goes on": {
+        **_CALLS_ARE_OPEN,
+        "call 1 settles": "kept",
+        "call 3 settles": "kept",
+        "call 3 waits": "kept",
+        "call 1 makes a second call": "tool.4.1 -> acting",
+        "call 1 waits for what it has called": "kept",
+    },
+    "acting, a cell has ended before its call": {
+        "call 3 settles": "after_work.1 -> passing",
+        "call 3 waits": "after_work.1 -> passing",
+        "a frame is to open": "kept",
+    },
+    "parked in a cell": {
+        **_WAITS_END,
+        "wait 1 ends": "ignored",
+        "call 1 settles": "after_work.1 -> passing",
+        "call 2 settles": "cell.1 hears 2 -> acting",
     },
 }
 

@@ -34,6 +34,7 @@ from holdfast.model import (
     ToolCallContext,
     auto_approval,
 )
+from holdfast.model.cell import CallMade, CellReport
 from holdfast.model.directive import RuntimeEvent, SessionRequest, ask_person
 from holdfast.model.events import WaitBegan
 from holdfast.model.frame import FrameSwitch
@@ -42,6 +43,7 @@ from holdfast.model.message import (
     AssistantMessage,
     AttachmentPart,
     InjectedTurnInput,
+    InputPart,
     TextPart,
     ToolCall,
     ToolMessage,
@@ -97,9 +99,18 @@ _APPROVAL = Approval(
 _USAGE = Usage(input=10, cache_read=3, output=5, reasoning=2, calls=1)
 _CALL = ToolCall(call_id=1, name="refund", arguments={"cents": 5}, provider_id="call_7")
 _USER = UserMessage(
-    content=(TextPart(text="hi"), AttachmentPart(digest="ab", media_type="image/png", size=3))
+    content=(
+        TextPart(text="hi"),
+        AttachmentPart(digest="ab", media_type="image/png", size=3),
+        InputPart(name="rows", digest="cd", media_type="application/json", size=2),
+    )
 )
-_ASSISTANT = AssistantMessage(text="ok", tool_calls=(_CALL,), model="m", usage=_USAGE, stop_reason="end")
+_NESTED = ToolCall(call_id=2, name="order", arguments={}, args=("A1", None), parent=1)
+_INPUT = InputPart(name="log", digest="ab" * 32, media_type="text/plain", size=5 << 20)
+_ASSISTANT = AssistantMessage(
+    text="I look.", tool_calls=(_CALL,), model="m", usage=_USAGE, stop_reason="end", raw="I look.\n```…```"
+)
+_MADE = CallMade(call_id=2, name="refund", arguments='"A1", cents=5', status=CallStatus.DENIED, error=_ERROR)
 _WAIT = Wait(wait_id="apr_1", kind="approval", call_id=1, due_at=9, value={"contract": "ab"})
 _SUMMARY = TurnSummary(outcome=Waiting(waits=(_WAIT,)), usage=_USAGE, calls=(_RECORD,))
 _TOOL = ToolStateEntry(name="refund", source="mcp:shop", availability=ToolAvailability.OFF, member=False)
@@ -116,6 +127,20 @@ _RULING = Ruling(
 )
 _CONTRIBUTION = PromptContribution(content="Be brief.", slot=PromptSlot.INTRO, priority=-1)
 _EXAMPLES: dict[str, Any] = {
+    "CallMade": _MADE,
+    "CellReport": CellReport(
+        index=3,
+        stdout="seen\n",
+        stderr="warned\n",
+        result={"any": [1, None]},
+        error=_ERROR,
+        diagnostics=(Diagnostic.error(_ERROR),),
+        calls=(_MADE, CallMade(call_id=3, name="order")),
+        notes=("the variables are as they were before this cell",),
+        truncated=True,
+        finished=True,
+    ),
+    "InputPart": _INPUT,
     "CallRuling": CallRuling(arguments={"cents": 5}, settled=True, error=_ERROR),
     "PluginDirective": ask_person("it is a large sum"),
     "PluginOptions": PluginOptions(plugins={"plan": {"max_items": 5}}),
@@ -137,6 +162,7 @@ _EXAMPLES: dict[str, Any] = {
         tools=ToolState(generation=7, tools={"shop:refund": _TOOL}),
         protocol_options=ProtocolTurnOptions(),
         frame_options={"f_1": ProtocolTurnOptions(payload=[1])},
+        execution=PluginSnapshotEntry(meta=_META, artifacts={"execution": "ab" * 32}),
     ),
     "TraceRecord": TraceRecord(at_ms=1, name="plugin_failed", plugin_id="plan", body={"error": "no"}),
     "AssistantMessage": _ASSISTANT,
@@ -161,8 +187,10 @@ _EXAMPLES: dict[str, Any] = {
     "SessionHead": SessionHead(session_id="s1", created_at=1, updated_at=2, leaf="t_1.1", usage=(_LINE,)),
     "StopReason": StopReason.NO_PROGRESS,
     "TextPart": TextPart(text="hi"),
-    "ToolCall": _CALL,
-    "ToolMessage": ToolMessage(call_id=1, name="refund", value={"paid": 5}, record=_RECORD),
+    "ToolCall": _NESTED,
+    "ToolMessage": ToolMessage(
+        call_id=1, name="run_code", value={"index": 0}, record=_RECORD, shown="[cell 0] ok"
+    ),
     "TurnRecord": TurnRecord(
         turn_id="t_1", session_id="s1", state=TurnState.WAITING, created_at=1, summary=_SUMMARY
     ),
@@ -220,7 +248,10 @@ _REFUSED: dict[str, Any] = {
     "Ruling": {"messages": [{"type": "assistant"}]},
     "Approval": {**msgspec.to_builtins(_APPROVAL), "session_id": "../etc"},
     "ApprovalPolicy": "sometimes",
+    "CallMade": {"call_id": 1, "name": "refund", "status": "fine"},
     "Capability": {"name": "refund"},
+    "CellReport": {"stdout": "no index"},
+    "InputPart": {"type": "input", "name": "log", "digest": "ab", "media_type": "text/plain"},
     "CapabilityLimits": {"timeout_ms": -1},
     "ErrorObject": {"code": "TOOL_ERROR"},
     "ExternalCallRecord": {**msgspec.to_builtins(_RECORD), "status": "fine"},

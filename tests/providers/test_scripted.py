@@ -381,6 +381,13 @@ def test_a_rule_whose_tool_is_not_offered_does_not_fit(tmp_path: Path) -> None:
     assert ended(model, request(tools=[REFUND, ORDER])).calls[0].name == "order"
 
 
+def test_a_rule_may_be_for_models_that_were_told_something(tmp_path: Path) -> None:
+    """Ours: one script serves several protocols, whose instructions differ."""
+    model = ruled(tmp_path, {"when_told": "write Python", "text": "```python```"}, {"text": "plain"})
+    told = ModelRequest(messages=[UserMessage(content="go")], instructions="Please write Python.")
+    assert (ended(model, told).text, ended(model, request("go")).text) == ("```python```", "plain")
+
+
 @pytest.mark.parametrize("asked", [request("hello"), ModelRequest(messages=[])])
 def test_no_rule_that_fits_is_an_unexpected_call(tmp_path: Path, asked: ModelRequest) -> None:
     """Ours: rules without a default complain as replies do."""

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sqlite3
 import textwrap
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
+import apsw
 import msgspec
 
 from holdfast.model.cell import CellReport
-from holdfast.model.message import Message, RequestedCall, ToolMessage, UserMessage, text_of
+from holdfast.model.message import Content, Message, RequestedCall, ToolMessage, UserMessage, text_of
 from holdfast.model.usage import Usage
 from holdfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
 from holdfast.providers.scripted import ScriptedModel
@@ -52,14 +52,14 @@ def outcomes(messages: Iterable[Message]) -> list[Any]:
 class Typist:
     """Takes what the user says for a cell, and answers what came of it. "say ..." is said without one."""
 
-    def __init__(self, model_id: str = "typist:one") -> None:
+    def __init__(self, model_id: str = "scripted:typist") -> None:
         self.model_id = model_id
         self.requests: list[ModelRequest] = []
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         self.requests.append(request)
         last = request.messages[-1]
-        said = text_of(last.content) if isinstance(last, UserMessage) else "say ok"
+        said = _first_words(last.content) if isinstance(last, UserMessage) else "say ok"
         plain = said.startswith(("say ", "[cell"))
         yield ReplyEnded(text=said.removeprefix("say ") if plain else cell(said))
 
@@ -67,11 +67,16 @@ class Typist:
         """Nothing to close."""
 
 
+def _first_words(content: Content) -> str:
+    """What was said before inputs and attachments are told of."""
+    return content if isinstance(content, str) else text_of(content[:1])
+
+
 class RunsCode:
     """Calls the tool run_code with one cell, and is content with what comes of it."""
 
     def __init__(self, code: str) -> None:
-        self.model_id = "typist:runs"
+        self.model_id = "scripted:runs"
         self._code = code
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
@@ -121,7 +126,7 @@ class AnsweringModel:
     """Gives the cells of a script to a session, and answers what code asks of it by a function."""
 
     def __init__(self, cells: Iterable[str], answer: Callable[[str], str | Exception]) -> None:
-        self.model_id = "answering:one"
+        self.model_id = "scripted:answers"
         self._cells = iter(cells)
         self._answer = answer
 
@@ -139,11 +144,12 @@ class AnsweringModel:
 
 
 def rows(path: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
-    """What a store's file holds."""
-    with sqlite3.connect(path) as database:
-        found = database.execute(query, values).fetchall()
-    database.close()
-    return found
+    """What a store's file holds, read with the library that the store itself uses."""
+    database = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        return list(database.execute(query, values))
+    finally:
+        database.close()
 
 
 def blob_sizes(path: Path) -> list[int]:

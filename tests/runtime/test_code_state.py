@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import sqlite3
 import zlib
 from pathlib import Path
 from typing import Any
@@ -234,6 +233,24 @@ def test_a_hard_failure_rolls_the_variables_back(place: Place) -> None:
     asyncio.run(main())
 
 
+def test_the_limits_of_cells_may_change_between_turns(place: Place) -> None:
+    """Ours: limits are the agent's, the variables are the session's."""
+
+    async def main() -> None:
+        for megabytes in (16, 64, 32):
+            agent = typing(protocol=CodeProtocol(limits=SessionLimits(memory_mb=megabytes)))
+            async with place.runtime() as runtime:
+                session = await runtime.session("s", agent=agent)
+                await session.turn(f"try:\n    sizes.append({megabytes})\nexcept NameError:\n    sizes = [1]")
+                fits = await value_of(session, "len('x' * 20_000_000)") == 20_000_000
+                assert fits == (megabytes > 16)
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            assert await value_of(session, "sizes") == [1, 64, 32]
+
+    asyncio.run(main())
+
+
 # How much is written
 
 
@@ -263,7 +280,7 @@ def test_a_large_state_is_one_compressed_blob_for_each_change(file: Path) -> Non
 
 
 def test_a_cell_that_changes_nothing_writes_no_state(file: Path) -> None:
-    """Ours: a state that is as it was is not written again."""
+    """Bug: a cell that only finishes wrote the whole state again, at the end of nearly every turn."""
 
     async def main() -> None:
         async with Runtime(file) as runtime:
@@ -277,6 +294,7 @@ def test_a_cell_that_changes_nothing_writes_no_state(file: Path) -> None:
                 "1 / 0",
                 "nowhere()",
                 "x = (",
+                "finish(len(x))",
                 "say so",
             ):
                 await session.turn(code)
@@ -291,7 +309,7 @@ def test_several_cells_of_a_turn_leave_one_state(file: Path) -> None:
 
     async def main() -> None:
         agent = coder(
-            cell("text = '".replace("'", '"') + "x" * 3_000 + '"'),
+            cell(f"text = '{'x' * 3_000}'"),
             cell("text = text + 'y'"),
             cell("text = text + 'z'"),
             finish("len(text)"),
@@ -568,10 +586,7 @@ def test_a_state_with_a_flipped_byte_is_refused_by_name(file: Path, large: bool)
 
 def _flip(file: Path, table: str, column: str) -> None:
     """Change one byte in the middle of the only row."""
-    with sqlite3.connect(file) as database:
-        (data,) = database.execute(f"SELECT {column} FROM {table}").fetchone()
-        at = len(data) // 2
-        database.execute(
-            f"UPDATE {table} SET {column} = ?", (data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :],)
-        )
-    database.close()
+    ((data,),) = rows(file, f"SELECT {column} FROM {table}")
+    at = len(data) // 2
+    damaged = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
+    rows(file, f"UPDATE {table} SET {column} = ?", damaged)

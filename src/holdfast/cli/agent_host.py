@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cli import demo_tools
-from holdfast.cli.agent_options import AGENT_NAME, AgentSettings
+from holdfast.cli.agent_options import AGENT_NAME, PROTOCOLS, AgentSettings
 from holdfast.cli.host import load_tools, wrong_grants_are_wrong_usage
 from holdfast.errors import NotConfigured, SessionNotFound
 from holdfast.providers.resolve import resolve_model
@@ -33,6 +33,7 @@ class AgentHost:
             name=AGENT_NAME,
             instructions=settings.instructions or "",
             tools=_tools_of(settings),
+            protocol=settings.protocol or PROTOCOLS[0],
         )
         self.runtime = Runtime(DataDir(data_dir).database, host=settings.record())
 

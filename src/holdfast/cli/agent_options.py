@@ -1,4 +1,4 @@
-"""Which agent a command line means: its model, its tool files and its instructions.
+"""Which agent a command line means: its model, its tool files, its instructions and its protocol.
 
 A session remembers them as a plain record, so that whoever goes on with it need not repeat them. Rule: paths
 are absolute in it, because that may happen in another directory.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import click
 MODEL_VARIABLE = "HOLDFAST_MODEL"
 DEMO_MODEL = "scripted:demo"
 AGENT_NAME = "chat"
+PROTOCOLS = ("standard", "code")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class AgentSettings:
     model: str = ""
     tools: tuple[str, ...] = ()
     instructions: str | None = None
+    protocol: str = ""
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> AgentSettings:
@@ -37,10 +39,16 @@ class AgentSettings:
             model=str(record.get("model") or ""),
             tools=tuple(str(file) for file in tools) if isinstance(tools, list) else (),
             instructions=instructions if isinstance(instructions, str) else None,
+            protocol=str(record.get("protocol") or ""),
         )
 
     def record(self) -> dict[str, Any]:
-        return {"model": self.model, "tools": list(self.tools), "instructions": self.instructions or ""}
+        return {
+            "model": self.model,
+            "tools": list(self.tools),
+            "instructions": self.instructions or "",
+            "protocol": self.protocol or PROTOCOLS[0],
+        }
 
     def over(self, recorded: AgentSettings) -> AgentSettings:
         """These, and for what was not said the recorded ones."""
@@ -48,6 +56,7 @@ class AgentSettings:
             model=self.model or recorded.model,
             tools=self.tools or recorded.tools,
             instructions=recorded.instructions if self.instructions is None else self.instructions,
+            protocol=self.protocol or recorded.protocol,
         )
 
     def or_default(self) -> AgentSettings:
@@ -58,7 +67,7 @@ class AgentSettings:
         chosen = absolute_model(os.environ.get(MODEL_VARIABLE, ""))
         if self.model and not (self.is_demo and chosen):
             return self
-        return AgentSettings(chosen or DEMO_MODEL, self.tools, self.instructions)
+        return replace(self, model=chosen or DEMO_MODEL)
 
     @property
     def is_demo(self) -> bool:
@@ -76,6 +85,11 @@ def absolute_model(name: str) -> str:
 
 
 _options = (
+    click.option(
+        "--protocol",
+        type=click.Choice(PROTOCOLS),
+        help="How the model acts: by native tool calls, or by writing code.  [default: standard]",
+    ),
     click.option("--instructions", metavar="TEXT", help="What the model is told before anything else."),
     click.option(
         "--tools",
@@ -93,16 +107,22 @@ _options = (
 
 
 def agent_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--model`, `--tools` and `--instructions`, handed over as `given`."""
+    """`--model`, `--tools`, `--instructions` and `--protocol`, handed over as `given`."""
 
     @functools.wraps(function)
     def collect(
-        *args: Any, model: str | None, tools: tuple[str, ...], instructions: str | None, **rest: Any
+        *args: Any,
+        model: str | None,
+        tools: tuple[str, ...],
+        instructions: str | None,
+        protocol: str | None,
+        **rest: Any,
     ) -> Any:
         given = AgentSettings(
             model=absolute_model(model or ""),
             tools=tuple(str(Path(file).absolute()) for file in tools),
             instructions=instructions,
+            protocol=protocol or "",
         )
         return function(*args, given=given, **rest)
 

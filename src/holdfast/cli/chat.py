@@ -26,6 +26,7 @@ Examples:
   holdfast chat
   holdfast chat 'refund A1'
   echo 'what do you know about order A1?' | holdfast chat --json
+  holdfast chat --protocol code --session in-code 'refund A1'
   holdfast chat --model scripted:examples/support.json --tools examples/support.py --session support-42
 """,
 )
@@ -38,8 +39,8 @@ Examples:
 def command(invocation: Invocation, *, prompt: str | None, session_id: str, given: AgentSettings) -> Answer:
     """Talk to an agent; with PROMPT, or from a pipe, for one turn.
 
-    A session keeps what was said, its model, tools and instructions; a turn that was interrupted goes on
-    first. Ctrl-C cancels the turn, Ctrl-D leaves, /help lists the commands. A call that needs
+    A session keeps what was said, its model, tools, instructions and protocol; a turn that was interrupted
+    goes on first. Ctrl-C cancels the turn, Ctrl-D leaves, /help lists the commands. A call that needs
     approval is asked about on the spot; for one turn only, it is left to `holdfast approvals`.
     """
     from holdfast.model import SessionId

@@ -2,18 +2,22 @@
 
 What the model says goes to standard output, everything about it to standard error. On a terminal text
 appears as it comes, and what was void in the end is said to be so; a file or a pipe gets whole replies only.
+
+A cell is shown with its code, the calls that it makes indented under it. The answer that code gives is text
+that comes while the model is not asked; it is shown once, when it has counted.
 """
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import Any
 
+from holdfast.cli.cell_view import code_lines, is_cell, outcome, remarks, report_of
 from holdfast.cli.output import error_console, visible, write_guest
-from holdfast.errors import ErrorObject
+from holdfast.cli.short_text import error_text, short_json, shortened
+from holdfast.model.cell import CellReport
 from holdfast.model.events import (
     Event,
+    MessagesDelivered,
     ModelCallFailed,
     ModelCallStarted,
     ReplyReceived,
@@ -26,10 +30,8 @@ from holdfast.model.events import (
     WaitOver,
 )
 from holdfast.model.message import ToolCall
-from holdfast.model.outcome import FrameSwitched
+from holdfast.model.outcome import Finished, FrameSwitched
 from holdfast.model.wait import Approved, Denied, WaitOutcome
-
-_SHORT = 160
 
 
 class ChatScreen:
@@ -42,6 +44,9 @@ class ChatScreen:
         self._line_is_open = False
         self._streamed = 0
         self._names: dict[int, str] = {}
+        self._cell: int | None = None
+        self._asking = False
+        self._answer = ""
         self._turn_id = ""
 
     def show(self, event: Event) -> None:
@@ -53,9 +58,11 @@ class ChatScreen:
             case TurnBegan():
                 self._begin(event)
             case ModelCallStarted():
-                self._streamed = 0
-            case TextStreamed(text=text):
+                self._begin_reply()
+            case TextStreamed(text=text) if self._asking:
                 self._stream(text)
+            case TextStreamed(text=text):
+                self._answer += text
             case TextRetracted():
                 self._retract()
             case ReplyReceived(text=text):
@@ -66,10 +73,12 @@ class ChatScreen:
                 self._show_call(call)
             case ToolCallSettled():
                 self._show_result(event)
-            case WaitOver(outcome=outcome):
-                self.note(_over_text(outcome))
-            case TurnCommitted(outcome=FrameSwitched(switch=switch)):
-                self.note(f"a new frame begins ({switch.reason})")
+            case WaitOver(outcome=over):
+                self.note(_over_text(over))
+            case MessagesDelivered():
+                self._give_answer()
+            case TurnCommitted():
+                self._end(event)
             case _:
                 return
 
@@ -91,7 +100,26 @@ class ChatScreen:
             self.note(f"going on with turn {event.turn_id}")
         self._turn_id = event.turn_id
 
+    def _end(self, event: TurnCommitted) -> None:
+        if isinstance(event.outcome, Finished):
+            self._give_answer()
+        elif isinstance(event.outcome, FrameSwitched):
+            self.note(f"a new frame begins ({event.outcome.switch.reason})")
+        self._answer = ""
+        self._cell = None
+
     # Text
+
+    def _begin_reply(self) -> None:
+        self._give_answer()
+        self._streamed = 0
+        self._asking = True
+
+    def _give_answer(self) -> None:
+        """Show what code gave for an answer, now that it has counted."""
+        self._write(self._answer)
+        self._answer = ""
+        self.end_line()
 
     def _stream(self, text: str) -> None:
         self._streamed += len(text)
@@ -103,6 +131,7 @@ class ChatScreen:
         if not self._live or not self._streamed:
             self._write(text)
         self._streamed = 0
+        self._asking = False
         self.end_line()
 
     def _write(self, text: str) -> None:
@@ -117,49 +146,55 @@ class ChatScreen:
 
     def _show_failure(self, event: ModelCallFailed) -> None:
         if event.retryable:  # what cannot be tried again ends the turn, which is told then
-            self.note(f"the model call failed: {_error_text(event.error)}; trying again", "yellow")
+            self.note(f"the model call failed: {error_text(event.error)}; trying again", "yellow")
 
     # Calls
 
     def _show_call(self, call: ToolCall) -> None:
         self._names[call.call_id] = call.name
-        self.note(f"  {short_call(call)}")
+        if is_cell(call):
+            self._cell = call.call_id
+            self.note("\n".join(code_lines(call)))
+        else:
+            self._cell = call.parent or self._cell
+            self.note(f"{self._indent(call.call_id)}{short_call(call)}")
 
     def _show_result(self, event: ToolCallSettled) -> None:
-        record = event.record
+        report, record = report_of(event.value), event.record
         known = self._names.pop(event.call_id, f"call {event.call_id}")
+        if report is not None:
+            self._cell = None
+            self._show_report(report)
+            return
         name = known if record is None else record.name
         took = f" · {record.duration_ms} ms" if record is not None else ""
+        lead = self._indent(event.call_id)
         if event.error is None:
-            self.note(f"  {name} → {short_json(event.value)}{took}")
+            self.note(f"{lead}{name} → {short_json(event.value)}{took}")
         else:
-            self.note(f"  {name} ✗ {_error_text(event.error)}{took}", "red")
+            self.note(f"{lead}{name} ✗ {error_text(event.error)}{took}", "red")
+
+    def _show_report(self, report: CellReport) -> None:
+        for remark in remarks(report):
+            self.note(f"  {remark}")
+        self.note(f"  cell {report.index} {outcome(report)}", "dim" if report.error is None else "red")
+
+    def _indent(self, call_id: int) -> str:
+        """A call that a cell makes stands under it."""
+        return "  " if self._cell in (None, call_id) else "    "
 
 
 def short_call(call: ToolCall) -> str:
     """A call as Python would write it, shortened."""
     if call.arguments is None:
         return f"{call.name}({shortened(call.raw or '')})"
-    parts = (f"{name}={value!r}" for name, value in call.arguments.items())
+    parts = [repr(value) for value in call.args]
+    parts += [f"{name}={value!r}" for name, value in call.arguments.items()]
     return f"{call.name}({shortened(', '.join(parts))})"
 
 
-def short_json(value: Any) -> str:
-    return shortened(json.dumps(value, ensure_ascii=False))
-
-
-def shortened(text: str, limit: int = _SHORT) -> str:
-    """Text on one line that is not too long."""
-    flat = " ".join(text.split())
-    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
-
-
-def _error_text(error: ErrorObject) -> str:
-    return f"{error.code}: {shortened(error.message)}"
-
-
-def _over_text(outcome: WaitOutcome) -> str:
-    match outcome:
+def _over_text(over: WaitOutcome) -> str:
+    match over:
         case Approved(arguments=None):
             return "  approved"
         case Approved():
@@ -167,4 +202,4 @@ def _over_text(outcome: WaitOutcome) -> str:
         case Denied(reason=reason):
             return f"  denied: {reason}" if reason else "  denied"
         case _:
-            return f"  {type(outcome).__struct_config__.tag}"
+            return f"  {type(over).__struct_config__.tag}"

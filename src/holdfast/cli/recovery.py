@@ -19,8 +19,8 @@ from typing import Any, assert_never
 from holdfast.cli.agent_host import AgentHost, open_sessions, recorded_settings
 from holdfast.cli.agent_options import AgentSettings
 from holdfast.cli.background import Background, Leave, Terminated, sigterm_raises
-from holdfast.cli.chat_screen import shortened
 from holdfast.cli.output import visible
+from holdfast.cli.short_text import shortened
 from holdfast.cli.standing import Standing, wait_text
 from holdfast.cli.turn_follow import Follower
 from holdfast.errors import ErrorObject, HoldfastError

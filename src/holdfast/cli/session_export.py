@@ -14,7 +14,7 @@ import msgspec
 from holdfast.cli.agent_host import known_session
 from holdfast.model.approval import Approval
 from holdfast.model.head import SessionHead
-from holdfast.model.message import AttachmentPart, InputPart, TextPart, UserMessage
+from holdfast.model.message import AttachmentPart, InputPart, TextPart, ToolMessage, UserMessage
 from holdfast.model.node import Node
 from holdfast.model.turn import TurnRecord
 from holdfast.model.usage import UsageEntry
@@ -56,6 +56,8 @@ def _attachments(nodes: Iterable[Node]) -> Iterable[AttachmentPart]:
             yield from (
                 _as_attachment(part) for part in node.payload.content if not isinstance(part, TextPart)
             )
+        elif isinstance(node.payload, ToolMessage):
+            yield from node.payload.attachments
 
 
 def _as_attachment(part: AttachmentPart | InputPart) -> AttachmentPart:

@@ -73,6 +73,7 @@ class Tour:
             box.destroy(_SESSION)
         self._show_ledger()
         self._kill_an_agent()
+        self._act_in_code()
         self._say_goodbye()
 
     def _walk_basics(self, box: BlockingSandbox) -> None:
@@ -126,6 +127,20 @@ class Tour:
         paid = [line for line in self._ledger_lines() if line.startswith("pay")]
         self._record(Step("What the tool wrote down", "cat ledger", paid), prompt="$ ")
         self.went_well &= (killed["status"], told["status"], len(paid)) == ("interrupted", "finished", 1)
+
+    def _act_in_code(self) -> None:
+        """An agent that writes a program, which stops at a call in one process and goes on in another."""
+        from holdfast.cli.tour_code import CODE
+
+        words = ["holdfast.cli.tour_code", str(self._home)]
+        stopped = self._answer_of(words)
+        title = "An agent acts in code, one reply for all of it: the program stops where it needs a person"
+        self._record(Step(title, CODE, stopped))
+        done = self._answer_of(words)
+        title = "Another process approves, and the program goes on in the middle of its loop"
+        self._record(Step(title, "approve pay_back", done), prompt="")
+        paid = [line for line in self._ledger_lines() if line.startswith("pay back")]
+        self.went_well &= (stopped["status"], done["status"], len(paid)) == ("waiting", "finished", 1)
 
     def _answer_of(self, words: list[str], environment: dict[str, str] | None = None) -> dict[str, Any]:
         """What a module of ours prints as JSON, run in a process of its own."""

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, assert_never
 
-from holdfast.cli.chat_screen import short_call, short_json
+from holdfast.cli.cell_view import calls_made, code_lines, is_cell, outcome, remarks, report_of
+from holdfast.cli.chat_screen import short_call
 from holdfast.cli.output import visible
 from holdfast.cli.report import plain_table
+from holdfast.cli.short_text import short_json
+from holdfast.model.cell import CellReport
 from holdfast.model.message import (
     AssistantMessage,
     AttachmentPart,
     Content,
     InputPart,
+    ToolCall,
     ToolMessage,
     UserMessage,
     text_of,
@@ -23,7 +27,7 @@ from holdfast.model.usage import UsageEntry
 if TYPE_CHECKING:
     from rich.console import Console
 
-_STYLES = {"user": "bold", "tool": "dim", "stopped": "red", "frame": "cyan", "plugin": "dim"}
+_STYLES = {"user": "bold", "tool": "dim", "cell": "dim", "stopped": "red", "frame": "cyan", "plugin": "dim"}
 
 
 def show_nodes(shown: Console, nodes: Sequence[Node], *, ids: bool) -> None:
@@ -36,7 +40,7 @@ def show_nodes(shown: Console, nodes: Sequence[Node], *, ids: bool) -> None:
         who, text = _paragraph(node.payload)
         if ids:
             shown.print(Text(node.id, "dim"), soft_wrap=True)
-        said = (visible(text), _STYLES.get(who, ""))
+        said = (visible(text), _STYLES.get(who.partition(" ")[0], ""))
         shown.print(Text.assemble((f"{who}: ", "cyan"), said), soft_wrap=True)
 
 
@@ -46,20 +50,31 @@ def _paragraph(payload: Payload) -> tuple[str, str]:
         case UserMessage(content=content):
             return "user", "\n".join((text_of(content), *_attachments(content)))
         case AssistantMessage(text=text, tool_calls=calls):
-            said = [text] if text else []
-            return "model", "\n".join((*said, *(f"  {short_call(call)}" for call in calls)))
+            said = [text] if text or any(map(is_cell, calls)) else []
+            return "model", "\n".join((*said, *(line for call in calls for line in _call_lines(call))))
+        case ToolMessage(value=value) if (report := report_of(value)) is not None:
+            return f"cell {report.index}", _cell_text(report)
         case ToolMessage(name=name, error=None, value=value):
             return "tool", f"{name} → {short_json(value)}"
         case ToolMessage(name=name, error=error):
             return "tool", f"{name} ✗ {error.code}: {error.message}" if error else name
-        case TurnEnded(outcome=outcome):
-            return "stopped", f"{outcome.reason}: {outcome.error.message}"
+        case TurnEnded(outcome=ended):
+            return "stopped", f"{ended.reason}: {ended.error.message}"
         case FrameOpened(switch=switch):
             return "frame", f"{switch.frame_id} begins here ({switch.reason})"
         case PluginNode(plugin_id=plugin_id, kind=kind, body=body):
             return "plugin", f"{plugin_id} {kind} {short_json(body)}"
         case _:
             assert_never(payload)
+
+
+def _call_lines(call: ToolCall) -> list[str]:
+    return code_lines(call) if is_cell(call) else [f"  {short_call(call)}"]
+
+
+def _cell_text(report: CellReport) -> str:
+    beside = (*remarks(report), *calls_made(report))
+    return "\n".join((outcome(report), *(f"  {line}" for line in beside)))
 
 
 def _attachments(content: Content) -> Iterable[str]:

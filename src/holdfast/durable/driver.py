@@ -8,7 +8,8 @@ and the intents of the calls it asks for are one transaction, results that arriv
 last reply goes into the commit itself. A plain turn costs two transactions: its input and its end.
 
 What plugins said, where nothing follows from it, may wait for a moment (`_FLUSH_S`): if the step after it is
-over sooner, both are written at once. So may everything while only code runs, which touches nothing.
+over sooner, both are written at once. So may everything while only code runs, or tools that only compute:
+they touch nothing.
 
 Rules
 -----
@@ -53,6 +54,7 @@ from holdfast.machine.inputs import (
     HooksRan,
     Input,
     OutputCheck,
+    ToolSettled,
     WaitOpened,
     decode_input,
     encode_input,
@@ -178,6 +180,8 @@ class TurnDriver:
             return []  # what came late for an effect that has its outcome
         self._keys.add(key)
         self._unsaved.append(JournalEntry(key=key, kind="input", body=encode_input(given)))
+        if isinstance(given, ToolSettled) and self.machine.lacks_result(given.call_id):
+            self._host.settled(given)
         self._note_states()
         self._urgent = self._urgent or not _can_wait(given)
         self._ground.witness.fed(given)
@@ -287,11 +291,11 @@ class TurnDriver:
             self._asking = None
 
     def _continue(self, commands: list[ContinueCell]) -> None:
-        """Let cells go on that have not ended meanwhile, unless the turn is to end."""
+        """Let cells go on, if they have not ended meanwhile."""
         under_way = self.machine.under_way() if commands else ()
         for one in commands:
-            self._pure.add(one.call.call_id)
-            if self._interrupt is None and one.call.call_id in under_way:
+            if one.call.call_id in under_way:
+                self._pure.add(one.call.call_id)
                 self._host.continue_cell(one, self._deliver)
 
     async def _run_tools(self, commands: list[RunTool]) -> list[Command]:

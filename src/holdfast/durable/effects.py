@@ -34,7 +34,8 @@ Deliver = Callable[[Input], None]
 class Ready(msgspec.Struct, frozen=True):
     """A call that may be executed. One that is not idempotent is journaled as an intent first.
 
-    A `pure` one touches nothing by itself, so that nothing need be on disk before it: a cell is such a call.
+    A `pure` one touches nothing by itself, so that nothing need be on disk before it: a cell is such a call,
+    and a tool that only computes.
     """
 
     command: RunTool
@@ -79,6 +80,9 @@ class EffectHost(Protocol):
 
     async def finalizing(self, outcome: Ended) -> None:
         """Tell plugins that the turn is about to be committed. Nothing can come of it."""
+
+    def settled(self, given: ToolSettled) -> None:
+        """A result is being taken in: what a cell has left behind counts from here on."""
 
     def changed_states(self) -> tuple[JournalEntry, ...]:
         """What plugins remember by now and did not when this was last asked."""

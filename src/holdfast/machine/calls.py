@@ -168,6 +168,10 @@ class CallTable:
     def any_waiting(self) -> bool:
         return any(call.wait is not None for call in self._round.values())
 
+    def any_cells(self) -> bool:
+        """Whether code is in the middle: it has made calls and has not ended."""
+        return any(call.cell is not None and call.result is None for call in self._round.values())
+
     def open(self) -> bool:
         """Whether a round has begun and is not closed."""
         return bool(self._round)

@@ -36,7 +36,7 @@ class Progress:
 
 
 def _mark(call: ToolCall, result: ToolMessage) -> str:
-    """What a call was and what came of it. Dispatch has made the digests already; of a cell it makes no record."""
+    """What a call was and what came of it. Dispatch has made the digests already, except of a cell."""
     record = result.record
     if record is not None and record.response_digest is not None:
         return f"{record.request_digest}:{record.response_digest}"

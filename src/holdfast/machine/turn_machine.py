@@ -203,6 +203,14 @@ class TurnMachine:
         """The ids of the calls that run now."""
         return self._calls.under_way()
 
+    def lacks_result(self, call_id: int) -> bool:
+        """Whether a result of this call would count."""
+        return self._calls.lacks_result(call_id)
+
+    def any_cells(self) -> bool:
+        """Whether code of the turn is in the middle, so that only who runs code can go on with it."""
+        return self._calls.any_cells()
+
     def answer(self, value: object = None) -> Finished:
         """How the turn would finish if the checkpoint before completion brought nothing."""
         return Finished(text=self._answer, value=value)

@@ -20,6 +20,7 @@ from holdfast.errors import ErrorObject, Span
 from holdfast.model.approval import Approval, ApprovalState, Decision
 from holdfast.model.call import CallStatus, ExternalCallRecord, ToolCallContext
 from holdfast.model.capability import ApprovalPolicy, Capability, SideEffect
+from holdfast.model.cell import CallMade, CellReport
 from holdfast.model.diagnostic import Diagnostic, Severity
 from holdfast.model.directive import PluginDirective, RuntimeEvent, SessionRequest
 from holdfast.model.events import Event
@@ -31,6 +32,7 @@ from holdfast.model.message import (
     AssistantMessage,
     AttachmentPart,
     InjectedTurnInput,
+    InputPart,
     Message,
     TextPart,
     ToolCall,
@@ -69,16 +71,19 @@ PUBLIC_VALUES: Final[dict[str, Any]] = {
     "ApprovalState": ApprovalState,
     "AssistantMessage": AssistantMessage,
     "AttachmentPart": AttachmentPart,
+    "CallMade": CallMade,
     "CallRuling": CallRuling,
     "CallStatus": CallStatus,
     "Capability": Capability,
     "CapabilityLimits": CapabilityLimits,
+    "CellReport": CellReport,
     "Decision": Decision,
     "Diagnostic": Diagnostic,
     "ErrorObject": ErrorObject,
     "Event": Event,
     "ExternalCallRecord": ExternalCallRecord,
     "InjectedTurnInput": InjectedTurnInput,
+    "InputPart": InputPart,
     "Language": Language,
     "Message": Message,
     "Metrics": Metrics,

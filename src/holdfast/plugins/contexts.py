@@ -136,10 +136,16 @@ class ToolCallHookContext(HookContext, frozen=True, kw_only=True):
     arguments: dict[str, Json]
     side_effect: SideEffect | None = None
     """None if there is no such tool."""
+    parent: int = 0
+    """The call that runs the code which makes this one; 0 if the model asked for it."""
 
 
 class ToolResultHookContext(HookContext, frozen=True, kw_only=True):
-    """A call has its result, and the model has not seen it yet."""
+    """A call has its result, and nobody has seen it yet: the model, or the code that made the call.
+
+    `parent` is the call that runs that code. With `is_cell` it is code that has ended, and `value` is a
+    `CellReport` as JSON; what it ends the turn with, if it does, is made of the report's `result` afterwards.
+    """
 
     call_id: int
     tool_name: str
@@ -148,6 +154,8 @@ class ToolResultHookContext(HookContext, frozen=True, kw_only=True):
     value: Json = None
     error: ErrorObject | None = None
     record: ExternalCallRecord | None = None
+    parent: int = 0
+    is_cell: bool = False
 
 
 class ToolResultProjectionContext(HookContext, frozen=True, kw_only=True):

@@ -163,6 +163,12 @@ class CodeExecutorPlugin(Protocol):
     async def park(self) -> None:
         """The turn is about to wait: remember where the code stands, and hold nothing any more."""
 
+    def turn_over(self, messages: Sequence[Message]) -> None:
+        """The turn is about to be committed: no code of it is in the middle of anything any more.
+
+        *messages* are those of the frame and of the turn: what they bring for code to read stays readable.
+        """
+
     def execution_state_dirty(self) -> bool:
         """Whether there is something to remember that `snapshot_execution_state` has not given yet."""
 
@@ -186,18 +192,24 @@ class ExecRequest(msgspec.Struct, frozen=True):
     accept_finish: bool = True
 
 
+def _nothing() -> None:
+    """The code has left nothing."""
+
+
 class ExecResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. `finish` is the answer that ends the turn, `switch` the frame that does.
+    """What came of it.
 
     Plugins may change the report. After that `keep` makes of it what is kept with the result (given something
-    that keeps bytes), and `render` what the model reads.
+    that keeps bytes), `render` what the model reads, and `ending`, if the code ends the turn, makes of its
+    result what the turn ends with: an answer, or a frame. `adopt` is called when the result is taken in: only
+    then the executor's state is what the code has left.
     """
 
     report: CellReport
     keep: Callable[[CellReport, Callable[[bytes], AttachmentPart]], tuple[Json, tuple[AttachmentPart, ...]]]
     render: Callable[[CellReport], str]
-    finish: str | None = None
-    switch: FrameSwitch | None = None
+    ending: Callable[[Json], str | FrameSwitch] | None = None
+    adopt: Callable[[], None] = _nothing
 
 
 class ProtocolBuildInput(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ from holdfast.model.canonical import Json, digest_bytes
 from holdfast.model.capability import SideEffect
 from holdfast.model.directive import SessionRequest
 from holdfast.model.frame import FrameSwitch
-from holdfast.model.message import AssistantMessage, AttachmentPart, Message, UserMessage
+from holdfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall, UserMessage
 from holdfast.model.outcome import Ended
 from holdfast.model.plugin_state import PluginSnapshotEntry, encode_entry, encode_state
 from holdfast.model.prompt import PromptContribution
@@ -339,17 +339,20 @@ class TurnHooks:
 
     # Tool calls
 
-    async def rule(
-        self, call_id: int, name: str, arguments: dict[str, Json], side_effect: SideEffect | None
-    ) -> CallRuled:
+    async def rule(self, call: ToolCall, side_effect: SideEffect | None) -> CallRuled:
         """Ask the plugins about a call before anything else is done about it."""
         context = ToolCallHookContext(
-            **self._common, call_id=call_id, tool_name=name, arguments=arguments, side_effect=side_effect
+            **self._common,
+            call_id=call.call_id,
+            tool_name=call.name,
+            arguments=call.arguments or {},
+            side_effect=side_effect,
+            parent=call.parent,
         )
-        ruling = await self._ruling(f"call.{call_id}", self._heard(context))
+        ruling = await self._ruling(f"call.{call.call_id}", self._heard(context))
         if not isinstance(ruling, CallRuling):
             ruling = CallRuling(**{name: getattr(ruling, name) for name in Ruling.__struct_fields__})
-        return CallRuled(at_ms=self._now(), call_id=call_id, ruling=ruling)
+        return CallRuled(at_ms=self._now(), call_id=call.call_id, ruling=ruling)
 
     async def _heard(self, context: ToolCallHookContext) -> Composed:
         hearing = await self._plugins.hear_call(context)
@@ -361,7 +364,15 @@ class TurnHooks:
         contributions = self._plugins.contributions
         return bool(contributions.hooks["after_tool_call"] or "tool_result_projector" in contributions.slots)
 
-    async def judge(self, settled: ToolSettled, name: str, arguments: dict[str, Json]) -> ToolSettled:
+    async def judge(
+        self,
+        settled: ToolSettled,
+        name: str,
+        arguments: dict[str, Json],
+        *,
+        parent: int = 0,
+        is_cell: bool = False,
+    ) -> ToolSettled:
         """A result as the plugins leave it, and what they had to say."""
         keeper = _AttachmentKeeper(self)
         context = ToolResultHookContext(
@@ -373,6 +384,8 @@ class TurnHooks:
             value=settled.value,
             error=settled.error,
             record=settled.record,
+            parent=parent,
+            is_cell=is_cell,
         )
         try:
             return await self._judged(settled, context, keeper)

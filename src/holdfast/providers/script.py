@@ -86,11 +86,13 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class Rule(Reply, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A reply to whatever fits: words of the user's (all of them, in any case), or the result of a tool.
 
-    In `text`, `{text}` is what the user said last and `{value}` what the tool returned.
+    With `when_told`, it fits only if the instructions have these words: a model that acts in code, for
+    instance, is told so. In `text`, `{text}` is what the user said last and `{value}` what the tool returned.
     """
 
     when: str | tuple[str, ...] = ()
     when_tool: str | None = None
+    when_told: str | None = None
 
 
 R = TypeVar("R", bound=Reply)

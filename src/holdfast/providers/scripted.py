@@ -191,6 +191,8 @@ def _check(expect: Expectation, request: ModelRequest) -> None:
 def _fits(rule: Rule, request: ModelRequest) -> bool:
     """Whether the rule is about the last message, and the tools that it calls are there."""
     last = request.messages[-1] if request.messages else None
+    if rule.when_told is not None and rule.when_told not in request.instructions:
+        return False
     if rule.when_tool is not None and not (isinstance(last, ToolMessage) and last.name == rule.when_tool):
         return False
     if rule.when:

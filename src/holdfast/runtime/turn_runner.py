@@ -26,7 +26,15 @@ import msgspec
 
 from holdfast.durable.driver import Committed, Driven, Ground, Parked, TurnDriver
 from holdfast.durable.replay import replay
-from holdfast.errors import Code, ErrorObject, LeaseLost, SessionBusy, TurnNotFound, TurnUnfinished
+from holdfast.errors import (
+    Code,
+    CodeExecutionUnavailable,
+    ErrorObject,
+    LeaseLost,
+    SessionBusy,
+    TurnNotFound,
+    TurnUnfinished,
+)
 from holdfast.machine.commands import Command, Commit
 from holdfast.machine.inputs import (
     CancelRequested,
@@ -228,6 +236,8 @@ class TurnRunner:
         self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id, resumed=True))
         deps = turn.request.deps if turn.request is not None else self._live.deps_of(turn.turn_id)
         context = await self._live.context(taken.head, taken.journal)
+        if machine.any_cells() and context.cells() is None and not taken.record.cancel_requested:
+            raise _cannot_run_code(self._staff.agent.name, turn.turn_id)
         driver = await self._driver(turn, machine, taken, deps, context, replayed.keys, replayed.intents)
         driver.feed(Resumed(at_ms=now))
         for wait_id, outcome in ended:
@@ -436,6 +446,13 @@ class _Patience:
         self._left_s -= self._pause_s
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
         return True
+
+
+def _cannot_run_code(agent: str, turn_id: str) -> CodeExecutionUnavailable:
+    return CodeExecutionUnavailable(
+        f"turn {turn_id} is in the middle of a cell, and agent {agent!r} does not run code",
+        hint='open the session with an agent that does (protocol="code", or CodeMode()), or cancel the turn',
+    )
 
 
 def _never_begun() -> Stopped:

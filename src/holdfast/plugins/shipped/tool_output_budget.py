@@ -8,6 +8,7 @@ Rules
 1. What is cut is what the model reads. The record of the call keeps the digest of the original.
 2. `read_output` reads what this plugin has kept in this session, and nothing else.
 3. A line of any length can be read: long ones count as several.
+4. Code gets the results of its calls whole, and what came of it is shown under a budget of its own.
 
 A plugin that changes results, such as `Redact`, comes before this one in `Agent(plugins=[...])`: what is kept
 is what the plugins before it have left.
@@ -67,6 +68,8 @@ class ToolOutputBudget(Plugin):
 
     @hook
     async def after_tool_call(self, ctx: ToolResultHookContext) -> ShortCircuitTool | None:
+        if ctx.parent or ctx.is_cell:
+            return None
         text = _text_of(ctx.value) if ctx.error is None else ctx.error.message
         if self._fits(text):
             return None

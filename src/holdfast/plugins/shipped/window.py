@@ -8,11 +8,21 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import InvalidArgument
-from holdfast.model.message import AssistantMessage, Message, TextPart, ToolMessage, UserMessage
+from holdfast.model.message import (
+    AssistantMessage,
+    InputPart,
+    Message,
+    Part,
+    TextPart,
+    ToolMessage,
+    UserMessage,
+)
 
 CHARS_A_TOKEN: Final = 4
 _ATTACHMENT_CHARS: Final = 6_000
 """What an image or a file counts as."""
+_INPUT_CHARS: Final = 100
+"""What an input counts as: only its name is told, code reads it."""
 
 
 def check_window(plugin_id: str, window_tokens: object, keep_turns: object, fill: object) -> None:
@@ -61,9 +71,13 @@ def chars_of(message: Message) -> int:
         return len(message.text) + len(calls)
     if isinstance(message.content, str):
         return len(message.content)
-    return sum(
-        len(part.text) if isinstance(part, TextPart) else _ATTACHMENT_CHARS for part in message.content
-    )
+    return sum(map(_chars_of_part, message.content))
+
+
+def _chars_of_part(part: Part) -> int:
+    if isinstance(part, TextPart):
+        return len(part.text)
+    return _INPUT_CHARS if isinstance(part, InputPart) else _ATTACHMENT_CHARS
 
 
 def result_text(message: ToolMessage) -> str:

@@ -13,6 +13,8 @@ Rules
 2. A whole report stands in for the cut one, never for what somebody put in the report's place: a plugin that
    replaced the result has had the last word.
 3. What is cut says so: in the text, and by `"cut": True` in `history`.
+4. A cell keeps its place, since the model has read its number. If a frame begins in the middle of a session
+   with some of its turns, the places of the cells before them are there, and empty.
 """
 
 from __future__ import annotations
@@ -48,7 +50,8 @@ class CellEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A cell that has a result.
 
     `whole` is the digest of the whole report where `report` is a cut one, and `whole_bytes` its size. `value`
-    is what the result is where it is no report. `error` is that of the call, as a refusal leaves it.
+    is what the result is where it is no report. `error` is that of the call, as a refusal leaves it. One that
+    is `left_out` is of an earlier frame.
     """
 
     code: str
@@ -57,7 +60,11 @@ class CellEntry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     whole_bytes: int = 0
     value: Json = None
     error: ErrorObject | None = None
+    left_out: bool = False
 
+
+_MOST_LEFT_OUT: Final = 100_000
+_LEFT_OUT: Final = CellEntry(code="", left_out=True)
 
 # From messages to history
 
@@ -75,6 +82,24 @@ def cells_of(messages: Iterable[Message]) -> list[CellEntry]:
             call, place = called.pop(message.call_id)
             place.append(_entry(call, message))
     return [entry for place in cells for entry in place]
+
+
+def place_of(value: Json, following: int) -> int:
+    """The place of the cell with this result: the one in its report, if it can be, else the *following*."""
+    index = value.get("index") if isinstance(value, dict) else None
+    if isinstance(index, int) and 0 < index - following <= _MOST_LEFT_OUT:
+        return index
+    return following
+
+
+def placed(entries: Iterable[CellEntry]) -> list[CellEntry]:
+    """The cells at their places, with empty ones where others were."""
+    found: list[CellEntry] = []
+    for entry in entries:
+        index = 0 if entry.report is None else entry.report.index
+        found += [_LEFT_OUT] * (place_of({"index": index}, len(found)) - len(found))
+        found.append(entry)
+    return found
 
 
 async def history_value(
@@ -156,7 +181,7 @@ def _seen(entry: CellEntry, whole: CellReport | None) -> dict[str, Json]:
         "result": entry.value if report is None else report.result,
         "error": None if error is None else {"code": error.code, "message": error.message},
     }
-    if entry.whole is not None and whole is None:
+    if entry.left_out or (entry.whole is not None and whole is None):
         seen["cut"] = True
     return seen
 

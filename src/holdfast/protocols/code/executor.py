@@ -10,7 +10,7 @@ If the turn is parked, the cell is suspended: from then on it is bytes as well, 
 
 Rules
 -----
-1. The state changes only when a cell has ended. A cell that failed hard leaves it as it was.
+1. The state changes only when a cell has ended and its result is taken in. A cell that failed hard leaves it as it was.
 2. A cell that fails its check has run nothing.
 3. Once `finish` or `continue_as` was called, the code can call nothing any more.
 """
@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -40,7 +40,7 @@ from holdfast.model.frame import FrameSwitch
 from holdfast.model.language import Language
 from holdfast.model.limits import SessionLimits
 from holdfast.model.message import AssistantMessage, InputPart, Message, ToolCall, UserMessage
-from holdfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse
+from holdfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse, OutputContract
 from holdfast.ports.code_engine import (
     CallAnswer,
     CellCall,
@@ -54,12 +54,12 @@ from holdfast.ports.code_engine import (
 )
 from holdfast.protocols.code.cell_finder import FoundCell, find_cells
 from holdfast.protocols.code.cell_history import RUN_CODE, kept_report
-from holdfast.protocols.code.following import Following, SessionReading
+from holdfast.protocols.code.following import SessionReading
 from holdfast.protocols.code.functions import SessionFunctions
 from holdfast.protocols.code.observation import NOT_EXECUTED, observation, short_arguments
 from holdfast.protocols.code.own_functions import CONTINUE_AS, FINISH
 from holdfast.protocols.code.values import ReadOnlyValues
-from holdfast.protocols.code.written import as_written
+from holdfast.protocols.code.written import WrittenMessages
 from holdfast.tools.catalog import ToolCatalog
 from holdfast.tools.registered_tool import RegisteredTool
 
@@ -84,6 +84,21 @@ class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
     observation_chars: int = 8_000
 
 
+class _Ending(msgspec.Struct, frozen=True, kw_only=True):
+    """How a cell ends its turn: with an answer, or with a task (and a seed) for a new frame."""
+
+    value: Json
+    frame_id: str | None = None
+
+    def of(self, value: Json, output: OutputContract | None) -> str | FrameSwitch:
+        """The same end with what plugins have left of its value."""
+        if self.frame_id is None:
+            return _answer_text(value, output)
+        task, seed = (value.get("task"), value.get("seed")) if isinstance(value, dict) else (value, None)
+        seeds = () if seed is None else (UserMessage(content=_answer_text(seed, None)),)
+        return FrameSwitch(frame_id=self.frame_id, task=_answer_text(task, None), seed=seeds)
+
+
 class _Suspended(msgspec.Struct, frozen=True, kw_only=True):
     """A cell in the middle: which one it is, how many results it had, and the engine's bytes."""
 
@@ -91,7 +106,7 @@ class _Suspended(msgspec.Struct, frozen=True, kw_only=True):
     call_id: int
     heard: int
     data: bytes
-    finish: str | None = None
+    ending: _Ending | None = None
 
 
 class _Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +130,7 @@ class CodeExecutor:
         self._dirty = False
         self._functions: SessionFunctions | None = None
         self._reading = SessionReading()
-        self.written: Following[Message] = Following(as_written)
+        self.written = WrittenMessages(options.language)
         """The messages as the model has written and reads them."""
         self._running: _RunningCell | None = None
 
@@ -143,8 +158,8 @@ class CodeExecutor:
             raise CodeExecutionRuntimeStopped(error.message, hint=error.hint) from error
         finally:
             self._running = None
-        self._remember(ended, values)
-        return self._ended(ctx, request, report, cell, ended)
+        response = self._ended(ctx, request, report, cell, ended)
+        return msgspec.structs.replace(response, adopt=lambda: self._remember(ended, values))
 
     async def park(self) -> None:
         """Suspend the cell that runs, if one does. If it cannot be, it is run again from its beginning."""
@@ -158,6 +173,14 @@ class CodeExecutor:
         self._memory = msgspec.structs.replace(self._memory, suspended=suspended)
         self._dirty = True
 
+    def turn_over(self, messages: Sequence[Message]) -> None:
+        self._reading.follow(messages)
+        memory = self._memory
+        inputs = {**memory.inputs, **self._reading.inputs}
+        if memory.suspended is not None or inputs != memory.inputs:
+            self._memory = msgspec.structs.replace(memory, inputs=inputs, suspended=None)
+            self._dirty = True
+
     def reset(self) -> None:
         """Forget every variable."""
         self._memory = msgspec.structs.replace(self._memory, state=b"")
@@ -166,10 +189,11 @@ class CodeExecutor:
     def _refused(self, ctx: CodeExecutionContext, request: ExecRequest) -> ErrorObject | None:
         """Why a cell is not even checked, if so."""
         mine = self._options.language
-        if request.language and request.language != mine:
+        language = request.language or _language_of(request.code, ctx.reply, mine)
+        if language != mine:
             return ErrorObject(
                 code=Code.UNSUPPORTED_FEATURE,
-                message=f"the cell is {request.language}, this session runs {mine}",
+                message=f"the cell is {language}, this session runs {mine}",
                 hint=f"write the cell in {mine}; code that is only to be shown goes into finish(...)",
             )
         if _was_cut_off(ctx.reply, mine):
@@ -206,35 +230,34 @@ class CodeExecutor:
         cell: _RunningCell,
         ended: CellEnd,
     ) -> ExecResponse:
-        over = not ended.hard and (cell.finish is not None or cell.switch is not None)
+        ending = None if ended.hard else cell.ending
         report = msgspec.structs.replace(
             report,
             stdout=ended.stdout,
             stderr=ended.stderr,
-            result=cell.answer if over else ended.result,
-            error=None if over else ended.error,
+            result=ended.result if ending is None else ending.value,
+            error=_told(ended.error) if ending is None else None,
             calls=tuple(_made(call, settled) for call, settled in ctx.made()),
             notes=(*report.notes, *_rolled_back(ended)),
             truncated=ended.truncated,
-            finished=over,
+            finished=ending is not None,
         )
-        finish, switch = (cell.finish, cell.switch) if over else (None, None)
-        return self._response(request, report, finish, switch)
+        return self._response(
+            request, report, None if ending is None else lambda value: ending.of(value, ctx.output)
+        )
 
     def _response(
         self,
         request: ExecRequest,
         report: CellReport,
-        finish: str | None = None,
-        switch: FrameSwitch | None = None,
+        ending: Callable[[Json], str | FrameSwitch] | None = None,
     ) -> ExecResponse:
         budget = self._options.observation_chars
         return ExecResponse(
             report=report,
             keep=kept_report,
             render=lambda kept: observation(kept, request.code, budget_chars=budget),
-            finish=finish,
-            switch=switch,
+            ending=ending,
         )
 
     # What is remembered
@@ -281,14 +304,11 @@ class _RunningCell:
         self._computing = False
         self._given_up = False
         self._heard = 0
-        self.finish: str | None = None
-        self.switch: FrameSwitch | None = None
-        self.answer: Json = None
+        self.ending: _Ending | None = None
 
     async def run(self, state: bytes, suspended: _Suspended | None, options: CellOptions) -> CellEnd:
         """Check the cell and run it to its end. One that was suspended was checked before."""
-        touched = self._engine.touched(self._request.code, self._values.names())
-        inputs = await self._values.load_touched(touched)
+        inputs = await self._inputs()
         self._take_up(suspended)
         request = CellRequest(
             key=self._ctx.session_id,
@@ -324,6 +344,12 @@ class _RunningCell:
             run.stop(_cancelled())
         return run.start()
 
+    async def _inputs(self) -> dict[str, Any]:
+        """The values that the code is known to need."""
+        code = self._request.code
+        named = [name for name in self._values.names() if name in code]
+        return await self._values.load_touched(self._engine.touched(code, named)) if named else {}
+
     async def suspend(self) -> _Suspended:
         run, self._run = self._run, None
         assert run is not None
@@ -333,13 +359,13 @@ class _RunningCell:
             call_id=self._ctx.call_id,
             heard=self._heard,
             data=data,
-            finish=self.finish,
+            ending=self.ending,
         )
 
     def _take_up(self, suspended: _Suspended | None) -> None:
         if suspended is not None:
             self._heard = suspended.heard
-            self.finish = suspended.finish
+            self.ending = suspended.ending
             self._ctx.heard(suspended.heard)
 
     async def _drive(self, step: CellStep) -> CellEnd:
@@ -374,7 +400,7 @@ class _RunningCell:
         return asyncio.run_coroutine_threadsafe(self._values.load(name), self._loop).result()
 
     def _answer_now(self, call: CellCall) -> CallAnswer | None:
-        if self.finish is not None or self.switch is not None:
+        if self.ending is not None:
             return _over()
         if call.name not in (FINISH, CONTINUE_AS):
             return None
@@ -389,15 +415,12 @@ class _RunningCell:
         """Take the answer, or say why it is none."""
         value = call.args[0] if call.args else call.kwargs.get("value")
         output = self._ctx.output
-        if isinstance(value, str) and output is None:
-            text = value
-        else:
-            text = msgspec.json.encode(value).decode()
+        text = _answer_text(value, output)
         if len(text.encode("utf-8", "replace")) > _MAX_ANSWER_BYTES:
             return f"the answer is larger than {_MAX_ANSWER_BYTES} bytes"
         if output is not None and (problem := output.check(text).problem) is not None:
             return f"the answer does not fit: {problem}"
-        self.finish, self.answer = text, value
+        self.ending = _Ending(value=value)
         return None
 
     def _continue_as(self, call: CellCall) -> str | None:
@@ -405,13 +428,8 @@ class _RunningCell:
         task, seed = named.get("task"), named.get("seed")
         if not isinstance(task, str) or not task.strip():
             return "continue_as() takes a task, as text"
-        shown = seed if isinstance(seed, str) else msgspec.json.encode(seed).decode()
-        self.switch = FrameSwitch(
-            frame_id=f"{self._ctx.turn_id}.f{self._ctx.call_id}",
-            task=task,
-            seed=() if seed is None else (UserMessage(content=shown),),
-        )
-        self.answer = task
+        value: Json = task if seed is None else {"task": task, "seed": seed}
+        self.ending = _Ending(value=value, frame_id=f"{self._ctx.turn_id}.f{self._ctx.call_id}")
         return None
 
 
@@ -426,6 +444,13 @@ class _CheckFailed(Exception):
 
 def _cancelled() -> ErrorObject:
     return ErrorObject(code=Code.CANCELLED, message="the cell was cancelled")
+
+
+def _answer_text(value: Json, output: OutputContract | None) -> str:
+    """An answer as it is said: text as it is, if no other type is promised; anything else as JSON."""
+    if isinstance(value, str) and output is None:
+        return value
+    return msgspec.json.encode(value).decode()
 
 
 def _over() -> CallAnswer:
@@ -460,14 +485,25 @@ def _cells_in(reply: AssistantMessage, language: Language) -> tuple[FoundCell, .
     return () if reply.raw is None else find_cells(reply.raw, language)[1]
 
 
+def _has_one_fence(raw: str) -> bool:
+    return raw.count("```") + raw.count("~~~") < 3
+
+
 def _notes(reply: AssistantMessage, language: Language) -> tuple[str, ...]:
-    raw = reply.raw
-    if raw is None or raw.count("```") + raw.count("~~~") < 3:
-        return ()  # not more than one
+    if reply.raw is None or _has_one_fence(reply.raw):
+        return ()
     others = len(_cells_in(reply, language)) - 1
     if others < 1:
         return ()
     return (f"only the first cell of a reply is run; {others} more in this one did not run",)
+
+
+def _language_of(code: str, reply: AssistantMessage, mine: Language) -> str:
+    """What the first cell of a reply is written in. Code that was put in its place is the session's."""
+    if reply.raw is None or (f"```{mine}\n" in reply.raw and _has_one_fence(reply.raw)):
+        return mine
+    cells = _cells_in(reply, mine)
+    return cells[0].language if cells and cells[0].code == code else mine
 
 
 def _was_cut_off(reply: AssistantMessage, language: Language) -> bool:
@@ -477,16 +513,26 @@ def _was_cut_off(reply: AssistantMessage, language: Language) -> bool:
     return bool(cells) and not cells[0].closed
 
 
+def _told(error: ErrorObject | None) -> ErrorObject | None:
+    """The error of a cell, with a hint that helps whoever wrote it."""
+    if error is None or error.code != Code.RESULT_NOT_SERIALIZABLE:
+        return error
+    hint = "the rest of the cell took effect; end it with JSON or text: list(...), str(...), or print it"
+    return msgspec.structs.replace(error, hint=hint)
+
+
+def _not_heard() -> ErrorObject:
+    return ErrorObject(code=Code.CANCELLED, message="the code ended before it had the result")
+
+
 def _rolled_back(ended: CellEnd) -> tuple[str, ...]:
     return ("the variables are as they were before this cell",) if ended.hard else ()
 
 
 def _made(call: ToolCall, settled: ToolSettled | None) -> CallMade:
-    error = None if settled is None else settled.error
+    error = _not_heard() if settled is None else settled.error
     status = CallStatus.OK if error is None else CallStatus.ERROR
-    if settled is None:
-        status = CallStatus.APPROVAL_PENDING
-    elif settled.record is not None:
+    if settled is not None and settled.record is not None:
         status = settled.record.status
     arguments: dict[str, Json] = dict(call.arguments or {})
     if call.args:

@@ -1,49 +1,26 @@
-"""What is made of a session's messages, message by message, and not made again as they grow."""
+"""What is read off a session's messages, and not read again as they grow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from operator import is_
-from typing import Generic, TypeVar
+from collections.abc import Sequence
 
 from holdfast.model.message import AttachmentPart, InputPart, Message, ToolMessage, UserMessage
-from holdfast.protocols.code.cell_history import RUN_CODE
-
-T = TypeVar("T")
-
-
-class Following(Generic[T]):
-    """One thing for each message."""
-
-    def __init__(self, make: Callable[[Message], T]) -> None:
-        self._make = make
-        self._known: list[Message] = []
-        self._made: list[T] = []
-
-    def of(self, messages: Sequence[Message]) -> list[T]:
-        """What is made of *messages*; of those that are known from before, what was made then."""
-        start = _same(self._known, messages)
-        if start < len(self._known):
-            del self._known[start:], self._made[start:]
-        self._known += messages[start:]
-        self._made += [self._make(message) for message in messages[start:]]
-        return self._made[:]
+from holdfast.protocols.code.cell_history import RUN_CODE, place_of
 
 
 class SessionReading:
-    """How many cells have run, and what users have sent: the latest of each name counts."""
+    """The place of the next cell, and what users have sent: the latest of each name counts."""
 
     def __init__(self) -> None:
         self._forget()
 
     def follow(self, messages: Sequence[Message]) -> None:
         """Take in what is new since the last time."""
-        start = _same(self._known, messages)
-        if start < len(self._known):
+        if not is_followed_by(self._known, messages):
             self._forget()
-            start = 0
-        self._known += messages[start:]
-        for message in messages[start:]:
+        new = messages[len(self._known) :]
+        self._known += new
+        for message in new:
             self._take(message)
 
     def _forget(self) -> None:
@@ -54,7 +31,8 @@ class SessionReading:
 
     def _take(self, message: Message) -> None:
         if isinstance(message, ToolMessage):
-            self.cells += message.name == RUN_CODE
+            if message.name == RUN_CODE:
+                self.cells = place_of(message.value, self.cells) + 1
         elif isinstance(message, UserMessage) and not isinstance(message.content, str):
             for part in message.content:
                 if isinstance(part, InputPart):
@@ -63,11 +41,6 @@ class SessionReading:
                     self.attachments[part.name or f"attachment_{len(self.attachments) + 1}"] = part
 
 
-def _same(known: Sequence[Message], messages: Sequence[Message]) -> int:
-    """How many of the first messages are the very same ones."""
-    if len(known) <= len(messages) and all(map(is_, known, messages)):
-        return len(known)
-    for place, (one, other) in enumerate(zip(known, messages, strict=False)):
-        if one is not other:
-            return place
-    return min(len(known), len(messages))
+def is_followed_by(known: list[Message], messages: Sequence[Message]) -> bool:
+    """Whether *messages* begin with *known*."""
+    return len(known) <= len(messages) and known == messages[: len(known)]

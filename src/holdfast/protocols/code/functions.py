@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from holdfast.errors import ToolNameTaken
 from holdfast.model.capability import Capability
+from holdfast.protocols.code.cell_history import RUN_CODE
 from holdfast.protocols.code.own_functions import OWNER, own_functions
 from holdfast.tools.catalog import ToolCatalog
 from holdfast.tools.registered_tool import RegisteredTool
@@ -24,10 +25,13 @@ class SessionFunctions:
                 raise ToolNameTaken(name, OWNER, resolve(name).owner)
 
     def __contains__(self, name: object) -> bool:
+        if name == RUN_CODE:  # code does not run code
+            return False
         return name in self._own or (isinstance(name, str) and self.catalog.may_call(name))
 
     def names(self) -> Iterable[str]:
-        return [*self._own, *(tool.name for tool in self.catalog.callable())]
+        known = [*self._own, *(tool.name for tool in self.catalog.callable())]
+        return [name for name in known if name != RUN_CODE]
 
     def capability(self, name: str) -> Capability:
         return self._tool(name).capability

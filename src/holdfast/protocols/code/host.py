@@ -39,13 +39,13 @@ class CodeHost(StandardHost):
             prose, cells = find_cells(reply.text, self._language)
         if not cells:
             return Heard(reply.text, None, reply.calls)
-        return Heard(prose, reply.text, (_call_of(cells[0], self._language), *reply.calls))
+        return Heard(prose, reply.text, (_call_of(cells[0]), *reply.calls))
 
     def _shown_messages(self, messages: Sequence[Message]) -> list[Message]:
         cells = self._seat.cells
         if self._language is None or cells is None or not isinstance(cells.executor, CodeExecutor):
             return super()._shown_messages(messages)
-        return cells.executor.written.of(messages)
+        return cells.executor.written.of(list(messages))
 
 
 class _Strained:
@@ -80,8 +80,5 @@ class _Strained:
         return tuple(self._finder.cells)
 
 
-def _call_of(cell: FoundCell, language: Language) -> RequestedCall:
-    arguments = {"code": cell.code}
-    if cell.language != language:
-        arguments["language"] = cell.language
-    return RequestedCall(name=RUN_CODE, arguments=msgspec.json.encode(arguments).decode())
+def _call_of(cell: FoundCell) -> RequestedCall:
+    return RequestedCall(name=RUN_CODE, arguments=msgspec.json.encode({"code": cell.code}).decode())

@@ -40,13 +40,11 @@ class _ActsInCode(Plugin):
         check: Check = "calls",
         limits: SessionLimits = CELL_LIMITS,
         observation_chars: int = 8_000,
-        guide_chars: int = 16_000,
     ) -> None:
         self.language = language
         self.check = check
         self.limits = limits
         self.observation_chars = observation_chars
-        self.guide_chars = guide_chars
 
     def options(self) -> CellOptions:
         """The options, checked."""
@@ -99,14 +97,9 @@ class CodeProtocol(_ActsInCode):
         observation_chars: int = 8_000,
         guide_chars: int = 16_000,
     ) -> None:
-        super().__init__(
-            language=language,
-            check=check,
-            limits=limits,
-            observation_chars=observation_chars,
-            guide_chars=guide_chars,
-        )
+        super().__init__(language=language, check=check, limits=limits, observation_chars=observation_chars)
         self.cells = cells
+        self.guide_chars = guide_chars
         self.options()
         if cells not in ("fences", "tool_call"):
             raise InvalidArgument(f"cells= is 'fences' or 'tool_call', not {cells!r}")
@@ -166,7 +159,14 @@ class CellsLeftOut:
 
 
 class CodeMode(_ActsInCode):
-    """A tool `run_code` beside the native ones: cells as in the code protocol, for models that want both."""
+    """A tool `run_code` beside the native ones: cells as in the code protocol, for models that want both.
+
+    Args:
+        language: what cells are written in; fixed for a session.
+        check: how closely a cell is looked at before it runs: `"calls"`, or `"types"` for the type checker.
+        limits: what one cell may use.
+        observation_chars: how much of what a cell printed and returned the model is shown at once.
+    """
 
     id = "code-mode"
     summary = "A tool run_code: cells of Python that call the session's tools, in any protocol."

@@ -10,7 +10,7 @@ import msgspec
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.model.message import InputPart, Message
 from holdfast.ports.code_engine import Touched
-from holdfast.protocols.code.cell_history import cells_of, history_value
+from holdfast.protocols.code.cell_history import cells_of, history_value, placed
 from holdfast.protocols.code.following import SessionReading
 
 ReadBlob = Callable[[str], Awaitable[bytes | None]]
@@ -56,7 +56,7 @@ class ReadOnlyValues:
         if (part := self.inputs.get(name)) is not None:
             return _value_of(part, await self._bytes(part.digest, f"input {name!r}"))
         if name == HISTORY:
-            return await history_value(cells_of(self._messages), self._read_blob, keys)
+            return await history_value(placed(cells_of(self._messages)), self._read_blob, keys)
         if name == ATTACHMENTS:
             wanted = [key for key in self._attachments if keys is None or key in keys]
             return {key: await self._attachment(key) for key in wanted}

@@ -27,6 +27,7 @@ from holdfast.machine.inputs import CallRuled, Input, ToolSettled
 from holdfast.model.approval import Approval, ApprovalState
 from holdfast.model.call import SettledCall, ToolCallContext
 from holdfast.model.canonical import Json, digest_bytes, digest_json
+from holdfast.model.capability import SideEffect
 from holdfast.model.message import AssistantMessage, ToolCall
 from holdfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed, Wait, WaitOutcome
 from holdfast.plugins.protocol import TurnSeat
@@ -99,7 +100,7 @@ class CallDesk:
         return self._known(command, self._wait_over(tool, command, command.granted))
 
     def start(self, ready: Ready, deliver: Deliver) -> None:
-        if ready.pure:
+        if self._is_cell(ready.command.call):
             self._cells.start(ready.command.call, self._executed_with(ready.command), deliver)
             return
         execution = Execution(
@@ -110,6 +111,9 @@ class CallDesk:
 
     def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
         self._cells.go_on(command, deliver)
+
+    def settled(self, call_id: int) -> None:
+        self._cells.settled(call_id)
 
     async def parking(self) -> None:
         await self._cells.park()
@@ -132,7 +136,7 @@ class CallDesk:
             side_effect = self._find(call).capability.side_effect
         except HoldfastError:
             side_effect = None
-        return await self._seat.hooks.rule(call.call_id, call.name, call.arguments or {}, side_effect)
+        return await self._seat.hooks.rule(call, side_effect)
 
     async def _judged(self, command: RunTool, known: Known) -> Known:
         """A result that is known without an execution, as plugins leave it."""
@@ -141,12 +145,13 @@ class CallDesk:
         return Known(await self._judge(command, known.settled))
 
     async def _judge(self, command: RunTool, settled: ToolSettled) -> ToolSettled:
-        return await self._seat.hooks.judge(settled, command.call.name, self._executed_with(command))
+        call, arguments = command.call, self._executed_with(command)
+        return await self._seat.hooks.judge(settled, call.name, arguments, parent=call.parent)
 
     async def _hear_plugins(self, settled: ToolSettled, name: str, arguments: dict[str, Json]) -> ToolSettled:
         """What came of a cell, as plugins leave it."""
         hooks = self._seat.hooks
-        return await hooks.judge(settled, name, arguments) if hooks.judges else settled
+        return await hooks.judge(settled, name, arguments, is_cell=True) if hooks.judges else settled
 
     def _judging(self, ready: Ready, deliver: Deliver) -> Deliver:
         """Takes what came of an execution to the plugins before anybody else hears of it."""
@@ -206,7 +211,8 @@ class CallDesk:
                 if self._is_cell(command.call):
                     return Ready(command, True, admission, pure=True)
                 call = msgspec.structs.replace(admission, run_context=self._context(command))
-                return Ready(command, admission.tool.capability.idempotent, call)
+                idempotent = admission.tool.capability.idempotent
+                return Ready(command, idempotent, call, pure=_touches_nothing(admission.tool))
             case _:
                 assert_never(admission)
 
@@ -374,6 +380,15 @@ class CallDesk:
 
     def _now(self) -> int:
         return self._bench.clock.now_ms()
+
+
+def _touches_nothing(tool: RegisteredTool) -> bool:
+    """Whether a tool only computes: it may be run before it is on disk that it was asked for.
+
+    One that is told of its call can hand that on to others, who must find the call when they come back to it.
+    """
+    contract = tool.capability
+    return contract.side_effect is SideEffect.NONE and contract.idempotent and not tool.takes_context
 
 
 def _one_cell() -> ErrorObject:

@@ -11,7 +11,10 @@ Rules
 -----
 1. A cell gets a result only by `ContinueCell`: the order of the journal is the order in which it hears.
 2. A cell that makes other calls than it had made, when it is run again, has failed: nothing is guessed.
-3. Plugins see what came of a cell before it is kept or shown.
+3. Plugins see what came of a cell before it is kept or shown. An answer is what they leave of it; if they put
+   something else in the place of the report, the turn goes on with that.
+4. What a cell leaves behind counts from the moment at which its result is taken in, and is journaled with it:
+   whoever runs it again begins with what there was before.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ from holdfast.machine.inputs import (
 from holdfast.model.call import GuestException
 from holdfast.model.canonical import Json
 from holdfast.model.cell import CellReport
+from holdfast.model.frame import FrameSwitch
 from holdfast.model.language import Language
 from holdfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall
 from holdfast.plugins.protocol import CodeFunctions, ExecRequest, ExecResponse, OutputContract, TurnSeat
@@ -59,6 +63,7 @@ class CellDesk:
         self._seat = seat
         self._judge = judge
         self._cells: dict[int, tuple[_Cell, asyncio.Task[None]]] = {}
+        self._left: dict[int, Callable[[], None]] = {}
 
     def start(self, call: ToolCall, arguments: dict[str, Json], deliver: Deliver) -> None:
         self._open(ContinueCell(call, arguments, (), (), 0), deliver)
@@ -70,6 +75,12 @@ class CellDesk:
         else:
             found[0].hear(command)
 
+    def settled(self, call_id: int) -> None:
+        """A result is taken in; if it is a cell's, so is what that has left behind."""
+        adopt = self._left.pop(call_id, None)
+        if adopt is not None:
+            adopt()
+
     async def park(self) -> None:
         """Remember where cells stand, and let go of them."""
         cells, self._cells = self._cells, {}
@@ -79,6 +90,7 @@ class CellDesk:
             task.cancel()
 
     def stop(self) -> None:
+        self._left.clear()
         cells, self._cells = self._cells, {}
         for _, task in cells.values():
             task.cancel()
@@ -89,48 +101,60 @@ class CellDesk:
         self._cells[command.call.call_id] = (cell, task)
 
     async def _run(self, cell: _Cell) -> None:
-        settled, response = await self._settled(cell)
+        ending = None
+        try:
+            settled, ending = await self._settled(cell)
+        except Exception as error:  # the turn waits for this result, whatever happens
+            settled = self._broken(cell, error)
         self._cells.pop(cell.call_id, None)
         now = self._seat.bench.clock.now_ms()
-        if response is not None and settled.error is None:
-            if response.switch is not None:
-                cell.deliver(FrameSwitchRequested(at_ms=now, switch=response.switch))
-            elif response.finish is not None:
-                cell.deliver(FinishRequested(at_ms=now, call_id=cell.call_id, text=response.finish))
+        if isinstance(ending, FrameSwitch):
+            cell.deliver(FrameSwitchRequested(at_ms=now, switch=ending))
+        elif ending is not None:
+            cell.deliver(FinishRequested(at_ms=now, call_id=cell.call_id, text=ending))
         cell.deliver(settled)
 
-    async def _settled(self, cell: _Cell) -> tuple[ToolSettled, ExecResponse | None]:
+    async def _settled(self, cell: _Cell) -> tuple[ToolSettled, str | FrameSwitch | None]:
+        """What came of a cell, and what it ends the turn with, if it does."""
         assert self._seat.cells is not None
         response = None
         try:
             response = await self._seat.cells.executor.execute_code(cell, cell.request)
+            self._left[cell.call_id] = response.adopt
             settled = self._as_input(cell, msgspec.to_builtins(response.report), response.report.error)
         except HoldfastError as error:
             settled = self._as_input(cell, None, error.error_object())
         except Exception as error:
-            problem = InternalError(f"the cell could not be run: {type(error).__name__}: {error}")
-            settled = self._as_input(cell, None, problem.error_object())
+            settled = self._broken(cell, error)
         judged = await self._judge(settled, cell.name, cell.arguments)
-        return (judged if response is None else self._kept(judged, response)), response
+        return (judged, None) if response is None else self._kept(judged, response)
+
+    def _broken(self, cell: _Cell, error: Exception) -> ToolSettled:
+        problem = InternalError(f"the cell could not be run: {type(error).__name__}: {error}")
+        return self._as_input(cell, None, problem.error_object())
 
     def _as_input(self, cell: _Cell, value: Json, error: ErrorObject | None) -> ToolSettled:
         return ToolSettled(
             at_ms=self._seat.bench.clock.now_ms(), call_id=cell.call_id, value=value, error=error
         )
 
-    def _kept(self, settled: ToolSettled, response: ExecResponse) -> ToolSettled:
-        """The result as it is kept, and what the model reads of it."""
+    def _kept(
+        self, settled: ToolSettled, response: ExecResponse
+    ) -> tuple[ToolSettled, str | FrameSwitch | None]:
+        """The result as it is kept, what the model reads of it, and the end that is in it."""
         try:
             report = msgspec.convert(settled.value, CellReport)
-        except msgspec.ValidationError:  # a plugin has put something else in its place
-            return settled
+        except msgspec.ValidationError:  # a plugin has put something else in its place, and that is no end
+            return settled, None
         value, attachments = response.keep(report, self._keep)
-        return msgspec.structs.replace(
+        kept = msgspec.structs.replace(
             settled,
             value=value,
             attachments=(*settled.attachments, *attachments),
             shown=response.render(report) if settled.shown is None else settled.shown,
         )
+        ending = response.ending if settled.error is None else None
+        return kept, None if ending is None else ending(report.result)
 
     def _keep(self, data: bytes) -> AttachmentPart:
         digest = self._seat.hooks.keep_blob(data)

@@ -20,7 +20,14 @@ import msgspec
 from holdfast.durable.effects import Deliver, Kept, Prepared, Ready
 from holdfast.errors import HoldfastError, ModelError
 from holdfast.machine.commands import CallModel, ContinueCell, PrepareCall, RunHooks, RunTool
-from holdfast.machine.inputs import CallPrepared, HooksRan, ModelFailed, ModelReplied, OutputCheck
+from holdfast.machine.inputs import (
+    CallPrepared,
+    HooksRan,
+    ModelFailed,
+    ModelReplied,
+    OutputCheck,
+    ToolSettled,
+)
 from holdfast.model.events import ModelCallStarted, ReasoningStreamed, TextRetracted, TextStreamed
 from holdfast.model.message import InputPart, Message, RequestedCall, TextPart, UserMessage
 from holdfast.model.outcome import Ended
@@ -60,7 +67,13 @@ class StandardHost:
         )
 
     def finalizing(self, outcome: Ended) -> Coroutine[Any, Any, None]:
+        seat = self._seat
+        if seat.cells is not None:
+            seat.cells.executor.turn_over([*seat.history, *seat.machine.messages])
         return self._hooks.finalizing(outcome)
+
+    def settled(self, given: ToolSettled) -> None:
+        self._desk.settled(given.call_id)
 
     def changed_states(self) -> tuple[JournalEntry, ...]:
         return self._hooks.changed_states()

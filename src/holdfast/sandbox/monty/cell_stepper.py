@@ -25,8 +25,13 @@ from holdfast.sandbox.monty.steps import Step
 from holdfast.sandbox.monty.workers import Worker
 from holdfast.sandbox.output import Output
 
-OS_POLICY: Final = {"datetime": "call_host", "timezone": "utc", "random_start": "call_host"}
-"""What the engine asks the host for; it is part of its dumps."""
+OS_POLICY: Final = {
+    "datetime": "call_host",
+    "timezone": "utc",
+    "random_start": "call_host",
+    "sleep_system_max": float("inf"),
+}
+"""What the engine asks the host for; it is part of its dumps. Unless told, it cuts sleeps to ten seconds."""
 _MAX_RANDOM_BYTES: Final = 64 << 10
 
 

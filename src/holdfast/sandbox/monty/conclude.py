@@ -89,7 +89,7 @@ def state_after(plan: RunPlan, before: EngineState | None, worker: Worker) -> tu
 
 def value_as_json(value: object) -> tuple[Json, Failure | None]:
     """The value as JSON, or why it is not."""
-    if value is None or type(value) in (int, bool):
+    if value is None or type(value) is bool or (type(value) is int and value.bit_length() <= 64):
         return value, None
     clean, error = json_of(value)
     return clean, Failure(error) if error is not None else None
@@ -118,7 +118,7 @@ def stand_in_shown(worker: Worker, program: Program, functions: Container[str]) 
     """
     worker.next_input += 1
     try:
-        snapshot: Any = worker.session.feed_start(f"__holdfast_show({_value_expression(program)})")
+        snapshot: Any = worker.feed(f"__holdfast_show({_value_expression(program)})")
         while isinstance(snapshot, engine.NameLookupSnapshot):
             name = snapshot.variable_name
             snapshot = snapshot.resume(value=stub(name)) if name in functions else snapshot.resume()

@@ -15,7 +15,7 @@ _STUBS: dict[str, Callable[..., None]] = {}
 def feed_through(worker: Worker, code: str, inputs: dict[str, Json] | None = None) -> object:
     """Run code of ours in the guest; it must call nothing. Names it does not find are not defined."""
     worker.next_input += 1
-    snapshot: Any = worker.session.feed_start(code, inputs=inputs, print_callback=_unheard)
+    snapshot: Any = worker.feed(code, inputs=inputs, print_callback=_unheard)
     while isinstance(snapshot, engine.NameLookupSnapshot):
         snapshot = snapshot.resume()
     if not isinstance(snapshot, engine.MontyComplete):

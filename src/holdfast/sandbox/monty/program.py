@@ -61,7 +61,7 @@ _HARMLESS: Final = (
     ast.SetComp, ast.DictComp, ast.comprehension, ast.Starred,
 )  # fmt: skip
 _HARMLESS_FUNCTIONS: Final = frozenset({
-    "abs", "all", "any", "bin", "bool", "chr", "dict", "divmod", "enumerate", "float", "hex", "int",
+    "abs", "all", "any", "bin", "bool", "chr", "dict", "divmod", "enumerate", "finish", "float", "hex", "int",
     "isinstance", "len", "list", "max", "min", "oct", "ord", "pow", "print", "range", "repr", "reversed",
     "round", "set", "sorted", "str", "sum", "tuple", "zip",
 })  # fmt: skip

@@ -50,9 +50,7 @@ class Stepper:
             feed_through(worker, mark + shadow.keep(kept, unbind=["result"] if hide else []))
         self._plan.filename = source_name(worker.next_input)
         worker.next_input += 1
-        return self.advance(
-            worker.session.feed_start(program.fed, inputs=self._plan.inputs or None, print_callback=output)
-        )
+        return self.advance(worker.feed(program.fed, inputs=self._plan.inputs or None, print_callback=output))
 
     def reload(self, worker: Worker, output: Output) -> Step:
         """Load a parked run and find what it stands at."""

@@ -195,7 +195,7 @@ class _Places:
 
 def _feed_to_gate(worker: Worker, code: str) -> None:
     """Let the engine read *code* and stop before its first statement."""
-    snapshot: Any = worker.session.feed_start(f"{_GATE}()\n{code}", print_callback=_ignore)
+    snapshot: Any = worker.feed(f"{_GATE}()\n{code}", print_callback=_ignore)
     while isinstance(snapshot, engine.FunctionSnapshot) and snapshot.is_os_function:
         snapshot = snapshot.resume_not_handled()
 

@@ -25,6 +25,7 @@ from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.dump import MAX_SUSPENSIONS, with_limits
 from holdfast.sandbox.monty.state import EngineState
+from holdfast.sandbox.monty.untraced import untraced
 
 KILL_GRACE_S: Final = 0.4
 """How long past its time limit the engine may take to stop by itself."""
@@ -92,6 +93,10 @@ class Worker:
             return self._last_peak
         at = text.find(b"VmHWM:")
         return int(text[at + 6 : text.index(b"kB", at)]) * 1024 if at >= 0 else self._last_peak
+
+    def feed(self, code: str, **options: Any) -> Any:
+        """Run code in the session, up to the first thing that needs the host."""
+        return untraced(self.session.feed_start, code, **options)
 
     def kill(self) -> None:
         self._last_peak = self.peak_bytes()

@@ -1,0 +1,221 @@
+"""Cells on the command line: in a chat, in a transcript, in an export."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import Agent, CodeMode, Runtime
+from holdfast.cli.cell_view import calls_made, code_lines, is_cell, outcome, remarks, report_of
+from holdfast.cli.chat_screen import ChatScreen
+from holdfast.errors import ErrorObject, Span
+from holdfast.model.cell import CallMade, CellReport
+from holdfast.model.events import (
+    ModelCallStarted,
+    ReplyReceived,
+    TextStreamed,
+    ToolCallSettled,
+    TurnCommitted,
+)
+from holdfast.model.message import ToolCall
+from holdfast.model.outcome import Finished, Stopped, StopReason
+from holdfast.model.usage import Usage
+from holdfast.providers.scripted import ScriptedModel
+
+
+@pytest.fixture(autouse=True)
+def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_MODEL", raising=False)
+
+
+@pytest.fixture
+def says(tmp_path: Path) -> Callable[..., list[str]]:
+    """The options of an agent in code whose model says these replies."""
+
+    def write(*replies: str) -> list[str]:
+        file = tmp_path / "script.json"
+        file.write_text(json.dumps(list(replies)))
+        return ["--protocol", "code", "--model", f"scripted:{file}"]
+
+    return write
+
+
+def cell(code: str, prose: str = "") -> str:
+    return f"{prose}\n\n```python\n{code}\n```\n"
+
+
+# In a chat
+
+
+def test_a_cell_is_shown_with_its_calls_under_it_and_its_answer_once(holdfast: Any) -> None:
+    """Ours: prose and answer on standard output, once each; code, calls and outcome beside it."""
+    ran = holdfast("chat", "--protocol", "code", "order A1")
+    assert ran.status == 0
+    answer = 'Order A1 came 6 days late. Say "refund A1" to see code that waits for you.'
+    assert ran.stdout == f"Let me look that up.\n{answer}\n"
+    shown = [line for line in ran.stderr.splitlines() if line.startswith("  ")]
+    assert shown[0] == '  │ found = order("A1")'
+    assert shown[3] == "    order(order_id='A1')"
+    assert shown[4].startswith('    order → {"id": "A1"')
+    assert shown[5] == "  cell 0 gave the answer"
+    assert "```" not in ran.stdout + ran.stderr
+
+
+def test_an_approval_inside_a_cell_is_decided_by_another_command(holdfast: Any) -> None:
+    """Ours: the session remembers its protocol; the cell goes on where it stood."""
+    waiting = holdfast("chat", "--protocol", "code", "refund A1", "--json")
+    assert (waiting.status, waiting.document["status"]) == (1, "waiting")
+    (asked,) = waiting.document["approvals"]
+    assert (asked["capability"], asked["kwargs"]) == ("refund", {"order_id": "A1", "cents": 1999})
+    arguments = '{"order_id": "A1", "cents": 5}'
+    ran = holdfast("approvals", "approve", asked["approval_id"], "--arguments", arguments)
+    assert ran.status == 0
+    assert "    refund(order_id='A1', cents=5)\n" in ran.stderr
+    assert "order(" not in ran.stderr.replace("refund(order_id", "")
+    assert "The refund tool answered: 5 cents of order A1 are paid back" in ran.stdout
+    again = holdfast("chat", "refund A1", "--json").document["approvals"][0]
+    refused = holdfast("approvals", "deny", again["approval_id"], "--reason", "no more")
+    assert "refused the call of refund(): no more" in refused.stdout
+
+
+def test_variables_stay_from_command_to_command(holdfast: Any, says: Callable[..., list[str]]) -> None:
+    """Ours: each command is a process; the session has the variables."""
+    options = says(cell("x = 20"), "Noted.", cell("finish(x + 1)"))
+    assert holdfast("chat", *options, "remember").stdout == "Noted.\n"
+    assert holdfast("chat", "and?").stdout == "21\n"
+    record = holdfast("sessions", "export", "default").document["head"]["host"]
+    assert record["protocol"] == "code"
+
+
+def test_what_goes_wrong_is_told_with_its_line(holdfast: Any, says: Callable[..., list[str]]) -> None:
+    """Ours: errors, output and notes of a cell in a line each."""
+    options = says(
+        cell("print('a')\nprint('b')\n1 / 0", "I divide.") + cell("2"), cell("len('abc')"), "Sorry."
+    )
+    ran = holdfast("chat", *options, "go")
+    assert ran.stdout == "I divide.\nSorry.\n"
+    lines = ran.stderr.splitlines()
+    assert "  printed: a b" in lines
+    assert "  note: only the first cell of a reply is run; 1 more in this one did not run" in lines
+    assert "  cell 0 ✗ RUNTIME_ERROR: ZeroDivisionError: division by zero (line 3)" in lines
+    assert "  cell 1 → 3" in lines
+
+
+def test_a_protocol_that_does_not_exist_is_wrong_usage(holdfast: Any) -> None:
+    """Ours: the choices are named."""
+    ran = holdfast("chat", "--protocol", "poems", "hello")
+    assert ran.status == 2
+    assert "'standard', 'code'" in ran.stderr
+
+
+def test_code_mode_is_shown_the_same_way(holdfast: Any, home: Path) -> None:
+    """Ours: a cell is a cell, whichever protocol it came by."""
+    wants = {"tool_calls": [{"name": "run_code", "arguments": {"code": "40 + 2"}}]}
+
+    async def talk() -> None:
+        async with Runtime(home / "holdfast.db") as runtime:
+            agent = Agent(ScriptedModel([wants, "Done."]), plugins=[CodeMode()])
+            await (await runtime.session("mixed", agent=agent)).turn("go")
+
+    home.mkdir(mode=0o700)
+    asyncio.run(talk())
+    shown = holdfast("sessions", "show", "mixed").stdout
+    assert "model: \n  │ 40 + 2\n" in shown
+    assert "cell 0: → 42\n" in shown
+
+
+# While it happens
+
+
+def _settled(call_id: int, report: CellReport) -> ToolCallSettled:
+    return ToolCallSettled(turn_id="t", call_id=call_id, value=msgspec.to_builtins(report))
+
+
+def test_an_answer_that_does_not_count_is_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    """Ours: a plugin may end the turn after the code has given its answer."""
+    screen = ChatScreen()
+    stopped = Stopped(reason=StopReason.PLUGIN_ABORT, error=ErrorObject(code="X", message="no"))
+    for ended in (stopped, Finished(text="Yes.")):
+        screen.show(ModelCallStarted(turn_id="t", number=1, attempt=1))
+        screen.show(TextStreamed(turn_id="t", text="I look."))
+        screen.show(ReplyReceived(turn_id="t", text="I look.", calls=(), usage=Usage(), model="m"))
+        screen.show(TextStreamed(turn_id="t", text="Yes."))
+        screen.show(_settled(1, CellReport(index=0, result="Yes.", finished=True)))
+        screen.show(TurnCommitted(turn_id="t", outcome=ended, usage=Usage(), depth=1))
+    assert capsys.readouterr().out == "I look.\nI look.\nYes.\n"
+
+
+def test_an_answer_before_more_was_said_is_shown_where_it_was_given(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Ours: a checkpoint may let the turn go on after the answer, which was said nevertheless."""
+    screen = ChatScreen()
+    screen.show(TextStreamed(turn_id="t", text="Done."))
+    screen.show(ModelCallStarted(turn_id="t", number=2, attempt=1))
+    screen.show(ReplyReceived(turn_id="t", text="And more.", calls=(), usage=Usage(), model="m"))
+    assert capsys.readouterr().out == "Done.\nAnd more.\n"
+
+
+# In a transcript and an export
+
+
+def test_a_transcript_has_the_code_and_what_came_of_it(holdfast: Any, says: Callable[..., list[str]]) -> None:
+    """Ours: no JSON of reports, and no fences."""
+    options = says(cell("print('hi')\n[1, 2]", "I count."), cell("finish('Two.')"))
+    holdfast("chat", *options, "count")
+    shown = holdfast("sessions", "show", "default").stdout
+    paragraphs = ("model: I count.\n  │ print('hi')\n  │ [1, 2]\n", "cell 0: → [1, 2]\n  printed: hi\n")
+    for words in (*paragraphs, "cell 1: gave the answer\n", "model: Two.\n"):
+        assert words in shown
+    assert "index" not in shown
+
+
+def test_whole_reports_are_exported_as_attachments(
+    holdfast: Any, says: Callable[..., list[str]], tmp_path: Path
+) -> None:
+    """Bug: what is kept with the result of a call was left out of an export."""
+    holdfast("chat", *says(cell("print('x' * 20_000)"), "Done."), "print")
+    ran = holdfast("sessions", "export", "default", "--attachments", str(tmp_path / "files"), "--json")
+    (part,) = ran.document["attachments"]
+    assert part["name"] == "cell.json"
+    whole = json.loads((tmp_path / "files" / part["digest"]).read_text())
+    assert whole["stdout"] == "x" * 20_000 + "\n"
+
+
+# Lines
+
+
+def test_long_code_and_many_calls_are_counted() -> None:
+    """Ours: a screen is not flooded by one cell."""
+    lines = code_lines(ToolCall(call_id=1, name="run_code", arguments={"code": "x\n" * 100}))
+    assert (len(lines), lines[-1]) == (61, "  │ … and 40 more lines")
+    report = CellReport(index=0, calls=tuple(CallMade(call_id=n, name="f") for n in range(30)))
+    assert calls_made(report)[-1] == "… and 10 more calls"
+
+
+def test_what_is_no_cell_is_shown_as_any_call() -> None:
+    """Ours: a call without code, a call inside a cell, and a result that a plugin replaced."""
+    assert not is_cell(ToolCall(call_id=1, name="run_code", arguments={}))
+    assert not is_cell(ToolCall(call_id=2, name="run_code", arguments={"code": "1"}, parent=1))
+    assert report_of("replaced") is None
+    assert report_of({"index": "first"}) is None
+    assert report_of({"other": 1}) is None
+
+
+def test_the_outcome_of_a_cell_is_one_line() -> None:
+    """Ours: error with its place, answer, result, or nothing."""
+    error = ErrorObject(code="SYNTAX_ERROR", message="bad\nthing", span=Span(line=2, column=1))
+    assert outcome(CellReport(index=0, error=error)) == "✗ SYNTAX_ERROR: bad thing (line 2)"
+    assert outcome(CellReport(index=0, result=1, finished=True)) == "gave the answer"
+    assert outcome(CellReport(index=0, result={"a": 1})) == '→ {"a": 1}'
+    assert outcome(CellReport(index=0)) == "→ no result"
+    assert remarks(CellReport(index=0, stdout=" \n", stderr="oh\n", notes=("n",))) == [
+        "printed to stderr: oh",
+        "note: n",
+    ]

@@ -1,0 +1,166 @@
+"""Another process goes on with a cell: it gets what the journal has, and nothing is called twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cell_turns import MOMENT_S, begin, driving, results, saves, settle_down
+from driver_bench import (
+    Bench,
+    SteppedLoop,
+    finished,
+    on,
+    paused,
+    replied,
+    settled,
+    stepped,
+)
+
+from holdfast.durable import Driven, Known
+from holdfast.machine.commands import ContinueCell
+
+Benches = Callable[[], Bench]
+
+
+async def dies(one: Bench, task: asyncio.Task[Driven]) -> None:
+    """The process is gone, and its lease with it."""
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    one.clock.advance(31)
+
+
+def asked(commands: list[Any]) -> list[str]:
+    return [
+        f"cell.{command.call.call_id} with {command.count}"
+        if isinstance(command, ContinueCell)
+        else command.key
+        for command in commands
+    ]
+
+
+def test_a_cell_that_made_no_call_is_begun_again(bench: Benches) -> None:
+    """Ours: it has touched nothing, and no intent says that it was begun."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        driver, host, commands = await begin(one)
+        task = driving(driver, commands)
+        await one.log.until("run tool.1.1")
+        loop.advance(MOMENT_S * 1.1)
+        await one.log.until("save model.1")
+        await dies(one, task)
+        driver, host, commands = await one.take_over(replied("answer"))
+        assert asked(commands) == ["tool.1.1"]
+        host.cells[1] = ((settled(1, "again"),),)
+        assert finished(await driver.drive(commands)) == "answer"
+        assert (host.begun, results(driver)) == ([False], [(1, "again")])
+
+    stepped(bench, test)
+
+
+def test_a_cell_whose_calls_were_under_way_gets_them_carried_out_first(bench: Benches) -> None:
+    """Seed: issue 5, a crash in the middle of a cell resumes the cell at the call."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await begin(one, (paused(1, 1, "a", "b"),))
+        host.finish_at_once = False
+        task = driving(driver, commands)
+        await one.log.until("run tool.3.1")
+        await dies(one, task)
+        driver, host, commands = await one.take_over(replied("answer"))
+        assert asked(commands) == ["tool.2.1", "tool.3.1"]
+        host.cells[1] = ((), (paused(1, 2),), (settled(1),))
+        assert finished(await driver.drive(commands)) == "answer"
+        assert host.begun == [True, True]
+        assert [command.count for command in host.continued] == [1, 2]
+
+    on(bench, test)
+
+
+def test_a_cell_that_had_heard_results_goes_on_with_all_of_them(bench: Benches) -> None:
+    """Seed: issue 5, finished calls are replayed and not repeated."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        driver, host, commands = await begin(one, (paused(1, 1, "a", "b", "c"),), (paused(1, 2),))
+        host.finish_at_once = False
+        task = driving(driver, commands)
+        await one.log.until("run tool.4.1")
+        assert host.deliver is not None
+        host.deliver(settled(3, "B"))
+        host.deliver(settled(2, "A"))
+        await one.log.until("cell.1 hears 3 2")
+        await settle_down()
+        loop.advance(MOMENT_S * 1.1)
+        await settle_down()
+        await dies(one, task)
+        driver, host, commands = await one.take_over(replied("answer"))
+        assert asked(commands) == ["cell.1 with 2", "tool.4.1"]
+        host.cells[1] = ((), (), (paused(1, 3),), (settled(1, "all"),))
+        assert finished(await driver.drive(commands)) == "answer"
+        assert [command.key for command in host.running] == ["tool.4.1"]
+        first, last = host.continued
+        assert [call.name for call in first.made] == ["a", "b", "c"]
+        assert [answer.value for answer in first.answers] == ["B", "A", "ok"]
+        assert (first.count, last.count) == (2, 3)
+        assert results(driver) == [(1, "all")]
+
+    stepped(bench, test)
+
+
+def test_a_cell_that_is_taken_over_costs_no_write_of_its_own_either(bench: Benches) -> None:
+    """Ours: code that is run again touches nothing, as before."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        driver, _, commands = await begin(one, (paused(1, 1, "a"),))
+        task = driving(driver, commands)
+        await one.log.until("cell.1 hears 2")
+        await settle_down()
+        loop.advance(MOMENT_S * 1.1)
+        await one.log.until("save tool.2")
+        await dies(one, task)
+        driver, host, commands = await one.take_over(replied("answer"))
+        host.cells[1] = ((), (settled(1),))
+        assert finished(await driver.drive(commands)) == "answer"
+        assert saves(one)[2:] == [f"save resumed.{driver.lease.fence} tool.1 checkpoint.1"]
+
+    stepped(bench, test)
+
+
+def test_a_result_that_was_not_written_is_brought_again(bench: Benches) -> None:
+    """Ours: what a cell heard and nobody wrote down has led to nothing; an intent tells of the call."""
+
+    async def test(one: Bench, _: SteppedLoop) -> None:
+        driver, _, commands = await begin(one, (paused(1, 1, "a"),))
+        task = driving(driver, commands)
+        await one.log.until("cell.1 hears 2")
+        await dies(one, task)
+        driver, host, commands = await one.take_over(replied("answer"))
+        assert asked(commands) == ["tool.2.1"]
+        host.prepared[2] = Known(settled(2, "interrupted"))
+        host.cells[1] = ((), (settled(1),))
+        assert finished(await driver.drive(commands)) == "answer"
+        assert host.begun == [True]
+        assert [answer.value for answer in host.continued[0].answers] == ["interrupted"]
+
+    stepped(bench, test)
+
+
+def test_a_cell_that_is_run_again_says_nothing_new_by_saying_what_is_known(bench: Benches) -> None:
+    """Ours: a pause that is journaled counts once, whoever tells of it."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await begin(one, (paused(1, 1, "a"),))
+        host.finish_at_once = False
+        task = driving(driver, commands)
+        await one.log.until("run tool.2.1")
+        await dies(one, task)
+        driver, host, commands = await one.take_over(replied("answer"))
+        assert driver.feed(paused(1, 1, "a")) == []
+        host.cells[1] = ((), (settled(1),))
+        assert finished(await driver.drive(commands)) == "answer"
+        assert [command.key for command in host.running] == ["tool.2.1"]
+
+    on(bench, test)

@@ -1,0 +1,626 @@
+"""The driver and cells: code touches nothing, so little is written for it; its calls do, so everything is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cell_turns import MOMENT_S, begin, driving, results, saves, settle_down
+from driver_bench import (
+    Bench,
+    SteppedLoop,
+    finished,
+    on,
+    paused,
+    replied,
+    saying,
+    settled,
+    state,
+    stepped,
+    stopped,
+)
+
+from holdfast.durable import Asks, Committed, Known, Parked
+from holdfast.errors import ErrorObject, LeaseLost, StoreUnavailable
+from holdfast.machine.inputs import FinishRequested, FrameSwitchRequested, Input, ToolSettled, WaitEnded
+from holdfast.model.frame import FrameSwitch
+from holdfast.model.outcome import FrameSwitched, Stopped, StopReason
+from holdfast.model.ruling import Ruling
+from holdfast.model.usage import UsageLimits
+from holdfast.model.wait import Approved, Elapsed, Wait
+
+ENOUGH = ErrorObject(code="ENOUGH", message="enough")
+
+Benches = Callable[[], Bench]
+
+
+# Code that only computes
+
+
+def test_a_cell_begins_and_ends_without_a_write_of_its_own(bench: Benches) -> None:
+    """Ours: running a cell touches nothing outside; its reply and its result go with the checkpoint."""
+
+    async def test(one: Bench, _: SteppedLoop) -> None:
+        driver, _, commands = await begin(one, (settled(1, "4"),))
+        assert finished(await driver.drive(commands)) == "answer"
+        assert one.log.lines == [
+            "model.1",
+            "run tool.1.1",
+            "save model.1 tool.1 checkpoint.1",
+            "model.2",
+            "commit",
+        ]
+
+    stepped(bench, test)
+
+
+def test_a_cell_that_finishes_the_turn_costs_no_write_but_the_commit(bench: Benches) -> None:
+    """Ours: the last reply and the commit are one transaction, whoever gives the answer."""
+
+    async def test(one: Bench, _: SteppedLoop) -> None:
+        answer = FinishRequested(at_ms=1, call_id=1, text="42")
+        driver, _, commands = await begin(one, (answer, settled(1)))
+        assert finished(await driver.drive(commands)) == "42"
+        assert one.log.lines == ["model.1", "run tool.1.1", "commit"]
+        assert results(driver) == [(1, "ok")]
+
+    stepped(bench, test)
+
+
+def test_what_is_known_is_written_within_a_moment_while_a_cell_computes(bench: Benches) -> None:
+    """Ours: a cell that computes for long does not keep the reply from the disk."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        driver, host, commands = await begin(one)
+        task = driving(driver, commands)
+        await one.log.until("run tool.1.1")
+        loop.advance(MOMENT_S * 0.9)
+        await settle_down()
+        assert saves(one) == []
+        loop.advance(MOMENT_S * 0.2)
+        await one.log.until("save model.1")
+        assert host.deliver is not None
+        host.deliver(settled(1, "at last"))
+        assert finished(await task) == "answer"
+        assert saves(one) == ["save model.1", "save tool.1 checkpoint.1"]
+
+    stepped(bench, test)
+
+
+def test_results_that_a_cell_goes_on_with_are_written_within_a_moment_too(bench: Benches) -> None:
+    """Ours: the code is run again after a crash, its calls are not."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        driver, host, commands = await begin(one, (paused(1, 1, "look"),))
+        task = driving(driver, commands)
+        await one.log.until("cell.1 hears 2")
+        await settle_down()
+        assert saves(one) == ["save model.1 cell.1.1 tool.2.1"]
+        loop.advance(MOMENT_S * 1.1)
+        await one.log.until("save tool.2")
+        assert host.deliver is not None
+        host.deliver(settled(1))
+        assert finished(await task) == "answer"
+
+    stepped(bench, test)
+
+
+def test_a_cell_beside_another_call_waits_for_the_write_of_its_intent(bench: Benches) -> None:
+    """Seed: an effect that is not idempotent writes its intent first."""
+
+    async def test(one: Bench, _: SteppedLoop) -> None:
+        driver, host, commands = await one.begin(replied("", "run_code", "pay"), replied("answer"))
+        host.cells[1] = ((settled(1),),)
+        await driver.drive(commands)
+        assert one.log.lines[:4] == ["model.1", "save model.1 tool.2.1", "run tool.1.1", "run tool.2.1"]
+
+    stepped(bench, test)
+
+
+def test_a_store_that_fails_while_a_cell_computes_is_the_error_of_the_turn(bench: Benches) -> None:
+    """Ours: what is not on disk must not be followed by what would be."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        async def fail() -> None:
+            raise StoreUnavailable("disk full")
+
+        driver, host, commands = await begin(one)
+        task = driving(driver, commands)
+        await one.log.until("run tool.1.1")
+        one.log.before_save = fail
+        loop.advance(MOMENT_S * 1.1)
+        await settle_down()
+        assert host.deliver is not None
+        host.deliver(paused(1, 1, "pay"))
+        with pytest.raises(StoreUnavailable, match="disk full"):
+            await task
+        assert [command.call.call_id for command in host.running] == [1]
+
+    stepped(bench, test)
+
+
+# The calls of code
+
+
+def test_a_call_of_a_cell_begins_once_its_pause_and_its_intent_are_on_disk(bench: Benches) -> None:
+    """Seed: issue 5, each host call is an effect in the journal of the durable turn."""
+
+    async def test(one: Bench, _: SteppedLoop) -> None:
+        driver, _, commands = await begin(one, (paused(1, 1, "look"),), (settled(1),))
+        assert finished(await driver.drive(commands)) == "answer"
+        assert one.log.lines == [
+            "model.1",
+            "run tool.1.1",
+            "save model.1 cell.1.1 tool.2.1",
+            "run tool.2.1",
+            "cell.1 hears 2",
+            "save tool.2 tool.1 checkpoint.1",
+            "model.2",
+            "commit",
+        ]
+
+    stepped(bench, test)
+
+
+def test_a_result_the_next_pause_and_its_intents_are_one_write(bench: Benches) -> None:
+    """Ours: a call in a row costs one transaction, as a native call does."""
+
+    async def test(one: Bench, _: SteppedLoop) -> None:
+        cell = (paused(1, 1, "a"), paused(1, 2, "b"), paused(1, 3, "c", "d"), paused(1, 4), settled(1))
+        driver, _, commands = await begin(one, *((step,) for step in cell))
+        assert finished(await driver.drive(commands)) == "answer"
+        assert saves(one) == [
+            "save model.1 cell.1.1 tool.2.1",
+            "save tool.2 cell.1.2 tool.3.1",
+            "save tool.3 cell.1.3 tool.4.1 tool.5.1",
+            "save tool.4 tool.5 cell.1.4 tool.1 checkpoint.1",
+        ]
+
+    stepped(bench, test)
+
+
+def test_the_results_of_a_gather_are_heard_one_by_one_in_the_order_of_the_journal(bench: Benches) -> None:
+    """Ours: calls rule 2; what is heard next is what comes next in the journal."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await begin(
+            one, (paused(1, 1, "a", "b", "c"),), (paused(1, 2),), (paused(1, 3),), (settled(1),)
+        )
+        host.finish_at_once = False
+        task = driving(driver, commands)
+        await one.log.until("run tool.4.1")
+        assert host.deliver is not None
+        host.deliver(settled(4))
+        host.deliver(settled(2))
+        await one.log.until("cell.1 hears 4 2")
+        host.deliver(settled(3))
+        assert finished(await task) == "answer"
+        assert [line for line in one.log.lines if line.startswith("cell")] == [
+            "cell.1 hears 4",
+            "cell.1 hears 4 2",
+            "cell.1 hears 4 2 3",
+        ]
+        keys = [entry.key for save in one.log.saves for entry in save.entries if entry.kind == "input"]
+        assert [key for key in keys if key in ("tool.2", "tool.3", "tool.4")] == [
+            "tool.4",
+            "tool.2",
+            "tool.3",
+        ]
+
+    on(bench, test)
+
+
+def test_a_call_whose_result_is_known_is_heard_at_once(bench: Benches) -> None:
+    """Ours: a call of code that is refused before its execution is answered like any other."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await begin(one, (paused(1, 1, "a", "b"),), (paused(1, 2),), (settled(1),))
+        host.prepared[2] = Known(settled(2, "known"))
+        assert finished(await driver.drive(commands)) == "answer"
+        assert [command.key for command in host.running] == ["tool.1.1", "tool.3.1"]
+        assert [one.value for one in host.continued[-1].answers] == ["known", "ok"]
+
+    on(bench, test)
+
+
+def test_a_call_that_outlives_its_cell_is_waited_for(bench: Benches) -> None:
+    """Ours: calls rule 3."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await begin(one, (paused(1, 1, "a", "b"),), (settled(1, "early"),))
+        host.finish_at_once = False
+        task = driving(driver, commands)
+        await one.log.until("run tool.3.1")
+        assert host.deliver is not None
+        host.deliver(settled(2))
+        await one.log.until("save tool.1")
+        assert not task.done()
+        host.deliver(settled(3))
+        assert finished(await task) == "answer"
+        assert results(driver) == [(1, "early")]
+
+    on(bench, test)
+
+
+def test_plugins_rule_on_the_calls_of_a_cell(bench: Benches) -> None:
+    """Ours: rulings on the cell itself cost no write, those on its calls go with their intents."""
+
+    async def test(one: Bench, _: SteppedLoop) -> None:
+        one.stages = ("before_tool_call",)
+        driver, _, commands = await begin(one, (paused(1, 1, "a", "b"),), (paused(1, 2),), (settled(1),))
+        await driver.drive(commands)
+        assert saves(one) == [
+            "save model.1 ruled.1 cell.1.1 ruled.2 ruled.3 tool.2.1 tool.3.1",
+            "save tool.2 tool.3 cell.1.2 tool.1 checkpoint.1",
+        ]
+
+    stepped(bench, test)
+
+
+# Parking
+
+
+def waiting(one: Bench, call_id: int, kind: Any = "timer") -> Wait:
+    return Wait(wait_id=f"tmr_{call_id}", kind=kind, call_id=call_id, due_at=one.clock.now_ms() + 1000)
+
+
+def test_what_a_cell_holds_is_set_free_before_the_turn_is_parked(bench: Benches) -> None:
+    """Seed: issue 5, the worker process is released; what is left of the cell is journaled with the park."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await begin(one, (paused(1, 1, "sleep"),))
+        host.prepared[2] = Asks(waiting(one, 2))
+        host.meanwhile["parking"] = lambda: host.states.append(state("plugin.code", b"suspended"))
+        free = host.hold("parking")
+        task = driving(driver, commands)
+        await one.log.until("parking")
+        await settle_down()
+        assert not any(line.startswith("park ") for line in one.log.lines)
+        free.set()
+        assert isinstance(await task, Parked)
+        assert one.log.lines[-3:] == [
+            "save model.1 cell.1.1 wait.tmr_2",
+            "parking",
+            "park plugin.code",
+        ]
+        assert await one.states() == {"plugin.code": b"suspended"}
+
+    on(bench, test)
+
+
+def test_a_turn_does_not_park_while_its_cell_computes(bench: Benches) -> None:
+    """Ours: a call waits, but the code may have more to do."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await begin(one, (paused(1, 1, "sleep", "look"),), (paused(1, 2),))
+        host.prepared[2] = Asks(waiting(one, 2))
+        host.finish_at_once = False
+        task = driving(driver, commands)
+        await one.log.until("run tool.3.1")
+        await settle_down()
+        assert "parking" not in one.log.lines
+        assert host.deliver is not None
+        host.deliver(settled(3))
+        assert isinstance(await task, Parked)
+        assert one.log.lines[-3:] == ["cell.1 hears 3", "parking", "park tool.3 cell.1.2"]
+
+    on(bench, test)
+
+
+def test_a_decision_continues_the_cell_in_another_process(bench: Benches) -> None:
+    """Seed: issue 5, a decision in any process continues it; what was called is not called again."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await begin(one, (paused(1, 1, "look", "sleep"),), (paused(1, 2),))
+        host.prepared[3] = Asks(waiting(one, 3))
+        assert isinstance(await driver.drive(commands), Parked)
+        one.clock.advance(2)
+        driver, host, _ = await one.take_over(replied("answer"))
+        ((wait_id, outcome),) = await one.log.ended_waits("t_1", one.clock.now_ms())
+        assert outcome == Elapsed()
+        commands = driver.feed(WaitEnded(at_ms=1, wait_id=wait_id, outcome=outcome))
+        host.prepared[3] = Known(settled(3, "slept"))
+        host.cells[1] = ((), (), (settled(1, "done"),))
+        assert finished(await driver.drive(commands)) == "answer"
+        assert host.running == []
+        (command,) = host.continued
+        assert [one.value for one in command.answers] == ["ok", "slept"]
+
+    on(bench, test)
+
+
+def test_a_cell_that_ends_gives_up_the_call_that_waits(bench: Benches) -> None:
+    """Ours: calls rule 3; what is decided afterwards comes to nothing."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await begin(one, (paused(1, 1, "pay", "look"),), (settled(1, "early"),))
+        host.prepared[2] = Asks(waiting(one, 2, "approval"))
+        assert finished(await driver.drive(commands)) == "answer"
+        assert results(driver) == [(1, "early")]
+        assert driver.feed(WaitEnded(at_ms=1, wait_id="tmr_2", outcome=Approved())) == []
+
+    on(bench, test)
+
+
+# What code leaves behind
+
+
+def test_what_a_cell_leaves_behind_is_written_together_with_its_result(bench: Benches) -> None:
+    """Ours: driver rule 2; another process finds the result with the variables, or neither."""
+
+    async def test(one: Bench, _: SteppedLoop) -> None:
+        driver, host, commands = await begin(one, (paused(1, 1, "look"),), (settled(1),))
+        host.leaves[1] = state("plugin.code", b"x = 1")
+        await driver.drive(commands)
+        assert saves(one) == [
+            "save model.1 cell.1.1 tool.2.1",
+            "save tool.2 tool.1 plugin.code checkpoint.1",
+        ]
+        assert host.taken_in == [2, 1]
+
+    stepped(bench, test)
+
+
+def test_a_result_that_comes_twice_is_taken_in_once(bench: Benches) -> None:
+    """Ours: what comes late for an effect that has its outcome leaves nothing behind."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await begin(one, (settled(1), settled(1, "again")))
+        assert finished(await driver.drive(commands)) == "answer"
+        assert host.taken_in == [1]
+
+    on(bench, test)
+
+
+def test_a_cell_that_was_cancelled_leaves_nothing_behind(bench: Benches) -> None:
+    """Bug: its result came together with the end of the turn, and its variables were kept without it."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await one.begin(replied("", "run_code", "look"))
+        host.cells[1] = ()
+        host.finish_at_once = False
+        task = driving(driver, commands)
+        await one.log.until("run tool.2.1")
+        assert host.deliver is not None
+        host.deliver(ToolSettled(at_ms=1, call_id=2, ruling=Ruling(abort=ENOUGH)))
+        host.deliver(settled(1, "too late"))
+        assert stopped(await task).reason is StopReason.PLUGIN_ABORT
+        assert results(driver) == [(1, "CANCELLED"), (2, None)]
+        assert host.taken_in == [2]
+
+    on(bench, test)
+
+
+# Ends in the middle
+
+
+def test_a_turn_that_is_to_end_begins_nothing_that_was_asked_for_before(bench: Benches) -> None:
+    """Ours: what arrived together may ask for calls and then for the end; the end wins."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await one.begin(replied("", "run_code", "look"))
+        host.cells[1] = ()
+        host.finish_at_once = False
+        task = driving(driver, commands)
+        await one.log.until("run tool.2.1")
+        assert host.deliver is not None
+        host.deliver(paused(1, 1, "pay"))
+        host.deliver(ToolSettled(at_ms=1, call_id=2, ruling=Ruling(abort=ENOUGH)))
+        assert stopped(await task).reason is StopReason.PLUGIN_ABORT
+        assert [command.key for command in host.running] == ["tool.1.1", "tool.2.1"]
+        assert host.continued == []
+
+    on(bench, test)
+
+
+def test_a_turn_that_is_to_end_lets_no_cell_go_on(bench: Benches) -> None:
+    """Ours: the same with a result that a cell waits for."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await begin(one, (paused(1, 1, "a", "b"),))
+        host.finish_at_once = False
+        task = driving(driver, commands)
+        await one.log.until("run tool.3.1")
+        assert host.deliver is not None
+        host.deliver(settled(2))
+        host.deliver(ToolSettled(at_ms=1, call_id=3, ruling=Ruling(abort=ENOUGH)))
+        assert stopped(await task).reason is StopReason.PLUGIN_ABORT
+        assert host.continued == []
+        assert results(driver) == [(1, "CANCELLED")]
+
+    on(bench, test)
+
+
+def test_a_cell_that_ends_together_with_its_last_call_does_not_go_on(bench: Benches) -> None:
+    """Bug: the cell was asked to go on, the checkpoint after it was forgotten, and the turn stood still."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await begin(one, (paused(1, 1, "a"),))
+        host.finish_at_once = False
+        task = driving(driver, commands)
+        await one.log.until("run tool.2.1")
+        assert host.deliver is not None
+        host.deliver(settled(2))
+        host.deliver(settled(1, "broken"))
+        assert finished(await task) == "answer"
+        assert host.continued == []
+        assert results(driver) == [(1, "broken")]
+
+    on(bench, test)
+
+
+def test_a_cell_that_ended_meanwhile_does_not_go_on_beside_others(bench: Benches) -> None:
+    """Bug: the cell was begun anew while another call of the reply still ran."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await one.begin(replied("", "run_code", "look"), replied("answer"))
+        host.cells[1] = ((paused(1, 1, "a"),),)
+        host.finish_at_once = False
+        task = driving(driver, commands)
+        await one.log.until("run tool.3.1")
+        assert host.deliver is not None
+        host.deliver(settled(3))
+        host.deliver(settled(1, "broken"))
+        await one.log.until("save tool.3 tool.1")
+        host.deliver(settled(2))
+        assert finished(await task) == "answer"
+        assert host.continued == []
+
+    on(bench, test)
+
+
+@pytest.mark.parametrize("how", ["cancel", "deadline"])
+def test_breaking_in_ends_a_cell_that_computes(bench: Benches, how: str) -> None:
+    """Seed: issue 5, a cell that never ends: the turn ends."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        one.limits = UsageLimits(max_wall_ms=60_000)
+        driver, host, commands = await begin(one)
+        task = driving(driver, commands)
+        await one.log.until("run tool.1.1")
+        if how == "cancel":
+            driver.request_cancel()
+        else:
+            loop.advance(61)
+        outcome = stopped(await task)
+        assert outcome.reason is (StopReason.CANCELLED if how == "cancel" else StopReason.TURN_BUDGET)
+        assert host.stopped >= 1
+        assert results(driver) == [(1, "CANCELLED")]
+
+    stepped(bench, test)
+
+
+def test_a_cancellation_from_another_process_is_seen_while_a_cell_computes(bench: Benches) -> None:
+    """Ours: the write that is due within a moment tells of it."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        driver, _, commands = await begin(one)
+        task = driving(driver, commands)
+        await one.log.until("run tool.1.1")
+        await one.log.cancel("t_1")
+        loop.advance(MOMENT_S * 1.1)
+        assert stopped(await task).reason is StopReason.CANCELLED
+
+    stepped(bench, test)
+
+
+def test_a_cell_does_not_go_on_after_somebody_broke_in(bench: Benches) -> None:
+    """Ours: the result and the request arrive together; the request wins."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await begin(one, (paused(1, 1, "a"),))
+        host.finish_at_once = False
+        task = driving(driver, commands)
+        await one.log.until("run tool.2.1")
+        assert host.deliver is not None
+        host.deliver(settled(2))
+        driver.request_cancel()
+        assert stopped(await task).reason is StopReason.CANCELLED
+        assert host.continued == []
+
+    on(bench, test)
+
+
+def test_a_cell_is_not_continued_by_whoever_lost_the_lease(bench: Benches) -> None:
+    """Ours: driver rule 4."""
+
+    async def test(one: Bench, loop: SteppedLoop) -> None:
+        driver, host, commands = await begin(one)
+        task = driving(driver, commands)
+        await one.log.until("run tool.1.1")
+        assert host.deliver is not None
+        host.deliver(paused(1, 1, "pay"))
+        driver.lose()
+        loop.advance(MOMENT_S * 1.1)
+        with pytest.raises(LeaseLost):
+            await task
+        assert (saves(one), [command.key for command in host.running]) == ([], ["tool.1.1"])
+
+    stepped(bench, test)
+
+
+def test_what_a_cell_delivers_after_the_end_changes_nothing(bench: Benches) -> None:
+    """Seed: what arrives after the end changes nothing."""
+
+    async def test(one: Bench) -> None:
+        driver, host, commands = await begin(one, (paused(1, 1, "a"),))
+        host.finish_at_once = False
+        task = driving(driver, commands)
+        await one.log.until("run tool.2.1")
+        driver.request_cancel()
+        driven = await task
+        assert isinstance(driven, Committed)
+        before, written = driver.machine.outcome, list(one.log.lines)
+        assert host.deliver is not None
+        late: tuple[Input, ...] = (
+            settled(2),
+            paused(1, 2, "b"),
+            FinishRequested(at_ms=1, call_id=1, text="late"),
+            settled(1),
+        )
+        for given in late:
+            host.deliver(given)
+        await settle_down()
+        assert (driver.machine.outcome, one.log.lines) == (before, written)
+        assert isinstance(before, Stopped)
+
+    on(bench, test)
+
+
+def test_a_cell_that_hands_over_opens_the_frame_in_the_commit(bench: Benches) -> None:
+    """Seed: issue 5, `continue_as(task, seed)`."""
+
+    async def test(one: Bench, _: SteppedLoop) -> None:
+        switch = FrameSwitchRequested(at_ms=1, switch=FrameSwitch(frame_id="f_2"))
+        driver, _, commands = await begin(one, (switch, settled(1)))
+        driven = await driver.drive(commands)
+        assert isinstance(driven.summary.outcome, FrameSwitched)
+        assert one.log.lines == ["model.1", "run tool.1.1", "commit"]
+
+    stepped(bench, test)
+
+
+def test_a_message_before_the_commit_puts_the_answer_of_a_cell_off(bench: Benches) -> None:
+    """Ours: each wins or loses once, and the model goes on from the answer that was not the last."""
+
+    async def test(one: Bench, _: SteppedLoop) -> None:
+        answer = FinishRequested(at_ms=1, call_id=1, text="42")
+        driver, _, commands = await begin(one, (answer, settled(1)), then="43")
+        one.log.before_commit = lambda: one.inject("wait")
+        assert finished(await driver.drive(commands)) == "43"
+        assert one.log.lines == [
+            "model.1",
+            "run tool.1.1",
+            "refused injected",
+            "save model.1 finish.1 tool.1 checkpoint.1",
+            "model.2",
+            "commit",
+        ]
+
+    stepped(bench, test)
+
+
+def test_what_plugins_said_about_a_cell_is_durable_before_the_model_is_asked(bench: Benches) -> None:
+    """Seed: an input is durable before any command that follows from it."""
+
+    async def test(one: Bench, _: SteppedLoop) -> None:
+        result = ToolSettled(at_ms=1, call_id=1, value=1, ruling=saying("psst"))
+        driver, _, commands = await begin(one, (result,))
+        await driver.drive(commands)
+        assert one.log.lines[2:4] == ["save model.1 tool.1 checkpoint.1", "model.2"]
+
+    stepped(bench, test)
+
+
+def test_a_frame_that_is_to_open_at_the_last_moment_opens(bench: Benches) -> None:
+    """Ours: it may arrive together with the result that ends the round, and behind it."""
+
+    async def test(one: Bench) -> None:
+        switch = FrameSwitchRequested(at_ms=1, switch=FrameSwitch(frame_id="f_2"))
+        driver, _, commands = await begin(one, (settled(1), switch))
+        driven = await driver.drive(commands)
+        assert isinstance(driven.summary.outcome, FrameSwitched)
+        assert one.log.lines == ["model.1", "run tool.1.1", "commit"]
+
+    on(bench, test)

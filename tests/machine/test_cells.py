@@ -1,0 +1,546 @@
+"""Cells: calls that make calls of their own."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+
+import msgspec
+import pytest
+from machine_turns import (
+    BROKEN,
+    ENOUGH,
+    NO_SUCH,
+    Turn,
+    aborted,
+    calls,
+    cancelled,
+    ended,
+    finish,
+    in_a_cell,
+    in_short,
+    out_of_time,
+    passed,
+    paused,
+    recorded,
+    resumed,
+    ruled,
+    said,
+    settled,
+    started,
+    waits,
+)
+
+from holdfast.machine import (
+    CellCalled,
+    CellPaused,
+    Command,
+    ContinueCell,
+    Input,
+    Phase,
+    RunTool,
+    ToolSettled,
+    TurnMachine,
+    decode_input,
+    encode_input,
+)
+from holdfast.model.call import GuestException
+from holdfast.model.message import AttachmentPart, ToolCall, ToolMessage
+from holdfast.model.wait import Approved, Elapsed
+
+
+def cell_of(commands: list[Command]) -> ContinueCell:
+    (command,) = [one for one in commands if isinstance(one, ContinueCell)]
+    return command
+
+
+def picture(name: str) -> AttachmentPart:
+    return AttachmentPart(digest=name, media_type="image/png", size=1, name=name)
+
+
+def with_picture(given: ToolSettled, name: str) -> ToolSettled:
+    return msgspec.structs.replace(given, attachments=(picture(name),))
+
+
+def results(turn: Turn) -> list[ToolMessage]:
+    return [message for message in turn.machine.messages if isinstance(message, ToolMessage)]
+
+
+# What a cell calls
+
+
+def test_the_calls_of_a_cell_run_at_once_under_ids_of_the_turn() -> None:
+    """Seed: issue 5, each host call is an effect in the journal, as any native call is."""
+    turn = in_a_cell()
+    assert turn.tell(paused(1, 1, "look", "pay", "look")) == ["tool.2.1", "tool.3.1", "tool.4.1"]
+    assert turn.machine.under_way() == [2, 3, 4]
+
+
+def test_a_turn_tells_whether_code_is_in_the_middle() -> None:
+    """Ours: only who runs code can go on with it; a cell that made no call yet may still be refused."""
+    turn = in_a_cell()
+    assert not turn.machine.any_cells()
+    turn.feed(paused(1, 1, "look"))
+    assert turn.machine.any_cells()
+    turn.feed(settled(2))
+    assert turn.machine.any_cells()
+    turn.feed(settled(1))
+    assert not turn.machine.any_cells()
+
+
+def test_a_call_of_a_cell_tells_its_cell_and_keeps_its_arguments() -> None:
+    """Ours: whoever carries it out knows that code made it, and what was given by position."""
+    made = CellCalled(name="look", arguments={"deep": True}, args=(1, [2]))
+    (command,) = in_a_cell().feed(CellPaused(at_ms=1, call_id=1, number=1, calls=(made,)))
+    assert isinstance(command, RunTool)
+    assert command.call == ToolCall(call_id=2, name="look", arguments={"deep": True}, args=(1, [2]), parent=1)
+
+
+def test_the_ids_of_a_cell_and_of_a_later_reply_never_meet() -> None:
+    """Ours: a call id names one call of the turn, whoever made the call."""
+    turn = in_a_cell(paused(1, 1, "a", "b"), settled(2), settled(3), settled(1), passed("after_work"))
+    assert turn.tell(calls("look")) == ["tool.4.1"]
+    assert turn.tell(settled(2, "late")) == []
+
+
+def test_plugins_rule_on_what_a_cell_calls_as_on_any_call() -> None:
+    """Seed: issue 5, the calls of code go through what native calls go through."""
+    turn = Turn(started(stages=("before_tool_call",)), calls("run_code"), ruled(1))
+    assert turn.tell(paused(1, 1, "a", "b")) == ["tool.2.1?", "tool.3.1?"]
+    turn.feed(ruled(3, arguments={"n": 2}))
+    assert in_short(turn.machine.outstanding()) == ["tool.2.1?", "tool.3.1"]
+    turn.feed(settled(3, "ok"))
+    assert turn.tell(ruled(2, abort=ENOUGH)) == ["stop", "commit plugin_abort"]
+
+
+def test_what_plugins_say_about_a_result_of_a_cells_call_is_heard() -> None:
+    """Ours: their messages wait for the model, their abort ends the turn."""
+    turn = in_a_cell(paused(1, 1, "a", "b"))
+    assert turn.tell(settled(2, messages=(said("psst"),))) == ["cell.1 hears 2"]
+    assert turn.tell(settled(3, abort=ENOUGH)) == ["stop", "commit plugin_abort"]
+    assert turn.results() == [(1, "CANCELLED")]
+
+
+def test_a_call_that_cannot_be_carried_out_is_answered_at_once() -> None:
+    """Ours: nothing is run for it, and the code goes on with the error."""
+    turn = in_a_cell()
+    commands = turn.feed(paused(1, 1, "lok!"))
+    assert in_short(commands) == ["cell.1 hears 2"]
+    (answer,) = cell_of(commands).answers
+    assert (answer.call_id, answer.error, answer.at_ms) == (2, NO_SUCH, 2_000)
+
+
+def test_calls_that_can_and_cannot_be_carried_out_stand_beside_each_other() -> None:
+    """Ours: one bad call does not spoil the others."""
+    turn = in_a_cell()
+    assert turn.tell(paused(1, 1, "a", "b!", "c!")) == ["tool.2.1", "cell.1 hears 3"]
+    assert turn.tell(paused(1, 2)) == ["cell.1 hears 3 4"]
+    assert turn.tell(paused(1, 3)) == []
+    assert turn.tell(settled(2)) == ["cell.1 hears 3 4 2"]
+
+
+# What a cell hears
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations((2, 3, 4))), ids=str)
+def test_a_cell_hears_one_result_at_a_time_in_the_order_in_which_they_came(order: tuple[int, ...]) -> None:
+    """Ours: calls rule 2, whoever runs it again sees it make the same calls."""
+    turn = in_a_cell(paused(1, 1, "a", "b", "c"))
+    first, second, third = order
+    assert turn.tell(settled(first)) == [f"cell.1 hears {first}"]
+    assert turn.tell(settled(second)) == []
+    assert turn.tell(settled(third)) == []
+    assert turn.tell(paused(1, 2)) == [f"cell.1 hears {first} {second}"]
+    assert turn.tell(paused(1, 3)) == [f"cell.1 hears {first} {second} {third}"]
+    assert turn.tell(settled(1, "all")) == ["after_work.1"]
+
+
+def test_a_result_that_comes_while_the_cell_computes_is_kept_until_it_pauses() -> None:
+    """Ours: a cell hears only where it waits, so that the same results find it at the same place."""
+    turn = in_a_cell(paused(1, 1, "a", "b"), settled(2))
+    assert turn.tell(settled(3)) == []
+    assert turn.recovered() == ["cell.1 hears 2"]
+    assert turn.tell(paused(1, 2, "c")) == ["tool.4.1", "cell.1 hears 2 3"]
+
+
+def test_a_cell_that_pauses_with_nothing_to_hear_waits_for_what_runs() -> None:
+    """Ours: it is neither run again nor given up."""
+    turn = in_a_cell(paused(1, 1, "a", "b"), settled(2))
+    assert turn.tell(paused(1, 2)) == []
+    assert (turn.machine.phase, turn.machine.under_way()) == (Phase.ACTING, [3])
+    assert turn.tell(settled(3)) == ["cell.1 hears 2 3"]
+
+
+def test_a_cell_hears_what_the_journal_has_of_a_result() -> None:
+    """Ours: the value, or the error and what code sees of it, with its time."""
+    seen = GuestException(type="KeyError", message="'A1'")
+    failed = msgspec.structs.replace(settled(3, error=BROKEN), exception=seen)
+    turn = in_a_cell(paused(1, 1, "a", "b"), settled(2, {"n": 1}))
+    turn.feed(failed)
+    heard = cell_of(turn.feed(paused(1, 2)))
+    assert heard.count == 2
+    assert [(one.value, one.error, one.exception, one.at_ms) for one in heard.answers] == [
+        ({"n": 1}, None, None, 3_000),
+        (None, BROKEN, seen, 4_000),
+    ]
+    assert [one.name for one in heard.made] == ["a", "b"]
+    assert all(isinstance(one, ToolCall) and one.parent == 1 for one in heard.made)
+
+
+def test_a_result_that_comes_twice_is_heard_once() -> None:
+    """Ours: machine rule 5."""
+    turn = in_a_cell(paused(1, 1, "a", "b"), settled(2, "first"))
+    assert turn.tell(settled(2, "second")) == []
+    assert turn.tell(paused(1, 2)) == []
+    heard = cell_of(turn.feed(settled(3)))
+    assert [one.value for one in heard.answers] == ["first", None]
+
+
+def test_two_cells_hear_each_of_their_own_calls() -> None:
+    """Ours: the machine has no opinion on how many cells a reply may have."""
+    turn = Turn(started(), calls("run_code", "run_code"))
+    turn.feed(paused(1, 1, "a"), paused(2, 1, "b", "c"))
+    assert turn.tell(settled(4)) == ["cell.2 hears 4"]
+    assert turn.tell(settled(3)) == ["cell.1 hears 3"]
+    assert turn.tell(settled(1, "one")) == []
+    assert turn.tell(settled(5)) == []
+    assert turn.tell(settled(2, "two")) == ["after_work.1"]
+    assert turn.results() == [(1, "one"), (2, "two")]
+
+
+def test_a_cell_in_a_cell_hears_its_own_calls_too() -> None:
+    """Ours: a call is a cell because it makes calls, wherever it stands."""
+    turn = in_a_cell(paused(1, 1, "run_code"))
+    assert turn.tell(paused(2, 1, "look")) == ["tool.3.1"]
+    assert turn.tell(with_picture(settled(3), "deep.png")) == ["cell.2 hears 3"]
+    assert turn.tell(settled(2, "inner")) == ["cell.1 hears 2"]
+    assert turn.tell(settled(1, "outer")) == ["after_work.1"]
+    assert turn.results() == [(1, "outer")]
+    assert results(turn)[0].attachments == (picture("deep.png"),)
+
+
+def test_a_cell_goes_on_with_the_arguments_that_it_was_begun_with() -> None:
+    """Bug: run again after a restart, a cell that a person had edited was the one that the model wrote."""
+    edited = {"code": "look()"}
+    turn = in_a_cell(waits(1), ended("w1", Approved(arguments=edited)), paused(1, 1, "look"))
+    assert cell_of(turn.feed(settled(2))).arguments == edited
+    turn = Turn(started(stages=("before_tool_call",)), calls("run_code"), ruled(1, arguments=edited))
+    turn.feed(paused(1, 1, "look"))
+    assert cell_of(turn.feed(settled(2))).arguments == edited
+
+
+# What is no pause
+
+
+@pytest.mark.parametrize("number", [0, 2, 9])
+def test_a_first_pause_under_another_number_is_none(number: int) -> None:
+    """Bug: the call counted as a cell that goes on from then on, though it had not paused."""
+    turn = in_a_cell()
+    assert turn.tell(paused(1, number, "a")) == []
+    assert in_short(turn.machine.outstanding()) == ["tool.1.1"]
+    assert turn.tell(paused(1, 1, "a")) == ["tool.2.1"]
+
+
+@pytest.mark.parametrize("number", [0, 1, 3])
+def test_a_later_pause_under_another_number_is_none(number: int) -> None:
+    """Ours: what a cell that was run again says once more is known already."""
+    turn = in_a_cell(paused(1, 1, "a"), settled(2))
+    assert turn.tell(paused(1, number, "b")) == []
+    assert turn.recovered() == ["cell.1 hears 2"]
+    assert turn.tell(paused(1, 2, "b")) == ["tool.3.1"]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_cell_that_is_paused_cannot_pause(number: int) -> None:
+    """Ours: it does not run, so nothing new can come of it."""
+    turn = in_a_cell(paused(1, 1, "a"))
+    assert turn.tell(paused(1, number, "b")) == []
+    assert turn.recovered() == ["tool.2.1"]
+
+
+def test_a_call_that_has_its_result_or_that_nobody_made_cannot_pause() -> None:
+    """Ours: machine rule 5."""
+    turn = Turn(started(), calls("run_code", "look"), settled(1, "over"))
+    assert turn.tell(paused(1, 1, "a")) == []
+    assert turn.tell(paused(9, 1, "a")) == []
+    assert turn.machine.under_way() == [2]
+
+
+def test_a_call_that_waits_for_a_person_cannot_pause() -> None:
+    """Bug: its calls were run before it was allowed to, in a turn that went on being parked."""
+    turn = in_a_cell(waits(1))
+    assert turn.tell(paused(1, 1, "a")) == []
+    assert turn.machine.phase is Phase.PARKED
+    assert turn.tell(ended("w1")) == ["tool.1.2"]
+    assert turn.tell(paused(1, 1, "a")) == ["tool.2.1"]
+
+
+def test_a_pause_in_which_nothing_can_come_is_none() -> None:
+    """Bug: the round was over without a result of the cell, and the model asked without one."""
+    turn = in_a_cell()
+    assert turn.tell(paused(1, 1)) == []
+    assert turn.recovered() == ["tool.1.1"]
+    turn.feed(paused(1, 1, "a"), settled(2))
+    assert turn.tell(paused(1, 2)) == []
+    assert turn.recovered() == ["cell.1 hears 2"]
+    assert turn.tell(settled(1, "over")) == ["after_work.1"]
+    assert turn.results() == [(1, "over")]
+
+
+def test_a_cell_itself_cannot_begin_to_wait() -> None:
+    """Bug: after the wait it was begun anew, and its first pause taken for one that is known already."""
+    turn = in_a_cell(paused(1, 1, "a"))
+    assert turn.tell(waits(1)) == []
+    assert turn.tell(settled(2)) == ["cell.1 hears 2"]
+    assert turn.tell(waits(1)) == []
+    assert turn.recovered() == ["cell.1 hears 2"]
+
+
+# The end of a cell
+
+
+def test_only_the_result_of_the_cell_goes_to_the_model() -> None:
+    """Seed: issue 5, the model reads an observation, not every call."""
+    turn = in_a_cell(paused(1, 1, "a", "b"), recorded(2), recorded(3), paused(1, 2), settled(1, "both"))
+    assert turn.talk() == ["user: hello", "assistant: run_code", "tool 1: both"]
+    assert turn.history() == turn.talk()
+
+
+def test_the_calls_of_a_cell_are_on_the_record_of_the_turn() -> None:
+    """Seed: whatever the model is shown, what was called is known, in the order in which it was done."""
+    turn = in_a_cell(paused(1, 1, "a", "b"), recorded(3, "b"), recorded(2, "a"), paused(1, 2), recorded(1))
+    assert [record.request_digest for record in turn.machine.records] == ["d3", "d2", "d1"]
+
+
+def test_the_attachments_of_its_calls_are_kept_with_the_result_of_the_cell() -> None:
+    """Ours: an attachment that nobody names is pruned; code has only its name."""
+    turn = in_a_cell(paused(1, 1, "a", "b", "c!"))
+    turn.feed(with_picture(settled(3), "b.png"), with_picture(settled(2), "a.png"))
+    turn.feed(with_picture(settled(1), "cell.png"))
+    (message,) = results(turn)
+    assert [part.name for part in message.attachments] == ["cell.png", "a.png", "b.png"]
+
+
+def test_the_attachment_of_a_call_that_outlives_its_cell_is_kept_as_well() -> None:
+    """Bug: only what had come before the end of the cell was kept."""
+    turn = in_a_cell(paused(1, 1, "a", "b"), settled(2), settled(1))
+    turn.feed(with_picture(settled(3), "late.png"))
+    assert results(turn)[0].attachments == (picture("late.png"),)
+
+
+def test_a_round_waits_for_the_calls_that_outlive_their_cell() -> None:
+    """Ours: calls rule 3, what runs is waited for: it may have effects."""
+    turn = in_a_cell(paused(1, 1, "a", "b"), settled(2))
+    assert turn.tell(settled(1, "early")) == []
+    assert turn.recovered() == ["tool.3.1"]
+    assert turn.tell(recorded(3)) == ["after_work.1"]
+    assert turn.results() == [(1, "early")]
+    assert len(turn.machine.records) == 1
+
+
+def test_a_call_that_waits_is_given_up_when_its_cell_ends() -> None:
+    """Ours: calls rule 3, nobody would hear what a person decides."""
+    turn = in_a_cell(paused(1, 1, "a", "pay"), waits(3), settled(2))
+    assert turn.tell(settled(1, "early")) == ["after_work.1"]
+    assert turn.results() == [(1, "early")]
+    assert turn.tell(ended("w3")) == []
+    assert turn.machine.phase is Phase.PASSING
+
+
+def test_a_call_that_begins_to_wait_after_its_cell_has_ended_is_given_up() -> None:
+    """Ours: calls rule 3, in the other order."""
+    turn = in_a_cell(paused(1, 1, "a", "pay", "b"), settled(2), settled(1, "early"))
+    assert turn.tell(waits(3)) == []
+    assert turn.recovered() == ["tool.4.1"]
+    assert turn.tell(waits(4, kind="timer")) == ["after_work.1"]
+    assert turn.tell(ended("w3")) == []
+
+
+def test_a_call_that_is_given_up_is_neither_heard_of_nor_on_record() -> None:
+    """Ours: it was never made, and the code that made it is over."""
+    turn = in_a_cell(paused(1, 1, "a", "pay"), waits(3))
+    heard = cell_of(turn.feed(settled(2)))
+    turn.feed(settled(1, "early"))
+    assert [one.call_id for one in heard.answers] == [2]
+    assert turn.machine.records == []
+
+
+def test_a_turn_tells_whether_a_result_would_count() -> None:
+    """Ours: what a cell leaves behind is kept only with a result that counts."""
+    turn = in_a_cell(paused(1, 1, "a", "b"), settled(2))
+    assert [turn.machine.lacks_result(one) for one in (1, 2, 3, 9)] == [True, False, True, False]
+    turn.feed(cancelled())
+    assert not any(turn.machine.lacks_result(one) for one in (1, 2, 3, 9))
+
+
+def test_a_cell_that_fails_while_it_is_paused_has_its_result() -> None:
+    """Ours: a cell may be ended from outside, by its time for instance."""
+    turn = in_a_cell(paused(1, 1, "a"))
+    assert turn.tell(settled(1, error=BROKEN)) == []
+    assert turn.tell(settled(2)) == ["after_work.1"]
+    assert turn.results() == [(1, "PLUGIN_ERROR")]
+
+
+def test_a_cell_beside_other_calls_is_one_of_them() -> None:
+    """Ours: code mode in the standard protocol; results stand in the order of the calls."""
+    turn = Turn(started(), calls("look", "run_code"))
+    assert turn.tell(paused(2, 1, "pay")) == ["tool.3.1"]
+    assert turn.tell(settled(3)) == ["cell.2 hears 3"]
+    assert turn.tell(settled(2, "cell")) == []
+    assert turn.tell(settled(1, "seen")) == ["after_work.1"]
+    assert turn.results() == [(1, "seen"), (2, "cell")]
+
+
+# Waiting in a cell
+
+
+def test_a_turn_parks_in_a_cell_only_when_the_cell_is_paused_and_nothing_runs() -> None:
+    """Seed: issue 5, the worker process is released and the turn is waiting."""
+    turn = in_a_cell(paused(1, 1, "a", "pay"))
+    assert turn.tell(waits(3)) == []
+    assert turn.tell(settled(2)) == ["cell.1 hears 2"]
+    assert turn.tell(paused(1, 2, "b")) == ["tool.4.1"]
+    assert turn.tell(settled(4)) == ["cell.1 hears 2 4"]
+    assert turn.tell(paused(1, 3)) == ["park w3"]
+    assert turn.machine.phase is Phase.PARKED
+
+
+def test_a_call_that_waits_while_the_cell_computes_does_not_park_the_turn() -> None:
+    """Ours: the code may have more to do."""
+    turn = in_a_cell(paused(1, 1, "a", "pay"), settled(2))
+    assert turn.tell(waits(3)) == []
+    assert turn.recovered() == ["cell.1 hears 2"]
+    assert turn.tell(paused(1, 2)) == ["park w3"]
+
+
+def test_a_turn_does_not_park_while_another_call_runs() -> None:
+    """Ours: a cell that waits does not keep the others from their end."""
+    turn = Turn(started(), calls("run_code", "look"), paused(1, 1, "pay"))
+    assert turn.tell(waits(3)) == []
+    assert turn.tell(settled(2)) == ["park w3"]
+
+
+def test_a_wait_that_ends_runs_the_call_and_then_the_cell() -> None:
+    """Seed: issue 5, a decision in any process continues it."""
+    turn = in_a_cell(paused(1, 1, "sleep"), waits(2, kind="timer"))
+    assert turn.recovered() == ["park w2"]
+    (command,) = turn.feed(ended("w2", Elapsed()))
+    assert isinstance(command, RunTool)
+    assert (command.key, command.granted, command.call.parent) == ("tool.2.2", Elapsed(), 1)
+    assert turn.recovered() == ["tool.2.2"]
+    assert turn.tell(settled(2, "slept")) == ["cell.1 hears 2"]
+    assert turn.tell(settled(1, "done")) == ["after_work.1"]
+
+
+@pytest.mark.parametrize("order", [(2, 3), (3, 2)], ids=str)
+def test_waits_of_one_cell_may_end_in_any_order(order: tuple[int, int]) -> None:
+    """Ours: a gather of two approvals; several people decide, each when they like."""
+    turn = in_a_cell(paused(1, 1, "pay", "pay"), waits(2), waits(3))
+    first, second = order
+    assert turn.machine.phase is Phase.PARKED
+    assert turn.tell(ended(f"w{first}")) == [f"tool.{first}.2"]
+    assert turn.tell(settled(first)) == [f"cell.1 hears {first}"]
+    assert turn.tell(paused(1, 2)) == [f"park w{second}"]
+    assert turn.tell(ended(f"w{second}")) == [f"tool.{second}.2"]
+    assert turn.tell(settled(second)) == [f"cell.1 hears {first} {second}"]
+
+
+def test_a_result_for_a_parked_cell_lets_the_time_of_the_turn_go_on() -> None:
+    """Bug: the clock of the turn stood still while the cell went on."""
+    turn = in_a_cell(paused(1, 1, "pay"), waits(2), limit_ms=10_000)
+    assert turn.machine.deadline_ms is None
+    assert turn.tell(settled(2)) == ["cell.1 hears 2"]
+    assert turn.machine.phase is Phase.ACTING
+    assert turn.machine.deadline_ms == 4_000 + 10_000 - 3_000
+
+
+# Recovery
+
+
+@pytest.mark.parametrize(
+    ("more", "asked"),
+    [
+        ((), ["tool.1.1"]),
+        ((paused(1, 1, "a", "b"),), ["tool.2.1", "tool.3.1"]),
+        ((paused(1, 1, "a", "b"), settled(3)), ["cell.1 hears 3", "tool.2.1"]),
+        ((paused(1, 1, "a", "b"), settled(3), settled(2)), ["cell.1 hears 3"]),
+        ((paused(1, 1, "a", "b"), settled(3), settled(2), paused(1, 2)), ["cell.1 hears 3 2"]),
+        ((paused(1, 1, "a", "b"), settled(3), paused(1, 2, "c")), ["tool.2.1", "tool.4.1"]),
+        ((paused(1, 1, "a", "b"), waits(2), settled(3)), ["cell.1 hears 3"]),
+        ((paused(1, 1, "a", "b"), waits(2), settled(3), paused(1, 2)), ["park w2"]),
+        ((paused(1, 1, "a", "b"), settled(3), settled(1)), ["tool.2.1"]),
+        ((paused(1, 1, "a"), settled(2), finish(1), settled(1)), ["before_completion.1"]),
+    ],
+    ids=[
+        "never paused", "paused, calls run", "computes, a call runs", "computes, a result is kept",
+        "computes after all answers", "paused again", "computes, a call waits", "parked",
+        "ended before a call", "finished",
+    ],
+)  # fmt: skip
+def test_a_fresh_machine_asks_for_what_is_unanswered(more: tuple[Input, ...], asked: list[str]) -> None:
+    """Seed: issue 5, a crash in the middle of a cell resumes it; finished calls are not repeated."""
+    turn = in_a_cell(*more, resumed())
+    assert turn.recovered() == asked
+
+
+def test_whoever_takes_a_cell_over_gets_all_that_it_has_called_and_heard() -> None:
+    """Ours: a cell that this process does not know is run again, with the same results in the same order."""
+    turn = in_a_cell(paused(1, 1, "a", "b"), settled(3, "B"), paused(1, 2, "c"), settled(2, "A"))
+    fresh = TurnMachine()
+    for one in turn.inputs:
+        fresh.feed(decode_input(encode_input(one)))
+    command = cell_of(fresh.outstanding())
+    assert [(one.call_id, one.name) for one in command.made] == [(2, "a"), (3, "b"), (4, "c")]
+    assert [one.value for one in command.answers] == ["B", "A"]
+    assert (command.count, command.call.name) == (2, "run_code")
+
+
+# Ends in the middle
+
+
+ENDS: dict[str, tuple[Callable[[], Input], str]] = {
+    "cancelled": (cancelled, "commit cancelled"),
+    "out of time": (out_of_time, "commit turn_budget"),
+    "aborted": (aborted, "commit plugin_abort"),
+}
+
+
+@pytest.mark.parametrize(("end", "commit"), ENDS.values(), ids=ENDS.keys())
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        (paused(1, 1, "a", "b"),),
+        (paused(1, 1, "a", "b"), settled(2)),
+        (paused(1, 1, "a", "b"), waits(2), waits(3)),
+        (paused(1, 1, "a", "b"), waits(2), settled(3)),
+        (paused(1, 1, "a", "b"), settled(2), finish(1)),
+        (paused(1, 1, "a", "run_code"), paused(3, 1, "c"), waits(4)),
+    ],
+    ids=["begun", "paused", "going on", "parked", "a call waits", "about to finish", "a cell in a cell"],
+)
+def test_a_turn_that_ends_in_a_cell_has_one_result_for_the_model(
+    more: tuple[Input, ...], end: Callable[[], Input], commit: str
+) -> None:
+    """Ours: machine rule 3, a call that the end finds without a result gets CANCELLED."""
+    turn = in_a_cell(*more)
+    assert turn.tell(end()) == ["stop", commit]
+    assert turn.results() == [(1, "CANCELLED")]
+    assert turn.talk()[-1] == "tool 1: CANCELLED"
+    before = turn.talk(), turn.machine.outcome
+    late = (paused(1, 2, "z"), settled(2), settled(1), ended("w2"), finish(1), waits(3))
+    assert [turn.tell(one) for one in late] == [[]] * len(late)
+    assert (turn.talk(), turn.machine.outcome) == before
+
+
+def test_a_cell_that_has_its_result_keeps_it_when_the_turn_ends() -> None:
+    """Ours: only its call that still ran is cancelled, which nobody reads."""
+    turn = in_a_cell(paused(1, 1, "a", "b"), settled(2), settled(1, "early"), cancelled())
+    assert turn.results() == [(1, "early")]
+
+
+def test_time_in_which_a_cell_computes_counts() -> None:
+    """Ours: a cell that never ends is ended by the time of its turn."""
+    turn = in_a_cell(paused(1, 1, "a"), settled(2), limit_ms=10_000)
+    assert turn.machine.deadline_ms == 10_000
+    assert turn.tell(out_of_time()) == ["stop", "commit turn_budget"]

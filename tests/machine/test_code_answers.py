@@ -1,0 +1,223 @@
+"""What code may do to its turn: give the answer, get nowhere, use up the budget."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from machine_turns import (
+    Turn,
+    answered,
+    asked_for,
+    at,
+    call,
+    calls,
+    finish,
+    in_a_cell,
+    in_short,
+    misfit,
+    passed,
+    paused,
+    ran,
+    said,
+    settled,
+    started,
+    switched,
+)
+
+from holdfast.machine import (
+    CallModel,
+    Checkpoint,
+    Input,
+    OutputCheck,
+    RunTool,
+    ToolSettled,
+)
+from holdfast.model.canonical import Json
+from holdfast.model.message import AssistantMessage
+from holdfast.model.outcome import Finished, FrameSwitched, StopReason
+
+# Finishing
+
+
+def test_code_gives_the_answer_which_is_said_as_if_the_model_had() -> None:
+    """Seed: issue 5, `finish(value)`."""
+    turn = in_a_cell(paused(1, 1, "a"), settled(2))
+    assert turn.tell(finish(1, "42")) == []
+    assert turn.feed(settled(1, "finished")) == [Checkpoint("before_completion", 1, "42")]
+    assert turn.machine.answer(42) == Finished(text="42", value=42)
+    assert turn.tell(passed("before_completion", output=OutputCheck(value=42))) == ["commit finished"]
+    assert turn.machine.outcome == Finished(text="42", value=42)
+    assert turn.talk() == ["user: hello", "assistant: run_code", "tool 1: finished", "assistant: 42"]
+    last = turn.machine.messages[-1]
+    assert last == AssistantMessage(text="42")
+
+
+def test_a_turn_finishes_once_the_calls_under_way_have_their_results() -> None:
+    """Ours: what was begun is not left behind."""
+    turn = Turn(started(), calls("run_code", "look"), paused(1, 1, "a", "b"), settled(3))
+    assert turn.tell(finish(1)) == []
+    assert turn.tell(settled(1)) == []
+    assert turn.tell(settled(4)) == []
+    assert turn.tell(settled(2)) == ["before_completion.1"]
+
+
+def test_a_message_at_the_last_moment_puts_the_end_off_and_a_second_finish_works() -> None:
+    """Ours: what comes before the last checkpoint is still answered in this turn."""
+    turn = in_a_cell(finish(1, "first"), settled(1))
+    assert turn.tell(passed("before_completion", said("wait"))) == ["model.2"]
+    assert turn.tell(calls("run_code")) == ["tool.2.1"]
+    assert turn.tell(finish(2, "second"), settled(2)) == ["before_completion.2"]
+    assert turn.tell(passed("before_completion")) == ["commit finished"]
+    assert turn.machine.outcome == Finished(text="second")
+
+
+def test_a_finish_that_was_put_off_does_not_end_the_next_round() -> None:
+    """Ours: the model has a new word, so the old answer is void."""
+    turn = in_a_cell(finish(1, "first"), settled(1), passed("before_completion", said("wait")))
+    turn.feed(calls("look"))
+    assert turn.tell(settled(2)) == ["after_work.2"]
+
+
+def test_plugins_may_hold_an_answer_of_code() -> None:
+    """Ours: the checkpoint before completion is theirs, whoever gives the answer."""
+    turn = Turn(started(stages=("checkpoint",)), calls("run_code"), finish(1))
+    assert turn.tell(settled(1)) == ["hooks.before_completion.1"]
+    assert turn.tell(ran("before_completion", messages=(said("really?"),))) == ["before_completion.1 held"]
+    assert turn.tell(passed("before_completion")) == ["model.2"]
+
+
+def test_an_answer_of_code_that_does_not_fit_is_told_to_the_model() -> None:
+    """Seed: issue 5, validated against `output_type`."""
+    turn = in_a_cell(finish(1, "many"), settled(1))
+    assert turn.tell(misfit("$ is no number")) == ["model.2"]
+    assert turn.talk()[-2:] == [
+        "assistant: many",
+        "user: Your answer does not fit: $ is no number. Answer again, corrected.",
+    ]
+    turn.feed(calls("run_code"), finish(2, "7"), settled(2))
+    assert turn.tell(passed("before_completion", output=OutputCheck(value=7))) == ["commit finished"]
+    assert turn.machine.outcome == Finished(text="7", value=7)
+
+
+def test_answers_of_code_that_never_fit_end_the_turn() -> None:
+    """Ours: UsageLimits.max_output_retries bounds the corrections, whoever answers."""
+    turn = Turn(started(max_output_retries=1), calls("run_code"), finish(1), settled(1), misfit())
+    assert turn.tell(calls("run_code"), finish(2), settled(2), misfit()) == ["commit output_invalid"]
+    assert turn.stopped().reason is StopReason.OUTPUT_INVALID
+
+
+def test_a_frame_that_is_to_open_counts_more_than_an_answer() -> None:
+    """Ours: `continue_as` hands the work over, so there is no answer yet."""
+    for order in ((finish(1), switched()), (switched(), finish(1))):
+        turn = in_a_cell(*order)
+        assert turn.tell(settled(1)) == ["commit switched to f_2"]
+        assert isinstance(turn.machine.outcome, FrameSwitched)
+        assert turn.talk()[-1].startswith("tool 1")
+
+
+def test_the_first_answer_counts() -> None:
+    """Ours: once it is given, code can call nothing any more."""
+    turn = Turn(started(), calls("run_code", "run_code"), finish(1, "first"), finish(2, "second"))
+    turn.feed(settled(2), settled(1))
+    assert turn.machine.answer() == Finished(text="first")
+
+
+@pytest.mark.parametrize(
+    "before",
+    [
+        (started(),),
+        (started(), answered("done")),
+        (started(), calls("run_code", "look"), settled(1)),
+        (started(), calls("look"), settled(1)),
+    ],
+    ids=["asking", "before completion", "after its result", "after its round"],
+)
+def test_an_answer_of_a_call_that_does_not_run_is_none(before: tuple[Input, ...]) -> None:
+    """Bug: it was kept, and ended the turn after the next round of calls."""
+    turn = Turn(*before)
+    assert turn.tell(finish(1, "late")) == []
+    match turn.machine.outstanding():
+        case [CallModel()]:
+            turn.feed(calls("look"), settled(1))
+        case [RunTool()]:
+            turn.feed(settled(2))
+        case [Checkpoint(kind="before_completion")]:
+            turn.feed(passed("before_completion", said("more")), calls("look"), settled(1))
+    assert in_short(turn.machine.outstanding())[0].startswith("after_work")
+
+
+# Progress
+
+
+def reports(call_id: int, index: int, **report: Json) -> ToolSettled:
+    """What came of a cell, as the runtime keeps it."""
+    return settled(call_id, {"index": index, **report})
+
+
+def test_a_cell_that_brings_the_same_again_is_no_progress() -> None:
+    """Ours: its place in the history and the ids of its calls are new each time, and say nothing."""
+    turn = Turn(started(max_no_progress=1), calls("run_code"), paused(1, 1, "look"), settled(2, "grass"))
+    turn.feed(reports(1, 0, result="grass", calls=[{"call_id": 2, "name": "look"}]), passed("after_work"))
+    turn.feed(calls("run_code"), paused(3, 1, "look"), settled(4, "grass"))
+    again = reports(3, 1, result="grass", calls=[{"call_id": 4, "name": "look"}])
+    assert turn.tell(again) == ["commit no_progress"]
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        {"result": "hay"},
+        {"result": "grass", "stdout": "x"},
+        {"result": "grass", "calls": [{"call_id": 2, "name": "look"}]},
+        {"result": "grass", "calls": ["look"]},
+        {"result": "grass", "calls": "look"},
+    ],
+    ids=["another result", "other output", "a call more", "calls in other words", "no calls at all"],
+)
+def test_a_cell_that_brings_something_else_is_progress(report: dict[str, Json]) -> None:
+    """Ours: the same code may see that the world has moved on."""
+    turn = Turn(started(max_no_progress=1), calls("run_code"), reports(1, 0, result="grass"))
+    assert turn.tell(passed("after_work"), calls("run_code"), reports(2, 1, **report)) == ["after_work.2"]
+
+
+# Budgets
+
+
+def test_the_model_is_told_of_its_budget_and_gets_a_last_step() -> None:
+    """Seed: issue 5, budgets with warnings to the model at 60, 90 and 100 %."""
+    turn = Turn(started(warns=True, max_iterations=2))
+    assert turn.tell(calls("run_code"), settled(1, 1), passed("after_work")) == ["model.2"]
+    assert turn.tell(calls("run_code"), settled(2, 2), passed("after_work")) == ["model.3"]
+    assert turn.talk()[-1].startswith("user: 2 of 2 steps used (100 %). This is the last step")
+    assert turn.tell(calls("run_code"), settled(3, 3), passed("after_work")) == ["commit turn_budget"]
+    assert sum("used (" in line for line in turn.talk()) == 1
+
+
+def test_the_last_step_may_give_the_answer() -> None:
+    """Seed: issue 5, the warning comes while there is still something to do about it."""
+    turn = Turn(started(warns=True, max_iterations=1), calls("run_code"), settled(1), passed("after_work"))
+    turn.feed(calls("run_code"), finish(2, "in time"), settled(2))
+    assert turn.tell(passed("before_completion")) == ["commit finished"]
+
+
+def test_time_and_tokens_count_for_the_warnings() -> None:
+    """Ours: the fullest limit speaks; the time is that of the inputs."""
+    turn = Turn(at(0, started(warns=True, max_wall_ms=10_000)), at(100, calls("run_code")))
+    turn.feed(at(6_100, settled(1)), at(6_200, passed("after_work")))
+    assert turn.talk()[-1].startswith("user: 6.2 of 10 seconds used (62 %)")
+
+
+def test_a_turn_that_is_not_to_be_warned_ends_as_before() -> None:
+    """Ours: a standard turn has no last step beyond its limit."""
+    turn = Turn(started(max_iterations=1), calls("look"), settled(1))
+    assert turn.tell(passed("after_work")) == ["commit turn_budget"]
+    assert turn.talk()[-1] == "tool 1: None"
+
+
+def test_a_reply_keeps_what_the_model_wrote_beside_its_prose() -> None:
+    """Ours: the model is shown its own words again, people the prose."""
+    turn = Turn(started())
+    turn.feed(msgspec.structs.replace(asked_for(call("run_code")), text="I look.", raw="I look. ```…```"))
+    reply = turn.machine.messages[-1]
+    assert isinstance(reply, AssistantMessage)
+    assert (reply.text, reply.raw) == ("I look.", "I look. ```…```")

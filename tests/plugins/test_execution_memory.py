@@ -1,0 +1,182 @@
+"""What code has left behind, as it is written down: how, how often, and how it is read again."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+from types import SimpleNamespace
+from typing import Any, cast
+
+import msgspec
+import pytest
+
+from holdfast.errors import PluginStateLost
+from holdfast.model.canonical import digest_bytes
+from holdfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta, decode_entry, encode_entry
+from holdfast.plugins.execution_memory import _INLINE_BYTES as INLINE
+from holdfast.plugins.execution_memory import _PACKED_BYTES as PACKED
+from holdfast.plugins.execution_memory import ExecutionMemory
+from holdfast.plugins.session import PluginSession
+
+SIZES = [0, 1, INLINE, INLINE + 1, PACKED - 1, PACKED, 1 << 20]
+
+
+class Executor:
+    """Remembers bytes."""
+
+    def __init__(self) -> None:
+        self.data = b""
+        self.dirty = False
+        self.asked = 0
+
+    def leave(self, data: bytes) -> None:
+        self.data, self.dirty = data, True
+
+    def execution_state_dirty(self) -> bool:
+        return self.dirty
+
+    def snapshot_execution_state(self) -> bytes:
+        self.asked += 1
+        self.dirty = False
+        return self.data
+
+    def restore_execution_state(self, data: bytes) -> None:
+        self.data = data
+
+
+def memory_of(executor: Executor | None) -> ExecutionMemory:
+    """The memory of a session with this executor."""
+    session = SimpleNamespace(
+        code_executor=lambda: executor, owner_of=lambda slot: "code" if executor else ""
+    )
+    return ExecutionMemory(cast("PluginSession", session))
+
+
+def noise(size: int) -> bytes:
+    """Bytes that do not compress."""
+    return b"".join(bytes.fromhex(digest_bytes(str(n).encode())) for n in range(size // 32 + 1))[:size]
+
+
+def written(data: bytes) -> tuple[PluginSnapshotEntry, dict[str, bytes]]:
+    executor = Executor()
+    executor.leave(data)
+    changed = memory_of(executor).changed()
+    assert changed is not None
+    entry, blobs = changed
+    return entry, {blob.digest: blob.data for blob in blobs}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_what_is_written_is_what_is_read(size: int) -> None:
+    """Ours: small states stand in the record, middling ones are a blob, large ones a compressed blob."""
+    data = noise(size)
+    entry, blobs = written(data)
+    read = Executor()
+    memory_of(read).restore(decode_entry(encode_entry(entry)), blobs)
+    assert read.data == data
+    assert set(entry.artifacts.values()) == set(blobs)
+    assert len(blobs) == (size > INLINE)
+
+
+def test_a_small_state_stands_in_the_record() -> None:
+    """Ours: a session with three variables needs no blob."""
+    entry, blobs = written(b"abc")
+    assert (entry.meta.state, entry.artifacts, blobs) == ({"data": "YWJj"}, {}, {})
+
+
+def test_a_large_state_is_compressed() -> None:
+    """Ours: the issue's large states are mostly text."""
+    entry, blobs = written(b"row " * 100_000)
+    (data,) = blobs.values()
+    assert len(data) < 10_000
+    assert zlib.decompress(data) == b"row " * 100_000
+    assert entry.meta.state == {"packed": True}
+
+
+def test_equal_states_are_equal_blobs() -> None:
+    """Ours: stored once, by content."""
+    assert written(b"row " * 100_000)[1].keys() == written(b"row " * 100_000)[1].keys()
+
+
+def test_nothing_is_written_that_has_not_changed() -> None:
+    """Ours: the executor is not even asked."""
+    executor = Executor()
+    memory = memory_of(executor)
+    assert memory.changed() is None
+    executor.leave(b"one")
+    assert memory.is_dirty
+    first = memory.changed()
+    assert first is not None
+    assert (memory.changed(), memory.is_dirty, executor.asked) == (None, False, 1)
+    executor.leave(b"two")
+    second = memory.changed()
+    assert second is not None
+    assert [one.meta.revision for one, _ in (first, second)] == [1, 2]
+    assert memory.entry is second[0]
+
+
+def test_revisions_count_on_after_a_restart() -> None:
+    """Ours: `revision` rises whenever the state changes, whoever changes it."""
+    entry, blobs = written(b"one")
+    executor = Executor()
+    memory = memory_of(executor)
+    memory.restore(entry, blobs)
+    executor.leave(b"two")
+    changed = memory.changed()
+    assert changed is not None
+    assert (changed[0].meta.revision, changed[0].meta.plugin_id) == (2, "code")
+
+
+def test_without_an_executor_the_state_is_kept_for_another() -> None:
+    """Ours: a plugin that is not there keeps what it had."""
+    entry, _ = written(b"x" * (INLINE + 1))
+    memory = memory_of(None)
+    memory.restore(entry, {})
+    assert (memory.changed(), memory.is_dirty, memory.entry) == (None, False, entry)
+
+
+def test_a_session_without_a_state_restores_nothing() -> None:
+    """Ours: the executor begins empty, and is not told anything."""
+    executor = Executor()
+    executor.data = b"as it was"
+    memory = memory_of(executor)
+    memory.restore(None, {})
+    assert (executor.data, memory.entry) == (b"as it was", None)
+
+
+def _entry(state: Any, **artifacts: str) -> PluginSnapshotEntry:
+    meta = PluginSnapshotMeta(plugin_id="code", plugin_version="1", revision=1, state=state)
+    return PluginSnapshotEntry(meta=meta, artifacts=artifacts)
+
+
+@pytest.mark.parametrize(
+    ("entry", "fetched"),
+    [
+        (_entry(None), {}),
+        (_entry([1]), {}),
+        (_entry({"data": "not base64!"}), {}),
+        (_entry({"data": 5}), {}),
+        (_entry({}), {}),
+        (_entry({}, execution="ab"), {}),
+        (_entry({"packed": True}, execution="ab"), {"ab": b"not compressed"}),
+        (_entry({"packed": True}, execution="ab"), {"ab": zlib.compress(b"x" * 100_000)[:-9]}),
+    ],
+)
+def test_a_damaged_state_is_refused_and_names_its_plugin(
+    entry: PluginSnapshotEntry, fetched: dict[str, bytes]
+) -> None:
+    """Ours: a typed error, whatever is wrong; what was written stays as it is."""
+    executor = Executor()
+    memory = memory_of(executor)
+    with pytest.raises(PluginStateLost, match="what its code has left behind cannot be read") as refused:
+        memory.restore(entry, fetched)
+    assert refused.value.plugin_id == "code"
+    assert executor.data == b""
+    assert memory.entry == entry
+
+
+def test_the_record_is_json() -> None:
+    """Ours: it stands in the session's state, which is JSON."""
+    entry, _ = written(noise(100))
+    state = msgspec.json.decode(encode_entry(entry))["meta"]["state"]
+    assert base64.b64decode(state["data"]) == noise(100)

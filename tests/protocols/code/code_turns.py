@@ -1,0 +1,145 @@
+"""What tests of turns that act in code share: sessions on a script, tools that keep a log, lookers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from code_stand_ins import RecordingModel
+from stand_ins import Place, of_kind
+
+from holdfast import Agent, Plugin, hook, tool
+from holdfast.model.events import Event, TextStreamed
+from holdfast.model.message import Message, ToolMessage, UserMessage, text_of
+from holdfast.model.usage import UsageLimits
+from holdfast.plugins.contexts import ToolCallHookContext, ToolResultHookContext
+from holdfast.providers.scripted import ScriptedModel
+from holdfast.runtime.agent_session import Session
+from holdfast.runtime.result import TurnResult
+
+
+@dataclass
+class Played:
+    """What came of some turns: their results and events, what the model was asked, what tools did."""
+
+    model: RecordingModel
+    results: list[TurnResult[Any]] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+    ran: list[Any] = field(default_factory=list)
+
+    @property
+    def first(self) -> TurnResult[Any]:
+        return self.results[0]
+
+    @property
+    def last(self) -> TurnResult[Any]:
+        return self.results[-1]
+
+    @property
+    def shown(self) -> list[str]:
+        """What observers were shown of replies and answers, piece by piece."""
+        return [one.text for one in of_kind(TextStreamed, self.events)]
+
+    def read(self, call: int = -1) -> list[str]:
+        """What users and cells had to say to the model in one of its calls, in the order of the messages."""
+        return read_of(self.model.requests[call].messages)
+
+
+def read_of(messages: Iterable[Message]) -> list[str]:
+    return [text_of(one.content) for one in messages if isinstance(one, UserMessage)]
+
+
+def observations(messages: Iterable[Message]) -> list[str]:
+    """What the model reads of each cell."""
+    return [one.shown or "" for one in messages if isinstance(one, ToolMessage) and one.name == "run_code"]
+
+
+def logging_tools(ran: list[Any]) -> list[Any]:
+    """Two tools that write down what they are called with."""
+
+    @tool(side_effect="read")
+    async def look(key: str) -> str:
+        """Look something up."""
+        ran.append(key)
+        return f"seen {key}"
+
+    @tool(side_effect="write")
+    def add(a: int, b: int = 1) -> int:
+        """Add two numbers."""
+        ran.append((a, b))
+        return a + b
+
+    return [look, add]
+
+
+def coder_on(*replies: Any, **options: Any) -> tuple[Agent[Any, Any], RecordingModel]:
+    """An agent that acts in code on a script that has to be used up."""
+    model = RecordingModel(ScriptedModel(replies))
+    options.setdefault("protocol", "code")
+    return Agent(model, **options), model
+
+
+async def take_turns(
+    session: Session[Any], played: Played, turns: Sequence[str], limits: UsageLimits | None = None
+) -> None:
+    for words in turns:
+        turn = session.turn(words, limits=limits)
+        played.events += [event async for event in turn]
+        played.results.append(await turn.settled())
+
+
+def play(
+    place: Place,
+    *replies: Any,
+    turns: Sequence[str] = ("go",),
+    limits: UsageLimits | None = None,
+    tools: Sequence[Any] | None = None,
+    **options: Any,
+) -> Played:
+    """Some turns of a fresh session."""
+    ran: list[Any] = []
+
+    async def main() -> Played:
+        agent, model = coder_on(*replies, tools=logging_tools(ran) if tools is None else tools, **options)
+        played = Played(model, ran=ran)
+        async with place.runtime() as runtime:
+            await take_turns(await runtime.session("s", agent=agent), played, turns, limits)
+        return played
+
+    return asyncio.run(main())
+
+
+Ruler = Callable[[ToolCallHookContext], Any]
+Judge = Callable[[ToolResultHookContext], Any]
+
+
+class Hooks(Plugin):
+    """Rules on calls and judges results as a test says, and writes down what it was asked about."""
+
+    id = "hooks"
+
+    def __init__(self, before: Ruler | None = None, after: Judge | None = None) -> None:
+        self.before = before or (lambda ctx: None)
+        self.after = after or (lambda ctx: None)
+        self.calls: list[ToolCallHookContext] = []
+        self.seen: list[ToolResultHookContext] = []
+
+    def __deepcopy__(self, memo: Any) -> Hooks:
+        return self
+
+    @hook
+    async def before_tool_call(self, ctx: ToolCallHookContext) -> Any:
+        self.calls.append(ctx)
+        return self.before(ctx)
+
+    @hook
+    async def after_tool_call(self, ctx: ToolResultHookContext) -> Any:
+        self.seen.append(ctx)
+        return self.after(ctx)
+
+
+def when(name: str, directive: Any) -> Callable[[Any], Any]:
+    """Answers with *directive* for the calls of one tool."""
+    return lambda ctx: directive if ctx.tool_name == name else None

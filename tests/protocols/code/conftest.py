@@ -1,0 +1,20 @@
+"""Lets the tests of the code protocol share what is in `code_turns`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.testing.clock import FakeClock
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from stand_ins import Place
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def place(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Place:
+    """A store that outlives its runtimes: in memory, and a SQLite file."""
+    return Place(None if request.param == "memory" else tmp_path / "holdfast.db", clock)

@@ -1,0 +1,140 @@
+"""Budgets of turns that act in code: the model is told in time, and a turn that gets nowhere ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from code_stand_ins import cell, finish
+from code_turns import Played, play
+from stand_ins import Place, asks
+
+from holdfast import CodeMode, CodeProtocol
+from holdfast.model.message import UserMessage
+from holdfast.model.outcome import Finished, Stopped, StopReason
+from holdfast.model.usage import UsageLimits
+
+
+def cells(count: int, first: int = 0) -> list[str]:
+    """So many cells of which each gets somewhere."""
+    return [cell(f"x = {number}\nx") for number in range(first, first + count)]
+
+
+def warnings(played: Played) -> list[str]:
+    """What the model was told besides what the user said, at first hearing."""
+    said = [one.content for one in played.first.messages if isinstance(one, UserMessage)]
+    return [str(one) for one in said[1:]]
+
+
+def stopped(played: Played) -> StopReason:
+    assert isinstance(played.first.outcome, Stopped)
+    return played.first.outcome.reason
+
+
+def test_the_model_is_told_at_60_90_and_100_percent_of_its_steps(place: Place) -> None:
+    """Seed: issue 5, budgets with warnings to the model at 60, 90 and 100 %; then the turn is stopped."""
+    played = play(place, *cells(11), limits=UsageLimits(max_iterations=10))
+    assert warnings(played) == [
+        "6 of 10 steps used (60 %). Plan what is left so that you come to an answer in time.",
+        "9 of 10 steps used (90 %). Finish soon: do only what the answer still needs, then give it.",
+        "10 of 10 steps used (100 %). This is the last step: give your answer now, with what you have. "
+        "After it the turn is stopped.",
+    ]
+    assert stopped(played) is StopReason.TURN_BUDGET
+    heard = [number for number, _ in enumerate(played.model.requests) if "%)" in played.read(number)[-1]]
+    assert heard == [6, 9, 10]
+
+
+@pytest.mark.parametrize("last", [finish("x"), "2"])
+def test_the_last_step_may_end_the_turn(place: Place, last: str) -> None:
+    """Ours: that is what it is for."""
+    played = play(place, *cells(3), last, limits=UsageLimits(max_iterations=3))
+    assert played.first.outcome == Finished(text="2")
+    assert len(warnings(played)) == 3 - 1  # two of three steps are 66 %, then there is none left
+
+
+def test_there_is_one_last_step_and_no_other(memory: Place) -> None:
+    """Ours: a model that does not heed the last warning is stopped, and the session goes on."""
+    played = play(
+        memory, *cells(2), finish("x"), turns=("go", "and now"), limits=UsageLimits(max_iterations=1)
+    )
+    assert stopped(played) is StopReason.TURN_BUDGET
+    assert played.last.output == "1"
+
+
+def test_the_model_is_told_of_its_tokens(place: Place) -> None:
+    """Seed: the fullest account decides; a jump over several levels tells of the highest."""
+    used = [
+        {"text": one, "usage": {"input": tokens}}
+        for one, tokens in zip([*cells(3), finish("x")], [650, 50, 400, 50], strict=True)
+    ]
+    played = play(place, *used, limits=UsageLimits(max_tokens=1_000))
+    assert warnings(played) == [
+        "650 of 1,000 tokens used (65 %). Plan what is left so that you come to an answer in time.",
+        "1,100 of 1,000 tokens used (110 %). This is the last step: give your answer now, "
+        "with what you have. After it the turn is stopped.",
+    ]
+    assert played.first.output == "2"
+
+
+def test_tokens_that_are_used_up_stop_the_turn_after_the_last_step(memory: Place) -> None:
+    """Ours: the limit is a limit."""
+    used = [{"text": one, "usage": {"input": 600}} for one in cells(3)]
+    played = play(memory, *used, limits=UsageLimits(max_tokens=1_000))
+    assert stopped(played) is StopReason.TURN_BUDGET
+    assert len(warnings(played)) == 2
+
+
+def test_cells_that_are_tool_calls_are_warned_as_well(memory: Place) -> None:
+    """Ours: it is the same protocol."""
+    script = [asks(("run_code", {"code": "1"})), asks(("run_code", {"code": "finish(2)"}))]
+    protocol = CodeProtocol(cells="tool_call")
+    played = play(memory, *script, protocol=protocol, limits=UsageLimits(max_iterations=1))
+    assert played.first.output == "2"
+    assert len(warnings(played)) == 1
+
+
+@pytest.mark.parametrize("plugins", [[], [CodeMode()]], ids=["plain", "with code mode"])
+def test_the_standard_protocol_warns_of_nothing(memory: Place, plugins: list[Any]) -> None:
+    """Ours: what its models read stays what it was, and so does its limit."""
+    script = [asks(("look", {"key": str(number)})) for number in range(3)]
+    played = play(memory, *script, protocol="standard", plugins=plugins, limits=UsageLimits(max_iterations=3))
+    assert stopped(played) is StopReason.TURN_BUDGET
+    assert warnings(played) == []
+
+
+# No progress
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["look('a')", "x = 1\nx", "print('still here')", "pass"],
+    ids=["call", "value", "output", "nothing"],
+)
+def test_the_same_cell_with_the_same_outcome_again_and_again_ends_the_turn(place: Place, code: str) -> None:
+    """Bug: each report has another number, so a model in a loop seemed to get somewhere."""
+    played = play(place, *[cell(code)] * 5, finish("'next'"), turns=("go", "and now"))
+    assert stopped(played) is StopReason.NO_PROGRESS
+    assert played.last.output == "next"
+
+
+def test_the_same_cell_with_another_outcome_is_progress(memory: Place) -> None:
+    """Ours: a cell that counts on, or reads the next page, gets somewhere."""
+    again = cell("n = globals_n[-1] + 1\nglobals_n.append(n)\nlook(str(n))")
+    played = play(memory, cell("globals_n = [0]"), *[again] * 6, finish("globals_n[-1]"))
+    assert played.first.output == "6"
+    assert played.ran == ["1", "2", "3", "4", "5", "6"]
+
+
+def test_a_cell_that_gets_somewhere_starts_the_count_anew(memory: Place) -> None:
+    """Ours: only rounds in a row count."""
+    failing = [cell("1 / 0")] * 3
+    played = play(memory, *failing, cell("x = 1\nx"), *failing, finish("x"))
+    assert played.first.output == "1"
+
+
+def test_a_cell_that_was_refused_counts_as_no_progress(memory: Place) -> None:
+    """Ours: also if it comes as a second one in each reply."""
+    reply = asks(("run_code", {"code": "x = = 1"}), ("run_code", {"code": "y = 1"}))
+    played = play(memory, *[reply] * 2, limits=UsageLimits(max_no_progress=2))
+    assert stopped(played) is StopReason.NO_PROGRESS

@@ -1,0 +1,51 @@
+"""A process that plays a turn which acts in code, for tests that kill it from outside.
+
+Called with its own folder and a JSON object as for `fork_server.py`. Where it only asks or decides, it says
+so, keeps its runtime open, and waits for a line before it ends; otherwise it prints its report.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, sys.argv[1])
+
+from code_scenarios import SCENARIOS, finish_and_read, opened
+from scenarios import KEY, Stage, approve_everything
+
+from holdfast import Runtime
+from holdfast.testing.crash_points import CrashPoints
+
+
+async def main(job: dict[str, Any]) -> None:
+    print("ready", flush=True)
+    if job["how"] == "decide":
+        await _decide(Path(job["home"]))
+        return
+    async with opened(job, CrashPoints()) as (stage, session):
+        if job["how"] == "ask":
+            await _linger((await session.turn("go", idempotency_key=KEY).settled()).status)
+        else:
+            print(json.dumps(await finish_and_read(stage, session, SCENARIOS[job["scenario"]])), flush=True)
+
+
+async def _decide(home: Path) -> None:
+    """Knows no agent, and decides."""
+    stage = Stage(home, CrashPoints())
+    async with Runtime(home / "holdfast.db") as runtime:
+        stage.runtime = runtime
+        await approve_everything(stage)
+        await _linger("decided")
+
+
+async def _linger(status: str) -> None:
+    print(json.dumps({"status": status}), flush=True)
+    await asyncio.get_running_loop().run_in_executor(None, sys.stdin.readline)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(json.loads(sys.argv[2])))

@@ -1,0 +1,562 @@
+"""Large data in code: inputs by name and attachments, read-only, loaded when they are touched."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+from code_stand_ins import (
+    AnsweringModel,
+    RecordingModel,
+    blob_sizes,
+    cell,
+    coder,
+    finish,
+    outcomes,
+    reports,
+    rows,
+    typing,
+    value_of,
+)
+from stand_ins import Place, said
+
+from holdfast import Agent, Attachment, Runtime, tool
+from holdfast.errors import Code, InvalidArgument
+from holdfast.model.canonical import digest_bytes
+from holdfast.model.message import InputPart, TextPart, ToolMessage, UserMessage
+from holdfast.protocols.code.plugin import CodeMode
+from holdfast.testing.clock import FakeClock
+
+
+@tool(side_effect="external_system", approval="manual")
+async def refund(order: str) -> str:
+    """Pay back."""
+    return f"paid {order}"
+
+
+@pytest.fixture
+def filed(tmp_path: Path, clock: FakeClock) -> Place:
+    """A SQLite file alone."""
+    return Place(tmp_path / "holdfast.db", clock)
+
+
+def a_log(megabytes: int = 5) -> str:
+    """A log of so many megabytes with three lines that matter."""
+    line = "2024-01-01 00:00:00 INFO request %07d served in 12 ms, nothing to see here\n"
+    count = megabytes * (1 << 20) // len(line % 0) + 3
+    marked = {count // 5: "disk", count // 2: "memory", count - 3: "network"}
+    return "".join(
+        f"2024-01-01 00:00:00 ERROR {marked[n]} failed at {n}\n" if n in marked else line % n
+        for n in range(count + 1)
+    )
+
+
+class Reads:
+    """Counts what a runtime reads of its blobs."""
+
+    def __init__(self, runtime: Runtime) -> None:
+        self.digests: list[str] = []
+        store: Any = runtime.store
+        read = store.blob
+
+        async def counted(digest: str) -> bytes | None:
+            self.digests.append(digest)
+            found: bytes | None = await read(digest)
+            return found
+
+        store.blob = counted
+
+    def of(self, value: str) -> int:
+        return self.digests.count(digest_bytes(value.encode()))
+
+
+# A text far larger than a window
+
+
+def test_a_text_of_five_megabytes_is_searched_and_summarised_with_a_small_prompt(filed: Place) -> None:
+    """Ours: the issue's demand; less than 64 KB are ever in a prompt, in all prompts together even."""
+
+    async def main() -> None:
+        cells = [
+            cell("""
+            import re
+            places = [found.start() for found in re.finditer("ERROR", log)]
+            print(len(log), len(places))
+            """),
+            cell("""
+            import asyncio
+            chunks = [log[max(0, at - 1_000) : at + 1_000] for at in places]
+            found = await asyncio.gather(*[llm("What failed?", data=one) for one in chunks])
+            found
+            """),
+            finish('", ".join(found)'),
+        ]
+
+        def answer(prompt: str) -> str:
+            return next(word for word in ("disk", "memory", "network") if f"ERROR {word}" in prompt)
+
+        log = a_log()
+        assert len(log) >= 5 << 20
+        model = RecordingModel(AnsweringModel(cells, answer))
+        async with filed.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model, protocol="code"))
+            result = await session.turn("What failed?", inputs={"log": log})
+            assert result.output == "disk, memory, network"
+            assert f"{len(log)} 3" in reports(result.messages)[0].stdout
+        assert len(model.requests) == 6
+        assert sum(model.prompt_bytes()) < 64 << 10
+
+    asyncio.run(main())
+
+
+def test_the_model_is_told_of_an_input_by_name_and_size_alone(memory: Place) -> None:
+    """Ours: only code sees what it holds."""
+
+    async def main() -> None:
+        model = RecordingModel(AnsweringModel(["done"], str))
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(model, protocol="code"))
+            await session.turn("Look.", inputs={"log": "secret words", "rows": [{"id": 1}]})
+            (kept,) = [one for one in await session.messages() if isinstance(one, UserMessage)]
+            assert [type(part) for part in kept.content] == [TextPart, InputPart, InputPart]
+        (shown,) = said(model.requests[0].messages)
+        assert "Look." in shown
+        assert "`log`: text, 12 bytes" in shown
+        assert "`rows`: JSON, 10 bytes" in shown
+        assert "secret" not in shown
+
+    asyncio.run(main())
+
+
+# What is stored and loaded
+
+
+def test_an_input_is_stored_once_and_is_no_part_of_the_state(filed: Place) -> None:
+    """Ours: by content; not in the state, not in the journal, however often it is read or sent."""
+
+    async def main() -> None:
+        log = a_log(1)
+        assert filed.path is not None
+        async with filed.runtime() as runtime:
+            session = await runtime.session("s", agent=typing())
+            for code in (
+                "first = log[:10]",
+                "last = log[-10:]",
+                "count = log.count('x')\nkept = first + last",
+            ):
+                await session.turn(code, inputs={"log": log})
+            assert [size for size in blob_sizes(filed.path) if size > 10_000] == [len(log)]
+            ((size,),) = rows(filed.path, "SELECT max(length(body)) FROM states")
+            assert size < 10_000
+            ((size,),) = rows(filed.path, "SELECT max(length(body)) FROM segments")
+            assert size < 10_000
+
+    asyncio.run(main())
+
+
+def test_an_input_is_loaded_only_by_a_cell_that_touches_it(memory: Place) -> None:
+    """Ours: loaded when touched, and of several only what is touched."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=typing())
+            reads = Reads(runtime)
+            await session.turn("x = 1", inputs={"one": "1" * 5_000, "other": "2" * 5_000})
+            assert reads.digests == []
+            assert await value_of(session, "len(one) + x") == 5_001
+            assert (reads.of("1" * 5_000), reads.of("2" * 5_000)) == (1, 0)
+            await session.turn("y = 2")
+            assert await value_of(session, "other[:3]") == "222"
+            assert (reads.of("1" * 5_000), reads.of("2" * 5_000)) == (1, 1)
+
+    asyncio.run(main())
+
+
+def test_an_input_is_found_by_a_function_of_an_earlier_cell(memory: Place) -> None:
+    """Ours: touched where no syntax of the cell shows it; what the function sees is the latest."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=typing())
+            reads = Reads(runtime)
+            await session.turn("def lines():\n    return len(text.splitlines())", inputs={"text": "a\nb"})
+            known = reads.of("a\nb")
+            await session.turn("x = 1")
+            assert reads.of("a\nb") == known
+            assert await value_of(session, "[lines(), lines()]") == [2, 2]
+            assert reads.of("a\nb") == known + 1
+            result = await session.turn("lines()", inputs={"text": "a\nb\nc"})
+            assert outcomes(result.messages) == [3]
+            assert await value_of(session, "lines()") == 3
+
+    asyncio.run(main())
+
+
+def test_inputs_of_earlier_turns_stay_and_the_latest_of_a_name_counts(place: Place) -> None:
+    """Ours: an input belongs to the session from then on; a rewind takes it back."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=typing())
+            await session.turn("one", inputs={"one": "first", "two": [1]})
+            await session.turn("one", inputs={"one": "second"})
+            assert await value_of(session, "[one, two]") == ["second", [1]]
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=typing())
+            assert await value_of(session, "[one, two]") == ["second", [1]]
+            await session.rewind(turns=3)
+            assert await value_of(session, "[one, two]") == ["first", [1]]
+
+    asyncio.run(main())
+
+
+def test_inputs_go_with_a_fork(place: Place) -> None:
+    """Ours: each branch has what was sent to it."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=typing())
+            await session.turn("text", inputs={"text": "shared"})
+            other = await session.fork("f")
+            await other.turn("text", inputs={"text": "its own"})
+            assert await value_of(session, "text") == "shared"
+            assert await value_of(other, "text") == "its own"
+
+    asyncio.run(main())
+
+
+def test_inputs_are_there_in_a_new_frame(place: Place) -> None:
+    """Ours: `continue_as`; the messages that brought them are not seen any more, the values are."""
+
+    async def main() -> None:
+        agent = coder(cell("n = len(text)\ncontinue_as('count on')"), finish("[n, text]"))
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            await session.turn("go", inputs={"text": "abc"}).settled()
+            await _drained(session)
+            assert outcomes(await session.messages()) == [[3, "abc"]]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("before", ["say nothing", "nowhere()", "x = 1"])
+def test_inputs_are_there_in_a_frame_that_the_host_opens(place: Place, before: str) -> None:
+    """Bug: an input that came in a turn without a cell that ran was forgotten with its frame."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=typing())
+            await session.turn([before] if before != "x = 1" else before, inputs={"text": "abc"})
+            await session.open_frame(seed=["before"])
+            assert await value_of(session, "text") == "abc"
+
+    asyncio.run(main())
+
+
+def test_an_input_that_was_pruned_with_its_frame_is_told_of(filed: Place) -> None:
+    """Ours: whoever prunes frames prunes what they brought; the cell fails and says what to do."""
+
+    async def main() -> None:
+        async with filed.runtime() as runtime:
+            session = await runtime.session("s", agent=typing())
+            await session.turn("x = len(text)", inputs={"text": "abc" * 1_000})
+            await session.open_frame(seed=["before"])
+            await session.turn("y = 1")
+            await runtime.prune(frames=True, branches=True)
+            assert await value_of(session, "[x, y]") == [3_000, 1]
+            result = await session.turn("text")
+            (told,) = [one for one in result.messages if isinstance(one, ToolMessage)]
+            assert told.error is not None
+            assert "input 'text' is not stored any more" in told.error.message
+            again = await session.turn("text", inputs={"text": "again"})
+            assert outcomes(again.messages) == ["again"]
+
+    asyncio.run(main())
+
+
+def test_a_cell_that_waits_still_has_its_inputs(filed: Place) -> None:
+    """Ours: a cell goes on in another process with what it read, also through a function."""
+
+    async def main() -> None:
+        agent = typing(tools=[refund])
+        log = a_log(1)
+        async with filed.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            await session.turn("def end():\n    return log[-8:]", inputs={"log": log, "other": "later"})
+            waiting = await session.turn("a = log[:4]\nb = refund('A')\n[a, b, len(log), end(), other]")
+        async with filed.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            result = await session.approve(waiting.waits[0].wait_id)
+            assert outcomes(result.messages) == [["2024", "paid A", len(log), log[-8:], "later"]]
+            assert await value_of(session, "[a, log[:4]]") == ["2024", "2024"]
+            assert filed.path is not None
+            ((size,),) = rows(filed.path, "SELECT max(length(body)) FROM states")
+            assert size < 10_000
+
+    asyncio.run(main())
+
+
+# Read-only
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "text = 'mine'",
+        "text += 'more'",
+        "for text in []:\n    pass",
+        "import json as text",
+        "def text():\n    pass",
+        "def change():\n    global text\n    text = 1",
+        "history = []",
+        "attachments = {}",
+    ],
+)
+def test_an_input_cannot_be_bound(memory: Place, code: str) -> None:
+    """Ours: refused by the check, so nothing of the cell has run."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=typing())
+            result = await session.turn(f"ran = 1\n{code}", inputs={"text": "theirs"})
+            (report,) = reports(result.messages)
+            assert report.error is not None
+            assert report.error.code == Code.TYPE_ERROR
+            assert "read-only" in report.error.message
+            assert await value_of(session, "text") == "theirs"
+            assert await value_of(session, "ran") == Code.RUNTIME_ERROR
+
+    asyncio.run(main())
+
+
+def test_what_a_cell_does_to_an_input_is_not_kept(memory: Place) -> None:
+    """Ours: a value may be worked on in place; the next cell has it as it was sent."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=typing())
+            result = await session.turn("rows.append(3)\nrows", inputs={"rows": [1, 2]})
+            assert outcomes(result.messages) == [[1, 2, 3]]
+            assert await value_of(session, "rows") == [1, 2]
+            assert await value_of(session, "mine = rows\nmine.append(4)\nmine") == [1, 2, 4]
+            assert await value_of(session, "[mine, rows]") == [[1, 2, 4], [1, 2]]
+
+    asyncio.run(main())
+
+
+def test_a_local_name_may_be_that_of_an_input(memory: Place) -> None:
+    """Ours: no false alarms; only the global name is the input's."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=typing())
+            code = "def f(text):\n    return text + 1\n[f(1), [text for text in (2,)], text]"
+            result = await session.turn(code, inputs={"text": "theirs"})
+            assert outcomes(result.messages) == [[2, [2], "theirs"]]
+
+    asyncio.run(main())
+
+
+# What may be an input
+
+
+JSON: dict[str, Any] = {
+    "nothing": None,
+    "yes": True,
+    "number": -1.5,
+    "large": 10**30,
+    "nested": {"a": [1, {"b": None}], "ü": "\u2028"},
+    "empty": [],
+    "words": "äöü \U0001f600",
+}
+
+
+def test_json_inputs_are_the_values_they_were(place: Place) -> None:
+    """Ours: anything that JSON has, and any text."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=typing())
+            result = await session.turn(f"[{', '.join(JSON)}]", inputs=JSON)
+            assert outcomes(result.messages) == [list(JSON.values())]
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["", "a b", "1a", "class", "print", "len", "é", "a-b", "__name__", "history", "attachments", "result"],
+)
+def test_a_name_that_cannot_be_a_variable_is_refused(name: str) -> None:
+    """Ours: before there is a turn."""
+    with pytest.raises(InvalidArgument, match="cannot be the name of an input"):
+        _blank_turn({name: "text"})
+
+
+@pytest.mark.parametrize(
+    "name", ["finish", "continue_as", "llm", "sleep", "search_tools", "describe_tool", "run_code"]
+)
+def test_an_input_does_not_hide_what_code_needs(name: str) -> None:
+    """Bug: an input called `finish` took the function away, and no cell could end the turn."""
+    with pytest.raises(InvalidArgument, match="cannot be the name of an input"):
+        _blank_turn({name: "text"})
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, b"bytes", "\ud800", float("nan"), [lambda: 1]])
+def test_a_value_that_is_neither_text_nor_json_is_refused(value: object) -> None:
+    """Ours: bytes go as attachments."""
+    with pytest.raises(InvalidArgument, match="input 'x'"):
+        _blank_turn({"x": value})
+
+
+def test_a_name_that_is_no_text_is_refused() -> None:
+    """Ours: whatever comes as a mapping."""
+    with pytest.raises(InvalidArgument):
+        _blank_turn({3: "text"})
+
+
+def test_an_input_hides_a_tool_and_a_variable_of_its_name(memory: Place) -> None:
+    """Ours: what the host says counts; the variable is gone from then on."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=typing(tools=[refund]))
+            await session.turn("x = 1")
+            result = await session.turn("[x, refund]", inputs={"x": "theirs", "refund": [2]})
+            assert outcomes(result.messages) == [["theirs", [2]]]
+
+    asyncio.run(main())
+
+
+# Attachments
+
+
+def test_attachments_are_read_by_name(place: Place) -> None:
+    """Ours: text as text, anything else as bytes; JSON files are text as well."""
+
+    async def main() -> None:
+        sent = [
+            Attachment("grün\n".encode(), "text/plain", "notes.txt"),
+            Attachment(b'{"a": 1}', "application/json", "data.json"),
+            Attachment(bytes(range(256)), "image/png", "picture.png"),
+            Attachment(b"no name", "text/plain"),
+        ]
+        code = """
+        import json
+        picture = attachments["picture.png"]
+        found = [
+            attachments["notes.txt"],
+            json.loads(attachments["data.json"])["a"],
+            [len(picture), picture[255]],
+            sorted(attachments),
+        ]
+        """
+        agent = coder(cell(code), finish("found"), finish("attachments['notes.txt']"))
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            result = await session.turn(["look", *sent])
+            names = ["attachment_4", "data.json", "notes.txt", "picture.png"]
+            assert outcomes(result.messages)[-1] == ["grün\n", 1, [256, 255], names]
+            assert (await session.turn("later")).output == "grün\n"
+
+    asyncio.run(main())
+
+
+def test_only_the_attachments_that_are_named_are_loaded(memory: Place) -> None:
+    """Ours: loaded when touched, each by itself if the code says which."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=typing())
+            reads = Reads(runtime)
+            sent = [Attachment(f"{n}".encode() * 10, "text/plain", f"{n}.txt") for n in range(3)]
+            await session.turn(["x = 1", *sent])
+            assert reads.digests == []
+            assert await value_of(session, "attachments['1.txt']") == "1" * 10
+            assert (len(reads.digests), reads.of("1" * 10)) == (1, 1)
+            assert await value_of(session, "[len(attachments[one]) for one in attachments]") == [10] * 3
+            assert len(reads.digests) == 4
+
+    asyncio.run(main())
+
+
+def test_an_attachment_that_there_is_not_is_a_key_error(memory: Place) -> None:
+    """Ours: as with any dictionary."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=typing())
+            result = await session.turn("attachments['nothing.txt']")
+            assert "KeyError" in str(reports(result.messages)[0].error)
+            assert await value_of(session, "len(attachments)") == 0
+
+    asyncio.run(main())
+
+
+# One-off runs, and other protocols
+
+
+def test_one_off_runs_take_inputs() -> None:
+    """Ours: `agent.run(inputs=...)`, `run_sync` and `run_stream`."""
+    agent = coder(finish("len(log) + n"))
+    inputs = {"log": "x" * 100_000, "n": 1}
+    assert agent.run_sync("go", inputs=inputs).output == "100001"
+    assert asyncio.run(coder(finish("n")).run("go", inputs=inputs)).output == "1"
+
+    async def streamed() -> Any:
+        turn = coder(finish("n + 1")).run_stream("go", inputs=inputs)
+        return [event async for event in turn][-1], (await turn).output
+
+    assert asyncio.run(streamed())[1] == "2"
+    with pytest.raises(InvalidArgument):
+        agent.run_sync("go", inputs={"class": 1})
+
+
+def test_code_mode_has_inputs_too(memory: Place) -> None:
+    """Ours: the same executor."""
+
+    async def main() -> None:
+        call = {"tool_calls": [{"name": "run_code", "arguments": {"code": "finish(len(log))"}}]}
+        agent = coder(call, protocol="standard", plugins=[CodeMode()])
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            assert (await session.turn("go", inputs={"log": "x" * 70_000})).output == "70000"
+
+    asyncio.run(main())
+
+
+def test_the_same_inputs_under_one_idempotency_key_are_one_turn(place: Place) -> None:
+    """Ours: an input is part of what was said."""
+
+    async def main() -> None:
+        agent = coder(finish("text"))
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            first = await session.turn("go", inputs={"text": "a"}, idempotency_key="k")
+            again = await session.turn("go", inputs={"text": "a"}, idempotency_key="k")
+            assert (first.turn_id, first.output) == (again.turn_id, again.output)
+            from holdfast.errors import IdempotencyConflict
+
+            with pytest.raises(IdempotencyConflict):
+                await session.turn("go", inputs={"text": "b"}, idempotency_key="k")
+
+    asyncio.run(main())
+
+
+def _blank_turn(inputs: Any) -> None:
+    """A turn of a session that there is, with these inputs, that is never run."""
+
+    async def main() -> None:
+        async with Runtime() as runtime:
+            session = await runtime.session("s", agent=coder())
+            session.turn("go", inputs=inputs)
+
+    asyncio.run(main())
+
+
+async def _drained(session: Any) -> None:
+    """Wait for the turns that were queued."""
+    while (task := session._live.draining) is not None and not task.done():
+        await asyncio.wait([task])

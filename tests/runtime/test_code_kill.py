@@ -1,0 +1,194 @@
+"""A process is killed from outside while its cell computes, calls, waits or was just decided about.
+
+What is true afterwards is what `test_code_crash.py` demands, and nothing that the process started is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from crash_scenarios.code_theatre import CodeTruth
+from crash_scenarios.theatre import WAYS
+
+FOLDER = Path(__file__).parent / "crash_scenarios"
+PROGRAM = (FOLDER / "code_program.py").read_text()
+HEIRS = ("request", "resume", "recover")
+
+pytestmark = pytest.mark.slow
+
+
+class Home:
+    """A directory in which one process after the other plays the same scenario."""
+
+    def __init__(self, child: Callable[..., Any], path: Path, scenario: str) -> None:
+        self._child = child
+        self.path = path
+        self.scenario = scenario
+
+    def start(self, how: str = "request") -> Any:
+        job = {"home": str(self.path), "scenario": self.scenario, "how": how}
+        process = self._child(PROGRAM, FOLDER, json.dumps(job))
+        assert process.line() == "ready"
+        return process
+
+    def says(self, process: Any, status: str) -> Any:
+        assert json.loads(process.line()) == {"status": status}
+        return process
+
+    def ends(self, how: str) -> CodeTruth:
+        """The last process comes to the end, and everything is as it should be."""
+        truth = CodeTruth(self.path, json.loads(self.start(how).line()))
+        truth.check(self.scenario)
+        return truth
+
+    def until(self, condition: Callable[[], object]) -> None:
+        deadline = time.monotonic() + 20
+        while not condition():
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+
+    def acts(self, kind: str) -> list[Any]:
+        path = self.path / "acts"
+        lines = path.read_text().splitlines() if path.exists() else []
+        return [one for one in map(json.loads, lines) if one.get("act") == kind]
+
+    def is_journaled(self, name: str) -> bool:
+        with contextlib.closing(sqlite3.connect(self.path / "holdfast.db")) as database:
+            found = database.execute("SELECT 1 FROM journal WHERE name = ? AND kind = 'input'", (name,))
+            return found.fetchone() is not None
+
+
+@pytest.fixture
+def home(child: Callable[..., Any], tmp_path: Path) -> Callable[..., Home]:
+    def make(scenario: str, name: str = "home") -> Home:
+        (tmp_path / name).mkdir()
+        return Home(child, tmp_path / name, scenario)
+
+    return make
+
+
+@pytest.mark.parametrize("how", HEIRS)
+def test_a_cell_that_is_killed_while_it_computes_computes_again_and_calls_nothing_twice(
+    home: Callable[..., Home], how: str
+) -> None:
+    """Ours: the issue; no call is under way, so nothing is interrupted, and nothing is asked for again."""
+    computing = _killed_while_it_computes(home)
+    truth = computing.ends(how)
+    assert [line["name"] for line in truth.ledger] == ["price", "charge"]
+    assert len(computing.acts("begin")) == 4  # the cell twice, and two that read the variables
+
+
+def _killed_while_it_computes(home: Callable[..., Home]) -> Home:
+    """A home whose process was killed between two calls; if it was quicker than us, another one."""
+    for number in range(10):
+        computing = home("computes", f"home{number}")
+        victim = computing.start()
+        computing.until(lambda one=computing: one.acts("call") and one.is_journaled("tool.2"))
+        victim.kill()
+        if not computing.is_journaled("cell.1.2"):
+            return computing
+    raise AssertionError("it was always quicker")
+
+
+def test_the_engine_of_a_process_that_is_killed_while_it_computes_does_not_outlive_it(
+    home: Callable[..., Home],
+) -> None:
+    """Ours: only the process itself is killed; what it started finds out."""
+    computing = home("computes")
+    victim = computing.start()
+    computing.until(lambda: computing.acts("call") and computing.is_journaled("tool.2"))
+    os.kill(victim.process.pid, signal.SIGKILL)
+    victim.process.wait(timeout=10)
+    computing.until(lambda: not _any_left(victim.process.pid))
+    computing.ends("recover")
+
+
+def _any_left(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("how", HEIRS)
+@pytest.mark.parametrize("name", ["stock", "charge", "book", "refund"])
+def test_a_cell_that_is_killed_while_a_call_of_it_runs_hears_what_is_known_of_it(
+    home: Callable[..., Home], name: str, how: str
+) -> None:
+    """Ours: the issue; the call that hung is made again if it may be, and is interrupted if it may not."""
+    hanging = home("five")
+    gate = hanging.path / f"{name}.hang"
+    gate.touch()
+    victim = hanging.start()
+    hanging.until(lambda: any(line["name"] == name for line in hanging.acts("call")))
+    victim.kill()
+    gate.unlink()
+    truth = hanging.ends(how)
+    hung = [call for call in truth.made.values() if call["name"] == name]
+    assert [(call.get("error") or {}).get("code") for call in hung] == [
+        None if name == "stock" else "INTERRUPTED"
+    ]
+    times = [line["name"] for line in truth.ledger].count(name)
+    assert times == (2 if name == "stock" else 1)
+
+
+@pytest.mark.parametrize("how", HEIRS)
+def test_a_cell_that_waits_outlives_the_process_that_ran_it(home: Callable[..., Home], how: str) -> None:
+    """Ours: the issue; the cell is bytes by then, and goes on where it stood."""
+    waiting = home("five")
+    waiting.says(waiting.start("ask"), "waiting").kill()
+    truth = waiting.ends(how)
+    assert [line["name"] for line in truth.ledger].count("price") == 1
+    assert [line["turn"] for line in waiting.acts("begin")].count(truth.turn) == 1
+    assert [line["turn"] for line in waiting.acts("go on")] == [truth.turn]
+
+
+@pytest.mark.parametrize("how", HEIRS)
+def test_a_decision_that_was_just_made_outlives_its_process(home: Callable[..., Home], how: str) -> None:
+    """Ours: the issue; whoever asked is dead, whoever decided dies at once, a third one goes on."""
+    waiting = home("five")
+    waiting.says(waiting.start("ask"), "waiting").kill()
+    waiting.says(waiting.start("decide"), "decided").kill()
+    truth = waiting.ends(how)
+    assert len(truth.decisions) == len(truth.approvals) == 1
+    assert truth.made[6].get("error") is None
+
+
+def test_a_decision_is_carried_out_by_another_process_while_the_one_that_asked_still_lives(
+    home: Callable[..., Home],
+) -> None:
+    """Ours: SPEC §7; a process that waits holds nothing, and is not needed."""
+    waiting = home("five")
+    asked = waiting.says(waiting.start("ask"), "waiting")
+    waiting.says(waiting.start("decide"), "decided").kill()
+    truth = waiting.ends("recover")
+    print(file=asked.process.stdin, flush=True)
+    asked.output()
+    assert [line["name"] for line in truth.ledger].count("refund") == 1
+
+
+@pytest.mark.parametrize("scenario", ["five", "steps", "chance", "order", "waits", "mode"])
+def test_a_turn_that_is_killed_again_and_again_at_any_moment_comes_to_its_end(
+    home: Callable[..., Home], scenario: str
+) -> None:
+    """Ours: nobody chooses the moments; each process has a little more time than the one before."""
+    chance = random.Random(scenario)
+    killed = home(scenario)
+    for number in range(9):
+        victim = killed.start(WAYS[number % len(WAYS)])
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            victim.process.wait(timeout=chance.uniform(0, 0.05 * (number + 1)))
+        victim.kill()
+    killed.ends("resume")
