@@ -15,7 +15,7 @@ from holdfast.model.canonical import digest_bytes
 from holdfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta, decode_entry, encode_entry
 from holdfast.plugins.execution_memory import _INLINE_BYTES as INLINE
 from holdfast.plugins.execution_memory import _PACKED_BYTES as PACKED
-from holdfast.plugins.execution_memory import ExecutionMemory
+from holdfast.plugins.execution_memory import STATE, ExecutionMemory
 from holdfast.plugins.session import PluginSession
 
 SIZES = [0, 1, INLINE, INLINE + 1, PACKED - 1, PACKED, 1 << 20]
@@ -28,6 +28,7 @@ class Executor:
         self.data = b""
         self.dirty = False
         self.asked = 0
+        self.named: dict[str, str] = {}
 
     def leave(self, data: bytes) -> None:
         self.data, self.dirty = data, True
@@ -39,6 +40,9 @@ class Executor:
         self.asked += 1
         self.dirty = False
         return self.data
+
+    def referenced_blobs(self) -> dict[str, str]:
+        return self.named
 
     def restore_execution_state(self, data: bytes) -> None:
         self.data = data
@@ -180,3 +184,15 @@ def test_the_record_is_json() -> None:
     entry, _ = written(noise(100))
     state = msgspec.json.decode(encode_entry(entry))["meta"]["state"]
     assert base64.b64decode(state["data"]) == noise(100)
+
+
+def test_what_the_state_names_is_kept_with_it() -> None:
+    """Bug: pruning frames took away inputs that code could still read."""
+    executor = Executor()
+    memory = memory_of(executor)
+    executor.named = {"input.text": "abc"}
+    executor.leave(b"x" * 10_000)
+    changed = memory.changed()
+    assert changed is not None
+    entry, blobs = changed
+    assert entry.artifacts == {"input.text": "abc", STATE: blobs[0].digest}

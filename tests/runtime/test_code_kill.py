@@ -63,6 +63,10 @@ class Home:
         lines = path.read_text().splitlines() if path.exists() else []
         return [one for one in map(json.loads, lines) if one.get("act") == kind]
 
+    def computes(self) -> bool:
+        """Whether the first call has its result in the journal."""
+        return bool(self.acts("call")) and self.is_journaled("tool.2")
+
     def is_journaled(self, name: str) -> bool:
         with contextlib.closing(sqlite3.connect(self.path / "holdfast.db")) as database:
             found = database.execute("SELECT 1 FROM journal WHERE name = ? AND kind = 'input'", (name,))
@@ -94,7 +98,7 @@ def _killed_while_it_computes(home: Callable[..., Home]) -> Home:
     for number in range(10):
         computing = home("computes", f"home{number}")
         victim = computing.start()
-        computing.until(lambda one=computing: one.acts("call") and one.is_journaled("tool.2"))
+        computing.until(computing.computes)
         victim.kill()
         if not computing.is_journaled("cell.1.2"):
             return computing
@@ -107,7 +111,7 @@ def test_the_engine_of_a_process_that_is_killed_while_it_computes_does_not_outli
     """Ours: only the process itself is killed; what it started finds out."""
     computing = home("computes")
     victim = computing.start()
-    computing.until(lambda: computing.acts("call") and computing.is_journaled("tool.2"))
+    computing.until(computing.computes)
     os.kill(victim.process.pid, signal.SIGKILL)
     victim.process.wait(timeout=10)
     computing.until(lambda: not _any_left(victim.process.pid))

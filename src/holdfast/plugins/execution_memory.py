@@ -11,12 +11,16 @@ import zlib
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
 from holdfast.errors import PluginStateLost
 from holdfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta
 from holdfast.plugins.session import PluginSession
 from holdfast.plugins.snapshot import ArtifactReader, SnapshotWriter
 from holdfast.ports.session_store import Blob
 
+STATE: Final = "execution"
+"""The artifact that is the state itself. Others are only named, so that they are kept."""
 _INLINE_BYTES: Final = 4_096
 """A state up to this size stands in the record itself."""
 _PACKED_BYTES: Final = 64 << 10
@@ -41,7 +45,9 @@ class ExecutionMemory:
         if self._executor is None or not self._executor.execution_state_dirty():
             return None
         revision = 1 if self.entry is None else self.entry.meta.revision + 1
-        self.entry, blobs = _written(self._owner, revision, self._executor.snapshot_execution_state())
+        entry, blobs = _written(self._owner, revision, self._executor.snapshot_execution_state())
+        named = {**self._executor.referenced_blobs(), **entry.artifacts}
+        self.entry = msgspec.structs.replace(entry, artifacts=named)
         return self.entry, blobs
 
     def restore(self, entry: PluginSnapshotEntry | None, fetched: Mapping[str, bytes]) -> None:
@@ -57,10 +63,10 @@ def _written(owner: str, revision: int, data: bytes) -> tuple[PluginSnapshotEntr
     if len(data) <= _INLINE_BYTES:
         state["data"] = base64.b64encode(data).decode()
     elif len(data) < _PACKED_BYTES:
-        writer.write_blob("execution", data)
+        writer.write_blob(STATE, data)
     else:
         state["packed"] = True
-        writer.write_blob("execution", zlib.compress(data, 1))
+        writer.write_blob(STATE, zlib.compress(data, 1))
     meta = PluginSnapshotMeta(plugin_id=owner, plugin_version="1", revision=revision, state=dict(state))
     return PluginSnapshotEntry(meta=meta, artifacts=writer.artifacts), tuple(writer.blobs)
 
@@ -71,7 +77,7 @@ def _read(entry: PluginSnapshotEntry, fetched: Mapping[str, bytes]) -> bytes:
         assert isinstance(state, dict)
         if isinstance(inline := state.get("data"), str):
             return base64.b64decode(inline, validate=True)
-        data = ArtifactReader(entry.artifacts, fetched).read_blob("execution")
+        data = ArtifactReader(entry.artifacts, fetched).read_blob(STATE)
         assert data is not None
         return zlib.decompress(data) if state.get("packed") else data
     except (AssertionError, ValueError, zlib.error) as error:

@@ -7,7 +7,7 @@ a preamble, and from that the `EffectHost` of each turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -173,6 +173,9 @@ class CodeExecutorPlugin(Protocol):
         """Whether there is something to remember that `snapshot_execution_state` has not given yet."""
 
     def snapshot_execution_state(self) -> bytes: ...
+
+    def referenced_blobs(self) -> Mapping[str, str]:
+        """The blobs that the state names, by what they are: they are kept as long as the state is."""
 
     def restore_execution_state(self, data: bytes) -> None:
         """Take in what was remembered; nothing but empty bytes if there is nothing."""

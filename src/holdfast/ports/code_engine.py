@@ -11,7 +11,7 @@ Rules
 1. What a cell does follows from its code, its state, its inputs, `now_ms`, `seed` and the answers in their
    order. Run again with the same, it makes the same calls: so a crash costs nothing but computing.
 2. A cell touches nothing outside. Whatever it wants of the world is a call.
-3. Every method blocks, and is called on a thread that may block. Only `stop` may be called while another runs.
+3. Every method blocks, and is called on a thread that may. Only `stop` may be called while another runs.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class CellRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `paused` is where a suspended cell goes on; without it the code runs from its beginning. `inputs` are
     values that the code is known to need, `load` gives others by name when they are touched and raises
-    `LookupError` if there are none of that name; neither becomes part of the state. `now_ms` is the time until
-    an answer brings a later one, `seed` is what chance is made of.
+    `LookupError` if there are none of that name; neither becomes part of the state. `now_ms` is the time,
+    until an answer brings a later one; `seed` is what chance is made of.
     """
 
     key: str
@@ -129,7 +129,7 @@ class CellRun(Protocol):
     """One cell while it runs."""
 
     def start(self) -> CellStep:
-        """Run from the beginning, or from where the cell was suspended. The latter pauses with no new calls."""
+        """Run from the beginning, or from where the cell was suspended: that is a pause with no new calls."""
 
     def answer(self, number: int, answer: CallAnswer) -> CellStep:
         """Give a paused cell the result of one of its calls. The order of the answers counts."""

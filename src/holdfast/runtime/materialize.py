@@ -16,6 +16,7 @@ from holdfast.model.plugin_state import PluginSnapshotEntry, SessionState, decod
 from holdfast.model.session_policy import SessionPolicy
 from holdfast.model.tool_state import ToolState
 from holdfast.plugins.contexts import SessionConfigChanged, SessionRestored
+from holdfast.plugins.execution_memory import STATE
 from holdfast.plugins.host import FULL, SessionAuthority, SessionBuild
 from holdfast.plugins.protocol import ProtocolSessionContext, ProtocolSessionMaterialization
 from holdfast.ports.session_store import JournalEntry, SessionStore
@@ -59,8 +60,9 @@ async def materialize(
     state = await _read_state(place.store, head)
     states = _journaled(head, journal)
     execution = states.execution or state.execution
-    entries = [*state.plugins.plugins.values(), *states.plugins.values(), *([execution] if execution else [])]
-    fetched = await _fetch(place.store, entries)
+    fetched = await _fetch(place.store, [*state.plugins.plugins.values(), *states.plugins.values()])
+    if execution is not None:
+        fetched |= await _fetch(place.store, [execution], only=STATE)
     plugins = staff.host.build_session(
         SessionBuild(
             session_id=head.session_id,
@@ -144,11 +146,15 @@ def _journaled(head: SessionHead, journal: Sequence[JournalEntry]) -> _Journaled
     return found
 
 
-async def _fetch(store: SessionStore, entries: Sequence[PluginSnapshotEntry]) -> dict[str, bytes]:
+async def _fetch(
+    store: SessionStore, entries: Sequence[PluginSnapshotEntry], *, only: str | None = None
+) -> dict[str, bytes]:
     """The larger pieces of what plugins remember."""
     fetched: dict[str, bytes] = {}
     for entry in entries:
         for name, digest in entry.artifacts.items():
+            if only is not None and name != only:
+                continue
             data = await store.blob(digest)
             if data is None:
                 raise RecordCorrupt(f"{name} of plugin {entry.meta.plugin_id} (blob {digest} is gone)")

@@ -2,15 +2,16 @@
 
 Theory of operation
 -------------------
-A cell is checked, then run by the engine on a thread until it ends or stands still. Where it stands still, the
-turn is asked for the next result (`CodeExecutionContext.next_answer`) and the cell goes on with it. What it
-leaves is the engine's state, opaque bytes, which travel with the session's commits.
+A cell is checked, then run by the engine on a thread until it ends or stands still. Where it stands still,
+the turn is asked for the next result (`CodeExecutionContext.next_answer`) and the cell goes on with it. What
+it leaves is the engine's state, opaque bytes, which travel with the session's commits.
 
 If the turn is parked, the cell is suspended: from then on it is bytes as well, and its worker is free.
 
 Rules
 -----
-1. The state changes only when a cell has ended and its result is taken in. A cell that failed hard leaves it as it was.
+1. The state changes only when a cell has ended and its result is taken in. A cell that failed hard leaves it
+   as it was.
 2. A cell that fails its check has run nothing.
 3. Once `finish` or `continue_as` was called, the code can call nothing any more.
 """
@@ -269,6 +270,9 @@ class CodeExecutor:
         self._dirty = False
         return msgspec.msgpack.encode(self._memory)
 
+    def referenced_blobs(self) -> dict[str, str]:
+        return {f"input.{name}": part.digest for name, part in self._memory.inputs.items()}
+
     def restore_execution_state(self, data: bytes) -> None:
         if not data:
             return
@@ -384,7 +388,7 @@ class _RunningCell:
         return step
 
     def _give_up(self) -> None:
-        """The turn goes on without the cell. One that computes is stopped; one that stands still is closed."""
+        """The turn goes on without the cell. One that computes is stopped, one that stands still closed."""
         self._given_up = True
         run = self._run
         if run is None:

@@ -23,8 +23,8 @@ printed, the value of its last expression, the calls it made and what went wrong
 
 _NATIVE: Final = """\
 run_code runs a cell of Python in which every other tool is a function of the same name: use it when one
-program can do what would take many calls. You are shown what it printed, the value of its last expression, the
-calls it made and what went wrong."""
+program can do what would take many calls. You are shown what it printed, the value of its last expression,
+the calls it made and what went wrong."""
 
 _RULES: Final = """\
 - Variables, functions and imports stay for the next cell, and for the next turn.
@@ -33,14 +33,15 @@ _RULES: Final = """\
   you can deal with. A call that needs a person's word waits there until it is given.
 - `finish(value)` ends the turn with your answer to the user. Call it when the task is done.
 - `continue_as(task, seed)` ends the turn and begins `task` in a fresh context that knows only `seed`.
-- `history[n]` is what came of cell n: `history[-1]["stdout"]`, `["result"]`, `["error"]`. What was too long to
-  show you is whole there.
+- `history[n]` is what came of cell n: `history[-1]["stdout"]`, `["result"]`, `["error"]`. What was too long
+  to show you is whole there.
 - `attachments["name"]` is a file that the user sent; inputs are read-only variables. Search them, slice them,
   and do not print them whole.
 - `llm(prompt, data=..., schema=...)` asks a language model from inside the code, for what code cannot do.
 - `await sleep(days=2)` waits, however long.
-- Python here has no classes with bases, no `yield`, no `del`, no `with` on files, and of the standard library
-  only asyncio, collections, datetime, functools, itertools, json, math, random, re, time and a few more."""
+- Python here has no classes with bases, no `yield`, no `del`, no `with` on files, no `return_exceptions` in
+  `gather`, and of the standard library only asyncio, collections, datetime, functools, itertools, json, math,
+  random, re, time and a few more."""
 
 _ANSWER: Final = """\
 - A reply without a cell is your answer to the user, and ends the turn."""

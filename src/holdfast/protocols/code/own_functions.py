@@ -32,7 +32,7 @@ _TEN_MINUTES: Final = CapabilityLimits(
 
 @tool(side_effect="none", limits=_A_MINUTE)
 def run_code(code: Annotated[str, msgspec.Meta(description="one cell of Python")]) -> dict[str, Any]:
-    """Run Python. Variables stay for the next cell; tools are functions; the last expression is the result."""
+    """Run Python. Variables stay for the next cell, tools are functions, the last expression is shown."""
     raise InvalidArgument("a cell is run by the session's code executor")
 
 

@@ -21,7 +21,7 @@ from holdfast.protocols.standard.host import with_inputs_named
 
 
 class WrittenMessages:
-    """What the model is shown of a session's messages. Those that are known from before are not made again."""
+    """What the model is shown of a session's messages. Those known from before are not made again."""
 
     def __init__(self, language: Language) -> None:
         self._language = language

@@ -1,7 +1,8 @@
 """Keeps the engine from searching for a tracer that is not installed.
 
 Whenever it is fed, the engine imports `opentelemetry`, so that a trace can go on in the guest. Where there is
-no such package, the search for it takes longer than feeding does: it is answered at once, for the engine alone.
+no such package, searching for it takes longer than feeding: the search is answered at once, for the engine
+alone.
 """
 
 from __future__ import annotations

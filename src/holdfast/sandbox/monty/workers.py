@@ -31,6 +31,10 @@ KILL_GRACE_S: Final = 0.4
 """How long past its time limit the engine may take to stop by itself."""
 
 
+_SLEEPS_WHOLE: Final = {"sleep_system_max": float("inf")}
+"""Unless told, the engine cuts sleeps to ten seconds. How long code may run is a limit of ours."""
+
+
 @dataclass(slots=True, eq=False)
 class Worker:
     """A session loaded in a worker process.
@@ -212,7 +216,7 @@ class Workers:
 
     def attach_bare(self, limits: SessionLimits, **options: Any) -> Worker:
         """A worker with an empty session, for checks, rules and snapshots of a running program. Blocking."""
-        session = self._checkout(engine_limits(limits), **options)
+        session = self._checkout(engine_limits(limits), **{"os_policy": _SLEEPS_WHOLE, **options})
         return Worker(session, session.worker_pid or 0, limits)
 
     def close(self) -> None:
