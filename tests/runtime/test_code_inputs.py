@@ -265,7 +265,7 @@ def test_an_input_outlives_the_frame_that_brought_it(filed: Place) -> None:
             await session.open_frame(seed=["before"])
             await session.turn("y = 1", inputs={"other": "c" * 1_000})
             pruned = await runtime.prune(frames=True, branches=True)
-            assert pruned.blobs >= 1  # what another input has replaced
+            assert pruned.segments == 1
             assert await value_of(session, "[x, y, len(text), other[0]]") == [3_000, 1, 3_000, "c"]
 
     asyncio.run(main())

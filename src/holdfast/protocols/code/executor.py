@@ -452,8 +452,8 @@ def _cancelled() -> ErrorObject:
 
 def _answer_text(value: Json, output: OutputContract | None) -> str:
     """An answer as it is said: text as it is, if no other type is promised; anything else as JSON."""
-    if isinstance(value, str) and output is None:
-        return value
+    if output is None and (value is None or isinstance(value, str)):
+        return value or ""
     return msgspec.json.encode(value).decode()
 
 
