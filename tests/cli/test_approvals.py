@@ -234,6 +234,7 @@ def test_requests_of_runs_and_of_turns_are_in_one_list(holdfast: Any, waiting: s
     assert "turn       t_" in shown
 
 
+@pytest.mark.slow
 def test_another_process_goes_on_with_the_turn_and_shows_its_answer(process: Any, asked: str) -> None:
     """Ours: the agent is made again of what the session remembers."""
     decided = process("approvals", "approve", asked)

@@ -528,6 +528,7 @@ STORED = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "fault"), STORED)
 def test_a_fault_comes_to_the_same_in_a_file(kind: str, fault: str, tmp_path: Path, clock: FakeClock) -> None:
     """Ours: what a fault means does not depend on the store."""

@@ -286,6 +286,7 @@ def test_an_interrupt_of_an_interruptible_run_ends_it(child: Callable[..., Any])
     assert time.monotonic() - started < 3
 
 
+@pytest.mark.slow
 def test_an_interrupt_of_a_blocking_run_is_noticed_when_it_ends_or_calls(child: Callable[..., Any]) -> None:
     """Ours: runs are driven on the calling thread; the sandbox stays usable."""
     one = child(
@@ -307,6 +308,7 @@ def test_an_interrupt_of_a_blocking_run_is_noticed_when_it_ends_or_calls(child: 
     assert one.output(timeout=10) == "interrupted\n1\n"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interruptible", [False, True])
 def test_an_interrupt_during_a_tool_is_not_handed_to_guest_code(
     child: Callable[..., Any], interruptible: bool

@@ -254,6 +254,7 @@ def test_the_limits_of_cells_may_change_between_turns(place: Place) -> None:
 # How much is written
 
 
+@pytest.mark.slow
 def test_a_large_state_is_one_compressed_blob_for_each_change(file: Path) -> None:
     """Ours: stored compressed, by content; and never again while nothing changes."""
 
@@ -364,6 +365,7 @@ class Remembers(Plugin):
         self.state = ctx.turn_id
 
 
+@pytest.mark.slow
 def test_an_agent_that_does_not_act_in_code_keeps_the_variables(place: Place) -> None:
     """Ours: a plugin that is not there keeps what it had, also where other plugins have news."""
 

@@ -438,6 +438,7 @@ found
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "order", list(itertools.permutations(["approval", "timer", "completion"])), ids="-".join
 )

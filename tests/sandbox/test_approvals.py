@@ -384,6 +384,7 @@ def test_calls_before_the_wait_count_after_it(desk: Desk) -> None:
     assert desk.done == [("fee", 1), ("A", 100), ("fee", 2)]
 
 
+@pytest.mark.slow
 def test_time_waiting_for_a_person_does_not_count(desk: Desk) -> None:
     """Ours: SPEC §5, wall_ms counts host calls too, but not time paused for an approval."""
     approval = desk.ask("refund('A')\n5", timeout_ms=400)

@@ -146,6 +146,7 @@ def test_a_store_survives_its_process(path: Path) -> None:
         assert store.approvals() == [an_approval()]
 
 
+@pytest.mark.slow
 def test_processes_that_open_a_fresh_file_at_once_all_succeed(path: Path) -> None:
     """Ours: `database is locked` is what users of others suffer from."""
     script = """
@@ -222,6 +223,7 @@ def test_a_session_id_never_leaves_the_lock_directory(store: SqliteSandboxStore)
 # Many writers
 
 
+@pytest.mark.slow
 def test_one_of_eight_processes_decides(path: Path, store: SqliteSandboxStore) -> None:
     """Ours: port rule 3, between processes."""
     store.park(a_run(), b"", [an_approval()])
@@ -241,6 +243,7 @@ def test_one_of_eight_processes_decides(path: Path, store: SqliteSandboxStore) -
     assert str(approval.decided_at) in said
 
 
+@pytest.mark.slow
 def test_processes_that_hold_a_session_lose_no_update(path: Path, store: SqliteSandboxStore) -> None:
     """Ours: two runs on one session queue; they never lose state."""
     store.save_session(a_session(state=b"0"))
@@ -300,6 +303,7 @@ def test_two_threads_that_hold_one_session_take_turns(store: SqliteSandboxStore)
     assert max(most) == 1
 
 
+@pytest.mark.slow
 def test_a_process_is_not_starved_by_one_that_writes_all_the_time(
     path: Path, store: SqliteSandboxStore
 ) -> None:
@@ -583,6 +587,7 @@ def test_a_commit_that_the_disk_refuses_is_reported_and_undone(path: Path) -> No
     assert outputs(script, 1, path) == ["refused\nwritten"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acknowledged", [1, 40, 200])
 def test_every_acknowledged_write_survives_sigkill(path: Path, acknowledged: int) -> None:
     """Ours: journal rule 7, acknowledged means on disk."""

@@ -458,6 +458,7 @@ def damaged(value: object) -> object:
             return None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("table", "column"), columns())
 def test_a_flipped_bit_is_noticed_by_whoever_reads_the_record(path: Path, table: str, column: str) -> None:
     """Ours: journal rule 6; an error that names the record, never a wrong answer."""

@@ -374,6 +374,7 @@ def test_whatever_a_tool_raises_becomes_a_tool_error(
     assert settled.exception.message.encode()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interruptible", [False, True])
 def test_a_tool_that_exits_or_hangs_fails_alone_in_a_sandbox(interruptible: bool) -> None:
     """Ours: SPEC §4, wherever the sandbox runs its handlers."""

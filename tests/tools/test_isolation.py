@@ -160,6 +160,7 @@ def test_a_segmentation_fault_names_its_signal() -> None:
     assert code_of(crash) == ("TOOL_ERROR", "crash() ended its process (signal SIGSEGV)")
 
 
+@pytest.mark.slow
 def test_a_hanging_tool_is_killed_with_what_it_started(tmp_path: Path) -> None:
     """Seed: `timeout_ms` holds whatever the tool does."""
     noted = tmp_path / "pid"

@@ -243,6 +243,7 @@ def test_what_is_shown_fits_and_is_a_head_and_a_tail(
 # Reading it back
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", ["lines", "megabyte", "unicode", "rows"])
 def test_the_model_reads_back_the_whole_in_the_same_turn(place: Place, what: str) -> None:
     """Ours: what a turn has kept is readable before the turn is committed; any line can be read."""

@@ -260,6 +260,7 @@ def cut_at(text: str, places: list[int]) -> list[str]:
     return [text[start:end] for start, end in itertools.pairwise(edges)]
 
 
+@pytest.mark.slow
 @settings(max_examples=500, deadline=None)
 @given(
     st.lists(st.sampled_from(PIECES), max_size=24).map("".join), st.lists(st.integers(0, 400), max_size=12)
@@ -316,6 +317,7 @@ HOSTILE: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("unit", HOSTILE.values(), ids=HOSTILE)
 def test_reading_is_linear_in_the_text(unit: str) -> None:
     """Ours: a model that repeats itself for ever must not cost more and more."""

@@ -209,6 +209,7 @@ def test_a_whole_cell_runs_though_the_reply_was_cut_off_after_it(memory: Place) 
 # Code that does not end, or not well
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "problem"),
     [
@@ -235,6 +236,7 @@ def test_a_cell_beyond_its_limits_is_stopped_and_its_variables_rolled_back(
     assert len(played.ran) == (5 if "CALLS" in problem else 0)
 
 
+@pytest.mark.slow
 def test_a_model_that_loops_forever_again_and_again_is_stopped(memory: Place) -> None:
     """Ours: the turn ends."""
     bad = [cell(f"kept = {number}\nwhile True: pass") for number in range(4)]

@@ -176,6 +176,7 @@ def test_code_that_is_not_read_still_tells_what_it_binds(line: str, name: str) -
     assert name in program.bound
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "code",
     [
