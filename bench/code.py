@@ -11,7 +11,9 @@ alternating after a warm-up, because machines are noisy; compare ratios, not abs
 - CPU time is that of this process; the engine's worker is another one.
 
 Workloads: user text 200 characters, reply 400, tool argument {"x": int}, tool result 100. `code_step_1call`
-is one reply with a cell that calls a tool and gives the answer. The tool only computes, as the peers' does;
+is a step: a reply with a cell that calls a tool, and what came of it; it is the tenth part of what a turn of
+eleven steps takes longer than one of one. `code_turn_1step` is a whole turn, from its input to its commit:
+one reply with a cell that calls a tool and gives the answer. The tool only computes, as the peers' does;
 `_effect` is the same with one that acts on something, so that its intent is on disk before it runs.
 `_check_types` has the type checker. `code_turn_2replies` is a cell, then a plain reply; `cell_suspended` and
 `cell_continued` a cell that waits for a person, before and after the decision.
@@ -92,7 +94,11 @@ def ten_at_once(number: int) -> str:
 
 
 def no_answer(number: int) -> str:
-    return f"found = act(x={number})"
+    return f"found = compute(x={number})\nfound"
+
+
+def no_answer_effect(number: int) -> str:
+    return f"found = act(x={number})\nfound"
 
 
 def asking(number: int) -> str:
@@ -259,14 +265,45 @@ async def measure_steps(
         median = stage.watches[name].report(name, workload)
         if bare is not None:
             report(name, workload, "x_engine", median / bare)
-        if name == "sqlite" and workload in ("code_step_1call", "code_step_1call_effect"):
-            report_targets(workload, median)
 
 
 def report_targets(workload: str, median: float) -> None:
     report("sqlite", workload, "x_target", median / TARGET_MS)
     for peer, took in PEERS_MS.items():
         report(peer, workload, "peer_x", took / median)
+
+
+STEPS = 10
+
+
+async def measure_one_step(workload: str, cell: Cell, last: Cell, rounds: int) -> None:
+    """What each step adds to a turn: turns of one step, and of eleven."""
+    turns = rounds + WARM_UP
+    several = [
+        reply(code)
+        for turn in range(turns)
+        for code in (*(cell(turn * STEPS + step) for step in range(STEPS)), last(turn))
+    ]
+    agents = {
+        "one": Agent(script(last, turns), protocol="code", tools=[act, ask, compute]),
+        "several": Agent(ScriptedModel(several, strict=False), protocol="code", tools=[act, ask, compute]),
+    }
+    for name in ("sqlite", "memory"):
+        watches = {"one": Stopwatch(), "several": Stopwatch()}
+        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as home:
+            async with Runtime(Path(home) / "bench.db" if name == "sqlite" else None) as runtime:
+                sessions = {key: await runtime.session(key, agent=agents[key]) for key in agents}
+                for turn in range(turns):
+                    if turn == WARM_UP:
+                        watches = {"one": Stopwatch(), "several": Stopwatch()}
+                    for key, session in sessions.items():
+                        await watches[key].time(lambda session=session: session.turn(USER).settled())
+        for metric, times in (("ms_median", "wall"), ("cpu_ms_median", "cpu")):
+            longer = [statistics.median(getattr(watches[key], times)) for key in ("several", "one")]
+            took = (longer[0] - longer[1]) / STEPS
+            report(name, workload, metric, took)
+            if (name, times) == ("sqlite", "wall"):
+                report_targets(workload, took)
 
 
 async def measure_waiting(rounds: int) -> None:
@@ -306,13 +343,15 @@ async def measure_large(rounds: int) -> None:
 
 async def main(quick: bool) -> None:
     rounds = 60 if quick else 300
-    await measure_steps("code_step_1call", one_call, rounds)
-    await measure_steps("code_step_1call_effect", one_effect, rounds)
+    await measure_one_step("code_step_1call", no_answer, one_call, rounds // 3)
+    await measure_one_step("code_step_1call_effect", no_answer_effect, one_effect, rounds // 3)
+    await measure_steps("code_turn_1step", one_call, rounds)
+    await measure_steps("code_turn_1step_effect", one_effect, rounds)
     await measure_steps("code_turn_2replies", no_answer, rounds, after=[REPLY], engine=False)
     await measure_steps("cell_10_calls", ten_calls, rounds // 2)
     await measure_steps("cell_gather_10", ten_at_once, rounds // 2)
     types: dict[str, Any] = {"protocol": CodeProtocol(check="types"), "engine": False}
-    await measure_steps("code_step_1call_check_types", one_call, rounds // 3, **types)
+    await measure_steps("code_turn_1step_check_types", one_call, rounds // 3, **types)
     await measure_waiting(rounds // 2)
     await measure_large(5 if quick else 15)
 

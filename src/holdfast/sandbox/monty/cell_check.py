@@ -21,6 +21,7 @@ from holdfast.model.diagnostic import Diagnostic, Severity
 from holdfast.ports.code_engine import CellFunctions
 from holdfast.sandbox.monty.cell_arguments import argument_problems
 from holdfast.sandbox.monty.failures import MODULES
+from holdfast.sandbox.monty.program import CHILDREN
 from holdfast.tools.stubs import capability_stub
 
 _BUILTINS: Final = frozenset(dir(builtins))
@@ -34,16 +35,6 @@ _BINDERS: Final = frozenset({
     ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.ExceptHandler,
     ast.MatchAs, ast.MatchStar, ast.MatchMapping, ast.arg,
 })  # fmt: skip
-_NO_NODES: Final = frozenset({
-    "ctx", "op", "ops", "id", "attr", "arg", "name", "names", "module", "level", "kind", "type_comment",
-    "conversion", "simple", "is_async", "rest", "kwd_attrs", "type_ignores",
-})  # fmt: skip
-_CHILDREN: Final = {
-    kind: tuple(name for name in kind._fields if name not in _NO_NODES)
-    for kind in vars(ast).values()
-    if isinstance(kind, type) and issubclass(kind, ast.AST) and kind not in (ast.Constant, ast.MatchSingleton)
-}
-"""Of each kind of node, the fields in which other nodes are."""
 
 
 class DeclaredFunctions:
@@ -119,12 +110,12 @@ class _Scan:
             if kind is ast.Name:
                 if type(node.ctx) is not ast.Load:
                     self.bound.add(node.id)
-            elif kind in _CHILDREN:
+            elif kind in CHILDREN:
                 if kind is ast.Call and type(node.func) is ast.Name:
                     self.calls.append((node, node.func.id))
                 elif kind in _BINDERS:
                     self._note_binder(node)
-                for name in _CHILDREN[kind]:
+                for name in CHILDREN[kind]:
                     part = getattr(node, name)
                     pending.extend(part) if type(part) is list else pending.append(part)
         self.binds_late |= any(name in _LATE_BINDERS for _, name in self.calls)

@@ -25,7 +25,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 Site = tuple[int, int]
 ResultMode = Literal["always", "maybe", "never"]
@@ -65,8 +65,23 @@ _HARMLESS_FUNCTIONS: Final = frozenset({
     "isinstance", "len", "list", "max", "min", "oct", "ord", "pow", "print", "range", "repr", "reversed",
     "round", "set", "sorted", "str", "sum", "tuple", "zip",
 })  # fmt: skip
+_NO_NODES: Final = frozenset({
+    "ctx", "op", "ops", "id", "attr", "arg", "name", "names", "module", "level", "kind", "type_comment",
+    "conversion", "simple", "is_async", "rest", "kwd_attrs", "type_ignores",
+})  # fmt: skip
+CHILDREN: Final = {
+    kind: tuple(name for name in kind._fields if name not in _NO_NODES)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST) and kind not in (ast.Constant, ast.MatchSingleton)
+}
+"""Of each kind of node, the fields in which other nodes are."""
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _SCOPES: Final = (*_FUNCTIONS, ast.ClassDef)
+_BINDERS: Final = frozenset({
+    ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.MatchAs,
+    ast.MatchStar, ast.MatchMapping,
+})  # fmt: skip
+"""Nodes that bind names of their own, besides the names inside of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,17 +160,29 @@ def read_program(code: str, *, result_may_be_bound: bool = False) -> Program:
 def _called_if_pure(tree: ast.Module) -> frozenset[str] | None:
     """The functions called, if all the code does is compute values from what is there."""
     called: set[str] = set()
-    pending: list[ast.AST] = list(tree.body)
+    pending: list[Any] = list(tree.body)
     while pending:
         node = pending.pop()
+        if node is None:
+            continue
         if not isinstance(node, _HARMLESS):
             return None
         if isinstance(node, ast.Call):
             if not isinstance(node.func, ast.Name) or node.func.id not in _HARMLESS_FUNCTIONS:
                 return None
             called.add(node.func.id)
-        pending.extend(ast.iter_child_nodes(node))
+        pending += children(node)
     return frozenset(called)
+
+
+def children(node: Any) -> Iterator[Any]:
+    """What is inside of a node, None where something is left out. Names and constants have nothing inside."""
+    for name in CHILDREN.get(type(node), ()):
+        part = getattr(node, name)
+        if type(part) is list:
+            yield from part
+        else:
+            yield part
 
 
 def _bound_by_text(code: str) -> Iterator[str]:
@@ -295,19 +322,27 @@ class _Bindings:
 
     def _collect(self, root: ast.AST) -> None:
         """Walk *root*; names bound inside functions and classes belong to those, unless declared global."""
-        pending: list[tuple[ast.AST, bool]] = [(root, True)]
+        pending: list[tuple[Any, bool]] = [(root, True)]
         while pending:
             node, module_scope = pending.pop()
-            if module_scope:
-                self.names.update(_bound_by(node))
-            self._note(node)
-            inner = module_scope and not isinstance(node, _SCOPES)
-            pending.extend((child, inner) for child in ast.iter_child_nodes(node))
+            kind = type(node)
+            if kind is ast.Name:
+                self._note_name(node, module_scope)
+            elif kind in CHILDREN:
+                if module_scope and kind in _BINDERS:
+                    self.names.update(_bound_by(node))
+                self._note(node)
+                inner = module_scope and kind not in _SCOPES
+                pending += [(child, inner) for child in children(node)]
+
+    def _note_name(self, node: ast.Name, module_scope: bool) -> None:
+        if type(node.ctx) is ast.Load:
+            self.reads_result |= node.id == "result"
+        elif module_scope and type(node.ctx) is ast.Store:
+            self.names.add(node.id)
 
     def _note(self, node: ast.AST) -> None:
         match node:
-            case ast.Name(id="result", ctx=ast.Load()):
-                self.reads_result = True
             case ast.Global(names=names):
                 self.names.update(names)
                 self.global_result |= "result" in names
