@@ -1,0 +1,92 @@
+"""What is on disk when a tool runs: everything it was asked for by, unless it only computes."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from holdfast import Agent, RunContext, Runtime, tool
+from holdfast.ports.session_store import Lease, Save, Saved, SessionStore
+from holdfast.providers.scripted import ScriptedModel
+from holdfast.runtime.agent_runtime import open_store
+
+
+class Counting:
+    """A store that counts its writes in the middle of a turn, and notes the count when a tool runs."""
+
+    def __init__(self, store: SessionStore) -> None:
+        self._store = store
+        self.writes = 0
+        self.when_it_ran: list[int] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def save(self, lease: Lease, save: Save) -> Saved:
+        self.writes += 1
+        return await self._store.save(lease, save)
+
+
+def tools(store: Counting) -> dict[str, Any]:
+    def note() -> str:
+        store.when_it_ran.append(store.writes)
+        return "noted"
+
+    @tool(side_effect="none")
+    async def compute() -> str:
+        """Only computes."""
+        return note()
+
+    @tool(side_effect="read")
+    async def look() -> str:
+        """Looks at something."""
+        return note()
+
+    @tool(side_effect="external_system")
+    async def act() -> str:
+        """Acts on something."""
+        return note()
+
+    @tool(side_effect="none")
+    async def told(ctx: RunContext[None]) -> str:
+        """Knows its own call, and may tell others of it."""
+        return note()
+
+    @tool(side_effect="none", idempotent=False)
+    async def once() -> str:
+        """Must not be run twice, whatever it does."""
+        return note()
+
+    return {one.registered.name: one for one in (compute, look, act, told, once)}
+
+
+async def run(path: Path, protocol: str, name: str, *replies: Any) -> list[int]:
+    """The number of writes before each time that the tool ran."""
+    store = Counting(open_store(path))
+    agent = Agent(ScriptedModel(replies), protocol=protocol, tools=[tools(store)[name]])
+    async with Runtime(cast(SessionStore, store)) as runtime:
+        session = await runtime.session("s", agent=agent)
+        assert (await session.turn("go")).output == "done"
+    return store.when_it_ran
+
+
+@pytest.mark.parametrize(
+    ("name", "writes"), [("compute", 0), ("look", 1), ("act", 1), ("told", 1), ("once", 1)]
+)
+def test_only_a_tool_that_computes_runs_before_what_asked_for_it_is_on_disk(
+    tmp_path: Path, name: str, writes: int
+) -> None:
+    """Ours: an input is durable before anything that follows from it touches the outside world."""
+    replies = ({"tool_calls": [{"name": name}]}, "done")
+    assert asyncio.run(run(tmp_path / "holdfast.db", "standard", name, *replies)) == [writes]
+
+
+@pytest.mark.parametrize("name", ["look", "act", "told", "once"])
+def test_what_code_calls_is_on_disk_before_it_runs(tmp_path: Path, name: str) -> None:
+    """Ours: the same of the calls of a cell, which itself touches nothing."""
+    reply = f"```python\nfinish({name}() and 'done')\n```"
+    (writes,) = asyncio.run(run(tmp_path / "holdfast.db", "code", name, reply))
+    assert writes > 0

@@ -1,0 +1,74 @@
+"""The engine's search for a tracer is answered for the engine alone."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.sandbox.monty import untraced as module
+from holdfast.sandbox.monty.untraced import untraced
+
+
+@pytest.fixture
+def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As in a process in which nothing was fed yet."""
+    monkeypatch.setattr(module, "_is_absent", None)
+    monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
+    yield
+    sys.modules.pop("opentelemetry", None)
+
+
+def seen() -> list[str]:
+    """The names that are searched for while the engine is fed."""
+    found: list[str] = []
+
+    class Spy:
+        def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+            found.append(name)
+
+    untraced(lambda: None)  # looks once
+    sys.meta_path.append(Spy())
+    try:
+        with pytest.raises(ModuleNotFoundError):
+            untraced(lambda: importlib.import_module("opentelemetry"))
+    finally:
+        sys.meta_path.pop()
+    return found
+
+
+def test_the_engine_does_not_search_for_a_tracer_that_is_not_there(fresh: None) -> None:
+    """Ours: the search through the import path took longer than feeding."""
+    assert seen() == []
+
+
+def test_everybody_else_searches_as_before(fresh: None, tmp_path: Path) -> None:
+    """Ours: a package that is installed later is found, also by its name."""
+    assert seen() == []
+    (tmp_path / "opentelemetry.py").write_text("here = True\n")
+    sys.path.insert(0, str(tmp_path))
+    try:
+        assert importlib.import_module("opentelemetry").here
+    finally:
+        sys.path.remove(str(tmp_path))
+
+
+def test_a_tracer_that_is_there_is_found(fresh: None, tmp_path: Path) -> None:
+    """Ours: a trace goes on in the guest."""
+    (tmp_path / "opentelemetry.py").write_text("here = True\n")
+    sys.path.insert(0, str(tmp_path))
+    importlib.invalidate_caches()
+    try:
+        assert untraced(lambda: importlib.import_module("opentelemetry").here)
+    finally:
+        sys.path.remove(str(tmp_path))
+
+
+def test_what_feeding_raises_is_raised(fresh: None) -> None:
+    """Ours: and whoever feeds next is not taken for the one before."""
+    with pytest.raises(ZeroDivisionError):
+        untraced(lambda: 1 // 0)
+    assert not module._feeding
