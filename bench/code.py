@@ -5,17 +5,18 @@ alternating after a warm-up, because machines are noisy; compare ratios, not abs
 
 - `sqlite` is a durable turn over a file, `memory` the same without one, `engine` the cells of the same code
   on `MontyCells` alone: their calls answered at once, nothing checked, journaled or shown.
+- `plain` is a durable turn without tools, over the same file, and `x_plain` a median over its median.
 - `x_engine` is a median over the engine's, `x_target` over the target (3 ms), `peer_x` how many times longer
   a peer takes (measured on a machine like this: the quickest that isolates code 35 ms, smolagents, which
   does not, 6.9 ms).
 - CPU time is that of this process; the engine's worker is another one.
 
 Workloads: user text 200 characters, reply 400, tool argument {"x": int}, tool result 100. `code_step_1call`
-is a step: a reply with a cell that calls a tool, and what came of it; it is the tenth part of what a turn of
-eleven steps takes longer than one of one. `code_turn_1step` is a whole turn, from its input to its commit:
-one reply with a cell that calls a tool and gives the answer. The tool only computes, as the peers' does;
-`_effect` is the same with one that acts on something, so that its intent is on disk before it runs.
-`_check_types` has the type checker. `code_turn_2replies` is a cell, then a plain reply; `cell_suspended` and
+is a whole turn, from its input to its commit, as the peers were measured: one reply with a cell that calls a
+tool and gives the answer. The tool only computes, as the peers' does; `_effect` is the same with one that
+acts on something, so that its intent is on disk before it runs; `_check_types` has the type checker.
+`one_more_step` is what each further step adds to a turn: the tenth part of what a turn of eleven steps takes
+longer than one of one. `code_turn_2replies` is a cell, then a plain reply; `cell_suspended` and
 `cell_continued` a cell that waits for a person, before and after the decision.
 """
 
@@ -218,7 +219,8 @@ class Stage:
         self._agent: Agent[None, str] = Agent(
             script(cell, rounds + WARM_UP, after), protocol=protocol or "code", tools=[act, ask, compute]
         )
-        self.watches = {"sqlite": Stopwatch(), "memory": Stopwatch(), "engine": Stopwatch()}
+        self._plain = Agent(ScriptedModel([REPLY] * (rounds + WARM_UP)))
+        self.watches = {name: Stopwatch() for name in ("sqlite", "memory", "plain", "engine")}
 
     async def run(self, *, engine: bool) -> None:
         bare = BareCells()
@@ -227,6 +229,7 @@ class Stage:
                 sessions = {
                     "sqlite": await durable.session("bench", agent=self._agent),
                     "memory": await memory.session("bench", agent=self._agent),
+                    "plain": await durable.session("plain", agent=self._plain),
                 }
                 for number in range(WARM_UP):
                     await self._round(number, sessions, bare if engine else None)
@@ -265,6 +268,10 @@ async def measure_steps(
         median = stage.watches[name].report(name, workload)
         if bare is not None:
             report(name, workload, "x_engine", median / bare)
+        if name == "sqlite":
+            report(name, workload, "x_plain", median / stage.watches["plain"].report("plain", workload))
+            if workload in ("code_step_1call", "code_step_1call_effect"):
+                report_targets(workload, median)
 
 
 def report_targets(workload: str, median: float) -> None:
@@ -302,8 +309,6 @@ async def measure_one_step(workload: str, cell: Cell, last: Cell, rounds: int) -
             longer = [statistics.median(getattr(watches[key], times)) for key in ("several", "one")]
             took = (longer[0] - longer[1]) / STEPS
             report(name, workload, metric, took)
-            if (name, times) == ("sqlite", "wall"):
-                report_targets(workload, took)
 
 
 async def measure_waiting(rounds: int) -> None:
@@ -343,15 +348,15 @@ async def measure_large(rounds: int) -> None:
 
 async def main(quick: bool) -> None:
     rounds = 60 if quick else 300
-    await measure_one_step("code_step_1call", no_answer, one_call, rounds // 3)
-    await measure_one_step("code_step_1call_effect", no_answer_effect, one_effect, rounds // 3)
-    await measure_steps("code_turn_1step", one_call, rounds)
-    await measure_steps("code_turn_1step_effect", one_effect, rounds)
+    await measure_one_step("one_more_step", no_answer, one_call, rounds // 3)
+    await measure_one_step("one_more_step_effect", no_answer_effect, one_effect, rounds // 3)
+    await measure_steps("code_step_1call", one_call, rounds)
+    await measure_steps("code_step_1call_effect", one_effect, rounds)
     await measure_steps("code_turn_2replies", no_answer, rounds, after=[REPLY], engine=False)
     await measure_steps("cell_10_calls", ten_calls, rounds // 2)
     await measure_steps("cell_gather_10", ten_at_once, rounds // 2)
     types: dict[str, Any] = {"protocol": CodeProtocol(check="types"), "engine": False}
-    await measure_steps("code_turn_1step_check_types", one_call, rounds // 3, **types)
+    await measure_steps("code_step_1call_check_types", one_call, rounds // 3, **types)
     await measure_waiting(rounds // 2)
     await measure_large(5 if quick else 15)
 

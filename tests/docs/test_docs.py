@@ -16,7 +16,7 @@ from docblocks import PAGES, ROOT, Command, Shell, blocks, commands, run_script
 from holdfast import CodeProtocol
 from holdfast.cli.main import main
 from holdfast.errors import STATUS_OF_CODE, Code
-from holdfast.model import CapabilityLimits, Language, SessionLimits
+from holdfast.model import CapabilityLimits, SessionLimits
 from holdfast.plugins import shipped
 from holdfast.plugins.directives import ALLOWED
 from holdfast.plugins.hook import HOOKS, SLOTS
@@ -136,7 +136,7 @@ def test_every_slot_and_every_plugin_that_ships_is_on_the_plugins_page() -> None
 def test_what_a_model_in_code_is_told_is_on_the_code_page() -> None:
     """Ours: the prompt that is shown is the prompt that is sent."""
     shown = [block.text.strip() for block in blocks(ROOT / "docs" / "code.md") if block.language == "text"]
-    assert how_to_act(Language.PYTHON, fences=True) in shown
+    assert how_to_act(fences=True) in shown
 
 
 def test_every_option_and_limit_of_cells_is_on_the_code_page() -> None:

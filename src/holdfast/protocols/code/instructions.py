@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-from holdfast.model.language import Language
-
 _FENCES: Final = """\
 You act by writing Python. A reply may hold one cell, a fence like this:
 
@@ -47,7 +45,7 @@ _ANSWER: Final = """\
 - A reply without a cell is your answer to the user, and ends the turn."""
 
 
-def how_to_act(language: Language, *, fences: bool, native: bool = False) -> str:
+def how_to_act(*, fences: bool, native: bool = False) -> str:
     """The rules of acting in code, for the system prompt."""
     if native:
         return f"{_NATIVE}\n\n{_RULES}"

@@ -134,7 +134,7 @@ class CodeDriver:
         protocol, language = self._protocol, self._protocol.options().language
         SessionFunctions(given.tool_catalog, given.resolve)  # names that are taken twice are found here
         fences = protocol.cells == "fences"
-        words = how_to_act(language, fences=fences)
+        words = how_to_act(fences=fences)
         tools = guide(given.tool_catalog, given.resolve, budget_chars=protocol.guide_chars)
         return TurnDriverPreamble(
             host=lambda seat: CodeHost(seat, language if fences else None),
@@ -178,5 +178,5 @@ class CodeMode(_ActsInCode):
 
     @hook("prompt_contributor")
     async def explain(self, ctx: PromptHookContext) -> list[PromptContribution]:
-        words = how_to_act(self.options().language, fences=False, native=True)
+        words = how_to_act(fences=False, native=True)
         return [PromptContribution(content=words, slot=PromptSlot.EXECUTION)]
