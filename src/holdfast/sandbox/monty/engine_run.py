@@ -106,7 +106,7 @@ class EngineRun:
             self._worker = worker
             if self._stopped is not None:
                 raise RunStopped
-        worker.reset_peak()
+        worker.peak.reset()
         return worker
 
     def _in_engine(self, job: Callable[[], S]) -> S | Failure:
@@ -130,7 +130,7 @@ class EngineRun:
                 raise RunStopped
 
     def _measure(self) -> None:
-        if self._worker is not None and (peak := self._worker.peak_bytes()) is not None:
+        if self._worker is not None and (peak := self._worker.peak.bytes()) is not None:
             self.memory_peak = max(peak, self.memory_peak or 0)
 
     def _flooded(self) -> None:

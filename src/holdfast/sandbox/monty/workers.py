@@ -1,14 +1,4 @@
-"""Worker processes of the engine: how many, who has one, and who keeps a warm one.
-
-Theory of operation
--------------------
-A run needs a worker process with its session loaded. Loading costs more than a small run, so a session
-keeps its worker after a run until another session needs it; the one that was idle longest gives way. What
-a worker holds is always also in the session's last dump, so a worker may be dropped at any time. A run that
-merely waits for something outside *lends* its slot: it can be asked to free it, and takes another to go on.
-
-Rules: everything here may block, and is called from the threads that drive runs.
-"""
+"""Worker processes of the engine, each with a session loaded in it; see `slots` for who has one."""
 
 from __future__ import annotations
 
@@ -16,9 +6,8 @@ import contextlib
 import os
 import signal
 import threading
-from collections import OrderedDict
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from holdfast.errors import EngineFailed
 from holdfast.model.limits import SessionLimits
@@ -26,6 +15,8 @@ from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.dump import MAX_SUSPENSIONS, with_limits
 from holdfast.sandbox.monty.state import EngineState
 from holdfast.sandbox.monty.untraced import untraced
+from holdfast.sandbox.peak_memory import PeakMemory
+from holdfast.sandbox.slots import Slots
 
 KILL_GRACE_S: Final = 0.4
 """How long past its time limit the engine may take to stop by itself."""
@@ -50,14 +41,10 @@ class Worker:
     next_input: int = 0
     unsaved_feeds: int = 0
     warm: bool = False
-    _status: int = -1
-    _reset: int = -1
-    _last_peak: int | None = None
+    peak: PeakMemory = field(init=False)
 
     def __post_init__(self) -> None:
-        with contextlib.suppress(OSError):
-            self._status = os.open(f"/proc/{self.pid}/status", os.O_RDONLY)
-            self._reset = os.open(f"/proc/{self.pid}/clear_refs", os.O_WRONLY)
+        self.peak = PeakMemory(self.pid)
 
     def fits(self, limits: SessionLimits) -> bool:
         """Whether the engine's own limits are the same; the others are ours to watch."""
@@ -70,135 +57,32 @@ class Worker:
 
     def holds(self, version: object, limits: SessionLimits) -> bool:
         """Whether a run from this version of the session, under these limits, can begin here."""
-        return self.version == version and self.fits(limits) and self.is_alive()
-
-    def is_alive(self) -> bool:
-        """Whether the process still runs; true where the system does not tell."""
-        if self._status < 0:
-            return True
-        try:
-            return b"State:\tZ" not in os.pread(self._status, 256, 0)
-        except OSError:
-            return False
-
-    def reset_peak(self) -> None:
-        """Start measuring peak memory anew."""
-        if self._reset >= 0:
-            with contextlib.suppress(OSError):
-                os.write(self._reset, b"5")
-
-    def peak_bytes(self) -> int | None:
-        """Peak resident memory of the process since `reset_peak`; None where the system does not tell."""
-        if self._status < 0:
-            return self._last_peak
-        try:
-            text = os.pread(self._status, 4096, 0)
-        except OSError:
-            return self._last_peak
-        at = text.find(b"VmHWM:")
-        return int(text[at + 6 : text.index(b"kB", at)]) * 1024 if at >= 0 else self._last_peak
+        return self.version == version and self.fits(limits) and self.peak.is_alive()
 
     def feed(self, code: str, **options: Any) -> Any:
         """Run code in the session, up to the first thing that needs the host."""
         return untraced(self.session.feed_start, code, **options)
 
     def kill(self) -> None:
-        self._last_peak = self.peak_bytes()
+        self.peak.bytes()
         with contextlib.suppress(OSError):
             os.kill(self.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """Give the process back to the engine's pool."""
-        for handle in (self._status, self._reset):
-            if handle >= 0:
-                os.close(handle)
-        self._status = self._reset = -1
+        self.peak.close()
         with contextlib.suppress(Exception):
             self.session.__exit__(None, None, None)
 
 
-class Lender(Protocol):
-    """A run that occupies a slot and has no use for it at the moment."""
-
-    def hand_back(self) -> None:
-        """Free the slot, unless there is use for it by now. Called without any lock."""
-
-
-class Workers:
-    """A bounded number of worker processes, some of them kept warm for their sessions."""
+class Workers(Slots[Worker]):
+    """The worker processes of the engine's own pool."""
 
     def __init__(self, capacity: int) -> None:
-        self.capacity = capacity
-        self._free = capacity
-        self._warm: OrderedDict[str, Worker] = OrderedDict()
-        self._lent: OrderedDict[Lender, None] = OrderedDict()
-        self._changed = threading.Condition()
+        super().__init__(capacity)
         self._pool: engine.Monty | None = None
         self._starting = threading.Lock()
         self._closed = False
-
-    def take(self, key: str) -> Worker | None:
-        """Get a slot: the session's warm worker, or None and leave to `attach` one. Waits for its turn."""
-        while (lender := self._wait_for_slot(key)) is not None:
-            if isinstance(lender, Worker):
-                return lender
-            lender.hand_back()
-        return None
-
-    def _wait_for_slot(self, key: str) -> Worker | Lender | None:
-        """The session's warm worker, None with a slot, or a run that may free one."""
-        idle: Worker | None = None
-        with self._changed:
-            while True:
-                if (worker := self._warm.pop(key, None)) is not None:
-                    return worker
-                if self._free:
-                    self._free -= 1
-                    return None
-                if self._warm:
-                    _, idle = self._warm.popitem(last=False)
-                    break
-                if self._lent:
-                    return self._lent.popitem(last=False)[0]
-                self._changed.wait()
-        idle.close()
-        return None
-
-    def lend(self, lender: Lender) -> None:
-        """Let others have the slot of a run that waits, if they need it."""
-        with self._changed:
-            self._lent[lender] = None
-            self._changed.notify()
-
-    def reclaim(self, lender: Lender) -> None:
-        """The run goes on or is over: it lends no more."""
-        with self._changed:
-            self._lent.pop(lender, None)
-
-    def keep(self, key: str, worker: Worker) -> None:
-        """Leave a worker warm for its session; one that was left before gives way."""
-        worker.warm = True
-        with self._changed:
-            other = self._warm.pop(key, None)
-            self._warm[key] = worker
-            self._changed.notify()
-        if other is not None:
-            self.give_back(other)
-
-    def give_back(self, worker: Worker | None) -> None:
-        """Free a slot and close what was in it."""
-        if worker is not None:
-            worker.close()
-        with self._changed:
-            self._free += 1
-            self._changed.notify()
-
-    def forget(self, key: str) -> None:
-        """Drop the warm worker of a session that changed elsewhere."""
-        with self._changed:
-            worker = self._warm.pop(key, None)
-        if worker is not None:
-            self.give_back(worker)
 
     def attach(self, state: EngineState | None, limits: SessionLimits, **options: Any) -> Worker:
         """Start or reuse a process and load a session into it; *options* are for an empty one. Blocking."""
@@ -222,10 +106,7 @@ class Workers:
     def close(self) -> None:
         """End every process. Blocking."""
         self._closed = True
-        with self._changed:
-            idle, self._warm = list(self._warm.values()), OrderedDict()
-        for worker in idle:
-            worker.close()
+        self.close_idle()
         with self._starting:
             pool, self._pool = self._pool, None
         if pool is not None:
