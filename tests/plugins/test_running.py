@@ -11,7 +11,7 @@ import pytest
 from plugin_bench import PhaseLog
 
 from holdfast.errors import InvalidArgument, PluginFailed
-from holdfast.plugins.eager import Started
+from holdfast.tools.eager import Started
 from holdfast.plugins.running import (
     Current,
     HookRunner,

@@ -47,7 +47,7 @@ def test_a_thread_is_used_again_and_many_jobs_run_at_once() -> None:
         threads = DaemonThreads()
         await threads.run(lambda: None)
         deadline = time.monotonic() + 5
-        while threads._idle == 0 and time.monotonic() < deadline:  # noqa: ASYNC110 - nothing to wait for
+        while not threads._idle and time.monotonic() < deadline:  # noqa: ASYNC110 - nothing to wait for
             await asyncio.sleep(0)
         assert await threads.run(lambda: threading.current_thread().name) == "holdfast-1"
         barrier = threading.Barrier(20)

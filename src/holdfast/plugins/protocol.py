@@ -135,8 +135,11 @@ class CodeExecutionContext(Protocol):
     def heard(self, count: int) -> None:
         """The cell goes on from where it had this many answers."""
 
-    async def next_answer(self, calls: Sequence[CellCall]) -> tuple[int, CallAnswer]:
-        """The cell stands still, and has made *calls* since it last did: the next result it gets."""
+    def ask(self, calls: Sequence[CellCall], hear: Callable[[int, CallAnswer], None]) -> None:
+        """The cell stands still, and has made *calls* since it last did.
+
+        *hear* is told, once, the number of a call and what came of it: later, or at once if that is known.
+        """
 
     def made(self) -> Sequence[tuple[ToolCall, ToolSettled | None]]:
         """The calls of the cell, and what the cell has heard of each."""

@@ -19,8 +19,8 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from holdfast.errors import CallerError, HoldfastError, PluginFailed
-from holdfast.plugins.eager import Spares, Started
 from holdfast.ports.trace import PhaseProbe
+from holdfast.tools.eager import Spares, Started
 
 T = TypeVar("T")
 

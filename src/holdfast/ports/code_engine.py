@@ -21,7 +21,7 @@ from typing import Any, Literal, Protocol
 
 import msgspec
 
-from holdfast.errors import ErrorObject
+from holdfast.errors import ErrorObject, Span
 from holdfast.model.call import GuestException
 from holdfast.model.canonical import Json
 from holdfast.model.capability import Capability
@@ -78,6 +78,13 @@ class CellPause(msgspec.Struct, frozen=True):
     calls: tuple[CellCall, ...] = ()
 
 
+class LastCall(msgspec.Struct, frozen=True):
+    """A call that the code ended with, and where. It was not made: that is up to whoever drives the cell."""
+
+    call: CellCall
+    span: Span
+
+
 class CellEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The code ran to its end, or failed with `error`.
 
@@ -92,6 +99,7 @@ class CellEnd(msgspec.Struct, frozen=True, kw_only=True):
     stderr: str = ""
     truncated: bool = False
     state: bytes | None = None
+    last_call: LastCall | None = None
     calls_made: int = 0
     duration_ms: int = 0
     memory_peak_bytes: int | None = None
@@ -108,8 +116,10 @@ class CellRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     `paused` is where a suspended cell goes on; without it the code runs from its beginning. `inputs` are
     values that the code is known to need, `load` gives others by name when they are touched and raises
-    `LookupError` if there are none of that name; neither becomes part of the state. `now_ms` is the time,
-    until an answer brings a later one; `seed` is what chance is made of.
+    `LookupError` if there are none of that name; neither becomes part of the state. `last` are functions that
+    never return: where the code ends with a call of one, an engine may end there and leave the call to others
+    (`CellEnd.last_call`). `now_ms` is the time, until an answer brings a later one; `seed` is what chance is
+    made of.
     """
 
     key: str
@@ -121,6 +131,7 @@ class CellRequest(msgspec.Struct, frozen=True, kw_only=True):
     inputs: dict[str, Any] = msgspec.field(default_factory=dict)
     load: Callable[[str], Any] | None = None
     answer_now: AnswerNow | None = None
+    last: frozenset[str] = frozenset()
     now_ms: int = 0
     seed: str = ""
 

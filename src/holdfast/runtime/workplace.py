@@ -121,11 +121,13 @@ class Workplace:
         dispatcher = Dispatcher(
             agent.registry, threads=self.threads, clock=self.clock, evaluate_rule=self._rules
         )
+        host = self._plugin_host(agent)
         dispatcher.tool_loop = asyncio.get_running_loop()
+        dispatcher.spares = host.runner.spares
         bench = Bench(
             dispatcher, self.threads, self.clock, self.config.approval_ttl_ms, self._engines.of_language
         )
-        return Staff(agent, model, bench, self._plugin_host(agent), agent.policy())
+        return Staff(agent, model, bench, host, agent.policy())
 
     def _plugin_host(self, agent: Agent[Any, Any]) -> PluginHost:
         return PluginHost(

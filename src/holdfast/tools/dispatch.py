@@ -52,6 +52,8 @@ from holdfast.tools.threads import DaemonThreads
 if TYPE_CHECKING:
     import asyncio
 
+    from holdfast.tools.eager import Spares
+
 RuleEvaluator = Callable[[str, list[Json], dict[str, Json], str], bool]
 
 
@@ -71,6 +73,8 @@ class Dispatcher:
         self._own_loop = LoopThread()
         self.tool_loop: asyncio.AbstractEventLoop | None = None
         """Where async handlers run; a loop of its own if there is none."""
+        self.spares: Spares | None = None
+        """Tasks to begin async handlers in, closed by whoever has set it; without, a handler begins later."""
 
     def close(self) -> None:
         self._own_loop.close()
@@ -202,6 +206,8 @@ class Dispatcher:
     def _launch_async(self, running: RunningCall) -> None:
         import asyncio
 
+        from holdfast.tools.eager import Started
+
         call = running.call
 
         async def body() -> None:
@@ -218,7 +224,10 @@ class Dispatcher:
 
         loop = self.tool_loop or self._own_loop.loop
         if loop is asyncio._get_running_loop():
-            running._task = loop.create_task(body())
+            if self.spares is not None and asyncio.current_task() is not None:
+                running._task = Started(body(), self.spares).task
+            else:
+                running._task = loop.create_task(body())
         else:
             running._task = asyncio.run_coroutine_threadsafe(body(), loop)
 

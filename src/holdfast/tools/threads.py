@@ -7,6 +7,7 @@ exit. These threads are daemons, are made on demand, and wait for more work when
 from __future__ import annotations
 
 import contextlib
+import itertools
 import queue
 import threading
 from collections.abc import Callable
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _Job = Callable[[], None]
+_Jobs = queue.SimpleQueue[_Job]
 
 
 def _stop() -> None:
@@ -24,27 +26,23 @@ def _stop() -> None:
 
 
 class DaemonThreads:
-    """An unbounded set of reusable daemon threads."""
+    """An unbounded set of reusable daemon threads. The one that was last at work is the next to work."""
 
     def __init__(self, name: str = "holdfast") -> None:
         self._name = name
-        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self._idle = 0
-        self._lock = threading.Lock()
-        self._count = 0
+        self._idle: list[_Jobs] = []
+        self._count = itertools.count(1)
         self._closed = False
 
     def start(self, job: _Job) -> None:
         """Run *job* on some thread; it must not raise."""
-        with self._lock:
-            spawn = self._idle == 0
-            if spawn:
-                self._count += 1
-            else:
-                self._idle -= 1
-        self._jobs.put(job)
-        if spawn:
-            threading.Thread(target=self._serve, name=f"{self._name}-{self._count}", daemon=True).start()
+        try:
+            jobs = self._idle.pop()
+        except IndexError:
+            jobs = queue.SimpleQueue()
+            name = f"{self._name}-{next(self._count)}"
+            threading.Thread(target=self._serve, args=(jobs,), name=name, daemon=True).start()
+        jobs.put(job)
 
     async def run(self, job: Callable[[], T]) -> T:
         """Await *job* off the loop."""
@@ -57,20 +55,18 @@ class DaemonThreads:
 
     def close(self) -> None:
         """Let idle threads end. Threads inside a job end when the job does."""
-        with self._lock:
-            self._closed = True
-            idle, self._idle = self._idle, 0
-        for _ in range(idle):
-            self._jobs.put(_stop)
+        self._closed = True
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().put(_stop)
 
-    def _serve(self) -> None:
-        while (job := self._jobs.get()) is not _stop:
+    def _serve(self, jobs: _Jobs) -> None:
+        while (job := jobs.get()) is not _stop:
             job()
             del job
-            with self._lock:
-                if self._closed:
-                    return
-                self._idle += 1
+            self._idle.append(jobs)
+            if self._closed:
+                self.close()
 
 
 def hand_over(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], job: Callable[[], T]) -> None:

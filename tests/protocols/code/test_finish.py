@@ -108,6 +108,27 @@ def test_a_wrong_answer_that_is_not_caught_is_shown_to_the_model(place: Place) -
     assert played.first.output == 3
 
 
+def test_a_wrong_answer_at_the_end_of_longer_code_is_told_in_the_same_words(memory: Place) -> None:
+    """Ours: whether the engine makes the last call or leaves it to us cannot be seen, and variables stay."""
+    played = play(memory, cell("n = 'three'\nfinish(n)"), finish("len(n)"), output_type=int)
+    assert observations(played.first.messages)[0] == (
+        "[cell 0] failed\n"
+        "error:\n"
+        "RUNTIME_ERROR: ValueError: the answer does not fit: Expected `int`, got `str`\n"
+        "  2 | finish(n)\n"
+        "    | ^"
+    )
+    assert played.first.output == 5
+
+
+def test_an_answer_at_the_end_of_longer_code_that_is_not_json_is_a_type_error(memory: Place) -> None:
+    """Ours: the same as in the middle of code."""
+    played = play(memory, cell("f = len\nfinish(f)"), finish("3"), output_type=int)
+    assert (
+        "TypeError: an argument of finish() is not JSON: it holds" in observations(played.first.messages)[0]
+    )
+
+
 def test_an_answer_without_a_cell_is_checked_as_well(memory: Place) -> None:
     """Ours: a reply without a cell is the answer, checked against output_type."""
     played = play(memory, "three", finish("3"), output_type=int)

@@ -120,16 +120,16 @@ def _without_execution(save: Save) -> Save:
 
 def give_answers_in_the_order_of_calls() -> None:
     """A defect: a cell that is run again gets its answers in another order than it had them in."""
-    right = cells._Cell.next_answer
+    right = cells._Cell.ask
 
-    async def wrong(self: Any, calls: Any) -> Any:
+    def wrong(self: Any, calls: Any, hear: Any) -> None:
         command = self._command
         known = sorted(command.answers[: command.count], key=lambda settled: settled.call_id)
         if self._heard < command.count - 1:  # it is not the first time
             self._command = msgspec.structs.replace(command, answers=known)
-        return await right(self, calls)
+        right(self, calls, hear)
 
-    vars(cells)["_Cell"].next_answer = wrong
+    vars(cells)["_Cell"].ask = wrong
 
 
 def break_something(what: str | None, store: SessionStore) -> SessionStore:

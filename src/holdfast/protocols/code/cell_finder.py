@@ -116,6 +116,7 @@ class CellFinder:
     def __init__(self, language: Language) -> None:
         self.cells: list[FoundCell] = []
         self._tags = _tags_of(language)
+        self._beginnings = _beginnings_of(language)
         self._fence: _Fence | None = None
         self._line = _Line.UNDECIDED
         self._start = ""  # the undecided beginning of a line
@@ -213,13 +214,10 @@ class CellFinder:
         if opening.start("word") > MAX_OPENING:
             return _Line.SHOWN
         word = opening["word"].lower()
-        if not ended and opening.end() == len(line) and self._may_become_tag(word):
+        if not ended and opening.end() == len(line) and word in self._beginnings:
             return _Line.UNDECIDED
         self._parts = []
         return _Line.HIDDEN if word in self._tags else _Line.SHOWN
-
-    def _may_become_tag(self, word: str) -> bool:
-        return any(tag.startswith(word) for tag in self._tags)
 
     def _conclude(self, line: str) -> None:
         """A line that opens, closes or is inside a fence is whole."""
@@ -285,6 +283,12 @@ def find_cells(text: str, language: Language) -> tuple[str, tuple[FoundCell, ...
     prose = finder.feed(text)
     prose += finder.end()
     return prose, tuple(finder.cells)
+
+
+@functools.cache
+def _beginnings_of(language: Language) -> frozenset[str]:
+    """Whatever a tag may begin with, the whole of it and nothing included."""
+    return frozenset(tag[:end] for tag in _tags_of(language) for end in range(len(tag) + 1))
 
 
 @functools.cache

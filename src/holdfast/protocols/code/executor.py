@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A cell is checked, then run by the engine on a thread until it ends or stands still. Where it stands still,
-the turn is asked for the next result (`CodeExecutionContext.next_answer`) and the cell goes on with it. What
+the turn is asked for the next result and the cell goes on with it (`running_cell`). What
 it leaves is the engine's state, opaque bytes, which travel with the session's commits.
 
 If the turn is parked, the cell is suspended: from then on it is bytes as well, and its worker is free.
@@ -13,15 +13,12 @@ Rules
 1. The state changes only when a cell has ended and its result is taken in. A cell that failed hard leaves it
    as it was.
 2. A cell that fails its check has run nothing.
-3. Once `finish` or `continue_as` was called, the code can call nothing any more.
 """
 
 from __future__ import annotations
 
-import asyncio
-import functools
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -33,32 +30,25 @@ from holdfast.errors import (
     PluginStateLost,
 )
 from holdfast.machine.inputs import ToolSettled
-from holdfast.model.call import CallStatus, GuestException
+from holdfast.model.call import CallStatus
 from holdfast.model.canonical import Json
 from holdfast.model.cell import CallMade, CellReport
-from holdfast.model.diagnostic import Diagnostic, Severity
+from holdfast.model.diagnostic import Diagnostic
 from holdfast.model.frame import FrameSwitch
 from holdfast.model.language import Language
 from holdfast.model.limits import SessionLimits
-from holdfast.model.message import AssistantMessage, InputPart, Message, ToolCall, UserMessage
-from holdfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse, OutputContract
+from holdfast.model.message import AssistantMessage, InputPart, Message, ToolCall
+from holdfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse
 from holdfast.ports.code_engine import (
-    CallAnswer,
-    CellCall,
     CellEnd,
-    CellPause,
-    CellRequest,
-    CellRun,
-    CellStep,
     Check,
-    CodeEngine,
 )
 from holdfast.protocols.code.cell_finder import FoundCell, find_cells
 from holdfast.protocols.code.cell_history import RUN_CODE, kept_report
 from holdfast.protocols.code.following import SessionReading
 from holdfast.protocols.code.functions import SessionFunctions
 from holdfast.protocols.code.observation import NOT_EXECUTED, observation, short_arguments
-from holdfast.protocols.code.own_functions import CONTINUE_AS, FINISH
+from holdfast.protocols.code.running_cell import CheckFailed, RunningCell, Suspended
 from holdfast.protocols.code.values import ReadOnlyValues
 from holdfast.protocols.code.written import WrittenMessages
 from holdfast.tools.catalog import ToolCatalog
@@ -71,7 +61,6 @@ CELL_LIMITS: Final = SessionLimits(
     max_stdout_bytes=1 << 20,
     max_external_calls=1_000,
 )
-_MAX_ANSWER_BYTES: Final = 1 << 20
 _CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens"})
 _STATE_VERSION: Final = 1
 
@@ -85,31 +74,6 @@ class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
     observation_chars: int = 8_000
 
 
-class _Ending(msgspec.Struct, frozen=True, kw_only=True):
-    """How a cell ends its turn: with an answer, or with a task (and a seed) for a new frame."""
-
-    value: Json
-    frame_id: str | None = None
-
-    def of(self, value: Json, output: OutputContract | None) -> str | FrameSwitch:
-        """The same end with what plugins have left of its value."""
-        if self.frame_id is None:
-            return _answer_text(value, output)
-        task, seed = (value.get("task"), value.get("seed")) if isinstance(value, dict) else (value, None)
-        seeds = () if seed is None else (UserMessage(content=_answer_text(seed, None)),)
-        return FrameSwitch(frame_id=self.frame_id, task=_answer_text(task, None), seed=seeds)
-
-
-class _Suspended(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell in the middle: which one it is, how many results it had, and the engine's bytes."""
-
-    turn_id: str
-    call_id: int
-    heard: int
-    data: bytes
-    ending: _Ending | None = None
-
-
 class _Memory(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept of a session's code."""
 
@@ -117,7 +81,7 @@ class _Memory(msgspec.Struct, frozen=True, kw_only=True):
     language: Language = Language.PYTHON
     state: bytes = b""
     inputs: dict[str, InputPart] = msgspec.field(default_factory=dict)
-    suspended: _Suspended | None = None
+    suspended: Suspended | None = None
 
 
 class CodeExecutor:
@@ -133,7 +97,7 @@ class CodeExecutor:
         self._reading = SessionReading()
         self.written = WrittenMessages(options.language)
         """The messages as the model has written and reads them."""
-        self._running: _RunningCell | None = None
+        self._running: RunningCell | None = None
 
     def functions(self, catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool]) -> SessionFunctions:
         """What code may call, made once for each catalog."""
@@ -150,10 +114,12 @@ class CodeExecutor:
         if refused is not None:
             return self._response(request, _failed(report, refused))
         engine = ctx.engine(self._options.language)
-        cell = self._running = _RunningCell(ctx, request, values, engine)
+        cell = self._running = RunningCell(ctx, request, values, engine)
         try:
-            ended = await cell.run(self._memory.state, self._taken_up(ctx), self._options)
-        except _CheckFailed as failed:
+            ended = await cell.run(
+                self._memory.state, self._taken_up(ctx), self._options.limits, self._options.check
+            )
+        except CheckFailed as failed:
             return self._response(request, _failed(report, failed.error, failed.diagnostics))
         except EngineFailed as error:
             raise CodeExecutionRuntimeStopped(error.message, hint=error.hint) from error
@@ -207,7 +173,7 @@ class CodeExecutor:
             return ErrorObject(code=Code.SYNTAX_ERROR, message="the cell is empty")
         return None
 
-    def _taken_up(self, ctx: CodeExecutionContext) -> _Suspended | None:
+    def _taken_up(self, ctx: CodeExecutionContext) -> Suspended | None:
         suspended = self._memory.suspended
         if suspended is None or (suspended.turn_id, suspended.call_id) != (ctx.turn_id, ctx.call_id):
             return None
@@ -228,7 +194,7 @@ class CodeExecutor:
         ctx: CodeExecutionContext,
         request: ExecRequest,
         report: CellReport,
-        cell: _RunningCell,
+        cell: RunningCell,
         ended: CellEnd,
     ) -> ExecResponse:
         ending = None if ended.hard else cell.ending
@@ -293,179 +259,6 @@ class CodeExecutor:
         self._memory, self._dirty = memory, False
 
 
-class _RunningCell:
-    """One cell from its beginning, or from where it was suspended, to its end."""
-
-    def __init__(
-        self, ctx: CodeExecutionContext, request: ExecRequest, values: ReadOnlyValues, engine: CodeEngine
-    ) -> None:
-        self._ctx = ctx
-        self._request = request
-        self._values = values
-        self._engine = engine
-        self._loop = asyncio.get_running_loop()
-        self._run: CellRun | None = None
-        self._computing = False
-        self._given_up = False
-        self._heard = 0
-        self.ending: _Ending | None = None
-
-    async def run(self, state: bytes, suspended: _Suspended | None, options: CellOptions) -> CellEnd:
-        """Check the cell and run it to its end. One that was suspended was checked before."""
-        inputs = await self._inputs()
-        self._take_up(suspended)
-        request = CellRequest(
-            key=self._ctx.session_id,
-            code=self._request.code,
-            state=state,
-            paused=b"" if suspended is None else suspended.data,
-            limits=options.limits,
-            functions=self._ctx.functions,
-            inputs=inputs,
-            load=self._load,
-            answer_now=self._answer_now,
-            now_ms=self._ctx.now_ms,
-            seed=self._ctx.seed,
-        )
-        try:
-            step = await self._compute(lambda: self._begin(request, options.check))
-            return await self._drive(step)
-        except BaseException:
-            self._give_up()
-            raise
-
-    def _begin(self, request: CellRequest, check: Check) -> CellStep:
-        """Check and start the cell, in the engine's thread."""
-        if not request.paused:
-            names = self._values.names()
-            found = self._engine.check(
-                request.code, state=request.state, functions=request.functions, inputs=names, check=check
-            )
-            if (error := _first_error(found)) is not None:
-                raise _CheckFailed(error, found)
-        run = self._run = self._engine.open(request)
-        if self._given_up:
-            run.stop(_cancelled())
-        return run.start()
-
-    async def _inputs(self) -> dict[str, Any]:
-        """The values that the code is known to need."""
-        code = self._request.code
-        named = [name for name in self._values.names() if name in code]
-        return await self._values.load_touched(self._engine.touched(code, named)) if named else {}
-
-    async def suspend(self) -> _Suspended:
-        run, self._run = self._run, None
-        assert run is not None
-        data = await self._ctx.threads.run(run.suspend)
-        return _Suspended(
-            turn_id=self._ctx.turn_id,
-            call_id=self._ctx.call_id,
-            heard=self._heard,
-            data=data,
-            ending=self.ending,
-        )
-
-    def _take_up(self, suspended: _Suspended | None) -> None:
-        if suspended is not None:
-            self._heard = suspended.heard
-            self.ending = suspended.ending
-            self._ctx.heard(suspended.heard)
-
-    async def _drive(self, step: CellStep) -> CellEnd:
-        run = self._run
-        assert run is not None
-        while isinstance(step, CellPause):
-            number, answer = await self._ctx.next_answer(step.calls)
-            self._heard += 1
-            step = await self._compute(functools.partial(run.answer, number, answer))
-        return step
-
-    async def _compute(self, work: Callable[[], CellStep]) -> CellStep:
-        self._computing = True
-        step = await self._ctx.threads.run(work)  # if it is given up, the code still computes
-        self._computing = False
-        return step
-
-    def _give_up(self) -> None:
-        """The turn goes on without the cell. One that computes is stopped, one that stands still closed."""
-        self._given_up = True
-        run = self._run
-        if run is None:
-            return
-        if self._computing:
-            run.stop(_cancelled())
-        else:
-            self._ctx.threads.start(run.close)
-
-    # Called in the engine's thread
-
-    def _load(self, name: str) -> Any:
-        return asyncio.run_coroutine_threadsafe(self._values.load(name), self._loop).result()
-
-    def _answer_now(self, call: CellCall) -> CallAnswer | None:
-        if self.ending is not None:
-            return _over()
-        if call.name not in (FINISH, CONTINUE_AS):
-            return None
-        if call.problem is not None:
-            return _raised("TypeError", call.problem)
-        if not self._request.accept_finish:
-            return _raised("RuntimeError", f"{call.name}() is not possible here")
-        problem = self._finish(call) if call.name == FINISH else self._continue_as(call)
-        return _over() if problem is None else _raised("ValueError", problem)
-
-    def _finish(self, call: CellCall) -> str | None:
-        """Take the answer, or say why it is none."""
-        value = call.args[0] if call.args else call.kwargs.get("value")
-        output = self._ctx.output
-        text = _answer_text(value, output)
-        if len(text.encode("utf-8", "replace")) > _MAX_ANSWER_BYTES:
-            return f"the answer is larger than {_MAX_ANSWER_BYTES} bytes"
-        if output is not None and (problem := output.check(text).problem) is not None:
-            return f"the answer does not fit: {problem}"
-        self.ending = _Ending(value=value)
-        return None
-
-    def _continue_as(self, call: CellCall) -> str | None:
-        named = {**dict(zip(("task", "seed"), call.args, strict=False)), **call.kwargs}
-        task, seed = named.get("task"), named.get("seed")
-        if not isinstance(task, str) or not task.strip():
-            return "continue_as() takes a task, as text"
-        value: Json = task if seed is None else {"task": task, "seed": seed}
-        self.ending = _Ending(value=value, frame_id=f"{self._ctx.turn_id}.f{self._ctx.call_id}")
-        return None
-
-
-class _CheckFailed(Exception):
-    """The code was looked at and not run."""
-
-    def __init__(self, error: ErrorObject, diagnostics: list[Diagnostic]) -> None:
-        super().__init__(error.message)
-        self.error = error
-        self.diagnostics = diagnostics
-
-
-def _cancelled() -> ErrorObject:
-    return ErrorObject(code=Code.CANCELLED, message="the cell was cancelled")
-
-
-def _answer_text(value: Json, output: OutputContract | None) -> str:
-    """An answer as it is said: text as it is, if no other type is promised; anything else as JSON."""
-    if output is None and (value is None or isinstance(value, str)):
-        return value or ""
-    return msgspec.json.encode(value).decode()
-
-
-def _over() -> CallAnswer:
-    """What code sees that has ended the turn: nothing it should catch."""
-    return _raised("SystemExit", "the turn is over")
-
-
-def _raised(kind: str, message: str) -> CallAnswer:
-    return CallAnswer(exception=GuestException(type=kind, message=message))
-
-
 def _failed(
     report: CellReport, error: ErrorObject, diagnostics: list[Diagnostic] | None = None
 ) -> CellReport:
@@ -476,13 +269,6 @@ def _failed(
         diagnostics=tuple(diagnostics or ()),
         notes=(*report.notes, NOT_EXECUTED),
     )
-
-
-def _first_error(diagnostics: list[Diagnostic]) -> ErrorObject | None:
-    for one in diagnostics:
-        if one.severity is Severity.ERROR:
-            return ErrorObject(code=one.code, message=one.message, hint=one.hint, span=one.span)
-    return None
 
 
 def _cells_in(reply: AssistantMessage, language: Language) -> tuple[FoundCell, ...]:

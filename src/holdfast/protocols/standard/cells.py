@@ -49,11 +49,14 @@ from holdfast.model.language import Language
 from holdfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall
 from holdfast.plugins.protocol import CodeFunctions, ExecRequest, ExecResponse, OutputContract, TurnSeat
 from holdfast.ports.code_engine import CallAnswer, CellCall, CodeEngine
+from holdfast.tools.eager import Started
 from holdfast.tools.settlement import GUEST_EXCEPTION
 from holdfast.tools.threads import DaemonThreads
 
 Judge = Callable[[ToolSettled, str, dict[str, Json]], Awaitable[ToolSettled]]
 """What plugins make of a result."""
+Hear = Callable[[int, CallAnswer], None]
+"""Told the number of a call, and what came of it."""
 
 
 class CellDesk:
@@ -62,7 +65,7 @@ class CellDesk:
     def __init__(self, seat: TurnSeat, judge: Judge) -> None:
         self._seat = seat
         self._judge = judge
-        self._cells: dict[int, tuple[_Cell, asyncio.Task[None]]] = {}
+        self._cells: dict[int, _Cell] = {}
         self._left: dict[int, Callable[[], None]] = {}
 
     def start(self, call: ToolCall, arguments: dict[str, Json], deliver: Deliver) -> None:
@@ -73,7 +76,7 @@ class CellDesk:
         if found is None:
             self._open(command, deliver)
         else:
-            found[0].hear(command)
+            found.hear(command)
 
     def settled(self, call_id: int) -> None:
         """A result is taken in; if it is a cell's, so is what that has left behind."""
@@ -86,19 +89,18 @@ class CellDesk:
         cells, self._cells = self._cells, {}
         if cells and self._seat.cells is not None:
             await self._seat.cells.executor.park()
-        for _, task in cells.values():
-            task.cancel()
+        for cell in cells.values():
+            cell.give_up()
 
     def stop(self) -> None:
         self._left.clear()
         cells, self._cells = self._cells, {}
-        for _, task in cells.values():
-            task.cancel()
+        for cell in cells.values():
+            cell.give_up()
 
     def _open(self, command: ContinueCell, deliver: Deliver) -> None:
-        cell = _Cell(self._seat, command, deliver)
-        task = asyncio.get_running_loop().create_task(self._run(cell))
-        self._cells[command.call.call_id] = (cell, task)
+        cell = self._cells[command.call.call_id] = _Cell(self._seat, command, deliver)
+        cell.task = Started(self._run(cell), self._seat.bench.dispatcher.spares).task
 
     async def _run(self, cell: _Cell) -> None:
         ending = None
@@ -167,6 +169,7 @@ class _Cell:
     def __init__(self, seat: TurnSeat, command: ContinueCell, deliver: Deliver) -> None:
         assert seat.cells is not None
         self.deliver = deliver
+        self.task: asyncio.Task[None] | None = None
         self.session_id = seat.session_id
         self.turn_id = seat.machine.turn_id
         self.call_id = command.call.call_id
@@ -182,7 +185,7 @@ class _Cell:
         self._command = command
         self._heard = 0
         self._numbers: dict[int, int] = {}
-        self._waiting: asyncio.Future[None] | None = None
+        self._hear: Hear | None = None
 
     @property
     def request(self) -> ExecRequest:
@@ -203,32 +206,41 @@ class _Cell:
     async def read_blob(self, digest: str) -> bytes | None:
         return await self._seat.hooks.read_blob(digest)
 
+    def give_up(self) -> None:
+        if self.task is not None:
+            self.task.cancel()
+
     def hear(self, command: ContinueCell) -> None:
         self._command = command
-        if self._waiting is not None and not self._waiting.done():
-            self._waiting.set_result(None)
+        told, self._hear = self._hear, None
+        if told is not None:
+            self._tell(told)
 
     def heard(self, count: int) -> None:
         if count > self._command.count:
             raise CodeExecutionRuntimeStopped("the cell was suspended with answers that the journal lacks")
         self._heard = count
 
-    async def next_answer(self, calls: Sequence[CellCall]) -> tuple[int, CallAnswer]:
+    def ask(self, calls: Sequence[CellCall], hear: Hear) -> None:
         self._check_same(calls)
-        if self._heard >= self._command.count:
-            await self._pause(calls)
+        if self._heard < self._command.count:
+            self._tell(hear)
+        else:
+            self._pause(calls, hear)
+
+    def _tell(self, hear: Hear) -> None:
         settled = self._command.answers[self._heard]
         self._heard += 1
-        return self._number_of(settled.call_id), _answer(settled)
+        hear(self._number_of(settled.call_id), _answer(settled))
 
     def made(self) -> Sequence[tuple[ToolCall, ToolSettled | None]]:
         results = {one.call_id: one for one in self._command.answers[: self._command.count]}
         return [(call, results.get(call.call_id)) for call in self._command.made]
 
-    async def _pause(self, calls: Sequence[CellCall]) -> None:
+    def _pause(self, calls: Sequence[CellCall], hear: Hear) -> None:
         if not calls and len(self._command.made) <= self._heard:
             raise CodeExecutionRuntimeStopped("the code waits for something that never comes")
-        self._waiting = asyncio.get_running_loop().create_future()
+        self._hear = hear
         self.deliver(
             CellPaused(
                 at_ms=self._seat.bench.clock.now_ms(),
@@ -237,7 +249,6 @@ class _Cell:
                 calls=tuple(self._called(call) for call in calls),
             )
         )
-        await self._waiting
 
     def _check_same(self, calls: Sequence[CellCall]) -> None:
         """What the code has called already it must call again, when it is run again."""

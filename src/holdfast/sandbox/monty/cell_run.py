@@ -33,10 +33,19 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.errors import Code, EngineFailed, ErrorObject, InvalidArgument
+from holdfast.errors import Code, EngineFailed, ErrorObject, InvalidArgument, Span
 from holdfast.model.canonical import Json, to_json
 from holdfast.ports.code_engine import SLEEP as SLEEP_CALL
-from holdfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
+from holdfast.ports.code_engine import (
+    CallAnswer,
+    CellCall,
+    CellEnd,
+    CellPause,
+    CellRequest,
+    CellStep,
+    LastCall,
+)
+
 from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.cell_stepper import OS_POLICY, CellStepper, Surroundings
 from holdfast.sandbox.monty.conclude import (
@@ -327,6 +336,8 @@ class MontyCellRun(EngineRun):
         except Exception as error:
             lost = ErrorObject(code=Code.INTERRUPTED, message=f"the cell could not be completed: {error}")
             return self._over(Failure(lost, hard=True))
+        if isinstance(outcome, Finished) and self.plan.program.last_call is not None:
+            return self._over(None, None, state, _last_call(*self.plan.program.last_call, value, failure))
         return self._over(failure, value, state)
 
     def _checked(self, raw: object, worker: Worker) -> tuple[Json, Failure | None]:
@@ -360,7 +371,13 @@ class MontyCellRun(EngineRun):
         worker.unsaved_feeds = 0
         return data
 
-    def _over(self, failure: Failure | None, value: Json = None, state: bytes | None = None) -> CellEnd:
+    def _over(
+        self,
+        failure: Failure | None,
+        value: Json = None,
+        state: bytes | None = None,
+        last: LastCall | None = None,
+    ) -> CellEnd:
         """End with this. A worker that a failure has left in the middle of something is not kept."""
         hard = failure is not None and failure.hard
         refused = failure is not None and left_unchanged(failure)
@@ -371,6 +388,7 @@ class MontyCellRun(EngineRun):
         self._result = CellEnd(
             result=value,
             error=failure.error if failure else None,
+            last_call=last,
             hard=hard,
             stdout=self.output.stdout,
             stderr=self.output.stderr,
@@ -453,10 +471,24 @@ def cell_call(call: HostCall, number: int) -> CellCall:
     return CellCall(number=number, name=name, args=clean[0], kwargs=clean[1])
 
 
+def _last_call(name: str, span: Span, value: Json, failure: Failure | None) -> LastCall:
+    """The call that the code ended with; *failure* tells why its value is none."""
+    if failure is None:
+        return LastCall(CellCall(number=0, name=name, args=[value]), span)
+    problem = failure.error.message
+    if failure.error.code == Code.RESULT_NOT_SERIALIZABLE:
+        problem = f"an argument of {name}() is not JSON: it holds {failure.error.hint}"
+    return LastCall(CellCall(number=0, name=name, problem=problem), span)
+
+
 def _plan_of(request: CellRequest, before: EngineState | None, paused: PausedCell | None) -> RunPlan:
     plan = RunPlan(
         session_id=request.key,
-        program=read_program(request.code, result_may_be_bound=before is not None and before.result_later),
+        program=read_program(
+            request.code,
+            result_may_be_bound=before is not None and before.result_later,
+            last=request.last.difference(before.names) if before else request.last,
+        ),
         limits=request.limits,
         names=frozenset(before.names) if before else frozenset(),
         sites=before.sites if before else {},

@@ -11,6 +11,8 @@ end with their run, or of whether guest code will await a host call. Those are r
 * *awaited calls*: `await f(x)`, `gather(f(1), f(2))`, and lists or names that end up there. Such a call is
   answered with a future, any other with its value, so that guest code may await or not, as it likes.
 * *bound names*: what the session knows afterwards, so that a later check does not call it unknown.
+* *last call*: where the code ends with a call that never returns, its argument is fed in the place of the
+  call: whoever drives the run makes the call then, and the engine is asked once less.
 * *changes*: code that only computes values leaves the session as it was, so nothing need be stored.
 
 Rules: nothing here runs guest code, and a tree that Python cannot read only costs precision.
@@ -24,8 +26,11 @@ import itertools
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
+
+from holdfast.errors import Span
 
 Site = tuple[int, int]
 ResultMode = Literal["always", "maybe", "never"]
@@ -101,6 +106,8 @@ class Program:
     reads_only: frozenset[str] | None = None
     """The names that expression-only code reads and calls, if it can change nothing; else None."""
     defines_classes: bool = True
+    last_call: tuple[str, Span] | None = None
+    """The call that the code ends with, if its argument was fed in its place."""
 
     def changes_nothing(self, names: frozenset[str], classes: bool) -> bool:
         """Whether the run leaves a session as it was, given the session's names and whether it has classes.
@@ -119,8 +126,13 @@ class Program:
 
 
 @functools.lru_cache(maxsize=256)
-def read_program(code: str, *, result_may_be_bound: bool = False) -> Program:
-    """Read *code*; `result_may_be_bound` tells that functions of earlier runs may bind `result`."""
+def read_program(
+    code: str, *, result_may_be_bound: bool = False, last: frozenset[str] = frozenset()
+) -> Program:
+    """Read *code*; `result_may_be_bound` tells that functions of earlier runs may bind `result`.
+
+    Where the code ends with a call of one of *last*, it is fed without the call, as far as its argument.
+    """
     tree = parse(code)
     if tree is None:
         always = _RESULT.search(code) is not None
@@ -142,10 +154,13 @@ def read_program(code: str, *, result_may_be_bound: bool = False) -> Program:
         )
     bindings = _Bindings.of(tree)
     mode = bindings.result_mode(result_may_be_bound)
+    ending = _last_call(tree, last - bindings.names) if mode == "never" else None
     edits = _edits(code, tree, mode, bindings)
+    fed = code if ending is None else _without_name(code, ending)
     return Program(
         code=code,
-        fed=_apply(code, edits) + ("\nresult" if mode == "always" else ""),
+        fed=_apply(fed, edits) + ("\nresult" if mode == "always" else ""),
+        last_call=None if ending is None else (called_name(ending), _span(code, ending)),
         result_mode=mode,
         reads_result=bindings.reads_result,
         bound=frozenset(bindings.names),
@@ -154,6 +169,33 @@ def read_program(code: str, *, result_may_be_bound: bool = False) -> Program:
         rebinds_result_later=bindings.global_result,
         inserted=tuple(_insertions(code, edits)),
         defines_classes=bindings.defines_classes,
+    )
+
+
+def _last_call(tree: ast.Module, names: AbstractSet[str]) -> ast.Call | None:
+    """The call of one of *names*, with one value, that is all of the last statement."""
+    match tree.body[-1] if tree.body else None:
+        case ast.Expr(value=ast.Call(func=ast.Name(id=name), args=[argument], keywords=[]) as call):
+            return call if name in names and not isinstance(argument, ast.Starred) else None
+    return None
+
+
+def _without_name(code: str, call: ast.Call) -> str:
+    """The code with parentheses alone where a function is called. Nothing else moves."""
+    data = code.encode()
+    start = _LineOffsets(code).site(call)[0]
+    end = start + len(called_name(call))
+    return (data[:start] + b" " * (end - start) + data[end:]).decode()
+
+
+def _span(code: str, node: ast.expr) -> Span:
+    lines = code.encode().splitlines()
+    end_line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+    return Span(
+        line=node.lineno,
+        column=len(lines[node.lineno - 1][: node.col_offset].decode()) + 1,
+        end_line=end_line,
+        end_column=len(lines[end_line - 1][:end].decode()) + 1,
     )
 
 

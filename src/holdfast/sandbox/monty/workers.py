@@ -57,7 +57,7 @@ class Worker:
 
     def holds(self, version: object, limits: SessionLimits) -> bool:
         """Whether a run from this version of the session, under these limits, can begin here."""
-        return self.version == version and self.fits(limits) and self.peak.is_alive()
+        return self.version == version and self.fits(limits)
 
     def feed(self, code: str, **options: Any) -> Any:
         """Run code in the session, up to the first thing that needs the host."""
