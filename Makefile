@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast lint bench
+.PHONY: help setup run test test-fast lint conformance bench
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,8 +29,12 @@ lint: setup ## ruff, mypy and the layer rules
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports
 
-bench: setup ## measure the sandbox, durable turns, plugins and cells on this machine
+conformance: setup ## show what each engine does, as a table of behaviours
+	@$(BIN)/python -m pytest -q tests/conformance --conformance-table
+
+bench: setup ## measure the sandbox, its engines, durable turns, plugins and cells on this machine
 	@$(BIN)/python bench/sandbox.py
+	@$(BIN)/python bench/engines.py
 	@$(BIN)/python bench/turns.py
 	@$(BIN)/python bench/plugins.py
 	@$(BIN)/python bench/code.py
@@ -42,7 +46,8 @@ $(BIN)/python:
 		|| { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
-$(STAMP): pyproject.toml | $(BIN)/python
+$(STAMP): pyproject.toml scripts/setup-engines | $(BIN)/python
 	@echo "installing Holdfast into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@scripts/setup-engines $(VENV)
 	@touch $@

@@ -35,6 +35,7 @@ The first split is whose fault it is::
     │   │   ├── UnknownSession     SESSION_NOT_FOUND
     │   │   ├── MissingSession     INVALID_ARGUMENT
     │   │   └── UnexpectedSession  INVALID_ARGUMENT
+    │   ├── ScriptRefused          SYNTAX_ERROR, UNSUPPORTED_FEATURE (`sandbox.typescript.script`)
     │   └── SnapshotRefused        SNAPSHOT_CORRUPT, SNAPSHOT_VERSION_MISMATCH,
     │                              SNAPSHOT_CAPABILITY_MISMATCH
     ├── OperatorError          the installation or its configuration is wrong

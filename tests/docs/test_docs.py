@@ -17,6 +17,7 @@ from holdfast import CodeProtocol
 from holdfast.cli.main import main
 from holdfast.errors import STATUS_OF_CODE, Code
 from holdfast.model import CapabilityLimits, SessionLimits
+from holdfast.model.language import EngineName
 from holdfast.plugins import shipped
 from holdfast.plugins.directives import ALLOWED
 from holdfast.plugins.hook import HOOKS, SLOTS
@@ -137,6 +138,7 @@ def test_what_a_model_in_code_is_told_is_on_the_code_page() -> None:
     """Ours: the prompt that is shown is the prompt that is sent."""
     shown = [block.text.strip() for block in blocks(ROOT / "docs" / "code.md") if block.language == "text"]
     assert how_to_act(fences=True) in shown
+    assert how_to_act(fences=True, engine=EngineName.QUICKJS) in shown
 
 
 def test_every_option_and_limit_of_cells_is_on_the_code_page() -> None:

@@ -54,6 +54,16 @@ def test_one_cell_does_what_takes_four_model_calls_natively(tmp_path: Path) -> N
     assert _calls(in_code) == _calls(native) == ["order", "order", "order", "orders", "refund"]
 
 
+def test_the_same_cell_in_typescript_does_the_same(tmp_path: Path) -> None:
+    """Seed: the code protocol with `language="typescript"`, over the same tools."""
+    (tmp_path / "python").mkdir()
+    (tmp_path / "typescript").mkdir()
+    in_python = _run("refund_in_code.py", tmp_path / "python")
+    in_typescript = _run("refund_in_typescript.py", tmp_path / "typescript")
+    assert in_typescript == in_python
+    assert in_typescript.effects == ["refund A1 4200"]
+
+
 def test_a_cell_stops_in_one_process_and_goes_on_in_another(tmp_path: Path) -> None:
     """Seed: the cell goes on at its call; what ran before it does not run again."""
     first = _run("cell_in_two_processes.py", tmp_path)
@@ -89,3 +99,15 @@ def _calls(told: Told) -> list[str]:
 
 def _number(text: str) -> int:
     return int(text.split()[0].replace(",", ""))
+
+
+def test_a_program_is_stopped_killed_approved_elsewhere_and_finished_on_every_engine(tmp_path: Path) -> None:
+    """Seed: in the middle of an expression, and nothing that was called before is called again."""
+    told = _run("refund_on_every_engine.py", tmp_path)
+    for engine in ("monty", "cpython", "quickjs"):
+        lines = [line for line in told.text.splitlines() if line.startswith(engine)]
+        assert lines == [
+            f"{engine}: waiting_for_approval",
+            f"{engine}: ok, 811",
+            f"{engine}: price A1, refund A1, price B2",
+        ]

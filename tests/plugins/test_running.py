@@ -11,7 +11,6 @@ import pytest
 from plugin_bench import PhaseLog
 
 from holdfast.errors import InvalidArgument, PluginFailed
-from holdfast.tools.eager import Started
 from holdfast.plugins.running import (
     Current,
     HookRunner,
@@ -22,6 +21,7 @@ from holdfast.plugins.running import (
     described,
     within,
 )
+from holdfast.tools.eager import Started
 
 word: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="none")
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cli import demo_tools
-from holdfast.cli.agent_options import AGENT_NAME, PROTOCOLS, AgentSettings
+from holdfast.cli.agent_options import AGENT_NAME, AgentSettings
 from holdfast.cli.host import load_tools, wrong_grants_are_wrong_usage
 from holdfast.errors import NotConfigured, SessionNotFound
 from holdfast.providers.resolve import resolve_model
@@ -33,7 +33,7 @@ class AgentHost:
             name=AGENT_NAME,
             instructions=settings.instructions or "",
             tools=_tools_of(settings),
-            protocol=settings.protocol or PROTOCOLS[0],
+            protocol=settings.acting(),
         )
         self.runtime = Runtime(DataDir(data_dir).database, host=settings.record())
 
@@ -82,8 +82,9 @@ async def known_session(runtime: Runtime, session_id: str) -> Session[Any]:
 
 
 def check_given(given: AgentSettings) -> None:
-    """A model or a tools file on the command line that cannot be used is wrong usage."""
+    """A model, a tools file or an engine on the command line that cannot be used is wrong usage."""
     with wrong_grants_are_wrong_usage():
+        given.acting()
         if given.model:
             resolve_model(given.model)
         for file in given.tools:

@@ -1,4 +1,4 @@
-"""Which agent a command line means: its model, its tool files, its instructions and its protocol.
+"""Which agent a command line means: its model, its tool files, its instructions, and how it acts.
 
 A session remembers them as a plain record, so that whoever goes on with it need not repeat them. Rule: paths
 are absolute in it, because that may happen in another directory.
@@ -15,10 +15,14 @@ from typing import Any
 
 import click
 
+from holdfast.model.language import EngineName, Language
+
 MODEL_VARIABLE = "HOLDFAST_MODEL"
 DEMO_MODEL = "scripted:demo"
 AGENT_NAME = "chat"
 PROTOCOLS = ("standard", "code")
+LANGUAGES = ("python", "typescript")
+ENGINES = ("monty", "cpython", "auto", "quickjs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +33,8 @@ class AgentSettings:
     tools: tuple[str, ...] = ()
     instructions: str | None = None
     protocol: str = ""
+    language: str = ""
+    engine: str = ""
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> AgentSettings:
@@ -40,6 +46,8 @@ class AgentSettings:
             tools=tuple(str(file) for file in tools) if isinstance(tools, list) else (),
             instructions=instructions if isinstance(instructions, str) else None,
             protocol=str(record.get("protocol") or ""),
+            language=_one_of(LANGUAGES, record.get("language")),
+            engine=_one_of(ENGINES, record.get("engine")),
         )
 
     def record(self) -> dict[str, Any]:
@@ -48,6 +56,8 @@ class AgentSettings:
             "tools": list(self.tools),
             "instructions": self.instructions or "",
             "protocol": self.protocol or PROTOCOLS[0],
+            **({"language": self.language} if self.language else {}),
+            **({"engine": self.engine} if self.engine else {}),
         }
 
     def over(self, recorded: AgentSettings) -> AgentSettings:
@@ -57,6 +67,8 @@ class AgentSettings:
             tools=self.tools or recorded.tools,
             instructions=recorded.instructions if self.instructions is None else self.instructions,
             protocol=self.protocol or recorded.protocol,
+            language=self.language or ("" if self.engine else recorded.language),
+            engine=self.engine or ("" if self.language else recorded.engine),
         )
 
     def or_default(self) -> AgentSettings:
@@ -69,9 +81,23 @@ class AgentSettings:
             return self
         return replace(self, model=chosen or DEMO_MODEL)
 
+    def acting(self) -> object:
+        """The protocol, as an agent takes it. Raises `InvalidArgument` if language and engine do not fit."""
+        if self.protocol != "code":
+            return self.protocol or PROTOCOLS[0]
+        from holdfast.protocols.code.plugin import CodeProtocol  # only agents that act in code need it
+
+        engine = EngineName(self.engine) if self.engine else None
+        usual = engine.language if engine else Language.PYTHON
+        return CodeProtocol(language=Language(self.language or usual), engine=engine)
+
     @property
     def is_demo(self) -> bool:
         return self.model == DEMO_MODEL
+
+
+def _one_of(known: tuple[str, ...], value: object) -> str:
+    return value if isinstance(value, str) and value in known else ""
 
 
 def absolute_model(name: str) -> str:
@@ -85,6 +111,17 @@ def absolute_model(name: str) -> str:
 
 
 _options = (
+    click.option(
+        "--engine",
+        type=click.Choice(ENGINES),
+        help="What runs the code: for Python monty (fast), cpython (all of Python) or auto (monty until code "
+        "needs more); TypeScript has quickjs.  [default: monty or quickjs]",
+    ),
+    click.option(
+        "--language",
+        type=click.Choice(LANGUAGES),
+        help="What a model that acts in code writes; stands for --protocol code.  [default: python]",
+    ),
     click.option(
         "--protocol",
         type=click.Choice(PROTOCOLS),
@@ -107,7 +144,7 @@ _options = (
 
 
 def agent_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--model`, `--tools`, `--instructions` and `--protocol`, handed over as `given`."""
+    """`--model`, `--tools`, `--instructions`, `--protocol` and what belongs to it, handed over as `given`."""
 
     @functools.wraps(function)
     def collect(
@@ -116,13 +153,19 @@ def agent_options(function: Callable[..., Any]) -> Callable[..., Any]:
         tools: tuple[str, ...],
         instructions: str | None,
         protocol: str | None,
+        language: str | None,
+        engine: str | None,
         **rest: Any,
     ) -> Any:
+        if (language or engine) and protocol == "standard":
+            raise click.UsageError("--language and --engine are for --protocol code")
         given = AgentSettings(
             model=absolute_model(model or ""),
             tools=tuple(str(Path(file).absolute()) for file in tools),
             instructions=instructions,
-            protocol=protocol or "",
+            protocol=protocol or ("code" if language or engine else ""),
+            language=language or "",
+            engine=engine or "",
         )
         return function(*args, given=given, **rest)
 

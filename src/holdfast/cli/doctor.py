@@ -18,6 +18,7 @@ from holdfast.cli.options import Invocation, answers
 from holdfast.cli.output import Answer, console
 
 if TYPE_CHECKING:
+    from holdfast.errors import ErrorObject
     from holdfast.store.sqlite.database import Database
 
 _MIN_FREE_BYTES = 100_000_000
@@ -37,7 +38,11 @@ class Check:
 @click.command("doctor", epilog="\b\nExample:\n  holdfast doctor --json\n")
 @answers
 def command(invocation: Invocation) -> Answer:
-    """Check that Python, the data directory, the database and the engine work."""
+    """Check that Python, the data directory, the database and the engines work.
+
+    Engines that are not installed, or that this machine cannot confine, are named with the reason; that
+    is no problem until a session asks for one.
+    """
     home = invocation.data_dir.expanduser()
     looks: dict[str, Callable[[], Check]] = {
         "python": _python,
@@ -47,7 +52,9 @@ def command(invocation: Invocation) -> Answer:
         "sqlite": _sqlite,
         "database": lambda: _database(home),
         "snapshot key": lambda: _key(home),
-        "engine": _engine,
+        "engine": _monty,
+        "engine quickjs": lambda: _other_engine("quickjs", "typescript"),
+        "engine cpython": lambda: _other_engine("cpython", "python"),
         "agent sessions": lambda: _agent_sessions(home),
         "approvals": lambda: _approvals(home),
     }
@@ -166,18 +173,36 @@ def _key(home: Path) -> Check:
     return Check("snapshot key", size >= 16, f"{file} (mode {mode:03o}, {size} bytes)", hint)
 
 
-def _engine() -> Check:
-    from holdfast.runtime.blocking import BlockingSandbox
+def _monty() -> Check:
     from holdfast.sandbox.monty.state import ENGINE, ENGINE_VERSION
 
-    with BlockingSandbox() as box:
+    said, error = _one_and_one("monty", "python")
+    hint = "reinstall pydantic-monty; is its binary allowed to run here?" if error else None
+    return Check("engine", error is None, f"{ENGINE} {ENGINE_VERSION}: {said}", hint)
+
+
+def _other_engine(name: str, language: str) -> Check:
+    from holdfast.errors import Code
+
+    said, error = _one_and_one(name, language)
+    if error is None:
+        return Check(f"engine {name}", True, f"{language}: {said}")
+    if error.code == Code.UNSUPPORTED_FEATURE:
+        return Check(f"engine {name}", True, f"not available: {error.message}", error.hint)
+    return Check(f"engine {name}", False, said, error.hint)
+
+
+def _one_and_one(name: str, language: str) -> tuple[str, ErrorObject | None]:
+    """What came of a sum on an engine."""
+    from holdfast.errors import ErrorObject
+    from holdfast.runtime.blocking import BlockingSandbox
+
+    with BlockingSandbox(language=language, engine=name) as box:
         result = box.run("1 + 1")
-    works = result.result == 2
-    said = "1 + 1 is 2" if works else f"1 + 1 failed: {result.error.message if result.error else '?'}"
-    hint = None if works else "reinstall pydantic-monty; is its binary allowed to run here?"
-    return Check(
-        "engine", works, f"{ENGINE} {ENGINE_VERSION}: {said} ({result.metrics.duration_ms} ms)", hint
-    )
+    if result.result == 2:
+        return f"1 + 1 is 2 ({result.metrics.duration_ms} ms)", None
+    error = result.error or ErrorObject(code="RUNTIME_ERROR", message=f"it is {result.result!r}")
+    return f"1 + 1 failed: {error.message}", error
 
 
 def _agent_sessions(home: Path) -> Check:

@@ -1,4 +1,4 @@
-"""What a command line grants to guest code: tools, mounts and hosts.
+"""What a command line grants to guest code: tools, mounts, hosts and packages.
 
 A run that waits for a person remembers its grants as a plain record, so that whoever decides need not
 repeat them. Rule: paths are absolute in it, because the decision may come from another directory.
@@ -24,12 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Grants:
-    """Tool files, mounts (virtual path → directory, writable) and hosts."""
+    """Tool files, mounts (virtual path → directory, writable), hosts and packages."""
 
     tools: tuple[str, ...] = ()
     mounts: Mapping[str, tuple[str, bool]] = field(default_factory=dict)
     allow_hosts: tuple[str, ...] = ()
     allow_private_hosts: bool = False
+    packages: tuple[str, ...] = ()
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Grants:
@@ -40,6 +41,7 @@ class Grants:
             mounts={virtual: (path, writable) for virtual, (path, writable) in mounts.items()},
             allow_hosts=tuple(record.get("allow_hosts", ())),
             allow_private_hosts=bool(record.get("allow_private_hosts", False)),
+            packages=tuple(record.get("packages", ())),
         )
 
     def record(self) -> dict[str, Any]:
@@ -48,18 +50,22 @@ class Grants:
             "mounts": {virtual: [path, writable] for virtual, (path, writable) in self.mounts.items()},
             "allow_hosts": list(self.allow_hosts),
             "allow_private_hosts": self.allow_private_hosts,
+            "packages": list(self.packages),
         }
 
     def over(self, recorded: Grants) -> Grants:
-        """These on top of recorded ones: tool files replace, mounts and hosts add."""
+        """These on top of recorded ones: tool files replace, the rest adds."""
         return Grants(
             tools=self.tools or recorded.tools,
             mounts={**recorded.mounts, **self.mounts},
             allow_hosts=tuple(dict.fromkeys((*recorded.allow_hosts, *self.allow_hosts))),
             allow_private_hosts=self.allow_private_hosts or recorded.allow_private_hosts,
+            packages=tuple(dict.fromkeys((*recorded.packages, *self.packages))),
         )
 
-    def options(self, data_dir: Path | None) -> SandboxOptions:
+    def options(
+        self, data_dir: Path | None, language: str = "python", engine: str | None = None
+    ) -> SandboxOptions:
         """The sandbox options that grant this. Raises `HoldfastError` for what cannot be granted."""
         from holdfast.runtime.sandbox import SandboxOptions
         from holdfast.tools.builtin.mounts import Mount
@@ -69,17 +75,22 @@ class Grants:
             mounts={virtual: Mount(path, writable) for virtual, (path, writable) in self.mounts.items()},
             allow_hosts=self.allow_hosts,
             allow_private_hosts=self.allow_private_hosts,
+            packages=self.packages,
+            language=language,
+            engine=engine,
             data_dir=data_dir,
             host=self.record(),
         )
 
 
-def make_sandbox(data_dir: Path | None, grants: Grants) -> BlockingSandbox:
+def make_sandbox(
+    data_dir: Path | None, grants: Grants, language: str = "python", engine: str | None = None
+) -> BlockingSandbox:
     """A sandbox, not yet open, with what the command line grants; what it cannot grant is wrong usage."""
     from holdfast.runtime.blocking import BlockingSandbox
 
     with wrong_grants_are_wrong_usage():
-        return BlockingSandbox(grants.options(data_dir), interruptible=True)
+        return BlockingSandbox(grants.options(data_dir, language, engine), interruptible=True)
 
 
 def make_recorded_sandbox(data_dir: Path, grants: Grants, recorded: Mapping[str, Any]) -> BlockingSandbox:

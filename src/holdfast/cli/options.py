@@ -17,6 +17,7 @@ from holdfast.cli.output import Answer, give, stdout_reserved
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+_TYPESCRIPT = (".ts", ".mts", ".cts")
 _DATA_DIR = "holdfast.data_dir"
 _AS_JSON = "holdfast.as_json"
 
@@ -132,6 +133,13 @@ def _attempt(work: Callable[[], Answer]) -> Answer:
 
 
 _granting = (
+    click.option(
+        "--package",
+        "packages",
+        multiple=True,
+        metavar="NAME",
+        help="Let code on the engine cpython import this installed package.",
+    ),
     click.option("--allow-private-hosts", is_flag=True, help="Let --allow-host reach private addresses."),
     click.option(
         "--allow-host", "allow_hosts", multiple=True, metavar="HOST", help="Let code fetch from this host."
@@ -154,7 +162,7 @@ _granting = (
 
 
 def grants_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--tools`, `--mount`, `--allow-host`, `--allow-private-hosts`, handed over as `grants`."""
+    """`--tools`, `--mount`, `--allow-host`, `--package` and so on, handed over as `grants`."""
 
     @functools.wraps(function)
     def collect(
@@ -163,6 +171,7 @@ def grants_options(function: Callable[..., Any]) -> Callable[..., Any]:
         mounts: tuple[str, ...],
         allow_hosts: tuple[str, ...],
         allow_private_hosts: bool,
+        packages: tuple[str, ...],
         **rest: Any,
     ) -> Any:
         grants = Grants(
@@ -170,10 +179,36 @@ def grants_options(function: Callable[..., Any]) -> Callable[..., Any]:
             mounts=dict(parse_mount(text) for text in mounts),
             allow_hosts=allow_hosts,
             allow_private_hosts=allow_private_hosts,
+            packages=packages,
         )
         return function(*args, grants=grants, **rest)
 
     return _with_options(collect, _granting)
+
+
+_speaking = (
+    click.option(
+        "--engine",
+        type=click.Choice(["monty", "cpython", "auto"]),
+        help="What runs Python: monty is fast, cpython is all of Python, auto begins on monty and moves to "
+        "cpython when code needs it.  [default: monty, or the session's own]",
+    ),
+    click.option(
+        "--language",
+        type=click.Choice(["python", "typescript"]),
+        help="What the code is written in.  [default: typescript for a file that ends in .ts, else python]",
+    ),
+)
+
+
+def language_options(function: Callable[..., Any]) -> Callable[..., Any]:
+    """`--language` and `--engine`, handed over as they are; the language is Python unless it is given."""
+
+    @functools.wraps(function)
+    def collect(*args: Any, language: str | None, **rest: Any) -> Any:
+        return function(*args, language=language or "python", **rest)
+
+    return _with_options(collect, _speaking)
 
 
 _coding = (
@@ -184,18 +219,21 @@ _coding = (
 
 
 def code_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`-e CODE`, `-f FILE` or `-`, exactly one of them, handed over as `code`."""
+    """`-e CODE`, `-f FILE` or `-`, exactly one of them, handed over as `code`, and its `language`."""
 
     @functools.wraps(function)
-    def collect(*args: Any, text: str | None, file: str | None, source: str | None, **rest: Any) -> Any:
+    def collect(
+        *args: Any, text: str | None, file: str | None, source: str | None, language: str | None, **rest: Any
+    ) -> Any:
         if source not in (None, "-"):
             raise click.UsageError(f"{source!r} is not understood; for a file say -f {source}")
         if sum(given is not None for given in (text, file, source)) != 1:
             raise click.UsageError("give the code once: -e CODE, -f FILE, or - for standard input")
         code = text if text is not None else _read_code(file or "-")
-        return function(*args, code=code, **rest)
+        spoken = language or ("typescript" if file and file.endswith(_TYPESCRIPT) else "python")
+        return function(*args, code=code, language=spoken, **rest)
 
-    return _with_options(collect, _coding)
+    return _with_options(collect, (*_speaking, *_coding))
 
 
 def _read_code(file: str) -> str:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.host import Grants, make_sandbox
-from holdfast.cli.options import Invocation, answers, grants_options, session_option
+from holdfast.cli.options import Invocation, answers, grants_options, language_options, session_option
 from holdfast.cli.output import Answer, console, error_console, show_error
-from holdfast.cli.repl_input import Completer, Entries, bound_names, line_editing
+from holdfast.cli.repl_input import GRAMMARS, Completer, Entries, Grammar, line_editing
 from holdfast.cli.report import RunReport, call_text, plain_table, show_box, show_commands, show_streams
 from holdfast.cli.run import waiting_in
 
@@ -27,12 +27,16 @@ Examples:
   holdfast repl
   holdfast repl --tools examples/refunds.py --session-id support-42
   printf 'x = 20\\nx + 1\\n' | holdfast repl --json
+  holdfast repl --language typescript --session-id ts
 """,
 )
 @session_option
+@language_options
 @grants_options
 @answers
-def command(invocation: Invocation, *, session_id: str, grants: Grants) -> Answer:
+def command(
+    invocation: Invocation, *, session_id: str, grants: Grants, language: str, engine: str | None
+) -> Answer:
     """Run code entry by entry in a session.
 
     Ctrl-C cancels running code or clears the line, Ctrl-D leaves, :help lists the commands. With
@@ -40,9 +44,10 @@ def command(invocation: Invocation, *, session_id: str, grants: Grants) -> Answe
     """
     from holdfast.model import SessionId
 
-    with make_sandbox(invocation.data_dir, grants) as box:
-        repl = Repl(box, invocation, SessionId(session_id))
-        with line_editing(invocation.data_dir / "repl_history", repl.completer()):
+    history = "repl_history" if language == "python" else f"repl_history_{language}"
+    with make_sandbox(invocation.data_dir, grants, language, engine) as box:
+        repl = Repl(box, invocation, SessionId(session_id), GRAMMARS[language])
+        with line_editing(invocation.data_dir / history, repl.completer()):
             repl.loop()
     failed = any(result.status != "ok" for result in repl.results)
     return Answer(repl.results, lambda: None, int(failed and not repl.interactive))
@@ -51,14 +56,15 @@ def command(invocation: Invocation, *, session_id: str, grants: Grants) -> Answe
 class Repl:
     """One interactive session. `results` has one result per entry of code, the last it came to."""
 
-    def __init__(self, box: BlockingSandbox, invocation: Invocation, session: str) -> None:
+    def __init__(self, box: BlockingSandbox, invocation: Invocation, session: str, grammar: Grammar) -> None:
         self.results: list[RunResult] = []
         self.interactive = sys.stdin.isatty() and not invocation.as_json
         self._box = box
         self._invocation = invocation
         self._session = session
         self._names: set[str] = set()
-        self._entries = Entries(interactive=self.interactive)
+        self._grammar = grammar
+        self._entries = Entries(grammar, interactive=self.interactive)
         self._commands: dict[str, tuple[Callable[[str], None], str]] = {
             "help": (self._help, "this list"),
             "tools": (self._tools, "what code may call"),
@@ -73,7 +79,7 @@ class Repl:
 
     def completer(self) -> Completer:
         tools = {capability.name for capability in self._box.capabilities()}
-        return Completer(self._commands, lambda: tools | self._names)
+        return Completer(self._commands, lambda: tools | self._names, self._grammar.words)
 
     def loop(self) -> None:
         """Read and run entries until there are no more."""
@@ -97,7 +103,7 @@ class Repl:
     # ── running ──────────────────────────────────────────────────────────────────────────────────
 
     def _run(self, code: str) -> None:
-        self._names |= bound_names(code)
+        self._names |= self._grammar.bound_names(code)
         result = self._result_of(lambda: self._box.run(code, session=self._session))
         self.results.append(result)
         self._show(result, code)

@@ -1,4 +1,4 @@
-"""Entries of an interactive session: several lines where Python needs several, history and completion."""
+"""Entries of an interactive session: several lines where the language needs several, history, completion."""
 
 from __future__ import annotations
 
@@ -9,15 +9,29 @@ import keyword
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.cli import typescript_input
+
 _HISTORY_LINES = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Grammar:
+    """What an interactive session knows of a language."""
+
+    prompt: str
+    is_complete: Callable[[str], bool]
+    bound_names: Callable[[str], set[str]]
+    words: tuple[str, ...]
 
 
 class Entries:
     """Reads entries from standard input, a terminal or not. `None` is the end of it."""
 
-    def __init__(self, *, interactive: bool) -> None:
+    def __init__(self, grammar: Grammar | None = None, *, interactive: bool) -> None:
+        self._grammar = grammar or GRAMMARS["python"]
         self._interactive = interactive
 
     def read(self) -> str | None:
@@ -25,15 +39,16 @@ class Entries:
         lines: list[str] = []
         while True:
             try:
-                lines.append(self._line("... " if lines else ">>> "))
+                lines.append(self._line("... " if lines else self._grammar.prompt))
             except EOFError:
                 return "\n".join(lines) if lines else None
             except KeyboardInterrupt:
                 sys.stdout.write("\n")
                 lines.clear()
                 continue
-            if is_complete("\n".join(lines)):
-                return "\n".join(lines)
+            entry = "\n".join(lines)
+            if not entry.strip() or entry.startswith(":") or self._grammar.is_complete(entry):
+                return entry
 
     def ask(self, question: str) -> str | None:
         """One line in answer to a question; `None` if it was not answered (Ctrl-C, Ctrl-D)."""
@@ -59,8 +74,6 @@ class Entries:
 
 def is_complete(source: str) -> bool:
     """Whether Python would run this now. What it would refuse counts as complete: the sandbox says why."""
-    if not source.strip() or source.startswith(":"):
-        return True
     compiler = codeop.CommandCompiler()
     compiler.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     try:
@@ -89,15 +102,27 @@ def _bound_by(statement: ast.stmt) -> Iterator[str]:
             yield (node.asname or node.name).partition(".")[0]
 
 
-_ALWAYS = (*keyword.kwlist, *(name for name in dir(builtins) if not name.startswith("_")))
+_PYTHON_WORDS = (*keyword.kwlist, *(name for name in dir(builtins) if not name.startswith("_")))
+GRAMMARS = {
+    "python": Grammar(">>> ", is_complete, bound_names, _PYTHON_WORDS),
+    "typescript": Grammar(
+        "> ", typescript_input.is_complete, typescript_input.bound_names, typescript_input.KEYWORDS
+    ),
+}
 
 
 class Completer:
     """Completes names, and after `:` the words of the interactive session itself."""
 
-    def __init__(self, commands: Iterable[str], names: Callable[[], Iterable[str]]) -> None:
+    def __init__(
+        self,
+        commands: Iterable[str],
+        names: Callable[[], Iterable[str]],
+        words: Iterable[str] = _PYTHON_WORDS,
+    ) -> None:
         self._commands = tuple(commands)
         self._names = names
+        self._words = tuple(words)
         self._matches: list[str] = []
 
     def complete(self, text: str, state: int) -> str | None:
@@ -115,7 +140,7 @@ class Completer:
             return sorted(word for word in self._commands if word.startswith(text))
         if not text and not before.strip():
             return ["    "]
-        known = {*_ALWAYS, *self._names()}
+        known = {*self._words, *self._names()}
         return sorted(name for name in known if name.startswith(text)) if text else []
 
 

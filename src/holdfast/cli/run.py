@@ -34,6 +34,8 @@ Examples:
   echo 'print("hi")' | holdfast run -
   holdfast run --mount /data=./data -e 'read_text("/data/a.txt")'
   holdfast run --tools examples/refunds.py -e 'fee() + refund("A1", 500)'
+  holdfast run --language typescript -e '[1, 2, 3].map((n) => n * 2)' --session-id ts
+  holdfast run --engine cpython -f analysis.py --package numpy --session-id analysis
 """,
 )
 @code_options
@@ -49,13 +51,23 @@ Examples:
 @click.option("--snapshot", is_flag=True, help="Store a snapshot of the session after the run.")
 @grants_options
 @answers
-def command(invocation: Invocation, *, code: str, session_id: str, grants: Grants, **settings: Any) -> Answer:
+def command(
+    invocation: Invocation,
+    *,
+    code: str,
+    session_id: str,
+    grants: Grants,
+    language: str,
+    engine: str | None,
+    **settings: Any,
+) -> Answer:
     """Run code in a session and show what came of it.
 
     The value is what the code bound to `result`, else its last expression. Variables stay in the
     session. A call that needs approval stops the run; `holdfast approvals approve` continues it.
+    A session keeps the language and the engine that it was made with.
     """
-    box = make_sandbox(invocation.data_dir, grants)
+    box = make_sandbox(invocation.data_dir, grants, language, engine)
     result, waiting = _run(box, code, session_id, settings)
     return RunReport(result, invocation, code, waiting).answer()
 

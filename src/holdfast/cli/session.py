@@ -182,11 +182,16 @@ def _show_list(sessions: list[SessionInfo]) -> None:
     if not sessions:
         console().print("no sessions yet", style="dim")
         return
-    table = plain_table("session", "state", "bytes", "last used", "created")
+    table = plain_table("session", "state", "language", "engine", "bytes", "last used")
     for info in sessions:
         meta = info.meta
         table.add_row(
-            meta.id, info.state, str(info.state_bytes), moment(meta.last_used_at), moment(meta.created_at)
+            meta.id,
+            info.state,
+            meta.language,
+            info.engine,
+            str(info.state_bytes),
+            moment(meta.last_used_at),
         )
     console().print(table)
 
@@ -199,6 +204,8 @@ def _show(info: SessionInfo) -> None:
     facts = [
         ("session", meta.id),
         ("state", info.state),
+        ("language", meta.language),
+        ("engine", info.engine),
         ("bytes", str(info.state_bytes)),
         ("created", moment(meta.created_at)),
         ("last used", moment(meta.last_used_at)),

@@ -25,6 +25,7 @@ from holdfast.cli.report import RunReport
 Examples:
   holdfast validate -e 'open("/etc/passwd")'
   holdfast validate -f report.py --tools examples/refunds.py --json
+  holdfast validate -f report.ts --session-id ts
 """,
 )
 @code_options
@@ -33,7 +34,14 @@ Examples:
 @grants_options
 @answers
 def command(
-    invocation: Invocation, *, code: str, session_id: str, inputs: dict[str, Any] | None, grants: Grants
+    invocation: Invocation,
+    *,
+    code: str,
+    session_id: str,
+    inputs: dict[str, Any] | None,
+    grants: Grants,
+    language: str,
+    engine: str | None,
 ) -> Answer:
     """Check code without running any of it.
 
@@ -43,7 +51,7 @@ def command(
     from holdfast.errors import HoldfastError
     from holdfast.model import RunResult
 
-    box = make_sandbox(invocation.data_dir, grants)
+    box = make_sandbox(invocation.data_dir, grants, language, engine)
     try:
         with box:
             result = box.validate(code, session=session_id, inputs=inputs)

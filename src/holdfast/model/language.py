@@ -1,10 +1,31 @@
-"""The languages guest code may be written in."""
+"""The languages guest code may be written in, and the engines that run them."""
 
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 
 class Language(enum.StrEnum):
     PYTHON = "python"
     TYPESCRIPT = "typescript"
+
+
+class EngineName(enum.StrEnum):
+    """What runs guest code. A name, once stored with a session, keeps its meaning.
+
+    `auto` begins on Monty and moves a session to CPython when it needs what Monty lacks.
+    """
+
+    MONTY = "monty"
+    CPYTHON = "cpython"
+    AUTO = "auto"
+    QUICKJS = "quickjs"
+
+    @property
+    def language(self) -> Language:
+        return Language.TYPESCRIPT if self is EngineName.QUICKJS else Language.PYTHON
+
+
+USUAL_ENGINE: Final = {Language.PYTHON: EngineName.MONTY, Language.TYPESCRIPT: EngineName.QUICKJS}
+"""The engine that runs a language unless another is asked for."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import keyword
+from typing import Final
 
 import msgspec
 
@@ -52,8 +53,27 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
         if self.timeout_ms is not None and not 0 < self.timeout_ms < 2**32:
             raise InvalidArgument(f"timeout_ms must be from 1 to 4294967295, not {self.timeout_ms}")
         for name in self.inputs:
-            if not isinstance(name, str) or not name.isidentifier() or keyword.iskeyword(name):
-                raise InvalidArgument(f"input name {name!r} is not a Python identifier")
+            if not isinstance(name, str) or not _may_be_named(name, self.language):
+                spoken = "TypeScript" if self.language == Language.TYPESCRIPT else "Python"
+                raise InvalidArgument(f"input name {name!r} is not a {spoken} identifier")
+
+
+def _may_be_named(name: str, language: Language) -> bool:
+    """Whether the language could have a variable of this name."""
+    if language == Language.TYPESCRIPT:
+        return name.replace("$", "_").isidentifier() and name not in _RESERVED
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+_RESERVED: Final = frozenset({
+    "arguments", "await", "break", "case", "catch", "class", "const", "continue", "debugger", "default",
+    "delete", "do", "else", "enum", "eval", "export", "extends", "false", "finally", "for", "function",
+    "if", "implements", "import", "in", "instanceof", "interface", "let", "new", "null", "package",
+    "private", "protected", "public", "return", "static", "super", "switch", "this", "throw", "true",
+    "try", "typeof", "var", "void", "while", "with", "yield", "undefined", "NaN", "Infinity",
+    "globalThis",
+})  # fmt: skip
+"""Words that cannot name a variable of TypeScript, in strict code."""
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):

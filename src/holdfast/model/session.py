@@ -28,9 +28,10 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """A session as `list` and `show` present it."""
+    """A session as `list` and `show` present it. Its `engine` is fixed when it is made."""
 
     meta: SessionMeta
+    engine: str = "monty"
     state: Literal["idle", "waiting_for_approval"] = "idle"
     state_bytes: int = 0
     expires_at: U64 | None = None

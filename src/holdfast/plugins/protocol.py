@@ -21,7 +21,7 @@ from holdfast.model.capability import Capability
 from holdfast.model.cell import CellReport
 from holdfast.model.events import Event
 from holdfast.model.frame import FrameSwitch
-from holdfast.model.language import Language
+from holdfast.model.language import EngineName
 from holdfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall
 from holdfast.model.node import Payload
 from holdfast.model.plugin_options import PluginOptions
@@ -120,7 +120,7 @@ class CodeExecutionContext(Protocol):
     now_ms: int
     seed: str
     functions: CodeFunctions
-    engine: Callable[[Language], CodeEngine]
+    engine: Callable[[EngineName], CodeEngine]
     threads: DaemonThreads
     output: OutputContract | None
 
@@ -255,8 +255,8 @@ class OutputContract(Protocol):
     def check(self, text: str) -> OutputCheck: ...
 
 
-def no_engine(language: Language) -> CodeEngine:
-    raise CodeExecutionUnavailable(f"this runtime has no engine for {language}")
+def no_engine(name: EngineName) -> CodeEngine:
+    raise CodeExecutionUnavailable(f"this runtime has no engine {name}")
 
 
 class Bench(msgspec.Struct, frozen=True):
@@ -266,7 +266,7 @@ class Bench(msgspec.Struct, frozen=True):
     threads: DaemonThreads
     clock: Clock
     approval_ttl_ms: int = 24 * 3600 * 1000
-    engine: Callable[[Language], CodeEngine] = no_engine
+    engine: Callable[[EngineName], CodeEngine] = no_engine
 
 
 class Cells(msgspec.Struct, frozen=True):

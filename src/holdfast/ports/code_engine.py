@@ -89,7 +89,8 @@ class CellEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The code ran to its end, or failed with `error`.
 
     `state` is what it left, None if that is what there was before: always so after a `hard` failure (a limit,
-    a crash, a stop), which a Python exception is not.
+    a crash, a stop), which an exception of the language is not. `notes` are what else whoever wrote the code
+    should know; `instructions` is the engine's own count, where it has one.
     """
 
     result: Json = None
@@ -103,6 +104,8 @@ class CellEnd(msgspec.Struct, frozen=True, kw_only=True):
     calls_made: int = 0
     duration_ms: int = 0
     memory_peak_bytes: int | None = None
+    instructions: int | None = None
+    notes: tuple[str, ...] = ()
 
 
 CellStep = CellPause | CellEnd
@@ -136,6 +139,14 @@ class CellRequest(msgspec.Struct, frozen=True, kw_only=True):
     seed: str = ""
 
 
+class CellOutput(msgspec.Struct, frozen=True):
+    """What code has printed. It is `truncated` if there was more than it may print."""
+
+    stdout: str
+    stderr: str
+    truncated: bool
+
+
 class CellRun(Protocol):
     """One cell while it runs."""
 
@@ -144,6 +155,9 @@ class CellRun(Protocol):
 
     def answer(self, number: int, answer: CallAnswer) -> CellStep:
         """Give a paused cell the result of one of its calls. The order of the answers counts."""
+
+    def printed(self) -> CellOutput:
+        """What a paused cell has printed so far."""
 
     def suspend(self) -> bytes:
         """A paused cell as bytes. This run is over then, and its worker is free."""

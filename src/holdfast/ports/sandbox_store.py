@@ -23,9 +23,10 @@ from holdfast.model.session import SessionMeta
 
 
 class StoredSession(msgspec.Struct, frozen=True, kw_only=True):
-    """A session at rest. `state` is opaque here: the engine's dump and what belongs to it."""
+    """A session at rest. `state` is opaque here: what its engine made of it."""
 
     meta: SessionMeta
+    engine: str = "monty"
     state: bytes = b""
     epoch: int = 0
     expires_at: int | None = None

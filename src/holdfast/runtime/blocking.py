@@ -26,10 +26,9 @@ from holdfast.runtime.sandbox import (
     options_from,
     to_ms,
 )
-from holdfast.sandbox.monty.run import Driven
+from holdfast.sandbox.code_sessions import CodeSessions
 from holdfast.sandbox.monty.run_errors import cancelled_error
-from holdfast.sandbox.pump import Pump
-from holdfast.sandbox.python_sessions import PythonSessions
+from holdfast.sandbox.pump import Driven, Pump
 from holdfast.sandbox.run_ticket import RunTicket
 
 T = TypeVar("T")
@@ -54,7 +53,7 @@ class BlockingSandbox:
         self.options = options or options_from(settings)
         self.registry = make_registry(self.options)
         self._interruptible = interruptible
-        self._opened: PythonSessions | None = None
+        self._opened: CodeSessions | None = None
 
     def __enter__(self) -> Self:
         if self._opened is not None:
@@ -76,16 +75,22 @@ class BlockingSandbox:
         timeout_ms: int | None = None,
         limits: SessionLimits | Mapping[str, int] | None = None,
         snapshot: bool = False,
+        language: str | None = None,
     ) -> RunResult:
         """Run *code* in a session and return what came of it; nothing it does is raised here."""
-        request = self.options.request(code, session, inputs, timeout_ms, limits, snapshot)
+        request = self.options.request(code, session, inputs, timeout_ms, limits, snapshot, language)
         return request if isinstance(request, RunResult) else self.execute(request)
 
     def validate(
-        self, code: str, *, session: str = "default", inputs: Mapping[str, Json] | None = None
+        self,
+        code: str,
+        *,
+        session: str = "default",
+        inputs: Mapping[str, Json] | None = None,
+        language: str | None = None,
     ) -> RunResult:
         """Check *code* without running any of it: syntax, types, unknown calls, unsupported features."""
-        request = self.options.request(code, session, inputs, validate_only=True)
+        request = self.options.request(code, session, inputs, language=language, validate_only=True)
         return request if isinstance(request, RunResult) else self.execute(request)
 
     def execute(self, request: RunRequest) -> RunResult:
@@ -137,10 +142,12 @@ class BlockingSandbox:
         *,
         limits: SessionLimits | Mapping[str, int] | None = None,
         ttl_s: float | None = None,
+        language: str | None = None,
     ) -> SessionInfo:
         """Make an empty session with limits of its own; after `ttl_s` it is gone."""
         given = self.options.complete_limits(limits)
-        self._sessions.create_session(SessionId(session), given, ttl_ms=to_ms(ttl_s))
+        spoken = self.options.language_of(language)
+        self._sessions.create_session(SessionId(session), given, language=spoken, ttl_ms=to_ms(ttl_s))
         return self.session(session)
 
     def sessions(self) -> list[SessionInfo]:
@@ -191,7 +198,7 @@ class BlockingSandbox:
         return self.options.policy()
 
     @property
-    def _sessions(self) -> PythonSessions:
+    def _sessions(self) -> CodeSessions:
         if self._opened is None:
             raise InvalidArgument("this sandbox is not open", hint="use `with BlockingSandbox(...) as box:`")
         return self._opened

@@ -20,6 +20,7 @@ from holdfast.model.approval import Approval, Decision
 from holdfast.model.canonical import Json, to_json
 from holdfast.model.capability import Capability
 from holdfast.model.ids import SessionId
+from holdfast.model.language import Language
 from holdfast.model.limits import SessionLimits
 from holdfast.model.run import RunRequest, RunResult
 from holdfast.model.session import SessionInfo
@@ -27,15 +28,16 @@ from holdfast.ports.clock import Clock, SystemClock
 from holdfast.ports.sandbox_store import SandboxStore
 from holdfast.runtime.data_dir import KEY_VARIABLE, DataDir, key_from_text
 from holdfast.runtime.process_identity import is_dead, this_process
+from holdfast.sandbox.code_sessions import CodeSessions
 from holdfast.sandbox.config import SandboxConfig
-from holdfast.sandbox.python_sessions import PythonSessions
+from holdfast.sandbox.engines import kind_of, usual_engine
 from holdfast.tools.builtin.discovery import discovery_tools
 from holdfast.tools.builtin.mounts import Mount, MountTable
 from holdfast.tools.decorator import as_registered
 from holdfast.tools.registry import ToolRegistry
 
 if TYPE_CHECKING:
-    from holdfast.sandbox.python_runtime import PythonRuntime
+    from holdfast.sandbox.code_runtime import CodeRuntime
 
 T = TypeVar("T")
 Mounts = Mapping[str, Mount | str | os.PathLike[str]]
@@ -52,6 +54,9 @@ class SandboxSettings(TypedDict, total=False):
     data_dir: str | os.PathLike[str] | None
     approval_ttl_s: float
     workers: int | None
+    language: str
+    engine: str | None
+    packages: Sequence[str]
     host: Mapping[str, Json]
     clock: Clock
 
@@ -64,6 +69,9 @@ class SandboxOptions:
     `allow_hosts` lists whom `fetch_text` and `fetch_json` may talk to; `limits` hold for sessions that bring
     none of their own; without `data_dir` everything is in memory; `approval_ttl_s` is how long a person has;
     `workers` bounds the worker processes; `host` is told to whoever continues a waiting run elsewhere.
+    `language` is that of new sessions and of code that does not say; `engine` is what runs it: `monty` (the
+    default), `cpython` or `auto` for Python, `quickjs` for TypeScript. A session that exists keeps its own.
+    `packages` are installed packages that code on `cpython` may import.
     """
 
     tools: Iterable[object] = ()
@@ -74,12 +82,21 @@ class SandboxOptions:
     data_dir: str | os.PathLike[str] | None = None
     approval_ttl_s: float = 24 * 3600
     workers: int | None = None
+    language: Language | str = Language.PYTHON
+    engine: str | None = None
+    packages: Sequence[str] = ()
     host: Mapping[str, Json] = field(default_factory=dict)
     clock: Clock = field(default_factory=SystemClock)
 
     def __post_init__(self) -> None:
         if not isinstance(self.limits, SessionLimits):
             object.__setattr__(self, "limits", limits_over(SessionLimits(), self.limits))
+        object.__setattr__(self, "language", as_language(self.language))
+        if self.engine is not None and kind_of(self.engine).language != self.language:
+            raise InvalidArgument(
+                f"{self.engine} runs {kind_of(self.engine).language}, not {self.language}",
+                hint=f"{usual_engine(as_language(self.language))} does",
+            )
 
     def request(
         self,
@@ -89,12 +106,14 @@ class SandboxOptions:
         timeout_ms: int | None = None,
         limits: SessionLimits | Mapping[str, int] | None = None,
         snapshot: bool = False,
+        language: str | None = None,
         validate_only: bool = False,
     ) -> RunRequest | RunResult:
         """What is asked for, or the result of asking for something impossible."""
         try:
             return RunRequest(
                 session_id=session,
+                language=self.language_of(language),
                 code=code,
                 inputs=dict(inputs or {}),
                 timeout_ms=timeout_ms,
@@ -104,6 +123,10 @@ class SandboxOptions:
             )
         except HoldfastError as error:
             return RunResult.failed(error.error_object())
+
+    def language_of(self, given: str | None) -> Language:
+        """A language as it was given, or that of this sandbox."""
+        return as_language(self.language if given is None else given)
 
     def complete_limits(self, given: SessionLimits | Mapping[str, int] | None) -> SessionLimits | None:
         """Limits as given, the rest as this sandbox has them."""
@@ -121,6 +144,15 @@ class SandboxOptions:
         }
 
 
+def as_language(name: str) -> Language:
+    """The language of this name."""
+    try:
+        return Language(name)
+    except ValueError:
+        known = ", ".join(Language)
+        raise InvalidArgument(f"there is no language {name!r}", hint=f"there are {known}") from None
+
+
 def limits_over(base: SessionLimits, given: Mapping[str, int]) -> SessionLimits:
     """*base* with some limits replaced."""
     try:
@@ -129,7 +161,7 @@ def limits_over(base: SessionLimits, given: Mapping[str, int]) -> SessionLimits:
         raise InvalidArgument(f"limits: {error}") from None
 
 
-def open_sessions(options: SandboxOptions, registry: ToolRegistry) -> PythonSessions:
+def open_sessions(options: SandboxOptions, registry: ToolRegistry) -> CodeSessions:
     """The sessions that *options* describe, in memory or in a data directory."""
     store, key = _open_store(options.data_dir)
     config = SandboxConfig(
@@ -137,12 +169,14 @@ def open_sessions(options: SandboxOptions, registry: ToolRegistry) -> PythonSess
         limits=options.limits,
         approval_ttl_ms=int(options.approval_ttl_s * 1000),
         workers=options.workers or max(8, 4 * (os.cpu_count() or 1)),
+        engine=options.engine,
+        packages=tuple(options.packages),
         clock=options.clock,
         host=dict(options.host),
         owner=this_process(),
         owner_is_dead=is_dead,
     )
-    return PythonSessions(registry, store, config)
+    return CodeSessions(registry, store, config)
 
 
 class Sandbox:
@@ -155,18 +189,18 @@ class Sandbox:
     def __init__(self, options: SandboxOptions | None = None, /, **settings: Unpack[SandboxSettings]) -> None:
         self.options = options or options_from(settings)
         self.registry = make_registry(self.options)
-        self._runtime: PythonRuntime | None = None
+        self._runtime: CodeRuntime | None = None
 
     async def __aenter__(self) -> Self:
         import asyncio
 
-        from holdfast.sandbox.python_runtime import PythonRuntime
+        from holdfast.sandbox.code_runtime import CodeRuntime
 
         if self._runtime is not None:
             raise InvalidArgument("this sandbox is open already")
         sessions = open_sessions(self.options, self.registry)
         sessions.services.dispatcher.tool_loop = asyncio.get_running_loop()
-        self._runtime = PythonRuntime(sessions)
+        self._runtime = CodeRuntime(sessions, self.options.language_of(None))
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -185,16 +219,22 @@ class Sandbox:
         timeout_ms: int | None = None,
         limits: SessionLimits | Mapping[str, int] | None = None,
         snapshot: bool = False,
+        language: str | None = None,
     ) -> RunResult:
         """Run *code* in a session and return what came of it; nothing it does is raised here."""
-        request = self.options.request(code, session, inputs, timeout_ms, limits, snapshot)
+        request = self.options.request(code, session, inputs, timeout_ms, limits, snapshot, language)
         return request if isinstance(request, RunResult) else await self._open.run(request)
 
     async def validate(
-        self, code: str, *, session: str = "default", inputs: Mapping[str, Json] | None = None
+        self,
+        code: str,
+        *,
+        session: str = "default",
+        inputs: Mapping[str, Json] | None = None,
+        language: str | None = None,
     ) -> RunResult:
         """Check *code* without running any of it: syntax, types, unknown calls, unsupported features."""
-        request = self.options.request(code, session, inputs, validate_only=True)
+        request = self.options.request(code, session, inputs, language=language, validate_only=True)
         return request if isinstance(request, RunResult) else await self._open.run(request)
 
     async def execute(self, request: RunRequest) -> RunResult:
@@ -247,11 +287,15 @@ class Sandbox:
         *,
         limits: SessionLimits | Mapping[str, int] | None = None,
         ttl_s: float | None = None,
+        language: str | None = None,
     ) -> SessionInfo:
         """Make an empty session with limits of its own; after `ttl_s` it is gone."""
         given = self.options.complete_limits(limits)
+        spoken = self.options.language_of(language)
         await self._call(
-            lambda: self._sessions.create_session(SessionId(session), given, ttl_ms=to_ms(ttl_s))
+            lambda: self._sessions.create_session(
+                SessionId(session), given, language=spoken, ttl_ms=to_ms(ttl_s)
+            )
         )
         return await self.session(session)
 
@@ -305,13 +349,13 @@ class Sandbox:
         return self.options.policy()
 
     @property
-    def _open(self) -> PythonRuntime:
+    def _open(self) -> CodeRuntime:
         if self._runtime is None:
             raise InvalidArgument("this sandbox is not open", hint="use `async with Sandbox(...) as box:`")
         return self._runtime
 
     @property
-    def _sessions(self) -> PythonSessions:
+    def _sessions(self) -> CodeSessions:
         return self._open.sessions
 
     async def _call(self, job: Callable[[], T]) -> T:

@@ -7,15 +7,15 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import msgspec
 
 from holdfast.durable.leases import LeaseKeeper
-from holdfast.errors import CodeExecutionUnavailable, InvalidArgument
+from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
 from holdfast.model.directive import SessionRequest
-from holdfast.model.language import Language
+from holdfast.model.language import EngineName
 from holdfast.model.prompt import PromptLayer
 from holdfast.model.session_policy import SessionPolicy
 from holdfast.model.trace_record import TraceRecord
@@ -124,9 +124,7 @@ class Workplace:
         host = self._plugin_host(agent)
         dispatcher.tool_loop = asyncio.get_running_loop()
         dispatcher.spares = host.runner.spares
-        bench = Bench(
-            dispatcher, self.threads, self.clock, self.config.approval_ttl_ms, self._engines.of_language
-        )
+        bench = Bench(dispatcher, self.threads, self.clock, self.config.approval_ttl_ms, self._engines.named)
         return Staff(agent, model, bench, host, agent.policy())
 
     def _plugin_host(self, agent: Agent[Any, Any]) -> PluginHost:
@@ -192,30 +190,46 @@ class LazyRules:
 
 
 class LazyEngines:
-    """The engines that run cells, each started when the first cell of its language needs it."""
+    """The engines that run cells, each started when the first cell needs it."""
 
     def __init__(self) -> None:
-        self._opened: dict[Language, CodeEngine] = {}
+        self._opened: dict[EngineName, CodeEngine] = {}
 
-    def of_language(self, language: Language) -> CodeEngine:
-        """The engine of a language; `CodeExecutionUnavailable` if there is none."""
-        found = self._opened.get(language)
+    def named(self, name: EngineName) -> CodeEngine:
+        """The engine of this name; `CodeExecutionUnavailable` if it cannot be had."""
+        found = self._opened.get(name)
         if found is None:
-            found = self._opened[language] = _open_engine(language)
+            found = self._opened[name] = self._open(name)
         return found
+
+    def _open(self, name: EngineName) -> CodeEngine:
+        match name:
+            case EngineName.MONTY:
+                from holdfast.sandbox.monty.cell_engine import MontyCells
+
+                return MontyCells()
+            case EngineName.CPYTHON:
+                from holdfast.sandbox.cpython.cell_engine import CPythonCells
+
+                return CPythonCells()
+            case EngineName.AUTO:
+                from holdfast.sandbox.auto_python import AutoPython
+                from holdfast.sandbox.monty.cell_engine import MontyCells
+
+                monty = self.named(EngineName.MONTY)
+                assert isinstance(monty, MontyCells)
+                return AutoPython(monty, self.named(EngineName.CPYTHON))
+            case EngineName.QUICKJS:
+                from holdfast.sandbox.quickjs.cell_engine import QuickJsCells
+
+                return QuickJsCells()
+            case _:
+                assert_never(name)
 
     def close(self) -> None:
         opened, self._opened = self._opened, {}
         for engine in opened.values():
             engine.close()
-
-
-def _open_engine(language: Language) -> CodeEngine:
-    if language is not Language.PYTHON:
-        raise CodeExecutionUnavailable(f"there is no engine for {language} yet", hint='use language="python"')
-    from holdfast.sandbox.monty.cell_engine import MontyCells
-
-    return MontyCells()
 
 
 def runtime_not_open() -> InvalidArgument:

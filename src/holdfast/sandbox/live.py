@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Any
 
 from holdfast.model.session import SessionMeta
 from holdfast.ports.sandbox_store import StoredSession
-from holdfast.sandbox.monty.state import EngineState, decode_state, encode_state
-
-if TYPE_CHECKING:
-    from holdfast.sandbox.monty.run import MontyRun
+from holdfast.sandbox.session_engine import SessionEngine, SessionRun
 
 
 @dataclass(slots=True, eq=False)
@@ -19,35 +16,36 @@ class LiveSession:
     """What this process knows of a session. `version` is replaced with every change of `state`."""
 
     meta: SessionMeta
+    engine: SessionEngine
     epoch: int = 0
     expires_at: int | None = None
-    state: EngineState | None = None
-    names: frozenset[str] = frozenset()
+    state: Any = None
     version: object = field(default_factory=object)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    current: MontyRun | None = None
+    current: SessionRun | None = None
 
     @classmethod
-    def of(cls, stored: StoredSession) -> LiveSession:
-        live = cls(meta=stored.meta)
-        live.adopt(stored)
+    def of(cls, stored: StoredSession, engine: SessionEngine) -> LiveSession:
+        live = cls(stored.meta, engine)
+        live.adopt(stored, engine)
         return live
 
-    def adopt(self, stored: StoredSession) -> None:
+    def adopt(self, stored: StoredSession, engine: SessionEngine) -> None:
         """Take over what is stored."""
-        self.meta, self.epoch, self.expires_at = stored.meta, stored.epoch, stored.expires_at
-        self.replace_state(decode_state(stored.state))
+        self.meta, self.engine = stored.meta, engine
+        self.epoch, self.expires_at = stored.epoch, stored.expires_at
+        self.replace_state(engine.decode(stored.state))
 
-    def replace_state(self, state: EngineState | None) -> None:
+    def replace_state(self, state: Any) -> None:
         self.state = state
-        self.names = frozenset(state.names) if state else frozenset()
         self.version = object()
 
     def stored(self, *, with_state: bool) -> StoredSession:
         """As it is to be written over the epoch that was read."""
         return StoredSession(
             meta=self.meta,
-            state=encode_state(self.state) if with_state else b"",
+            engine=self.engine.name,
+            state=self.engine.encode(self.state) if with_state else b"",
             epoch=self.epoch,
             expires_at=self.expires_at,
         )

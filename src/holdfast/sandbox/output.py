@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final, Literal
 
+from holdfast.ports.code_engine import CellOutput
+
 FLOOD_FACTOR: Final = 16
 """Output this many times past the cap ends the run."""
 
@@ -39,6 +41,9 @@ class Output:
                 self._kept = self._cap
         if self._bytes > FLOOD_FACTOR * self._cap:
             self._on_flood()
+
+    def so_far(self) -> CellOutput:
+        return CellOutput(self.stdout, self.stderr, self.truncated)
 
     @property
     def stdout(self) -> str:

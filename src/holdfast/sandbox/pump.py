@@ -9,14 +9,15 @@ its thread, and the drive goes on without both.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Generic, TypeVar
 
-from holdfast.sandbox.monty.run import Driven
-from holdfast.tools.running import Arrived
+from holdfast.tools.running import Arrived, RunningCall
 from holdfast.tools.threads import DaemonThreads
 
 T = TypeVar("T")
+Driven = Generator[RunningCall, Arrived | None, T]
+"""A part of a drive. It yields calls whose handlers are to be run by whoever drives."""
 
 
 def finish(drive: Driven[T]) -> T:

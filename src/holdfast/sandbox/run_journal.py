@@ -6,21 +6,21 @@ from typing import Literal
 
 from holdfast.model.call import SettledCall
 from holdfast.ports.sandbox_store import SandboxStore
-from holdfast.sandbox.monty.plan import RunPlan
+from holdfast.sandbox.run_order import RunOrder
 
 
 class RunJournal:
     """A `CallJournal` under the run's id."""
 
-    def __init__(self, store: SandboxStore, plan: RunPlan) -> None:
+    def __init__(self, store: SandboxStore, order: RunOrder) -> None:
         self._store = store
-        self._plan = plan
+        self._order = order
 
     def intend(self, call_id: int, request_digest: str) -> None:
-        self._store.intend(self._plan.run_id, call_id, request_digest)
+        self._store.intend(self._order.run_id, call_id, request_digest)
 
     def settle(self, call_id: int, settled: SettledCall) -> None:
-        self._store.settle(self._plan.run_id, call_id, settled)
+        self._store.settle(self._order.run_id, call_id, settled)
 
     def found(self, call_id: int, request_digest: str) -> SettledCall | Literal[True] | None:
-        return self._store.found(self._plan.run_id, call_id, request_digest)
+        return self._store.found(self._order.run_id, call_id, request_digest)

@@ -1,13 +1,12 @@
-"""What a run is given when it is let in: a way to cancel it, and a place among the workers."""
+"""What a run is given when it is let in: a way to cancel it."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
 
-from holdfast.sandbox.monty.run import MontyRun
 from holdfast.sandbox.monty.run_errors import cancelled_error
-from holdfast.sandbox.monty.workers import Worker
+from holdfast.sandbox.session_engine import SessionRun
 
 
 class RunTicket:
@@ -21,12 +20,11 @@ class RunTicket:
     def __init__(self, go_on: Callable[[], None] | None = None) -> None:
         self.go_on = go_on
         self._lock = threading.Lock()
-        self._run: MontyRun | None = None
+        self._run: SessionRun | None = None
         self._cancelled = False
 
-    def admit(self, run: MontyRun) -> None:
+    def admit(self, run: SessionRun) -> None:
         """The run begins: from now on cancelling stops it."""
-        run.go_on = self.go_on
         with self._lock:
             self._run = run
             if self._cancelled:
@@ -37,16 +35,3 @@ class RunTicket:
             self._cancelled = True
             if self._run is not None:
                 self._run.stop(cancelled_error())
-
-
-class Slot:
-    """A place among the workers, and what is in it."""
-
-    __slots__ = ("worker",)
-
-    def __init__(self, worker: Worker | None) -> None:
-        self.worker = worker
-
-    def fill(self, worker: Worker) -> Worker:
-        self.worker = worker
-        return worker

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.errors import Code, SnapshotRefused
 from holdfast.model.session import SessionMeta
 from holdfast.ports.clock import Clock
 from holdfast.ports.sandbox_store import SandboxStore
 from holdfast.sandbox.config import SandboxConfig
+from holdfast.sandbox.engines import KINDS, EngineParts, Engines
 from holdfast.sandbox.monty.rules import RuleEvaluator
-from holdfast.sandbox.monty.state import ENGINE, ENGINE_VERSION
 from holdfast.sandbox.monty.workers import Workers
+from holdfast.sandbox.session_engine import SessionEngine
 from holdfast.sandbox.snapshots import (
     PausedRun,
     SnapshotCodec,
@@ -29,13 +31,14 @@ ALWAYS_THERE = frozenset({"list_tools", "describe_tool", "current_policy"})
 
 @dataclass(frozen=True, slots=True)
 class SandboxServices:
-    """The registry, the store, the workers, and what is made of them."""
+    """The registry, the store, the engines, and what is made of them."""
 
     registry: ToolRegistry
     store: SandboxStore
     config: SandboxConfig
     threads: DaemonThreads
     workers: Workers
+    engines: Engines
     codec: SnapshotCodec
     dispatcher: Dispatcher
     watchdog: Watchdog
@@ -47,12 +50,17 @@ class SandboxServices:
         dispatcher = Dispatcher(
             registry, threads=threads, clock=config.clock, evaluate_rule=RuleEvaluator(workers)
         )
+        watchdog = Watchdog()
+        engines = Engines(
+            EngineParts(registry, workers, watchdog, config.clock, config.workers, config.packages)
+        )
         codec = SnapshotCodec(config.snapshot_key)
-        return cls(registry, store, config, threads, workers, codec, dispatcher, Watchdog())
+        return cls(registry, store, config, threads, workers, engines, codec, dispatcher, watchdog)
 
     def close(self) -> None:
         """End processes and threads. What is stored stays."""
         self.watchdog.close()
+        self.engines.close()
         self.workers.close()
         self.dispatcher.close()
         self.store.close()
@@ -62,13 +70,15 @@ class SandboxServices:
     def clock(self) -> Clock:
         return self.config.clock
 
-    def seal(self, meta: SessionMeta, state: bytes, paused: PausedRun | None = None) -> bytes:
+    def seal(
+        self, meta: SessionMeta, engine: SessionEngine, state: bytes, paused: PausedRun | None = None
+    ) -> bytes:
         """A signed snapshot under the contracts registered now."""
         digests = self.registry.digests()
         header = SnapshotHeader(
             meta=meta,
-            engine=ENGINE,
-            engine_version=ENGINE_VERSION,
+            engine=engine.name,
+            engine_version=engine.version,
             capabilities={name: digests[name] for name in digests if name not in ALWAYS_THERE},
             host=self.config.host,
             paused=paused,
@@ -78,6 +88,12 @@ class SandboxServices:
     def unseal(self, data: bytes) -> tuple[SnapshotHeader, bytes]:
         """Take a snapshot apart, if it is whole and fits this sandbox."""
         header, state = self.codec.open(data)
-        check_engine(header, ENGINE, ENGINE_VERSION)
+        if header.engine not in KINDS:
+            raise SnapshotRefused(
+                Code.SNAPSHOT_VERSION_MISMATCH,
+                f"the snapshot was made by {header.engine}, an engine that this Holdfast does not have",
+            )
+        engine = self.engines.get(header.engine)
+        check_engine(header, engine.name, engine.version)
         check_capabilities(header, self.registry.digests())
         return header, state

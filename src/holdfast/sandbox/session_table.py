@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import msgspec
@@ -19,6 +20,7 @@ import msgspec
 from holdfast.errors import HoldfastError, SessionNotFound
 from holdfast.model.approval import Approval, ApprovalState
 from holdfast.model.ids import SessionId
+from holdfast.model.language import Language
 from holdfast.model.limits import SessionLimits
 from holdfast.model.session import SessionInfo, SessionMeta
 from holdfast.ports.sandbox_store import StoredSession
@@ -29,6 +31,15 @@ _MAX_RESIDENT: Final = 256
 """How many sessions of a durable store keep their state in memory."""
 _UNREAD: Final = -1
 """The epoch of a session that must be read before it is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """What a session is made like."""
+
+    language: Language
+    engine: str
+    limits: SessionLimits
 
 
 class SessionTable:
@@ -53,21 +64,19 @@ class SessionTable:
             loaded = self._load(session_id)
             return self.live.setdefault(session_id, loaded) if loaded is not None else None
 
-    def find_or_make(
-        self, session_id: SessionId, limits: SessionLimits | None = None, ttl_ms: int | None = None
-    ) -> LiveSession:
-        """The session, made if there is none."""
+    def find_or_make(self, session_id: SessionId, new: NewSession, ttl_ms: int | None = None) -> LiveSession:
+        """The session, made like *new* if there is none."""
         live = self.find(session_id)
         if live is None:
-            made = self._make(session_id, limits, ttl_ms)
+            made = self._make(session_id, new, ttl_ms)
             with self._loading:
                 live = self.live.setdefault(session_id, made)
         return live
 
     @contextmanager
-    def held(self, session_id: SessionId, *, make: bool = False) -> Iterator[LiveSession]:
-        """Hold a session, up to date, against everybody else."""
-        live = self.find_or_make(session_id) if make else self.find(session_id)
+    def held(self, session_id: SessionId, *, make: NewSession | None = None) -> Iterator[LiveSession]:
+        """Hold a session, up to date, against everybody else; with *make* it is made like that."""
+        live = self.find(session_id) if make is None else self.find_or_make(session_id, make)
         if live is None:
             raise SessionNotFound(session_id)
         with live.lock, self._store.hold(session_id):
@@ -76,16 +85,16 @@ class SessionTable:
 
     def forget(self, session_id: str) -> None:
         """Drop what this process has of a session."""
-        self._services.workers.forget(session_id)
+        self._services.engines.forget(session_id)
         self.live.pop(session_id, None)
         self._resident.pop(session_id, None)
 
-    def names(self, session_id: SessionId) -> frozenset[str]:
-        """The names a session has, without waiting for a run of it."""
+    def seen(self, session_id: SessionId) -> LiveSession | None:
+        """A session to look at, without waiting for a run of it."""
         live = self.find(session_id)
         if live is not None and live.epoch == _UNREAD:
             live = self._load(session_id)
-        return live.names if live is not None else frozenset()
+        return live
 
     def used(self, live: LiveSession) -> None:
         """Note that a session was used, and let go of the state of one that was not for long.
@@ -117,7 +126,7 @@ class SessionTable:
             live.replace_state(None)
             self.save(live)
         else:
-            live.adopt(stored)
+            live.adopt(stored, self._services.engines.get(stored.engine))
 
     def save(self, live: LiveSession, finished_run: str | None = None) -> None:
         """Write the session over the epoch that was read."""
@@ -149,9 +158,10 @@ class SessionTable:
         state: Literal["idle", "waiting_for_approval"] = "waiting_for_approval" if run else "idle"
         return SessionInfo(
             meta=meta,
+            engine=stored.engine,
             state=state,
-            state_bytes=len(in_memory.state.dump)
-            if in_memory and in_memory.state
+            state_bytes=len(in_memory.engine.encode(in_memory.state))
+            if in_memory
             else self._store.session_state_bytes(stored.meta.id),
             expires_at=stored.expires_at,
             approvals=[item.approval_id for item in asked if is_open(item)],
@@ -162,20 +172,26 @@ class SessionTable:
         if stored is not None and self._is_past(stored.expires_at):
             self._store.delete_session(session_id)
             stored = None
-        return LiveSession.of(stored) if stored is not None else None
+        return self._live(stored) if stored is not None else None
 
-    def _make(self, session_id: str, limits: SessionLimits | None, ttl_ms: int | None) -> LiveSession:
+    def _live(self, stored: StoredSession) -> LiveSession:
+        return LiveSession.of(stored, self._services.engines.get(stored.engine))
+
+    def _make(self, session_id: str, new: NewSession, ttl_ms: int | None) -> LiveSession:
+        self._services.engines.get(new.engine)  # nothing is stored that cannot run here
         now = self._clock.now_ms()
         meta = SessionMeta(
             id=session_id,
             created_at=now,
             last_used_at=now,
-            limits=limits or self._services.config.limits,
+            language=new.language,
+            limits=new.limits,
         )
-        fresh = StoredSession(meta=meta, expires_at=now + ttl_ms if ttl_ms is not None else None)
+        expires_at = now + ttl_ms if ttl_ms is not None else None
+        fresh = StoredSession(meta=meta, engine=new.engine, expires_at=expires_at)
         with self._store.hold(session_id):
             stored = self._store.load_session(session_id) or self._store.save_session(fresh)
-        return LiveSession.of(stored)
+        return self._live(stored)
 
     def _is_past(self, expires_at: int | None) -> bool:
         return expires_at is not None and expires_at <= self._clock.now_ms()

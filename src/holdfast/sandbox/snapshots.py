@@ -34,11 +34,14 @@ _HEAD: Final = struct.Struct(">8sH32sI")
 
 
 class PausedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be known of a run, besides the engine's own state, to continue it elsewhere."""
+    """What must be known of a run, besides the engine's own state, to continue it elsewhere.
+
+    `filename` and `shadowed` are Monty's; `now_ms` and `seed` are what a cell began with (see `CellRequest`).
+    """
 
     run_id: str
     code: str
-    filename: str
+    filename: str = ""
     limits: SessionLimits
     input_names: list[str] = msgspec.field(default_factory=list)
     shadowed: list[str] = msgspec.field(default_factory=list)
@@ -52,6 +55,8 @@ class PausedRun(msgspec.Struct, frozen=True, kw_only=True):
     truncated: bool = False
     wall_used_ms: int = 0
     memory_peak_bytes: int | None = None
+    now_ms: int = 0
+    seed: str = ""
 
 
 class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):

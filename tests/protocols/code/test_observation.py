@@ -10,6 +10,7 @@ from holdfast.errors import ErrorObject, Span
 from holdfast.model.call import CallStatus
 from holdfast.model.cell import CallMade, CellReport
 from holdfast.model.diagnostic import Diagnostic, Severity
+from holdfast.model.language import Language
 from holdfast.protocols.code.observation import (
     NOT_EXECUTED,
     cut_middle,
@@ -237,6 +238,14 @@ def test_arguments_are_shown_as_they_would_be_written(
     assert short_arguments(arguments) == shown
 
 
+def test_in_typescript_arguments_are_an_object() -> None:
+    """Ours: what the model reads of its calls is what it could have written."""
+    arguments = {"order_id": "A1", "not-a-name": [None], "text": "x" * 99}
+    shown = short_arguments(arguments, 60, Language.TYPESCRIPT)
+    assert shown == '{order_id: "A1", "not-a-name": [null], text: "xxxxxxxxxxxx…}'
+    assert short_arguments({}, 60, Language.TYPESCRIPT) == ""
+
+
 def test_a_long_argument_does_not_hide_the_others() -> None:
     """Ours: what a call is about is often the short argument."""
     text = short_arguments({"body": "x" * 10_000_000, "to": "ann"}, 40)
@@ -250,7 +259,8 @@ def test_a_long_argument_does_not_hide_the_others() -> None:
 )
 def test_arguments_are_never_longer_than_their_limit(arguments: dict[str, object], limit: int) -> None:
     """Ours: a report of many calls stays small."""
-    assert len(short_arguments(arguments, limit)) <= limit
+    for language in Language:
+        assert len(short_arguments(arguments, limit, language)) <= limit
 
 
 # Budget

@@ -36,8 +36,10 @@ MAX_OPENING: Final = 200
 
 _FAMILIES: Final = {
     Language.PYTHON: ("python", "py", "python3", "py3"),
-    Language.TYPESCRIPT: ("typescript", "ts", "javascript", "js", "tsx", "jsx"),
-}
+    Language.TYPESCRIPT: (
+        "typescript", "ts", "mts", "cts", "tsx", "javascript", "js", "mjs", "cjs", "jsx", "ecmascript",
+    ),
+}  # fmt: skip
 _OTHERS: Final = (
     "bash", "sh", "shell", "zsh", "ruby", "rb", "go", "golang", "rust", "rs", "java", "c", "cpp", "c++",
     "csharp", "c#", "cs", "php", "perl", "r", "julia", "lua", "powershell", "swift", "kotlin",

@@ -35,7 +35,7 @@ from holdfast.model.canonical import Json
 from holdfast.model.cell import CallMade, CellReport
 from holdfast.model.diagnostic import Diagnostic
 from holdfast.model.frame import FrameSwitch
-from holdfast.model.language import Language
+from holdfast.model.language import EngineName, Language
 from holdfast.model.limits import SessionLimits
 from holdfast.model.message import AssistantMessage, InputPart, Message, ToolCall
 from holdfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse
@@ -47,7 +47,7 @@ from holdfast.protocols.code.cell_finder import FoundCell, find_cells
 from holdfast.protocols.code.cell_history import RUN_CODE, kept_report
 from holdfast.protocols.code.following import SessionReading
 from holdfast.protocols.code.functions import SessionFunctions
-from holdfast.protocols.code.observation import NOT_EXECUTED, observation, short_arguments
+from holdfast.protocols.code.observation import AS_JSON, NOT_EXECUTED, observation, short_arguments
 from holdfast.protocols.code.running_cell import CheckFailed, RunningCell, Suspended
 from holdfast.protocols.code.values import ReadOnlyValues
 from holdfast.protocols.code.written import WrittenMessages
@@ -68,10 +68,14 @@ _STATE_VERSION: Final = 1
 class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
     """How cells are checked, run and shown."""
 
-    language: Language = Language.PYTHON
+    engine: EngineName = EngineName.MONTY
     check: Check = "calls"
     limits: SessionLimits = CELL_LIMITS
     observation_chars: int = 8_000
+
+    @property
+    def language(self) -> Language:
+        return self.engine.language
 
 
 class _Memory(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +83,7 @@ class _Memory(msgspec.Struct, frozen=True, kw_only=True):
 
     version: int = _STATE_VERSION
     language: Language = Language.PYTHON
+    engine: EngineName = EngineName.MONTY
     state: bytes = b""
     inputs: dict[str, InputPart] = msgspec.field(default_factory=dict)
     suspended: Suspended | None = None
@@ -91,7 +96,7 @@ class CodeExecutor:
 
     def __init__(self, options: CellOptions) -> None:
         self._options = options
-        self._memory = _Memory(language=options.language)
+        self._memory = _Memory(language=options.language, engine=options.engine)
         self._dirty = False
         self._functions: SessionFunctions | None = None
         self._reading = SessionReading()
@@ -102,7 +107,7 @@ class CodeExecutor:
     def functions(self, catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool]) -> SessionFunctions:
         """What code may call, made once for each catalog."""
         if self._functions is None or self._functions.catalog is not catalog:
-            self._functions = SessionFunctions(catalog, resolve)
+            self._functions = SessionFunctions(catalog, resolve, self._options.language)
         return self._functions
 
     # Running
@@ -113,7 +118,7 @@ class CodeExecutor:
         refused = self._refused(ctx, request)
         if refused is not None:
             return self._response(request, _failed(report, refused))
-        engine = ctx.engine(self._options.language)
+        engine = ctx.engine(self._options.engine)
         cell = self._running = RunningCell(ctx, request, values, engine)
         try:
             ended = await cell.run(
@@ -203,9 +208,9 @@ class CodeExecutor:
             stdout=ended.stdout,
             stderr=ended.stderr,
             result=ended.result if ending is None else ending.value,
-            error=_told(ended.error) if ending is None else None,
-            calls=tuple(_made(call, settled) for call, settled in ctx.made()),
-            notes=(*report.notes, *_rolled_back(ended)),
+            error=_told(ended.error, self._options.language) if ending is None else None,
+            calls=tuple(_made(call, settled, self._options.language) for call, settled in ctx.made()),
+            notes=(*report.notes, *ended.notes, *_rolled_back(ended)),
             truncated=ended.truncated,
             finished=ending is not None,
         )
@@ -248,15 +253,22 @@ class CodeExecutor:
             raise PluginStateLost(
                 "code", "restore", f"what its code has left cannot be read: {error}"
             ) from None
-        if (memory.version, memory.language) != (_STATE_VERSION, self._options.language):
-            raise PluginStateLost(
-                "code",
-                "restore",
-                f"the session's code is {memory.language} (format {memory.version}), the agent's is "
-                f"{self._options.language} (format {_STATE_VERSION})",
-                hint="the language of a session is fixed; open a new session for another one",
-            )
-        self._memory, self._dirty = memory, False
+        self._check_fits(memory)
+        self._memory, self._dirty = msgspec.structs.replace(memory, engine=self._options.engine), False
+
+    def _check_fits(self, memory: _Memory) -> None:
+        """Refuse what another engine has left; what Monty has left, `auto` goes on with."""
+        mine = self._options.engine
+        engines = {memory.engine, EngineName.AUTO} if memory.engine is EngineName.MONTY else {memory.engine}
+        if memory.version == _STATE_VERSION and memory.language is mine.language and mine in engines:
+            return
+        raise PluginStateLost(
+            "code",
+            "restore",
+            f"the session's code is {memory.language} on {memory.engine} (format {memory.version}), the "
+            f"agent's is {mine.language} on {mine} (format {_STATE_VERSION})",
+            hint="language and engine of a session are fixed; open a new session for another one",
+        )
 
 
 def _failed(
@@ -303,11 +315,11 @@ def _was_cut_off(reply: AssistantMessage, language: Language) -> bool:
     return bool(cells) and not cells[0].closed
 
 
-def _told(error: ErrorObject | None) -> ErrorObject | None:
+def _told(error: ErrorObject | None, language: Language) -> ErrorObject | None:
     """The error of a cell, with a hint that helps whoever wrote it."""
     if error is None or error.code != Code.RESULT_NOT_SERIALIZABLE:
         return error
-    hint = "the rest of the cell took effect; end it with JSON or text: list(...), str(...), or print it"
+    hint = f"the rest of the cell took effect; end it with JSON or text: {AS_JSON[language]}, or print it"
     return msgspec.structs.replace(error, hint=hint)
 
 
@@ -319,7 +331,7 @@ def _rolled_back(ended: CellEnd) -> tuple[str, ...]:
     return ("the variables are as they were before this cell",) if ended.hard else ()
 
 
-def _made(call: ToolCall, settled: ToolSettled | None) -> CallMade:
+def _made(call: ToolCall, settled: ToolSettled | None, language: Language) -> CallMade:
     error = _not_heard() if settled is None else settled.error
     status = CallStatus.OK if error is None else CallStatus.ERROR
     if settled is not None and settled.record is not None:
@@ -330,7 +342,7 @@ def _made(call: ToolCall, settled: ToolSettled | None) -> CallMade:
     return CallMade(
         call_id=call.call_id,
         name=call.name,
-        arguments=short_arguments(arguments),
+        arguments=short_arguments(arguments, language=language),
         status=status,
         error=error,
     )

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 
 from holdfast.errors import ToolNameTaken
 from holdfast.model.capability import Capability
+from holdfast.model.language import Language
 from holdfast.protocols.code.cell_history import RUN_CODE
 from holdfast.protocols.code.own_functions import OWNER, own_functions
 from holdfast.tools.catalog import ToolCatalog
@@ -16,10 +17,15 @@ from holdfast.tools.registered_tool import RegisteredTool
 class SessionFunctions:
     """The `CodeFunctions` of one catalog. Read from any thread."""
 
-    def __init__(self, catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool]) -> None:
+    def __init__(
+        self,
+        catalog: ToolCatalog,
+        resolve: Callable[[str], RegisteredTool],
+        language: Language = Language.PYTHON,
+    ) -> None:
         self.catalog = catalog
         self._resolve = resolve
-        self._own = own_functions(catalog, resolve)
+        self._own = own_functions(catalog, resolve, language)
         for name, own in self._own.items():
             if catalog.find(name) is not None and resolve(name).handler is not own.handler:
                 raise ToolNameTaken(name, OWNER, resolve(name).owner)

@@ -14,6 +14,8 @@ An observation is a head line and a few sections, each under its title and only 
     calls:
     orders(customer="A1") -> ok
 
+Calls are written as the session's language writes them: in TypeScript, `orders({customer: "A1"})`.
+
 Rules
 -----
 1. It is never longer than its budget. Sections have equal shares; what short ones leave goes to long ones.
@@ -37,9 +39,16 @@ from holdfast.model.call import CallStatus
 from holdfast.model.canonical import Json
 from holdfast.model.cell import CallMade, CellReport
 from holdfast.model.diagnostic import Diagnostic
+from holdfast.model.language import Language
 
 NOT_EXECUTED: Final = "nothing was executed"
 """The note of a cell that was refused before it ran. It is said in the head line."""
+
+AS_JSON: Final = {
+    Language.PYTHON: "list(...), str(...)",
+    Language.TYPESCRIPT: "[...x], String(x)",
+}
+"""How code makes JSON of what is none."""
 
 _LINE_CHARS: Final = 100
 """JSON that fits on a line is shown on one."""
@@ -80,11 +89,19 @@ def observation(report: CellReport, code: str, *, budget_chars: int = 8_000) -> 
     return "\n".join([head, *parts])[:budget_chars]
 
 
-def short_arguments(arguments: dict[str, Json] | None, limit: int = 120) -> str:
+def short_arguments(
+    arguments: dict[str, Json] | None, limit: int = 120, language: Language = Language.PYTHON
+) -> str:
     """The arguments of a call as they would be written, each cut to its share of *limit*."""
     if not arguments:
         return ""
-    names = [f"{name}=" for name in arguments]
+    if language is Language.TYPESCRIPT:
+        names = [f"{name}: " if name.isidentifier() else f"{json_text(name)}: " for name in arguments]
+        return cut_end(f"{{{_named(names, arguments, limit - 2)}}}", limit)
+    return _named([f"{name}=" for name in arguments], arguments, limit)
+
+
+def _named(names: Sequence[str], arguments: dict[str, Json], limit: int) -> str:
     values = [_value_text(value, limit) for value in arguments.values()]
     room = max(0, limit - sum(map(len, names)) - 2 * (len(names) - 1))
     shares = fair_shares([len(value) for value in values], room)

@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
+from holdfast.model.language import Language
 from holdfast.model.limits import CapabilityLimits
 from holdfast.protocols.code.tool_search import discovery
 from holdfast.tools.catalog import ToolCatalog
@@ -34,6 +35,11 @@ _TEN_MINUTES: Final = CapabilityLimits(
 def run_code(code: Annotated[str, msgspec.Meta(description="one cell of Python")]) -> dict[str, Any]:
     """Run Python. Variables stay for the next cell, tools are functions, the last expression is shown."""
     raise InvalidArgument("a cell is run by the session's code executor")
+
+
+def cell_tool(language: Language) -> RegisteredTool:
+    """`run_code` as a model that writes *language* is offered it."""
+    return run_code.registered if language is Language.PYTHON else _RUN_TYPESCRIPT
 
 
 @tool(side_effect="none", limits=_A_MINUTE)
@@ -73,12 +79,36 @@ def continue_as(task: str, seed: Json = None) -> None:
     """End the turn and go on with *task* in a fresh context that knows only *seed*. Variables stay."""
 
 
+def _with_contract(tool: Tool[..., Any], **changes: Any) -> RegisteredTool:
+    return replace(tool.registered, capability=msgspec.structs.replace(tool.capability, **changes))
+
+
+_RUN_TYPESCRIPT: Final = _with_contract(
+    run_code,
+    description="Run TypeScript. Variables stay for the next cell, tools are functions that return promises, "
+    "the last expression is shown.",
+    input_schema={
+        **run_code.capability.input_schema,
+        "properties": {"code": {"type": "string", "description": "one cell of TypeScript"}},
+    },
+)
+
+_FINISH_WITH_ANY: Final = _with_contract(finish, input_schema={"type": "array", "maxItems": 1})
+"""`finish` where an object stands for named arguments: `finish({value: 1})` answers with that very object."""
+
+
 def own_functions(
-    catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool]
+    catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool], language: Language = Language.PYTHON
 ) -> dict[str, RegisteredTool]:
-    """All of them, by name."""
-    made: list[Tool[..., Any]] = [run_code, sleep, llm, finish, continue_as]
-    tools = [*(one.registered for one in made), *discovery(catalog, resolve)]
+    """All of them, by name, as *language* calls them."""
+    ends = finish.registered if language is Language.PYTHON else _FINISH_WITH_ANY
+    made: list[Tool[..., Any]] = [sleep, llm, continue_as]
+    tools = [
+        cell_tool(language),
+        ends,
+        *(one.registered for one in made),
+        *discovery(catalog, resolve, language),
+    ]
     return {one.name: replace(one, owner=OWNER) for one in tools}
 
 

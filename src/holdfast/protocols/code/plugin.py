@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
-from holdfast.model.language import Language
+from holdfast.model.language import USUAL_ENGINE, EngineName, Language
 from holdfast.model.limits import SessionLimits
 from holdfast.model.prompt import PromptContribution, PromptSlot
 from holdfast.plugins.actions import PluginActionContext, action
@@ -23,7 +23,7 @@ from holdfast.protocols.code.executor import CELL_LIMITS, CellOptions, CodeExecu
 from holdfast.protocols.code.functions import SessionFunctions
 from holdfast.protocols.code.host import CodeHost
 from holdfast.protocols.code.instructions import how_to_act
-from holdfast.protocols.code.own_functions import run_code
+from holdfast.protocols.code.own_functions import cell_tool
 from holdfast.protocols.code.tool_guide import guide
 
 CellForm = Literal["fences", "tool_call"]
@@ -37,11 +37,13 @@ class _ActsInCode(Plugin):
         self,
         *,
         language: Literal["python", "typescript"] | Language = Language.PYTHON,
+        engine: Literal["monty", "cpython", "auto", "quickjs"] | EngineName | None = None,
         check: Check = "calls",
         limits: SessionLimits = CELL_LIMITS,
         observation_chars: int = 8_000,
     ) -> None:
         self.language = language
+        self.engine = engine
         self.check = check
         self.limits = limits
         self.observation_chars = observation_chars
@@ -49,9 +51,10 @@ class _ActsInCode(Plugin):
     def options(self) -> CellOptions:
         """The options, checked."""
         try:
-            return msgspec.convert(
+            language = msgspec.convert(self.language, Language)
+            options = msgspec.convert(
                 {
-                    "language": self.language,
+                    "engine": self.engine or USUAL_ENGINE[language],
                     "check": self.check,
                     "limits": msgspec.to_builtins(self.limits),
                     "observation_chars": self.observation_chars,
@@ -60,6 +63,12 @@ class _ActsInCode(Plugin):
             )
         except msgspec.ValidationError as error:
             raise InvalidArgument(f"the options of plugin {self.id!r} do not fit: {error}") from None
+        if options.language is not language:
+            raise InvalidArgument(
+                f"engine {options.engine} runs {options.language}, not {language}",
+                hint=f'leave engine= out, or use language="{options.language}"',
+            )
+        return options
 
     def executor(self) -> CodeExecutor:
         self._executor = CodeExecutor(self.options())
@@ -78,6 +87,8 @@ class CodeProtocol(_ActsInCode):
         cells: `"fences"` finds cells in the text as Markdown fences; `"tool_call"` offers the provider's own
             tool call `run_code` instead, for models that are better at that.
         language: what cells are written in; fixed for a session.
+        engine: what runs them. Python has `"monty"` (the default: fast, a part of the language), `"cpython"`
+            (all of it, in a jail) and `"auto"` (Monty until a cell needs more); TypeScript has `"quickjs"`.
         check: how closely a cell is looked at before it runs: `"calls"`, or `"types"` for the type checker.
         limits: what one cell may use.
         observation_chars: how much of what a cell printed and returned the model is shown at once.
@@ -85,19 +96,28 @@ class CodeProtocol(_ActsInCode):
     """
 
     id = "code"
-    summary = "Protocol: the model writes cells of Python; tools are functions, variables persist."
+    summary = (
+        "Protocol: the model writes cells of Python or TypeScript; tools are functions, variables persist."
+    )
 
     def __init__(
         self,
         *,
         cells: CellForm = "fences",
         language: Literal["python", "typescript"] | Language = Language.PYTHON,
+        engine: Literal["monty", "cpython", "auto", "quickjs"] | EngineName | None = None,
         check: Check = "calls",
         limits: SessionLimits = CELL_LIMITS,
         observation_chars: int = 8_000,
         guide_chars: int = 16_000,
     ) -> None:
-        super().__init__(language=language, check=check, limits=limits, observation_chars=observation_chars)
+        super().__init__(
+            language=language,
+            engine=engine,
+            check=check,
+            limits=limits,
+            observation_chars=observation_chars,
+        )
         self.cells = cells
         self.guide_chars = guide_chars
         self.options()
@@ -131,14 +151,15 @@ class CodeDriver:
         self.shares_preambles = protocol.shares_preambles
 
     def build_preamble(self, given: ProtocolBuildInput) -> TurnDriverPreamble:
-        protocol, language = self._protocol, self._protocol.options().language
+        protocol, engine = self._protocol, self._protocol.options().engine
+        language = engine.language
         SessionFunctions(given.tool_catalog, given.resolve)  # names that are taken twice are found here
         fences = protocol.cells == "fences"
-        words = how_to_act(fences=fences)
-        tools = guide(given.tool_catalog, given.resolve, budget_chars=protocol.guide_chars)
+        words = how_to_act(fences=fences, engine=engine)
+        tools = guide(given.tool_catalog, given.resolve, budget_chars=protocol.guide_chars, language=language)
         return TurnDriverPreamble(
             host=lambda seat: CodeHost(seat, language if fences else None),
-            tools=() if fences else (run_code.capability,),
+            tools=() if fences else (cell_tool(language).capability,),
             prompt=(
                 PromptContribution(content=words, slot=PromptSlot.EXECUTION),
                 PromptContribution(content=tools, slot=PromptSlot.EXECUTION, priority=1),
@@ -163,20 +184,22 @@ class CodeMode(_ActsInCode):
 
     Args:
         language: what cells are written in; fixed for a session.
+        engine: what runs them. Python has `"monty"` (the default: fast, a part of the language), `"cpython"`
+            (all of it, in a jail) and `"auto"` (Monty until a cell needs more); TypeScript has `"quickjs"`.
         check: how closely a cell is looked at before it runs: `"calls"`, or `"types"` for the type checker.
         limits: what one cell may use.
         observation_chars: how much of what a cell printed and returned the model is shown at once.
     """
 
     id = "code-mode"
-    summary = "A tool run_code: cells of Python that call the session's tools, in any protocol."
+    summary = "A tool run_code: cells of code that call the session's tools, in any protocol."
 
     def register(self, registrar: PluginRegistrar) -> None:
         super().register(registrar)
-        registrar.tools.add(run_code)
+        registrar.tools.add(cell_tool(self.options().language))
         registrar.protocol.code_executor(self.executor())
 
     @hook("prompt_contributor")
     async def explain(self, ctx: PromptHookContext) -> list[PromptContribution]:
-        words = how_to_act(fences=False, native=True)
+        words = how_to_act(fences=False, native=True, engine=self.options().engine)
         return [PromptContribution(content=words, slot=PromptSlot.EXECUTION)]

@@ -6,11 +6,7 @@ A capability becomes a `def` with types, defaults and a docstring. What JSON Sch
 `TypedDict` class in front of the first function that needs it, named after its definition, its title, or the
 tool and the parameter. What cannot be said in Python is `Any`.
 
-Rules
------
-1. A class name means one type in everything that one writer has written, and each class is written once.
-2. The text is Python, whatever the names and descriptions in a schema are.
-3. A type that contains itself is written, not followed for ever.
+Rule: the text is Python, whatever the names and descriptions in a schema are.
 
 Not here: stubs for the type checker (`holdfast.tools.stubs`), which have no classes and no docstrings.
 """
@@ -20,11 +16,20 @@ from __future__ import annotations
 import builtins
 import keyword
 import re
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
-from holdfast.model.capability import Capability
+from holdfast.protocols.code.stub_parts import LINE_CHARS, Definitions, Writer
 from holdfast.tools.registered_tool import RegisteredTool
+from holdfast.tools.stub_words import (
+    MAX_COMMENT_CHARS,
+    camel,
+    description,
+    parameter_words,
+    plain,
+    summary,
+    type_words,
+)
 
 _SIMPLE: Final = {
     "string": "str",
@@ -37,48 +42,33 @@ _SIMPLE: Final = {
 _MAX_DEPTH: Final = 12
 _MAX_LITERALS: Final = 30
 _MAX_DEFAULT_CHARS: Final = 40
-_MAX_PARAGRAPH_CHARS: Final = 600
-_MAX_PARAMETER_CHARS: Final = 240
-_MAX_COMMENT_CHARS: Final = 120
-_LINE_CHARS: Final = 100
 _RESERVED: Final = frozenset(
     {"Any", "Literal", "NotRequired", "TypedDict", "Unpack", *dir(builtins), *keyword.kwlist}
 )
 
 
-class StubWriter:
-    """Writes capabilities one after the other. No class gets a name of *taken*, such as another tool's."""
+class StubWriter(Writer):
+    """Writes capabilities as Python, one after the other."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
-        self._taken = {*_RESERVED, *taken}
-        self._classes: dict[Hashable, str] = {}
-        self._fresh: list[Hashable] = []
-        self._waiting: list[Callable[[], str]] = []
-        self._prefix = ""
-
-    def write(self, tool: RegisteredTool, *, max_chars: int | None = None) -> str:
-        """The function, after the classes that it needs and that are not written yet.
-
-        A text of more than *max_chars* is not given: in its place there is one that names no parameters.
-        """
-        self._fresh, self._waiting, self._prefix = [], [], _camel(tool.name)
-        function = self._function(tool)
-        classes = [describe() for describe in self._waiting]  # describing one may add others
-        text = "\n\n".join([*classes, function])
-        if max_chars is None or len(text) <= max_chars:
-            return text
-        for identity in self._fresh:
-            self._taken.discard(self._classes.pop(identity))
-        return _unsigned(tool)
+        super().__init__({*_RESERVED, *taken})
 
     def _function(self, tool: RegisteredTool) -> str:
         capability = tool.capability
         types = _Types(self, capability.input_schema)
         parameters = self._arguments(tool, types)
         returns = _Types(self, capability.output_schema).text(
-            capability.output_schema, f"{self._prefix}Result"
+            capability.output_schema, f"{self.prefix}Result"
         )
-        return f"{_heading(tool.name, parameters, returns)}{_docstring(_documentation(capability))}"
+        words = [f"{name}: {text}" for name, text in parameter_words(capability).items()]
+        return f"{_heading(tool.name, parameters, returns)}{_docstring([summary(capability), *words])}"
+
+    def _unsigned(self, tool: RegisteredTool) -> str:
+        lines = [summary(tool.capability), f'describe_tool("{tool.name}") shows its parameters.']
+        return f"def {tool.name}(*args: Any, **kwargs: Any) -> Any:{_docstring(lines)}"
+
+    def _is_name(self, text: str) -> bool:
+        return _is_parameter(text)
 
     def _arguments(self, tool: RegisteredTool, types: _Types) -> list[str]:
         schema = tool.capability.input_schema
@@ -88,7 +78,7 @@ class StubWriter:
         if not properties:
             return ["**arguments: Any"] if schema.get("additionalProperties") else []
         if not all(_is_parameter(name) for name in properties):
-            return [f"**arguments: Unpack[{types.text(schema, f'{self._prefix}Arguments')}]"]
+            return [f"**arguments: Unpack[{types.text(schema, f'{self.prefix}Arguments')}]"]
         return self._parameters(tool, types)
 
     def _parameters(self, tool: RegisteredTool, types: _Types) -> list[str]:
@@ -102,27 +92,9 @@ class StubWriter:
                 parts.append("*")
                 starred = True
             optional_seen |= name not in required
-            kind = types.text(part, f"{self._prefix}{_camel(name)}")
+            kind = types.text(part, f"{self.prefix}{camel(name)}")
             parts.append(f"{name}: {kind}" + ("" if name in required else f" = {_default(part)}"))
         return parts
-
-    def name_of(self, identity: Hashable, wanted: str) -> tuple[str, bool]:
-        """The class name of a type, and whether it is new. A taken name gets the tool's in front."""
-        if (known := self._classes.get(identity)) is not None:
-            return known, False
-        plain = wanted if _is_parameter(wanted) else f"{self._prefix}Object"
-        number = 2
-        name = plain if plain not in self._taken else f"{self._prefix}{plain}"
-        while name in self._taken:
-            name, number = f"{plain}{number}", number + 1
-        self._classes[identity] = name
-        self._taken.add(name)
-        self._fresh.append(identity)
-        return name, True
-
-    def add(self, describe: Callable[[], str]) -> None:
-        """Put a class before the function that is being written. Its text is made when the function's is."""
-        self._waiting.append(describe)
 
 
 class _Types:
@@ -131,8 +103,7 @@ class _Types:
     def __init__(self, writer: StubWriter, root: dict[str, Any]) -> None:
         self._writer = writer
         self._definitions: dict[str, Any] = {**root.get("definitions", {}), **root.get("$defs", {})}
-        self._references: dict[str, set[str]] = {}
-        self._written: dict[str, tuple[str, str]] = {}
+        self._known = Definitions(self._definitions)
         self._open: list[str] = []
         self._depth = 0
 
@@ -168,8 +139,8 @@ class _Types:
             return f"list[{self.text(schema.get('items'), wanted)}]"
         if kind == "object" and schema.get("properties"):
             title = schema.get("title")
-            name = _camel(title) if isinstance(title, str) else wanted
-            return self._class(schema, name, ("", repr(schema), self._closure(schema)))
+            name = camel(title) if isinstance(title, str) else wanted
+            return self._class(schema, name, "")
         if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
             return f"dict[str, {self.text(schema['additionalProperties'], wanted)}]"
         return _SIMPLE.get(kind, "Any") if isinstance(kind, str) else "Any"
@@ -184,15 +155,15 @@ class _Types:
             return "Any"
         wanted = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
         if definition.get("properties"):
-            return self._class(definition, wanted, (name, repr(definition), self._closure(definition)))
+            return self._class(definition, wanted, name)
         self._open.append(name)
         try:
             return self.text(definition, wanted)
         finally:
             self._open.pop()
 
-    def _class(self, schema: dict[str, Any], wanted: str, identity: Hashable) -> str:
-        name, new = self._writer.name_of(identity, wanted)
+    def _class(self, schema: dict[str, Any], wanted: str, definition: str) -> str:
+        name, new = self._writer.name_of(self._known.identity(schema, definition), wanted)
         if new:
             self._writer.add(lambda: self._described(name, schema))
         return name
@@ -201,38 +172,9 @@ class _Types:
         required = set(schema.get("required", ()))
         fields: dict[str, tuple[str, Any]] = {}
         for key, part in schema["properties"].items():
-            kind = self.text(part, f"{name}{_camel(key)}")
+            kind = self.text(part, f"{name}{camel(key)}")
             fields[key] = (kind if key in required else f"NotRequired[{kind}]", part)
         return _class_text(name, schema, fields)
-
-    def _closure(self, schema: dict[str, Any]) -> frozenset[tuple[str, str]]:
-        """Every definition that a schema refers to: two types are one only if these are the same too."""
-        found: set[str] = set()
-        waiting = _references(schema)
-        while waiting:
-            name = waiting.pop()
-            if name not in found and name in self._definitions:
-                found.add(name)
-                if name not in self._references:
-                    self._references[name] = _references(self._definitions[name])
-                    self._written[name] = (name, repr(self._definitions[name]))
-                waiting |= self._references[name] - found
-        return frozenset(self._written[name] for name in found)
-
-
-def _references(schema: Any) -> set[str]:
-    """The names of the definitions that a schema refers to."""
-    found: set[str] = set()
-    waiting = [schema]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            if isinstance(part.get("$ref"), str):
-                found.add(part["$ref"].rsplit("/", 1)[-1])
-            waiting.extend(part.values())
-        elif isinstance(part, list):
-            waiting.extend(part)
-    return found
 
 
 def _values(schema: dict[str, Any]) -> list[Any] | None:
@@ -253,47 +195,20 @@ def _class_text(name: str, schema: dict[str, Any], fields: dict[str, tuple[str, 
         inside = ", ".join(f"{key!r}: {kind}" for key, (kind, _) in fields.items())
         return f'{name} = TypedDict("{name}", {{{inside}}})'
     lines = [f"class {name}(TypedDict):"]
-    if doc := _plain(_first_paragraph(schema.get("description")), _MAX_COMMENT_CHARS):
+    if doc := type_words(schema):
         lines.append(f'    """{_quoted(doc)}"""')
     for key, (kind, part) in fields.items():
-        comment = _plain(_description(part), _MAX_COMMENT_CHARS)
+        comment = plain(description(part), MAX_COMMENT_CHARS)
         lines.append(f"    {key}: {kind}" + (f"  # {comment}" if comment else ""))
     return "\n".join(lines)
 
 
 def _heading(name: str, parameters: list[str], returns: str) -> str:
     line = f"def {name}({', '.join(parameters)}) -> {returns}:"
-    if len(line) <= _LINE_CHARS or len(parameters) < 2:
+    if len(line) <= LINE_CHARS or len(parameters) < 2:
         return line
     inside = "".join(f"    {parameter},\n" for parameter in parameters)
     return f"def {name}(\n{inside}) -> {returns}:"
-
-
-def _unsigned(tool: RegisteredTool) -> str:
-    """The function without its signature, which is too long to show."""
-    first, *_ = _documentation(tool.capability)
-    lines = [first, f'describe_tool("{tool.name}") shows its parameters.']
-    return f"def {tool.name}(*args: Any, **kwargs: Any) -> Any:{_docstring(lines)}"
-
-
-def _documentation(capability: Capability) -> list[str]:
-    """What the docstring says: the description's first paragraph, then a line for each parameter."""
-    first = _plain(_first_paragraph(capability.description), _MAX_PARAGRAPH_CHARS)
-    lines = [" ".join(part for part in (first, _asks(capability)) if part)]
-    for name, part in (capability.input_schema.get("properties") or {}).items():
-        if text := _plain(_description(part), _MAX_PARAMETER_CHARS):
-            lines.append(f"{_plain(name, _MAX_PARAMETER_CHARS)}: {text}")
-    return lines
-
-
-def _asks(capability: Capability) -> str:
-    match capability.approval_policy:
-        case "none":
-            return ""
-        case "manual":
-            return "A person is asked first."
-        case _:
-            return "May ask a person first."
 
 
 def _docstring(lines: list[str]) -> str:
@@ -316,28 +231,6 @@ def _default(schema: Any) -> str:
         return "..."
     text = repr(schema["default"])
     return text if len(text) <= _MAX_DEFAULT_CHARS else "..."
-
-
-def _description(schema: Any) -> str:
-    text = schema.get("description") if isinstance(schema, dict) else None
-    return text if isinstance(text, str) else ""
-
-
-def _first_paragraph(text: Any) -> str:
-    return re.split(r"\n\s*\n", text.strip(), maxsplit=1)[0] if isinstance(text, str) else ""
-
-
-def _plain(text: str, max_chars: int) -> str:
-    """One line of printable text."""
-    printable = "".join(letter if letter.isprintable() else " " for letter in text[: 4 * max_chars])
-    line = " ".join(printable.split())
-    return line if len(line) <= max_chars else f"{line[: max_chars - 1].rstrip()}…"
-
-
-def _camel(name: str) -> str:
-    """A name such as `order_lines` as `OrderLines`."""
-    words = re.findall(r"[A-Za-z0-9]+", name)
-    return "".join(word[0].upper() + word[1:] for word in words)
 
 
 def _is_parameter(name: str) -> bool:

@@ -2,9 +2,10 @@
 
 Theory of operation
 -------------------
-Every tool that the model is shown is a Python stub, if all of them fit into the budget. If not, the stubs of
-the first tools (in the catalog's order) are kept until half of the budget is used, and every other tool is
-listed by name in its group. A group is what names have in common before their first `__` or `_`.
+Every tool that the model is shown is a stub in the session's language, if all of them fit into the budget.
+If not, the stubs of the first tools (in the catalog's order) are kept until half of the budget is used, and
+every other tool is listed by name in its group. A group is what names have in common before their first `__`
+or `_`.
 
 Rules
 -----
@@ -19,7 +20,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
+from holdfast.model.language import Language
 from holdfast.protocols.code.stub_writer import StubWriter
+from holdfast.protocols.code.typescript_writer import TypeScriptWriter
 from holdfast.tools.catalog import CatalogTool, ToolCatalog
 from holdfast.tools.registered_tool import RegisteredTool
 
@@ -27,30 +30,47 @@ DEFAULT_BUDGET_CHARS: Final = 16_000
 OTHER: Final = "other"
 _MAX_GROUP_NAME_CHARS: Final = 40
 _MIN_LINE_CHARS: Final = 100
-_LOOK_UP: Final = (
-    "`search_tools(query)` finds functions by what they do, `describe_tool(name)` shows how to call one."
-)
+_SEARCH: Final = {
+    Language.PYTHON: "`search_tools(query)`",
+    Language.TYPESCRIPT: "`await search_tools({query})`",
+}
+_DESCRIBE: Final = {
+    Language.PYTHON: "`describe_tool(name)`",
+    Language.TYPESCRIPT: "`await describe_tool({name})`",
+}
+_WRITERS: Final = {Language.PYTHON: StubWriter, Language.TYPESCRIPT: TypeScriptWriter}
 
 Resolve = Callable[[str], RegisteredTool]
 
 
-def guide(catalog: ToolCatalog, resolve: Resolve, *, budget_chars: int = DEFAULT_BUDGET_CHARS) -> str:
+def guide(
+    catalog: ToolCatalog,
+    resolve: Resolve,
+    *,
+    budget_chars: int = DEFAULT_BUDGET_CHARS,
+    language: Language = Language.PYTHON,
+) -> str:
     """What the prompt says about the tools of *catalog*; *resolve* is a registry's `require`."""
     shown = catalog.showcased()
-    more = _more(len(catalog.searchable()) - len(shown), alone=not shown)
-    room = budget_chars - len(more) - len(_signatures([""], "")) - len(_count(len(shown), len(shown)))
-    stubs, complete = _stubs(catalog, resolve, room)
+    more = _more(len(catalog.searchable()) - len(shown), language, alone=not shown)
+    frame = _signatures([""], "", language)
+    room = budget_chars - len(more) - len(frame) - len(_count(len(shown), len(shown)))
+    stubs, complete = _stubs(catalog, resolve, room, language)
     if complete:
-        parts = [_signatures(stubs, "Functions that you can call:")] if stubs else []
+        parts = [_signatures(stubs, "Functions that you can call:", language)] if stubs else []
     else:
         kept = _first(stubs, room // 2)
-        parts = _by_group(shown, kept, room)
-    return _fitting("\n\n".join(part for part in (*parts, more) if part), len(shown), budget_chars)
+        parts = _by_group(shown, kept, room, language)
+    text = "\n\n".join(part for part in (*parts, more) if part)
+    if len(text) <= budget_chars:
+        return text
+    # A budget that is too small for it holds a sentence, or its beginning.
+    return f"{_count(len(shown), 0)} {_look_up(language)}"[: max(0, budget_chars)]
 
 
-def signature_of(tool: RegisteredTool) -> str:
-    """One tool as a stub, after the classes that it needs."""
-    return StubWriter(taken=[tool.name]).write(tool)
+def signature_of(tool: RegisteredTool, language: Language = Language.PYTHON) -> str:
+    """One tool as a stub, after the types that it needs."""
+    return _WRITERS[language](taken=[tool.name]).write(tool)
 
 
 def group_names(names: Iterable[str]) -> dict[str, list[str]]:
@@ -74,9 +94,9 @@ def _prefix(name: str) -> str:
 # Stubs
 
 
-def _stubs(catalog: ToolCatalog, resolve: Resolve, room: int) -> tuple[list[str], bool]:
+def _stubs(catalog: ToolCatalog, resolve: Resolve, room: int, language: Language) -> tuple[list[str], bool]:
     """The stubs of what is showcased, in order, and whether they all fit; writing ends where they do not."""
-    writer = StubWriter(taken=catalog.names)
+    writer = _WRITERS[language](taken=catalog.names)
     stubs: list[str] = []
     most = max(0, room // 4)
     for tool in catalog.showcased():
@@ -97,33 +117,38 @@ def _first(stubs: list[str], room: int) -> list[str]:
     return stubs
 
 
-def _signatures(stubs: Sequence[str], title: str) -> str:
+def _signatures(stubs: Sequence[str], title: str, language: Language) -> str:
     inside = "\n\n".join(stubs)
-    return f"{title}\n\n```python\n{inside}\n```"
+    return f"{title}\n\n```{language}\n{inside}\n```"
 
 
 # Groups
 
 
-def _by_group(shown: Sequence[CatalogTool], stubs: list[str], room: int) -> list[str]:
+def _by_group(shown: Sequence[CatalogTool], stubs: list[str], room: int, language: Language) -> list[str]:
     """The first functions in full, the others by name."""
-    count = _count(len(shown), len(stubs))
-    parts = [_signatures(stubs, count) if stubs else count]
-    title = f"{'The others' if stubs else 'They are'}, by group. {_LOOK_UP}"
+    count, look_up = _count(len(shown), len(stubs)), _look_up(language)
+    parts = [_signatures(stubs, count, language) if stubs else count]
+    title = f"{'The others' if stubs else 'They are'}, by group. {look_up}"
     used = sum(len(stub) + 2 for stub in stubs) + len(title) + 4
     lines = _group_lines(group_names(tool.name for tool in shown[len(stubs) :]), room - used)
-    return [*parts, "\n".join([title, *lines]) if lines else _LOOK_UP]
+    return [*parts, "\n".join([title, *lines]) if lines else look_up]
 
 
 def _count(total: int, kept: int) -> str:
     return f"You can call {total:,} functions." + (f" The first {kept:,} of them:" if kept else "")
 
 
-def _more(count: int, *, alone: bool) -> str:
+def _more(count: int, language: Language, *, alone: bool) -> str:
     if count < 1:
         return ""
     things = "tool" if count == 1 else "tools"
-    return f"{count:,} {things if alone else f'more {things}'} can be found with `search_tools(query)`."
+    return f"{count:,} {things if alone else f'more {things}'} can be found with {_SEARCH[language]}."
+
+
+def _look_up(language: Language) -> str:
+    search, describe = _SEARCH[language], _DESCRIBE[language]
+    return f"{search} finds functions by what they do, {describe} shows how to call one."
 
 
 def _group_lines(groups: dict[str, list[str]], room: int) -> list[str]:
@@ -167,10 +192,3 @@ def _cut_line(group: str, members: Sequence[str], room: int) -> str:
             break
         kept.append(f"{name}, ")
     return f"{line}{''.join(kept)}… and {len(members) - len(kept):,} more"
-
-
-def _fitting(text: str, total: int, budget_chars: int) -> str:
-    """The text, or less than it: a budget that is too small for it holds a sentence, or its beginning."""
-    if len(text) <= budget_chars:
-        return text
-    return f"{_count(total, 0)} {_LOOK_UP}"[: max(0, budget_chars)]

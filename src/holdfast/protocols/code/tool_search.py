@@ -22,12 +22,14 @@ from typing import Annotated, Any, Final
 import msgspec
 
 from holdfast.errors import HoldfastError, UnknownTool
+from holdfast.model.language import Language
 from holdfast.model.tool_state import ToolAvailability
 from holdfast.protocols.code.tool_guide import Resolve, signature_of
 from holdfast.tools.catalog import CatalogTool, ToolCatalog
 from holdfast.tools.decorator import Tool, tool
 from holdfast.tools.registered_tool import RegisteredTool
 from holdfast.tools.stubs import stub_of
+from holdfast.tools.typescript_stubs import brief_declaration_of
 
 OWNER: Final = "holdfast built-in"
 MAX_RESULTS: Final = 50
@@ -155,13 +157,19 @@ def _singular(word: str) -> str:
 # As tools
 
 
-def discovery(catalog: ToolCatalog, resolve: Resolve) -> list[RegisteredTool]:
+def discovery(
+    catalog: ToolCatalog, resolve: Resolve, language: Language = Language.PYTHON
+) -> list[RegisteredTool]:
     """`search_tools`, `describe_tool` and `list_tools` over one catalog: nothing else can be found."""
-    made = [_search_tools(catalog, resolve), _describe_tool(catalog, resolve), _list_tools(catalog)]
+    made = [
+        _search_tools(catalog, resolve, language),
+        _describe_tool(catalog, resolve, language),
+        _list_tools(catalog),
+    ]
     return [replace(each.registered, owner=OWNER) for each in made]
 
 
-def _search_tools(catalog: ToolCatalog, resolve: Resolve) -> Tool[..., Any]:
+def _search_tools(catalog: ToolCatalog, resolve: Resolve, language: Language) -> Tool[..., Any]:
     index = _once(lambda: ToolIndex(catalog.searchable()))
 
     @tool(side_effect="none")
@@ -170,19 +178,19 @@ def _search_tools(catalog: ToolCatalog, resolve: Resolve) -> Tool[..., Any]:
     ) -> list[dict[str, Any]]:
         """Find tools by what they do: name, signature, description and may_call of each, the best first."""
         hits = index().search(query, min(max(limit, 1), MAX_RESULTS))
-        return [_hit(hit, resolve) for hit in hits]
+        return [_hit(hit, resolve, language) for hit in hits]
 
     return search_tools
 
 
-def _describe_tool(catalog: ToolCatalog, resolve: Resolve) -> Tool[..., Any]:
+def _describe_tool(catalog: ToolCatalog, resolve: Resolve, language: Language) -> Tool[..., Any]:
     @tool(side_effect="none")
     def describe_tool(name: Annotated[str, _NAME]) -> dict[str, Any]:
         """Describe one tool in full: its signature, description, schemas, side_effect and approval."""
         found = catalog.find(name)
         if found is None:
             raise UnknownTool(f"there is no tool {name[:80]!r}", hint=_suggestion(name, catalog.names))
-        return _description(found, resolve(name))
+        return _description(found, resolve(name), language)
 
     return describe_tool
 
@@ -211,29 +219,32 @@ def _once(make: Callable[[], ToolIndex]) -> Callable[[], ToolIndex]:
     return get
 
 
-def _hit(found: CatalogTool, resolve: Resolve) -> dict[str, Any]:
+def _hit(found: CatalogTool, resolve: Resolve, language: Language) -> dict[str, Any]:
     return {
         "name": found.name,
-        "signature": _signature_line(found.name, resolve),
+        "signature": _signature_line(found.name, resolve, language),
         "description": _first_line(found.manifest.description),
         "may_call": found.availability >= ToolAvailability.CALLABLE,
     }
 
 
-def _signature_line(name: str, resolve: Resolve) -> str:
-    """The `def` of a tool in one line. A source that fails to give one tool does not spoil the search."""
+def _signature_line(name: str, resolve: Resolve, language: Language) -> str:
+    """A tool's declaration in one line. A source that fails to give one tool does not spoil the search."""
     try:
-        return stub_of(resolve(name)).removesuffix(": ...")
+        found = resolve(name)
     except HoldfastError as error:
         return f"{name}() is not available: {error}"
+    if language is Language.TYPESCRIPT:
+        return brief_declaration_of(found.capability)
+    return stub_of(found).removesuffix(": ...")
 
 
-def _description(found: CatalogTool, registered: RegisteredTool) -> dict[str, Any]:
+def _description(found: CatalogTool, registered: RegisteredTool, language: Language) -> dict[str, Any]:
     capability = registered.capability
     policy = capability.approval_policy
     return {
         "name": capability.name,
-        "signature": signature_of(registered),
+        "signature": signature_of(registered, language),
         "description": capability.description,
         "input_schema": capability.input_schema,
         "output_schema": capability.output_schema,

@@ -45,7 +45,7 @@ from holdfast.model.call import GuestException
 from holdfast.model.canonical import Json
 from holdfast.model.cell import CellReport
 from holdfast.model.frame import FrameSwitch
-from holdfast.model.language import Language
+from holdfast.model.language import EngineName
 from holdfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall
 from holdfast.plugins.protocol import CodeFunctions, ExecRequest, ExecResponse, OutputContract, TurnSeat
 from holdfast.ports.code_engine import CallAnswer, CellCall, CodeEngine
@@ -180,7 +180,7 @@ class _Cell:
         self.threads: DaemonThreads = seat.bench.threads
         self.output: OutputContract | None = seat.output
         self.functions: CodeFunctions = seat.cells.functions
-        self.engine: Callable[[Language], CodeEngine] = seat.bench.engine
+        self.engine: Callable[[EngineName], CodeEngine] = seat.bench.engine
         self._seat = seat
         self._command = command
         self._heard = 0

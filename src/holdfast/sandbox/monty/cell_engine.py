@@ -14,6 +14,7 @@ from holdfast.sandbox.monty.cell_run import CellHost, MontyCellRun
 from holdfast.sandbox.monty.program import MAX_READ_CHARS, parse
 from holdfast.sandbox.monty.run_errors import cancelled_error
 from holdfast.sandbox.monty.state import decode_state
+from holdfast.sandbox.monty.taking_out import TakenOut, take_out
 from holdfast.sandbox.monty.validate import CheckFailed, Validator
 from holdfast.sandbox.monty.workers import Workers
 from holdfast.sandbox.watchdog import Watchdog
@@ -42,6 +43,10 @@ class MontyCells:
         """The names that a state binds."""
         known = decode_state(state)
         return list(known.names) if known else []
+
+    def take_out(self, state: bytes, definitions: dict[str, str]) -> TakenOut:
+        """The variables of a session as Python text, for another engine."""
+        return take_out(decode_state(state), definitions, self._workers)
 
     def touched(self, code: str, names: Collection[str]) -> Touched:
         """Which of *names* the code reads."""

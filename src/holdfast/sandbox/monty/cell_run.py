@@ -40,12 +40,13 @@ from holdfast.ports.code_engine import (
     CallAnswer,
     CellCall,
     CellEnd,
+    CellOutput,
     CellPause,
     CellRequest,
     CellStep,
     LastCall,
 )
-
+from holdfast.sandbox.calls_under_way import RunStopped
 from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.cell_stepper import OS_POLICY, CellStepper, Surroundings
 from holdfast.sandbox.monty.conclude import (
@@ -73,7 +74,7 @@ from holdfast.sandbox.monty.state import (
     encode_state,
 )
 from holdfast.sandbox.monty.stepper import ASYNC_SLEEP, SLEEP
-from holdfast.sandbox.monty.steps import Blocked, Finished, HostCall, RunStopped, Step
+from holdfast.sandbox.monty.steps import Blocked, Finished, HostCall, Step
 from holdfast.sandbox.monty.values import first_foreign, may_hold_stand_ins, not_serializable
 from holdfast.sandbox.monty.workers import Worker, Workers
 from holdfast.sandbox.watchdog import Watchdog
@@ -153,6 +154,9 @@ class MontyCellRun(EngineRun):
             self._host.workers.reclaim(self)
             step = self._go_on(lambda: self._answered(call_id, answer))
         return self._lending(step)
+
+    def printed(self) -> CellOutput:
+        return self.output.so_far()
 
     def suspend(self) -> bytes:
         """The cell as bytes; its worker is free."""
@@ -483,7 +487,6 @@ def _last_call(name: str, span: Span, value: Json, failure: Failure | None) -> L
 
 def _plan_of(request: CellRequest, before: EngineState | None, paused: PausedCell | None) -> RunPlan:
     plan = RunPlan(
-        session_id=request.key,
         program=read_program(
             request.code,
             result_may_be_bound=before is not None and before.result_later,

@@ -15,12 +15,13 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from holdfast.errors import ErrorObject, HoldfastError
+from holdfast.sandbox.calls_under_way import RunStopped
 from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.failures import Failure, describe_failure
 from holdfast.sandbox.monty.plan import RunPlan
 from holdfast.sandbox.monty.run_errors import stdout_error, wall_error
 from holdfast.sandbox.monty.stepper import Stepper
-from holdfast.sandbox.monty.steps import RunStopped, Step
+from holdfast.sandbox.monty.steps import Step
 from holdfast.sandbox.monty.workers import Worker
 from holdfast.sandbox.output import Output
 from holdfast.sandbox.watchdog import Watchdog

@@ -23,88 +23,80 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Final, TypeVar
 
 from holdfast.errors import Code, ErrorObject
-from holdfast.model.approval import Approval, ApprovalState
-from holdfast.model.call import ExternalCallRecord, SettledCall
-from holdfast.ports.code_engine import CallAnswer
-from holdfast.ports.journal import CallJournal, PendingCall
+from holdfast.model.approval import Approval
+from holdfast.model.call import SettledCall
+from holdfast.model.canonical import Json
+from holdfast.sandbox.calls_under_way import RunStopped
 from holdfast.sandbox.monty import engine
-from holdfast.sandbox.monty.calls import CallsUnderWay
+from holdfast.sandbox.monty.conclude import (
+    fed_without_storing,
+    find_stand_in,
+    left_unchanged,
+    not_kept,
+    settle_names,
+    state_after,
+    value_as_json,
+)
 from holdfast.sandbox.monty.engine_run import EngineRun
 from holdfast.sandbox.monty.failures import Failure
-from holdfast.sandbox.monty.functions import RegistryFunctions
 from holdfast.sandbox.monty.plan import RunPlan
-from holdfast.sandbox.monty.run_errors import deadlock_error, denial
+from holdfast.sandbox.monty.run_errors import deadlock_error
+from holdfast.sandbox.monty.state import EngineState, OpenState, PausedState, encode_paused
 from holdfast.sandbox.monty.stepper import ASYNC_SLEEP, SLEEP, Stepper
-from holdfast.sandbox.monty.steps import Blocked, HostCall, Outcome, Parked, RunStopped, Step
-from holdfast.sandbox.monty.workers import Worker
+from holdfast.sandbox.monty.steps import Blocked, Finished, HostCall, Step
+from holdfast.sandbox.monty.values import not_serializable
+from holdfast.sandbox.monty.workers import Worker, Workers
+from holdfast.sandbox.pump import Driven
+from holdfast.sandbox.registry_functions import RegistryFunctions
+from holdfast.sandbox.run_calls import RunCalls, RunHost, answer_of
+from holdfast.sandbox.run_order import RunOrder
+from holdfast.sandbox.session_engine import Ended, Parked
 from holdfast.sandbox.snapshots import PausedRun
-from holdfast.sandbox.watchdog import Watchdog
-from holdfast.tools.admission import Admitted, NeedsApproval
-from holdfast.tools.dispatch import Dispatcher
-from holdfast.tools.running import Arrived, RunningCall
-from holdfast.tools.settlement import settle_denied, settle_failure
-
-T = TypeVar("T")
-Driven = Generator[RunningCall, Arrived | None, T]
-"""A part of a drive. It yields calls whose handlers are to be run by whoever drives; see `pump`."""
+from holdfast.tools.admission import Admission, Admitted, NeedsApproval
 
 
-@dataclass(frozen=True, slots=True)
-class RunHost:
-    """What a run needs of the world around it."""
+@dataclass(slots=True)
+class Place:
+    """A place among the workers, and what is in it."""
 
-    dispatcher: Dispatcher
-    watchdog: Watchdog
-    journal: CallJournal | None
-    on_own_thread: bool = False
-    """Whether the driving thread may be left to a handler that hangs; a caller's own thread may not."""
+    workers: Workers
+    worker: Worker | None
 
 
 class MontyRun(EngineRun):
     """The state of one run. `drive` it once; `stop` it from anywhere."""
 
-    def __init__(self, plan: RunPlan, host: RunHost) -> None:
-        paused = plan.paused
-        stepper = Stepper(plan, RegistryFunctions(host.dispatcher.registry))
-        super().__init__(plan, stepper, host.watchdog, paused)
-        self._host = host
-        self._calls = CallsUnderWay(
-            host.dispatcher,
-            host.journal,
-            records=dict(paused.records) if paused else {},
-            settled=dict(paused.settled) if paused else {},
-        )
-        self._waiting: dict[int, PendingCall] = {}
-        self._here: RunningCall | None = None
-        self.go_on: Callable[[], None] | None = None
-        """Continues the drive on another thread, when a handler keeps this one."""
-
-    @property
-    def records(self) -> dict[int, ExternalCallRecord]:
-        """What is known of each call, by its id."""
-        return self._calls.records
-
-    @property
-    def calls_made(self) -> int:
-        return self._stepper.calls_made
+    def __init__(
+        self,
+        order: RunOrder,
+        plan: RunPlan,
+        host: RunHost,
+        place: Place,
+        before: tuple[EngineState | None, object],
+    ) -> None:
+        registry = host.dispatcher.registry
+        stepper = Stepper(plan, RegistryFunctions(registry))
+        super().__init__(plan, stepper, host.watchdog, order.paused)
+        if order.paused is not None:
+            stepper.calls_made = order.paused.calls_made
+        self._order = order
+        self._registry = registry
+        self._place = place
+        self._before, self._version = before
+        self._calls = RunCalls(order, host)
 
     def _on_stop(self) -> None:
         self._calls.interrupt()
-        if (here := self._here) is not None:
-            self._leave_behind(here)
 
-    def drive(
-        self, begin: Callable[[], Worker], decided: dict[int, Approval] | None = None
-    ) -> Driven[Outcome]:
-        """Run to the end. *begin* gives the worker; *decided* continues a parked run."""
+    def drive(self, decided: dict[int, Approval]) -> Driven[Ended | Parked]:
+        """Run to the end. *decided* continues a parked run."""
         self._watch()
+        outcome: Finished | Failure | Parked
         try:
-            outcome = yield from self._drive(begin, decided)
+            outcome = yield from self._drive(decided)
             self._end()
         except RunStopped:
             assert self._stopped is not None
@@ -112,18 +104,28 @@ class MontyRun(EngineRun):
         finally:
             with self._stopping:
                 self._ended = True
-            self._host.watchdog.forget(self)
-            self._calls.abandon(self._here)
+            self._watchdog.forget(self)
+            self._calls.abandon()
         self._measure()
-        return outcome
+        return outcome if isinstance(outcome, Parked) else self._concluded(outcome)
 
-    def _drive(self, begin: Callable[[], Worker], decided: dict[int, Approval] | None) -> Driven[Outcome]:
-        step: Step | Parked
-        if self.plan.paused is None:
-            step = self._in_engine(lambda: self._begin(begin))
+    def leave(self, version: object) -> None:
+        """Keep the worker warm if it holds the session as it is now, else free it."""
+        place = self._place
+        worker = place.worker
+        if worker is None or worker.version is None or version is None:
+            place.workers.give_back(worker)
         else:
-            step = self._in_engine(lambda: self._stepper.reload(self._attach(begin), self.output))
-            self._start_decided(self.plan.paused, decided or {})
+            worker.version = version
+            place.workers.keep(self._order.session_id, worker)
+
+    def _drive(self, decided: dict[int, Approval]) -> Driven[Finished | Failure | Parked]:
+        step: Step | Parked
+        if self._order.paused is None:
+            step = self._in_engine(lambda: self._begin(self._loaded))
+        else:
+            step = self._in_engine(lambda: self._stepper.reload(self._attach(self._bare), self.output))
+            self._calls.start_decided(self._order.paused.pending, decided)
         while True:
             if isinstance(step, HostCall):
                 step = yield from self._on_call(step)
@@ -132,12 +134,34 @@ class MontyRun(EngineRun):
             else:
                 return step
 
+    # ── the worker ───────────────────────────────────────────────────────────────────────────────
+
+    def _loaded(self) -> Worker:
+        """The worker with the session loaded under these limits."""
+        place = self._place
+        worker = place.worker
+        if worker is not None and worker.holds(self._version, self.plan.limits):
+            return worker
+        if worker is not None:
+            worker.close()
+        place.worker = worker = place.workers.attach(self._before, self.plan.limits)
+        worker.version = self._version
+        return worker
+
+    def _bare(self) -> Worker:
+        """A worker for a run that is loaded in the middle of itself."""
+        place = self._place
+        if place.worker is not None:
+            place.worker.close()
+        place.worker = worker = place.workers.attach_bare(self.plan.limits)
+        return worker
+
     # ── what guest code asks of the host ─────────────────────────────────────────────────────────
 
     def _on_call(self, call: HostCall) -> Driven[Step | Parked]:
         if call.name in (SLEEP, ASYNC_SLEEP):
             return self._on_sleep(call)
-        if call.call_id in self._waiting:  # a parked run, loaded at the call it still waits for
+        if call.call_id in self._calls.waiting:  # a parked run, loaded at the call it still waits for
             return self._park(call.snapshot)
         if call.call_id in self._calls:  # the same, and the call was decided
             return self._answer(call, self._calls.wait_for(call.call_id))
@@ -146,8 +170,8 @@ class MontyRun(EngineRun):
             return self._answer(call, self._calls.record(call.call_id, admission))
         if isinstance(admission, NeedsApproval):
             return self._on_approval_needed(call, admission.call)
-        if not call.awaited and self._host.on_own_thread:
-            settled = yield from self._call_here(admission)
+        if not call.awaited and self._calls.may_run_here:
+            settled = yield from self._calls.call_here(admission)
             if settled is not None:
                 return self._answer(call, self._calls.record(call.call_id, settled))
         self._calls.start(admission)
@@ -155,48 +179,14 @@ class MontyRun(EngineRun):
             return self._in_engine(lambda: self._stepper.promise(call))
         return self._answer(call, self._calls.wait_for(call.call_id))
 
-    def _admit(self, call: HostCall) -> Admitted | NeedsApproval | SettledCall:
+    def _admit(self, call: HostCall) -> Admission:
         if call.foreign is not None:
-            message = f"an argument of {call.name}() is not JSON: it holds {call.foreign}"
-            tool = self._host.dispatcher.registry.require(call.name)
-            return settle_failure(tool, "", ErrorObject(code=Code.INVALID_ARGUMENT, message=message))
-        return self._host.dispatcher.admit(
-            call.name, call.args, call.kwargs, session_id=self.plan.session_id, call_id=call.call_id
-        )
-
-    def _call_here(self, call: Admitted) -> Driven[SettledCall | None]:
-        """Have the handler run on the driving thread, which saves two changes of threads, if it can."""
-        running = self._calls.start_here(call)
-        if running is None or isinstance(running, SettledCall):
-            return running
-        self._here = running
-        if self._stopped is not None:  # before it was known where to stop
-            raise RunStopped
-        seconds = call.tool.capability.limits.timeout_ms / 1000
-        self._host.watchdog.watch(running, seconds, lambda: self._leave_behind(running))
-        arrived = yield running
-        self._host.watchdog.forget(running)
-        if self._stopped is not None:
-            raise RunStopped
-        self._here = None
-        return self._calls.settle_late(running) if arrived is None else self._calls.settle(arrived)
-
-    def _leave_behind(self, running: RunningCall) -> None:
-        """Go on without a handler that does not come back, on another thread."""
-        if running.abandon() and self.go_on is not None:
-            self.go_on()
+            problem = f"an argument of {call.name}() is not JSON: it holds {call.foreign}"
+            return self._calls.refuse(call.name, problem)
+        return self._calls.admit(call.name, call.args, call.kwargs, call.call_id)
 
     def _on_approval_needed(self, call: HostCall, admitted: Admitted) -> Step | Parked:
-        self._waiting[call.call_id] = PendingCall(
-            call_id=call.call_id,
-            name=call.name,
-            args=admitted.context.args,
-            kwargs=admitted.context.kwargs,
-            approval_id="",
-            contract=admitted.tool.digest,
-            awaited=call.awaited,
-        )
-        self._calls.record_waiting(admitted)
+        self._calls.ask_person(admitted, awaited=call.awaited)
         if call.awaited:
             return self._in_engine(lambda: self._stepper.promise(call))
         return self._park(call.snapshot)
@@ -205,7 +195,7 @@ class MontyRun(EngineRun):
         while not (settled := self._calls.take(blocked.pending)):
             if self._calls.some:
                 self._calls.hear()
-            elif self._waiting:
+            elif self._calls.waiting:
                 return self._park(blocked.snapshot)
             else:
                 return Failure(deadlock_error(), hard=True)
@@ -213,36 +203,13 @@ class MontyRun(EngineRun):
         return self._in_engine(lambda: self._stepper.answer_futures(blocked, answers))
 
     def _on_sleep(self, call: HostCall) -> Step:
-        self._calls.sleep(call.call_id, max(0.0, float(call.args[0])) if call.args else 0.0)
+        self._calls.sleep(call.call_id, float(call.args[0]) if call.args else 0.0)
         if call.name == ASYNC_SLEEP:
             return self._in_engine(lambda: self._stepper.promise(call))
         return self._answer(call, self._calls.wait_for(call.call_id))
 
     def _answer(self, call: HostCall, settled: SettledCall | None) -> Step:
         return self._in_engine(lambda: self._stepper.answer(call, answer_of(settled)))
-
-    # ── waiting for people ───────────────────────────────────────────────────────────────────────
-
-    def _start_decided(self, paused: PausedRun, decided: dict[int, Approval]) -> None:
-        """Begin the calls that were approved and settle those that were not."""
-        for pending in paused.pending:
-            approval = decided.get(pending.call_id)
-            if approval is None or approval.state is ApprovalState.PENDING:
-                self._waiting[pending.call_id] = pending
-            else:
-                self._start_one(pending, approval)
-
-    def _start_one(self, pending: PendingCall, approval: Approval) -> None:
-        tool = self._host.dispatcher.registry.require(pending.name)
-        checked = self._host.dispatcher.check(
-            tool, approval.args, approval.kwargs, session_id=self.plan.session_id, call_id=pending.call_id
-        )
-        if isinstance(checked, SettledCall):
-            self._calls.add(pending.call_id, checked)
-        elif approval.state is ApprovalState.APPROVED and tool.digest == pending.contract:
-            self._calls.start(checked)
-        else:
-            self._calls.add(pending.call_id, settle_denied(checked, denial(pending.name, approval)))
 
     def _park(self, snapshot: engine.FunctionSnapshot | engine.FutureSnapshot) -> Parked | Failure:
         """Wait for calls in flight, then dump the engine where it stands."""
@@ -252,33 +219,93 @@ class MontyRun(EngineRun):
         if isinstance(dump, Failure):
             return Failure(dump.error, hard=True)
         self._measure()
-        plan = self.plan
-        paused = PausedRun(
-            run_id=plan.run_id,
-            code=plan.program.code,
+        if self._place.worker is not None:
+            self._place.worker.version = None  # it stands in the middle of a run
+        return Parked(encode_paused(PausedState(before=self._before, dump=dump)), self._paused())
+
+    def _paused(self) -> PausedRun:
+        order, plan, calls = self._order, self.plan, self._calls
+        return PausedRun(
+            run_id=order.run_id,
+            code=order.code,
             filename=plan.filename,
             limits=plan.limits,
-            input_names=plan.input_names,
+            input_names=order.paused.input_names if order.paused else list(order.inputs or ()),
             shadowed=plan.kept,
-            return_snapshot=plan.return_snapshot,
-            pending=list(self._waiting.values()),
-            settled=self._calls.settled,
-            records=self.records,
-            calls_made=self.calls_made,
+            return_snapshot=order.return_snapshot,
+            pending=list(calls.waiting.values()),
+            settled=calls.settled,
+            records=calls.records,
+            calls_made=self._stepper.calls_made,
             stdout=self.output.stdout,
             stderr=self.output.stderr,
             truncated=self.output.truncated,
             wall_used_ms=self.duration_ms(),
             memory_peak_bytes=self.memory_peak,
         )
-        return Parked(dump, paused)
 
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
-def answer_of(settled: SettledCall | None) -> CallAnswer:
-    """What the engine is told of a call; None is the end of a sleep."""
-    if settled is None:
-        return _SLEPT
-    return CallAnswer(value=settled.value, exception=settled.exception, error=settled.record.error)
+    def _concluded(self, outcome: Finished | Failure) -> Ended:
+        """Find the run's value and what it left."""
+        failure = outcome if isinstance(outcome, Failure) else None
+        worker = self._place.worker
+        if worker is None or left_unchanged(outcome) or (failure is not None and failure.hard):
+            return self._unchanged(failure)
+        try:
+            raw = settle_names(self.plan, worker, outcome)
+        except Exception as error:
+            lost = ErrorObject(code=Code.INTERRUPTED, message=f"the run could not be completed: {error}")
+            return self._unchanged(Failure(lost, hard=True))
+        value: Json = None
+        if failure is None:
+            value, failure = value_as_json(raw)
+        return self._stored(worker, value, failure)
 
+    def _stored(self, worker: Worker, value: Json, failure: Failure | None) -> Ended:
+        """The end of a run that was not undone, with the state that it left if it may have left any."""
+        before, plan = self._before, self.plan
+        classes = before is not None and before.has_classes
+        if plan.program.changes_nothing(plan.names, classes) and not plan.borrowed:
+            fed_without_storing(worker)
+            return self._over(*self._looked_through(value, failure, before))
+        try:
+            state, compacted = state_after(plan, before, worker)
+        except engine.MontyError as error:
+            return self._unchanged(Failure(not_kept(error, plan.limits), hard=True))
+        value, failure = self._looked_through(value, failure, state)
+        worker.version = None if compacted else state
+        worker.unsaved_feeds = 0
+        return self._over(value, failure, OpenState.of(state))
 
-_SLEPT: Final = CallAnswer()
+    def _unchanged(self, failure: Failure | None) -> Ended:
+        """The session stays as it was; what the worker holds is not the session any more."""
+        if self._place.worker is not None:
+            self._place.worker.version = None
+        return self._over(None, failure)
+
+    def _looked_through(
+        self, value: Json, failure: Failure | None, state: EngineState | None
+    ) -> tuple[Json, Failure | None]:
+        """Refuse a result that holds the text of something that is not text."""
+        if failure is not None or value is None or isinstance(value, (int, float)):
+            return value, failure
+        functions = {*self._registry.names(), *(state.names if state else ())}
+        foreign = find_stand_in(value, self.plan.program, functions, state, self._place.workers)
+        return (None, Failure(not_serializable(foreign))) if foreign else (value, failure)
+
+    def _over(self, value: Json, failure: Failure | None, state: OpenState | None = None) -> Ended:
+        return Ended(
+            value=value,
+            error=failure.error if failure is not None else None,
+            hard=failure is not None and failure.hard,
+            changed=state is not None,
+            state=state,
+            records=self._calls.records,
+            calls_made=self._stepper.calls_made,
+            stdout=self.output.stdout,
+            stderr=self.output.stderr,
+            truncated=self.output.truncated,
+            wall_used_ms=self.duration_ms(),
+            memory_peak_bytes=self.memory_peak,
+        )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
@@ -32,6 +33,18 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     next_input: int = 0
     engine: str = ENGINE
     version: str = ENGINE_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class OpenState:
+    """A session's state while it is open: its names are looked at by every run."""
+
+    stored: EngineState
+    names: frozenset[str]
+
+    @classmethod
+    def of(cls, stored: EngineState) -> OpenState:
+        return cls(stored, frozenset(stored.names))
 
 
 class PausedState(msgspec.Struct, frozen=True, kw_only=True):

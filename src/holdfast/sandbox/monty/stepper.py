@@ -37,7 +37,7 @@ class Stepper:
     def __init__(self, plan: RunPlan, functions: Callables) -> None:
         self._plan = plan
         self._functions = functions
-        self.calls_made = plan.paused.calls_made if plan.paused else 0
+        self.calls_made = 0
         self.call_errors: dict[tuple[str, str], ErrorObject] = {}
 
     def begin(self, worker: Worker, output: Output) -> Step:

@@ -7,7 +7,6 @@ from typing import Any
 
 from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.failures import Failure
-from holdfast.sandbox.snapshots import PausedRun
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +38,4 @@ class Finished:
     value: object
 
 
-@dataclass(frozen=True, slots=True)
-class Parked:
-    """The run waits: the engine's dump, and what goes with it."""
-
-    dump: bytes
-    paused: PausedRun
-
-
 Step = HostCall | Blocked | Finished | Failure
-Outcome = Finished | Failure | Parked
-
-
-class RunStopped(Exception):
-    """The run was stopped from outside; nothing of it may go on."""

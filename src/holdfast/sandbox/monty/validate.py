@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.errors import Code, ErrorObject, HoldfastError, Span
+from holdfast.errors import Code, HoldfastError, Span
 from holdfast.model.diagnostic import Diagnostic, Severity
 from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.monty import engine
@@ -138,14 +138,6 @@ class Validator:
             if blanked is None or blanked == code:
                 return
             code = blanked
-
-
-def as_error(diagnostics: list[Diagnostic]) -> ErrorObject | None:
-    """The first error among *diagnostics*."""
-    for item in diagnostics:
-        if item.severity is Severity.ERROR:
-            return ErrorObject(code=item.code, message=item.message, hint=item.hint, span=item.span)
-    return None
 
 
 class CheckFailed(HoldfastError):

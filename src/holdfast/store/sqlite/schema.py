@@ -83,8 +83,16 @@ MIGRATIONS: Final = (
     """,
 )
 
+
+class _Engine(msgspec.Struct, frozen=True):
+    """What is stored in a session's meta beside the meta; left out where it is what it was at first."""
+
+    engine: str = "monty"
+
+
 _encode = msgspec.json.Encoder().encode
 _metas = msgspec.json.Decoder(SessionMeta)
+_engines = msgspec.json.Decoder(_Engine)
 _runs = msgspec.json.Decoder(WaitingRun)
 _approvals = msgspec.json.Decoder(Approval)
 _outcomes = msgspec.json.Decoder(SettledCall)
@@ -99,6 +107,8 @@ def session_row(session: StoredSession) -> Row:
     """id, epoch, expires_at, meta, head_digest, state_digest, state."""
     key, epoch, expires_at = session.meta.id, session.epoch, session.expires_at
     meta = _encode(session.meta)
+    if session.engine != _Engine().engine:
+        meta = _encode({**msgspec.to_builtins(session.meta), "engine": session.engine})
     head = seal("session", key, epoch, expires_at, len(session.state), data=meta)
     return key, epoch, expires_at, meta, head, seal("state", key, epoch, data=session.state), session.state
 
@@ -110,7 +120,7 @@ def session_of(row: Row) -> StoredSession:
     if not isinstance(state, bytes) or seal("state", key, epoch, data=state) != state_digest:
         raise RecordCorrupt(what)
     head = session_head_of((key, epoch, expires_at, meta, head_digest, len(state)))
-    return StoredSession(meta=head.meta, state=state, epoch=epoch, expires_at=expires_at)
+    return msgspec.structs.replace(head, state=state)
 
 
 def session_head_of(row: Row) -> StoredSession:
@@ -118,7 +128,12 @@ def session_head_of(row: Row) -> StoredSession:
     key, epoch, expires_at, meta, digest, state_bytes = row
     what = f"session {key}"
     _check(what, digest, "session", key, epoch, expires_at, state_bytes, data=meta)
-    return StoredSession(meta=_decoded(_metas, meta, what), epoch=epoch, expires_at=expires_at)
+    return StoredSession(
+        meta=_decoded(_metas, meta, what),
+        engine=_decoded(_engines, meta, what).engine,
+        epoch=epoch,
+        expires_at=expires_at,
+    )
 
 
 def snapshot_row(snapshot_id: str, session_id: str, created_at: int, data: bytes) -> Row:

@@ -1,0 +1,235 @@
+"""What every run has: a jailed process in a place, a time to end, what it printed, a way to be stopped.
+
+Rules
+-----
+1. One thread at a time talks to the guest. `stop` kills its process, no more; whoever listens finds out.
+2. A run has one outcome; a stop that comes after the end does nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from holdfast.errors import ErrorObject
+from holdfast.ports.code_engine import CellRequest
+from holdfast.sandbox.cpython import failures
+from holdfast.sandbox.cpython.failures import Failure
+from holdfast.sandbox.cpython.messages import Message, read_message
+from holdfast.sandbox.cpython.workers import Worker, Workers
+from holdfast.sandbox.monty.run_errors import stdout_error, wall_error
+from holdfast.sandbox.output import Output
+from holdfast.sandbox.watchdog import Watchdog
+from holdfast.sandbox.worker_process import WorkerDied
+
+_LOOK_S: Final = 0.02
+
+
+class RunStopped(Exception):
+    """The run was stopped from outside; what it is stopped with is known."""
+
+
+class RunFailed(Exception):
+    """The run cannot go on."""
+
+    def __init__(self, error: ErrorObject) -> None:
+        super().__init__(error.message)
+        self.failure = Failure(error, hard=True)
+
+
+class GuestDied(RunFailed):
+    """Its process ended by itself."""
+
+
+class Earlier(Protocol):
+    """What a run that goes on has printed and used before."""
+
+    @property
+    def stdout(self) -> str: ...
+    @property
+    def stderr(self) -> str: ...
+    @property
+    def truncated(self) -> bool: ...
+    @property
+    def wall_used_ms(self) -> int: ...
+    @property
+    def memory_peak_bytes(self) -> int | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class CellHost:
+    """What cells share. `live` are those that have begun and not ended."""
+
+    workers: Workers
+    watchdog: Watchdog
+    packages: tuple[str, ...] = ()
+    live: set[GuestRun] = field(default_factory=set)
+
+
+class GuestRun:
+    """A run as far as it concerns its process. `stop` it from anywhere."""
+
+    def __init__(self, request: CellRequest, host: CellHost, earlier: Earlier | None) -> None:
+        self._request = request
+        self._host = host
+        self._limits = request.limits
+        printed = (earlier.stdout, earlier.stderr) if earlier else ("", "")
+        self.output = Output(self._limits.max_stdout_bytes, self._flooded, *printed)
+        self.output.truncated = bool(earlier and earlier.truncated)
+        self.memory_peak = earlier.memory_peak_bytes if earlier else None
+        self._wall_before_ms = earlier.wall_used_ms if earlier else 0
+        self._started = time.monotonic()
+        self._stopping = threading.Lock()
+        self._stopped: ErrorObject | None = None
+        self._ended = False
+        self._packing = False
+        self._worker: Worker | None = None
+        self._has_slot = False
+        self._looking = object()
+
+    def duration_ms(self) -> int:
+        """Wall time so far, not counting time suspended."""
+        return self._wall_before_ms + max(0, int((time.monotonic() - self._started) * 1000))
+
+    def stop(self, error: ErrorObject) -> None:
+        """End the run with *error*, wherever it stands. Harmless once it has ended."""
+        with self._stopping:
+            if self._ended or self._stopped is not None:
+                return
+            self._stopped = error
+            if self._worker is not None:
+                self._worker.kill()
+
+    # ── limits ───────────────────────────────────────────────────────────────────────────────────
+
+    def _watch(self) -> None:
+        """Have the run stopped when its time is over."""
+        wall_s = max(1, self._limits.wall_ms - self._wall_before_ms) / 1000
+        self._host.watchdog.watch(self, wall_s, lambda: self.stop(wall_error(self._limits)))
+
+    def _look(self) -> None:
+        """Stop the run if it uses more than it may; look again in a moment if not."""
+        worker = self._worker
+        if worker is None or self._ended:
+            return
+        try:
+            used_up = self._used_up(worker)
+        except (OSError, ValueError):  # it is ending; whoever listens will know
+            used_up = None
+        if used_up is not None:
+            self.stop(used_up)
+        else:
+            self._host.watchdog.watch(self._looking, _LOOK_S, self._look)
+
+    def _used_up(self, worker: Worker) -> ErrorObject | None:
+        if worker.meter.computed_ms() > self._limits.cpu_ms:
+            return failures.cpu_error(self._limits)
+        if not self._packing and worker.meter.needs_more_than(self._limits):
+            return failures.memory_error(self._limits)
+        return failures.files_error() if worker.meter.files_too_large() else None
+
+    def _flooded(self) -> None:
+        self.stop(stdout_error(self._limits))
+
+    def _measure(self) -> None:
+        worker = self._worker
+        if worker is not None and (peak := worker.meter.peak.bytes()) is not None:
+            self.memory_peak = max(peak, self.memory_peak or 0)
+
+    # ── the guest ────────────────────────────────────────────────────────────────────────────────
+
+    def _send(self, data: bytes) -> None:
+        worker = self._attached()
+        try:
+            worker.process.send(data)
+        except WorkerDied:
+            raise self._death(worker) from None
+
+    def _receive(self) -> tuple[Message, bytes]:
+        worker = self._attached()
+        try:
+            frame = worker.process.receive()
+        except WorkerDied:
+            raise self._death(worker) from None
+        return read_message(frame)
+
+    def _attached(self) -> Worker:
+        worker = self._worker
+        if worker is None or self._stopped is not None:
+            raise RunStopped
+        return worker
+
+    def _death(self, worker: Worker) -> Exception:
+        """What the end of the process means: a stop, or that it died of what it did."""
+        self._measure()
+        worker.process.close()
+        if self._stopped is not None:
+            return RunStopped()
+        return GuestDied(failures.died_error(worker.process.status))
+
+    # ── the worker ───────────────────────────────────────────────────────────────────────────────
+
+    def _take_slot(self) -> None:
+        """Get a place among the workers, with the session's own worker if there is one."""
+        if self._has_slot:
+            return
+        worker = self._host.workers.take(self._request.key)
+        self._has_slot = True
+        with self._stopping:
+            self._worker = worker
+
+    def _attach(self, state: bytes) -> Worker:
+        """A worker that holds *state*, or nothing yet. The run's process from here on."""
+        if self._stopped is not None:
+            raise RunStopped
+        worker = self._worker
+        if worker is None or not worker.holds(state):
+            self._drop_worker()
+            worker = self._host.workers.fresh()
+        worker.go_on()
+        with self._stopping:
+            self._worker = worker
+            if self._stopped is not None:
+                raise RunStopped
+        worker.meter.begin(self._limits)
+        self._packing = False
+        self._host.watchdog.watch(self._looking, _LOOK_S, self._look)
+        return worker
+
+    def _drop_worker(self) -> None:
+        """End the process and keep the place."""
+        with self._stopping:
+            worker, self._worker = self._worker, None
+        if worker is not None:
+            worker.close()
+
+    def _release(self) -> None:
+        """Free the place and end the process in it."""
+        if not self._has_slot:
+            return
+        with self._stopping:
+            worker, self._worker = self._worker, None
+        self._has_slot = False
+        self._host.workers.give_back(worker)
+
+    def _free_worker(self) -> None:
+        """Leave the worker warm if it holds the session, else end it."""
+        worker = self._worker
+        if not self._has_slot or worker is None or worker.version is None:
+            self._release()
+            return
+        with self._stopping:
+            self._worker = None
+        self._has_slot = False
+        worker.halt()
+        self._host.workers.keep(self._request.key, worker)
+
+    def _forget(self) -> None:
+        """The run is over, for everybody."""
+        with self._stopping:
+            self._ended = True
+        self._host.watchdog.forget(self)
+        self._host.watchdog.forget(self._looking)
+        self._host.live.discard(self)

@@ -1,0 +1,129 @@
+"""What the guest may say, and how it is read. Whatever else it says breaks the protocol.
+
+The guest is not trusted: every message is checked for its shape here, and for its place by whoever reads it.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Final, Literal
+
+import msgspec
+
+from holdfast.model.canonical import Json
+
+MAX_TEXT: Final = 20 << 20
+"""The largest message without the bytes that come with it: JSON takes much more memory when it is read."""
+_LENGTH: Final = struct.Struct(">I")
+_Text = Annotated[str, msgspec.Meta(max_length=100_000)]
+_Name = Annotated[str, msgspec.Meta(max_length=1_000)]
+_Span = tuple[int | None, int | None, int | None, int | None]
+
+
+class GuestError(msgspec.Struct, frozen=True):
+    """An exception that nothing caught. `text` is its message alone, `name` the name that was not defined."""
+
+    kind: _Name
+    message: _Text
+    text: _Text = ""
+    span: _Span | None = None
+    name: _Name | None = None
+    syntax: bool = False
+
+
+class Ready(msgspec.Struct, frozen=True, tag="ready", tag_field="t"):
+    """The process is shut in and waits for a run."""
+
+
+class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="t"):
+    """The process could not be made ready."""
+
+    message: _Text
+
+
+class Printed(msgspec.Struct, frozen=True, tag="out", tag_field="t"):
+    stream: Literal["stdout", "stderr"]
+    text: str
+
+
+class Called(msgspec.Struct, frozen=True, tag="call", tag_field="t"):
+    """A call. One that is not for `later` is waited for."""
+
+    id: int
+    name: _Name
+    later: bool
+    args: msgspec.Raw = msgspec.Raw(b"[]")
+    kwargs: msgspec.Raw = msgspec.Raw(b"{}")
+    problem: _Text | None = None
+
+
+class Blocked(msgspec.Struct, frozen=True, tag="blocked", tag_field="t"):
+    """Every task waits for an answer."""
+
+
+class LoadName(msgspec.Struct, frozen=True, tag="load", tag_field="t"):
+    name: _Name
+
+
+class OutOfMemory(msgspec.Struct, frozen=True, tag="memory", tag_field="t"):
+    """An allocation failed; the process is gone."""
+
+
+class Ran(msgspec.Struct, frozen=True, tag="ran", tag_field="t"):
+    """The code has ended; what it left is being packed. `peak` is the most memory that it used, in bytes."""
+
+    peak: int
+
+
+class Ended(msgspec.Struct, frozen=True, tag="end", tag_field="t"):
+    """The run is over. `names` are those of the state that comes with it, None if nothing changed.
+
+    `foreign` is what a result holds that is not JSON, `size` that of a result that is too large to be sent.
+    """
+
+    result: msgspec.Raw = msgspec.Raw(b"null")
+    foreign: _Name | None = None
+    size: int | None = None
+    error: GuestError | None = None
+    names: list[_Name] | None = None
+    plain: bool = False
+    notes: list[_Name] = []
+    threads: int = 0
+    lost: GuestError | None = None
+    too_large: int | None = None
+
+
+Message = Ready | Failed | Printed | Called | Blocked | LoadName | OutOfMemory | Ran | Ended
+_decoder: Final = msgspec.json.Decoder(Message)
+_json: Final = msgspec.json.Decoder()
+
+
+class Unreadable(Exception):
+    """A frame that no honest guest sends."""
+
+
+def read_message(frame: bytes) -> tuple[Message, bytes]:
+    """The message in a frame, and the bytes that came with it."""
+    data, rest = frame, b""
+    if frame[:1] == b"#" and len(frame) >= 5:
+        end = 5 + _LENGTH.unpack(frame[1:5])[0]
+        data, rest = frame[5:end], frame[end:]
+    if len(data) > MAX_TEXT:
+        raise Unreadable("a message is too large")
+    try:
+        return _decoder.decode(data), rest
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise Unreadable(str(error)) from None
+
+
+def read_json(raw: msgspec.Raw) -> Json:
+    """The JSON inside of a message."""
+    try:
+        return _json.decode(raw)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise Unreadable(str(error)) from None
+
+
+def with_bytes(text: bytes, data: bytes) -> bytes:
+    """A frame of JSON with bytes after it."""
+    return b"#" + _LENGTH.pack(len(text)) + text + data

@@ -1,0 +1,90 @@
+"""How much a guest computes and keeps in memory, measured and limited from outside of it."""
+
+from __future__ import annotations
+
+import os
+import resource
+import time
+from pathlib import Path
+from typing import Final
+
+from holdfast.errors import EngineFailed
+from holdfast.model.limits import SessionLimits
+from holdfast.sandbox.cpython.jail import MAX_FILES_BYTES
+from holdfast.sandbox.peak_memory import PeakMemory
+
+_PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_SPARE_BYTES: Final = 48 << 20
+_SPARE_CPU_S: Final = 3
+_MAX_ENTRIES: Final = 2_000
+
+
+class Meter:
+    """Looks at one process. What it used before its first run is its own, not the code's."""
+
+    def __init__(self, pid: int, home: str | None) -> None:
+        self._pid = pid
+        self._home = home
+        self._cpu_clock = (~pid << 3) | 2  # as clock_getcpuclockid(3) makes it
+        self._cpu_start = 0.0
+        self.peak = PeakMemory(pid)
+        self._own_space, self._own_memory = self._sizes()
+
+    def begin(self, limits: SessionLimits) -> None:
+        """A run begins: measure anew, and set limits that hold even if nobody looks."""
+        self._cpu_start = self._cpu_s()
+        self.peak.reset()
+        space = self._own_space + 2 * (limits.memory_mb << 20) + _SPARE_BYTES  # storing takes as much again
+        seconds = int(self._cpu_start + limits.cpu_ms / 1000) + _SPARE_CPU_S
+        try:
+            self._limit(resource.RLIMIT_AS, space)
+            self._limit(resource.RLIMIT_CPU, seconds)
+        except OSError as error:
+            raise EngineFailed(f"the guest's resources cannot be limited: {error}") from error
+
+    def computed_ms(self) -> float:
+        """What the run has computed so far."""
+        return (self._cpu_s() - self._cpu_start) * 1000
+
+    def needs_more_than(self, limits: SessionLimits, peak: int | None = None) -> bool:
+        """Whether the run's peak, or the one given, is over its limit."""
+        used = self.peak.bytes() if peak is None else peak
+        return used is not None and used - self._own_memory > limits.memory_mb << 20
+
+    def files_too_large(self) -> bool:
+        """Whether the private directory is too full, where the system sets it no limit."""
+        if self._home is None:
+            return False
+        size = entries = 0
+        for root, _, files in os.walk(self._home, onerror=None):
+            for name in files:
+                entries += 1
+                try:
+                    size += os.lstat(os.path.join(root, name)).st_blocks * 512
+                except OSError:
+                    continue
+            if size > MAX_FILES_BYTES or (entries := entries + 1) > _MAX_ENTRIES:
+                return True
+        return False
+
+    def close(self) -> None:
+        self.peak.close()
+
+    def _cpu_s(self) -> float:
+        try:
+            return time.clock_gettime(self._cpu_clock)
+        except OSError:  # it is gone
+            return self._cpu_start
+
+    def _sizes(self) -> tuple[int, int]:
+        try:
+            pages = Path(f"/proc/{self._pid}/statm").read_text().split()
+        except OSError as error:
+            raise EngineFailed(f"the guest cannot be watched: {error}") from error
+        return int(pages[0]) * _PAGE, int(pages[1]) * _PAGE
+
+    def _limit(self, which: int, most: int) -> None:
+        """Set the limit that holds; the one above it stays, so that the next run may have more."""
+        _, hard = resource.prlimit(self._pid, which)
+        soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.prlimit(self._pid, which, (soft, hard))

@@ -1,0 +1,132 @@
+"""Jailed processes, each with one session in it; see `slots` for who has one.
+
+Rules
+-----
+1. A process serves one session and is then ended. One more than is needed is kept ready, because making one
+   takes a thousand times longer than using one.
+2. A process that nobody runs code in is stopped, so that no thread of a guest goes on in the background.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import threading
+from typing import Final
+
+from holdfast.errors import EngineFailed
+from holdfast.sandbox.cpython.jail import Jail, JailProcess
+from holdfast.sandbox.cpython.meter import Meter
+from holdfast.sandbox.slots import Slots
+
+MAX_RUNS: Final = 500
+"""A process that ran so much is replaced: interpreters gather dust."""
+
+
+class Worker:
+    """A session in a jailed process. `version` names the state that it holds, None if it cannot go on."""
+
+    def __init__(self, process: JailProcess) -> None:
+        self.process = process
+        self.meter = Meter(process.guest_pid, process.home)
+        self.version: bytes | None = b""
+        self.warm = False
+        self.runs = 0
+        self._halted = False
+
+    def holds(self, state: bytes) -> bool:
+        """Whether a run from this state can begin here."""
+        return self.version == state and self.runs < MAX_RUNS and self.process.is_alive()
+
+    def kill(self) -> None:
+        self.meter.peak.bytes()
+        self.process.kill()
+
+    def halt(self) -> None:
+        """Let it do nothing until `go_on`."""
+        self._signal(signal.SIGSTOP)
+        self._halted = True
+
+    def go_on(self) -> None:
+        if self._halted:
+            self._signal(signal.SIGCONT)
+            self._halted = False
+
+    def close(self) -> None:
+        self.process.close()
+        self.meter.close()
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(OSError):
+            os.kill(self.process.guest_pid, number)
+
+
+class Workers(Slots[Worker]):
+    """The jailed processes of one engine."""
+
+    def __init__(self, jail: Jail, capacity: int) -> None:
+        super().__init__(capacity)
+        self.jail = jail
+        self._spare: Worker | None = None
+        self._making: threading.Thread | None = None
+        self._closed = False
+        self._changing = threading.Lock()
+
+    def fresh(self) -> Worker:
+        """A process with an empty session: the one that was kept ready, or a new one. Blocking."""
+        with self._changing:
+            worker, self._spare = self._spare, None
+        if worker is not None and not worker.process.is_alive():
+            worker.close()
+            worker = None
+        if worker is None:
+            worker = self._made()
+        self._replenish()
+        return worker
+
+    def prepare(self) -> None:
+        """Have a process ready before it is needed."""
+        self._replenish()
+
+    def close(self) -> None:
+        """End every process that nobody uses, and make no more. Blocking."""
+        self._closed = True
+        self.close_idle()
+        with self._changing:
+            making = self._making
+        if making is not None:
+            making.join()
+        with self._changing:
+            spare, self._spare = self._spare, None
+        if spare is not None:
+            spare.close()
+
+    def _made(self) -> Worker:
+        if self._closed:
+            raise EngineFailed("the sandbox is closed")
+        process = self.jail.start()
+        process.wait_until_ready()
+        try:
+            return Worker(process)
+        except EngineFailed:
+            process.close()
+            raise
+
+    def _replenish(self) -> None:
+        with self._changing:
+            if self._closed or self._spare is not None or self._making is not None:
+                return
+            self._making = threading.Thread(target=self._make_spare, name="holdfast-jail", daemon=True)
+            self._making.start()
+
+    def _make_spare(self) -> None:
+        worker: Worker | None = None
+        with contextlib.suppress(EngineFailed):  # whoever needs one will be told
+            worker = self._made()
+        with self._changing:
+            self._making = None
+            if not self._closed:
+                self._spare, worker = worker, None
+        if worker is not None:
+            worker.close()

@@ -1,0 +1,72 @@
+"""TypeScript cells on QuickJS."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from holdfast.errors import Code, InvalidArgument
+from holdfast.model.diagnostic import Diagnostic, Severity
+from holdfast.model.language import Language
+from holdfast.ports.code_engine import CellFunctions, CellRequest, Check, Touched
+from holdfast.sandbox.monty.run_errors import cancelled_error
+from holdfast.sandbox.quickjs.cell_run import CellHost, QuickJsCellRun
+from holdfast.sandbox.quickjs.state import decode_state
+from holdfast.sandbox.quickjs.workers import Workers
+from holdfast.sandbox.typescript.checks import check_script, touched_names
+from holdfast.sandbox.typescript.types import check_types
+from holdfast.sandbox.watchdog import Watchdog
+
+_SURROGATE: Final = "the code holds a lone surrogate"
+
+
+class QuickJsCells:
+    """Runs the cells of many sessions, from many threads. The first cell starts the engine's processes."""
+
+    language: Final = Language.TYPESCRIPT
+
+    def __init__(self, *, capacity: int = 8) -> None:
+        self._workers = Workers(capacity)
+        self._watchdog = Watchdog()
+        self._host = CellHost(self._workers, self._watchdog, set())
+
+    def open(self, request: CellRequest) -> QuickJsCellRun:
+        """A cell that is to be started. A state that cannot be read is refused here."""
+        if not _is_text(request.code):
+            raise InvalidArgument(_SURROGATE)
+        return QuickJsCellRun(request, self._host)
+
+    def names(self, state: bytes) -> list[str]:
+        """The names that a state binds."""
+        return list(decode_state(state).names)
+
+    def touched(self, code: str, names: Collection[str]) -> Touched:
+        """Which of *names* the code reads."""
+        return Touched(touched_names(code, names) if _is_text(code) else {})
+
+    def check(
+        self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
+    ) -> list[Diagnostic]:
+        """Everything that is wrong with the code, found without running any of it."""
+        if not _is_text(code):
+            return [Diagnostic(severity=Severity.ERROR, code=Code.SYNTAX_ERROR, message=_SURROGATE)]
+        bound = frozenset(self.names(state))
+        look = check_script if check == "calls" else check_types
+        return look(code, bound=bound, functions=functions, inputs=inputs)
+
+    def close(self) -> None:
+        """End every cell and every process."""
+        for run in list(self._host.live):
+            run.stop(cancelled_error())
+        self._watchdog.close()
+        self._workers.close()
+
+
+def _is_text(code: str) -> bool:
+    if code.isascii():
+        return True
+    try:
+        code.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -1,0 +1,145 @@
+"""What an engine and its worker processes say to each other.
+
+The engine asks and the worker answers, one at a time. While it answers, the worker may want a value: then it
+sends a `Wanted`, and gets a `Given` before it goes on. A `Drop` has no answer.
+"""
+
+from __future__ import annotations
+
+from typing import Final, Literal
+
+import msgspec
+
+
+class Bounds(msgspec.Struct, frozen=True, array_like=True):
+    """What a guest may still use."""
+
+    memory_bytes: int
+    cpu_ms: int
+    wall_ms: int
+    depth: int
+    stdout_chars: int
+
+
+class Surroundings(msgspec.Struct, frozen=True, array_like=True):
+    """The time that a guest sees, and what its chance is made of."""
+
+    now_ms: int
+    seed: str
+
+
+class Image(msgspec.Struct, frozen=True, array_like=True):
+    """A guest at rest: what its memory holds beyond the boot image that has this digest."""
+
+    boot: bytes = b""
+    data: bytes = b""
+
+
+class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
+    """Run code in the guest that the worker holds, or in one made of `image`: empty for a new session.
+
+    `functions` are names, as JSON; `inputs` are values as the bridge reads them; `lazy` are names whose
+    values may be wanted.
+    """
+
+    code: str
+    image: Image | None
+    functions: bytes
+    inputs: dict[str, str]
+    lazy: list[str]
+    binds_result: bool
+    around: Surroundings
+    bounds: Bounds
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
+    """Settle calls, in this order, and go on. With `image`, the guest is made of that first."""
+
+    answers: list[bytes]
+    image: Image | None
+    around: Surroundings
+    bounds: Bounds
+
+
+class Finish(msgspec.Struct, frozen=True, array_like=True, tag="finish"):
+    """End the run where it stands."""
+
+    image: Image | None
+    bounds: Bounds
+
+
+class Dump(msgspec.Struct, frozen=True, array_like=True, tag="dump"):
+    """Give the guest as an image, and forget it."""
+
+
+class Drop(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
+    """Forget the guest: the worker may get another session."""
+
+
+class Given(msgspec.Struct, frozen=True, array_like=True, tag="given"):
+    """The value that was wanted, as the bridge reads it; nothing if there is none of that name."""
+
+    text: str
+
+
+Question = Run | Answer | Finish | Dump | Drop | Given
+
+
+class Wanted(msgspec.Struct, frozen=True, array_like=True, tag="wanted"):
+    """The code reads a name whose value is outside."""
+
+    name: str
+
+
+Stop = Literal["", "syntax", "cpu", "wall", "memory", "stack", "flood", "corrupt", "version", "broken"]
+
+
+class Reply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
+    """Where the guest stands, or how it ended.
+
+    `poll` is what the bridge told, as JSON; `image` is there if the run has ended and its state is kept,
+    `names` (JSON) if it was ended from outside. `stop` tells why there is no more of it, `detail` about what.
+    """
+
+    stop: Stop = ""
+    detail: list[str] = msgspec.field(default_factory=list)
+    poll: bytes = b""
+    names: bytes = b""
+    image: Image | None = None
+    memory_bytes: int = 0
+    instructions: int = 0
+    cpu_us: int = 0
+
+
+Call = tuple[int, str | None, msgspec.Raw, str | None]
+"""Id, name (none for a timer), arguments (seconds, for a timer), and what is wrong with them."""
+
+
+class Poll(msgspec.Struct, frozen=True, array_like=True):
+    """What the bridge tells after an entry: new calls, what was printed, and how the run stands.
+
+    `names` are those that are bound when it has ended.
+    """
+
+    calls: list[Call]
+    stdout: str
+    stderr: str
+    printed: int
+    outcome: Literal["waits", "stuck", "value", "foreign", "error"]
+    detail: msgspec.Raw = msgspec.Raw(b"null")
+    names: list[str] | None = None
+
+
+class Thrown(msgspec.Struct, frozen=True, array_like=True):
+    """An exception that nothing caught; `known` is the error of ours that it stands for."""
+
+    name: str
+    message: str
+    stack: str
+    known: msgspec.Raw = msgspec.Raw(b"null")
+
+
+encode: Final = msgspec.msgpack.Encoder().encode
+decode_question: Final = msgspec.msgpack.Decoder(Question).decode
+decode_answer: Final = msgspec.msgpack.Decoder(Wanted | Reply).decode
+decode_poll: Final = msgspec.json.Decoder(Poll).decode

@@ -1,0 +1,355 @@
+"""The program of a worker process: holds a guest, and does with it what the engine asks.
+
+Theory of operation
+-------------------
+Standard input is a socket with frames on it (see `worker_process` and `frames`). The main thread reads a
+frame, enters the guest, and answers. A second thread looks at it every few milliseconds while it computes,
+and moves the epoch of wasmtime when its time is over: then the guest traps.
+
+Rules
+-----
+1. A guest that was stopped is never entered again, except once to find out what it had printed.
+2. A guest belongs to one session. Another session gets a new one.
+3. When the socket ends, so does the process, also while a guest computes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import select
+import socket
+import struct
+import sys
+import threading
+import time
+from typing import Final, Literal
+
+import msgspec
+
+from holdfast.sandbox.quickjs import image
+from holdfast.sandbox.quickjs.build import GuestMissing
+from holdfast.sandbox.quickjs.frames import (
+    Answer,
+    Bounds,
+    Dump,
+    Finish,
+    Given,
+    Image,
+    Question,
+    Reply,
+    Run,
+    Stop,
+    Surroundings,
+    Wanted,
+    decode_poll,
+    decode_question,
+    encode,
+)
+from holdfast.sandbox.quickjs.guest import Broken, Guest, Trapped
+from holdfast.sandbox.quickjs.machine import Machine
+
+_HEADER: Final = struct.Struct(">I")
+_CHUNK: Final = 1 << 18
+_TICK_S: Final = 0.004
+_IDLE_TICKS: Final = 500
+_FUEL_PER_MS: Final = 40_000_000
+"""About four times what a millisecond of computing takes: the clock ends a run first, unless it cannot."""
+_RESCUE_BYTES: Final = 32 << 20
+_RESCUE_FUEL: Final = 1_000_000_000
+_SMALL_IMAGE: Final = 200_000
+_DRAW_BYTES: Final = 64
+
+
+class Flooded(Exception):
+    """The guest printed far more than is kept."""
+
+
+class Refused(Exception):
+    """An image that cannot become a guest; the reason is one of `frames.Stop`."""
+
+    def __init__(self, stop: Literal["corrupt", "version"], detail: str) -> None:
+        super().__init__(detail)
+        self.stop: Literal["corrupt", "version"] = stop
+
+
+class Line:
+    """The socket to the engine."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._socket = sock
+
+    def send(self, data: bytes) -> None:
+        self._socket.sendall(_HEADER.pack(len(data)) + data)
+
+    def receive(self) -> bytes:
+        return self._read(_HEADER.unpack(self._read(_HEADER.size))[0])
+
+    def _read(self, size: int) -> bytes:
+        parts: list[bytes] = []
+        while size:
+            data = self._socket.recv(min(size, _CHUNK))
+            if not data:
+                raise EOFError
+            parts.append(data)
+            size -= len(data)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+
+class Watch:
+    """Stops a guest whose time is over, and the process when the engine is gone."""
+
+    def __init__(self, machine: Machine, sock: socket.socket) -> None:
+        self._machine = machine
+        self._hangup = select.poll()
+        self._hangup.register(sock, select.POLLHUP | getattr(select, "POLLRDHUP", 0))
+        self._lock = threading.Lock()
+        self._awake = threading.Event()
+        self._running = False
+        self._cpu_until = self._wall_until = 0.0
+        self.reason: Literal["cpu", "wall"] = "cpu"
+        self._cpu_clock = _cpu_clock()
+        threading.Thread(target=self._look, name="watch", daemon=True).start()
+
+    def begin(self, bounds: Bounds) -> None:
+        with self._lock:
+            self._cpu_until = self._cpu() + bounds.cpu_ms / 1000
+            self._wall_until = time.monotonic() + bounds.wall_ms / 1000
+            self.reason = "cpu"
+            self._running = True
+        if not self._awake.is_set():
+            self._awake.set()
+
+    def end(self) -> None:
+        with self._lock:
+            self._running = False
+
+    def _cpu(self) -> float:
+        return time.clock_gettime(self._cpu_clock)
+
+    def _look(self) -> None:
+        idle = 0
+        while True:
+            time.sleep(_TICK_S)
+            with self._lock:
+                idle = 0 if self._running else idle + 1
+                if self._running and self._is_late():
+                    self._machine.engine.increment_epoch()
+            if idle > _IDLE_TICKS:
+                self._awake.clear()
+                if not self._running:
+                    self._awake.wait()
+                idle = 0
+
+    def _is_late(self) -> bool:
+        if any(event & ~select.POLLIN for _, event in self._hangup.poll(0)):
+            os._exit(0)
+        if time.monotonic() >= self._wall_until:
+            self.reason = "wall"
+            return True
+        return self._cpu() >= self._cpu_until
+
+
+def _cpu_clock() -> int:
+    """The clock of what the main thread has computed; of what has passed where there is none."""
+    make = getattr(time, "pthread_getcpuclockid", None)
+    return int(make(threading.get_ident())) if make is not None else time.CLOCK_MONOTONIC
+
+
+class Worker:
+    """Does what the engine asks, with the guest of one session at a time."""
+
+    def __init__(self, machine: Machine, sock: socket.socket) -> None:
+        self._machine = machine
+        self._line = Line(sock)
+        self._watch = Watch(machine, sock)
+        self._guest: Guest | None = None
+        self._seed = ""
+
+    def serve(self) -> None:
+        """Answer until the socket ends."""
+        while True:
+            question = decode_question(self._line.receive())
+            reply = self._answer(question)
+            if reply is not None:
+                self._line.send(encode(reply))
+
+    def _answer(self, question: Question) -> Reply | None:
+        match question:
+            case Run() | Answer() | Finish():
+                return self._bounded(question)
+            case Dump():
+                return self._dumped()
+            case _:
+                self._forget()
+                return None
+
+    def _bounded(self, question: Run | Answer | Finish) -> Reply:
+        """Enter the guest under its bounds, and tell what it used."""
+        started = time.thread_time_ns()
+        bounds = question.bounds
+        fuel = _FUEL_PER_MS * max(1, bounds.cpu_ms)
+        self._watch.begin(bounds)
+        try:
+            guest = self._loaded(question.image, bounds)
+            guest.limit(memory=bounds.memory_bytes, depth=bounds.depth, fuel=fuel)
+            reply = self._enter(guest, question)
+            used = fuel - guest.fuel
+            reply = self._kept(guest, reply)
+        except Exception as error:
+            reply, used = self._stopped(error, fuel)
+        finally:
+            self._watch.end()
+        return _measured(reply, used, (time.thread_time_ns() - started) // 1000)
+
+    def _loaded(self, given: Image | None, bounds: Bounds) -> Guest:
+        """The guest that is meant: the one there is, or one made of an image."""
+        if given is None:
+            if self._guest is None:
+                raise Broken("the worker holds no guest")
+            return self._guest
+        self._forget()
+        self._guest = guest = self._machine.guest(bounds.memory_bytes)
+        guest.outside = self
+        if given.data:
+            if given.boot != self._machine.boot.digest:
+                raise Refused("version", "")
+            try:
+                image.put(guest, given.data)
+            except ValueError as error:
+                raise Refused("corrupt", str(error)) from None
+        return guest
+
+    def _enter(self, guest: Guest, question: Run | Answer | Finish) -> Reply:
+        if isinstance(question, Finish):
+            return Reply()
+        self._surround(guest, question.around)
+        if isinstance(question, Run):
+            _open(guest, question)
+            if not guest.begin(question.code.encode()):
+                return Reply(stop="syntax", detail=list(guest.exception()))
+            return self._polled(guest)
+        for answer in question.answers:
+            guest.call("settle", answer)
+            guest.run_jobs()
+        return self._polled(guest)
+
+    def _surround(self, guest: Guest, around: Surroundings) -> None:
+        guest.now_ms = around.now_ms
+        self._seed = around.seed
+
+    def _polled(self, guest: Guest) -> Reply:
+        """Let the guest do what it can, and see where it stands."""
+        text = b""
+        while not text:
+            guest.run_jobs()
+            text = guest.call("poll")
+        return Reply(poll=text)
+
+    def _kept(self, guest: Guest, reply: Reply) -> Reply:
+        """Add the state of a run that has ended. A run that cannot be read, or hangs, leaves none."""
+        outcome = decode_poll(reply.poll).outcome if reply.poll else "value"
+        if outcome == "waits":
+            return Reply(poll=reply.poll, memory_bytes=guest.size)
+        if reply.stop or outcome == "stuck":
+            self._forget()
+            return Reply(stop=reply.stop, detail=reply.detail, poll=reply.poll)
+        names = b"" if reply.poll else guest.call("close")
+        taken = image.take(guest)
+        if len(taken) > _SMALL_IMAGE:
+            guest.collect_garbage()
+            taken = image.take(guest)
+        kept = Image(self._machine.boot.digest, taken)
+        return Reply(poll=reply.poll, names=names, image=kept, memory_bytes=guest.size)
+
+    def _dumped(self) -> Reply:
+        guest = self._guest
+        if guest is None:
+            return Reply(stop="broken", detail=["the worker holds no guest"])
+        try:
+            return Reply(image=Image(self._machine.boot.digest, image.take(guest)), memory_bytes=guest.size)
+        except (Trapped, Broken) as error:
+            return Reply(stop="broken", detail=[str(error)])
+        finally:
+            self._forget()
+
+    def _stopped(self, error: Exception, fuel: int) -> tuple[Reply, int]:
+        """What ended the guest, what it had printed, and what it had computed."""
+        self._watch.end()
+        guest = self._guest
+        stop, detail = self._why(error)
+        used = fuel - guest.fuel if guest is not None else 0
+        poll = self._rescued(guest) if guest is not None and stop not in ("corrupt", "version") else b""
+        memory = guest.size if guest is not None else 0
+        self._forget()
+        return Reply(stop=stop, detail=[detail], poll=poll, memory_bytes=memory), used
+
+    def _why(self, error: Exception) -> tuple[Stop, str]:
+        match error:
+            case Trapped(reason="interrupt"):
+                return self._watch.reason, ""
+            case Trapped(reason="fuel"):
+                return "cpu", ""
+            case Trapped(reason="memory" | "stack" as reason):
+                return reason, ""
+            case Flooded():
+                return "flood", ""
+            case Refused(stop=stop):
+                return stop, str(error)
+        return "broken", f"{type(error).__name__}: {error}"[:1000]
+
+    def _rescued(self, guest: Guest) -> bytes:
+        """What a stopped guest had printed, if it can still tell."""
+        try:
+            guest.allow(guest.size + _RESCUE_BYTES, _RESCUE_FUEL)
+            text = guest.call("rest")
+            decode_poll(text)
+        except Exception:
+            return b""
+        return text
+
+    def _forget(self) -> None:
+        if self._guest is not None:
+            self._guest.close()
+            self._guest = None
+
+    # ── what a guest asks for ────────────────────────────────────────────────────────────────────
+
+    def ask(self, text: str) -> str:
+        """Answer the guest in the middle of an entry."""
+        kind, _, about = text.partition(":")
+        if kind == "draw":
+            return hashlib.shake_256(f"{about}:{self._seed}".encode()).hexdigest(_DRAW_BYTES)
+        if kind == "load":
+            self._line.send(encode(Wanted(about)))
+            given = decode_question(self._line.receive())
+            return given.text if isinstance(given, Given) else ""
+        raise Flooded
+
+
+def _open(guest: Guest, run: Run) -> None:
+    spec = (run.lazy, run.binds_result, run.bounds.stdout_chars, run.around.now_ms)
+    guest.call("open", run.functions, msgspec.json.encode(spec))
+    for name, text in run.inputs.items():
+        guest.call("bind", name.encode(), text.encode())
+
+
+def _measured(reply: Reply, instructions: int, cpu_us: int) -> Reply:
+    return msgspec.structs.replace(reply, instructions=max(0, instructions), cpu_us=cpu_us)
+
+
+def main() -> None:
+    sock = socket.socket(fileno=os.dup(0))
+    try:
+        machine = Machine()
+    except (GuestMissing, Broken) as error:
+        Line(sock).send(encode(Reply(stop="broken", detail=[str(error)])))
+        sys.exit(1)
+    try:
+        Worker(machine, sock).serve()
+    except (EOFError, OSError):
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

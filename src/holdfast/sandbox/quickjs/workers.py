@@ -1,0 +1,146 @@
+"""Worker processes with guests in them; see `slots` for who has one.
+
+Rules
+-----
+1. A process that is given back has forgotten its guest before it gets another. One that was busy is killed.
+2. A process ends after so many runs; one more than are in use is kept ready.
+3. `close` leaves no process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from typing import Final
+
+import msgspec
+
+from holdfast.errors import EngineFailed
+from holdfast.sandbox.quickjs.frames import Drop, Question, Reply, Wanted, decode_answer, encode
+from holdfast.sandbox.slots import Slots
+from holdfast.sandbox.worker_process import WorkerDied, WorkerProcess
+
+COMMAND: Final = (sys.executable, "-m", "holdfast.sandbox.quickjs.worker")
+MAX_RUNS: Final = 1_000
+_MAX_FRAME: Final = 2**32 - 1
+_ENVIRONMENT: Final = frozenset({
+    "HOME", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR", "VIRTUAL_ENV", "XDG_CACHE_HOME",
+    "PYTHONDONTWRITEBYTECODE",
+})  # fmt: skip
+
+
+class Worker:
+    """A process, and the session whose guest it holds. `version` is the state that the guest has."""
+
+    def __init__(self, process: WorkerProcess, home: Workers) -> None:
+        self._process = process
+        self._home = home
+        self._busy = self._killed = False
+        self.warm = False
+        self.runs = 0
+        self.version: bytes | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
+    def ask(self, question: Question) -> Wanted | Reply:
+        """Ask, and wait for what comes. `WorkerDied` if nothing does."""
+        self._busy = True
+        data = self._process.ask(encode(question))
+        self._busy = False
+        self._home.has_answered()
+        try:
+            answer: Wanted | Reply = decode_answer(data)
+        except msgspec.DecodeError:
+            self.kill()
+            raise WorkerDied from None
+        return answer
+
+    def kill(self) -> None:
+        self._killed = True
+        self._process.kill()
+
+    def close(self) -> None:
+        """Give the process to another session, without its guest; end it if that cannot be."""
+        self.version = None
+        if self._busy or self._killed or self.runs >= MAX_RUNS or not self.is_alive():
+            self._home.end(self._process)
+            return
+        with contextlib.suppress(WorkerDied):
+            self._process.send(encode(Drop()))
+        self._home.put_by(self._process, self.runs)
+
+
+class Workers(Slots[Worker]):
+    """The worker processes of one engine."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self._ready: list[tuple[WorkerProcess, int]] = []
+        self._all: set[WorkerProcess] = set()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._works = False
+
+    def attach(self) -> Worker:
+        """A worker without a guest."""
+        while True:
+            with self._lock:
+                process, runs = self._ready.pop() if self._ready else (self._started(), 0)
+                self._start_another()
+            if process.is_alive():
+                worker = Worker(process, self)
+                worker.runs = runs
+                return worker
+            self.end(process)
+
+    def has_answered(self) -> None:
+        """Take note that workers can be started here: from now on there is always one more than are in use.
+
+        Not before: the first has to make the guest that later ones find in the cache.
+        """
+        if not self._works:
+            with self._lock:
+                self._works = True
+                self._start_another()
+
+    def _start_another(self) -> None:
+        if self._works and not self._ready and not self._closed and len(self._all) <= self.capacity:
+            self._ready.append((self._started(), 0))
+
+    def put_by(self, process: WorkerProcess, runs: int) -> None:
+        """Keep a process that holds no guest, unless there are enough."""
+        with self._lock:
+            keep = not self._closed and len(self._all) <= self.capacity + 1
+            if keep:
+                self._ready.append((process, runs))
+        if not keep:
+            self.end(process)
+
+    def end(self, process: WorkerProcess) -> None:
+        with self._lock:
+            self._all.discard(process)
+        process.close()
+
+    def close(self) -> None:
+        """End every process."""
+        self.close_idle()
+        with self._lock:
+            self._closed = True
+            processes, self._all, self._ready = list(self._all), set(), []
+        for process in processes:
+            process.close()
+
+    def _started(self) -> WorkerProcess:
+        if self._closed:
+            raise EngineFailed("the sandbox is closed")
+        env = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT}
+        process = WorkerProcess(COMMAND, env=env, max_frame=_MAX_FRAME)
+        self._all.add(process)
+        return process

@@ -1,0 +1,108 @@
+"""Languages and engines on the command line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import CodeExecutionUnavailable
+from holdfast.sandbox import engines
+
+TYPESCRIPT = ("--language", "typescript", "--session-id", "ts")
+
+
+def test_a_session_says_its_language_and_its_engine(holdfast: Any) -> None:
+    """Ours: one data directory holds sessions of all engines."""
+    holdfast("run", "-e", "x = 1")
+    holdfast("run", *TYPESCRIPT, "-e", "const x = 2")
+    listed = holdfast("session", "list", "--json").document
+    assert {(item["meta"]["id"], item["meta"]["language"], item["engine"]) for item in listed} == {
+        ("default", "python", "monty"),
+        ("ts", "typescript", "quickjs"),
+    }
+    assert "quickjs" in holdfast("session", "list").stdout
+    assert "typescript" in holdfast("session", "show", "ts").stdout
+
+
+def test_another_language_or_engine_of_a_session_is_refused(holdfast: Any, tmp_path: Path) -> None:
+    """Ours: both are fixed when it is made, and the message says what they are."""
+    holdfast("run", "-e", "x = 1")
+    wrong = holdfast("run", "-e", "x", "--engine", "cpython", "--json")
+    assert wrong.status == 1
+    assert "is python on monty, not python on cpython" in wrong.document["error"]["message"]
+    script = tmp_path / "a.ts"
+    script.write_text("const y: number = 1; y")
+    wrong = holdfast("run", "-f", str(script), "--json")
+    assert "is python on monty, not typescript" in wrong.document["error"]["message"]
+    assert holdfast("run", "-e", "x", "--engine", "monty", "--json").document["result"] == 1
+
+
+def test_an_engine_of_another_language_is_wrong_usage(holdfast: Any) -> None:
+    """Ours: status 2, as for everything that cannot be meant."""
+    wrong = holdfast("run", *TYPESCRIPT, "--engine", "cpython", "-e", "1")
+    assert wrong.status == 2
+    assert "cpython runs python, not typescript" in wrong.stderr
+
+
+def test_packages_that_are_missing_are_named_with_the_extra_that_has_them() -> None:
+    """Ours: an engine that only some users install says how to get it."""
+    with pytest.raises(CodeExecutionUnavailable, match="no_such_module") as caught:
+        engines._require("typescript", "TypeScript", "sys", "no_such_module")
+    assert caught.value.hint == "pip install 'holdfast[typescript]'"
+    assert caught.value.code == "UNSUPPORTED_FEATURE"
+
+
+def test_the_doctor_tells_of_every_engine(holdfast: Any) -> None:
+    """Ours: which engines work here, and why others do not."""
+    checks = {item["name"]: item for item in holdfast("doctor", "--json").document["checks"]}
+    assert "1 + 1 is 2" in checks["engine"]["detail"]
+    assert "1 + 1 is 2" in checks["engine quickjs"]["detail"]
+    assert checks["engine cpython"]["ok"]
+
+
+def test_a_file_that_ends_in_ts_is_typescript(holdfast: Any, tmp_path: Path) -> None:
+    """Ours: what a file is called says what it is; --language says otherwise."""
+    script = tmp_path / "report.ts"
+    script.write_text("const total: number = [1, 2, 3].reduce((a, b) => a + b)\nconsole.log('hi')\ntotal\n")
+    ran = holdfast("run", "-f", str(script), "--session-id", "ts")
+    assert (ran.status, ran.stdout) == (0, "hi\n6\n")
+    assert holdfast("validate", "-f", str(script), "--session-id", "ts").status == 0
+    assert holdfast("validate", "-f", str(script), "--language", "python").status == 1
+
+
+def test_typescript_keeps_its_variables_from_run_to_run(holdfast: Any) -> None:
+    """Seed: a session is state that runs share."""
+    holdfast("run", *TYPESCRIPT, "-e", "const x = {n: 20}")
+    ran = holdfast("run", *TYPESCRIPT, "-e", "x.n + y", "--inputs", '{"y": 1}', "--json").document
+    assert (ran["status"], ran["result"]) == ("ok", 21)
+
+
+def test_a_repl_of_typescript_takes_several_lines_where_they_are_needed(holdfast: Any) -> None:
+    """Ours: brackets and templates keep an entry open."""
+    entries = "function twice(n: number) {\n  return 2 * n\n}\n`a\n${twice(2)}`\ntwice(\n  21\n)\n"
+    ran = holdfast("repl", *TYPESCRIPT, stdin=entries)
+    assert (ran.status, ran.stdout) == (0, '"a\\n4"\n42\n')
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "code"),
+    [
+        (TYPESCRIPT, 'const x = await fee() + await refund({order_id: "A1", cents: 500}) + await fee(); x'),
+        (("--engine", "cpython", "--session-id", "c"), 'x = fee() + refund("A1", 500) + fee()\nx'),
+    ],
+    ids=["quickjs", "cpython"],
+)
+def test_a_run_that_waits_is_approved_in_another_process_on_its_own_engine(
+    process: Any, refunds: str, ledger: Path, options: tuple[str, ...], code: str
+) -> None:
+    """Ours: nobody who approves need know the engine; what was called before is not called again."""
+    waiting = process("run", *options, "--tools", refunds, "-e", code, "--json").document
+    assert waiting["status"] == "waiting_for_approval"
+    (asked,) = process("approvals", "list", "--pending", "--json").document
+    done = process("approvals", "approve", asked["approval_id"], "--json").document
+    assert (done["status"], done["result"]) == ("ok", 560)
+    assert ledger.read_text().splitlines() == ["fee 30", "refund A1 500", "fee 30"]
+    assert process("run", *options, "-e", "x", "--json").document["result"] == 560

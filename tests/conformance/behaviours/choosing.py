@@ -1,0 +1,116 @@
+"""How a session on `auto` moves from one engine to the other, and what there is to reach outside."""
+
+from __future__ import annotations
+
+from behaviours.behaviour import Behaviour, rows
+from behaviours.stage import Stage
+
+NEEDS_MORE = "class Base:\n    pass\nclass Derived(Base):\n    pass\n"
+
+
+def _notes(stage: Stage) -> list[str]:
+    return [item.message for item in stage.ended.diagnostics if item.severity == "info"]
+
+
+def _moves_with_its_variables(stage: Stage) -> None:
+    make, use = stage.texts
+    stage.value(make)
+    assert _notes(stage) == []
+    assert stage.value(use) == [[1, 2], 4, 7, "2.5", True]
+    assert any("CPython" in note for note in _notes(stage)), stage.ended.diagnostics
+
+
+def _moves_once(stage: Stage) -> None:
+    stage.value(stage.code)
+    assert _notes(stage) != []
+    for _ in range(2):
+        stage.value(stage.code)
+        assert _notes(stage) == []
+
+
+def _not_after_a_call(stage: Stage) -> None:
+    refused = stage.run(stage.code)
+    assert refused.status != "ok"
+    assert stage.done == [("add", 1, 1)]
+
+
+def _elsewhere(stage: Stage) -> None:
+    code, read = stage.texts
+    with stage.stored() as here:
+        (asked,) = here.waits(code)
+    with stage.stored() as there:
+        assert there.box.approve(asked.approval_id).result == "paid 100 for A"
+        assert there.value(read) == "Derived"
+
+
+CHOOSING = rows(
+    Behaviour(
+        name="a session moves with its variables, functions and classes, and says so",
+        check=_moves_with_its_variables,
+        py=(
+            "import math, decimal\nx = [1]\nd = decimal.Decimal('2.5')\ndef f(n):\n    return n * 2\n"
+            "class A:\n    def __init__(self):\n        self.v = 7\na = A()\ny = x",
+            NEEDS_MORE + "x.append(2)\n[y, f(2), a.v, str(d), math.pi > 3]",
+        ),
+        unpromised=("monty", "cpython"),
+    ),
+    Behaviour(name="a session moves once", check=_moves_once, py=NEEDS_MORE, unpromised=("monty", "cpython")),
+    Behaviour(
+        name="a run that has called something does not move",
+        check=_not_after_a_call,
+        py="add(1)\nimport heapq",
+        unpromised=("monty", "cpython"),
+    ),
+    Behaviour(
+        name="a run that moved waits and goes on elsewhere",
+        check=_elsewhere,
+        py=(NEEDS_MORE + "d = Derived()\nrefund('A')", "type(d).__name__"),
+        unpromised=("monty", "cpython"),
+    ),
+)
+
+OUTSIDE = rows(
+    Behaviour(
+        name="files of the host cannot be read",
+        check=lambda stage: _refused_or_absent(stage),
+        py="open('/etc/passwd').read()",
+        ts="const text = require('fs').readFileSync('/etc/passwd')",
+    ),
+    Behaviour(
+        name="the environment of the host cannot be read",
+        check=lambda stage: _refused_or_absent(stage),
+        py="import os\nos.environ['PATH']",
+        ts="process.env.PATH",
+    ),
+    Behaviour(
+        name="nobody can be reached over a network",
+        check=lambda stage: _refused_or_absent(stage),
+        py="import socket\nsocket.create_connection(('127.0.0.1', 80), 1)",
+        ts="await fetch('http://127.0.0.1')",
+    ),
+    Behaviour(
+        name="no process can be started",
+        check=lambda stage: _refused_or_absent(stage),
+        py="import subprocess\nsubprocess.run(['id'])",
+        ts="require('child_process').execSync('id')",
+    ),
+    Behaviour(
+        name="a file may be written in a private directory and read again",
+        check=lambda stage: _value(stage),
+        py="import tempfile\nwith tempfile.TemporaryFile('w+') as f:\n    f.write('text')\n    f.seek(0)\n"
+        "    result = f.read()",
+        ts="require('fs').writeFileSync('/tmp/x', 'text')",
+        refused={"monty": "RUNTIME_ERROR", "quickjs": "UNKNOWN_TOOL"},
+    ),
+)
+
+
+def _refused_or_absent(stage: Stage) -> None:
+    ended = stage.run(stage.code)
+    assert ended.error is not None, ended.result
+    assert ended.error.code in ("RUNTIME_ERROR", "PERMISSION_DENIED", "UNKNOWN_TOOL", "UNSUPPORTED_FEATURE")
+    assert stage.value("1 + 1") == 2
+
+
+def _value(stage: Stage) -> None:
+    assert stage.value(stage.code) == "text"

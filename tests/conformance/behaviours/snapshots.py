@@ -1,0 +1,258 @@
+"""Sessions as bytes: stored, copied, continued elsewhere, refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+from behaviours.behaviour import Behaviour, rows
+from behaviours.stage import Stage
+
+from holdfast import BlockingSandbox
+from holdfast.errors import InvalidArgument, SnapshotRefused
+from holdfast.sandbox.snapshots import SnapshotCodec
+
+
+def _refused(stage: Stage, data: bytes, code: str) -> None:
+    assert not stage.box.can_restore(data)
+    with pytest.raises(SnapshotRefused) as caught:
+        stage.box.restore(data, session=stage.other())
+    assert caught.value.code == code
+
+
+def _restored(stage: Stage) -> None:
+    bind, change, read = stage.texts
+    stage.value(bind)
+    name = stage.box.snapshot(stage.session)
+    stage.value(change)
+    copy = stage.other()
+    stage.box.restore(name, session=copy)
+    assert stage.value(read, session=copy) == [1]
+    assert stage.value(read) == [1, 2]
+    stage.box.restore(name)
+    assert stage.value(read) == [1]
+
+
+def _forked(stage: Stage) -> None:
+    bind, change, read = stage.texts
+    stage.value(bind)
+    fork = stage.box.fork(stage.session, stage.other())
+    stage.value(change)
+    assert (stage.value(read), stage.value(read, session=fork)) == ([1, 2], [1])
+
+
+def _elsewhere(stage: Stage) -> None:
+    """The session is made by one sandbox and used by another, as two processes would."""
+    make, use = stage.texts
+    with stage.stored() as here:
+        here.value(make)
+    with stage.stored() as there:
+        assert there.value(use) == [1, 2]
+
+
+def _mid_run(stage: Stage) -> None:
+    code, read = stage.texts
+    with stage.stored() as here:
+        (asked,) = here.waits(code)
+        data = here.box.export_snapshot(here.session)
+        assert here.box.approve(asked.approval_id).status == "ok"
+        assert here.done == [("add", 1, 1), ("A", 100)]
+    with stage.stored() as there:
+        copy = there.other()
+        there.box.restore(data, session=copy)
+        (again,) = there.asked(copy)
+        assert again.approval_id != asked.approval_id
+        done = there.box.approve(again.approval_id)
+        assert (done.status, done.result, there.done) == ("ok", [2, "paid 100 for A"], [("A", 100)])
+        assert there.value(read, session=copy) == 2
+
+
+def _tampered(stage: Stage) -> None:
+    stage.value(stage.code)
+    data = stage.box.export_snapshot(stage.session)
+    for place in (0, 9, 20, len(data) // 2, len(data) - 1):
+        changed = bytes([*data[:place], data[place] ^ 1, *data[place + 1 :]])
+        _refused(stage, changed, "SNAPSHOT_CORRUPT")
+    _refused(stage, data[:-1], "SNAPSHOT_CORRUPT")
+    assert stage.box.can_restore(data)
+
+
+def _another_key(stage: Stage) -> None:
+    with stage.stored() as here:
+        here.value(stage.code)
+        data = here.box.export_snapshot(here.session)
+    _refused(stage, data, "SNAPSHOT_CORRUPT")
+
+
+def _another_build(stage: Stage) -> None:
+    with stage.stored() as here:
+        here.value(stage.code)
+        codec = SnapshotCodec((Path(stage.directory) / "data" / "snapshot.key").read_bytes())
+        header, state = codec.open(here.box.export_snapshot(here.session))
+        forged = codec.seal(msgspec.structs.replace(header, engine_version="another"), state)
+        _refused(here, forged, "SNAPSHOT_VERSION_MISMATCH")
+
+
+def _another_engines_state(stage: Stage) -> None:
+    """A state under the name of another engine, well signed, is not taken for that engine's."""
+    other = "quickjs" if stage.language == "python" else "cpython"
+    spoken = "typescript" if stage.language == "python" else "python"
+    with stage.stored() as here:
+        here.value(stage.code)
+        codec = SnapshotCodec((Path(stage.directory) / "data" / "snapshot.key").read_bytes())
+        header, state = codec.open(here.box.export_snapshot(here.session))
+        with BlockingSandbox(**{**here.host.options, "engine": other, "language": spoken}) as elsewhere:
+            elsewhere.run("1", session="theirs")
+            theirs = codec.open(elsewhere.export_snapshot("theirs"))[0]
+            forged = codec.seal(
+                msgspec.structs.replace(header, engine=theirs.engine, engine_version=theirs.engine_version),
+                state,
+            )
+            with pytest.raises(SnapshotRefused):
+                elsewhere.restore(forged, session="target")
+
+
+def _session_of_another_engine(stage: Stage) -> None:
+    other = "typescript" if stage.language == "python" else "python"
+    stage.value(stage.code)
+    taken = stage.other()
+    stage.box.run("1", session=taken, language=other)
+    with pytest.raises(InvalidArgument, match="restore it into another session") as caught:
+        try:
+            stage.box.restore(stage.box.snapshot(stage.session), session=taken)
+        except InvalidArgument as error:
+            raise InvalidArgument(f"{error.hint}") from None
+    assert caught.value.code == "INVALID_ARGUMENT"
+
+
+def _other_tools(stage: Stage) -> None:
+    with stage.stored() as here:
+        here.value(stage.code)
+        data = here.box.export_snapshot(here.session)
+        fewer = {**here.host.options, "tools": here.host.options["tools"][1:]}
+        with BlockingSandbox(**fewer) as elsewhere, pytest.raises(SnapshotRefused) as caught:
+            elsewhere.restore(data, session="target")
+        assert caught.value.code == "SNAPSHOT_CAPABILITY_MISMATCH"
+
+
+def _of_a_result(stage: Stage) -> None:
+    code, change, read = stage.texts
+    name = stage.run(code, snapshot=True).snapshot_id
+    assert name is not None
+    stage.value(change)
+    stage.box.restore(name)
+    assert stage.value(read) == [1]
+
+
+LIST_PY = ("x = [1]", "x.append(2)", "x")
+LIST_TS = ("const x = [1]", "x.push(2)", "x")
+
+SNAPSHOTS = rows(
+    Behaviour(
+        name="a session is put back, or restored under another name", check=_restored, py=LIST_PY, ts=LIST_TS
+    ),
+    Behaviour(name="a run can leave a snapshot with its result", check=_of_a_result, py=LIST_PY, ts=LIST_TS),
+    Behaviour(name="a fork is a copy", check=_forked, py=LIST_PY, ts=LIST_TS),
+    Behaviour(
+        name="variables are restored elsewhere",
+        check=_elsewhere,
+        py=("x = {'a': [1, 2], 'b': {3}}", "x['a']"),
+        ts=("const x = {a: [1, 2], b: new Set([3])}", "x.a"),
+    ),
+    Behaviour(
+        name="functions are restored elsewhere",
+        check=_elsewhere,
+        py=("def f(n):\n    return n and [*f(n - 1), n]\ndef g():\n    return f(2)", "f(0) or g()"),
+        ts=(
+            "const f = (n: number): number[] => n ? [...f(n - 1), n] : []\nfunction g() { return f(2) }",
+            "g()",
+        ),
+        bugs={},
+    ),
+    Behaviour(
+        name="classes and objects are restored elsewhere",
+        check=_elsewhere,
+        py=(
+            "class A:\n    n = 1\n    def __init__(self, v):\n        self.v = v\n    def both(self):\n"
+            "        return [self.n, self.v]\na = A(2)",
+            "a.both()",
+        ),
+        ts=(
+            "class A { static n = 1; #v; constructor(v: number) { this.#v = v }\n"
+            "  both() { return [A.n, this.#v] } }\nconst a = new A(2)",
+            "a.both()",
+        ),
+    ),  # fmt: skip
+    Behaviour(
+        name="classes with bases are restored elsewhere",
+        check=_elsewhere,
+        py=(
+            "class A:\n    def v(self):\n        return [1]\nclass B(A):\n    def v(self):\n"
+            "        return [*super().v(), 2]\nb = B()",
+            "b.v()",
+        ),
+        ts=(
+            "class A { v() { return [1] } }\nclass B extends A { v() { return [...super.v(), 2] } }\nconst b = new B()",
+            "b.v()",
+        ),
+        refused={"monty": "UNSUPPORTED_FEATURE"},
+    ),
+    Behaviour(
+        name="a closure is restored elsewhere",
+        check=_elsewhere,
+        py=(
+            "def make():\n    n = 0\n    def up():\n        nonlocal n\n        n += 1\n        return n\n"
+            "    return up\nup = make()\nx = [up()]",
+            "[*x, up()]",
+        ),
+        ts=(
+            "const make = () => { let n = 0; return () => ++n }\nconst up = make()\nconst x = [up()]",
+            "[...x, up()]",
+        ),
+    ),
+    Behaviour(
+        name="two names of one list are restored elsewhere as such",
+        check=_elsewhere,
+        py=("a = [1]\nb = a", "a.append(2)\nb"),
+        ts=("const a = [1]\nconst b = a", "a.push(2)\nb"),
+    ),
+    Behaviour(
+        name="a generator that is under way is restored elsewhere",
+        check=_elsewhere,
+        py=("def g():\n    yield from [1, 2, 3]\nit = g()\nx = next(it)", "[x, next(it)]"),
+        ts=(
+            "function* g() { yield* [1, 2, 3] }\nconst it = g()\nconst x = it.next().value",
+            "[x, it.next().value]",
+        ),
+        refused={"monty": "UNSUPPORTED_FEATURE"},
+    ),
+    Behaviour(
+        name="a run that waits is restored elsewhere, asks anew and repeats no call",
+        check=_mid_run,
+        py=("x = add(1)\n[x, refund('A')]", "x"),
+        ts=("const x = await add(1)\n;[x, await refund('A')]", "x"),
+    ),
+    Behaviour(
+        name="a snapshot that was changed or cut is refused", check=_tampered, py="x = 1", ts="const x = 1"
+    ),
+    Behaviour(name="a snapshot of another key is refused", check=_another_key, py="x = 1", ts="const x = 1"),
+    Behaviour(
+        name="a snapshot of another build is refused", check=_another_build, py="x = 1", ts="const x = 1"
+    ),
+    Behaviour(
+        name="the state of another engine is refused",
+        check=_another_engines_state,
+        py="x = 1",
+        ts="const x = 1",
+    ),
+    Behaviour(
+        name="a session of another engine takes no snapshot",
+        check=_session_of_another_engine,
+        py="x = 1",
+        ts="const x = 1",
+    ),
+    Behaviour(
+        name="a snapshot made with other tools is refused", check=_other_tools, py="x = 1", ts="const x = 1"
+    ),
+)

@@ -1,0 +1,16 @@
+def exact_determinant(matrix: list[list[int]]) -> str:
+    """The determinant of a matrix of whole numbers, without rounding (Bareiss), as text."""
+    rows = [list(row) for row in matrix]
+    size, sign, before = len(rows), 1, 1
+    for step in range(size - 1):
+        if rows[step][step] == 0:
+            swap = next((row for row in range(step + 1, size) if rows[row][step]), None)
+            if swap is None:
+                return "0"
+            rows[step], rows[swap] = rows[swap], rows[step]
+            sign = -sign
+        for i in range(step + 1, size):
+            for j in range(step + 1, size):
+                rows[i][j] = (rows[i][j] * rows[step][step] - rows[i][step] * rows[step][j]) // before
+        before = rows[step][step]
+    return str(sign * rows[-1][-1]) if rows else "1"

@@ -1,0 +1,37 @@
+def percent_decode(text: str) -> str:
+    """Text with its percent escapes resolved as UTF-8; what is no escape stays as it is."""
+    out = bytearray()
+    place = 0
+    while place < len(text):
+        digits = text[place + 1 : place + 3]
+        if (
+            text[place] == "%"
+            and len(digits) == 2
+            and all(digit in "0123456789abcdefABCDEF" for digit in digits)
+        ):
+            out.append(int(digits, 16))
+            place += 3
+        else:
+            out.extend((" " if text[place] == "+" else text[place]).encode())
+            place += 1
+    return out.decode()
+
+
+def query_string(query: str) -> dict[str, str | list[str]]:
+    """The fields of a query; a name that comes several times, or ends in `[]`, has a list."""
+    fields: dict[str, str | list[str]] = {}
+    for pair in query.removeprefix("?").split("&"):
+        if not pair:
+            continue
+        raw_name, _, raw_value = pair.partition("=")
+        name, value = percent_decode(raw_name), percent_decode(raw_value)
+        many = name.endswith("[]")
+        name = name.removesuffix("[]")
+        old = fields.get(name)
+        if isinstance(old, list):
+            old.append(value)
+        elif old is not None:
+            fields[name] = [old, value]
+        else:
+            fields[name] = [value] if many else value
+    return fields

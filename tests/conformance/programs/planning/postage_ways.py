@@ -1,0 +1,11 @@
+def postage_ways(amount: int, stamps: list[int]) -> dict[str, str]:
+    """In how many ways stamps make an amount, in any order and counting each order, as text."""
+    kinds = sorted({stamp for stamp in stamps if stamp > 0})
+    unordered = [1] + [0] * amount
+    for stamp in kinds:
+        for total in range(stamp, amount + 1):
+            unordered[total] += unordered[total - stamp]
+    ordered = [1]
+    for total in range(1, amount + 1):
+        ordered.append(sum(ordered[total - stamp] for stamp in kinds if stamp <= total))
+    return {"unordered": str(unordered[amount]), "ordered": str(ordered[amount])}

@@ -1,0 +1,16 @@
+const pads = {
+  left: (cell: string, width: number) => cell.padEnd(width),
+  right: (cell: string, width: number) => cell.padStart(width),
+  center: (cell: string, width: number) => cell.padStart(cell.length + Math.floor((width - cell.length) / 2)).padEnd(width),
+} as const;
+
+type Align = keyof typeof pads;
+
+/** Rows as text in columns; short rows are filled up with empty cells, trailing spaces are cut. */
+function textTable(rows: string[][], aligns: Align[]): string {
+  const cellOf = (row: string[], column: number): string => row[column] ?? "";
+  const widths = aligns.map((_, column) => Math.max(...rows.map((row) => cellOf(row, column).length)));
+  return rows
+    .map((row) => aligns.map((align, column) => pads[align](cellOf(row, column), widths[column])).join(" | ").trimEnd())
+    .join("\n");
+}

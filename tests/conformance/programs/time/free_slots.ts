@@ -1,0 +1,22 @@
+type Clock = `${number}:${number}`;
+type Span = { from: number; to: number };
+
+const minutes = (clock: Clock): number => {
+  const [hours, rest] = clock.split(":").map((part) => parseInt(part, 10));
+  return hours * 60 + rest;
+};
+const clockTime = (minute: number): string =>
+  [Math.floor(minute / 60), minute % 60].map((part) => String(part).padStart(2, "0")).join(":");
+
+/** The gaps of at least so many minutes that meetings leave in a day, which may overlap each other. */
+function freeSlots(meetings: [Clock, Clock][], opens: Clock, closes: Clock, least: number): string[] {
+  let gaps: Span[] = [{ from: minutes(opens), to: minutes(closes) }];
+  for (const [start, end] of meetings) {
+    const busy: Span = { from: minutes(start), to: minutes(end) };
+    gaps = gaps.flatMap((gap) => [
+      { from: gap.from, to: Math.min(gap.to, busy.from) },
+      { from: Math.max(gap.from, busy.to), to: gap.to },
+    ].filter(({ from, to }) => to > from));
+  }
+  return gaps.filter(({ from, to }) => to - from >= least).map(({ from, to }) => `${clockTime(from)}–${clockTime(to)}`);
+}

@@ -1,0 +1,120 @@
+"""The filter of system calls, judged by a small machine that runs it, for both architectures."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from holdfast.sandbox.cpython.guest import seccomp, syscalls
+
+ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+COLUMN = {"x86_64": 0, "aarch64": 1}
+PID = 4242
+
+
+def verdict(program: bytes, arch: int, number: int, *args: int) -> int:
+    """What the kernel would do, as it runs the program."""
+    data = struct.pack("=IIQ6Q", number & 0xFFFFFFFF, arch, 0, *(*args, *[0] * (6 - len(args))))
+    at, loaded = 0, 0
+    while True:
+        code, if_true, if_false, value = struct.unpack_from("=HBBI", program, at * 8)
+        at += 1
+        if code == 0x20:
+            loaded = struct.unpack_from("=I", data, value)[0]
+        elif code == 0x54:
+            loaded &= value
+        elif code == 0x15:
+            at += if_true if loaded == value else if_false
+        elif code == 0x35:
+            at += if_true if loaded >= value else if_false
+        else:
+            assert code == 0x06
+            return value
+
+
+@pytest.fixture(params=["x86_64", "aarch64"])
+def machine(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+REFUSED = seccomp.ERRNO | seccomp.EPERM
+ABSENT = seccomp.ERRNO | seccomp.ENOSYS
+
+
+def test_every_named_call_is_refused(machine: str) -> None:
+    """Ours: the table is the rule."""
+    for owners in (False, True):
+        program = seccomp.filter_for(machine, PID, owners=owners)
+        tables = {**syscalls.NEVER, **(syscalls.OWNERS if owners else {})}
+        for name, numbers in tables.items():
+            if (number := numbers[COLUMN[machine]]) >= 0:
+                assert verdict(program, ARCH[machine], number) == REFUSED, name
+    assert len(program) // 8 < 4096
+
+
+def test_ordinary_calls_are_allowed(machine: str) -> None:
+    """Ours: an interpreter reads, writes, maps memory and waits."""
+    program = seccomp.filter_for(machine, PID, owners=False)
+    ordinary = {
+        "x86_64": (0, 1, 3, 9, 11, 12, 202, 228, 257, 262, 318, 334),
+        "aarch64": (63, 64, 57, 222, 215, 98, 113),
+    }
+    for number in ordinary[machine]:
+        assert verdict(program, ARCH[machine], number) == seccomp.ALLOW, number
+    chmod = syscalls.OWNERS["fchmod"][COLUMN[machine]]
+    assert verdict(program, ARCH[machine], chmod) == seccomp.ALLOW
+
+
+def test_threads_are_allowed_and_processes_are_not(machine: str) -> None:
+    """Seed: threads may be, new processes and namespaces not."""
+    program = seccomp.filter_for(machine, PID, owners=False)
+    clone = syscalls.CLONE[COLUMN[machine]]
+    thread = 0x3D0F00
+    assert verdict(program, ARCH[machine], clone, thread) == seccomp.ALLOW
+    for flags in (17, 0, 0x4111, thread | 0x10000000, thread | 0x40000000, thread | 0x20000):
+        assert verdict(program, ARCH[machine], clone, flags) == REFUSED, hex(flags)
+    assert verdict(program, ARCH[machine], syscalls.CLONE3[COLUMN[machine]]) == ABSENT
+
+
+def test_a_process_may_signal_itself_alone(machine: str) -> None:
+    """Ours: `raise_signal` works, `kill` of others does not."""
+    program = seccomp.filter_for(machine, PID, owners=False)
+    for call in (syscalls.KILL, syscalls.TGKILL):
+        assert verdict(program, ARCH[machine], call[COLUMN[machine]], PID) == seccomp.ALLOW
+        for other in (1, 0, PID + 1, 0xFFFFFFFF):
+            assert verdict(program, ARCH[machine], call[COLUMN[machine]], other) == REFUSED
+
+
+def test_limits_may_be_read_and_not_set(machine: str) -> None:
+    """Ours: the host sets them from outside."""
+    program = seccomp.filter_for(machine, PID, owners=False)
+    call = syscalls.PRLIMIT64[COLUMN[machine]]
+    assert verdict(program, ARCH[machine], call, 0, 9, 0, 0x7FFF00001000) == seccomp.ALLOW
+    for args in ((0, 9, 0x7FFF00001000), (0, 9, 0x7F << 32), (PID, 9, 0)):
+        assert verdict(program, ARCH[machine], call, *args) == REFUSED
+    prctl = syscalls.PRCTL[COLUMN[machine]]
+    assert [verdict(program, ARCH[machine], prctl, option) for option in (15, 16, 1, 4, 22, 38)] == [
+        seccomp.ALLOW, seccomp.ALLOW, REFUSED, REFUSED, REFUSED, REFUSED,
+    ]  # fmt: skip
+
+
+def test_what_came_later_does_not_exist(machine: str) -> None:
+    """Ours: a newer kernel opens nothing."""
+    program = seccomp.filter_for(machine, PID, owners=False)
+    for number in (syscalls.LAST_KNOWN + 1, 500, 10_000):
+        assert verdict(program, ARCH[machine], number) == ABSENT
+
+
+def test_another_calling_convention_ends_the_process() -> None:
+    """Ours: numbers mean something else there."""
+    program = seccomp.filter_for("x86_64", PID, owners=False)
+    assert verdict(program, 0x40000003, 1) == seccomp.KILL_PROCESS
+    assert verdict(program, ARCH["aarch64"], 63) == seccomp.KILL_PROCESS
+    assert verdict(program, ARCH["x86_64"], 0x40000000 | 1) == seccomp.KILL_PROCESS
+
+
+def test_there_is_no_filter_for_other_machines() -> None:
+    """Ours: what is not known is refused, not guessed."""
+    assert seccomp.knows("x86_64")
+    assert not seccomp.knows("riscv64")

@@ -1,0 +1,213 @@
+"""Processes: bounded, warm, never shared, replaced when they die, gone when the engine is closed."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import Code
+from holdfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest, CellStep
+from holdfast.sandbox.cpython import workers
+from holdfast.sandbox.cpython.cell_engine import CPythonCells
+
+Request = Callable[..., CellRequest]
+
+
+def ended(step: CellStep) -> CellEnd:
+    assert isinstance(step, CellEnd), step
+    return step
+
+
+def value(of: Any) -> CallAnswer:
+    return CallAnswer(value=of)
+
+
+def children(pid: int) -> list[int]:
+    """All processes below this one that are alive."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            found += [int(child), *children(int(child))]
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def processes(worker: workers.Worker) -> list[int]:
+    """All processes of a jail."""
+    return [worker.process.pid, *children(worker.process.pid)]
+
+
+@pytest.mark.slow
+def test_cells_that_wait_let_others_run(other: CPythonCells, request_of: Request) -> None:
+    """Ours: two places are enough for any number of sessions that wait for slow calls."""
+    runs = [
+        other.open(request_of(f"print('k{n}')\nx = add({n})\ny = await fetch(x)\n[{n}, x, y]", key=f"k{n}"))
+        for n in range(5)
+    ]
+    for run in runs:
+        assert isinstance(run.start(), CellPause)
+    for n, run in reversed(list(enumerate(runs))):
+        assert isinstance(run.answer(1, value(n * 10)), CellPause)
+    for n, run in enumerate(runs):
+        end = ended(run.answer(2, value("y")))
+        assert (end.result, end.stdout) == ([n, n * 10, "y"], f"k{n}\n")
+
+
+@pytest.mark.slow
+def test_a_cell_waits_for_a_place_until_another_one_stands(request_of: Request) -> None:
+    """Ours: sessions whose calls need cells of their own must not wait for each other for ever."""
+    cells = CPythonCells(capacity=1)
+    try:
+        with ThreadPoolExecutor(6) as pool:
+
+            def nested(depth: int) -> int:
+                run = cells.open(request_of(f"add({depth}) + 1", key=f"d{depth}"))
+                run.start()
+                inner = pool.submit(nested, depth - 1).result(20) if depth else 0
+                return int(ended(run.answer(1, value(inner))).result)
+
+            assert pool.submit(nested, 3).result(20) == 4
+    finally:
+        cells.close()
+
+
+def test_cells_that_are_given_up_free_their_workers(other: CPythonCells, request_of: Request) -> None:
+    """Ours: a turn that ends early costs no worker."""
+    for n in range(4):
+        run = other.open(request_of("add(1)", key=f"k{n}"))
+        run.start()
+        run.close()
+        run.close()
+    assert ended(other.open(request_of("1")).start()).result == 1
+
+
+def test_a_worker_that_died_while_idle_is_replaced(engine: CPythonCells, request_of: Request) -> None:
+    """Ours: what a worker holds is always also in the state."""
+    end = ended(engine.open(request_of("x = 1", key="dies")).start())
+    worker = engine._host.workers._warm["dies"]
+    os.kill(worker.process.guest_pid, signal.SIGKILL)
+    assert ended(engine.open(request_of("x", key="dies", state=end.state)).start()).result == 1
+
+
+def test_a_process_is_kept_warm_for_its_session_and_never_given_to_another(
+    engine: CPythonCells, request_of: Request
+) -> None:
+    """Ours: no worker is shared by two tenants."""
+    code = "import sys\nsys.secret = getattr(sys, 'secret', '') + 'x'\nsys.secret"
+    first = ended(engine.open(request_of(code, key="one")).start())
+    assert ended(engine.open(request_of(code, key="one", state=first.state)).start()).result == "xx"
+    assert ended(engine.open(request_of(code, key="two")).start()).result == "x"
+    assert ended(engine.open(request_of(code, key="three", state=first.state)).start()).result == "x"
+
+
+def test_an_idle_process_does_nothing(engine: CPythonCells, request_of: Request) -> None:
+    """Ours: a thread that code left behind does not go on in the background."""
+    ended(engine.open(request_of("x = 1", key="idle")).start())
+    worker = engine._host.workers._warm["idle"]
+    status = Path(f"/proc/{worker.process.guest_pid}/status")
+    deadline = time.monotonic() + 10
+    while "State:\tT" not in status.read_text():
+        assert time.monotonic() < deadline
+        os.sched_yield()
+    code = "import threading\ndef f():\n    while True: pass\nthreading.Thread(target=f, daemon=True).start()"
+    end = ended(engine.open(request_of(code, key="busy")).start())
+    assert end.error is None
+    assert "busy" not in engine._host.workers._warm
+
+
+def test_a_process_that_ran_enough_is_replaced(
+    engine: CPythonCells, request_of: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seed: recycled after a number of runs."""
+    monkeypatch.setattr(workers, "MAX_RUNS", 3)
+    pids, state = set(), b""
+    for n in range(5):
+        end = ended(engine.open(request_of(f"x = {n}", key="old", state=state)).start())
+        state = end.state or state
+        pids.add(engine._host.workers._warm["old"].process.guest_pid)
+    assert len(pids) == 2
+
+
+def test_many_sessions_run_at_once(engine: CPythonCells, request_of: Request) -> None:
+    """Ours: one engine serves many threads."""
+
+    def session(n: int) -> list[int]:
+        state, seen = b"", []
+        for step in range(3):
+            run = engine.open(request_of(f"x = add({n})\nx", key=f"m{n}", state=state))
+            run.start()
+            end = ended(run.answer(1, value(n * 100 + step)))
+            state = end.state or state
+            seen.append(end.result)
+        return seen
+
+    with ThreadPoolExecutor(6) as pool:
+        results = list(pool.map(session, range(6)))
+    assert results == [[n * 100 + step for step in range(3)] for n in range(6)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["bubblewrap", "landlock"])
+def test_closing_the_engine_leaves_nothing_behind(kind: Any, request_of: Request, tmp_path: Path) -> None:
+    """Seed: shutdown leaves no process behind, also after a fork bomb, in the middle of a run."""
+    cells = CPythonCells(capacity=3, kind=kind)
+    ended(cells.open(request_of("x = 1", key="warm")).start())
+    bomb = "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass"
+    standing = cells.open(request_of("add(1)", key="stands"))
+    standing.start()
+    running = cells.open(request_of(bomb, key="bomb"))
+    with ThreadPoolExecutor(1) as pool:
+        step = pool.submit(running.start)
+        while running not in cells._host.live or running._worker is None:
+            os.sched_yield()
+        used = [cells._host.workers._warm["warm"], standing._worker, running._worker]
+        homes = [worker.process.home for worker in used if worker is not None]
+        pids = [pid for worker in used if worker is not None for pid in processes(worker)]
+        cells.close()
+        end = ended(step.result(10))
+        assert end.error is not None
+        assert (end.error.code, end.hard) == (Code.CANCELLED, True)
+    stood = ended(standing.answer(1, value(None)))
+    assert stood.error is not None
+    assert stood.error.code == Code.CANCELLED
+    assert len(pids) >= 6
+    assert [pid for pid in pids if is_alive(pid)] == []
+    assert not any(home is not None and Path(home).exists() for home in homes)
+
+
+def test_an_engine_that_was_never_used_starts_nothing() -> None:
+    """Ours: making one is free."""
+    cells = CPythonCells()
+    cells.close()
+    assert "_host" not in cells.__dict__
+
+
+def test_a_process_is_prepared_before_it_is_needed(request_of: Request) -> None:
+    """Seed: the cold start is hidden."""
+    cells = CPythonCells(capacity=1)
+    try:
+        cells.prepare()
+        making = cells._host.workers._making
+        if making is not None:
+            making.join()
+        spare = cells._host.workers._spare
+        assert spare is not None
+        run = cells.open(request_of("1 + add(1)"))
+        run.start()
+        assert run._worker is spare
+        assert ended(run.answer(1, value(1))).result == 2
+    finally:
+        cells.close()

@@ -1,0 +1,268 @@
+"""Limits of TypeScript cells, and what is wrong with code, told with its place."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from holdfast.errors import Code, ErrorObject
+from holdfast.ports.code_engine import CallAnswer
+
+Cells = Any
+
+SWALLOW = "try {{ {} }} catch {{ globalThis.x = 3 }} finally {{ globalThis.x = 4 }}\nawait add(1)"
+FOREVER = "while (true) {}"
+NESTED = "const a: any[] = []; while (true) a.push(new Array(100).fill(1))"
+
+
+@pytest.mark.parametrize(
+    ("code", "limits", "expected"),
+    [
+        (FOREVER, {"cpu_ms": 30}, Code.TIMEOUT_CPU),
+        ("const f = () => { try { while (true) {} } finally { f() } }; f()",
+         {"cpu_ms": 30}, Code.TIMEOUT_CPU),
+        ("/(a*)*b/.test('a'.repeat(40))", {"cpu_ms": 30}, Code.TIMEOUT_CPU),
+        ("await null; while (true) await null", {"cpu_ms": 30}, Code.TIMEOUT_CPU),
+        ("setInterval(() => {}, 0); const f = () => setTimeout(f, 0); f(); await new Promise(() => {})",
+         {"cpu_ms": 30}, Code.TIMEOUT_CPU),
+        ("await add({ get a() { while (true) {} } })", {"cpu_ms": 30}, Code.TIMEOUT_CPU),
+        ("throw { toString() { while (true) {} } }", {"cpu_ms": 30}, None),
+        (FOREVER, {"wall_ms": 40}, Code.TIMEOUT_WALL),
+        (NESTED, {"memory_mb": 8}, Code.MEMORY_EXCEEDED),
+        ("new ArrayBuffer(2e9)", {}, Code.MEMORY_EXCEEDED),
+        ("new Uint8Array(1e9).fill(1)", {}, Code.MEMORY_EXCEEDED),
+        ("'x'.repeat(2 ** 28).split('')", {"memory_mb": 32}, Code.MEMORY_EXCEEDED),
+        ("let s = 'ab'; while (true) { s += s; s.charCodeAt(1) }", {"memory_mb": 16}, Code.MEMORY_EXCEEDED),
+        ("const m = new Map(); let n = 0; while (true) m.set(n++, {})",
+         {"memory_mb": 4}, Code.MEMORY_EXCEEDED),
+        ("while (true) console.log('x'.repeat(1000))", {"max_stdout_bytes": 1000}, Code.STDOUT_EXCEEDED),
+        ("JSON.parse('['.repeat(100000))", {}, Code.STACK_OVERFLOW),
+    ],
+)  # fmt: skip
+def test_a_limit_ends_the_cell_and_leaves_the_state_as_it_was(
+    cells: Cells, code: str, limits: dict[str, int], expected: str | None
+) -> None:
+    """Seed: no code runs for ever, nothing can catch its end, and a hard end is a rollback."""
+    state = cells.kept("globalThis.x = 1")
+    for text in (f"x = 2;\n{code}", SWALLOW.format(code)):
+        step = cells.open(text, state=state, limits=limits).start()
+        if expected is None:
+            continue
+        end = cells.ended(step)
+        assert end.error is not None, text
+        assert (end.error.code, end.hard, end.state) == (expected, True, None), text
+    assert cells.value("x", state=state) == 1
+
+
+def test_what_was_printed_before_a_limit_is_told(cells: Cells) -> None:
+    """Ours: what code said before it ran too long is how its author finds out why."""
+    for code, limits in ((FOREVER, {"cpu_ms": 30}), (FOREVER, {"wall_ms": 40}), (NESTED, {"memory_mb": 8})):
+        end = cells.run(f"console.log('begun');\n{code}", limits=limits)
+        assert (end.hard, end.stdout) == (True, "begun\n"), code
+
+
+def test_recursion_that_is_too_deep_can_be_caught(cells: Cells) -> None:
+    """Seed: depth is the one limit that code may meet and go on."""
+    code = "let d = 0;\nfunction down() { d += 1; down() }\n"
+    caught = cells.value(
+        code + "let e: any; try { down() } catch (x) { e = x }\n[e instanceof RangeError, d]"
+    )
+    assert caught[0] is True
+    assert 200 <= caught[1] <= 256
+    error = cells.fails(code + "down()")
+    assert (error.code, error.message) == (
+        Code.STACK_OVERFLOW,
+        "RangeError: Maximum call stack size exceeded",
+    )
+    assert error.span is not None
+    assert error.span.line == 2
+    deeper = cells.value(code + "try { down() } catch {}\nd", limits={"max_stack_depth": 900})
+    assert 850 <= deeper <= 900
+    most = cells.value(code + "try { down() } catch {}\nd", limits={"max_stack_depth": 60_000})
+    assert 900 <= most <= 1000
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "async function f() { await f() }\nf().catch(() => {}); 'ok'",
+        "function* g(): any { yield* g() }\ntry { [...g()] } catch {}\n'ok'",
+        "class A { get x(): any { return this.x } }\ntry { new A().x } catch {}\n'ok'",
+        "const p: any = new Proxy({}, { get: (t, k) => p[k] });\ntry { p.x } catch {}\n'ok'",
+        "const s = () => { [2, 1].sort(s as any) };\ntry { s() } catch {}\n'ok'",
+        "const o: any = { toString() { return `${o}` } };\ntry { `${o}` } catch {}\n'ok'",
+    ],
+)
+def test_recursion_through_built_in_functions_can_be_caught(cells: Cells, code: str) -> None:
+    """Ours: the depth is that of all calls, not only of plain ones."""
+    assert cells.value(code) == "ok"
+
+
+def test_one_call_too_many_ends_the_cell(cells: Cells) -> None:
+    """Seed: the number of calls of a run is limited."""
+    run = cells.open("for (let n = 0; n < 3; n++) await add(n)", limits={"max_external_calls": 2})
+    run.start()
+    run.answer(1, CallAnswer())
+    end = cells.ended(run.answer(2, CallAnswer()))
+    assert end.error is not None
+    assert (end.error.code, end.hard, end.calls_made) == (Code.EXTERNAL_CALLS_EXCEEDED, True, 2)
+
+
+def test_output_past_its_cap_is_cut_also_over_a_suspension(cells: Cells, other: Cells) -> None:
+    """Seed: output is kept up to a cap, counted in bytes."""
+    code = "console.log('a'.repeat(90));\nawait add(1);\nconsole.log('b'.repeat(90))"
+    run = cells.open(code, limits={"max_stdout_bytes": 100})
+    run.start()
+    taken_up = other.open(code, paused=run.suspend(), limits={"max_stdout_bytes": 100})
+    taken_up.start()
+    end = other.ended(taken_up.answer(1, CallAnswer()))
+    assert (end.stdout, end.truncated) == ("a" * 90 + "\n" + "b" * 9, True)
+    end = cells.run("console.log('ü'.repeat(90))", limits={"max_stdout_bytes": 100})
+    assert (end.stdout, end.truncated) == ("ü" * 50, True)
+
+
+def test_time_goes_on_while_a_cell_waits(cells: Cells) -> None:
+    """Ours: a live cell does not occupy its place for longer than it may."""
+    run = cells.open("await add(1)", limits={"wall_ms": 30})
+    stopped = threading.Event()
+    stop = run.stop
+
+    def noticed(error: ErrorObject) -> None:
+        stop(error)
+        stopped.set()
+
+    run.stop = noticed
+    run.start()
+    assert stopped.wait(10)
+    end = cells.ended(run.answer(1, CallAnswer()))
+    assert end.error is not None
+    assert (end.error.code, end.hard) == (Code.TIMEOUT_WALL, True)
+
+
+def test_computing_is_counted_over_all_of_a_cell(cells: Cells) -> None:
+    """Ours: code does not get new time with every answer."""
+    code = "const spin = () => { for (let n = 0; n < 400000; n++) {} };\n"
+    run = cells.open(code + "for (let n = 0; n < 200; n++) { spin(); await add(n) }",
+                     limits={"cpu_ms": 100, "max_external_calls": 1000})  # fmt: skip
+    step = run.start()
+    for number in range(1, 200):
+        if not cells.is_pause(step):
+            break
+        step = run.answer(number, CallAnswer())
+    error = cells.ended(step).error
+    assert error is not None
+    assert error.code == Code.TIMEOUT_CPU
+
+
+def test_a_session_that_outgrew_its_limit_is_told(cells: Cells) -> None:
+    """Ours: a limit may be lowered between two cells."""
+    state = cells.kept("const big = new Uint8Array(8e6).fill(7); big.length")
+    end = cells.run("big[5]", state=state, key="lower", limits={"memory_mb": 4})
+    assert end.error is not None
+    assert (end.error.code, end.hard) == (Code.MEMORY_EXCEEDED, True)
+    assert cells.value("big[5]", state=state, key="lower") == 7
+    end = cells.run(
+        "big[5]", state=state, key="lower", limits={"memory_mb": 4}
+    )  # in the worker that holds it
+    assert end.error is not None
+    assert end.error.code == Code.MEMORY_EXCEEDED
+
+
+def test_a_cell_that_waits_for_nothing_is_told(cells: Cells) -> None:
+    """Seed: code that nobody can wake ends."""
+    end = cells.run("await new Promise(() => {})")
+    assert end.error is not None
+    assert (end.error.code, end.hard) == (Code.INTERRUPTED, True)
+
+
+# ── errors ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("code", "message", "place"),
+    [
+        ("const q: any = null;\n  q.foo()", "TypeError: cannot read property 'foo' of null", (2, 3)),
+        ("interface A {\n  a: number\n}\nlet a: A = { a: 1 };\nthrow new Error(`no ${a.a}`)",
+         "Error: no 1", (5, 11)),
+        ("let f = (x: string): string =>\n    (null as any).x;\nf('')", None, (2, 5)),
+        ("async function f(): Promise<void> {\n  await null;\n  throw new RangeError('later')\n}\nawait f()",
+         "RangeError: later", (3, 13)),
+        ("const ü = 1; (null as any).y", "TypeError: cannot read property 'y' of null", (1, 14)),
+        ("type T = string;\nmissing", "ReferenceError: missing is not defined", (2, 1)),
+        ("[1].map((n: number): any => { throw new TypeError('x') })", "TypeError: x", (1, 41)),
+        ("throw 'text'", "Uncaught 'text'", None),
+        ("throw { a: 1 }", "Uncaught { a: 1 }", None),
+    ],
+)  # fmt: skip
+def test_an_exception_tells_where_in_the_source_it_was_thrown(
+    cells: Cells, code: str, message: str | None, place: tuple[int, int] | None
+) -> None:
+    """Seed: an error has the line and column of the code as it was written."""
+    error = cells.fails(code)
+    assert error.code == Code.RUNTIME_ERROR
+    assert message is None or error.message == message
+    assert (place is None) == (error.span is None)
+    if place is not None and error.span is not None:
+        assert (error.span.line, error.span.column) == place
+
+
+def test_a_place_is_one_of_this_cell(cells: Cells) -> None:
+    """Ours: a function of an earlier cell fails where this cell calls it."""
+    state = cells.kept("\n\n\n\nfunction fails(): never { throw new Error('old') }")
+    error = cells.fails("const x = 1;\n\n  fails()", state=state)
+    assert error.span is not None
+    assert error.span.line == 3
+    assert cells.fails("[1].forEach(fails)", state=state).span.line == 1
+
+
+def test_an_exception_keeps_what_was_bound_before_it(cells: Cells) -> None:
+    """Seed: an exception is not a rollback."""
+    end = cells.run("const x = 1;\n(null as any).y;\nconst z = 2")
+    assert end.error is not None
+    assert not end.hard
+    assert cells.value("[x, typeof z]", state=end.state) == [1, "undefined"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "Promise.reject(new Error('lost')); 5",
+        "async function f() { throw new Error('lost') }\nf(); 5",
+        "queueMicrotask(() => { throw new Error('lost') }); await null; 5",
+        "new Promise(() => { throw new Error('lost') }); await new Promise(() => {})",
+    ],
+)
+def test_a_rejection_that_nobody_looks_at_is_an_error(cells: Cells, code: str) -> None:
+    """Ours: nothing that fails fails silently."""
+    assert cells.fails(code).message == "Error: lost"
+
+
+def test_a_rejection_that_is_looked_at_later_is_none(cells: Cells) -> None:
+    """Ours: calls that were made together may fail before they are awaited."""
+    code = "const p = Promise.reject(new Error('early'));\nawait null;\ntry { await p } catch { 'caught' }"
+    assert cells.value(code + "\n'ok'") == "ok"
+    assert cells.value("await Promise.allSettled([Promise.reject(1)]); 'ok'") == "ok"
+
+
+def test_syntax_errors_run_nothing(cells: Cells) -> None:
+    """Seed: code that cannot be read has no effect."""
+    state = cells.kept("globalThis.n = 0")
+    for code in ("n += 1;\nconst x = (", "n += 1;\nlet = = 2", "n += 1;\nawait import('fs')x"):
+        end = cells.run(code, state=state)
+        assert end.error is not None, code
+        assert (end.error.code, end.state, end.hard) == (Code.SYNTAX_ERROR, None, False)
+    assert cells.value("n", state=state) == 0
+
+
+def test_modules_are_not_there(cells: Cells) -> None:
+    """Seed: guest code sees nothing of the host."""
+    for code in (
+        "await import('fs')",
+        "await import('/etc/passwd')",
+        "require('fs')",
+        "process.env",
+        "fetch('x')",
+    ):
+        assert cells.fails(code) is not None, code

@@ -1,0 +1,149 @@
+"""The guest itself: where it comes from, what is kept of it, and how it is entered."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import wasmtime
+
+from holdfast.sandbox.quickjs import booting, image, module_cache
+from holdfast.sandbox.quickjs.build import GuestMissing, build_id
+from holdfast.sandbox.quickjs.guest import Broken, Guest, Trapped
+from holdfast.sandbox.quickjs.machine import Machine, new_engine
+from holdfast.sandbox.quickjs.module_cache import Boot
+
+MEMORY = 64 << 20
+
+
+@pytest.fixture(scope="module")
+def machine() -> Machine:
+    return Machine()
+
+
+@pytest.fixture
+def guest(machine: Machine) -> Iterator[Guest]:
+    made = machine.guest(MEMORY)
+    made.limit(memory=MEMORY, depth=256, fuel=1 << 40)
+    yield made
+    made.close()
+
+
+def evaluate(guest: Guest, code: str) -> bytes:
+    guest.call("open", b"[]", b"[[],false,1000,0]")
+    assert guest.begin(code.encode()), guest.exception()
+    guest.run_jobs()
+    return guest.call("poll")
+
+
+def test_a_guest_is_entered_and_answers(guest: Guest) -> None:
+    """Ours: one entry for the code, one to see where it stands."""
+    assert evaluate(guest, "[1, 2].map(n => n * 2)") == b'[[],"","",0,"value",[2,4],[]]'
+    assert not guest.begin(b"const x = (")
+    assert guest.exception()[0] == "SyntaxError"
+
+
+def test_a_snapshot_is_what_has_changed(machine: Machine, guest: Guest) -> None:
+    """Ours: a new guest has nothing to store, and one made of a snapshot has that snapshot."""
+    assert len(image.take(machine.guest(MEMORY))) < 100
+    evaluate(guest, "var kept = 'kept'")
+    taken = image.take(guest)
+    assert len(taken) < 20_000
+    other = machine.guest(MEMORY)
+    image.put(other, taken)
+    assert image.take(other) == taken
+    assert evaluate(other, "kept") == b'[[],"","",0,"value","kept",["kept"]]'
+
+
+@pytest.mark.slow
+def test_every_machine_makes_the_same_guest(machine: Machine) -> None:
+    """Ours: a snapshot of one process is one of any other."""
+    module, boot = booting.booted(new_engine(optimize=False))
+    assert boot == machine.boot
+    assert module.imports
+
+
+def test_a_guest_without_memory_traps(machine: Machine) -> None:
+    """Ours: nothing of the guest runs on where memory ends."""
+    guest = machine.guest(2 << 20)
+    with pytest.raises(Trapped) as trapped:
+        evaluate(guest, "try { new Uint8Array(4e6) } catch { 5 }")
+    assert trapped.value.reason == "memory"
+
+
+def test_what_points_outside_of_the_memory_is_refused(guest: Guest) -> None:
+    """Ours: a guest may tell any address."""
+    for at, size in ((-1, 4), (guest.size, 1), (0, 1 << 33), (guest.size - 2, 4)):
+        with pytest.raises(Broken):
+            guest.read(at, size)
+    with pytest.raises(Broken):
+        guest.write(guest.size - 1, b"ab")
+
+
+def test_a_guest_that_is_not_known_is_not_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: the numbers of functions are facts about one build."""
+    monkeypatch.setattr(booting, "guest_wasm", lambda: b"\0asm\1\0\0\0")
+    with pytest.raises(GuestMissing, match="quickjs-rs"):
+        booting.booted(new_engine(optimize=False))
+
+
+# ── the cache ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "holdfast"
+
+
+def kept(machine: Machine) -> tuple[wasmtime.Engine, Boot]:
+    """Keep a small module where the guest would be."""
+    engine = new_engine()
+    module_cache.store(build_id(), wasmtime.Module(engine, "(module)"), machine.boot)
+    return engine, machine.boot
+
+
+def test_what_is_kept_is_ours_alone_and_comes_back(machine: Machine, folder: Path) -> None:
+    """Ours: compiled code is loaded only where nobody else could have put it."""
+    engine, boot = kept(machine)
+    (path,) = folder.iterdir()
+    assert (folder.stat().st_mode & 0o777, path.stat().st_mode & 0o777) == (0o700, 0o600)
+    found = module_cache.load(engine, build_id())
+    assert found is not None
+    assert found[1] == boot
+    assert module_cache.load(engine, bytes(16)) is None
+
+
+def test_what_others_could_have_written_is_not_loaded(machine: Machine, folder: Path) -> None:
+    """Ours: loading compiled code is running it."""
+    engine, _ = kept(machine)
+    (path,) = folder.iterdir()
+    path.chmod(0o620)
+    assert module_cache.load(engine, build_id()) is None
+    path.chmod(0o600)
+    folder.chmod(0o770)
+    assert module_cache.load(engine, build_id()) is None
+    folder.chmod(0o700)
+    moved = path.rename(folder / "elsewhere")
+    path.symlink_to(moved)
+    assert module_cache.load(engine, build_id()) is None
+
+
+def test_what_is_damaged_is_not_loaded(machine: Machine, folder: Path) -> None:
+    """Ours: a broken disk must not become broken code."""
+    engine, _ = kept(machine)
+    (path,) = folder.iterdir()
+    data = path.read_bytes()
+    for broken in (data[:-1], data[:100], b"", data[:50] + b"\xff" + data[51:]):
+        path.write_bytes(broken)
+        assert module_cache.load(engine, build_id()) is None
+
+
+def test_a_cache_that_cannot_be_written_is_none(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: a read-only system still runs code."""
+    monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null/nowhere")
+    engine, _ = kept(machine)
+    assert module_cache.load(engine, build_id()) is None
+    assert not os.path.exists("/dev/null/nowhere")

@@ -1,0 +1,278 @@
+"""Sessions that begin on Monty and move to CPython when they need it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.errors import Code, ErrorObject
+from holdfast.model.capability import Capability
+from holdfast.model.limits import SessionLimits
+from holdfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
+from holdfast.sandbox.auto_python import AutoPython, AutoRun, lacking
+from holdfast.sandbox.cpython.cell_engine import CPythonCells
+from holdfast.sandbox.monty.cell_engine import MontyCells
+from holdfast.sandbox.monty.taking_out import definitions_in, literal
+
+LIMITS = SessionLimits(memory_mb=256, cpu_ms=5_000, wall_ms=30_000)
+INHERITS = "class Mine(dict):\n    pass\nlen(Mine(a=1))"
+
+
+class Functions:
+    """What these cells may call."""
+
+    def __contains__(self, name: object, /) -> bool:
+        return name in ("add", "finish")
+
+    def names(self) -> list[str]:
+        return ["add", "finish"]
+
+    def capability(self, name: str) -> Capability:
+        return Capability(name=name, description="", input_schema={})
+
+    def is_async(self, name: str) -> bool:
+        return False
+
+    def suggest(self, name: str) -> str | None:
+        return None
+
+
+@pytest.fixture(scope="module")
+def auto() -> Iterator[AutoPython]:
+    monty, cpython = MontyCells(capacity=2), CPythonCells(capacity=2)
+    yield AutoPython(monty, cpython)
+    monty.close()
+    cpython.close()
+
+
+def opened(auto: AutoPython, code: str, state: bytes = b"", **options: Any) -> AutoRun:
+    request = CellRequest(
+        key=options.pop("key", "s"), code=code, state=state, limits=LIMITS, functions=Functions(), **options
+    )
+    return auto.open(request)
+
+
+def finished(run: AutoRun, step: CellStep | None = None) -> CellEnd:
+    """To the end; every call is answered with its number."""
+    step = run.start() if step is None else step
+    while isinstance(step, CellPause):
+        number = step.calls[0].number
+        step = run.answer(number, CallAnswer(value=number))
+    return step
+
+
+def left(end: CellEnd) -> bytes:
+    assert end.state is not None
+    return end.state
+
+
+def test_code_that_monty_runs_stays_there(auto: AutoPython) -> None:
+    """Ours: nothing is moved, and nothing is said."""
+    first = finished(opened(auto, "x = [1, 2]"))
+    second = finished(opened(auto, "sum(x) + add(1)", left(first)))
+    assert (second.result, second.error, second.notes) == (4, None, ())
+
+
+def test_code_that_monty_refuses_moves_the_session_with_its_variables(auto: AutoPython) -> None:
+    """Ours: values, functions and imports are there, and the result says what happened."""
+    before = "import math\nx = [1, {'a': (2, 3)}]\ndef twice(n=2):\n    return n * len(x)\nname = 'ä'"
+    first = finished(opened(auto, before))
+    moved = finished(opened(auto, f"{INHERITS}\n[x, twice(), twice(5), math.floor(2.5), name]", left(first)))
+    assert moved.error is None
+    assert moved.result == [[1, {"a": [2, 3]}], 4, 10, 2, "ä"]
+    assert len(moved.notes) == 1
+    assert "runs on CPython" in moved.notes[0]
+    assert "class inheritance" in moved.notes[0]
+    assert "taken along" not in moved.notes[0]
+    assert auto.names(left(moved)) == ["Mine", "math", "name", "twice", "x"]
+
+
+def test_a_session_moves_once(auto: AutoPython) -> None:
+    """Ours: it stays on CPython, and says nothing about it any more."""
+    moved = finished(opened(auto, INHERITS))
+    after = finished(
+        opened(auto, "def numbers():\n    yield 1\nlist(numbers()) + [len(Mine())]", left(moved))
+    )
+    assert (after.result, after.notes) == ([1, 0], ())
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "def g():\n    yield 5\nnext(g())",
+        "x = 5\ny = 1\ndel y\nx",
+        "import statistics\nstatistics.mean([4, 6])",
+        "import fractions\nint(fractions.Fraction(10, 2))",
+        "class A:\n    @property\n    def five(self):\n        return 5\nA().five",
+        "memoryview(b'abcde').nbytes",
+    ],
+)
+def test_whatever_monty_lacks_is_there(auto: AutoPython, code: str) -> None:
+    """Ours: a user never meets the limits of the smaller engine."""
+    end = finished(opened(auto, code))
+    assert (end.result, end.error) == (5, None)
+    assert end.notes
+
+
+def test_what_cannot_be_taken_along_is_named(auto: AutoPython) -> None:
+    """Ours: an instance, and what holds a function, exist only where they were made."""
+    before = "class P:\n    def __init__(self):\n        self.v = 1\np = P()\nfs = [len]\nx = 1"
+    moved = finished(opened(auto, INHERITS, left(finished(opened(auto, before)))))
+    assert moved.notes[0].endswith("these variables could not be taken along: fs, p")
+    assert auto.names(left(moved)) == ["Mine", "P", "x"]
+
+
+def test_a_name_that_was_never_bound_is_not_missed(auto: AutoPython) -> None:
+    """Bug: a name whose binding had failed was said to be lost."""
+    failed = finished(opened(auto, "x = 1\ny = x / 0"))
+    moved = finished(opened(auto, INHERITS, left(failed)))
+    assert "taken along" not in moved.notes[0]
+
+
+def test_a_cell_that_has_called_something_does_not_move(auto: AutoPython) -> None:
+    """Ours: its call happened; run again elsewhere it would happen twice."""
+    made: list[str] = []
+    run = opened(auto, "x = add(1)\nimport statistics")
+    step = run.start()
+    while isinstance(step, CellPause):
+        made += [call.name for call in step.calls]
+        step = run.answer(step.calls[0].number, CallAnswer(value=1))
+    assert made == ["add"]
+    assert step.error is not None
+    assert "statistics" in step.error.message
+    assert step.notes == ()
+
+
+def test_a_cell_that_was_answered_on_the_spot_does_not_move(auto: AutoPython) -> None:
+    """Ours: whoever answered has heard the call."""
+    heard: list[str] = []
+
+    def answer(call: CellCall) -> CallAnswer:
+        heard.append(call.name)
+        return CallAnswer(value=1)
+
+    end = finished(opened(auto, "x = add(1)\nimport statistics", answer_now=answer))
+    assert heard == ["add"]
+    assert end.error is not None
+    assert end.notes == ()
+
+
+def test_errors_of_the_code_itself_move_nothing(auto: AutoPython) -> None:
+    """Ours: a typing error is one on every engine."""
+    for code in ("nothing + 1", "1 / 0", "import nowhere_at_all", "'a'.nothing"):
+        end = finished(opened(auto, code))
+        assert end.error is not None
+        assert end.notes == ()
+
+
+def test_a_moved_cell_is_suspended_and_goes_on_elsewhere(auto: AutoPython) -> None:
+    """Ours: where it stands, and that it moved, is in its bytes."""
+    first = finished(opened(auto, "x = 4"))
+    code = f"{INHERITS}\ny = add(1) + x\ny"
+    run = opened(auto, code, left(first))
+    step = run.start()
+    assert isinstance(step, CellPause)
+    again = opened(auto, code, left(first), paused=run.suspend())
+    assert again.start() == CellPause()
+    end = finished(again, again.answer(1, CallAnswer(value=10)))
+    assert (end.result, end.error) == (14, None)
+    assert "runs on CPython" in end.notes[0]
+    assert finished(opened(auto, "y", left(end))).result == 14
+
+
+def test_a_suspended_cell_on_monty_goes_on_there(auto: AutoPython) -> None:
+    """Ours: its definitions are known when the session moves later."""
+    code = "def half(n):\n    return n // 2\nz = add(1)"
+    run = opened(auto, code)
+    run.start()
+    again = opened(auto, code, paused=run.suspend())
+    again.start()
+    end = finished(again, again.answer(1, CallAnswer(value=10)))
+    moved = finished(opened(auto, f"{INHERITS}\nhalf(z)", left(end)))
+    assert (moved.result, moved.error) == (5, None)
+
+
+def test_a_state_of_monty_alone_is_a_session_on_monty(auto: AutoPython) -> None:
+    """Ours: an agent may be given the larger engine later."""
+    request = CellRequest(key="m", code="x = 3", limits=LIMITS, functions=Functions())
+    end = auto.monty.open(request).start()
+    assert isinstance(end, CellEnd)
+    moved = finished(opened(auto, f"{INHERITS}\nx", left(end)))
+    assert (moved.result, moved.error) == (3, None)
+
+
+def test_the_check_says_nothing_of_what_the_other_engine_can_do(auto: AutoPython) -> None:
+    """Ours: a module of the standard library is fine, one that nobody has is not, nor is a wrong name."""
+
+    def messages(code: str) -> list[str]:
+        found = auto.check(code, state=b"", functions=Functions(), inputs=(), check="calls")
+        return [one.message for one in found]
+
+    assert messages("import statistics") == []
+    assert messages("import nowhere_at_all") == ["there is no module 'nowhere_at_all'"]
+    assert len(messages("import statistics\nad(1)")) == 1
+
+
+def test_a_stopped_cell_ends(auto: AutoPython) -> None:
+    """Ours: also after it moved."""
+    run = opened(auto, f"{INHERITS}\nadd(1)")
+    assert isinstance(run.start(), CellPause)
+    run.stop(ErrorObject(code=Code.CANCELLED, message="enough"))
+    end = run.answer(1, CallAnswer(value=1))
+    assert isinstance(end, CellEnd)
+    assert (end.hard, end.state) == (True, None)
+    run.close()
+
+
+@pytest.mark.parametrize(
+    ("message", "moves"),
+    [
+        ("ModuleNotFoundError: No module named 'csv'", True),
+        ("ModuleNotFoundError: No module named 'xml.dom'", True),
+        ("ModuleNotFoundError: No module named 'requests'", False),
+        ("NameError: name 'memoryview' is not defined", True),
+        ("NameError: name 'x' is not defined", False),
+        ("bytearray() is neither defined nor a capability", True),
+        ("send() is neither defined nor a capability", False),
+        ("AttributeError: module 'math' has no attribute 'sumprod'", True),
+        ("AttributeError: 'str' object has no attribute 'x'", False),
+        ("ImportError: cannot import name 'batched' from 'itertools'", True),
+        ("ValueError: NameError: name 'memoryview' is not defined", False),
+    ],
+)
+def test_what_is_lacking_is_told_from_the_error(message: str, moves: bool) -> None:
+    """Ours: only what CPython has is a reason to move."""
+    error = ErrorObject(code=Code.RUNTIME_ERROR, message=message)
+    assert (lacking(CellEnd(error=error)) is not None) is moves
+
+
+def test_definitions_are_whole() -> None:
+    """Ours: decorators, several names of one import, and two statements on a line."""
+    code = (
+        "import a.b, c as d; x = 1\n"
+        "@deco\n@other(1)\nasync def f():\n    pass  # end\n"
+        "class K: z = 'ä'; y = 2"
+    )
+    assert definitions_in(code) == {
+        "a": "import a.b, c as d",
+        "d": "import a.b, c as d",
+        "f": "@deco\n@other(1)\nasync def f():\n    pass",
+        "K": "class K: z = 'ä'; y = 2",
+    }
+    assert definitions_in("x = (") == {}
+
+
+def test_literals_are_read_back_as_equal_values() -> None:
+    """Ours: whatever Monty hands over by value."""
+    values = [None, True, 10**30, -1.5, "a'\n\"", b"\x00", (), (1,), [], {}, {(1, 2): {"a": [1]}}, set(), {1}]
+    for value in [*values, frozenset({2}), float("inf")]:
+        text = literal(value)
+        assert text is not None
+        assert eval(text) == value
+    assert literal(object()) is None
+    deep: list[Any] = []
+    for _ in range(1000):
+        deep = [deep]
+    assert literal(deep) is None

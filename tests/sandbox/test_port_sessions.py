@@ -1,0 +1,696 @@
+"""Sessions on engines behind the `CodeEngine` port: the same table of behaviours for every one of them.
+
+A guest is an engine with the texts that say the same in its language. To add an engine is to add a guest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import Approval, BlockingSandbox, CapabilityLimits, RunResult, Sandbox, tool
+from holdfast.errors import ApprovalAlreadyDecided, InvalidArgument, SnapshotRefused
+from holdfast.model.language import Language
+from holdfast.sandbox.cell_sessions import CellSessions
+from holdfast.sandbox.engines import KINDS, EngineKind, EngineParts
+from holdfast.sandbox.monty.cell_engine import MontyCells
+from holdfast.sandbox.monty.state import ENGINE_VERSION
+from holdfast.sandbox.snapshots import SnapshotCodec
+
+
+@dataclass(frozen=True, kw_only=True)
+class Texts:
+    """The code of every test, in one language."""
+
+    one: str
+    bind: str
+    read: str
+    bind_and_fail: str
+    bind_and_loop: str
+    wrong_syntax: str
+    prints: str
+    print_and_hang: str
+    print_and_refund: str
+    add_input: str
+    input_alone: str
+    function: str
+    call_function: str
+    mid_expression: str
+    refund: str
+    refund_text: str
+    bind_and_refund: str
+    caught: str
+    uncaught: str
+    gather: str
+    both: str
+    two_refunds: str
+    meeting: str
+    many_calls: str
+    sleeps: str
+    long_sleep: str
+    hang: str
+    hang_and_go_on: str
+    bad_argument: str
+    unserializable: str
+    unknown_call: str
+    input_and_refund: str
+    failing_tool: str
+
+
+PYTHON = Texts(
+    one="1 + 1",
+    bind="x = 1",
+    read="x",
+    bind_and_fail="x = 5\n1 / 0",
+    bind_and_loop="x = 6\nwhile True:\n    pass",
+    wrong_syntax="x = (",
+    prints="print('hello')",
+    print_and_hang="print('before')\nx = 7\nhang()",
+    print_and_refund="print('before')\nrefund('A')\nprint('after')",
+    add_input="x = y + 1\nx",
+    input_alone="y",
+    function="def double(n):\n    return 2 * n",
+    call_function="double(21)",
+    mid_expression="x = fee() + len(refund('A1', cents=500)) + fee(2)\nx",
+    refund="refund('A')",
+    refund_text="'<' + refund('A') + '>'",
+    bind_and_refund="x = 2\nrefund('A')\nx",
+    caught="try:\n    refund('A')\nexcept PermissionError as e:\n    result = 'sorry: ' + str(e)",
+    uncaught="x = 5\nrefund('A')\nx = 6",
+    gather="import asyncio\nr = await asyncio.gather(fee(1), refund('A'), fee_later(2))\nr",
+    both="refund('A') + ' and ' + refund('B')",
+    two_refunds="import asyncio\nawait asyncio.gather(refund('A'), refund('B'))",
+    meeting="import asyncio\nawait asyncio.gather(meet(1), meet(2), meet(3))",
+    many_calls="n = 0\nfor i in range(9):\n    n = fee(i)",
+    sleeps="import time\nfor i in range(40):\n    time.sleep(0.001)\n'slept'",
+    long_sleep="x = 8\nimport time\ntime.sleep(1000)",
+    hang="hang()",
+    hang_and_go_on="try:\n    stuck()\nexcept TimeoutError:\n    result = 'went on'",
+    bad_argument="try:\n    refund(fee)\nexcept TypeError as e:\n    result = str(e)",
+    unserializable="{1, 2}",
+    unknown_call="refnd('A')",
+    input_and_refund="big + len(refund('A'))",
+    failing_tool="try:\n    broken()\nexcept ValueError as e:\n    result = str(e)",
+)
+
+TYPESCRIPT = Texts(
+    one="1 + 1",
+    bind="const x = 1",
+    read="x",
+    bind_and_fail="let x = 5\n;(null as any).f()",
+    bind_and_loop="let x = 6\nwhile (true) {}",
+    wrong_syntax="const x = (",
+    prints="console.log('hello')",
+    print_and_hang="console.log('before')\nlet x = 7\nawait hang()",
+    print_and_refund="console.log('before')\nawait refund('A')\nconsole.log('after')",
+    add_input="let x: number = y + 1\nx",
+    input_alone="y",
+    function="function double(n: number): number {\n  return 2 * n\n}",
+    call_function="double(21)",
+    mid_expression="let x = await fee() + (await refund({order: 'A1', cents: 500})).length + await fee(2)\nx",
+    refund="await refund('A')",
+    refund_text="'<' + await refund('A') + '>'",
+    bind_and_refund="let x = 2\nawait refund('A')\nx",
+    caught="var result\ntry {\n  await refund('A')\n} catch (e: any) {\n  result = 'sorry: ' + e.message\n}",
+    uncaught="let x = 5\nawait refund('A')\nx = 6",
+    gather="await Promise.all([fee(1), refund('A'), fee_later(2)])",
+    both="await refund('A') + ' and ' + await refund('B')",
+    two_refunds="await Promise.all([refund('A'), refund('B')])",
+    meeting="await Promise.all([meet(1), meet(2), meet(3)])",
+    many_calls="for (let i = 0; i < 9; i++) await fee(i)",
+    sleeps="for (let i = 0; i < 40; i++) await new Promise((done) => setTimeout(done, 1))\n'slept'",
+    long_sleep="let x = 8\nawait new Promise((done) => setTimeout(done, 1_000_000))",
+    hang="await hang()",
+    hang_and_go_on="var result\ntry { await stuck() } catch (e) { result = 'went on' }",
+    bad_argument="var result\ntry { await refund(fee as any) } catch (e: any) { result = e.message }",
+    unserializable="new Map([[1, 2]])",
+    unknown_call="await refnd('A')",
+    input_and_refund="big + (await refund('A')).length",
+    failing_tool="var result\ntry { await broken() } catch (e: any) { result = e.message }",
+)
+
+
+@dataclass(frozen=True)
+class Guest:
+    """An engine, and what is said to it. `kind` makes one that is not an engine of its own name."""
+
+    engine: str
+    language: Language
+    texts: Texts
+    kind: EngineKind | None = None
+
+
+def _monty_cells(parts: EngineParts) -> CellSessions:
+    cells = MontyCells(parts.workers)
+    return CellSessions("monty-cells", ENGINE_VERSION, cells, parts.registry, parts.clock, parts.capacity)
+
+
+GUESTS = {
+    "monty-cells": Guest("monty-cells", Language.PYTHON, PYTHON, EngineKind(Language.PYTHON, _monty_cells)),
+    "quickjs": Guest("quickjs", Language.TYPESCRIPT, TYPESCRIPT),
+    "cpython": Guest("cpython", Language.PYTHON, PYTHON),
+    "auto": Guest("auto", Language.PYTHON, PYTHON),
+}
+
+
+class Desk:
+    """A sandbox whose tools write down what they did."""
+
+    def __init__(self, guest: Guest, clock: Any, **options: Any) -> None:
+        self.done: list[Any] = []
+        self.texts = guest.texts
+        self.clock = clock
+        self.hanging = threading.Event()
+        self.let_go = threading.Event()
+        self.options = {
+            "language": guest.language,
+            "engine": guest.engine,
+            "clock": clock,
+            "approval_ttl_s": 600,
+            "tools": self._tools(),
+            **options,
+        }
+        self.box = BlockingSandbox(**self.options)
+
+    def _tools(self) -> list[Any]:
+        done, barrier = self.done, threading.Barrier(3)
+
+        @tool(side_effect="external_system", approval="manual")
+        def refund(order: str, cents: int = 100) -> str:
+            """Pay an order back."""
+            done.append((order, cents))
+            return f"paid {cents} for {order}"
+
+        @tool(side_effect="read")
+        def fee(n: int = 1) -> int:
+            """What it costs."""
+            done.append(("fee", n))
+            return 10 * n
+
+        @tool(side_effect="read")
+        async def fee_later(n: int = 1) -> int:
+            """What it costs, later."""
+            done.append(("fee", n))
+            return 10 * n
+
+        @tool(side_effect="read")
+        def meet(n: int) -> int:
+            """Come back when all three are here."""
+            barrier.wait(timeout=4)
+            return n
+
+        @tool(side_effect="read", limits=CapabilityLimits(timeout_ms=60_000))
+        def hang() -> None:
+            """Come back when it is let go."""
+            self.hanging.set()
+            self.let_go.wait(timeout=20)
+
+        @tool(side_effect="read", limits=CapabilityLimits(timeout_ms=50))
+        def stuck() -> None:
+            """Come back too late."""
+            self.let_go.wait(timeout=20)
+
+        @tool(side_effect="read")
+        def broken() -> None:
+            """Fail."""
+            raise ValueError("told so")
+
+        return [refund, fee, fee_later, meet, hang, stuck, broken]
+
+    def run(self, code: str, **options: Any) -> RunResult:
+        return self.box.run(code, session=options.pop("session", "s"), **options)
+
+    def value(self, code: str, **options: Any) -> Any:
+        result = self.run(code, **options)
+        assert result.status == "ok", result.error
+        return result.result
+
+    def wait(self, code: str, session: str = "s", **options: Any) -> tuple[RunResult, list[Approval]]:
+        """Run code that must come to wait."""
+        result = self.run(code, session=session, **options)
+        assert result.status == "waiting_for_approval", (result.status, result.error)
+        return result, self.box.approvals(session=session, pending=True)
+
+    def ask(self, code: str, session: str = "s", **options: Any) -> str:
+        """Run code that must come to wait for one call."""
+        _, (asked,) = self.wait(code, session, **options)
+        return asked.approval_id
+
+    def next(self, session: str = "s") -> str:
+        (asked,) = self.box.approvals(session=session, pending=True)
+        return asked.approval_id
+
+
+@pytest.fixture(params=list(GUESTS))
+def guest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Guest:
+    found = GUESTS[request.param]
+    if found.kind is not None:
+        monkeypatch.setitem(KINDS, found.engine, found.kind)
+    return found
+
+
+@pytest.fixture
+def make(guest: Guest, clock: Any) -> Iterator[Callable[..., Desk]]:
+    """Makes desks; whatever still hangs in them is let go at the end."""
+    made: list[Desk] = []
+
+    def go(**options: Any) -> Desk:
+        made.append(Desk(guest, clock, **options))
+        return made[-1]
+
+    yield go
+    for desk in made:
+        desk.let_go.set()
+
+
+@pytest.fixture
+def desk(make: Callable[..., Desk]) -> Iterator[Desk]:
+    """A desk in memory."""
+    opened = make()
+    with opened.box:
+        yield opened
+
+
+@pytest.fixture
+def stored(make: Callable[..., Desk], tmp_path: Path) -> Iterator[Desk]:
+    """A desk on disk."""
+    opened = make(data_dir=tmp_path / "data")
+    with opened.box:
+        yield opened
+
+
+# ── runs ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_session_keeps_what_runs_bind_and_says_what_it_is(desk: Desk, guest: Guest) -> None:
+    """Seed: a session is state that runs share."""
+    assert desk.value(desk.texts.one) == 2
+    desk.value(desk.texts.bind)
+    desk.value(desk.texts.function)
+    assert desk.value(desk.texts.read) == 1
+    assert desk.value(desk.texts.call_function) == 42
+    assert desk.run(desk.texts.read, session="other").error is not None
+    info = desk.box.session("s")
+    assert (info.engine, info.meta.language) == (guest.engine, guest.language)
+    assert desk.box.session("s").state_bytes > 0
+
+
+def test_an_error_of_the_code_keeps_the_bindings_before_it(desk: Desk) -> None:
+    """Ours: SPEC §5, as a REPL does."""
+    failed = desk.run(desk.texts.bind_and_fail)
+    assert (failed.status, failed.error and failed.error.code) == ("runtime_error", "RUNTIME_ERROR")
+    assert failed.error is not None
+    assert failed.error.span is not None
+    assert failed.error.span.line == 2
+    assert desk.value(desk.texts.read) == 5
+
+
+def test_a_hard_stop_puts_the_session_back_and_says_so(desk: Desk) -> None:
+    """Ours: SPEC §5."""
+    desk.value(desk.texts.bind)
+    for limits in ({"cpu_ms": 60}, {"wall_ms": 80}):
+        stopped = desk.run(desk.texts.bind_and_loop, limits=limits)
+        assert stopped.status == "timeout"
+        assert [item.code for item in stopped.diagnostics][-1] == "SESSION_ROLLED_BACK"
+        assert desk.value(desk.texts.read) == 1
+
+
+def test_a_run_that_is_stopped_in_a_call_tells_what_it_printed(desk: Desk) -> None:
+    """Ours: wall time counts calls of the host; what was printed before is not lost."""
+    desk.value(desk.texts.bind)
+    stopped = desk.run(desk.texts.print_and_hang, limits={"wall_ms": 150})
+    assert (stopped.status, stopped.error and stopped.error.code) == ("timeout", "TIMEOUT_WALL")
+    assert stopped.stdout == "before\n"
+    assert stopped.metrics.duration_ms >= 150
+    assert [call.status for call in stopped.external_calls] == ["error"]
+    assert stopped.external_calls[0].error is not None
+    assert stopped.external_calls[0].error.code == "INTERRUPTED"
+    assert desk.value(desk.texts.read) == 1
+
+
+def test_code_that_cannot_be_read_is_a_validation_error(desk: Desk) -> None:
+    """Ours: and nothing of it runs."""
+    assert desk.run(desk.texts.wrong_syntax).status == "validation_error"
+
+
+def test_a_run_that_waits_tells_what_it_printed_so_far(desk: Desk) -> None:
+    """Ours: whoever decides sees it, and nothing is told twice in the end."""
+    waiting = desk.run(desk.texts.print_and_refund)
+    assert (waiting.status, waiting.stdout) == ("waiting_for_approval", "before\n")
+    ended = desk.box.approve(desk.box.approvals(pending=True)[0].approval_id)
+    assert (ended.status, ended.stdout) == ("ok", "before\nafter\n")
+
+
+def test_what_is_printed_and_used_is_told(desk: Desk) -> None:
+    """Ours: SPEC §5, metrics are real."""
+    printed = desk.run(desk.texts.prints)
+    assert (printed.stdout, printed.stderr) == ("hello\n", "")
+    assert printed.metrics.external_calls_count == 0
+    truncated = desk.run(desk.texts.prints, limits={"max_stdout_bytes": 3})
+    assert truncated.stdout == "hel"
+    assert [item.code for item in truncated.diagnostics] == ["OUTPUT_TRUNCATED"]
+
+
+def test_inputs_are_values_of_one_run(desk: Desk) -> None:
+    """Ours: SPEC §5."""
+    assert desk.value(desk.texts.add_input, inputs={"y": 41}) == 42
+    assert desk.value(desk.texts.read) == 42
+    assert desk.run(desk.texts.input_alone).error is not None
+
+
+def test_a_value_that_is_not_json_is_refused(desk: Desk) -> None:
+    """Ours: SPEC §5."""
+    assert (refused := desk.run(desk.texts.unserializable)).error is not None
+    assert refused.error.code == "RESULT_NOT_SERIALIZABLE"
+
+
+def test_a_call_of_an_unknown_name_suggests_what_was_meant(desk: Desk) -> None:
+    """Ours: SPEC §5, UNKNOWN_TOOL at run time and at validation."""
+    for result in (desk.run(desk.texts.unknown_call), desk.box.validate(desk.texts.unknown_call)):
+        assert result.error is not None
+        assert result.error.code == "UNKNOWN_TOOL"
+        assert "refund" in (result.error.hint or "")
+    assert desk.done == []
+
+
+def test_a_check_runs_nothing_and_knows_the_session(desk: Desk) -> None:
+    """Ours: SPEC §5, validate_only."""
+    assert desk.box.validate(desk.texts.refund, session="s").status == "ok"
+    assert desk.box.sessions() == []
+    desk.value(desk.texts.function)
+    assert desk.box.validate(desk.texts.call_function, session="s").status == "ok"
+    assert desk.box.validate(desk.texts.wrong_syntax, session="s").status == "validation_error"
+    assert desk.done == []
+
+
+# ── calls ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_calls_that_are_awaited_together_run_at_once(desk: Desk) -> None:
+    """Ours: each of them comes back only when all three are under way."""
+    assert desk.value(desk.texts.meeting) == [1, 2, 3]
+
+
+def test_exactly_as_many_calls_are_made_as_may_be(desk: Desk) -> None:
+    """Ours: SPEC §5, the next one ends the run."""
+    stopped = desk.run(desk.texts.many_calls, limits={"max_external_calls": 3})
+    assert stopped.error is not None
+    assert stopped.error.code == "EXTERNAL_CALLS_EXCEEDED"
+    assert desk.done == [("fee", 0), ("fee", 1), ("fee", 2)]
+    assert len(stopped.external_calls) == stopped.metrics.external_calls_count == 3
+
+
+def test_sleeping_takes_time_and_is_no_external_call(desk: Desk) -> None:
+    """Ours: forty sleeps are more than the external calls that a run may make."""
+    slept = desk.run(desk.texts.sleeps, limits={"max_external_calls": 3})
+    assert (slept.status, slept.result) == ("ok", "slept")
+    assert slept.metrics.duration_ms >= 40
+    assert slept.metrics.external_calls_count == 0
+    stopped = desk.run(desk.texts.long_sleep, limits={"wall_ms": 80})
+    assert (stopped.error and stopped.error.code) == "TIMEOUT_WALL"
+
+
+def test_the_exception_of_a_tool_can_be_caught(desk: Desk) -> None:
+    """Ours: SPEC §4."""
+    assert "told so" in desk.value(desk.texts.failing_tool)
+
+
+def test_an_argument_that_is_not_json_fails_the_call_and_asks_nobody(desk: Desk) -> None:
+    """Ours: no person is asked about a call that cannot be made."""
+    assert "not JSON" in desk.value(desk.texts.bad_argument)
+    assert desk.box.approvals() == []
+
+
+def test_a_handler_that_hangs_is_left_behind_and_the_run_goes_on(make: Callable[..., Desk]) -> None:
+    """Ours: FACTS, a host tool that hangs hung the host."""
+
+    async def go() -> Any:
+        desk = make()
+        async with Sandbox(**desk.options) as box:
+            result = await box.run(desk.texts.hang_and_go_on, session="s")
+            assert result.external_calls[0].status == "timeout"
+            return result.result
+
+    assert asyncio.run(go()) == "went on"
+
+
+def test_a_run_can_be_cancelled_in_a_call_and_the_session_goes_on(desk: Desk) -> None:
+    """Ours: SPEC §5, cancel."""
+    desk.value(desk.texts.bind)
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(desk.run, desk.texts.hang)
+        assert desk.hanging.wait(timeout=10)
+        assert desk.box.cancel("s")
+        assert running.result(timeout=10).status == "cancelled"
+    assert not desk.box.cancel("s")
+    assert desk.value(desk.texts.read) == 1
+
+
+def test_an_await_that_is_cancelled_cancels_the_run(make: Callable[..., Desk]) -> None:
+    """Ours: a caller that gives up leaves nothing running."""
+
+    async def go() -> Any:
+        desk = make()
+        async with Sandbox(**desk.options) as box:
+            await box.run(desk.texts.bind, session="s")
+            task = asyncio.create_task(box.run(desk.texts.hang, session="s"))
+            await asyncio.to_thread(desk.hanging.wait, 10)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            return (await box.run(desk.texts.read, session="s")).result
+
+    assert asyncio.run(go()) == 1
+
+
+# ── approvals ────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_call_that_needs_a_person_stops_in_the_middle_and_goes_on_elsewhere(
+    stored: Desk, make: Callable[..., Desk], tmp_path: Path
+) -> None:
+    """Ours: SPEC §5, paused mid-expression, everything closed, approved by another, nothing repeated."""
+    result, (approval,) = stored.wait(stored.texts.mid_expression)
+    assert [call.status for call in result.external_calls] == ["ok", "approval_pending"]
+    assert result.snapshot_id is not None
+    assert stored.done == [("fee", 1)]
+    assert (approval.capability, approval.state) == ("refund", "pending")
+    other = make(data_dir=tmp_path / "data")
+    with other.box:
+        assert other.box.session("s").state == "waiting_for_approval"
+        continued = other.box.approve(approval.approval_id)
+        assert (continued.status, continued.result) == ("ok", 10 + len("paid 500 for A1") + 20)
+        assert other.done == [("A1", 500), ("fee", 2)]
+        assert [call.status for call in continued.external_calls] == ["ok", "ok", "ok"]
+        assert continued.metrics.external_calls_count == 3
+        assert other.box.session("s").state == "idle"
+        assert other.value(other.texts.read) == continued.result
+    assert stored.value(stored.texts.read) == continued.result
+
+
+def test_a_session_that_waits_refuses_other_runs_until_it_is_decided(desk: Desk) -> None:
+    """Ours: SPEC §12; refused, not queued behind a person."""
+    approval = desk.ask(desk.texts.bind_and_refund)
+    refused = desk.run(desk.texts.read)
+    assert refused.status == "waiting_for_approval"
+    assert refused.error is not None
+    assert approval in refused.error.message
+    assert desk.box.approve(approval).result == 2
+    assert desk.value(desk.texts.read) == 2
+
+
+def test_a_denied_call_can_be_caught_and_tells_the_reason(desk: Desk) -> None:
+    """Ours: SPEC §4."""
+    denied = desk.box.deny(desk.ask(desk.texts.caught), reason="too much")
+    assert denied.status == "ok"
+    assert "too much" in denied.result
+    assert denied.external_calls[0].status == "denied"
+    assert desk.done == []
+
+
+def test_a_denied_call_that_nobody_catches_ends_the_run(desk: Desk) -> None:
+    """Ours: as any exception it keeps the bindings."""
+    denied = desk.box.deny(desk.ask(desk.texts.uncaught))
+    assert (denied.status, denied.error and denied.error.code) == ("permission_denied", "PERMISSION_DENIED")
+    assert desk.value(desk.texts.read) == 5
+
+
+def test_edited_arguments_are_used(desk: Desk) -> None:
+    """Ours: SPEC §4."""
+    edited = desk.box.approve(desk.ask(desk.texts.refund_text), kwargs={"cents": 50})
+    assert edited.result == "<paid 50 for A>"
+    assert desk.done == [("A", 50)]
+
+
+def test_nobody_decides_in_time_and_the_session_goes_on(desk: Desk) -> None:
+    """Ours: SPEC §12, approvals that never expire and block the conversation."""
+    approval = desk.ask(desk.texts.caught)
+    desk.clock.advance(601)
+    late = desk.box.approve(approval)
+    assert late.status == "ok"
+    assert "expired" in late.result
+    desk.ask(desk.texts.bind_and_refund)
+    desk.clock.advance(601)
+    assert desk.value(desk.texts.one) == 2
+    assert desk.done == []
+
+
+def test_a_wait_among_parallel_calls_keeps_the_other_results(stored: Desk) -> None:
+    """Ours: SPEC §12, approvals that cannot be combined with parallel calls."""
+    approval = stored.ask(stored.texts.gather)
+    assert sorted(stored.done) == [("fee", 1), ("fee", 2)]
+    assert stored.box.approve(approval).result == [10, "paid 100 for A", 20]
+    assert len(stored.done) == 3
+
+
+def test_a_run_may_wait_again_and_again(stored: Desk) -> None:
+    """Ours: one decision, one call."""
+    first = stored.ask(stored.texts.both)
+    again = stored.box.approve(first)
+    assert again.status == "waiting_for_approval"
+    assert stored.box.approve(stored.next()).result == "paid 100 for A and paid 100 for B"
+    assert stored.done == [("A", 100), ("B", 100)]
+
+
+def test_two_calls_may_wait_at_once_and_are_decided_one_by_one(stored: Desk) -> None:
+    """Ours: the first decision goes as far as it can."""
+    _, (first, second) = stored.wait(stored.texts.two_refunds)
+    assert stored.box.approve(second.approval_id).status == "waiting_for_approval"
+    assert stored.done == [("B", 100)]
+    assert stored.box.approve(first.approval_id).result == ["paid 100 for A", "paid 100 for B"]
+    assert stored.done == [("B", 100), ("A", 100)]
+
+
+def test_inputs_of_any_size_survive_the_wait(stored: Desk) -> None:
+    """Ours: an engine that replays needs them again; integers have no limit in JSON."""
+    big = 2**53 - 100
+    approval = stored.ask(stored.texts.input_and_refund, inputs={"big": big})
+    assert stored.box.approve(approval).result == big + len("paid 100 for A")
+
+
+def test_restoring_a_waiting_run_asks_anew(stored: Desk) -> None:
+    """Ours: SPEC §5, restoring an old snapshot never reuses a decision."""
+    stored.value(stored.texts.bind)
+    result, (old,) = stored.wait(stored.texts.refund)
+    assert result.snapshot_id is not None
+    data = stored.box.export_snapshot(result.snapshot_id)
+    assert stored.box.approve(old.approval_id).result == "paid 100 for A"
+    stored.box.restore(data)
+    with pytest.raises(ApprovalAlreadyDecided):
+        stored.box.approve(old.approval_id)
+    assert stored.box.approve(stored.next()).result == "paid 100 for A"
+    stored.box.restore(data, session="copy")
+    assert stored.box.deny(stored.next("copy")).status == "permission_denied"
+    assert stored.value(stored.texts.read, session="copy") == 1
+    assert stored.done == [("A", 100), ("A", 100)]
+
+
+def test_giving_a_waiting_run_up_leaves_the_session_as_it_was(desk: Desk) -> None:
+    """Ours: cancel and reset end the wait."""
+    desk.value(desk.texts.bind)
+    approval = desk.ask(desk.texts.bind_and_refund)
+    assert desk.box.cancel("s")
+    assert desk.box.approval(approval).state == "cancelled"
+    assert desk.value(desk.texts.read) == 1
+
+
+def test_time_waiting_for_a_person_does_not_count(desk: Desk) -> None:
+    """Ours: SPEC §5, wall_ms counts host calls, not the wait."""
+    approval = desk.ask(desk.texts.refund, limits={"wall_ms": 2_000})
+    desk.clock.advance(300)
+    done = desk.box.approve(approval)
+    assert done.status == "ok"
+    assert done.metrics.duration_ms < 2_000
+
+
+def test_many_sessions_wait_without_holding_workers(make: Callable[..., Desk]) -> None:
+    """Ours: SPEC §5, the worker is released."""
+    desk = make(workers=2)
+    with desk.box:
+        asked = [desk.ask(desk.texts.refund, session=f"s{n}") for n in range(5)]
+        assert desk.value(desk.texts.one, session="free") == 2
+        assert {desk.box.approve(item).result for item in asked} == {"paid 100 for A"}
+
+
+# ── sessions and snapshots ───────────────────────────────────────────────────────────────────────
+
+
+def test_snapshots_bring_a_session_back_and_forks_are_copies(stored: Desk, guest: Guest) -> None:
+    """Seed: snapshot_session, restore_session and fork."""
+    stored.value(stored.texts.bind)
+    name = stored.box.snapshot("s")
+    stored.box.fork("s", "fork")
+    stored.run(stored.texts.bind_and_fail)
+    assert stored.value(stored.texts.read) == 5
+    assert stored.value(stored.texts.read, session="fork") == 1
+    assert stored.box.session("fork").engine == guest.engine
+    stored.box.restore(name)
+    assert stored.value(stored.texts.read) == 1
+    result = stored.run(stored.texts.one, snapshot=True)
+    assert result.snapshot_id is not None
+    stored.box.reset("s")
+    assert stored.run(stored.texts.read).error is not None
+    assert stored.box.destroy("s")
+
+
+def test_a_stored_session_goes_on_in_another_sandbox_on_its_own_engine(
+    stored: Desk, guest: Guest, tmp_path: Path
+) -> None:
+    """Ours: whoever opens the directory need not know which engine a session has."""
+    stored.value(stored.texts.bind)
+    stored.box.__exit__()
+    plain = {key: value for key, value in stored.options.items() if key != "engine"}
+    with BlockingSandbox(**plain) as other:
+        assert other.run(stored.texts.read, session="s").result == 1
+        assert other.session("s").engine == guest.engine
+    stored.box.__enter__()
+
+
+def test_language_and_engine_of_a_session_are_fixed(stored: Desk, guest: Guest, tmp_path: Path) -> None:
+    """Ours: another one is a typed error that says so, and a snapshot goes to a session of its engine."""
+    stored.value(stored.texts.bind)
+    other_language = next(item for item in Language if item is not guest.language)
+    refused = stored.run(stored.texts.read, language=other_language)
+    assert refused.status == "validation_error"
+    assert refused.error is not None
+    assert f"is {guest.language} on {guest.engine}, not {other_language}" in refused.error.message
+    with BlockingSandbox(data_dir=tmp_path / "data") as monty:
+        monty.run("x = 9", session="python")
+    with pytest.raises(InvalidArgument, match=f"{guest.language} on {guest.engine}"):
+        stored.box.restore(stored.box.snapshot("s"), session="python")
+    with BlockingSandbox(data_dir=tmp_path / "data", engine="monty") as monty:
+        assert monty.run("x", session="python").result == 9
+        wrong = monty.run("x", session="s")
+        assert wrong.error is not None
+        assert f"is {guest.language} on {guest.engine}" in wrong.error.message
+
+
+def test_a_snapshot_of_another_build_is_refused(stored: Desk) -> None:
+    """Ours: SNAPSHOT_VERSION_MISMATCH, before the engine sees anything of it."""
+    stored.value(stored.texts.bind)
+    codec = SnapshotCodec((Path(stored.options["data_dir"]) / "snapshot.key").read_bytes())  # type: ignore[arg-type]
+    header, state = codec.open(stored.box.export_snapshot("s"))
+    for change in ({"engine_version": "another"}, {"engine": "unheard-of"}):
+        forged = codec.seal(msgspec.structs.replace(header, **change), state)
+        assert not stored.box.can_restore(forged)
+        with pytest.raises(SnapshotRefused) as caught:
+            stored.box.restore(forged, session="target")
+        assert caught.value.code == "SNAPSHOT_VERSION_MISMATCH"
+    assert stored.value(stored.texts.read) == 1
+
+
+def test_concurrent_runs_on_one_session_lose_nothing(make: Callable[..., Desk]) -> None:
+    """Ours: SPEC §5, two runs on one session queue."""
+    desk = make(workers=2)
+    with desk.box, ThreadPoolExecutor(6) as pool:
+        desk.value(desk.texts.bind)
+        results = list(pool.map(lambda n: desk.run(desk.texts.add_input, inputs={"y": n}), range(12)))
+        assert [item.result for item in results] == list(range(1, 13))

@@ -1,0 +1,106 @@
+"""Capabilities as TypeScript."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.model.capability import Capability
+from holdfast.sandbox.typescript.declarations import declaration_of, declarations, overloads_of, type_of
+from holdfast.sandbox.typescript.script import read_script
+
+
+@pytest.mark.parametrize(
+    ("schema", "text"),
+    [
+        ({}, "any"),
+        ({"type": "string"}, "string"),
+        ({"type": "integer"}, "number"),
+        ({"type": "boolean"}, "boolean"),
+        ({"type": "null"}, "null"),
+        ({"type": ["integer", "null"]}, "number | null"),
+        ({"type": "string", "nullable": True}, "string | null"),
+        ({"enum": ["a", 1, True, None]}, '"a" | 1 | true | null'),
+        ({"const": 'say "x"'}, r'"say \"x\""'),
+        ({"enum": [f"v{n}" for n in range(100)]}, "string"),
+        ({"anyOf": [{"type": "string"}, {"type": "integer"}, {"type": "number"}]}, "string | number"),
+        ({"anyOf": [{"type": "string"}, {}]}, "any"),
+        ({"type": "array", "items": {"type": "string"}}, "string[]"),
+        ({"type": "array", "items": {"anyOf": [{"type": "string"}, {"type": "null"}]}}, "(string | null)[]"),
+        ({"type": "array"}, "any[]"),
+        ({"type": "array", "prefixItems": [{"type": "string"}, {"type": "integer"}], "items": False},
+         "[string, number]"),
+        ({"type": "array", "prefixItems": [{"type": "string"}]}, "[string, ...any[]]"),
+        ({"type": "object"}, "Record<string, any>"),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, "Record<string, number>"),
+        ({"type": "object", "properties": {"a": {"type": "string"}, "b-c": {}}, "required": ["a"]},
+         '{ a: string; "b-c"?: any }'),
+        ({"$ref": "#/$defs/A", "$defs": {"A": {"type": "array", "items": {"$ref": "#/$defs/B"}},
+                                         "B": {"enum": ["x"]}}}, '"x"[]'),
+        ({"$ref": "#/$defs/T", "$defs": {"T": {"properties": {"n": {"$ref": "#/$defs/T"}}}}},
+         "{ n?: any }"),
+        ({"$ref": "#/$defs/Nowhere"}, "any"),
+        (True, "any"),
+    ],
+)  # fmt: skip
+def test_a_schema_becomes_a_type(schema: Any, text: str) -> None:
+    """Seed: what JSON Schema says, in the language that the model writes."""
+    assert type_of(schema) == text
+
+
+def test_a_capability_becomes_a_declaration(functions: Any) -> None:
+    """Seed: the object form is what a stub shows."""
+    assert declaration_of(functions.capability("add")) == (
+        "/** Add two numbers. */\ndeclare function add(args: { a: number; b?: number }): Promise<number>;"
+    )
+    text = declarations(functions)
+    assert "declare function listed(...args: any[]): Promise<any>;" in text
+    assert 'how?: "fast" | "slow"' in text
+    assert text.count("declare function") == 6
+
+
+@pytest.mark.parametrize(
+    ("schema", "signature"),
+    [
+        ({"type": "object", "properties": {}}, "f()"),
+        ({"type": "object", "additionalProperties": True}, "f(args?: { [key: string]: any })"),
+        ({"type": "object", "properties": {"a": {"type": "string"}}}, "f(args?: { a?: string })"),
+    ],
+)
+def test_arguments_that_may_be_left_out_are_optional(schema: dict[str, Any], signature: str) -> None:
+    """Ours: `f()` is right where nothing is required."""
+    capability = Capability(name="f", description="", input_schema=schema, output_schema={"type": "string"})
+    assert declaration_of(capability) == f"declare function {signature}: Promise<string>;"
+
+
+def test_descriptions_cannot_end_the_comment() -> None:
+    """Ours: the text of a tool's author is a comment and nothing else."""
+    capability = Capability(
+        name="f",
+        description="Does */ things.\nIn one line.\n\nNot shown.",
+        input_schema={
+            "type": "object",
+            "properties": {"a": {"type": "string", "description": "The a.\n*/ x"}, "*/": {"type": "string"}},
+        },
+    )
+    text = declaration_of(capability)
+    assert text.startswith(
+        "/**\n * Does * / things. In one line.\n * @param args.a The a. * / x\n */\ndeclare"
+    )
+    assert text.count("*/") == 2  # the end of the comment, and a key in quotes
+
+
+def test_the_compiler_is_told_both_ways_to_call(functions: Any) -> None:
+    """Ours: arguments by position are right as well."""
+    assert overloads_of(functions.capability("add")).splitlines() == [
+        "declare function add(args: { a: number; b?: number }): Promise<number>;",
+        "declare function add(arg0: number, arg1?: number): Promise<number>;",
+    ]
+
+
+def test_every_declaration_is_typescript(functions: Any) -> None:
+    """Ours: the text can be read by the reader of programs, which makes nothing of it."""
+    read = read_script(declarations(functions))
+    assert set(read.javascript) <= set("; \n/*.abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    assert read.bound == frozenset()
