@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,7 @@ from behaviours import ENGINES, GROUPS
 from behaviours.printing import Cells, table
 from behaviours.stage import Host
 
-_numbers = itertools.count()
 _cells: Cells = {}
-Hosts = Callable[[str], Host]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -35,18 +32,37 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+class Hosts:
+    """Three sandboxes for each engine, opened at their first use: in memory, and two over one directory."""
+
+    def __init__(self, stack: ExitStack, directory: Path) -> None:
+        self._stack = stack
+        self._directory = directory
+        self._opened: dict[tuple[str, str], Host] = {}
+
+    def get(self, engine: str, place: str = "memory") -> Host:
+        if (engine, place) not in self._opened:
+            stored = {} if place == "memory" else {"data_dir": self._directory / engine}
+            host = Host(engine, ENGINES[engine], **stored)
+            self._opened[engine, place] = self._stack.enter_context(host.opened())
+        return self._opened[engine, place]
+
+    def forget_what_was_done(self) -> None:
+        for host in self._opened.values():
+            host.done.clear()
+
+
 @pytest.fixture(scope="session")
-def hosts() -> Iterator[Hosts]:
-    """A sandbox for each engine, opened at its first use; all have one key for their snapshots."""
+def all_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
     with ExitStack() as stack:
-        opened: dict[str, Host] = {}
+        yield Hosts(stack, tmp_path_factory.mktemp("conformance"))
 
-        def get(engine: str) -> Host:
-            if engine not in opened:
-                opened[engine] = stack.enter_context(Host(engine, ENGINES[engine]).opened())
-            return opened[engine]
 
-        yield get
+@pytest.fixture
+def hosts(all_hosts: Hosts) -> Hosts:
+    """The sandboxes, with nothing on record."""
+    all_hosts.forget_what_was_done()
+    return all_hosts
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:

@@ -7,6 +7,7 @@ version; the other says what it does not have, before any of the code runs. `awa
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import re
@@ -22,6 +23,7 @@ from holdfast.model.capability import Capability
 from holdfast.model.language import Language
 from holdfast.model.limits import SessionLimits
 from holdfast.ports.code_engine import CellEnd, CellRequest, CodeEngine
+from holdfast.sandbox.auto_python import AutoPython
 from holdfast.sandbox.cpython.cell_engine import CPythonCells
 from holdfast.sandbox.monty.cell_engine import MontyCells
 from holdfast.sandbox.quickjs.cell_engine import QuickJsCells
@@ -94,47 +96,78 @@ def read(path: Path) -> Program:
 PROGRAMS: Final = [read(path) for path in sorted(_HERE.glob("*/*.json"))]
 
 
-def pairs(claimed: bool) -> list[Any]:
+def claims(engine: str, program: Program) -> bool:
+    """Whether an engine is to run a program. There is a TypeScript version of each."""
+    return engine == "quickjs" or program.needs in (None, engine)
+
+
+def cells(*, claimed: bool) -> list[Any]:
     """Each engine with each program that it claims, or that it does not."""
     return [
-        pytest.param(engine, program, id=f"{engine}-{program.name}")
-        for engine in _ENGINES
+        pytest.param(name, program, id=f"{name}-{program.name}")
+        for name in _ENGINES
         for program in PROGRAMS
-        if (engine == "quickjs" or program.needs in (None, engine)) is claimed
+        if claims(name, program) is claimed
     ]
 
 
-class Engines:
-    """One engine of each kind, made when it is first asked for."""
+class Session:
+    """One cell after another on an engine. A cell that fails leaves no state, so the one before counts."""
+
+    def __init__(self, engine: CodeEngine, key: str, state: bytes = b"") -> None:
+        self.engine = engine
+        self.state = state
+        self._key = key
+
+    def run(self, code: str, **inputs: Any) -> CellEnd:
+        asked = CellRequest(
+            key=self._key,
+            code=code,
+            state=self.state,
+            limits=_LIMITS,
+            functions=NoFunctions(),
+            inputs=inputs,
+        )
+        end = self.engine.open(asked).start()
+        assert isinstance(end, CellEnd), end
+        self.state = self.state if end.state is None else end.state
+        return end
+
+    def define(self, program: Program) -> CellEnd:
+        """Run the definition of a program's function."""
+        defined = self.run(program.code[self.engine.language])
+        assert (defined.error, defined.stdout) == (None, "")
+        return defined
+
+    def must_answer(self, program: Program) -> None:
+        """Call the function as the program says, and see that it gives what it must."""
+        called = self.run(program.calls(self.engine.language), calls=program.args)
+        assert called.error is None
+        for args, found, wanted in zip(program.args, called.result, program.gives, strict=True):
+            assert same(found, wanted), f"{program.name}{tuple(args)} gives {found!r}, not {wanted!r}"
+
+
+class Sessions:
+    """An engine of each kind with one session, made when it is first asked for."""
 
     def __init__(self) -> None:
-        self._made: dict[str, CodeEngine] = {}
+        self._made: dict[str, Session] = {}
 
-    def __getitem__(self, name: str) -> CodeEngine:
+    def __getitem__(self, name: str) -> Session:
         if name not in self._made:
-            self._made[name] = _ENGINES[name]()
+            self._made[name] = Session(_ENGINES[name](), "programs")
         return self._made[name]
 
     def close(self) -> None:
-        for engine in self._made.values():
-            engine.close()
+        for session in self._made.values():
+            session.engine.close()
 
 
 @pytest.fixture(scope="module")
-def engines() -> Iterator[Engines]:
-    made = Engines()
+def sessions() -> Iterator[Sessions]:
+    made = Sessions()
     yield made
     made.close()
-
-
-def run(engine: CodeEngine, program: Program, code: str, state: bytes = b"", **inputs: Any) -> CellEnd:
-    """Run a cell of a program's session, to its end."""
-    asked = CellRequest(
-        key=program.name, code=code, state=state, limits=_LIMITS, functions=NoFunctions(), inputs=inputs
-    )
-    end = engine.open(asked).start()
-    assert isinstance(end, CellEnd), end
-    return end
 
 
 def same(found: Any, wanted: Any) -> bool:
@@ -151,29 +184,50 @@ def same(found: Any, wanted: Any) -> bool:
     return bool(found == wanted)
 
 
-@pytest.mark.parametrize(("name", "program"), pairs(claimed=True))
-def test_a_program_gives_the_right_answers(engines: Engines, name: str, program: Program) -> None:
-    """Ours: what a model writes in either language, and defines in one cell, works in the next."""
-    engine = engines[name]
-    defined = run(engine, program, program.code[engine.language])
-    assert (defined.error, defined.stdout) == (None, "")
-    assert defined.state is not None
-    calls = program.calls(engine.language)
-    called = run(engine, program, calls, defined.state, calls=program.args)
-    assert called.error is None
-    for args, found, wanted in zip(program.args, called.result, program.gives, strict=True):
-        assert same(found, wanted), f"{program.name}{tuple(args)} gives {found!r}, not {wanted!r}"
+@pytest.mark.parametrize(("name", "program"), cells(claimed=True))
+def test_a_program_gives_the_right_answers(sessions: Sessions, name: str, program: Program) -> None:
+    """Ours: what a model defines in one cell works in the next, whatever the session held before."""
+    sessions[name].define(program)
+    sessions[name].must_answer(program)
 
 
-@pytest.mark.parametrize(("name", "program"), pairs(claimed=False))
+@pytest.mark.parametrize(("name", "program"), cells(claimed=False))
 def test_an_engine_says_what_it_does_not_have_before_anything_runs(
-    engines: Engines, name: str, program: Program
+    sessions: Sessions, name: str, program: Program
 ) -> None:
     """Ours: a program that an engine does not claim is refused with a typed error, not half run."""
-    engine = engines[name]
+    engine = sessions[name].engine
     code = program.code[engine.language]
     found = engine.check(code, state=b"", functions=NoFunctions(), inputs=(), check="types")
     assert Code.UNSUPPORTED_FEATURE in [diagnostic.code for diagnostic in found]
+    refused = Session(engine, "refused")
+    assert refused.run(code).error is not None
+    assert program.name not in engine.names(refused.state)
+
+
+@pytest.mark.parametrize("program", [pytest.param(p, id=p.name) for p in PROGRAMS if p.needs])
+def test_auto_moves_a_program_to_the_engine_that_claims_it(sessions: Sessions, program: Program) -> None:
+    """Ours: nobody has to know which engine has what; the cell that moved the session says that it did."""
+    monty, cpython = sessions["monty"].engine, sessions["cpython"].engine
+    assert isinstance(monty, MontyCells)
+    session = Session(AutoPython(monty, cpython), f"auto-{program.name}")
+    assert any("cpython" in note.lower() for note in session.define(program).notes)
+    session.must_answer(program)
+
+
+@pytest.mark.parametrize("name", _ENGINES)
+def test_what_programs_defined_works_in_another_process(name: str) -> None:
+    """Ours: functions, classes and enums are in the state itself, not in the process that made them."""
+    kinds = ("cache_trace", "natural_order", "relay_teams", "transfer_ledger", "vending_machine")
+    programs = [each for each in PROGRAMS if each.name in kinds and claims(name, each)]
+    with contextlib.closing(_ENGINES[name]()) as engine:
+        first = Session(engine, "first")
+        for program in programs:
+            first.define(program)
+    with contextlib.closing(_ENGINES[name]()) as engine:
+        second = Session(engine, "second", first.state)
+        for program in programs:
+            second.must_answer(program)
 
 
 def test_there_are_sixty_programs_with_four_calls_or_more() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from behaviours.behaviour import Behaviour, rows
+from behaviours.behaviour import Behaviour
 from behaviours.stage import Stage
 
 EXPRESSION_PY = "x = add(1) + len(refund('A1', cents=500)) + add(2)\nx"
@@ -25,13 +25,13 @@ def _mid_expression(stage: Stage) -> None:
 
 
 def _elsewhere(stage: Stage) -> None:
-    with stage.stored() as here:
-        (approval,) = here.waits(stage.code)
-        assert here.done == BEFORE
-    with stage.stored() as there:
-        continued = there.box.approve(approval.approval_id)
-        assert (continued.status, continued.result, there.done) == ("ok", TOTAL, AFTER)
-        assert there.value("x") == TOTAL
+    here, there = stage.here(), stage.there()
+    (approval,) = here.waits(stage.code)
+    assert here.done == BEFORE
+    continued = there.box.approve(approval.approval_id)
+    assert (continued.status, continued.result, there.done) == ("ok", TOTAL, AFTER)
+    assert there.value("x") == TOTAL
+    assert here.value("x") == TOTAL
 
 
 def _denied(stage: Stage) -> None:
@@ -111,9 +111,14 @@ def _refuses_other_runs(stage: Stage) -> None:
 
 def _output_and_inputs_survive(stage: Stage) -> None:
     (approval,) = stage.waits(stage.code, inputs={"name": "é" * 1000})
-    assert stage.ended.stdout == "before\n"
     done = stage.box.approve(approval.approval_id)
     assert (done.result, done.stdout) == ("é" * 1000, "before\nafter\n")
+
+
+def _told_at_the_wait(stage: Stage) -> None:
+    (approval,) = stage.waits(stage.code)
+    assert stage.ended.stdout == "before\n"
+    stage.box.deny(approval.approval_id)
 
 
 def _expires(stage: Stage) -> None:
@@ -144,7 +149,7 @@ CAUGHT_TS = "try { await refund('A') } catch (e: any) {\n  if (e.name === 'Permi
 REFUND_PY = "refund('A')"
 REFUND_TS = "await refund('A')"
 
-APPROVALS = rows(
+APPROVALS = [
     Behaviour(
         name="a call that needs a person stops the run in the middle of an expression",
         check=_mid_expression,
@@ -224,6 +229,12 @@ APPROVALS = rows(
         ts="console.log('before')\nawait refund('A')\nconsole.log('after')\nname",
     ),
     Behaviour(
+        name="what was printed before a wait is told with it",
+        check=_told_at_the_wait,
+        py="print('before')\nrefund('A')",
+        ts="console.log('before')\nawait refund('A')",
+    ),
+    Behaviour(
         name="a request that nobody decides in time is a refusal",
         check=_expires,
         py=CAUGHT_PY,
@@ -241,4 +252,4 @@ APPROVALS = rows(
         py="try:\n    refund(add)\nexcept TypeError as e:\n    result = str(e)",
         ts="try { await refund(add as any) } catch (e: any) { result = e.message }",
     ),
-)
+]

@@ -10,8 +10,8 @@ Rules
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from behaviours.stage import Stage
@@ -27,9 +27,8 @@ Texts = str | tuple[str, ...]
 class Behaviour:
     """One row. `py` and `ts` are the runs of one session, in their order; None: not of this language.
 
-    `refused` are the engines that cannot do it, with the code that they answer with. `fresh` behaviours get a
-    session of their own; the others share one with the rest of their group, as they touch nothing but names
-    of their own. `unpromised` are engines that do it otherwise and say so: their cell is not applicable.
+    `refused` are the engines that cannot do it, with the code that they answer with. `fresh` behaviours need
+    a session of their own; the others may share one where a session is expensive. `unpromised` are engines that do it otherwise and say so: their cell is not applicable.
     """
 
     name: str
@@ -117,6 +116,6 @@ def same(one: Any, other: Any) -> bool:
     return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
-def rows(*many: Behaviour | Iterable[Behaviour]) -> list[Behaviour]:
-    """The rows of a group."""
-    return [row for item in many for row in ([item] if isinstance(item, Behaviour) else item)]
+def sharing(*rows: Behaviour) -> list[Behaviour]:
+    """Rows that do not mind what the others of their group have bound."""
+    return [replace(row, fresh=False) for row in rows]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from behaviours.behaviour import Behaviour, fails, gives, rows
+from behaviours.behaviour import Behaviour, fails, gives, sharing
 from behaviours.stage import Stage
 
 IMPORT = "import asyncio\n"
@@ -29,161 +29,187 @@ def _no_external_call(stage: Stage) -> None:
     assert stage.ended.metrics.external_calls_count == 0
 
 
-CALLS = rows(
-    Behaviour(
-        name="a plain call gives its value",
-        check=gives(5),
-        py="add(1) + add_later(2)",
-    ),
-    Behaviour(
-        name="an awaited call gives its value",
-        check=gives(5),
-        py="await add(1) + await add_later(2)",
-        ts="await add(1) + await add_later(2)",
-    ),
-    Behaviour(
-        name="arguments may be given by place",
-        check=gives(3),
-        py="add(1, 2)",
-        ts="await add(1, 2)",
-    ),
-    Behaviour(
-        name="arguments may be given by name",
-        check=gives(3),
-        py="add(b=1, a=2)",
-        ts="await add({b: 1, a: 2})",
-    ),
-    Behaviour(
-        name="arguments may be unpacked",
-        check=gives([3, 3]),
-        py="[add(*[1], **{'b': 2}), add(1, b=2)]",
-        ts="const given: [number, number] = [1, 2]\n[await add(...given), await add({...{a: 1}, b: 2})]",
-    ),
-    Behaviour(
-        name="a call may be the argument of a call",
-        check=gives(3),
-        py="add(add(1))",
-        ts="await add(await add(1))",
-    ),
-    Behaviour(
-        name="functions, methods and loops may make calls",
-        check=gives([2, 3, 4]),
-        py="def f(n):\n    return add(n)\nclass A:\n    def m(self):\n        return add(2)\n"
-        "[f(1), A().m(), *[add(n) for n in [3]]]",
-        ts="async function f(n: number) { return await add(n) }\nclass A { async m() { return await add(2) } }\n"
-        "const out = [await f(1), await new A().m()]\nfor (const n of [3]) out.push(await add(n))\nout",
-    ),
-    Behaviour(
-        name="a tool is a value that can be passed on",
-        check=gives([2, 2]),
-        py="fs = [add, add_later]\n[f(1) for f in fs]",
-        ts="const fs = [add, add_later]\nconst out = []\nfor (const f of fs) out.push(await f(1))\nout",
-    ),
-    Behaviour(
-        name="a built-in may call a tool back",
-        check=gives([[2, 3], ["a", "bb"]]),
-        py="[list(map(add, [1, 2])), sorted(['bb', 'a'], key=lambda x: echo(len(x)))]",
-        refused={"monty": "UNSUPPORTED_FEATURE"},
-    ),
-    Behaviour(
-        name="a generator may make calls",
-        check=gives([2, 3]),
-        py="def g():\n    for n in [1, 2]:\n        yield add(n)\nlist(g())",
-        ts="async function* g() { for (const n of [1, 2]) yield await add(n) }\n"
-        "const out = []\nfor await (const n of g()) out.push(n)\nout",
-        refused={"monty": "UNSUPPORTED_FEATURE"},
-    ),
-    Behaviour(
-        name="an answer arrives as a value of the language",
-        check=gives(["x", True, None, 2.5]),
-        py="got = echo({'k': ['x', True, None, 2.5]})\ngot['k']",
-        ts="const got = await echo({value: {k: ['x', true, null, 2.5]}})\ngot.k",
-    ),
-    Behaviour(
-        name="calls that are awaited together are under way together",
-        check=_at_the_same_time,
-        py=IMPORT + "await asyncio.gather(*[meet('PLACE', 3, n) for n in [1, 2, 3]])",
-        ts="await Promise.all([1, 2, 3].map(n => meet('PLACE', 3, n)))",
-    ),
-    Behaviour(
-        name="results come in the order of the calls, whoever is first",
-        check=_last_first,
-        py=IMPORT + "await asyncio.gather(after(a, b), after(b, c), after(c))",
-        ts="await Promise.all([after(a, b), after(b, c), after(c)])",
-    ),
-    Behaviour(
-        name="a call begins where it is made and is awaited later",
-        check=gives([3, 2]),
-        py="one = add_later(1)\ntwo = add_later(2)\n[await two, await one]",
-        ts="const one = add_later(1)\nconst two = add_later(2)\n;[await two, await one]",
-    ),
-    Behaviour(
-        name="calls run beside each other in functions of the guest",
-        check=gives([22, 33]),
-        py=IMPORT + "async def one(n):\n    return await add(n) * 11\nawait asyncio.gather(one(1), one(2))",
-        ts="const one = async (n: number) => await add(n) * 11\nawait Promise.all([one(1), one(2)])",
-    ),
-    Behaviour(
-        name="a failed call among others fails alone",
-        check=gives([2, "told so"]),
-        py=IMPORT + "async def one(call):\n    try:\n        return await call\n    except ValueError as e:\n"
-        "        return str(e)\nawait asyncio.gather(one(add(1)), one(fail()))",
-        ts="const all = await Promise.allSettled([add(1), fail()])\n"
-        "all.map((one: any) => one.status === 'fulfilled' ? one.value : one.reason.message)",
-    ),
-    Behaviour(
-        name="gather can return exceptions as values",
-        check=gives([2, "ValueError"]),
-        py=IMPORT + "got = await asyncio.gather(add(1), fail(), return_exceptions=True)\n"
-        "[got[0], type(got[1]).__name__]",
-    ),
-    Behaviour(
-        name="a failed call raises what code can catch",
-        check=gives("ValueError: told so"),
-        py="try:\n    fail()\nexcept ValueError as e:\n    result = 'ValueError: ' + str(e)",
-        ts="try { await fail() } catch (e: any) { result = `${e.name}: ${e.message}` }",
-    ),
-    Behaviour(
-        name="a failed call that nobody catches is the error of the run",
-        check=fails("TOOL_ERROR", "runtime_error", "told so", at=(2, None)),
-        py="x = 1\nfail()",
-        ts="const x = 1\nawait fail()",
-    ),
-    Behaviour(
-        name="a tool's own error code arrives",
-        check=fails("OUT_OF_STOCK", "runtime_error", "none left"),
-        py="fail('OUT_OF_STOCK')",
-        ts="await fail('OUT_OF_STOCK')",
-    ),
-    Behaviour(
-        name="arguments of a wrong type are refused, and code can catch that",
-        check=gives("caught"),
-        py="try:\n    add('x')\nexcept (TypeError, ValueError):\n    result = 'caught'",
-        ts="try { await add('x' as any) } catch (e) { result = 'caught' }",
-    ),
-    Behaviour(
-        name="wrong arguments that nobody catches are the error of the run",
-        check=fails("INVALID_ARGUMENT", "validation_error", hint="a, b"),
-        py="add(1, 2, 3, 4)",
-        ts="await add(1, 2, 3, 4)",
-    ),
-    Behaviour(
-        name="an argument that is not JSON is refused, and code can catch that",
-        check=gives(True),
-        py="try:\n    echo(lambda: 1)\nexcept TypeError as e:\n    result = 'not JSON' in str(e)",
-        ts="try { await echo(() => 1) } catch (e: any) { result = e.message.includes('not JSON') }",
-    ),
-    Behaviour(
-        name="a call of an unknown name suggests what was meant",
-        check=fails("UNKNOWN_TOOL", "validation_error", hint="add_later"),
-        py="x = 1\nadd_latr(1)",
-        ts="const x = 1\nawait add_latr(1)",
-    ),
-    Behaviour(
-        name="a call of an unknown name can be caught",
-        check=gives("caught"),
-        py="try:\n    add_latr(1)\nexcept NameError:\n    result = 'caught'",
-        ts="try { await add_latr(1) } catch (e) { if (e instanceof ReferenceError) result = 'caught' }",
+CALLS = [
+    *sharing(
+        Behaviour(
+            name="a plain call gives its value",
+            check=gives(5),
+            py="add(1) + add_later(2)",
+        ),
+        Behaviour(
+            name="an awaited call gives its value",
+            check=gives(5),
+            py="await add(1) + await add_later(2)",
+            ts="await add(1) + await add_later(2)",
+        ),
+        Behaviour(
+            name="arguments may be given by place",
+            check=gives(3),
+            py="add(1, 2)",
+            ts="await add(1, 2)",
+        ),
+        Behaviour(
+            name="arguments may be given by name",
+            check=gives(3),
+            py="add(b=1, a=2)",
+            ts="await add({b: 1, a: 2})",
+        ),
+        Behaviour(
+            name="arguments may be unpacked",
+            check=gives([3, 3]),
+            py="[add(*[1], **{'b': 2}), add(1, b=2)]",
+            ts="const given: [number, number] = [1, 2]\n;[await add(...given), await add({...{a: 1}, b: 2})]",
+        ),
+        Behaviour(
+            name="a call may be the argument of a call",
+            check=gives(3),
+            py="add(add(1))",
+            ts="await add(await add(1))",
+        ),
+        Behaviour(
+            name="functions, methods and loops may make calls",
+            check=gives([2, 3, 4]),
+            py="def f(n):\n    return add(n)\nclass A:\n    def m(self):\n        return add(2)\n"
+            "[f(1), A().m(), *[add(n) for n in [3]]]",
+            ts="async function f(n: number) { return await add(n) }\nclass A { async m() { return await add(2) } }\n"
+            "const out = [await f(1), await new A().m()]\nfor (const n of [3]) out.push(await add(n))\nout",
+        ),
+        Behaviour(
+            name="a tool is a value that can be passed on",
+            check=gives([2, 2]),
+            py="fs = [add, add_later]\n[f(1) for f in fs]",
+            ts="const fs = [add, add_later]\nconst out = []\nfor (const f of fs) out.push(await f(1))\nout",
+        ),
+        Behaviour(
+            name="a built-in may call a tool back",
+            check=gives([[2, 3], ["a", "bb"]]),
+            py="[list(map(add, [1, 2])), sorted(['bb', 'a'], key=lambda x: echo(len(x)))]",
+            refused={"monty": "UNSUPPORTED_FEATURE"},
+        ),
+        Behaviour(
+            name="a generator may make calls",
+            check=gives([2, 3]),
+            py="def g():\n    for n in [1, 2]:\n        yield add(n)\nlist(g())",
+            ts="async function* g() { for (const n of [1, 2]) yield await add(n) }\n"
+            "const out = []\nfor await (const n of g()) out.push(n)\nout",
+            refused={"monty": "UNSUPPORTED_FEATURE"},
+        ),
+        Behaviour(
+            name="an answer arrives as a value of the language",
+            check=gives(["x", True, None, 2.5]),
+            py="got = echo({'k': ['x', True, None, 2.5]})\ngot['k']",
+            ts="const got = await echo({value: {k: ['x', true, null, 2.5]}})\ngot.k",
+        ),
+        Behaviour(
+            name="calls that are awaited together are under way together",
+            check=_at_the_same_time,
+            py=IMPORT + "await asyncio.gather(*[meet('PLACE', 3, n) for n in [1, 2, 3]])",
+            ts="await Promise.all([1, 2, 3].map(n => meet('PLACE', 3, n)))",
+        ),
+        Behaviour(
+            name="results come in the order of the calls, whoever is first",
+            check=_last_first,
+            py=IMPORT + "await asyncio.gather(after(a, b), after(b, c), after(c))",
+            ts="await Promise.all([after(a, b), after(b, c), after(c)])",
+        ),
+        Behaviour(
+            name="a call begins where it is made and is awaited later",
+            check=gives([3, 2]),
+            py="one = add_later(1)\ntwo = add_later(2)\n[await two, await one]",
+            ts="const one = add_later(1)\nconst two = add_later(2)\n;[await two, await one]",
+        ),
+        Behaviour(
+            name="calls run beside each other in functions of the guest",
+            check=gives([22, 33]),
+            py=IMPORT
+            + "async def one(n):\n    return await add(n) * 11\nawait asyncio.gather(one(1), one(2))",
+            ts="const one = async (n: number) => await add(n) * 11\nawait Promise.all([one(1), one(2)])",
+        ),
+        Behaviour(
+            name="a failed call among others fails alone",
+            check=gives([2, "told so"]),
+            py=IMPORT
+            + "async def one(f, *args):\n    try:\n        return await f(*args)\n    except ValueError as e:\n"
+            "        return str(e)\nawait asyncio.gather(one(add, 1), one(fail))",
+            ts="const all = await Promise.allSettled([add(1), fail()])\n"
+            "all.map((one: any) => one.status === 'fulfilled' ? one.value : one.reason.message)",
+        ),
+        Behaviour(
+            name="gather can return exceptions as values",
+            check=gives([2, "ValueError"]),
+            py=IMPORT + "got = await asyncio.gather(add(1), fail(), return_exceptions=True)\n"
+            "[got[0], type(got[1]).__name__]",
+            refused={"monty": "RUNTIME_ERROR"},
+            bugs={
+                "auto": "Monty refuses it after the calls were made, when the session cannot move any more"
+            },
+        ),
+        Behaviour(
+            name="a failed call raises what code can catch",
+            check=gives("ValueError: told so"),
+            py="try:\n    fail()\nexcept ValueError as e:\n    result = 'ValueError: ' + str(e)",
+            ts="try { await fail() } catch (e: any) { result = `${e.name}: ${e.message}` }",
+        ),
+        Behaviour(
+            name="a failed call that nobody catches is the error of the run",
+            check=fails("TOOL_ERROR", "runtime_error", "told so", at=(2, None)),
+            py="x = 1\nfail()",
+            ts="const x = 1\nawait fail()",
+        ),
+        Behaviour(
+            name="a tool's own error code arrives",
+            check=fails("OUT_OF_STOCK", "runtime_error", "none left"),
+            py="fail('OUT_OF_STOCK')",
+            ts="await fail('OUT_OF_STOCK')",
+        ),
+        Behaviour(
+            name="arguments of a wrong type are refused, and code can catch that",
+            check=gives("caught"),
+            py="try:\n    add('x')\nexcept (TypeError, ValueError):\n    result = 'caught'",
+            ts="try { await add('x' as any) } catch (e) { result = 'caught' }",
+        ),
+        Behaviour(
+            name="wrong arguments that nobody catches are the error of the run",
+            check=fails("INVALID_ARGUMENT", "validation_error", hint="a, b"),
+            py="add(1, 2, 3, 4)",
+            ts="await add(1, 2, 3, 4)",
+        ),
+        Behaviour(
+            name="an argument that is not JSON is refused, and code can catch that",
+            check=gives(True),
+            py="try:\n    echo(lambda: 1)\nexcept TypeError as e:\n    result = 'not JSON' in str(e)",
+            ts="try { await echo(() => 1) } catch (e: any) { result = e.message.includes('not JSON') }",
+        ),
+        Behaviour(
+            name="a call of an unknown name suggests what was meant",
+            check=fails("UNKNOWN_TOOL", "validation_error", hint="add_later"),
+            py="x = 1\nadd_latr(1)",
+            ts="const x = 1\nawait add_latr(1)",
+        ),
+        Behaviour(
+            name="a call of an unknown name can be caught",
+            check=gives("caught"),
+            py="try:\n    add_latr(1)\nexcept NameError:\n    result = 'caught'",
+            ts="try { await add_latr(1) } catch (e) { if (e instanceof ReferenceError) result = 'caught' }",
+        ),
+        Behaviour(
+            name="the tools that there are can be asked for",
+            check=gives(True),
+            py="any(tool['name'] == 'add' for tool in list_tools())",
+            ts="(await list_tools()).some((tool: any) => tool.name === 'add')",
+        ),
+        Behaviour(
+            name="every call is on record",
+            check=_records_are_kept,
+            py="x = add(1)\ntry:\n    fail()\nexcept ValueError:\n    pass\nadd(x, b=3)",
+            ts="const x = await add(1)\ntry { await fail() } catch {}\nawait add({a: x, b: 3})",
+        ),
+        Behaviour(
+            name="sleeping takes time and is no external call",
+            check=_no_external_call,
+            py="import time, asyncio\nfor i in range(4):\n    time.sleep(0.001)\nawait asyncio.sleep(0.001)\n'slept'",
+            ts="for (let i = 0; i < 4; i++) await new Promise(done => setTimeout(done, 1))\n'slept'",
+        ),
     ),
     Behaviour(
         name="a function of the guest hides a tool of its name",
@@ -191,22 +217,4 @@ CALLS = rows(
         py=("def add(a):\n    return 'mine'", "add(1)"),
         ts=("function add(a: number) { return 'mine' }", "add(1)"),
     ),
-    Behaviour(
-        name="the tools that there are can be asked for",
-        check=gives(True),
-        py="any(tool['name'] == 'add' for tool in list_tools())",
-        ts="(await list_tools()).some((tool: any) => tool.name === 'add')",
-    ),
-    Behaviour(
-        name="every call is on record",
-        check=_records_are_kept,
-        py="x = add(1)\ntry:\n    fail()\nexcept ValueError:\n    pass\nadd(x, b=3)",
-        ts="const x = await add(1)\ntry { await fail() } catch {}\nawait add({a: x, b: 3})",
-    ),
-    Behaviour(
-        name="sleeping takes time and is no external call",
-        check=_no_external_call,
-        py="import time, asyncio\nfor i in range(4):\n    time.sleep(0.001)\nawait asyncio.sleep(0.001)\n'slept'",
-        ts="for (let i = 0; i < 4; i++) await new Promise(done => setTimeout(done, 1))\n'slept'",
-    ),
-)
+]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from behaviours.behaviour import Behaviour, rows
+from behaviours.behaviour import Behaviour
 from behaviours.stage import Stage
-
-_NOW_MS = 1_700_000_000_000
 
 
 def _the_clock(stage: Stage) -> None:
@@ -17,19 +15,22 @@ def _the_clock(stage: Stage) -> None:
 
 
 def _as_before_the_wait(stage: Stage) -> None:
-    with stage.stored() as here:
-        (asked,) = here.waits(stage.code)
-        (seen,) = here.done
-    with stage.stored() as there:
-        there.host.clock.advance(3600)
-        done = there.box.approve(asked.approval_id)
-        assert done.status == "ok", done.error
-        assert done.result == seen
-        assert there.done[:-1] == []
+    here, there = stage.here(), stage.there()
+    (asked,) = here.waits(stage.code)
+    (seen,) = here.done
+    there.host.clock.advance(60)
+    done = there.box.approve(asked.approval_id)
+    assert done.status == "ok", done.error
+    assert done.result == seen
+    assert there.done == [("A", 100)]
 
 
 def _different_each_time(stage: Stage) -> None:
     assert len({stage.value(stage.code) for _ in range(3)}) == 3
+
+
+def _different_sessions(stage: Stage) -> None:
+    assert stage.value(stage.code) != stage.value(stage.code, session=stage.other())
 
 
 def _later_after_the_wait(stage: Stage) -> None:
@@ -39,7 +40,7 @@ def _later_after_the_wait(stage: Stage) -> None:
     assert (first, second) == (stage.host.clock.ms - 60_000, stage.host.clock.ms)
 
 
-CHANCE = rows(
+CHANCE = [
     Behaviour(
         name="time is that of the host's clock",
         check=_the_clock,
@@ -87,12 +88,8 @@ CHANCE = rows(
     ),
     Behaviour(
         name="chance is another in each session",
-        check=lambda stage: _different_sessions(stage),
+        check=_different_sessions,
         py="import random\nrandom.random()",
         ts="Math.random()",
     ),
-)
-
-
-def _different_sessions(stage: Stage) -> None:
-    assert stage.value(stage.code) != stage.value(stage.code, session=stage.other())
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from behaviours.behaviour import Behaviour, rows
+from behaviours.behaviour import Behaviour, gives
 from behaviours.stage import Stage
 
 NEEDS_MORE = "class Base:\n    pass\nclass Derived(Base):\n    pass\n"
@@ -16,7 +16,7 @@ def _moves_with_its_variables(stage: Stage) -> None:
     make, use = stage.texts
     stage.value(make)
     assert _notes(stage) == []
-    assert stage.value(use) == [[1, 2], 4, 7, "2.5", True]
+    assert stage.value(use) == [[1, 2], 4, True]
     assert any("CPython" in note for note in _notes(stage)), stage.ended.diagnostics
 
 
@@ -36,22 +36,48 @@ def _not_after_a_call(stage: Stage) -> None:
 
 def _elsewhere(stage: Stage) -> None:
     code, read = stage.texts
-    with stage.stored() as here:
-        (asked,) = here.waits(code)
-    with stage.stored() as there:
-        assert there.box.approve(asked.approval_id).result == "paid 100 for A"
-        assert there.value(read) == "Derived"
+    here, there = stage.here(), stage.there()
+    (asked,) = here.waits(code)
+    assert there.box.approve(asked.approval_id).result == "paid 100 for A"
+    assert there.value(read) == "Derived"
 
 
-CHOOSING = rows(
+def _refused_or_absent(stage: Stage) -> None:
+    ended = stage.run(stage.code)
+    assert ended.error is not None, ended.result
+    assert ended.error.code in ("RUNTIME_ERROR", "PERMISSION_DENIED", "UNKNOWN_TOOL", "UNSUPPORTED_FEATURE")
+    assert stage.value("1 + 1") == 2
+
+
+CHOOSING = [
     Behaviour(
-        name="a session moves with its variables, functions and classes, and says so",
+        name="a session moves with its variables, functions and modules, and says so",
         check=_moves_with_its_variables,
         py=(
-            "import math, decimal\nx = [1]\nd = decimal.Decimal('2.5')\ndef f(n):\n    return n * 2\n"
-            "class A:\n    def __init__(self):\n        self.v = 7\na = A()\ny = x",
-            NEEDS_MORE + "x.append(2)\n[y, f(2), a.v, str(d), math.pi > 3]",
+            "import math\nx = [1]\ndef f(n):\n    return n * 2\n",
+            NEEDS_MORE + "x.append(2)\n[x, f(2), math.pi > 3]",
         ),
+        unpromised=("monty", "cpython"),
+    ),
+    Behaviour(
+        name="objects of the session's own classes move with it",
+        check=gives(7),
+        py=("class A:\n    def __init__(self):\n        self.v = 7\na = A()", NEEDS_MORE + "a.v"),
+        refused={"auto": "RUNTIME_ERROR"},
+        unpromised=("monty", "cpython"),
+    ),
+    Behaviour(
+        name="values of the library's own classes move with it",
+        check=gives("2.5"),
+        py=("import decimal\nd = decimal.Decimal('2.5')", NEEDS_MORE + "str(d)"),
+        refused={"auto": "RUNTIME_ERROR"},
+        unpromised=("monty", "cpython"),
+    ),
+    Behaviour(
+        name="two names of one list move as such",
+        check=gives([1, 2]),
+        py=("x = [1]\ny = x", NEEDS_MORE + "x.append(2)\ny"),
+        bugs={"auto": "the names have lists of their own then, and nothing is said"},
         unpromised=("monty", "cpython"),
     ),
     Behaviour(name="a session moves once", check=_moves_once, py=NEEDS_MORE, unpromised=("monty", "cpython")),
@@ -67,50 +93,39 @@ CHOOSING = rows(
         py=(NEEDS_MORE + "d = Derived()\nrefund('A')", "type(d).__name__"),
         unpromised=("monty", "cpython"),
     ),
-)
+]
 
-OUTSIDE = rows(
+OUTSIDE = [
     Behaviour(
         name="files of the host cannot be read",
-        check=lambda stage: _refused_or_absent(stage),
+        check=_refused_or_absent,
         py="open('/etc/passwd').read()",
         ts="const text = require('fs').readFileSync('/etc/passwd')",
     ),
     Behaviour(
         name="the environment of the host cannot be read",
-        check=lambda stage: _refused_or_absent(stage),
+        check=_refused_or_absent,
         py="import os\nos.environ['PATH']",
         ts="process.env.PATH",
     ),
     Behaviour(
         name="nobody can be reached over a network",
-        check=lambda stage: _refused_or_absent(stage),
+        check=_refused_or_absent,
         py="import socket\nsocket.create_connection(('127.0.0.1', 80), 1)",
         ts="await fetch('http://127.0.0.1')",
     ),
     Behaviour(
         name="no process can be started",
-        check=lambda stage: _refused_or_absent(stage),
+        check=_refused_or_absent,
         py="import subprocess\nsubprocess.run(['id'])",
         ts="require('child_process').execSync('id')",
     ),
     Behaviour(
         name="a file may be written in a private directory and read again",
-        check=lambda stage: _value(stage),
+        check=gives("text"),
         py="import tempfile\nwith tempfile.TemporaryFile('w+') as f:\n    f.write('text')\n    f.seek(0)\n"
         "    result = f.read()",
         ts="require('fs').writeFileSync('/tmp/x', 'text')",
         refused={"monty": "RUNTIME_ERROR", "quickjs": "UNKNOWN_TOOL"},
     ),
-)
-
-
-def _refused_or_absent(stage: Stage) -> None:
-    ended = stage.run(stage.code)
-    assert ended.error is not None, ended.result
-    assert ended.error.code in ("RUNTIME_ERROR", "PERMISSION_DENIED", "UNKNOWN_TOOL", "UNSUPPORTED_FEATURE")
-    assert stage.value("1 + 1") == 2
-
-
-def _value(stage: Stage) -> None:
-    assert stage.value(stage.code) == "text"
+]

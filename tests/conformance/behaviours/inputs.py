@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from behaviours.behaviour import Behaviour, fails, gives, rows
+from behaviours.behaviour import Behaviour, fails, gives
 from behaviours.stage import Stage
 
 LARGE = "x" * (4 << 20)
@@ -56,7 +56,7 @@ def _kept_where_a_value_is_made_of_it(stage: Stage) -> None:
     assert stage.value(read) == [1]
 
 
-INPUTS = rows(
+INPUTS = [
     Behaviour(
         name="inputs are variables of this run alone",
         check=_gone_after_the_run,
@@ -133,4 +133,4 @@ INPUTS = rows(
         py="1",
         ts="1",
     ),
-)
+]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from behaviours.behaviour import Behaviour, gives, rows
+from behaviours.behaviour import Behaviour, gives, sharing
 
 MISSING = {"monty": "RUNTIME_ERROR"}
 
@@ -17,12 +17,11 @@ def _module(
         check=gives(value),
         py=text,
         refused=refused or {},
-        fresh=False,
         **more,  # type: ignore[arg-type]
     )
 
 
-PYTHON_LIBRARY = rows(
+PYTHON_LIBRARY = sharing(
     _module("math", [3.0, 120, 6, True], "[math.sqrt(9), math.factorial(5), math.gcd(12, 18), math.isclose(0.1 + 0.2, 0.3)]"),
     _module("json", ['{"a": 1}', [1]], "[json.dumps({'a': 1}), json.loads('[1]')]"),
     _module("re", ["b", "x-y"], "[re.search('[b-z]', 'ab')[0], re.sub(r'\\s', '-', 'x y')]"),
@@ -40,7 +39,7 @@ PYTHON_LIBRARY = rows(
     _module("unicodedata", "LATIN SMALL LETTER A", "unicodedata.name('a')"),
     _module("tomllib", {"a": [1]}, "tomllib.loads('a = [1]')"),
     _module("csv", [["a", "b,c"]], "list(csv.reader(['a,\"b,c\"']))"),
-    _module("pathlib", ["/a/b", ".txt"], "[str(pathlib.PurePosixPath('/a') / 'b'), pathlib.PurePosixPath('x.txt').suffix]"),
+    _module("pathlib", ["/a/b", ".txt"], "[str(pathlib.Path('/a') / 'b'), pathlib.Path('x.txt').suffix]"),
     _module("string", ["abc", "hi x"], "[string.ascii_lowercase[:3], string.Template('hi $n').substitute(n='x')]", MISSING),
     _module("enum", [3, True], "F = enum.IntFlag('F', ['A', 'B'])\n[int(F.A | F.B), F.A in (F.A | F.B)]", MISSING),
     _module("heapq", [1, [5, 4]], "h = [3, 1, 2]\nheapq.heapify(h)\n[heapq.heappop(h), heapq.nlargest(2, [1, 5, 4])]", MISSING),

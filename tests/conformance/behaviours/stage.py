@@ -6,7 +6,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -129,8 +129,7 @@ class Stage:
     language: str
     texts: tuple[str, ...]
     session: str
-    directory: Path
-    open_host: Callable[..., Host]
+    host_at: Callable[[str, str], Host]
     ended: RunResult = field(default_factory=RunResult)
 
     @property
@@ -183,10 +182,13 @@ class Stage:
     def asked(self, session: str | None = None) -> list[Approval]:
         return self.box.approvals(session=session or self.session, pending=True)
 
-    @contextmanager
-    def stored(self) -> Iterator[Stage]:
-        """The same behaviour in a sandbox over a directory. Opened again, it is another process's sandbox."""
-        with self.open_host(data_dir=self.directory / "data").opened() as host:
-            yield Stage(
-                host, self.engine, self.language, self.texts, self.session, self.directory, self.open_host
-            )
+    def here(self) -> Stage:
+        """The same behaviour in a sandbox over a directory."""
+        return replace(self, host=self.host_at(self.engine, "here"))
+
+    def there(self) -> Stage:
+        """The same in another sandbox over that directory, with processes of its own."""
+        return replace(self, host=self.host_at(self.engine, "there"))
+
+    def snapshot_key(self) -> bytes:
+        return (Path(self.host.options["data_dir"]) / "snapshot.key").read_bytes()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from behaviours.behaviour import Behaviour, gives, rows
+from behaviours.behaviour import Behaviour, gives, sharing
 
 
 def _typescript(
     name: str, value: object, code: str, refused: dict[str, str] | None = None, **more: object
 ) -> Behaviour:
-    return Behaviour(name=name, check=gives(value), ts=code, refused=refused or {}, fresh=False, **more)  # type: ignore[arg-type]
+    return Behaviour(name=name, check=gives(value), ts=code, refused=refused or {}, **more)  # type: ignore[arg-type]
 
 
 UNSUPPORTED = {"quickjs": "UNSUPPORTED_FEATURE"}
 
-TYPESCRIPT_FEATURES = rows(
+TYPESCRIPT_FEATURES = sharing(
     _typescript("type annotations of every kind are stripped", [1, "x", [2], True],
                 "type Id = string | number\nlet a: Id = 1\nconst b = <T,>(x: T): T => x\nfunction c(this: void, xs?: readonly number[]): xs is number[] { return true }\n"
                 "const d = [2] as const satisfies readonly number[]\n;[a, b<string>('x'), d, c()]"),
@@ -37,14 +37,14 @@ TYPESCRIPT_FEATURES = rows(
     _typescript("modules that are imported as types only", 1, "import type { A } from './a'\n1"),
     _typescript("names that are exported", 5, "export const five = 5\nexport function f() { return five }\nf()"),
     _typescript("modules that are required", 1, "const fs = require('fs')\n1", {"quickjs": "UNKNOWN_TOOL"}),
-    _typescript("JSX", 1, "const x = <div>text</div>\n1", {"quickjs": "SYNTAX_ERROR"}),
+    _typescript("JSX", 1, "const x = <div>text</div>\n1", UNSUPPORTED),
     _typescript("optional chaining of members, calls and items", [None, None, 2], "const o: any = {f: () => 2}\n;[o.a?.b ?? null, o.g?.() ?? null, o.f?.()]"),
     _typescript("nullish and logical assignment", [1, 2, 3], "let a: any = null, b: any = 1, c: any = 0\na ??= 1\nb &&= 2\nc ||= 3\n;[a, b, c]"),
     _typescript("tagged templates", "a|1|b|2|", "const tag = (s: TemplateStringsArray, ...v: any[]) => s.map((t, i) => t + (i < v.length ? '|' + v[i] + '|' : '')).join('')\ntag`a${1}b${2}`"),
     _typescript("raw templates", "a\\nb", "String.raw`a\\nb`"),
     _typescript("computed and shorthand members", {"x": 1, "k2": 2, "f": 3}, "const x = 1, k = 'k'\nconst o = {x, [k + 2]: 2, f() { return 3 }}\n;({...o, f: o.f()})"),
     _typescript("getters and setters of objects", [1, 10], "const o = {_v: 1, get v() { return this._v }, set v(n) { this._v = n * 10 }}\nconst a = o.v\no.v = 1\n;[a, o.v]"),
-    _typescript("Proxy and Reflect", ["got x", True, ["a"]], "const p: any = new Proxy({a: 1}, {get: (t, k) => 'got ' + String(k), has: () => true})\n[p.x, 'z' in p, Reflect.ownKeys({a: 1})]"),
+    _typescript("Proxy and Reflect", ["got x", True, ["a"]], "const p: any = new Proxy({a: 1}, {get: (t, k) => 'got ' + String(k), has: () => true})\n;[p.x, 'z' in p, Reflect.ownKeys({a: 1})]"),
     _typescript("symbols", [1, "Symbol(s)", True], "const s = Symbol('s')\nconst o = {[s]: 1}\n;[o[s], s.toString(), Symbol.for('a') === Symbol.for('a')]"),
     _typescript("iterator helpers and Symbol.iterator", [[2, 4], [1, 2]], "function* g() { yield 1; yield 2 }\nconst it = {*[Symbol.iterator]() { yield* [1, 2] }}\n;[[...g().map(n => n * 2)], [...it]]"),
     _typescript("BigInt arithmetic", ["3628800", True, "5"], "let f = 1n\nfor (let i = 1n; i <= 10n; i++) f *= i\n;[f.toString(), 2n > 1, String(BigInt(5))]"),
@@ -55,7 +55,7 @@ TYPESCRIPT_FEATURES = rows(
     _typescript("labelled blocks and continue", [0, 2], "const out: number[] = []\nouter: for (let i = 0; i < 3; i++) { for (const j of [1]) { if (i === j) continue outer }\n  out.push(i) }\nout"),
     _typescript("switch with fall through", ["b", "c"], "const out: string[] = []\nswitch (2 as number) { case 1: out.push('a'); case 2: out.push('b'); case 3: out.push('c'); break; default: out.push('d') }\nout"),
     _typescript("promises: all, race, any, allSettled, finally", [[1, 2], 1, 2, ["fulfilled", "rejected"], "f"],
-                "let f = ''\nawait Promise.resolve().finally(() => { f = 'f' })\n[await Promise.all([1, Promise.resolve(2)]), await Promise.race([1, new Promise(() => {})]),\n"
+                "let f = ''\nawait Promise.resolve().finally(() => { f = 'f' })\n;[await Promise.all([1, Promise.resolve(2)]), await Promise.race([1, new Promise(() => {})]),\n"
                 " await Promise.any([Promise.reject(1), 2]), (await Promise.allSettled([1, Promise.reject(1)])).map(x => x.status), f]"),
     _typescript("Promise.withResolvers", 5, "const {promise, resolve} = Promise.withResolvers<number>()\nresolve(5)\nawait promise"),
     _typescript("array methods of today", [3, [3, 2, 1], [1, 9], [2], 1], "const xs = [1, 2, 3]\n;[xs.at(-1), xs.toReversed(), [1, 2].with(1, 9), [[2]].flat(), xs.findLast(x => x < 2)]"),
@@ -63,7 +63,7 @@ TYPESCRIPT_FEATURES = rows(
     _typescript("set operations", [[1, 2, 3], [2], True], "const a = new Set([1, 2]), b = new Set([2, 3])\n;[[...a.union(b)], [...a.intersection(b)], new Set([1]).isSubsetOf(a)]"),
     _typescript("string methods of today", ["xbxb", "005", True, ["1", "2"]], "['abab'.replaceAll('a', 'x'), '5'.padStart(3, '0'), 'abc'.includes('b'), [...'a1b2'.matchAll(/\\d/g)].map(m => m[0])]"),
     _typescript("numbers: separators, exponents, safe integers", [1000000, 8, 255, True], "[1_000_000, 2 ** 3, 0xff, Number.isSafeInteger(2 ** 53 - 1)]"),
-    _typescript("explicit resource management", ["use", "dispose"], "const log: string[] = []\n{\n  using r = {[Symbol.dispose]() { log.push('dispose') }}\n  log.push('use')\n}\nlog", UNSUPPORTED),
+    _typescript("explicit resource management", ["use", "dispose"], "const log: string[] = []\n{\n  using r = {[Symbol.dispose]() { log.push('dispose') }}\n  log.push('use')\n}\nlog"),
     _typescript("accessors declared with `accessor`", 1, "class A { accessor x = 1 }\nnew A().x", UNSUPPORTED),
     _typescript("`this`, call, apply and bind", [1, 1, 1], "function f(this: {x: number}) { return this.x }\nconst o = {x: 1}\n;[f.call(o), f.apply(o), f.bind(o)()]"),
     _typescript("prototypes", ["p", True], "const p = {who: 'p'}\nconst o = Object.create(p)\n;[o.who, Object.getPrototypeOf(o) === p]"),

@@ -48,7 +48,7 @@ MAX_FRAME: Final = 96 << 20
 MAX_FILES_BYTES: Final = 64 << 20
 _NOBODY: Final = "65534"
 _READY_S: Final = 60.0
-_GONE_S: Final = 2.0
+_GONE_MS: Final = 2_000
 _CHUNK: Final = 1 << 16
 _PROBE_S: Final = 20.0
 _ENVIRONMENT: Final = {
@@ -205,7 +205,9 @@ class JailProcess(WorkerProcess):
         """End the process, and wait until the guest has ended as well, which is its grandchild."""
         super().close()
         if self._guest >= 0:
-            select.select([self._guest], [], [], _GONE_S)
+            ended = select.poll()
+            ended.register(self._guest, select.POLLIN)
+            ended.poll(_GONE_MS)
             os.close(self._guest)
             self._guest = -1
         if self.home is not None:

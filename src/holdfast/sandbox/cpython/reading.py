@@ -6,7 +6,7 @@ import ast
 from typing import Final
 
 from holdfast.sandbox.cpython.state import SessionState
-from holdfast.sandbox.monty.program import _AwaitMarker, _called_if_pure, called_name, parse
+from holdfast.sandbox.monty.program import AwaitMarker, called_if_pure, called_name, parse
 
 Site = tuple[int, int, int, int]
 _RUNNERS: Final = frozenset({"run", "run_until_complete"})
@@ -20,7 +20,7 @@ def awaited_sites(code: str) -> list[Site]:
     tree = parse(code)
     if tree is None:
         return []
-    calls = set(_AwaitMarker(tree).calls)
+    calls = set(AwaitMarker(tree).calls)
     for node in ast.walk(tree):
         if isinstance(node, ast.Call) and called_name(node) in _RUNNERS:
             calls.update(part for part in node.args if isinstance(part, ast.Call))
@@ -35,7 +35,7 @@ def leaves_unchanged(code: str, before: SessionState | None) -> bool:
     if before is not None and not before.plain:
         return False
     tree = parse(code)
-    called = _called_if_pure(tree) if tree is not None else None
+    called = called_if_pure(tree) if tree is not None else None
     return called is not None and (before is None or called.isdisjoint(before.names))
 
 

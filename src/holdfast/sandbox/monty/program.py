@@ -142,7 +142,7 @@ def read_program(
             result_mode="always" if always else "never",
             bound=frozenset(_bound_by_text(code)),
         )
-    called = _called_if_pure(tree)
+    called = called_if_pure(tree)
     if called is not None:
         return Program(
             code=code,
@@ -199,7 +199,7 @@ def _span(code: str, node: ast.expr) -> Span:
     )
 
 
-def _called_if_pure(tree: ast.Module) -> frozenset[str] | None:
+def called_if_pure(tree: ast.Module) -> frozenset[str] | None:
     """The functions called, if all the code does is compute values from what is there."""
     called: set[str] = set()
     pending: list[Any] = list(tree.body)
@@ -430,12 +430,12 @@ def _targets(target: ast.expr) -> Iterator[str]:
 def _awaited_sites(tree: ast.Module, code: str) -> set[Site]:
     if "await" not in code:
         return set()
-    marker = _AwaitMarker(tree)
+    marker = AwaitMarker(tree)
     offsets = _LineOffsets(code)
     return {offsets.site(call) for call in marker.calls}
 
 
-class _AwaitMarker:
+class AwaitMarker:
     """Finds the calls whose value is awaited, directly or through lists, names and helper functions."""
 
     def __init__(self, tree: ast.Module) -> None:
@@ -490,7 +490,7 @@ class _AwaitMarker:
                 pending.extend(node.args)
             case ast.Name(id=name):
                 self._functions.add(name)
-            case ast.Attribute(value=ast.Name(id=owner), attr="values" | "pop"):
+            case ast.Attribute(value=ast.Name(id=owner), attr="values" | "items" | "pop"):
                 self._names.add(owner)
 
     def _follow(self, node: ast.AST) -> None:

@@ -15,7 +15,7 @@ def encode(text: str) -> str:
 
 
 def decode(text: str) -> str | None:
-    out, buffer, bits = bytearray(), 0, 0
+    out, buffer, bits = "", 0, 0
     for letter in text.rstrip("="):
         value = ALPHABET.find(letter.upper())
         if value < 0:
@@ -23,8 +23,8 @@ def decode(text: str) -> str | None:
         buffer, bits = (buffer << 5) | value, bits + 5
         if bits >= 8:
             bits -= 8
-            out.append((buffer >> bits) & 255)
-    return out.decode()
+            out += f"{buffer >> bits & 255:02x}"
+    return bytes.fromhex(out).decode()
 
 
 def base32_text(texts: list[str], back: bool = False) -> list[str | None]:

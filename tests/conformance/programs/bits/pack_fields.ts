@@ -17,5 +17,6 @@ function packFields(layout: Layout, values: Readonly<Record<string, number>>): P
     return rest >> BigInt(width);
   }, word);
   const ones = word.toString(2).split("1").length - 1;
-  return { word: "0x" + word.toString(16), ones, same: Object.entries(values).every(([name, value]) => back[name] === BigInt(value)) };
+  const same = Object.entries(values).every(([name, value]) => back[name] === BigInt(value));
+  return { word: "0x" + word.toString(16), ones, same };
 }

@@ -1,6 +1,11 @@
 /** The bytes of each character of a text in UTF-8, worked out from its code point, as hex. */
 function utf8Bytes(text: string): string[] {
-  const limits: readonly [limit: number, lead: number][] = [[0x80, 0x00], [0x800, 0xc0], [0x10000, 0xe0], [0x110000, 0xf0]];
+  const limits: readonly [limit: number, lead: number][] = [
+    [0x80, 0x00],
+    [0x800, 0xc0],
+    [0x10000, 0xe0],
+    [0x110000, 0xf0],
+  ];
   return Array.from(text, (letter) => {
     const point = letter.codePointAt(0)!;
     const tails = limits.findIndex(([limit]) => point < limit);

@@ -43,7 +43,9 @@ class PriorityQueue<T> {
 
 /** The cheapest way along two-way roads and what it costs; of equal ones the first by names. */
 function cheapestRoute(roads: [from: string, to: string, cost: number][], start: string, goal: string): Route | null {
-  const queue = new PriorityQueue<Route>((a, b) => a.cost < b.cost || (a.cost === b.cost && a.path.join("\0") < b.path.join("\0")));
+  const queue = new PriorityQueue<Route>(
+    (a, b) => a.cost < b.cost || (a.cost === b.cost && a.path.join("\0") < b.path.join("\0")),
+  );
   const settled = new Set<string>();
   queue.push({ cost: 0, path: [start] });
   let route: Route | undefined;
@@ -54,7 +56,8 @@ function cheapestRoute(roads: [from: string, to: string, cost: number][], start:
     settled.add(place);
     for (const [a, b, cost] of roads) {
       for (const [here, there] of [[a, b], [b, a]]) {
-        if (here === place && !settled.has(there)) queue.push({ cost: route.cost + cost, path: [...route.path, there] });
+        if (here !== place || settled.has(there)) continue;
+        queue.push({ cost: route.cost + cost, path: [...route.path, there] });
       }
     }
   }

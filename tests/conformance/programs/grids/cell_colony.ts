@@ -1,4 +1,5 @@
-const around = [-1, 0, 1].flatMap((dx) => [-1, 0, 1].map((dy) => [dx, dy] as const)).filter(([dx, dy]) => dx !== 0 || dy !== 0);
+const steps = [-1, 0, 1] as const;
+const around = steps.flatMap((dx) => steps.map((dy) => [dx, dy] as const)).filter(([dx, dy]) => dx !== 0 || dy !== 0);
 
 class Colony {
   private constructor(private readonly alive: ReadonlySet<string>) {}
@@ -16,7 +17,8 @@ class Colony {
         counts[key] = (counts[key] ?? 0) + 1;
       }
     }
-    return new Colony(new Set(Object.keys(counts).filter((key) => counts[key] === 3 || (counts[key] === 2 && this.alive.has(key)))));
+    const lives = (key: string): boolean => counts[key] === 3 || (counts[key] === 2 && this.alive.has(key));
+    return new Colony(new Set(Object.keys(counts).filter(lives)));
   }
 
   draw(): string[] {

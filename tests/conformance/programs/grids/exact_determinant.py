@@ -4,10 +4,10 @@ def exact_determinant(matrix: list[list[int]]) -> str:
     size, sign, before = len(rows), 1, 1
     for step in range(size - 1):
         if rows[step][step] == 0:
-            swap = next((row for row in range(step + 1, size) if rows[row][step]), None)
-            if swap is None:
+            others = [row for row in range(step + 1, size) if rows[row][step]]
+            if not others:
                 return "0"
-            rows[step], rows[swap] = rows[swap], rows[step]
+            rows[step], rows[others[0]] = rows[others[0]], rows[step]
             sign = -sign
         for i in range(step + 1, size):
             for j in range(step + 1, size):

@@ -1,5 +1,5 @@
 def lake_sizes(land: list[str]) -> list[int]:
-    """The sizes of lakes (`~`) that land surrounds on all sides, largest first; water at the rim is the sea."""
+    """The sizes of lakes (`~`) with land on all sides, largest first; water at the rim is the sea."""
     water = {(x, y) for y, row in enumerate(land) for x, mark in enumerate(row) if mark == "~"}
     sizes: list[int] = []
     while water:

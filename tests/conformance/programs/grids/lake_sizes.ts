@@ -1,4 +1,4 @@
-/** The sizes of lakes (`~`) that land surrounds on all sides, largest first; water at the rim is the sea. */
+/** The sizes of lakes (`~`) with land on all sides, largest first; water at the rim is the sea. */
 function lakeSizes(land: string[]): number[] {
   const grid = land.map((row) => Array.from(row));
   const SEA = Number.NEGATIVE_INFINITY;

@@ -20,7 +20,9 @@ class SeatRow {
 /** Seats groups side by side, the largest first, in the fullest row that still has room for them. */
 function seatMap(rows: number, columns: number, groups: number[]): string[] | null {
   const seats = Array.from({ length: rows }, () => new SeatRow(columns));
-  const order = groups.map((size, group) => ({ size, label: String.fromCharCode(65 + group) })).sort((a, b) => b.size - a.size);
+  const order = groups
+    .map((size, group) => ({ size, label: String.fromCharCode(65 + group) }))
+    .sort((a, b) => b.size - a.size);
   for (const { size, label } of order) {
     const fitting = seats.filter((row) => row.free >= size);
     if (!fitting.length) return null;

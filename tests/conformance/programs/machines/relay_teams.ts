@@ -22,5 +22,7 @@ async function relayTeams(teams: Record<string, number[]>, distance: number): Pr
   const results = settled.map((one, i): Result => (one.status === "fulfilled" ? one.value : { team: names[i] }));
   const key = (result: Result): number => result.seconds ?? Number.POSITIVE_INFINITY;
   results.sort((a, b) => (key(a) === key(b) ? (a.team < b.team ? -1 : 1) : key(a) - key(b)));
-  return results.map(({ team, seconds }) => `${team} ${seconds === undefined ? "did not finish" : `${seconds.toFixed(1)} s`}`);
+  return results.map(({ team, seconds }) => {
+    return `${team} ${seconds === undefined ? "did not finish" : `${seconds.toFixed(1)} s`}`;
+  });
 }

@@ -25,7 +25,9 @@ class VendingMachine {
     }
     if (verb === "kick") return { state: State.BROKEN, paid: 0, says: `broken, ${this.paid} lost` };
     if (verb === "coin" && Number(amount) > 0) return this.take(Number(amount));
-    if (verb === "cancel" && this.state === State.PAYING) return { state: State.IDLE, paid: 0, says: `${this.paid} back` };
+    if (verb === "cancel" && this.state === State.PAYING) {
+      return { state: State.IDLE, paid: 0, says: `${this.paid} back` };
+    }
     return { ...this.same, says: "nothing happens" };
   }
 

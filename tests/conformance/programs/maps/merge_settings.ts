@@ -12,8 +12,8 @@ function mergeSettings(base: Settings, ...layers: Settings[]): Settings {
       const old = merged[key];
       if (value === null) delete merged[key];
       else if (isSettings(value) && isSettings(old)) merged[key] = mergeSettings(old, value);
-      else if (Array.isArray(value) && Array.isArray(old) && value[0] === "+") merged[key] = [...old, ...value.slice(1)];
-      else merged[key] = value;
+      else if (!Array.isArray(value) || !Array.isArray(old) || value[0] !== "+") merged[key] = value;
+      else merged[key] = [...old, ...value.slice(1)];
     }
   }
   return merged;

@@ -24,7 +24,7 @@ def alternatives(inside: str) -> list[str]:
 
 
 def brace_expand(pattern: str) -> list[str]:
-    """Every text that a pattern with braces stands for, as a shell expands it; an open brace is plain text."""
+    """Every text that a pattern with braces stands for, as in a shell; an open brace is plain text."""
     depth, opened = 0, pattern.find("{")
     for place in range(max(opened, 0), len(pattern)):
         depth += {"{": 1, "}": -1}.get(pattern[place], 0)

@@ -31,11 +31,12 @@ function alternatives(inside: string): string[] {
   return parts.flatMap(braceExpand);
 }
 
-/** Every text that a pattern with braces stands for, as a shell expands it; an open brace is plain text. */
+/** Every text that a pattern with braces stands for, as in a shell; an open brace is plain text. */
 function braceExpand(pattern: string): string[] {
   const opened = pattern.indexOf("{");
   const closed = opened < 0 ? -1 : closing(pattern, opened);
   if (closed < 0) return [pattern];
   const head = pattern.slice(0, opened);
-  return product(alternatives(pattern.slice(opened + 1, closed)), braceExpand(pattern.slice(closed + 1)), (a, b) => head + a + b);
+  const inside = alternatives(pattern.slice(opened + 1, closed));
+  return product(inside, braceExpand(pattern.slice(closed + 1)), (a, b) => head + a + b);
 }

@@ -39,7 +39,7 @@ def read_power(reader: Reader) -> float:
     base = read_atom(reader)
     if reader.peek() == "^":
         reader.take()
-        return base ** read_power(reader)
+        return float(base ** read_power(reader))
     return base
 
 

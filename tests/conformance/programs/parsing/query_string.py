@@ -1,6 +1,6 @@
 def percent_decode(text: str) -> str:
     """Text with its percent escapes resolved as UTF-8; what is no escape stays as it is."""
-    out = bytearray()
+    out = ""
     place = 0
     while place < len(text):
         digits = text[place + 1 : place + 3]
@@ -9,12 +9,12 @@ def percent_decode(text: str) -> str:
             and len(digits) == 2
             and all(digit in "0123456789abcdefABCDEF" for digit in digits)
         ):
-            out.append(int(digits, 16))
+            out += digits
             place += 3
         else:
-            out.extend((" " if text[place] == "+" else text[place]).encode())
+            out += (" " if text[place] == "+" else text[place]).encode().hex()
             place += 1
-    return out.decode()
+    return bytes.fromhex(out).decode()
 
 
 def query_string(query: str) -> dict[str, str | list[str]]:

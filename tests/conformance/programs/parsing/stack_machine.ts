@@ -62,7 +62,8 @@ function stackMachine(lines: string[]): { stack: number[]; error: string | null 
   for (const [index, line] of lines.entries()) {
     const tokens = line.split(/\s+/).filter((token) => token.length);
     try {
-      if (tokens[0] === ":" && tokens.at(-1) === ";" && tokens.length > 2) machine.define(tokens[1], tokens.slice(2, -1));
+      const [colon, name, ...body] = tokens;
+      if (colon === ":" && name && body.pop() === ";") machine.define(name, body);
       else machine.run(tokens);
     } catch (error) {
       if (!(error instanceof MachineError)) throw error;

@@ -3,7 +3,7 @@ interface Draws {
   first: Record<string, string>;
 }
 
-/** Who may give to whom: nobody to themselves or their partner. How many draws there are, and the first. */
+/** Who may give to whom: nobody to themselves or their partner. The number of draws, and the first. */
 function giftDraws(people: string[], couples: [string, string][]): Draws {
   const barred = new Set<string>(couples.flatMap(([a, b]) => [`${a}>${b}`, `${b}>${a}`]));
   const givers = [...people].sort();

@@ -1,7 +1,7 @@
 const pads = {
   left: (cell: string, width: number) => cell.padEnd(width),
   right: (cell: string, width: number) => cell.padStart(width),
-  center: (cell: string, width: number) => cell.padStart(cell.length + Math.floor((width - cell.length) / 2)).padEnd(width),
+  center: (cell: string, width: number) => cell.padStart((width + cell.length) >> 1).padEnd(width),
 } as const;
 
 type Align = keyof typeof pads;

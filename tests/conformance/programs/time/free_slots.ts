@@ -18,5 +18,6 @@ function freeSlots(meetings: [Clock, Clock][], opens: Clock, closes: Clock, leas
       { from: Math.max(gap.from, busy.to), to: gap.to },
     ].filter(({ from, to }) => to > from));
   }
-  return gaps.filter(({ from, to }) => to - from >= least).map(({ from, to }) => `${clockTime(from)}–${clockTime(to)}`);
+  const long = gaps.filter(({ from, to }) => to - from >= least);
+  return long.map(({ from, to }) => `${clockTime(from)}–${clockTime(to)}`);
 }

@@ -1,0 +1,374 @@
+"""What each engine costs, beside its bare form, in one process, as ratios.
+
+    python bench/engines.py [--quick] [--json]
+
+Every engine is driven through its port (`CodeEngine`), as sessions and agents drive it. Its bare form is what
+would do the same with nothing of ours around it:
+
+- monty: `pydantic_monty` driven by hand.
+- quickjs: the guest in this process, entered with plain wasmtime calls: types stripped, the code evaluated,
+  the promise polled. No other process, no limits, no state kept.
+- cpython: for a call, a JSON message there and back over a socket between two Python processes.
+
+Figures are medians over interleaved rounds, so that a noisy machine disturbs both sides alike. Code differs
+from run to run, so that nothing is remembered of it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import socket
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pydantic_monty
+
+from holdfast.model.capability import Capability
+from holdfast.model.limits import SessionLimits
+from holdfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest, CellRun, CodeEngine
+from holdfast.sandbox.cpython.cell_engine import CPythonCells
+from holdfast.sandbox.monty.cell_engine import MontyCells
+from holdfast.sandbox.quickjs.cell_engine import QuickJsCells
+from holdfast.sandbox.quickjs.machine import Machine
+from holdfast.sandbox.typescript.script import read_script
+
+CALLS = 20
+LIMITS = SessionLimits(memory_mb=256, cpu_ms=60_000, wall_ms=600_000, max_external_calls=100_000)
+ENGINES: dict[str, Callable[[int], CodeEngine]] = {
+    "monty": lambda capacity: MontyCells(capacity=capacity),
+    "cpython": lambda capacity: CPythonCells(capacity=capacity),
+    "quickjs": lambda capacity: QuickJsCells(capacity=capacity),
+}
+
+
+@dataclass(frozen=True)
+class Texts:
+    """What is run, in one language. `%d` is another number every time."""
+
+    warm: str
+    loop: str
+    calls: str
+    pause: str
+    busy: str
+
+
+PYTHON = Texts(
+    warm="x = 1 + %d",
+    loop=f"n = %d\nfor i in range({CALLS}): n",
+    calls=f"n = %d\nfor i in range({CALLS}): echo(i)",
+    pause="n = %d + echo(1)\nn",
+    busy="n = %d\nfor i in range(400000): n += i * i\nn",
+)
+TYPESCRIPT = Texts(
+    warm="const x: number = 1 + %d",
+    loop=f"const n: number = %d\nfor (let i = 0; i < {CALLS}; i++) n",
+    calls=f"const n: number = %d\nfor (let i = 0; i < {CALLS}; i++) await echo(i)",
+    pause="const n: number = %d + await echo(1)\nn",
+    busy="let n: number = %d\nfor (let i = 0; i < 400000; i++) n += i * i\nn",
+)
+TEXTS = {"monty": PYTHON, "cpython": PYTHON, "quickjs": TYPESCRIPT}
+
+
+class Functions:
+    """What the code may call."""
+
+    def __contains__(self, name: object, /) -> bool:
+        return name == "echo"
+
+    def names(self) -> list[str]:
+        return ["echo"]
+
+    def capability(self, name: str) -> Capability:
+        schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
+        return Capability(name=name, description="", input_schema=schema)
+
+    def is_async(self, name: str) -> bool:
+        return False
+
+    def suggest(self, name: str) -> str | None:
+        return None
+
+
+@dataclass
+class Timings:
+    """Seconds, by name."""
+
+    samples: dict[str, list[float]] = field(default_factory=dict)
+
+    def time(self, name: str, work: Callable[[int], object], repeat: int) -> None:
+        for _ in range(repeat):
+            number = len(self.samples.setdefault(name, []))
+            started = time.perf_counter()
+            work(number)
+            self.samples[name].append(time.perf_counter() - started)
+
+    def us(self, name: str) -> float:
+        return statistics.median(self.samples[name]) * 1e6
+
+
+class Engine:
+    """One engine, used as sessions use it."""
+
+    def __init__(self, name: str, capacity: int = 4) -> None:
+        self.name = name
+        self.texts = TEXTS[name]
+        self.cells = ENGINES[name](capacity)
+        self._state = b""
+        self._made = 0
+
+    def run(self, code: str, *, key: str = "warm", state: bytes = b"", paused: bytes = b"") -> CellEnd:
+        return ended(self.opened(code, key=key, state=state, paused=paused))
+
+    def opened(self, code: str, *, key: str, state: bytes = b"", paused: bytes = b"") -> CellRun:
+        return self.cells.open(
+            CellRequest(
+                key=key, code=code, state=state, paused=paused, limits=LIMITS, functions=Functions(), seed="s"
+            )
+        )
+
+    def warm(self, code: str) -> None:
+        """In a session that goes on, its state taken each time."""
+        end = self.run(code, state=self._state)
+        self._state = end.state or self._state
+
+    def fresh(self, code: str) -> None:
+        """In a session of its own."""
+        self._made += 1
+        self.run(code, key=f"new{self._made}")
+
+    def suspended(self, code: str) -> bytes:
+        run = self.opened(code, key="paused")
+        assert isinstance(run.start(), CellPause)
+        return run.suspend()
+
+    def resumed(self, code: str, data: bytes) -> CellEnd:
+        run = self.opened(code, key="resumed", paused=data)
+        run.start()
+        step = run.answer(1, CallAnswer(value=1))
+        assert isinstance(step, CellEnd)
+        return step
+
+    def restored(self, code: str) -> None:
+        """The state, in a session whose worker has none of it."""
+        self._made += 1
+        self.run(code, key=f"restored{self._made}", state=self._state)
+
+
+def ended(run: CellRun) -> CellEnd:
+    """To the end, every call answered at once."""
+    step = run.start()
+    while isinstance(step, CellPause):
+        step = run.answer(step.calls[0].number, CallAnswer(value=1))
+    assert step.error is None, step.error
+    return step
+
+
+class BareMonty:
+    """The engine by hand."""
+
+    def __init__(self) -> None:
+        self._pool = pydantic_monty.Monty(min_processes=1)
+        self._pool.__enter__()
+        self.fresh()
+
+    def fresh(self) -> None:
+        self._session = self._pool.checkout(limits={"max_suspensions": 2**31})
+        self._session.__enter__()
+
+    def done(self) -> None:
+        self._session.__exit__(None, None, None)
+
+    def run(self, code: str) -> None:
+        step = self._session.feed_start(code)
+        while isinstance(step, pydantic_monty.FunctionSnapshot):
+            step = step.resume({"return_value": 1})
+
+    def close(self) -> None:
+        self.done()
+        self._pool.__exit__(None, None, None)
+
+
+class BareQuickJs:
+    """The guest in this process, with wasmtime calls alone."""
+
+    def __init__(self) -> None:
+        self._machine = Machine()
+        self.fresh()
+
+    def fresh(self) -> None:
+        self._guest = self._machine.guest(256 << 20)
+        self._guest.limit(memory=256 << 20, depth=256, fuel=1 << 60)
+
+    def done(self) -> None:
+        self._guest.close()
+
+    def run(self, code: str) -> None:
+        guest = self._guest
+        script = read_script(code)
+        guest.call("open", b'["echo"]', json.dumps([[], script.binds_result, 65536, 0]).encode())
+        assert guest.begin(script.javascript.encode())
+        while (poll := self._polled())[4] == "waits":
+            for call in poll[0]:
+                guest.call("settle", json.dumps([call[0], 0, 1]).encode())
+                guest.run_jobs()
+        assert poll[4] == "value", poll
+
+    def _polled(self) -> list[Any]:
+        text = b""
+        while not text:
+            self._guest.run_jobs()
+            text = self._guest.call("poll")
+        found: list[Any] = json.loads(text)
+        return found
+
+    def close(self) -> None:
+        self.done()
+
+
+@contextmanager
+def other_process() -> Iterator[Callable[[int], object]]:
+    """One message there and back, between two Python processes."""
+    here, there = socket.socketpair()
+    child = os.fork()
+    if child == 0:
+        here.close()
+        while data := there.recv(65536):
+            there.sendall(json.dumps({"value": json.loads(data)["args"][0]}).encode())
+        os._exit(0)
+    there.close()
+
+    def ask(number: int) -> object:
+        here.sendall(json.dumps({"call": "echo", "args": [number], "kwargs": {}}).encode())
+        return json.loads(here.recv(65536))["value"]
+
+    yield ask
+    here.close()
+    os.waitpid(child, 0)
+
+
+def measure(timings: Timings, rounds: int) -> None:
+    """Everything but cold starts and computing, on all engines in turn."""
+    engines = [Engine(name) for name in ENGINES]
+    bare = {"monty": BareMonty(), "quickjs": BareQuickJs()}
+    with other_process() as ask:
+        for _ in range(rounds):
+            timings.time("bare cpython call", ask, 100)
+            for engine in engines:
+                measure_engine(timings, engine, bare.get(engine.name))
+    for engine in engines:
+        engine.cells.close()
+    for one in bare.values():
+        one.close()
+
+
+def measure_engine(timings: Timings, engine: Engine, bare: BareMonty | BareQuickJs | None) -> None:
+    name, texts = engine.name, engine.texts
+    timings.time(f"{name} warm", lambda n: engine.warm(texts.warm % n), 20)
+    timings.time(f"{name} loop", lambda n: engine.warm(texts.loop % n), 10)
+    timings.time(f"{name} calls", lambda n: engine.warm(texts.calls % n), 10)
+    timings.time(f"{name} restore", lambda n: engine.restored("x"), 5)
+    timings.time(f"{name} new", lambda n: engine.fresh(texts.warm % n), 5)
+    kept: list[tuple[str, bytes]] = []
+    timings.time(f"{name} pause", lambda n: kept.append(paused(engine, texts.pause % n)), 5)
+    timings.time(f"{name} resume", lambda n: engine.resumed(*kept.pop()), 5)
+    if bare is not None:
+        timings.time(f"bare {name} warm", lambda n: bare.run(texts.warm % n), 20)
+        timings.time(f"bare {name} loop", lambda n: bare.run(texts.loop % n), 10)
+        timings.time(f"bare {name} calls", lambda n: bare.run(texts.calls % n), 10)
+        bare.done()
+        bare.fresh()
+
+
+def paused(engine: Engine, code: str) -> tuple[str, bytes]:
+    return code, engine.suspended(code)
+
+
+def cold_start(name: str) -> float:
+    """Seconds from nothing to the first result."""
+    started = time.perf_counter()
+    engine = Engine(name)
+    engine.fresh("1")
+    taken = time.perf_counter() - started
+    engine.cells.close()
+    return taken
+
+
+def busy(name: str, workers: int, sessions: int) -> float:
+    """Seconds that *sessions* sessions need for the same computing, so many at a time."""
+    engine = Engine(name, workers)
+    with ThreadPoolExecutor(workers) as pool:
+        list(pool.map(lambda n: engine.run("1", key=f"s{n}"), range(workers)))
+        started = time.perf_counter()
+        code = engine.texts.busy
+        list(pool.map(lambda n: engine.run(code % n, key=f"s{n % workers}"), range(sessions)))
+        taken = time.perf_counter() - started
+    engine.cells.close()
+    return taken
+
+
+@dataclass(frozen=True)
+class Line:
+    name: str
+    value: float
+    unit: str
+    target: str = ""
+
+
+def report(timings: Timings, rounds: int) -> list[Line]:
+    lines = [Line("cpython: bare round trip", timings.us("bare cpython call"), "us")]
+    for name in ENGINES:
+        lines += report_engine(timings, name)
+        cold = statistics.median(cold_start(name) for _ in range(max(2, rounds // 4)))
+        lines.append(Line(f"{name}: cold start to the first result", cold * 1e3, "ms"))
+        scaling = statistics.median(busy(name, 1, 12) / busy(name, 2, 12) for _ in range(max(1, rounds // 6)))
+        lines.append(Line(f"{name}: two workers instead of one", scaling, "x", ">= 1.7"))
+    return lines
+
+
+def report_engine(timings: Timings, name: str) -> list[Line]:
+    us = timings.us
+    call = (us(f"{name} calls") - us(f"{name} loop")) / CALLS
+    lines = [
+        Line(f"{name}: warm run", us(f"{name} warm"), "us", "<= 500" if name == "quickjs" else ""),
+        Line(f"{name}: host call", call, "us", "<= 300" if name == "quickjs" else ""),
+        Line(f"{name}: new session and a run", us(f"{name} new"), "us"),
+        Line(f"{name}: run to a call, and suspend", us(f"{name} pause"), "us"),
+        Line(f"{name}: take up, answer, end", us(f"{name} resume"), "us"),
+        Line(f"{name}: restore a state elsewhere and run", us(f"{name} restore"), "us"),
+    ]
+    if name == "cpython":
+        return [*lines, Line(f"{name}: host call", call / us("bare cpython call"), "x round trip", "<= 2")]
+    bare_call = (us(f"bare {name} calls") - us(f"bare {name} loop")) / CALLS
+    return [
+        *lines,
+        Line(f"{name}: bare run", us(f"bare {name} warm"), "us"),
+        Line(f"{name}: bare call", bare_call, "us"),
+        Line(f"{name}: warm run", us(f"{name} warm") / us(f"bare {name} warm"), "x bare", "<= 2"),
+        Line(f"{name}: host call", call / bare_call, "x bare", "<= 2" if name == "quickjs" else "<= 3"),
+    ]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer rounds")
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    options = parser.parse_args()
+    rounds = 4 if options.quick else 20
+    timings = Timings()
+    measure(timings, rounds)
+    for line in report(timings, rounds):
+        if options.json:
+            print(json.dumps(line.__dict__))
+        else:
+            print(f"{line.name:<46}{line.value:>9.2f} {line.unit:<14}{line.target}")
+
+
+if __name__ == "__main__":
+    main()
