@@ -26,15 +26,29 @@ def test_a_session_says_its_language_and_its_engine(holdfast: Any) -> None:
     assert "typescript" in holdfast("session", "show", "ts").stdout
 
 
+def test_every_engine_has_a_session_of_its_own_where_none_is_named(holdfast: Any) -> None:
+    """Ours: whoever tries another language once still has the session of before."""
+    holdfast("run", "-e", "x = 1")
+    holdfast("run", "--language", "typescript", "-e", "const x = 2")
+    holdfast("run", "--engine", "cpython", "-e", "x = 3")
+    holdfast("run", "--engine", "auto", "-e", "x = 4")
+    assert holdfast("run", "-e", "x", "--json").document["result"] == 1
+    assert holdfast("run", "--language", "typescript", "-e", "x", "--json").document["result"] == 2
+    assert holdfast("run", "--engine", "cpython", "-e", "x", "--json").document["result"] == 3
+    assert holdfast("run", "--engine", "auto", "-e", "x", "--json").document["result"] == 4
+    assert holdfast("run", "--engine", "monty", "-e", "x", "--json").document["result"] == 1
+
+
 def test_another_language_or_engine_of_a_session_is_refused(holdfast: Any, tmp_path: Path) -> None:
     """Ours: both are fixed when it is made, and the message says what they are."""
     holdfast("run", "-e", "x = 1")
-    wrong = holdfast("run", "-e", "x", "--engine", "cpython", "--json")
+    named = ("--session-id", "default")
+    wrong = holdfast("run", "-e", "x", "--engine", "cpython", *named, "--json")
     assert wrong.status == 1
     assert "is python on monty, not python on cpython" in wrong.document["error"]["message"]
     script = tmp_path / "a.ts"
     script.write_text("const y: number = 1; y")
-    wrong = holdfast("run", "-f", str(script), "--json")
+    wrong = holdfast("run", "-f", str(script), *named, "--json")
     assert "is python on monty, not typescript" in wrong.document["error"]["message"]
     assert holdfast("run", "-e", "x", "--engine", "monty", "--json").document["result"] == 1
 

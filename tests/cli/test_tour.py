@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +17,21 @@ def test_the_tour_shows_what_really_happened(holdfast: Any, home: Path) -> None:
     for words in ("42", "PERMISSION_DENIED", "TIMEOUT_WALL", "WAITING_FOR_APPROVAL", "snap_", "530"):
         assert words in ran.stdout
     assert ran.stdout.count("\n  fee 30 (process") == 1
+    assert "Promise.all" in ran.stdout
     assert ran.stdout.count("\n  pay invoice 7 1200 (process") == 1
     assert "INTERRUPTED: the process died while pay() ran" in ran.stdout
     assert "paid back: ['A1']" in ran.stdout
     assert not home.exists()
+
+
+@pytest.mark.slow
+def test_the_tour_goes_well_without_typescript(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: extras are extras."""
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wasmtime" else real(name))
+    ran = holdfast("tour")
+    assert ran.status == 0
+    assert "pip install 'holdfast[typescript]'" in ran.stdout
 
 
 @pytest.mark.slow
@@ -41,5 +53,6 @@ def test_the_steps_of_the_tour_are_data_too(holdfast: Any, tmp_path: Path) -> No
         "finished",
         "waiting",
         "finished",
+        "ok",
     ]
     assert holdfast("session", "list", "--data-dir", str(tmp_path / "d"), "--json").document == []

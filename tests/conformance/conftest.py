@@ -67,7 +67,7 @@ def hosts(all_hosts: Hosts) -> Hosts:
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
     """Note what became of a cell."""
-    given = dict(report.user_properties)
+    given: dict[str, Any] = dict(report.user_properties)
     if "cell" not in given or (report.when != "call" and report.passed):
         return
     engine, name, said = given["cell"]

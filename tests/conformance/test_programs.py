@@ -22,7 +22,7 @@ from holdfast.errors import Code
 from holdfast.model.capability import Capability
 from holdfast.model.language import Language
 from holdfast.model.limits import SessionLimits
-from holdfast.ports.code_engine import CellEnd, CellRequest, CodeEngine
+from holdfast.ports.code_engine import CellEnd, CellRequest, Check, CodeEngine
 from holdfast.sandbox.auto_python import AutoPython
 from holdfast.sandbox.cpython.cell_engine import CPythonCells
 from holdfast.sandbox.monty.cell_engine import MontyCells
@@ -112,7 +112,7 @@ def cells(*, claimed: bool) -> list[Any]:
 
 
 class Session:
-    """One cell after another on an engine. A cell that fails leaves no state, so the one before counts."""
+    """One cell after another on an engine. Where a cell leaves no state, the one before it counts."""
 
     def __init__(self, engine: CodeEngine, key: str, state: bytes = b"") -> None:
         self.engine = engine
@@ -132,6 +132,12 @@ class Session:
         assert isinstance(end, CellEnd), end
         self.state = self.state if end.state is None else end.state
         return end
+
+    def check(self, program: Program, closely: Check) -> list[str]:
+        """The codes of all that is wrong with a program, found without running it."""
+        code = program.code[self.engine.language]
+        found = self.engine.check(code, state=self.state, functions=NoFunctions(), inputs=(), check=closely)
+        return [diagnostic.code for diagnostic in found]
 
     def define(self, program: Program) -> CellEnd:
         """Run the definition of a program's function."""
@@ -187,8 +193,10 @@ def same(found: Any, wanted: Any) -> bool:
 @pytest.mark.parametrize(("name", "program"), cells(claimed=True))
 def test_a_program_gives_the_right_answers(sessions: Sessions, name: str, program: Program) -> None:
     """Ours: what a model defines in one cell works in the next, whatever the session held before."""
-    sessions[name].define(program)
-    sessions[name].must_answer(program)
+    session = sessions[name]
+    assert session.check(program, "calls") == []
+    session.define(program)
+    session.must_answer(program)
 
 
 @pytest.mark.parametrize(("name", "program"), cells(claimed=False))
@@ -196,13 +204,10 @@ def test_an_engine_says_what_it_does_not_have_before_anything_runs(
     sessions: Sessions, name: str, program: Program
 ) -> None:
     """Ours: a program that an engine does not claim is refused with a typed error, not half run."""
-    engine = sessions[name].engine
-    code = program.code[engine.language]
-    found = engine.check(code, state=b"", functions=NoFunctions(), inputs=(), check="types")
-    assert Code.UNSUPPORTED_FEATURE in [diagnostic.code for diagnostic in found]
-    refused = Session(engine, "refused")
-    assert refused.run(code).error is not None
-    assert program.name not in engine.names(refused.state)
+    session = Session(sessions[name].engine, "refused")
+    assert Code.UNSUPPORTED_FEATURE in session.check(program, "types")
+    assert session.run(program.code[session.engine.language]).error is not None
+    assert session.run(program.name).error is not None
 
 
 @pytest.mark.parametrize("program", [pytest.param(p, id=p.name) for p in PROGRAMS if p.needs])

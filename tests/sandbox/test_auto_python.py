@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.errors import Code, ErrorObject
@@ -107,6 +108,11 @@ def test_a_session_moves_once(auto: AutoPython) -> None:
         "import fractions\nint(fractions.Fraction(10, 2))",
         "class A:\n    @property\n    def five(self):\n        return 5\nA().five",
         "memoryview(b'abcde').nbytes",
+        "next(x for x in [5])",
+        "len('abcde'.translate(str.maketrans('a', 'b')))",
+        "(31).bit_length()",
+        "from collections.abc import Callable\nF = Callable[[int], int]\n5",
+        "from typing import TypeVar\nT = TypeVar('T')\n5",
     ],
 )
 def test_whatever_monty_lacks_is_there(auto: AutoPython, code: str) -> None:
@@ -161,10 +167,11 @@ def test_a_cell_that_was_answered_on_the_spot_does_not_move(auto: AutoPython) ->
 
 def test_errors_of_the_code_itself_move_nothing(auto: AutoPython) -> None:
     """Ours: a typing error is one on every engine."""
-    for code in ("nothing + 1", "1 / 0", "import nowhere_at_all", "'a'.nothing"):
-        end = finished(opened(auto, code))
+    for code in ("nothing + 1", "1 / 0", "import nowhere_at_all", "'a'.nothing", "next([1])", "len(5)"):
+        end = finished(opened(auto, f"x = 1\n{code}"))
         assert end.error is not None
         assert end.notes == ()
+        assert "x" in auto.monty.names(msgspec.msgpack.decode(left(end))["state"])
 
 
 def test_a_moved_cell_is_suspended_and_goes_on_elsewhere(auto: AutoPython) -> None:
@@ -245,7 +252,7 @@ def test_a_stopped_cell_ends(auto: AutoPython) -> None:
 def test_what_is_lacking_is_told_from_the_error(message: str, moves: bool) -> None:
     """Ours: only what CPython has is a reason to move."""
     error = ErrorObject(code=Code.RUNTIME_ERROR, message=message)
-    assert (lacking(CellEnd(error=error)) is not None) is moves
+    assert lacking(error) is moves
 
 
 def test_definitions_are_whole() -> None:

@@ -17,12 +17,15 @@ import msgspec
 import pytest
 
 from holdfast import Approval, BlockingSandbox, CapabilityLimits, RunResult, Sandbox, tool
-from holdfast.errors import ApprovalAlreadyDecided, InvalidArgument, SnapshotRefused
+from holdfast.errors import ApprovalAlreadyDecided, CodeExecutionUnavailable, InvalidArgument, SnapshotRefused
 from holdfast.model.language import Language
 from holdfast.sandbox.cell_sessions import CellSessions
+from holdfast.sandbox.cpython import state as cpython_state
 from holdfast.sandbox.engines import KINDS, EngineKind, EngineParts
+from holdfast.sandbox.monty import state as monty_state
 from holdfast.sandbox.monty.cell_engine import MontyCells
 from holdfast.sandbox.monty.state import ENGINE_VERSION
+from holdfast.sandbox.quickjs import state as quickjs_state
 from holdfast.sandbox.snapshots import SnapshotCodec
 
 
@@ -685,6 +688,53 @@ def test_a_snapshot_of_another_build_is_refused(stored: Desk) -> None:
             stored.box.restore(forged, session="target")
         assert caught.value.code == "SNAPSHOT_VERSION_MISMATCH"
     assert stored.value(stored.texts.read) == 1
+
+
+def test_a_session_that_another_build_has_stored_is_refused_until_it_is_reset(
+    stored: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: the hint said to reset the session, and resetting read its state first."""
+    stored.value(stored.texts.bind)
+    asked = stored.ask(stored.texts.bind_and_refund)
+    stored.box.__exit__()
+    with monkeypatch.context() as upgraded:
+        upgraded.setattr(monty_state, "ENGINE_VERSION", "another")
+        upgraded.setattr(cpython_state, "VERSION", "another")
+        upgraded.setattr(quickjs_state, "build_id", lambda: bytes(16))
+        with BlockingSandbox(**stored.options) as other:
+            refused = other.run(stored.texts.read, session="s")
+            assert refused.error is not None
+            assert refused.error.code == "SNAPSHOT_VERSION_MISMATCH"
+            assert str(refused.error.hint).startswith("reset the session")
+            other.reset("s")
+            assert other.approval(asked).state == "cancelled"
+    with stored.box as box:
+        assert box.session("s").state_bytes == 0
+        assert stored.run(stored.texts.read).status != "ok"
+        assert stored.value(stored.texts.one) == 2
+    stored.box.__enter__()
+
+
+def test_a_session_whose_engine_is_missing_can_be_reset(
+    stored: Desk, guest: Guest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours: what does not run a session works wherever its data directory is opened."""
+
+    def missing(parts: EngineParts) -> CellSessions:
+        raise CodeExecutionUnavailable("not here")
+
+    stored.value(stored.texts.bind)
+    stored.box.__exit__()
+    with monkeypatch.context() as elsewhere:
+        elsewhere.setitem(KINDS, guest.engine, EngineKind(guest.language, missing))
+        with BlockingSandbox(**stored.options) as other:
+            refused = other.run(stored.texts.read, session="s").error
+            assert refused is not None
+            assert refused.message == "not here"
+            other.reset("s")
+            assert other.session("s").engine == guest.engine
+    stored.box.__enter__()
+    assert stored.run(stored.texts.read).status != "ok"
 
 
 def test_concurrent_runs_on_one_session_lose_nothing(make: Callable[..., Desk]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import BlockingSandbox, Sandbox, SessionLimits, tool
 from holdfast.errors import InvalidArgument, InvalidSessionId, SessionNotFound
+from holdfast.sandbox.monty import state
 
 
 @tool(approval="manual")
@@ -123,6 +124,23 @@ def test_reset_forgets_variables_and_keeps_limits(sbox: BlockingSandbox) -> None
     sbox.reset("a")
     assert sbox.run("x", session="a").status == "runtime_error"
     assert sbox.session("a").meta.limits.memory_mb == 16
+
+
+def test_reset_does_not_need_to_read_what_another_version_has_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: the hint said to reset the session, and resetting read its state first."""
+    with BlockingSandbox(data_dir=tmp_path / "data") as box:
+        box.create("a", limits={"memory_mb": 16})
+        box.run("x = 1", session="a")
+    with monkeypatch.context() as upgraded, BlockingSandbox(data_dir=tmp_path / "data") as box:
+        upgraded.setattr(state, "ENGINE_VERSION", "another")
+        refused = box.run("x", session="a").error
+        assert refused is not None
+        assert (refused.code, str(refused.hint)[:17]) == ("SNAPSHOT_VERSION_MISMATCH", "reset the session")
+        box.reset("a")
+        assert box.run("1", session="a").result == 1
+        assert box.session("a").meta.limits.memory_mb == 16
 
 
 def test_a_destroyed_session_is_gone_and_its_name_is_free(sbox: BlockingSandbox) -> None:

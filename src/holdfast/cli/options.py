@@ -247,8 +247,21 @@ def _read_code(file: str) -> str:
 
 
 session_option = click.option(
-    "--session-id", default="default", show_default=True, metavar="S", help="Whose variables the code uses."
+    "--session-id",
+    metavar="S",
+    help="Whose variables the code uses.  [default: default; typescript, cpython or auto where that runs it]",
 )
+
+
+def session_or_usual(session_id: str | None, language: str, engine: str | None) -> str:
+    """The session that is meant: without a name, the one that each engine has of its own."""
+    if session_id is not None:
+        return session_id
+    if language == "typescript":
+        return "typescript"
+    return "default" if engine in (None, "monty") else str(engine)
+
+
 inputs_option = click.option(
     "--inputs", type=JsonParameter(dict), metavar="JSON", help="Variables of this run, as a JSON object."
 )

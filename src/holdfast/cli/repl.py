@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 import click
 
 from holdfast.cli.host import Grants, make_sandbox
-from holdfast.cli.options import Invocation, answers, grants_options, language_options, session_option
+from holdfast.cli.options import (
+    Invocation,
+    answers,
+    grants_options,
+    language_options,
+    session_option,
+    session_or_usual,
+)
 from holdfast.cli.output import Answer, console, error_console, show_error
 from holdfast.cli.repl_input import GRAMMARS, Completer, Entries, Grammar, line_editing
 from holdfast.cli.report import RunReport, call_text, plain_table, show_box, show_commands, show_streams
@@ -27,7 +34,7 @@ Examples:
   holdfast repl
   holdfast repl --tools examples/refunds.py --session-id support-42
   printf 'x = 20\\nx + 1\\n' | holdfast repl --json
-  holdfast repl --language typescript --session-id ts
+  holdfast repl --language typescript
 """,
 )
 @session_option
@@ -35,7 +42,7 @@ Examples:
 @grants_options
 @answers
 def command(
-    invocation: Invocation, *, session_id: str, grants: Grants, language: str, engine: str | None
+    invocation: Invocation, *, session_id: str | None, grants: Grants, language: str, engine: str | None
 ) -> Answer:
     """Run code entry by entry in a session.
 
@@ -46,7 +53,9 @@ def command(
 
     history = "repl_history" if language == "python" else f"repl_history_{language}"
     with make_sandbox(invocation.data_dir, grants, language, engine) as box:
-        repl = Repl(box, invocation, SessionId(session_id), GRAMMARS[language])
+        repl = Repl(
+            box, invocation, SessionId(session_or_usual(session_id, language, engine)), GRAMMARS[language]
+        )
         with line_editing(invocation.data_dir / history, repl.completer()):
             repl.loop()
     failed = any(result.status != "ok" for result in repl.results)

@@ -15,6 +15,7 @@ from holdfast.cli.options import (
     grants_options,
     inputs_option,
     session_option,
+    session_or_usual,
 )
 from holdfast.cli.output import Answer
 from holdfast.cli.report import RunReport
@@ -34,7 +35,7 @@ Examples:
   echo 'print("hi")' | holdfast run -
   holdfast run --mount /data=./data -e 'read_text("/data/a.txt")'
   holdfast run --tools examples/refunds.py -e 'fee() + refund("A1", 500)'
-  holdfast run --language typescript -e '[1, 2, 3].map((n) => n * 2)' --session-id ts
+  holdfast run --language typescript -e '[1, 2, 3].map((n) => n * 2)'
   holdfast run --engine cpython -f analysis.py --package numpy --session-id analysis
 """,
 )
@@ -55,7 +56,7 @@ def command(
     invocation: Invocation,
     *,
     code: str,
-    session_id: str,
+    session_id: str | None,
     grants: Grants,
     language: str,
     engine: str | None,
@@ -68,7 +69,8 @@ def command(
     A session keeps the language and the engine that it was made with.
     """
     box = make_sandbox(invocation.data_dir, grants, language, engine)
-    result, waiting = _run(box, code, session_id, settings)
+    session = session_or_usual(session_id, language, engine)
+    result, waiting = _run(box, code, session, settings)
     return RunReport(result, invocation, code, waiting).answer()
 
 

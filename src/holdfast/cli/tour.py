@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 _SESSION = "tour"
 _TOOLS = str(Path(__file__).with_name("tour_tools.py"))
 _TOTAL = 'total = fee() + refund("A1", 500)'
+_TYPESCRIPT = """\
+const fees: number[] = await Promise.all([fee(), fee()]);
+fees.reduce((a, b) => a + b)"""
+_PATIENCE_MS = 60_000
+"""The first run of TypeScript on a machine compiles its engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,7 @@ class Tour:
         self._show_ledger()
         self._kill_an_agent()
         self._act_in_code()
+        self._speak_typescript(grants)
         self._say_goodbye()
 
     def _walk_basics(self, box: BlockingSandbox) -> None:
@@ -141,6 +147,18 @@ class Tour:
         self._record(Step(title, "approve pay_back", done), prompt="")
         paid = [line for line in self._ledger_lines() if line.startswith("pay back")]
         self.went_well &= (stopped["status"], done["status"], len(paid)) == ("waiting", "finished", 1)
+
+    def _speak_typescript(self, grants: Grants) -> None:
+        """The same sandbox in another language, where it is installed."""
+        session = f"{_SESSION}-typescript"
+        with make_sandbox(self._home, grants) as box:
+            result = box.run(_TYPESCRIPT, session=session, language="typescript", timeout_ms=_PATIENCE_MS)
+            box.destroy(session)
+        if result.error is not None and result.error.code == "UNSUPPORTED_FEATURE":
+            self._say("TypeScript is not installed here: pip install 'holdfast[typescript]'", "dim")
+            return
+        self._record(Step("Code may be TypeScript: calls are promises there", _TYPESCRIPT, result))
+        self.went_well &= result.result == 60
 
     def _answer_of(self, words: list[str], environment: dict[str, str] | None = None) -> dict[str, Any]:
         """What a module of ours prints as JSON, run in a process of its own."""

@@ -14,6 +14,7 @@ from holdfast.cli.options import (
     grants_options,
     inputs_option,
     session_option,
+    session_or_usual,
 )
 from holdfast.cli.output import Answer
 from holdfast.cli.report import RunReport
@@ -25,7 +26,7 @@ from holdfast.cli.report import RunReport
 Examples:
   holdfast validate -e 'open("/etc/passwd")'
   holdfast validate -f report.py --tools examples/refunds.py --json
-  holdfast validate -f report.ts --session-id ts
+  holdfast validate -f report.ts
 """,
 )
 @code_options
@@ -37,7 +38,7 @@ def command(
     invocation: Invocation,
     *,
     code: str,
-    session_id: str,
+    session_id: str | None,
     inputs: dict[str, Any] | None,
     grants: Grants,
     language: str,
@@ -54,7 +55,8 @@ def command(
     box = make_sandbox(invocation.data_dir, grants, language, engine)
     try:
         with box:
-            result = box.validate(code, session=session_id, inputs=inputs)
+            session = session_or_usual(session_id, language, engine)
+            result = box.validate(code, session=session, inputs=inputs)
     except HoldfastError as error:
         result = RunResult.failed(error.error_object())
     report = RunReport(result, invocation, code)

@@ -200,6 +200,9 @@ class CodeEngine(Protocol):
     def names(self, state: bytes) -> list[str]:
         """The names that a state binds."""
 
+    def prepare(self) -> None:
+        """Do what a first run would wait for, so that it is not that run's time. Harmless if it is done."""
+
     def open(self, request: CellRequest) -> CellRun: ...
 
     def close(self) -> None:

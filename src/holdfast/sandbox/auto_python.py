@@ -12,7 +12,7 @@ then on the session is CPython's::
 
 Rules
 -----
-1. A session moves at most once, and never back.
+1. A session moves at most once, and never back. An error that CPython raises as well moves nothing.
 2. A cell that has called something, or has been answered on the spot, stays where it is: its calls happened.
 3. What could not be taken along is said in the notes of the cell that moved the session.
 4. A state that Monty alone has written is a session on Monty.
@@ -55,6 +55,9 @@ _MISSING: Final = (
     (re.compile(r"ImportError: cannot import name '\w+' from '(\w+)'"), sys.stdlib_module_names),
 )
 """What an error says is missing, and what CPython has of that kind."""
+_DOUBTFUL: Final = frozenset({"AttributeError", "NotImplementedError", "TypeError", Code.MEMORY_EXCEEDED})
+"""Errors that may be the code's own, or for want of a method, or because Monty makes lists of what CPython
+iterates over: CPython tells by ending in the same way, or not."""
 
 
 class _OnMonty(msgspec.Struct, frozen=True, tag="monty"):
@@ -113,6 +116,9 @@ class AutoPython:
     def names(self, state: bytes) -> list[str]:
         place = _place_of(state)
         return self._engine_of(place).names(place.state)
+
+    def prepare(self) -> None:
+        """Most sessions never need the other engine."""
 
     def open(self, request: CellRequest) -> AutoRun:
         return AutoRun(self, request)
@@ -211,23 +217,28 @@ class AutoRun:
     def _came_to(self, step: CellStep) -> CellStep:
         if not isinstance(step, CellEnd):
             return step
-        lacks = None if self._called or isinstance(self._place, _OnCPython) else lacking(step)
-        return self._ended(step) if lacks is None else self._move(step, lacks)
+        if self._called or isinstance(self._place, _OnCPython) or step.error is None:
+            return self._ended(step)
+        if lacking(step.error) or _kind_of(step.error) in _DOUBTFUL:
+            return self._move(self._place, step, step.error)
+        return self._ended(step)
 
-    def _move(self, refused: CellEnd, lacks: str) -> CellStep:
-        """Go on in CPython; where that cannot be, the refusal stands."""
-        assert isinstance(self._place, _OnMonty)
+    def _move(self, before: _OnMonty, refused: CellEnd, error: ErrorObject) -> CellStep:
+        """Go on in CPython; where that cannot be, or leads to the same error, the refusal stands."""
         try:
-            place, lost = self._engine.moved(self._place, self._request)
-        except HoldfastError as error:
-            note = f"the session could not be moved to CPython: {error.message}"
+            self._place, lost = self._engine.moved(before, self._request)
+        except HoldfastError as problem:
+            note = f"the session could not be moved to CPython: {problem.message}"
             return self._ended(msgspec.structs.replace(refused, notes=(*refused.notes, note)))
-        self._place = place
-        self._notes = (_moved_note(lacks, lost),)
+        self._notes = (_moved_note(error.message, lost),)
         self._run = self._open()
         if self._stopped is not None:
             self._run.stop(self._stopped)
-        return self._came_to(self._run.start())
+        step = self._run.start()
+        if isinstance(step, CellEnd) and not lacking(error) and _same(step.error, error):
+            self._place, self._notes = before, ()
+            return self._ended(refused)
+        return self._came_to(step)
 
     def _ended(self, ended: CellEnd) -> CellEnd:
         """The end, with a state that says whose it is."""
@@ -245,18 +256,24 @@ class AutoRun:
         return _encode(_OnMonty(ended.state, {name: text for name, text in known.items() if name in bound}))
 
 
-def lacking(ended: CellEnd) -> str | None:
-    """What Monty lacks that the code needs, if that is why it failed."""
-    error = ended.error
-    if error is None:
-        return None
+def lacking(error: ErrorObject) -> bool:
+    """Whether an error says that Monty lacks something which CPython has."""
     if error.code == Code.UNSUPPORTED_FEATURE:
-        return error.message
+        return True
     for pattern, known in _MISSING:
         found = pattern.match(error.message)
-        if found is not None and next(group for group in found.groups() if group) in known:
-            return error.message
-    return None
+        if found is not None and found[1] in known:
+            return True
+    return False
+
+
+def _kind_of(error: ErrorObject) -> str:
+    """The type of an exception that the code raised, as its error tells it, or what else it ended with."""
+    return error.message.partition(":")[0] if error.code == Code.RUNTIME_ERROR else error.code
+
+
+def _same(error: ErrorObject | None, other: ErrorObject) -> bool:
+    return error is not None and _kind_of(error) == _kind_of(other)
 
 
 def _moved_note(lacks: str, lost: list[str]) -> str:

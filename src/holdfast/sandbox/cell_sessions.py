@@ -75,6 +75,7 @@ class CellSessions:
     def open(self, order: RunOrder, state: bytes | None, version: object, host: RunHost) -> CellSessionRun:
         self._places.acquire()
         try:
+            self._cells.prepare()
             began, paused = self._beginning(order, state or b"")
             cell = self._cells.open(
                 CellRequest(

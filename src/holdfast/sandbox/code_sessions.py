@@ -334,8 +334,7 @@ class CodeSessions:
 
     def reset_session(self, session_id: SessionId) -> None:
         """Forget a session's variables and its waiting run; its limits stay."""
-        with self._sessions.held(session_id) as live:
-            self._replace(live, None)
+        self._sessions.empty(session_id)
 
     def fork_session(self, session_id: SessionId, new_id: SessionId) -> SessionId:
         """A new session with the same variables. Of a session that waits, those before the waiting run."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -82,6 +82,25 @@ class SessionTable:
         with live.lock, self._store.hold(session_id):
             self.refresh(live)
             yield live
+
+    def empty(self, session_id: SessionId) -> None:
+        """Forget a session's variables and its waiting run, without a look at them.
+
+        So it helps where they cannot be read: another build of the engine has stored them, or it is missing.
+        """
+        live = self.live.get(session_id)
+        with live.lock if live is not None else nullcontext(), self._store.hold(session_id):
+            stored = self._stored(session_id)
+            if stored is None:
+                raise SessionNotFound(session_id)
+            if (run := self._store.waiting_run(session_id)) is not None:
+                self._store.drop_run(run.run_id)
+            self._services.engines.forget(session_id)
+            meta = msgspec.structs.replace(stored.meta, last_used_at=self._clock.now_ms())
+            saved = self._store.save_session(msgspec.structs.replace(stored, meta=meta, state=b""))
+            if live is not None:
+                live.meta, live.epoch = saved.meta, saved.epoch
+                live.replace_state(None)
 
     def forget(self, session_id: str) -> None:
         """Drop what this process has of a session."""
@@ -168,11 +187,15 @@ class SessionTable:
         )
 
     def _load(self, session_id: str) -> LiveSession | None:
+        stored = self._stored(session_id)
+        return self._live(stored) if stored is not None else None
+
+    def _stored(self, session_id: str) -> StoredSession | None:
         stored = self._store.load_session(session_id)
         if stored is not None and self._is_past(stored.expires_at):
             self._store.delete_session(session_id)
-            stored = None
-        return self._live(stored) if stored is not None else None
+            return None
+        return stored
 
     def _live(self, stored: StoredSession) -> LiveSession:
         return LiveSession.of(stored, self._services.engines.get(stored.engine))

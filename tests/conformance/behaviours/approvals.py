@@ -1,5 +1,7 @@
 """Runs that wait for a person."""
 
+# ruff: noqa: E501 - a row of a table stays on its line
+
 from __future__ import annotations
 
 from behaviours.behaviour import Behaviour

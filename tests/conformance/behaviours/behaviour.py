@@ -4,12 +4,14 @@ Rules
 -----
 1. A cell of the table is an engine and a behaviour. It is filled (`ok`), refused with the code that the table
    says, or not applicable, because the behaviour is not of the engine's language. There is nothing else.
-2. What an engine does wrong is no refusal: it is in `bugs`, and its cell fails as expected until it is mended.
+2. What an engine does wrong is no refusal: it is in `bugs`, and its cell is expected to fail until it is
+   mended.
 """
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
@@ -19,6 +21,9 @@ from behaviours.stage import Stage
 ENGINES: Final = {"monty": "python", "cpython": "python", "auto": "python", "quickjs": "typescript"}
 """Every column of the table with its language."""
 
+_TELLS: Final = re.compile(r"(ModuleNotFound|Import|Attribute|Name|NotImplemented|Reference|Type)Error: .")
+"""An exception of the language that says what is not there."""
+
 Check = Callable[[Stage], None]
 Texts = str | tuple[str, ...]
 
@@ -27,8 +32,9 @@ Texts = str | tuple[str, ...]
 class Behaviour:
     """One row. `py` and `ts` are the runs of one session, in their order; None: not of this language.
 
-    `refused` are the engines that cannot do it, with the code that they answer with. `fresh` behaviours need
-    a session of their own; the others may share one where a session is expensive. `unpromised` are engines that do it otherwise and say so: their cell is not applicable.
+    `refused` are the engines that cannot do it, with the code that they answer with; `unpromised` those that
+    do it otherwise and say so: their cell is not applicable. `fresh` behaviours need a session of their own;
+    the others may share one where a session is expensive.
     """
 
     name: str
@@ -69,6 +75,7 @@ def must_refuse(stage: Stage, code: str) -> None:
             break
     assert found.error is not None, f"not refused: {found.result!r}"
     assert found.error.code == code, found.error
+    assert code != "RUNTIME_ERROR" or _TELLS.match(found.error.message), found.error
     assert stage.value("1 + 1") == 2
 
 

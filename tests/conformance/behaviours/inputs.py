@@ -1,10 +1,12 @@
 """Values that a run is given."""
 
+# ruff: noqa: E501 - a row of a table stays on its line
+
 from __future__ import annotations
 
 from typing import Any
 
-from behaviours.behaviour import Behaviour, fails, gives
+from behaviours.behaviour import Behaviour, fails, gives, sharing
 from behaviours.stage import Stage
 
 LARGE = "x" * (4 << 20)
@@ -56,7 +58,7 @@ def _kept_where_a_value_is_made_of_it(stage: Stage) -> None:
     assert stage.value(read) == [1]
 
 
-INPUTS = [
+INPUTS = sharing(
     Behaviour(
         name="inputs are variables of this run alone",
         check=_gone_after_the_run,
@@ -112,7 +114,7 @@ INPUTS = [
         py="str(n) == text",
         ts="String(n) === text",
         bugs={
-            "quickjs": "an integer past 2**53 is rounded without a word, as an input and as the answer of a tool"
+            "quickjs": "an integer past `2**53` is rounded without a word, as an input and as the answer of a tool"
         },
     ),
     Behaviour(
@@ -133,4 +135,4 @@ INPUTS = [
         py="1",
         ts="1",
     ),
-]
+)

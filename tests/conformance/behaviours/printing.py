@@ -9,65 +9,69 @@ from behaviours.behaviour import ENGINES, Behaviour
 
 Cells = dict[tuple[str, str], str]
 Groups = Mapping[str, list[Behaviour]]
-_NAME = 78
-_COLUMN = 13
-_SHORT = {
-    "UNSUPPORTED_FEATURE": "UNSUPPORTED",
-    "RESULT_NOT_SERIALIZABLE": "NOT_JSON",
-    "RUNTIME_ERROR": "RUNTIME",
-    "SYNTAX_ERROR": "SYNTAX",
-}
-"""Codes in a cell of the printed table; the page about engines has them in full."""
+Line = tuple[str, list[str]]
+_NAME = 80
+_KINDS = ("ok", "refused", "BUG", "FAILED", "not run", "n/a")
 
 
 def table(groups: Groups, cells: Cells) -> str:
     """Every behaviour with what became of it on each engine, and the sum for each engine."""
-    return "\n".join([*_lines(groups, cells), *_sums(groups, cells), ""])
+    lines = [*_lines(groups, cells), *_sums(groups, cells)]
+    widths = [max(len(columns[at]) for _, columns in lines if columns) + 2 for at in range(len(ENGINES))]
+    return "\n".join(_line(name, columns, widths) for name, columns in lines) + "\n"
 
 
-def _lines(groups: Groups, cells: Cells) -> Iterator[str]:
+def _lines(groups: Groups, cells: Cells) -> Iterator[Line]:
     for group, behaviours in groups.items():
-        yield ""
-        yield _line(group.upper(), ENGINES)
+        yield "", []
+        yield group.upper(), list(ENGINES)
         for row in behaviours:
-            yield _line(row.name, [_shown(cell_of(row, engine, cells)) for engine in ENGINES])
+            yield row.name, [_cell(row, engine, cells) for engine in ENGINES]
 
 
-def cell_of(row: Behaviour, engine: str, cells: Cells) -> str:
-    if row.texts(engine) is None:
-        return "n/a"
-    return cells.get((engine, row.name), "not run")
+def _cell(row: Behaviour, engine: str, cells: Cells) -> str:
+    return "n/a" if row.texts(engine) is None else cells.get((engine, row.name), "not run")
 
 
-def _shown(cell: str) -> str:
-    code = cell.removeprefix("refused: ")
-    return cell if code == cell else f"refused: {_SHORT.get(code, code)}"
+def _sums(groups: Groups, cells: Cells) -> Iterator[Line]:
+    rows = [row for behaviours in groups.values() for row in behaviours]
+    counted = [Counter(_cell(row, engine, cells).partition(":")[0] for row in rows) for engine in ENGINES]
+    yield "", []
+    yield f"IN ALL {len(rows)} BEHAVIOURS", list(ENGINES)
+    for kind in _KINDS:
+        if any(counts[kind] for counts in counted):
+            yield kind, [str(counts[kind]) for counts in counted]
 
 
-def _line(name: str, columns: Iterator[str] | list[str] | dict[str, str]) -> str:
-    return f"{name:<{_NAME}}  " + "".join(f"{item:<22}" for item in columns).rstrip()
+def _line(name: str, columns: list[str], widths: list[int]) -> str:
+    shown = "".join(f"{item:<{width}}" for item, width in zip(columns, widths, strict=False))
+    return f"{name:<{_NAME}}  {shown}".rstrip()
 
 
-def _sums(groups: Groups, cells: Cells) -> Iterator[str]:
-    counted = {
-        engine: Counter(
-            cell_of(row, engine, cells).partition(":")[0]
-            for behaviours in groups.values()
-            for row in behaviours
-        )
+def page_section(groups: Groups) -> str:
+    """What each engine cannot do, and what it does wrong, in Markdown."""
+    parts = [f"### {engine}\n\n{_refusals(engine, groups)}" for engine in ENGINES]
+    if faults := _faults(groups):
+        parts.append(f"### Known faults\n\n{faults}")
+    return "\n\n".join(parts) + "\n"
+
+
+def _refusals(engine: str, groups: Groups) -> str:
+    lines = [
+        f"| {group} | {row.name} | `{row.refused[engine]}` |"
+        for group, behaviours in groups.items()
+        for row in behaviours
+        if engine in row.refused
+    ]
+    return "\n".join(["| of | what | answered with |", "|---|---|---|", *lines]) if lines else "Nothing."
+
+
+def _faults(groups: Groups) -> str:
+    lines = [
+        f"- `{engine}`, {row.name}: {row.bugs[engine]}."
         for engine in ENGINES
-    }
-    yield ""
-    yield _line("IN ALL", ENGINES)
-    for kind in ("ok", "refused", "BUG", "FAILED", "not run", "n/a"):
-        if any(counts[kind] for counts in counted.values()):
-            yield _line(kind, [str(counts[kind]) for counts in counted.values()])
-
-
-def limits_of(engine: str, groups: Groups) -> str:
-    """What an engine cannot do, as a list in Markdown."""
-    lines: list[str] = []
-    for group, behaviours in groups.items():
-        refused = [row for row in behaviours if engine in row.refused]
-        lines += [f"- {group}: {row.name}: `{row.refused[engine]}`" for row in refused]
-    return "\n".join(lines) or "Nothing in the table."
+        for behaviours in groups.values()
+        for row in behaviours
+        if engine in row.bugs
+    ]
+    return "\n".join(lines)

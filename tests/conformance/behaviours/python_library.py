@@ -1,5 +1,7 @@
 """The standard library of Python, a probe for each module."""
 
+# ruff: noqa: E501 - a row of a table stays on its line
+
 from __future__ import annotations
 
 from behaviours.behaviour import Behaviour, gives, sharing

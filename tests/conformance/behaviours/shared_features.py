@@ -1,5 +1,7 @@
 """Features that both languages have, each in its own words."""
 
+# ruff: noqa: E501 - a row of a table stays on its line
+
 from __future__ import annotations
 
 from behaviours.behaviour import Behaviour, gives, sharing

@@ -1,5 +1,7 @@
 """Sessions as bytes: stored, copied, continued elsewhere, refused."""
 
+# ruff: noqa: E501 - a row of a table stays on its line
+
 from __future__ import annotations
 
 from pathlib import Path

@@ -31,6 +31,7 @@ class Host:
             "language": language,
             "clock": self.clock,
             "approval_ttl_s": 600,
+            "limits": {"wall_ms": 30_000},
             "tools": [*reading_tools(self), *asking_tools(self)],
             **options,
         }

@@ -1,5 +1,7 @@
 """What a session keeps from run to run."""
 
+# ruff: noqa: E501 - a row of a table stays on its line
+
 from __future__ import annotations
 
 from behaviours.behaviour import Behaviour, gives

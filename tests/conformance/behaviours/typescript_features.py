@@ -1,5 +1,7 @@
 """Features of TypeScript alone."""
 
+# ruff: noqa: E501 - a row of a table stays on its line
+
 from __future__ import annotations
 
 from behaviours.behaviour import Behaviour, gives, sharing

@@ -19,6 +19,7 @@ Rules
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +30,7 @@ import msgspec
 from holdfast.errors import Code, EngineFailed, ErrorObject, HoldfastError, InvalidArgument
 from holdfast.model.canonical import Json
 from holdfast.ports.code_engine import (
+    SLEEP,
     CallAnswer,
     CellCall,
     CellEnd,
@@ -68,6 +70,11 @@ from holdfast.sandbox.monty.run_errors import calls_error, cancelled_error, dead
 from holdfast.sandbox.monty.values import MAX_RESULT_BYTES, not_serializable
 
 _LONG_S: Final = 0.05
+_MAX_ARGUMENTS: Final = 32 << 20
+"""What the calls that are made before a pause may be given together: read, it takes many times as much."""
+_MAX_LOADED: Final = 10_000
+_MAX_NOTES: Final = 100
+_FOR_EVER_S: Final = sys.float_info.max
 
 
 class CPythonCellRun(GuestRun):
@@ -88,6 +95,7 @@ class CPythonCellRun(GuestRun):
         self._using = threading.Lock()
         self._stood_at = 0.0
         self._new: list[CellCall] = []
+        self._argument_bytes = 0
         self._result: CellEnd | None = None
 
     # ── what the port asks ───────────────────────────────────────────────────────────────────────
@@ -254,8 +262,13 @@ class CPythonCellRun(GuestRun):
         return None if called.later else self._stand(number)
 
     def _cell_call(self, called: Called) -> CellCall:
+        self._argument_bytes += len(memoryview(called.args)) + len(memoryview(called.kwargs))
+        if self._argument_bytes > _MAX_ARGUMENTS:
+            raise RunFailed(failures.arguments_error(_MAX_ARGUMENTS))
         args, kwargs = read_json(called.args), read_json(called.kwargs)
         if not isinstance(args, list) or not isinstance(kwargs, dict) or self._packing:
+            raise Unreadable
+        if called.name == SLEEP and SLEEP not in self._request.functions and not _is_sleep(args, kwargs):
             raise Unreadable
         number = self._ledger.count + 1
         return CellCall(number=number, name=called.name, args=args, kwargs=kwargs, problem=called.problem)
@@ -290,6 +303,8 @@ class CPythonCellRun(GuestRun):
         if name not in self._loaded:
             if self._ledger.replays:
                 raise Diverged(f"it reads {name}, which it did not read before")
+            if len(self._loaded) >= _MAX_LOADED:
+                raise Unreadable
             self._loaded[name] = self._load(name)
         data = self._loaded[name]
         answer = {"now": self._now_ms} if data is None else {"now": self._now_ms, "value": msgspec.Raw(data)}
@@ -322,7 +337,7 @@ class CPythonCellRun(GuestRun):
         """Wait, and tell of the calls made since."""
         self._ledger.at = at
         self._stood_at = time.monotonic()
-        calls, self._new = tuple(self._new), []
+        calls, self._new, self._argument_bytes = tuple(self._new), [], 0
         return CellPause(calls)
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────────
@@ -410,7 +425,7 @@ class CPythonCellRun(GuestRun):
         state = self._state_left(ended, data)
         worker.version = None if ended.threads else self._state if state is None else state
         failure = None if error is None else Failure(error)
-        return self._over(failure, value, state, tuple(ended.notes))
+        return self._over(failure, value, state, tuple(ended.notes[:_MAX_NOTES]))
 
     def _outcome(self, ended: Ended) -> tuple[Json, ErrorObject | None]:
         """The value of the run, or what is wrong with it."""
@@ -491,6 +506,12 @@ class CPythonCellRun(GuestRun):
             wall_used_ms=self.duration_ms(),
             memory_peak_bytes=self.memory_peak,
         )
+
+
+def _is_sleep(args: list[Json], kwargs: dict[str, Json]) -> bool:
+    """Whether a call is one that sleeping makes."""
+    seconds = kwargs.get("seconds")
+    return not args and len(kwargs) == 1 and isinstance(seconds, (int, float)) and 0 <= seconds <= _FOR_EVER_S
 
 
 def _ledger_of(paused: PausedCell) -> Ledger:

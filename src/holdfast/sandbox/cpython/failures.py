@@ -108,6 +108,22 @@ def memory_error(limits: SessionLimits) -> ErrorObject:
     )
 
 
+def arguments_error(most: int) -> ErrorObject:
+    return ErrorObject(
+        code=Code.REQUEST_TOO_LARGE,
+        message=f"the calls that the code made at once have more than {most} bytes of arguments",
+        hint="make fewer calls at once, or smaller ones",
+    )
+
+
+def threads_error() -> ErrorObject:
+    return ErrorObject(
+        code=Code.MEMORY_EXCEEDED,
+        message="the code started too many threads",
+        hint="a few threads are enough: they share one processor",
+    )
+
+
 def files_error() -> ErrorObject:
     return ErrorObject(
         code=Code.MEMORY_EXCEEDED,

@@ -116,7 +116,7 @@ class GuestRun:
             return
         try:
             used_up = self._used_up(worker)
-        except (OSError, ValueError):  # it is ending; whoever listens will know
+        except Exception:  # it is ending; whoever listens will know, and the watchdog must live
             used_up = None
         if used_up is not None:
             self.stop(used_up)
@@ -128,6 +128,8 @@ class GuestRun:
             return failures.cpu_error(self._limits)
         if not self._packing and worker.meter.needs_more_than(self._limits):
             return failures.memory_error(self._limits)
+        if worker.meter.has_too_many_threads():
+            return failures.threads_error()
         return failures.files_error() if worker.meter.files_too_large() else None
 
     def _flooded(self) -> None:

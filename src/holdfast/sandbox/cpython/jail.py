@@ -38,6 +38,7 @@ from typing import Any, Final, Literal
 
 from holdfast.errors import CodeExecutionUnavailable, EngineFailed
 from holdfast.sandbox.cpython.guest import landlock, seccomp
+from holdfast.sandbox.cpython.guest.clearing import remove
 from holdfast.sandbox.cpython.messages import Failed, Ready, Unreadable, read_message
 from holdfast.sandbox.cpython.visible import GUEST, Package, interpreter, packages_of
 from holdfast.sandbox.worker_process import HEADER, WorkerDied, WorkerProcess
@@ -211,7 +212,7 @@ class JailProcess(WorkerProcess):
             os.close(self._guest)
             self._guest = -1
         if self.home is not None:
-            shutil.rmtree(self.home, ignore_errors=True)
+            remove(self.home)
 
 
 class Jail:

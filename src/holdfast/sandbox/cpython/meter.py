@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
+import stat
 import time
 from pathlib import Path
 from typing import Final
@@ -17,6 +19,9 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _SPARE_BYTES: Final = 48 << 20
 _SPARE_CPU_S: Final = 3
 _MAX_ENTRIES: Final = 2_000
+_MAX_THREADS: Final = 200
+_THREADS_AT: Final = 17
+"""Where the number of threads is, in what the system tells of a process after its name."""
 
 
 class Meter:
@@ -51,21 +56,39 @@ class Meter:
         used = self.peak.bytes() if peak is None else peak
         return used is not None and used - self._own_memory > limits.memory_mb << 20
 
-    def files_too_large(self) -> bool:
-        """Whether the private directory is too full, where the system sets it no limit."""
-        if self._home is None:
+    def has_too_many_threads(self) -> bool:
+        """Whether the guest starts more threads than the system would let a user who is not root."""
+        try:
+            told = Path(f"/proc/{self._pid}/stat").read_text()
+        except OSError:  # it is ending
             return False
-        size = entries = 0
-        for root, _, files in os.walk(self._home, onerror=None):
-            for name in files:
-                entries += 1
-                try:
-                    size += os.lstat(os.path.join(root, name)).st_blocks * 512
-                except OSError:
-                    continue
-            if size > MAX_FILES_BYTES or (entries := entries + 1) > _MAX_ENTRIES:
-                return True
-        return False
+        return int(told.rpartition(")")[2].split()[_THREADS_AT]) > _MAX_THREADS
+
+    def files_too_large(self) -> bool:
+        """Whether the private directory holds too much, or too many files, where the system sets no limit."""
+        if self._home is None:
+            return self._inodes() > _MAX_ENTRIES
+        size, entries = _held_below(self._home)
+        return size + self._unlinked_bytes() > MAX_FILES_BYTES or entries > _MAX_ENTRIES
+
+    def _inodes(self) -> int:
+        """How many files and directories there are in a private file system."""
+        try:
+            system = os.statvfs(f"/proc/{self._pid}/root/tmp")
+        except OSError:  # it is ending
+            return 0
+        return system.f_files - system.f_ffree
+
+    def _unlinked_bytes(self) -> int:
+        """What open files take that have no name any more."""
+        size = 0
+        with contextlib.suppress(OSError):
+            for name in os.listdir(f"/proc/{self._pid}/fd"):
+                with contextlib.suppress(OSError):
+                    found = os.stat(f"/proc/{self._pid}/fd/{name}")
+                    if stat.S_ISREG(found.st_mode) and not found.st_nlink:
+                        size += found.st_blocks * 512
+        return size
 
     def close(self) -> None:
         self.peak.close()
@@ -88,3 +111,25 @@ class Meter:
         _, hard = resource.prlimit(self._pid, which)
         soft = most if hard == resource.RLIM_INFINITY else min(most, hard)
         resource.prlimit(self._pid, which, (soft, hard))
+
+
+def _held_below(home: str) -> tuple[int, int]:
+    """Bytes and entries below a directory, no further than is too much; what cannot be looked at is that."""
+    size = entries = 0
+    pending = [home]
+    while pending and entries <= _MAX_ENTRIES:
+        try:
+            with os.scandir(pending.pop()) as found:
+                for entry in found:
+                    entries += 1
+                    if entries > _MAX_ENTRIES:
+                        break
+                    with contextlib.suppress(FileNotFoundError):
+                        size += entry.stat(follow_symlinks=False).st_blocks * 512
+                        if entry.is_dir(follow_symlinks=False):
+                            pending.append(entry.path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        except OSError:
+            entries = _MAX_ENTRIES + 1
+    return size, entries

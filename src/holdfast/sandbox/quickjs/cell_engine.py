@@ -30,6 +30,10 @@ class QuickJsCells:
         self._watchdog = Watchdog()
         self._host = CellHost(self._workers, self._watchdog, set())
 
+    def prepare(self) -> None:
+        """Have the guest compiled, which takes seconds where nothing is in the cache."""
+        self._workers.prepare()
+
     def open(self, request: CellRequest) -> QuickJsCellRun:
         """A cell that is to be started. A state that cannot be read is refused here."""
         if not _is_text(request.code):

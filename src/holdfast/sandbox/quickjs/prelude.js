@@ -46,6 +46,8 @@
   const isView = ArrayBuffer.isView;
   const typedTag = uncurry(getOwnPropertyDescriptor(getPrototypeOf(Uint8Array.prototype), Symbol.toStringTag).get);
   const typedLength = uncurry(getOwnPropertyDescriptor(getPrototypeOf(Uint8Array.prototype), "length").get);
+  // It would be called with the bridge's own functions.
+  deleteProperty(Error, "prepareStackTrace");
   const errorTypes = create(null);
   for (const one of [EvalError, RangeError, ReferenceError, SyntaxError, TypeError, URIError])
     errorTypes[one.name] = one;
@@ -239,7 +241,8 @@
   const schedule = (again) => (f, ms, ...args) => {
     if (typeof f !== "function") throw new $TypeError("the first argument of a timer must be a function");
     const delay = +ms;
-    const timer = { __proto__: null, id: nextTimer++, call: 0, f, args, again, ms: delay > 0 ? delay : again ? 1 : 0 };
+    const wait = finite(delay) && delay > 0 ? delay : again ? 1 : 0;
+    const timer = { __proto__: null, id: nextTimer++, call: 0, f, args, again, ms: wait };
     mapSet(handles, timer.id, timer);
     arm(timer);
     return timer.id;

@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import EngineFailed
-from holdfast.sandbox.quickjs.frames import Drop, Question, Reply, Wanted, decode_answer, encode
+from holdfast.sandbox.quickjs.frames import Drop, Dump, Question, Reply, Wanted, decode_answer, encode
 from holdfast.sandbox.slots import Slots
 from holdfast.sandbox.worker_process import WorkerDied, WorkerProcess
 
@@ -85,6 +85,7 @@ class Workers(Slots[Worker]):
         self._ready: list[tuple[WorkerProcess, int]] = []
         self._all: set[WorkerProcess] = set()
         self._lock = threading.Lock()
+        self._preparing = threading.Lock()
         self._closed = False
         self._works = False
 
@@ -99,6 +100,15 @@ class Workers(Slots[Worker]):
                 worker.runs = runs
                 return worker
             self.end(process)
+
+    def prepare(self) -> None:
+        """Wait until a worker has answered, once."""
+        with self._preparing:
+            if not self._works:
+                worker = self.attach()
+                with contextlib.suppress(WorkerDied):  # a run will tell why
+                    worker.ask(Dump())
+                worker.close()
 
     def has_answered(self) -> None:
         """Take note that workers can be started here: from now on there is always one more than are in use.

@@ -55,6 +55,4 @@ declare class URL {
   toJSON(): string;
 }
 declare class DOMException extends Error { constructor(message?: string, name?: string); readonly code: number }
-declare class AbortSignal { readonly aborted: boolean; readonly reason: any; [key: string]: any }
-declare class AbortController { readonly signal: AbortSignal; abort(reason?: any): void }
 declare var result: any;

@@ -9,10 +9,12 @@ Rules
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -81,24 +83,34 @@ def compile_messages(tsc: list[str], code: str, ambient: str) -> list[Message]:
 def _run(command: list[str], directory: Path) -> str:
     environment = {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(directory)}
     try:
-        done = subprocess.run(  # noqa: S603 - the compiler that the user installed
+        compiler = subprocess.Popen(  # noqa: S603 - the compiler that the user installed
             command,
             cwd=directory,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=_TIMEOUT_S,
-            check=False,
+            start_new_session=True,
         )
-    except subprocess.TimeoutExpired:
-        raise CompilerFailed(f"the TypeScript compiler took more than {_TIMEOUT_S:.0f} s") from None
     except OSError as problem:
         raise CompilerFailed(f"the TypeScript compiler cannot be run: {problem}") from None
-    output = done.stdout.decode("utf-8", "replace")[:_MAX_OUTPUT_CHARS]
-    if done.returncode and "error TS" not in output:
+    with compiler:
+        try:
+            said, _ = compiler.communicate(timeout=_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise CompilerFailed(f"the TypeScript compiler took more than {_TIMEOUT_S:.0f} s") from None
+        finally:
+            _end(compiler)
+    output = said.decode("utf-8", "replace")[:_MAX_OUTPUT_CHARS]
+    if compiler.returncode and "error TS" not in output:
         raise CompilerFailed(f"the TypeScript compiler failed: {output.strip()[:200]}")
     return output
+
+
+def _end(compiler: subprocess.Popen[bytes]) -> None:
+    """End the compiler with the processes that it started: what npm installs is a program that starts it."""
+    with contextlib.suppress(OSError):
+        os.killpg(compiler.pid, signal.SIGKILL)
 
 
 def _messages(output: str) -> list[Message]:

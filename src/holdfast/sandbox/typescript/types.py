@@ -53,11 +53,18 @@ def check_types(
         messages = compile_messages(tsc, code, _ambient({*bound, *inputs}, functions))
     except CompilerFailed as problem:
         return [*found, _unchecked(str(problem), None)]
-    told = {item.span.line for item in found if item.span}
-    others = [
-        item for item in _diagnostics(parse(code), messages) if item.span and item.span.line not in told
-    ]
+    others = [item for item in _diagnostics(parse(code), messages) if not _is_told(item, found)]
     return sorted([*found, *others[:_MAX_TOLD]], key=_place)
+
+
+def _is_told(item: Diagnostic, found: list[Diagnostic]) -> bool:
+    """Whether something else was found at the same place."""
+    at = _place(item)
+    spans = [one.span for one in found if one.span]
+    return item.span is None or any(
+        (span.line, span.column) <= at <= (span.end_line or span.line, span.end_column or span.column)
+        for span in spans
+    )
 
 
 def _unchecked(why: str, hint: str | None) -> Diagnostic:

@@ -28,7 +28,9 @@ def main() -> None:
     if child:
         code = _supervise(child)
         if code is None and config["kind"] == "landlock":
-            _clear(config["home"])
+            from .clearing import remove
+
+            remove(config["home"])  # since the host cannot any more
         os._exit(code or 0)
     handle = os.dup(0)
     os.dup2(1, 0)
@@ -77,17 +79,6 @@ def _preload() -> None:
 
     del collections, concurrent, dataclasses, enum, functools, itertools, math, queue, re, statistics, string
     del textwrap, typing
-
-
-def _clear(home: str) -> None:
-    """Remove what the guest wrote, since the host cannot any more."""
-    for root, directories, files in os.walk(home, topdown=False):
-        for name in files:
-            os.unlink(os.path.join(root, name))
-        for name in directories:
-            path = os.path.join(root, name)
-            os.unlink(path) if os.path.islink(path) else os.rmdir(path)
-    os.rmdir(home)
 
 
 def _supervise(child: int) -> int | None:

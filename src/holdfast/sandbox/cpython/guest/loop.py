@@ -25,6 +25,8 @@ from .calls import SLEEP, Bridge, Later
 from .clock import Surroundings
 
 _THREAD_PATIENCE_S: Final = 0.05
+_TICK_S: Final = 0.001
+"""The host's clock counts milliseconds: a moment that is nearer has come."""
 _real_monotonic: Final = time.monotonic
 
 
@@ -39,6 +41,7 @@ class HostLoop(asyncio.BaseEventLoop):
         self._alarms: dict[int, tuple[float, Later]] = {}
         self._woken = threading.Event()
         self._selector = self
+        self._clock_resolution = _TICK_S  # seconds since 1970 are too large for a float to hold less
 
     def time(self) -> float:
         return max(self._around.seconds(), self._reached)

@@ -41,6 +41,10 @@ _ARCH: Final = 4
 _CLONE_THREAD: Final = 0x00010000
 _CLONE_NAMESPACES: Final = 0x7E020000
 _PR_NAMES: Final = (15, 16)
+_FCNTL_NEVER: Final = (8, 10, 15, 1024, 1026)
+"""Who gets the signals of a file, and which; leases, which make others wait for it; watching directories."""
+_IOCTL_NEVER: Final = (0x5452, 0x8901, 0x8902)
+"""The same for the signals of a socket."""
 _PR_SET_NO_NEW_PRIVS: Final = 38
 _PR_SET_SECCOMP: Final = 22
 _MODE_FILTER: Final = 2
@@ -104,6 +108,8 @@ def _with_arguments(column: int, pid: int) -> list[Instruction]:
         *_judge(syscalls.TGKILL[column], _first_argument_in(pid)),
         *_judge(syscalls.PRCTL[column], _first_argument_in(*_PR_NAMES)),
         *_judge(syscalls.PRLIMIT64[column], _looks_only()),
+        *_judge(syscalls.FCNTL[column], _second_argument_not_in(*_FCNTL_NEVER)),
+        *_judge(syscalls.IOCTL[column], _second_argument_not_in(*_IOCTL_NEVER)),
     ]
 
 
@@ -127,6 +133,11 @@ def _thread_only() -> list[Instruction]:
 def _first_argument_in(*values: int) -> list[Instruction]:
     tests = [(_JEQ, len(values) - index, 0, value) for index, value in enumerate(values)]
     return [(_LD, 0, 0, _argument(0)), *tests, (_RET, 0, 0, ERRNO | EPERM), (_RET, 0, 0, ALLOW)]
+
+
+def _second_argument_not_in(*values: int) -> list[Instruction]:
+    tests = [(_JEQ, len(values) - index, 0, value) for index, value in enumerate(values)]
+    return [(_LD, 0, 0, _argument(1)), *tests, (_RET, 0, 0, ALLOW), (_RET, 0, 0, ERRNO | EPERM)]
 
 
 def _looks_only() -> list[Instruction]:

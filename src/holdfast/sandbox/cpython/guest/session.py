@@ -10,14 +10,12 @@ keeps it. A run ends with two frames: `ran`, before anything is kept, and `end`.
 from __future__ import annotations
 
 import builtins
-import contextlib
 import inspect
 import io
 import linecache
 import os
 import random
 import resource
-import shutil
 import sys
 import threading
 import types
@@ -25,6 +23,7 @@ from typing import Any, Final
 
 from . import loop, packing
 from .calls import SLEEP, Bridge, Tool, later_of, share
+from .clearing import clear
 from .clock import Surroundings, real_sleep, start_chance
 from .clock import install as install_clock
 from .printing import Printer, Stream
@@ -241,12 +240,8 @@ class Session:
 
     def _clear_home(self) -> None:
         """Files do not outlive their run."""
-        with contextlib.suppress(OSError):
-            for entry in os.scandir(self._home):
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
-                else:
-                    os.unlink(entry.path)
+        os.chdir(self._home)
+        clear(self._home)
 
 
 def _depth() -> int:

@@ -48,7 +48,8 @@ NEVER: Final[dict[str, tuple[int, int]]] = {
     "setsid": (112, 157), "setsockopt": (54, 208), "settimeofday": (164, 170), "setuid": (105, 146),
     "shmat": (30, 196), "shmctl": (31, 195), "shmget": (29, 194), "shutdown": (48, 210),
     "socket": (41, 198), "socketpair": (53, 199), "swapoff": (168, 225), "swapon": (167, 224),
-    "sysfs": (139, -1), "syslog": (103, 116), "tkill": (200, 130), "umount2": (166, 39),
+    "sync": (162, 81), "syncfs": (306, 267), "sysfs": (139, -1), "syslog": (103, 116), "tkill": (200, 130),
+    "umount2": (166, 39),
     "unshare": (272, 97), "uselib": (134, -1), "userfaultfd": (323, 282), "ustat": (136, -1),
     "vfork": (58, -1), "vhangup": (153, 58),
 }  # fmt: skip
@@ -69,3 +70,5 @@ KILL: Final = (62, 129)
 TGKILL: Final = (234, 131)
 PRCTL: Final = (157, 167)
 PRLIMIT64: Final = (302, 261)
+FCNTL: Final = (72, 25)
+IOCTL: Final = (16, 29)
