@@ -235,3 +235,18 @@ def test_sessions_share_nothing(cells: Cells) -> None:
         assert cells.value("typeof (globalThis as any).leak", key=f"tenant{n}") == "undefined"
         cells.run("(globalThis as any).leak = 1; (Array.prototype as any).leak = 2", key=f"tenant{n}")
         assert cells.value("([] as any).leak === undefined", key=f"other{n}") is True
+
+
+def test_timers_fire_in_the_order_of_their_moments_however_the_answers_come(cells: Cells) -> None:
+    """Bug: two short timers fired in the order in which the host's threads came back."""
+    code = (
+        "const log: string[] = []\n"
+        "setTimeout(() => { log.push('b'); queueMicrotask(() => log.push('after b')) }, 2)\n"
+        "setTimeout(() => log.push('a'), 1)\n"
+        "await new Promise((done) => setTimeout(done, 3))\nlog"
+    )
+    run = cells.open(code)
+    pause = run.start()
+    slept = {call.kwargs["seconds"]: call.number for call in pause.calls}
+    step = run.answer(slept[0.003], CallAnswer())
+    assert cells.ended(step).result == ["a", "b", "after b"]

@@ -188,7 +188,7 @@
     // [id, failed, value or [type, message, code, error]]
     const a = parse(text);
     const timer = mapGet(timers, a[0]);
-    if (timer !== undefined) return fire(timer);
+    if (timer !== undefined) return ring(timer);
     const waits = mapGet(waiting, a[0]);
     if (waits === undefined) return;
     mapDelete(waiting, a[0]);
@@ -213,6 +213,7 @@
     mapDelete(soon, timer.id);
     if (!(timer.ms > 0)) return void mapSet(soon, timer.id, timer);
     timer.call = nextId++;
+    timer.due = $now() + timer.ms;
     mapSet(timers, timer.call, timer);
     mapSet(fresh, timer.call, '[' + timer.call + ',null,' + $String(timer.ms / 1000) + ',null]');
   };
@@ -229,6 +230,19 @@
     else mapDelete(handles, timer.id);
     guarded(timer.f, timer.args);
   };
+  // A moment has come: what was to come no later fires first, in whatever order the answers are.
+  const ring = (timer) => {
+    let next;
+    do {
+      next = timer;
+      mapEach(timers, (one) => {
+        if (one.due < next.due || (one.due === next.due && one.id < next.id)) next = one;
+      });
+      mapDelete(timers, next.call);
+      mapDelete(fresh, next.call);
+      mapSet(soon, next.id, next);
+    } while (next !== timer);
+  };
   const guarded = (f, args) => {
     try {
       apply(f, undefined, args);
@@ -242,7 +256,7 @@
     if (typeof f !== "function") throw new $TypeError("the first argument of a timer must be a function");
     const delay = +ms;
     const wait = finite(delay) && delay > 0 ? delay : again ? 1 : 0;
-    const timer = { __proto__: null, id: nextTimer++, call: 0, f, args, again, ms: wait };
+    const timer = { __proto__: null, id: nextTimer++, call: 0, f, args, again, ms: wait, due: 0 };
     mapSet(handles, timer.id, timer);
     arm(timer);
     return timer.id;

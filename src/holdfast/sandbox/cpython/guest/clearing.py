@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import Final
-
-_TRIES: Final = 100
 
 
 def clear(home: str) -> None:
@@ -33,8 +30,7 @@ def remove(home: str) -> None:
 
 def _emptied(path: str, home: str) -> list[str]:
     """Remove the files of a directory and move its directories up; where those are now."""
-    with contextlib.suppress(OSError):
-        os.chmod(path, 0o700)
+    _open_up(path)
     try:
         with os.scandir(path) as found:
             entries = [(entry.path, entry.is_dir(follow_symlinks=False)) for entry in found]
@@ -52,10 +48,13 @@ def _emptied(path: str, home: str) -> list[str]:
 
 def _moved_up(path: str, home: str) -> str:
     """Give a directory a name of its own at the top."""
-    for _ in range(_TRIES):
-        with contextlib.suppress(OSError):
-            os.chmod(path, 0o700)
-            target = os.path.join(home, f".{os.urandom(8).hex()}")
-            os.rename(path, target)
-            return target
-    raise OSError("a directory cannot be moved")
+    _open_up(path)
+    target = os.path.join(home, f".{os.urandom(16).hex()}")
+    os.rename(path, target)
+    return target
+
+
+def _open_up(path: str) -> None:
+    """Have the rights to change a directory that its owner has taken from himself."""
+    with contextlib.suppress(OSError):
+        os.chmod(path, 0o700)

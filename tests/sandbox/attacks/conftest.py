@@ -1,0 +1,255 @@
+"""A host worth attacking: a secret, sockets that listen, tools that take note; and what must be so after it."""
+
+from __future__ import annotations
+
+import functools
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import BlockingSandbox, RunResult, tool
+from holdfast.errors import Code
+from holdfast.model.capability import Capability
+from holdfast.sandbox.cpython import cell_engine as cpython
+
+SECRET = "holdfast-test-secret-5f2c"
+LIMITS = {"cpu_ms": 200, "wall_ms": 900, "memory_mb": 32}
+GRACE_S = 1.0
+"""SPEC 5: no guest code can hang, kill or slow the host beyond its limit and this."""
+
+_noted: list[Any] = []
+
+
+@tool(side_effect="read")
+def add(a: int, b: int = 1) -> int:
+    """Add two numbers."""
+    return a + b
+
+
+@tool(side_effect="read")
+def echo(value: Any) -> Any:
+    """Give back what came in."""
+    return value
+
+
+@tool(side_effect="read")
+def note(value: Any = None) -> int:
+    """Take note of a call."""
+    _noted.append(value)
+    return len(_noted)
+
+
+@tool(approval="manual")
+def pay(amount: int = 0) -> str:
+    """What nobody may do without being asked."""
+    _noted.append(("paid", amount))
+    return "paid"
+
+
+TOOLS = [add, echo, note, pay]
+
+
+class Target:
+    """The host of one engine, and the attacks on it."""
+
+    def __init__(self, box: BlockingSandbox, one: str, more: str) -> None:
+        self.box = box
+        self._keep, self._more = one, more
+        self._seen: set[int] = set()
+
+    def attack(self, code: str, session: str, **options: Any) -> RunResult:
+        """Run hostile code; whatever it does, the host has its answer in time, and the answer is one of ours."""
+        options.setdefault("limits", LIMITS)
+        kept = self.box.run(self._keep, session=session)
+        assert kept.error is None, kept.error
+        result, took = self._timed(code, session, options)
+        allowed = options["limits"].get("wall_ms", 5_000) / 1000 + GRACE_S
+        if took > allowed:  # a busy machine now and then takes its time; once more must be in time
+            result, took = self._timed(code, session, options)
+        assert took <= allowed, took
+        assert result.error is None or result.error.code in set(Code), result.error
+        self._seen |= descendants()
+        return result
+
+    def _timed(self, code: str, session: str, options: dict[str, Any]) -> tuple[RunResult, float]:
+        began = time.monotonic()
+        result = self.box.run(code, session=session, **options)
+        return result, time.monotonic() - began
+
+    def is_well(self, session: str) -> None:
+        """Other sessions run, and so does this one again."""
+        assert self.box.run("1 + 1", session="bystander").result == 2
+        again = self.box.run(self._more, session=session)
+        if again.error is not None:  # what the code did to its own variables is its own affair
+            self.box.reset(session)
+            again = self.box.run(f"{self._keep}\n{self._more}", session=session)
+        assert again.status == "ok", again.error
+        assert [one.name for one in threading.enumerate() if one.name == "holdfast-watchdog"]
+
+    def has_left_nothing(self) -> None:
+        """The processes that there were are gone."""
+        until = time.monotonic() + 10
+        while alive := [pid for pid in self._seen if _is_ours(pid)]:
+            assert time.monotonic() < until, alive
+
+
+def descendants() -> set[int]:
+    """The processes that this one has started, and those that they have."""
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc"):
+        if name.isdecimal() and (fields := _stat(int(name))):
+            parents[int(name)] = int(fields[1])
+    found = {os.getpid()}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found - {os.getpid()}
+
+
+def _stat(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _is_ours(pid: int) -> bool:
+    """Whether a worker process still runs. Another program may have its number by now."""
+    fields = _stat(pid)
+    if not fields or fields[0] in "ZX":
+        return False
+    try:
+        command = Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+    return b"holdfast" in command or b"bwrap" in command
+
+
+@pytest.fixture
+def noted() -> list[Any]:
+    """What tools were called with in this test."""
+    _noted.clear()
+    return _noted
+
+
+@pytest.fixture(scope="module")
+def typescript() -> Iterator[Target]:
+    """A host that runs TypeScript."""
+    with BlockingSandbox(tools=TOOLS, language="typescript", workers=2) as box:
+        target = Target(box, "var mine = 41", "mine + 1")
+        yield target
+    target.has_left_nothing()
+
+
+@pytest.fixture(scope="module", params=["bubblewrap", "landlock"])
+def jail(request: pytest.FixtureRequest) -> Iterator[Target]:
+    """A host that runs CPython, in each kind of jail."""
+    kind: Any = request.param
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cpython, "CPythonCells", functools.partial(cpython.CPythonCells, kind=kind))
+        with BlockingSandbox(tools=TOOLS, engine="cpython", workers=2) as box:
+            target = Target(box, "mine = 41", "mine + 1")
+            yield target
+    target.has_left_nothing()
+
+
+class Outside:
+    """What guest code might reach: a file, variables, sockets."""
+
+    def __init__(self, directory: Path) -> None:
+        self.file = directory / "secret"
+        self.file.write_text(SECRET)
+        self.tcp = socket.create_server(("127.0.0.1", 0))
+        self.udp = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self.udp.bind(("127.0.0.1", 0))
+        self.unix = socket.socket(socket.AF_UNIX)
+        self.unix.bind(str(directory / "unix"))
+        self.abstract = socket.socket(socket.AF_UNIX)
+        self.abstract.bind(f"\0holdfast-attack-{os.getpid()}")
+        for one in (self.unix, self.abstract):
+            one.listen()
+        for one in self._sockets():
+            one.setblocking(False)
+        self._before = self._told()
+
+    def _sockets(self) -> list[socket.socket]:
+        return [self.tcp, self.udp, self.unix, self.abstract]
+
+    def _told(self) -> tuple[Any, ...]:
+        found = self.file.stat()
+        names = sorted(path.name for path in self.file.parent.iterdir())
+        return found.st_mode, found.st_uid, found.st_mtime_ns, found.st_nlink, names, os.getpriority(0, 0)
+
+    def is_untouched(self) -> None:
+        """Nobody read, wrote, came by or sent anything."""
+        assert self.file.read_text() == SECRET
+        assert self._told() == self._before
+        for one in (self.tcp, self.unix, self.abstract):
+            with pytest.raises(BlockingIOError):
+                one.accept()
+        with pytest.raises(BlockingIOError):
+            self.udp.recv(1)
+
+    def places(self) -> dict[str, Any]:
+        """What an attack is told about its target."""
+        return {
+            "file": self.file, "folder": self.file.parent, "pid": os.getpid(),
+            "port": self.tcp.getsockname()[1], "udp": self.udp.getsockname()[1],
+            "abstract": f"holdfast-attack-{os.getpid()}",
+        }  # fmt: skip
+
+    def close(self) -> None:
+        for one in self._sockets():
+            one.close()
+
+
+@pytest.fixture(scope="module")
+def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
+    made = Outside(tmp_path_factory.mktemp("outside"))
+    os.environ["HOLDFAST_TEST_SECRET"] = SECRET
+    yield made
+    del os.environ["HOLDFAST_TEST_SECRET"]
+    made.close()
+
+
+class Functions:
+    """What cells may call where an engine is driven directly."""
+
+    def __init__(self) -> None:
+        self._all = {name: Capability(name=name, description="", input_schema={}) for name in ("add", "pay")}
+
+    def __contains__(self, name: object, /) -> bool:
+        return name in self._all
+
+    def names(self) -> list[str]:
+        return list(self._all)
+
+    def capability(self, name: str) -> Capability:
+        return self._all[name]
+
+    def is_async(self, name: str) -> bool:
+        return False
+
+    def suggest(self, name: str) -> str | None:
+        return None
+
+
+@pytest.fixture(scope="session")
+def functions() -> Functions:
+    return Functions()
+
+
+@pytest.fixture(scope="session")
+def secret() -> str:
+    return SECRET
+
+
+@pytest.fixture(scope="session")
+def children() -> Callable[[], set[int]]:
+    """The processes that this one has started, and those that they have."""
+    return descendants
