@@ -40,6 +40,7 @@ from holdfast.sandbox.quickjs.machine import Machine
 from holdfast.sandbox.typescript.script import read_script
 
 CALLS = 20
+QUIET_S = 0.25
 LIMITS = SessionLimits(memory_mb=256, cpu_ms=60_000, wall_ms=600_000, max_external_calls=100_000)
 ENGINES: dict[str, Callable[[int], CodeEngine]] = {
     "monty": lambda capacity: MontyCells(capacity=capacity),
@@ -254,36 +255,55 @@ def other_process() -> Iterator[Callable[[int], object]]:
 
 
 def measure(timings: Timings, rounds: int) -> None:
-    """Everything but cold starts and computing, on all engines in turn."""
+    """Everything but cold starts and computing, on all engines in turn.
+
+    What starts processes comes last, and waits for those that are started in the background.
+    """
     engines = [Engine(name) for name in ENGINES]
     bare = {"monty": BareMonty(), "quickjs": BareQuickJs()}
+    for engine in engines:
+        engine.warm(engine.texts.warm % 0)
+    time.sleep(QUIET_S)
     with other_process() as ask:
         for _ in range(rounds):
             timings.time("bare cpython call", ask, 100)
             for engine in engines:
-                measure_engine(timings, engine, bare.get(engine.name))
+                measure_warm(timings, engine, bare.get(engine.name))
     for engine in engines:
+        for _ in range(max(1, rounds // 2)):
+            measure_new(timings, engine)
         engine.cells.close()
     for one in bare.values():
         one.close()
 
 
-def measure_engine(timings: Timings, engine: Engine, bare: BareMonty | BareQuickJs | None) -> None:
+def measure_warm(timings: Timings, engine: Engine, bare: BareMonty | BareQuickJs | None) -> None:
+    """A session that goes on, beside the bare engine."""
     name, texts = engine.name, engine.texts
-    timings.time(f"{name} warm", lambda n: engine.warm(texts.warm % n), 20)
-    timings.time(f"{name} loop", lambda n: engine.warm(texts.loop % n), 10)
-    timings.time(f"{name} calls", lambda n: engine.warm(texts.calls % n), 10)
-    timings.time(f"{name} restore", lambda n: engine.restored("x"), 5)
-    timings.time(f"{name} new", lambda n: engine.fresh(texts.warm % n), 5)
-    kept: list[tuple[str, bytes]] = []
-    timings.time(f"{name} pause", lambda n: kept.append(paused(engine, texts.pause % n)), 5)
-    timings.time(f"{name} resume", lambda n: engine.resumed(*kept.pop()), 5)
+    for run, side in ((engine.warm, ""), (bare.run if bare else None, "bare ")):
+        if run is not None:
+            timings.time(f"{side}{name} warm", lambda n, run=run: run(texts.warm % n), 20)
+            timings.time(f"{side}{name} loop", lambda n, run=run: run(texts.loop % n), 10)
+            timings.time(f"{side}{name} calls", lambda n, run=run: run(texts.calls % n), 10)
     if bare is not None:
-        timings.time(f"bare {name} warm", lambda n: bare.run(texts.warm % n), 20)
-        timings.time(f"bare {name} loop", lambda n: bare.run(texts.loop % n), 10)
-        timings.time(f"bare {name} calls", lambda n: bare.run(texts.calls % n), 10)
         bare.done()
         bare.fresh()
+
+
+def measure_new(timings: Timings, engine: Engine) -> None:
+    """What needs a guest of its own."""
+    name, texts = engine.name, engine.texts
+    kept: list[tuple[str, bytes]] = []
+    works: dict[str, Callable[[int], object]] = {
+        "restore": lambda n: engine.restored("x"),
+        "new": lambda n: engine.fresh(texts.warm % n),
+        "pause": lambda n: kept.append(paused(engine, texts.pause % n)),
+        "resume": lambda n: engine.resumed(*kept.pop()),
+    }
+    for what, work in works.items():
+        for _ in range(3):
+            timings.time(f"{name} {what}", work, 1)
+            time.sleep(QUIET_S if name == "cpython" else 0)
 
 
 def paused(engine: Engine, code: str) -> tuple[str, bytes]:

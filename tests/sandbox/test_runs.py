@@ -866,18 +866,9 @@ class C:
     def __contains__(self, item):
         self.v = item
         return True
-    def __len__(self):
-        self.v = 70
-        return 3
     def __str__(self):
         self.v = 60
         return 's'
-    def __bool__(self):
-        self.v = 50
-        return True
-    def __getattr__(self, name):
-        self.v = 40
-        return 1
     def __iter__(self):
         self.v = 30
         return iter([1])

@@ -43,7 +43,7 @@ PYTHON_FEATURES = sharing(
             "class A:\n    pass\nclass B:\n    pass\nclass C(A, B):\n    pass\n[k.__name__ for k in C.__mro__[:3]]", UNSUPPORTED),
     _python("metaclasses", "Made", "class Meta(type):\n    def __new__(m, name, bases, ns):\n        ns['kind'] = 'Made'\n"
             "        return super().__new__(m, name, bases, ns)\nclass A(metaclass=Meta):\n    pass\nA.kind", UNSUPPORTED),
-    _python("descriptors", [5, 10], "class Twice:\n    def __get__(self, o, t=None):\n        return o.v * 2\nclass A:\n    v = 5\n    w = Twice()\n[A().v, A().w]", bugs=dict.fromkeys(("monty", "auto"), "Monty takes `__get__` for a method like any other")),
+    _python("descriptors", [5, 10], "class Twice:\n    def __get__(self, o, t=None):\n        return o.v * 2\nclass A:\n    v = 5\n    w = Twice()\n[A().v, A().w]", UNSUPPORTED),
     _python("slots", "AttributeError", "class A:\n    __slots__ = ('x',)\na = A()\na.x = 1\ntry:\n    a.y = 2\n    r = 'set'\nexcept AttributeError as e:\n    r = type(e).__name__\nr", bugs=dict.fromkeys(("monty", "auto"), "Monty does not look at `__slots__`")),
     _python("frozen and ordered dataclasses", [True, "FrozenInstanceError"],
             "from dataclasses import dataclass, FrozenInstanceError\n@dataclass(frozen=True, order=True)\nclass V:\n    n: int\n"
@@ -69,14 +69,14 @@ PYTHON_FEATURES = sharing(
     _python("zip, enumerate, reversed, any, all", [[[1, "a"], [2, "b"]], [[5, "x"]], [2, 1], True],
             "[list(zip([1, 2], 'ab', strict=True)), list(enumerate('x', 5)), list(reversed([1, 2])), any([0, 1]) and all([])]"),
     _python("min and max with keys and defaults", ["ccc", "b", 0], "xs = ['b', 'aa', 'ccc']\n[max(xs, key=len), min(xs, key=len), max([], default=0)]"),
-    _python("attributes that are made when asked for", ["got x", 1], "class A:\n    y = 1\n    def __getattr__(self, name):\n        return 'got ' + name\n[A().x, A().y]", bugs={"monty": "Monty does not call `__getattr__`"}),
+    _python("attributes that are made when asked for", ["got x", 1], "class A:\n    y = 1\n    def __getattr__(self, name):\n        return 'got ' + name\n[A().x, A().y]", UNSUPPORTED),
     _python("objects that are called, indexed and measured", [6, "k", 3, True],
             "class A:\n    def __call__(self, n):\n        return n * 2\n    def __getitem__(self, k):\n        return k\n    def __len__(self):\n        return 3\n"
-            "    def __contains__(self, x):\n        return x == 1\na = A()\n[a(3), a['k'], len(a), 1 in a]", bugs={"monty": "Monty does not call `__len__`"}),
+            "    def __contains__(self, x):\n        return x == 1\na = A()\n[a(3), a['k'], len(a), 1 in a]", UNSUPPORTED),
     _python("comparison and hashing of objects", [True, 1],
             "class A:\n    def __init__(self, n):\n        self.n = n\n    def __eq__(self, o):\n        return self.n == o.n\n    def __hash__(self):\n        return hash(self.n)\n"
             "[A(1) == A(1), len({A(1), A(1)})]"),
-    _python("operators of the other side and in place", [12, 7], "class A:\n    def __radd__(self, n):\n        return n + 2\n    def __iadd__(self, n):\n        return n\na = A()\nb = 10 + a\na += 7\n[b, a]", bugs={"monty": "Monty does not call `__iadd__`"}),
+    _python("operators of the other side and in place", [12, 7], "class A:\n    def __radd__(self, n):\n        return n + 2\n    def __iadd__(self, n):\n        return n\na = A()\nb = 10 + a\na += 7\n[b, a]", UNSUPPORTED),
     _python("type hints with `type` aliases of 3.12 or their like", 3, "from typing import TypeAlias\nNumber: TypeAlias = int | float\nx: Number = 3\nx", refused=MISSING),
     _python("decorators that keep a function's name", ["f", 1], "import functools\ndef d(f):\n    @functools.wraps(f)\n    def g():\n        return f()\n    return g\n@d\ndef f():\n    return 1\n[f.__name__, f()]", MISSING),
     _python("dataclasses as dictionaries", {"x": 3}, "from dataclasses import dataclass, asdict\n@dataclass\nclass Q:\n    x: int\nasdict(Q(3))", MISSING),

@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 
-from holdfast import BlockingSandbox
-
 Target = Any
 Outside = Any
 
@@ -227,11 +225,9 @@ BOMBS: list[tuple[str, str, set[str]]] = [
     ("loop that catches", "while True:\n" + SPIN, {CPU}),
     ("sum of a big range", "sum(range(10**10))", {CPU}),
     ("big power", "10 ** 10 ** 8 % 7", {CPU, MEMORY}),
-    ("big text of a number", "import sys\nsys.set_int_max_str_digits(0)\nstr(7 ** 3_000_000)", {CPU}),
     ("regex backtracking", "import re\nre.match('(a+)+$', 'a' * 60 + 'b')", {CPU}),
     ("sort with a cruel key", "sorted(range(10**6), key=lambda x: sum(range(1000)))", {CPU, MEMORY}),
     ("handlers for every signal", "import signal\nfor n in range(1, 65):\n    try: signal.signal(n, lambda *a: None)\n    except (OSError, ValueError): pass\nwhile True: pass", {CPU}),
-    ("signals that are blocked", "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass", {CPU}),
     ("computing in C that holds the lock", "list(__import__('itertools').product(range(10**4), repeat=9))", {CPU, MEMORY}),
     ("computing threads", "import threading\n[threading.Thread(target=lambda: sum(range(10**12))).start() for _ in range(4)]\nthreading.Event().wait()", {CPU}),
     ("a tracer that loops", "import sys\ndef t(*a):\n    while True: pass\nsys.settrace(t)\n(lambda: 0)()", {CPU}),
@@ -242,13 +238,36 @@ BOMBS: list[tuple[str, str, set[str]]] = [
     ("an error whose text loops", "class E(Exception):\n    def __str__(s):\n        while True: pass\nraise E", {CPU}),
     ("an object whose packing loops", "class R:\n    def __reduce__(s):\n        while True: pass\nr = R()", {CPU}),
     ("an import hook that loops", "import sys\nclass F:\n    def find_spec(s, *a):\n        while True: pass\nsys.meta_path.insert(0, F())\nimport nothing_of_that_name", {CPU}),
-    ("stopping itself", "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", {WALL}),
-    ("waiting for a lock", "import threading\nl = threading.Lock()\nl.acquire()\nl.acquire()", {WALL}),
     ("waiting for a pipe", "import os\nr, w = os.pipe()\nos.read(r, 1)", {WALL}),
     ("reading the host's answers away", "import os\nfor n in range(3, 9):\n    try: os.read(n, 1)\n    except OSError: pass", {WALL, DIED}),
     ("sleeping for ever", "import time\ntime.sleep(1e308)", {WALL}),
     ("sleeping for infinity", "import time\ntime.sleep(float('inf'))", {WALL, RAISED, "INVALID_ARGUMENT"}),
     ("sleeping without sleep", C + "c.sleep(10**6)", {WALL}),
+    ("compressed bomb", "import zlib\nz = zlib.compress(bytes(10**8), 9)\nx = zlib.decompress(zlib.decompress(zlib.compress(z)))", {MEMORY, CPU}),
+    ("archive bomb", "import io, zipfile\nb = io.BytesIO()\nwith zipfile.ZipFile(b, 'w', zipfile.ZIP_DEFLATED) as z: z.writestr('a', bytes(3 * 10**7))\nzipfile.ZipFile(b).extractall('.')\nx = open('a', 'rb').read() * 9", {MEMORY, CPU}),
+    ("entities", "import xml.dom.minidom as m\ne = ''.join(f'<!ENTITY a{i} \"{f\"&a{i-1};\" * 10 if i else \"x\" * 50}\">' for i in range(9))\nm.parseString(f'<!DOCTYPE a [{e}]><a>&a8;</a>')", {MEMORY, CPU, RAISED}),
+    ("deep recursion", "def f(): f()\nf()", {STACK}),
+    ("recursion without a limit", "import sys\nsys.setrecursionlimit(2**31 - 1)\ndef f(): f()\nf()", {STACK, MEMORY, DIED, CPU}),
+    ("deep result", "x = []\nfor _ in range(10**5): x = [x]\nx", {"RESULT_NOT_SERIALIZABLE", STACK, RAISED, MEMORY}),
+    ("deep argument", "x = []\nfor _ in range(10**5): x = [x]\necho(x)", {"INVALID_ARGUMENT", STACK, RAISED, MEMORY}),
+    ("output", "while True: print('x' * 1000)", {OUTPUT, CPU}),
+    ("output in pieces", "import sys\nwhile True: sys.stdout.write('x')", {OUTPUT, CPU}),
+    ("output of nothing", "while True: print(end='', flush=True)", {CPU, WALL}),
+    ("one huge line", "print('x' * (5 << 20))", {OUTPUT}),
+    ("output of halves", "print('\\ud800' * 100)", {FINE, RAISED}),
+    ("calls", "while True: add(1)", {CALLS}),
+    ("calls that catch", "while True:\n    try: add('x')\n    except BaseException: pass", {CALLS}),
+    ("calls at once", "import asyncio\nawait asyncio.gather(*[add(1) for _ in range(500)])", {CALLS}),
+    ("tasks", "import asyncio\nasync def f(): await asyncio.gather(f(), f())\nawait f()", {CPU, MEMORY, STACK}),
+    ("nobody answers", "import asyncio\nawait asyncio.Event().wait()", {DIED, RAISED, WALL}),
+    ("large arguments", "x = [[]] * 10**6\nwhile True: echo(x)", {"REQUEST_TOO_LARGE", CPU, MEMORY, WALL}),
+]  # fmt: skip
+
+HOARDS: list[tuple[str, str, set[str]]] = [
+    ("big text of a number", "import sys\nsys.set_int_max_str_digits(0)\nstr(7 ** 3_000_000)", {CPU}),
+    ("signals that are blocked", "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, range(1, 65))\nwhile True: pass", {CPU}),
+    ("stopping itself", "import os, signal\nos.kill(os.getpid(), signal.SIGSTOP)", {WALL}),
+    ("waiting for a lock", "import threading\nl = threading.Lock()\nl.acquire()\nl.acquire()", {WALL}),
     ("big text", "x = 'a' * 10**10", {MEMORY}),
     ("big text, caught", "try: x = 'a' * 10**10\nexcept MemoryError: x = 1\nx", {MEMORY}),
     ("growing list", "x = []\nwhile True: x.append('a' * 10**5)", {MEMORY}),
@@ -257,14 +276,7 @@ BOMBS: list[tuple[str, str, set[str]]] = [
     ("memory map of a file", "import mmap\nf = open('x', 'w+b')\nf.truncate(60 << 20)\nm = [mmap.mmap(f.fileno(), 60 << 20) for _ in range(9)]\n[x.write(b'x' * (60 << 20)) for x in m]", {MEMORY, RAISED, CPU}),
     ("memory of the C library", C + "c.malloc.restype = ctypes.c_void_p\nwhile True:\n    p = c.malloc(1 << 20)\n    if p: ctypes.memset(p, 1, 1 << 20)", {MEMORY, CPU}),
     ("pipes full of data", "import os\nk = []\nwhile True:\n    k.append(os.pipe())\n    os.set_blocking(k[-1][1], False)\n    os.write(k[-1][1], bytes(1 << 16))", {RAISED, FINE}),
-    ("compressed bomb", "import zlib\nz = zlib.compress(bytes(10**8), 9)\nx = zlib.decompress(zlib.decompress(zlib.compress(z)))", {MEMORY, CPU}),
-    ("archive bomb", "import io, zipfile\nb = io.BytesIO()\nwith zipfile.ZipFile(b, 'w', zipfile.ZIP_DEFLATED) as z: z.writestr('a', bytes(3 * 10**7))\nzipfile.ZipFile(b).extractall('.')\nx = open('a', 'rb').read() * 9", {MEMORY, CPU}),
-    ("entities", "import xml.dom.minidom as m\ne = ''.join(f'<!ENTITY a{i} \"{f\"&a{i-1};\" * 10 if i else \"x\" * 50}\">' for i in range(9))\nm.parseString(f'<!DOCTYPE a [{e}]><a>&a8;</a>')", {MEMORY, CPU, RAISED}),
-    ("deep recursion", "def f(): f()\nf()", {STACK}),
-    ("recursion without a limit", "import sys\nsys.setrecursionlimit(2**31 - 1)\ndef f(): f()\nf()", {STACK, MEMORY, DIED, CPU}),
     ("recursion in C", "import sys\nsys.setrecursionlimit(2**31 - 1)\nx = []\nfor _ in range(10**6): x = [x]\nrepr(x)", {STACK, MEMORY, DIED, CPU}),
-    ("deep result", "x = []\nfor _ in range(10**5): x = [x]\nx", {"RESULT_NOT_SERIALIZABLE", STACK, RAISED, MEMORY}),
-    ("deep argument", "x = []\nfor _ in range(10**5): x = [x]\necho(x)", {"INVALID_ARGUMENT", STACK, RAISED, MEMORY}),
     ("fork bomb", "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass", {CPU}),
     ("thread bomb", "import threading\nthreading.stack_size(32768)\ne = threading.Event()\nwhile True: threading.Thread(target=e.wait, daemon=True).start()", {MEMORY, RAISED}),
     ("thread bomb that catches", "import threading\ne = threading.Event()\nwhile True:\n    try: threading.Thread(target=e.wait, daemon=True).start()\n    except BaseException: pass", {MEMORY, CPU}),
@@ -280,30 +292,42 @@ BOMBS: list[tuple[str, str, set[str]]] = [
     ("nested directories", "import os\nwhile True:\n    os.mkdir('a')\n    os.chdir('a')", {MEMORY}),
     ("nested directories with long names", "import os\nwhile True:\n    os.mkdir('a' * 250)\n    os.chdir('a' * 250)", {MEMORY}),
     ("hidden directories", "import os\nos.mkdir('a', 0)\nwhile True: pass", {CPU, MEMORY}),
-    ("output", "while True: print('x' * 1000)", {OUTPUT, CPU}),
-    ("output in pieces", "import sys\nwhile True: sys.stdout.write('x')", {OUTPUT, CPU}),
-    ("output of nothing", "while True: print(end='', flush=True)", {CPU, WALL}),
-    ("one huge line", "print('x' * (5 << 20))", {OUTPUT}),
-    ("output of halves", "print('\\ud800' * 100)", {FINE, RAISED}),
-    ("calls", "while True: add(1)", {CALLS}),
-    ("calls that catch", "while True:\n    try: add('x')\n    except BaseException: pass", {CALLS}),
-    ("calls at once", "import asyncio\nawait asyncio.gather(*[add(1) for _ in range(500)])", {CALLS}),
-    ("tasks", "import asyncio\nasync def f(): await asyncio.gather(f(), f())\nawait f()", {CPU, MEMORY, STACK}),
-    ("nobody answers", "import asyncio\nawait asyncio.Event().wait()", {DIED, RAISED, WALL}),
-    ("large arguments", "x = [[]] * 10**6\nwhile True: echo(x)", {"REQUEST_TOO_LARGE", CPU, MEMORY, WALL}),
     ("large state", "x = bytes(20 << 20)\ny = [bytes(x) + bytes([n]) for n in range(3)]", {MEMORY}),
 ]  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("code", "expected"), [row[1:] for row in BOMBS], ids=[row[0] for row in BOMBS])
-def test_a_bomb_ends_in_time_and_harms_nobody(jail: Target, sid: str, code: str, expected: set[str]) -> None:
-    """Ours: SPEC 5, no guest code can hang, kill or slow the host beyond its limit and a second."""
-    result = jail.attack(code, sid)
+def ends_well(target: Target, session: str, code: str, expected: set[str]) -> None:
+    """Run a bomb: it ends as it should, what was there before it is there, and others go on."""
+    target.keep(session)
+    result = target.attack(code, session)
     found = FINE if result.error is None else str(result.error.code)
     slow = {CPU, WALL} if MEMORY in expected or CPU in expected else set()  # a busy machine is slow first
     assert found in expected | slow, result.error
-    jail.is_well(sid)
+    target.has_kept(session)
+    assert target.box.run("1 + 1", session="bystander").result == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("code", "expected"), [row[1:] for row in BOMBS], ids=[row[0] for row in BOMBS])
+def test_a_bomb_ends_in_time_and_harms_nobody(
+    any_jail: Target, sid: str, code: str, expected: set[str]
+) -> None:
+    """Ours: SPEC 5, no guest code can hang, kill or slow the host beyond its limit and a second."""
+    ends_well(any_jail, sid, code, expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("code", "expected"), [row[1:] for row in HOARDS], ids=[row[0] for row in HOARDS])
+def test_memory_files_and_threads_are_limited_in_each_kind_of_jail(
+    jail: Target, sid: str, code: str, expected: set[str]
+) -> None:
+    """Ours: what the system limits differs between the kinds; that there is a limit does not."""
+    ends_well(jail, sid, code, expected)
+
+
+def test_there_are_enough_bombs() -> None:
+    """Ours: the tables are the point; they must not shrink by accident."""
+    assert len(BOMBS) + len(HOARDS) >= 65
 
 
 @pytest.mark.slow
@@ -339,7 +363,7 @@ def answer(): return os.read(wire._handle, 1 << 16)
 """
 QUIT = "\nos._exit(0)"
 
-LIMITS = {"cpu_ms": 250, "wall_ms": 300}
+LIMITS = {"cpu_ms": 250, "wall_ms": 250}
 
 FORGERIES: list[tuple[str, str]] = [
     ("a result", "send('{\"t\":\"end\",\"result\":\"forged\"}')" + QUIT),
@@ -409,54 +433,57 @@ FORGERIES: list[tuple[str, str]] = [
 
 @pytest.mark.parametrize("code", [row[1] for row in FORGERIES], ids=[row[0] for row in FORGERIES])
 def test_whatever_a_guest_says_the_host_is_well(
-    jail: Target, sid: str, noted: list[Any], secret: str, code: str
+    any_jail: Target, sid: str, noted: list[Any], secret: str, code: str
 ) -> None:
     """Ours: the guest's runner is guest territory; the host believes nothing of it that matters."""
-    result = jail.attack(FORGE + code, sid, limits={**LIMITS, "memory_mb": 200})
+    result = any_jail.attack(FORGE + code, sid, limits={**LIMITS, "memory_mb": 200})
     assert result.status != "waiting_for_approval"
     assert secret not in repr(result)
     assert len(result.diagnostics) < 200
     assert noted.count(("paid", 1)) == 0
     assert len(noted) <= 9
-    jail.is_well(sid)
+    any_jail.is_well(sid)
 
 
 def test_a_forged_call_of_a_tool_that_needs_approval_waits_for_it(
-    jail: Target, sid: str, noted: list[Any]
+    any_jail: Target, sid: str, noted: list[Any]
 ) -> None:
     """Ours: approval is the host's business, however the call was made."""
-    result = jail.attack(FORGE + "call('pay', '[1000]')\nanswer()", sid)
+    result = any_jail.attack(FORGE + "call('pay', '[1000]')\nanswer()", sid)
     assert result.status == "waiting_for_approval"
-    assert jail.box.cancel(sid)
+    assert any_jail.box.cancel(sid)
     assert noted == []
-    jail.is_well(sid)
+    any_jail.is_well(sid)
 
 
-def test_a_forged_call_is_counted_and_checked_like_any(jail: Target, sid: str, noted: list[Any]) -> None:
+def test_a_forged_call_is_counted_and_checked_like_any(any_jail: Target, sid: str, noted: list[Any]) -> None:
     """Ours: limits and contracts are the host's business too."""
     code = "for n in range(100):\n    call('note', '[%d]' % n, id=n)\n    answer()"
-    result = jail.attack(FORGE + code, sid, limits={**LIMITS, "max_external_calls": 5})
+    result = any_jail.attack(FORGE + code, sid, limits={**LIMITS, "max_external_calls": 5})
     assert result.error is not None
     assert (result.error.code, noted) == (CALLS, [0, 1, 2, 3, 4])
-    shown = jail.attack(FORGE + "call('add', '[\"x\"]')\nshown = answer().decode()\nshown", f"{sid}-2")
+    shown = any_jail.attack(FORGE + "call('add', '[\"x\"]')\nshown = answer().decode()\nshown", f"{sid}-2")
     assert "INVALID" in repr(shown) or "TypeError" in repr(shown), shown
-    jail.is_well(sid)
+    any_jail.is_well(sid)
 
 
 @pytest.mark.slow
-def test_forged_arguments_do_not_fill_the_memory_of_the_host(jail: Target, sid: str) -> None:
+def test_forged_arguments_do_not_fill_the_memory_of_the_host(any_jail: Target, sid: str) -> None:
     """Bug: calls that are answered later were all kept, each of them twenty times as large as it came."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     code = "body = '[' + ','.join(['[]'] * 5_000_000) + ']'\nfor n in range(100): call('echo', body, later='true', id=n)"
-    result = jail.attack(FORGE + code, sid, limits={"cpu_ms": 4_000, "wall_ms": 4_000, "memory_mb": 400})
+    result = any_jail.attack(FORGE + code, sid, limits={"cpu_ms": 4_000, "wall_ms": 4_000, "memory_mb": 400})
     assert result.error is not None
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_200_000
-    jail.is_well(sid)
+    any_jail.is_well(sid)
 
 
 def test_a_thread_does_nothing_between_two_runs(jail: Target, sid: str, noted: list[Any]) -> None:
     """Ours: a process that nobody runs code in stands still."""
-    code = FORGE + "import time\ndef later():\n    while True:\n        call('note', '[\"late\"]')\n        real(0.001)\n"
+    code = (
+        FORGE
+        + "import time\ndef later():\n    while True:\n        call('note', '[\"late\"]')\n        real(0.001)\n"
+    )
     code += "real = next(o for o in gc.get_objects() if getattr(o, '__name__', '') == 'sleep' and type(o).__name__ == 'builtin_function_or_method')\n"
     jail.attack(code + "threading.Thread(target=later, daemon=True).start()", sid)
     noted.clear()
@@ -468,19 +495,18 @@ def test_a_thread_does_nothing_between_two_runs(jail: Target, sid: str, noted: l
 
 def test_what_one_session_does_to_its_interpreter_no_other_sees(jail: Target, sid: str) -> None:
     """Ours: a process is for one session."""
-    jail.attack("import builtins, sys\nbuiltins.leak = 'seen'\nsys.path.append('/x')\nopen('left', 'w').close()", sid)
+    jail.attack(
+        "import builtins, sys\nbuiltins.leak = 'seen'\nsys.path.append('/x')\nopen('left', 'w').close()", sid
+    )
     code = "import builtins, os, sys\n[hasattr(builtins, 'leak'), '/x' in sys.path, os.listdir('.')]"
     assert jail.box.run(code, session=f"{sid}-other").result == [False, False, []]
 
 
-@pytest.mark.slow
-def test_a_process_ends_with_its_sandbox_whatever_it_does(children: Any) -> None:
-    """Ours: shutdown leaves nothing behind, not even what ignores every signal and computes."""
-    before = children()
-    with BlockingSandbox(engine="cpython", workers=2) as box:
-        box.run("import signal\n[signal.signal(n, signal.SIG_IGN) for n in (1, 2, 3, 13, 15)]\n1")
-        box.run("import threading\nthreading.Thread(target=lambda: sum(range(10**12)), daemon=True).start()", session="b")
-        assert children() - before
-    until = time.monotonic() + 10
-    while left := children() - before:
-        assert time.monotonic() < until, left
+@pytest.mark.xfail(reason="the process that is kept warm for a session outlives `reset` and `destroy`")
+@pytest.mark.parametrize("again", ["reset", "destroy"])
+def test_a_session_that_begins_anew_gets_a_new_process(any_jail: Target, sid: str, again: str) -> None:
+    """Bug: who forges an end without a state lies in wait for the next owner of the session's name."""
+    any_jail.attack(FORGE + 'import builtins\nbuiltins.leak = 1\nsend(\'{"t":"end"}\')\nanswer()', sid)
+    getattr(any_jail.box, again)(sid)
+    result = any_jail.box.run("import builtins\nhasattr(builtins, 'leak')", session=sid)
+    assert (result.status, result.result) == ("ok", False)

@@ -5,7 +5,10 @@ The guest is not trusted: every message is checked for its shape here, and for i
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import struct
+from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
 import msgspec
@@ -14,6 +17,7 @@ from holdfast.model.canonical import Json
 
 MAX_TEXT: Final = 20 << 20
 """The largest message without the bytes that come with it: JSON takes much more memory when it is read."""
+_MUCH: Final = 1 << 18
 _LENGTH: Final = struct.Struct(">I")
 _Text = Annotated[str, msgspec.Meta(max_length=100_000)]
 _Name = Annotated[str, msgspec.Meta(max_length=1_000)]
@@ -119,9 +123,23 @@ def read_message(frame: bytes) -> tuple[Message, bytes]:
 def read_json(raw: msgspec.Raw) -> Json:
     """The JSON inside of a message."""
     try:
-        return _json.decode(raw)
+        with _without_collecting(len(memoryview(raw))):
+            return _json.decode(raw)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Unreadable(str(error)) from None
+
+
+@contextlib.contextmanager
+def _without_collecting(size: int) -> Iterator[None]:
+    """Millions of new objects make the collector of garbage look at all of them again and again."""
+    pauses = size > _MUCH and gc.isenabled()
+    if pauses:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if pauses:
+            gc.enable()
 
 
 def with_bytes(text: bytes, data: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import resource
 import stat
@@ -19,6 +20,7 @@ _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _SPARE_BYTES: Final = 48 << 20
 _SPARE_CPU_S: Final = 3
 _MAX_ENTRIES: Final = 2_000
+_MAX_DEPTH: Final = 100
 _MAX_THREADS: Final = 200
 _THREADS_AT: Final = 17
 """Where the number of threads is, in what the system tells of a process after its name."""
@@ -116,20 +118,21 @@ class Meter:
 def _held_below(home: str) -> tuple[int, int]:
     """Bytes and entries below a directory, no further than is too much; what cannot be looked at is that."""
     size = entries = 0
-    pending = [home]
+    pending = [(home, 0)]
     while pending and entries <= _MAX_ENTRIES:
+        path, depth = pending.pop()
         try:
-            with os.scandir(pending.pop()) as found:
-                for entry in found:
+            with os.scandir(path) as found:
+                for entry in itertools.islice(found, _MAX_ENTRIES):
                     entries += 1
-                    if entries > _MAX_ENTRIES:
-                        break
                     with contextlib.suppress(FileNotFoundError):
                         size += entry.stat(follow_symlinks=False).st_blocks * 512
                         if entry.is_dir(follow_symlinks=False):
-                            pending.append(entry.path)
+                            pending.append((entry.path, depth + 1))
         except (FileNotFoundError, NotADirectoryError):
             continue
         except OSError:
-            entries = _MAX_ENTRIES + 1
+            entries += _MAX_ENTRIES
+        if depth > _MAX_DEPTH:
+            entries += _MAX_ENTRIES
     return size, entries

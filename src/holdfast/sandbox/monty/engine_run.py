@@ -91,6 +91,10 @@ class EngineRun:
 
         Nothing has reached the outside before the first step ends, so the second attempt repeats nothing.
         """
+        if (refused := self.plan.program.refused) is not None:
+            return Failure(
+                ErrorObject(code=refused.code, message=refused.message, hint=refused.hint, span=refused.span)
+            )
         worker = self._attach(begin)
         try:
             return self._stepper.begin(worker, self.output)

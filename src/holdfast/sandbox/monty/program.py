@@ -31,6 +31,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 from holdfast.errors import Span
+from holdfast.model.diagnostic import Diagnostic
+from holdfast.sandbox.monty.ignored_methods import ignored_methods
 
 Site = tuple[int, int]
 ResultMode = Literal["always", "maybe", "never"]
@@ -106,6 +108,8 @@ class Program:
     reads_only: frozenset[str] | None = None
     """The names that expression-only code reads and calls, if it can change nothing; else None."""
     defines_classes: bool = True
+    refused: Diagnostic | None = None
+    """Why the code must not run, where the engine would run it and be wrong."""
     last_call: tuple[str, Span] | None = None
     """The call that the code ends with, if its argument was fed in its place."""
 
@@ -169,6 +173,7 @@ def read_program(
         rebinds_result_later=bindings.global_result,
         inserted=tuple(_insertions(code, edits)),
         defines_classes=bindings.defines_classes,
+        refused=next(ignored_methods(code, tree), None),
     )
 
 

@@ -23,6 +23,7 @@ from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.failures import MODULES, unsupported_feature
 from holdfast.sandbox.monty.functions import Declared
+from holdfast.sandbox.monty.ignored_methods import ignored_methods
 from holdfast.sandbox.monty.program import WAITERS, called_name, parse
 from holdfast.sandbox.monty.workers import Worker, Workers
 from holdfast.sandbox.watchdog import Watchdog
@@ -56,6 +57,7 @@ class Validator:
         try:
             found = self._type_check(code, known, deadline)
             found += [item for item in self._refusals(code, deadline) if not _covered(item, found)]
+            found += ignored_methods(code, parse(code))
         except engine.MontyCrashedError:
             raise _too_slow(timeout_ms) from None
         return sorted(found, key=_place)[:_MAX_DIAGNOSTICS]

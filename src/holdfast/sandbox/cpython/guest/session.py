@@ -13,6 +13,7 @@ import builtins
 import inspect
 import io
 import linecache
+import math
 import os
 import random
 import resource
@@ -233,6 +234,8 @@ class Session:
     def _sleep(self, seconds: float) -> None:
         if seconds < 0:
             raise ValueError("sleep length must be non-negative")
+        if not math.isfinite(seconds):
+            raise OverflowError("timestamp too large to convert to C _PyTime_t")
         if threading.current_thread() is not threading.main_thread():
             real_sleep(seconds)
         elif seconds > 0:

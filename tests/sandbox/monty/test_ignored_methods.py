@@ -1,0 +1,45 @@
+"""Classes whose special methods the engine would silently ignore."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast import BlockingSandbox
+from holdfast.errors import Span
+
+
+@pytest.fixture(scope="module")
+def box() -> BlockingSandbox:
+    return BlockingSandbox()
+
+
+@pytest.mark.parametrize("name", ["__len__", "__bool__", "__setattr__", "__new__", "__get__", "__iadd__"])
+def test_a_class_whose_methods_are_not_called_is_refused_before_anything_runs(
+    box: BlockingSandbox, name: str
+) -> None:
+    """Bug: such code ran, and gave other results than Python."""
+    with box:
+        result = box.run(
+            f"x = 1\nclass A:\n    def {name}(self, *args):\n        return 0", session=name[2:-2]
+        )
+        assert result.error is not None
+        assert (result.error.code, result.error.message) == (
+            "UNSUPPORTED_FEATURE",
+            f"the sandbox's Python does not call {name}",
+        )
+        assert result.error.span == Span(line=3, column=5, end_line=3, end_column=8)
+        assert box.run("x", session=name[2:-2]).status != "ok"
+
+
+def test_each_of_them_is_told_by_a_check(box: BlockingSandbox) -> None:
+    """Ours: all that is wrong, and nothing runs."""
+    code = "class A:\n    def __len__(self): return 0\n    def __bool__(self): return False\nlen"
+    with box:
+        checked = box.validate(code)
+        assert [item.span.line for item in checked.diagnostics if item.span] == [2, 3]
+
+
+def test_a_function_of_that_name_outside_of_a_class_is_a_function(box: BlockingSandbox) -> None:
+    """Ours: only classes have special methods."""
+    with box:
+        assert box.run("def __len__(x):\n    return 3\n__len__(1)").result == 3
