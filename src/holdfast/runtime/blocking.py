@@ -27,8 +27,8 @@ from holdfast.runtime.sandbox import (
     to_ms,
 )
 from holdfast.sandbox.code_sessions import CodeSessions
-from holdfast.sandbox.monty.run_errors import cancelled_error
 from holdfast.sandbox.pump import Driven, Pump
+from holdfast.sandbox.run_errors import cancelled_error
 from holdfast.sandbox.run_ticket import RunTicket
 
 T = TypeVar("T")

@@ -13,7 +13,7 @@ from typing import Final
 from holdfast.errors import HoldfastError
 from holdfast.model.call import CallStatus, ExternalCallRecord, SettledCall
 from holdfast.ports.journal import CallJournal
-from holdfast.sandbox.monty.run_errors import under_way_error
+from holdfast.sandbox.run_errors import under_way_error
 from holdfast.tools.admission import Admitted
 from holdfast.tools.dispatch import Dispatcher
 from holdfast.tools.running import Arrived, Inbox, RunningCall

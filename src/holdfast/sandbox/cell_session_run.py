@@ -42,9 +42,9 @@ from holdfast.ports.code_engine import (
     CellStep,
 )
 from holdfast.sandbox.calls_under_way import RunStopped
-from holdfast.sandbox.monty.run_errors import calls_error, deadlock_error, wall_error
 from holdfast.sandbox.pump import Driven
 from holdfast.sandbox.run_calls import RunCalls, RunHost, answer_of
+from holdfast.sandbox.run_errors import calls_error, deadlock_error, wall_error
 from holdfast.sandbox.run_order import RunOrder
 from holdfast.sandbox.session_engine import Ended, Parked
 from holdfast.sandbox.snapshots import PausedRun

@@ -45,9 +45,9 @@ from holdfast.sandbox.conclusion import Concluder, waiting_error
 from holdfast.sandbox.config import SandboxConfig
 from holdfast.sandbox.engines import kind_of, usual_engine
 from holdfast.sandbox.live import LiveSession
-from holdfast.sandbox.monty.run_errors import cancelled_error
 from holdfast.sandbox.pump import Driven, finish
 from holdfast.sandbox.run_calls import RunHost
+from holdfast.sandbox.run_errors import cancelled_error
 from holdfast.sandbox.run_journal import RunJournal
 from holdfast.sandbox.run_order import RunOrder, new_run_id
 from holdfast.sandbox.run_ticket import RunTicket

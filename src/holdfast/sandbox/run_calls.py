@@ -24,8 +24,8 @@ from holdfast.model.call import SettledCall
 from holdfast.ports.code_engine import CallAnswer
 from holdfast.ports.journal import CallJournal, PendingCall
 from holdfast.sandbox.calls_under_way import CallsUnderWay, RunStopped
-from holdfast.sandbox.monty.run_errors import denial
 from holdfast.sandbox.pump import Driven
+from holdfast.sandbox.run_errors import denial
 from holdfast.sandbox.run_order import RunOrder
 from holdfast.sandbox.watchdog import Watchdog
 from holdfast.tools.admission import Admission, Admitted

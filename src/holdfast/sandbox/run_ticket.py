@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from holdfast.sandbox.monty.run_errors import cancelled_error
+from holdfast.sandbox.run_errors import cancelled_error
 from holdfast.sandbox.session_engine import SessionRun
 
 

@@ -1,4 +1,4 @@
-"""A host worth attacking: a secret, sockets that listen, tools that take note; and what must hold after it."""
+"""A host worth attacking: a secret, sockets that listen, tools that take note; and what holds after it."""
 
 from __future__ import annotations
 
@@ -87,9 +87,10 @@ class Target:
         return result, time.monotonic() - began
 
     def is_well(self, session: str) -> None:
-        """The session runs again, and so do others."""
-        self.box.reset(session)
-        assert self.box.run(f"{self._keep}\n{self._more}", session=session).result == 42
+        """The session has an answer to everything, whichever it is; once it is gone, its name can be used."""
+        self.box.run("1 + 1", session=session, limits=LIMITS)
+        self.box.destroy(session)
+        assert self.box.run(f"{self._keep}\n{self._more}", session=f"{session}-new").result == 42
         assert self.box.run("1 + 1", session="bystander").result == 2
 
 

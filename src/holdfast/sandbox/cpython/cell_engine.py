@@ -7,8 +7,8 @@ import threading
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from holdfast.errors import Code, InvalidArgument
-from holdfast.model.diagnostic import Diagnostic, Severity
+from holdfast.errors import InvalidArgument
+from holdfast.model.diagnostic import Diagnostic
 from holdfast.model.language import Language
 from holdfast.ports.code_engine import CellFunctions, CellRequest, Check, Touched
 from holdfast.sandbox.cpython.cell_run import CPythonCellRun
@@ -19,10 +19,9 @@ from holdfast.sandbox.cpython.state import decode_state
 from holdfast.sandbox.cpython.workers import Workers
 from holdfast.sandbox.monty.cell_check import names_touched
 from holdfast.sandbox.monty.program import parse
-from holdfast.sandbox.monty.run_errors import cancelled_error
+from holdfast.sandbox.run_errors import cancelled_error
+from holdfast.sandbox.source_text import is_text, no_text, require_text
 from holdfast.sandbox.watchdog import Watchdog
-
-_SURROGATE: Final = "the code holds a lone surrogate"
 
 
 class CPythonCells:
@@ -45,8 +44,7 @@ class CPythonCells:
 
     def open(self, request: CellRequest) -> CPythonCellRun:
         """A cell that is to be started. Code or a state that cannot be read is refused here."""
-        if not _is_text(request.code):
-            raise InvalidArgument(_SURROGATE)
+        require_text(request.code)
         return CPythonCellRun(request, self._started())
 
     def names(self, state: bytes) -> list[str]:
@@ -63,8 +61,8 @@ class CPythonCells:
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
     ) -> list[Diagnostic]:
         """Everything that is wrong with the code, found without running any of it."""
-        if not _is_text(code):
-            return [Diagnostic(severity=Severity.ERROR, code=Code.SYNTAX_ERROR, message=_SURROGATE)]
+        if not is_text(code):
+            return [no_text()]
         found = check_cell(code, frozenset(self.names(state)), functions, inputs, self._packages)
         return [*found, untyped()] if check == "types" else found
 
@@ -98,13 +96,3 @@ class CPythonCells:
     def _host(self) -> CellHost:
         jail = Jail(self._kind, self._packages)
         return CellHost(Workers(jail, self._capacity), Watchdog(), self._packages)
-
-
-def _is_text(code: str) -> bool:
-    if code.isascii():
-        return True
-    try:
-        code.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

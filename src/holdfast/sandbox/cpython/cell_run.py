@@ -66,8 +66,8 @@ from holdfast.sandbox.cpython.state import (
     encode_state,
 )
 from holdfast.sandbox.cpython.workers import Worker
-from holdfast.sandbox.monty.run_errors import calls_error, cancelled_error, deadlock_error
 from holdfast.sandbox.monty.values import MAX_RESULT_BYTES, not_serializable
+from holdfast.sandbox.run_errors import calls_error, cancelled_error, deadlock_error, memory_error
 
 _LONG_S: Final = 0.05
 _MAX_ARGUMENTS: Final = 32 << 20
@@ -242,7 +242,7 @@ class CPythonCellRun(GuestRun):
             case Ran():
                 self._on_ran(message)
             case OutOfMemory():
-                raise RunFailed(failures.memory_error(self._limits))
+                raise RunFailed(memory_error(self._limits))
             case _:
                 raise Unreadable
         return None
@@ -327,7 +327,7 @@ class CPythonCellRun(GuestRun):
         """The code has ended. Storing what it left may take more memory than the code had."""
         self._packing = True
         if self._attached().meter.needs_more_than(self._limits, ran.peak):
-            raise RunFailed(failures.memory_error(self._limits))
+            raise RunFailed(memory_error(self._limits))
 
     def _stood_long(self) -> bool:
         """Whether the process may have died without anybody hearing of it."""

@@ -92,22 +92,6 @@ def _is_called(code: str, name: str, span: Span | None) -> bool:
     )
 
 
-def cpu_error(limits: SessionLimits) -> ErrorObject:
-    return ErrorObject(
-        code=Code.TIMEOUT_CPU,
-        message=f"the code computed for more than {limits.cpu_ms} ms",
-        hint="raise cpu_ms, or do less per run",
-    )
-
-
-def memory_error(limits: SessionLimits) -> ErrorObject:
-    return ErrorObject(
-        code=Code.MEMORY_EXCEEDED,
-        message=f"the code needed more than {limits.memory_mb} MB",
-        hint="raise memory_mb, or keep less at once",
-    )
-
-
 def arguments_error(most: int) -> ErrorObject:
     return ErrorObject(
         code=Code.REQUEST_TOO_LARGE,

@@ -19,8 +19,8 @@ from holdfast.sandbox.cpython import failures
 from holdfast.sandbox.cpython.failures import Failure
 from holdfast.sandbox.cpython.messages import Message, read_message
 from holdfast.sandbox.cpython.workers import Worker, Workers
-from holdfast.sandbox.monty.run_errors import stdout_error, wall_error
 from holdfast.sandbox.output import Output
+from holdfast.sandbox.run_errors import cpu_error, memory_error, stdout_error, wall_error
 from holdfast.sandbox.watchdog import Watchdog
 from holdfast.sandbox.worker_process import WorkerDied
 
@@ -125,9 +125,9 @@ class GuestRun:
 
     def _used_up(self, worker: Worker) -> ErrorObject | None:
         if worker.meter.computed_ms() > self._limits.cpu_ms:
-            return failures.cpu_error(self._limits)
+            return cpu_error(self._limits)
         if not self._packing and worker.meter.needs_more_than(self._limits):
-            return failures.memory_error(self._limits)
+            return memory_error(self._limits)
         if worker.meter.has_too_many_threads():
             return failures.threads_error()
         return failures.files_error() if worker.meter.files_too_large() else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from holdfast.errors import Code, InvalidArgument
 from holdfast.model.diagnostic import Diagnostic, Severity
 from holdfast.model.language import Language
 from holdfast.ports.code_engine import CellFunctions, CellRequest, Check, Touched
@@ -13,15 +12,15 @@ from holdfast.sandbox.monty.cell_check import DeclaredFunctions, check_calls, na
 from holdfast.sandbox.monty.cell_run import CellHost, MontyCellRun
 from holdfast.sandbox.monty.ignored_methods import ignored_methods
 from holdfast.sandbox.monty.program import MAX_READ_CHARS, parse
-from holdfast.sandbox.monty.run_errors import cancelled_error
 from holdfast.sandbox.monty.state import decode_state
 from holdfast.sandbox.monty.taking_out import TakenOut, take_out
 from holdfast.sandbox.monty.validate import CheckFailed, Validator
 from holdfast.sandbox.monty.workers import Workers
+from holdfast.sandbox.run_errors import cancelled_error
+from holdfast.sandbox.source_text import is_text, no_text, require_text
 from holdfast.sandbox.watchdog import Watchdog
 
 _CHECK_MS: Final = 10_000
-_SURROGATE: Final = "the code holds a lone surrogate"
 
 
 class MontyCells:
@@ -39,8 +38,7 @@ class MontyCells:
 
     def open(self, request: CellRequest) -> MontyCellRun:
         """A cell that is to be started. Code or a state that cannot be read is refused here."""
-        if not _is_text(request.code):
-            raise InvalidArgument(_SURROGATE)
+        require_text(request.code)
         return MontyCellRun(request, self._host)
 
     def names(self, state: bytes) -> list[str]:
@@ -61,8 +59,8 @@ class MontyCells:
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
     ) -> list[Diagnostic]:
         """Everything that is wrong with the code, found without running any of it."""
-        if not _is_text(code):
-            return [Diagnostic(severity=Severity.ERROR, code=Code.SYNTAX_ERROR, message=_SURROGATE)]
+        if not is_text(code):
+            return [no_text()]
         bound = frozenset(self.names(state))
         tree = parse(code)
         found = check_calls(code, tree, bound, functions, inputs) if tree is not None else []
@@ -85,16 +83,6 @@ class MontyCells:
             run.stop(cancelled_error())
         self._watchdog.close()
         self._workers.close()
-
-
-def _is_text(code: str) -> bool:
-    if code.isascii():
-        return True
-    try:
-        code.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _unchecked(error: CheckFailed) -> Diagnostic:

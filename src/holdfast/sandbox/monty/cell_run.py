@@ -63,7 +63,6 @@ from holdfast.sandbox.monty.engine_run import EngineRun
 from holdfast.sandbox.monty.failures import Failure
 from holdfast.sandbox.monty.plan import RunPlan
 from holdfast.sandbox.monty.program import VALUE_NAME, read_program
-from holdfast.sandbox.monty.run_errors import calls_error, cancelled_error, deadlock_error
 from holdfast.sandbox.monty.state import (
     EngineState,
     KnownError,
@@ -77,6 +76,7 @@ from holdfast.sandbox.monty.stepper import ASYNC_SLEEP, SLEEP
 from holdfast.sandbox.monty.steps import Blocked, Finished, HostCall, Step
 from holdfast.sandbox.monty.values import first_foreign, may_hold_stand_ins, not_serializable
 from holdfast.sandbox.monty.workers import Worker, Workers
+from holdfast.sandbox.run_errors import calls_error, cancelled_error, deadlock_error
 from holdfast.sandbox.watchdog import Watchdog
 
 _SMALL_CHARS: Final = 1_000

@@ -19,11 +19,11 @@ from holdfast.sandbox.calls_under_way import RunStopped
 from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.failures import Failure, describe_failure
 from holdfast.sandbox.monty.plan import RunPlan
-from holdfast.sandbox.monty.run_errors import stdout_error, wall_error
 from holdfast.sandbox.monty.stepper import Stepper
 from holdfast.sandbox.monty.steps import Step
 from holdfast.sandbox.monty.workers import Worker
 from holdfast.sandbox.output import Output
+from holdfast.sandbox.run_errors import stdout_error, wall_error
 from holdfast.sandbox.watchdog import Watchdog
 
 S = TypeVar("S")

@@ -10,6 +10,7 @@ from holdfast.errors import Code, ErrorObject, Span
 from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.program import Program
+from holdfast.sandbox.run_errors import cpu_error, memory_error
 
 _MEMORY = re.compile(r"memory limit exceeded: \d+ bytes > (\d+) bytes")
 _MEMORY_KILLED: Final = "the worker exceeded its memory limit and was terminated"
@@ -42,7 +43,7 @@ def describe_failure(
             span = span_of(error.traceback(), program)
             return Failure(ErrorObject(code=Code.SYNTAX_ERROR, message=error.display("msg"), span=span))
         case engine.MontyCrashedError(timed_out=True):
-            return Failure(_cpu_error(limits), hard=True)
+            return Failure(cpu_error(limits), hard=True)
         case engine.MontyCrashedError():
             return Failure(
                 ErrorObject(code=Code.INTERRUPTED, message=f"the process that ran the code died: {error}"),
@@ -69,9 +70,9 @@ def _describe_raised(
     message = error.display("type-msg")
     span = span_of(frames, program)
     if kind == "TimeoutError" and not frames and "time limit exceeded" in text:
-        return Failure(_cpu_error(limits), hard=True)
+        return Failure(cpu_error(limits), hard=True)
     if kind == "MemoryError" and _over_memory(text, limits):
-        return Failure(_memory_error(limits, span), hard=True)
+        return Failure(memory_error(limits, span), hard=True)
     if kind == "NotImplementedError" and (refused := _unsupported(text, frames, span)):
         return Failure(refused)
     if (known := call_errors.get((kind, text))) is not None:
@@ -121,23 +122,6 @@ def _over_memory(text: str, limits: SessionLimits) -> bool:
         return True
     found = _MEMORY.match(text)
     return found is not None and int(found[1]) == limits.memory_mb << 20
-
-
-def _cpu_error(limits: SessionLimits) -> ErrorObject:
-    return ErrorObject(
-        code=Code.TIMEOUT_CPU,
-        message=f"the code computed for more than {limits.cpu_ms} ms",
-        hint="raise cpu_ms, or do less per run",
-    )
-
-
-def _memory_error(limits: SessionLimits, span: Span | None) -> ErrorObject:
-    return ErrorObject(
-        code=Code.MEMORY_EXCEEDED,
-        message=f"the code needed more than {limits.memory_mb} MB",
-        hint="raise memory_mb, or keep less at once",
-        span=span,
-    )
 
 
 def _hint(kind: str, text: str) -> str | None:

@@ -43,7 +43,6 @@ from holdfast.sandbox.monty.conclude import (
 from holdfast.sandbox.monty.engine_run import EngineRun
 from holdfast.sandbox.monty.failures import Failure
 from holdfast.sandbox.monty.plan import RunPlan
-from holdfast.sandbox.monty.run_errors import deadlock_error
 from holdfast.sandbox.monty.state import EngineState, OpenState, PausedState, encode_paused
 from holdfast.sandbox.monty.stepper import ASYNC_SLEEP, SLEEP, Stepper
 from holdfast.sandbox.monty.steps import Blocked, Finished, HostCall, Step
@@ -52,6 +51,7 @@ from holdfast.sandbox.monty.workers import Worker, Workers
 from holdfast.sandbox.pump import Driven
 from holdfast.sandbox.registry_functions import RegistryFunctions
 from holdfast.sandbox.run_calls import RunCalls, RunHost, answer_of
+from holdfast.sandbox.run_errors import deadlock_error
 from holdfast.sandbox.run_order import RunOrder
 from holdfast.sandbox.session_engine import Ended, Parked
 from holdfast.sandbox.snapshots import PausedRun

@@ -19,11 +19,11 @@ from holdfast.sandbox.monty.feeding import feed_through, source_name, source_num
 from holdfast.sandbox.monty.functions import Callables
 from holdfast.sandbox.monty.plan import RunPlan
 from holdfast.sandbox.monty.program import MARK_NAME
-from holdfast.sandbox.monty.run_errors import calls_error
 from holdfast.sandbox.monty.steps import Blocked, Finished, HostCall, Step
 from holdfast.sandbox.monty.values import may_hold_stand_ins, type_of_stand_in
 from holdfast.sandbox.monty.workers import Worker
 from holdfast.sandbox.output import Output
+from holdfast.sandbox.run_errors import calls_error
 
 SLEEP: Final = "system.sleep"
 ASYNC_SLEEP: Final = "system.async_sleep"

@@ -5,19 +5,17 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Final
 
-from holdfast.errors import Code, InvalidArgument
-from holdfast.model.diagnostic import Diagnostic, Severity
+from holdfast.model.diagnostic import Diagnostic
 from holdfast.model.language import Language
 from holdfast.ports.code_engine import CellFunctions, CellRequest, Check, Touched
-from holdfast.sandbox.monty.run_errors import cancelled_error
 from holdfast.sandbox.quickjs.cell_run import CellHost, QuickJsCellRun
 from holdfast.sandbox.quickjs.state import decode_state
 from holdfast.sandbox.quickjs.workers import Workers
+from holdfast.sandbox.run_errors import cancelled_error
+from holdfast.sandbox.source_text import is_text, no_text, require_text
 from holdfast.sandbox.typescript.checks import check_script, touched_names
 from holdfast.sandbox.typescript.types import check_types
 from holdfast.sandbox.watchdog import Watchdog
-
-_SURROGATE: Final = "the code holds a lone surrogate"
 
 
 class QuickJsCells:
@@ -36,8 +34,7 @@ class QuickJsCells:
 
     def open(self, request: CellRequest) -> QuickJsCellRun:
         """A cell that is to be started. A state that cannot be read is refused here."""
-        if not _is_text(request.code):
-            raise InvalidArgument(_SURROGATE)
+        require_text(request.code)
         return QuickJsCellRun(request, self._host)
 
     def names(self, state: bytes) -> list[str]:
@@ -46,14 +43,14 @@ class QuickJsCells:
 
     def touched(self, code: str, names: Collection[str]) -> Touched:
         """Which of *names* the code reads."""
-        return Touched(touched_names(code, names) if _is_text(code) else {})
+        return Touched(touched_names(code, names) if is_text(code) else {})
 
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
     ) -> list[Diagnostic]:
         """Everything that is wrong with the code, found without running any of it."""
-        if not _is_text(code):
-            return [Diagnostic(severity=Severity.ERROR, code=Code.SYNTAX_ERROR, message=_SURROGATE)]
+        if not is_text(code):
+            return [no_text()]
         bound = frozenset(self.names(state))
         look = check_script if check == "calls" else check_types
         return look(code, bound=bound, functions=functions, inputs=inputs)
@@ -64,13 +61,3 @@ class QuickJsCells:
             run.stop(cancelled_error())
         self._watchdog.close()
         self._workers.close()
-
-
-def _is_text(code: str) -> bool:
-    if code.isascii():
-        return True
-    try:
-        code.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -42,7 +42,6 @@ from holdfast.ports.code_engine import (
     CellRequest,
     CellStep,
 )
-from holdfast.sandbox.monty.run_errors import calls_error, cancelled_error, deadlock_error, wall_error
 from holdfast.sandbox.monty.values import MAX_RESULT_BYTES, json_of, not_serializable
 from holdfast.sandbox.output import Output
 from holdfast.sandbox.quickjs.failures import Source, stopped_error, syntax_error, thrown_error
@@ -79,6 +78,7 @@ from holdfast.sandbox.quickjs.state import (
     other_build,
 )
 from holdfast.sandbox.quickjs.workers import Workers
+from holdfast.sandbox.run_errors import calls_error, cancelled_error, deadlock_error, wall_error
 from holdfast.sandbox.typescript.script import Script, ScriptRefused, read_script
 from holdfast.sandbox.watchdog import Watchdog
 from holdfast.sandbox.worker_process import WorkerDied

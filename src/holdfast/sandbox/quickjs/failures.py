@@ -11,8 +11,8 @@ import msgspec
 from holdfast.errors import Code, ErrorObject, Span
 from holdfast.model.limits import SessionLimits
 from holdfast.ports.code_engine import CellFunctions
-from holdfast.sandbox.monty.run_errors import stdout_error, wall_error
 from holdfast.sandbox.quickjs.frames import Reply, Thrown
+from holdfast.sandbox.run_errors import cpu_error, memory_error, stdout_error, wall_error
 from holdfast.sandbox.typescript.script import Script
 
 _FRAME: Final = re.compile(r"\(?eval_script:(\d+):(\d+)\)?\s*$", re.M)
@@ -36,21 +36,13 @@ def stopped_error(reply: Reply, source: Source) -> ErrorObject:
     limits = source.limits
     match reply.stop:
         case "cpu":
-            return ErrorObject(
-                code=Code.TIMEOUT_CPU,
-                message=f"the code computed for more than {limits.cpu_ms} ms",
-                hint="raise cpu_ms, or do less per run",
-            )
+            return cpu_error(limits)
         case "wall":
             return wall_error(limits)
         case "flood":
             return stdout_error(limits)
         case "memory":
-            return ErrorObject(
-                code=Code.MEMORY_EXCEEDED,
-                message=f"the code needed more than {limits.memory_mb} MB",
-                hint="raise memory_mb, or keep less at once",
-            )
+            return memory_error(limits)
         case "stack":
             return ErrorObject(
                 code=Code.STACK_OVERFLOW,

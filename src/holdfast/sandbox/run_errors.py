@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.errors import Code, ErrorObject
+from holdfast.errors import Code, ErrorObject, Span
 from holdfast.model.approval import Approval, ApprovalState
 from holdfast.model.limits import SessionLimits
 
@@ -16,6 +16,23 @@ def wall_error(limits: SessionLimits) -> ErrorObject:
         code=Code.TIMEOUT_WALL,
         message=f"the run took longer than {limits.wall_ms} ms",
         hint="raise timeout_ms (or wall_ms); time waiting for a person does not count",
+    )
+
+
+def cpu_error(limits: SessionLimits) -> ErrorObject:
+    return ErrorObject(
+        code=Code.TIMEOUT_CPU,
+        message=f"the code computed for more than {limits.cpu_ms} ms",
+        hint="raise cpu_ms, or do less per run",
+    )
+
+
+def memory_error(limits: SessionLimits, span: Span | None = None) -> ErrorObject:
+    return ErrorObject(
+        code=Code.MEMORY_EXCEEDED,
+        message=f"the code needed more than {limits.memory_mb} MB",
+        hint="raise memory_mb, or keep less at once",
+        span=span,
     )
 
 
