@@ -10,6 +10,8 @@ import pytest
 from behaviours import ENGINES, GROUPS, Behaviour
 from behaviours.stage import Stage
 
+pytestmark = pytest.mark.slow
+
 _numbers = itertools.count()
 _SHARED = {"cpython": tuple(GROUPS), "auto": ("the library of Python",)}
 """Where sessions are shared. On `auto` each row shows anew whether it moves a session, but for modules."""

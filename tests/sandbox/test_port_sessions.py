@@ -252,7 +252,11 @@ class Desk:
         return asked.approval_id
 
 
-@pytest.fixture(params=list(GUESTS))
+SLOW = ("cpython", "auto")
+"""A process for every session takes its time."""
+
+
+@pytest.fixture(params=[pytest.param(one, marks=[pytest.mark.slow] if one in SLOW else []) for one in GUESTS])
 def guest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Guest:
     found = GUESTS[request.param]
     if found.kind is not None:

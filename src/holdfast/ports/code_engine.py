@@ -205,5 +205,8 @@ class CodeEngine(Protocol):
 
     def open(self, request: CellRequest) -> CellRun: ...
 
+    def forget(self, key: str) -> None:
+        """End what is kept warm under a key: whoever comes next under it is somebody else."""
+
     def close(self) -> None:
         """End the engine's processes."""

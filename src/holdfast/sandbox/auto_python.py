@@ -123,6 +123,10 @@ class AutoPython:
     def open(self, request: CellRequest) -> AutoRun:
         return AutoRun(self, request)
 
+    def forget(self, key: str) -> None:
+        self.monty.forget(key)
+        self.cpython.forget(key)
+
     def close(self) -> None:
         """Nothing here is open but the engines of others."""
 

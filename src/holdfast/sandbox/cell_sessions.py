@@ -10,9 +10,10 @@ Rules
 
 from __future__ import annotations
 
+import queue
 import secrets
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 import msgspec
@@ -25,6 +26,7 @@ from holdfast.model.limits import SessionLimits
 from holdfast.ports.clock import Clock
 from holdfast.ports.code_engine import CellRequest, CodeEngine
 from holdfast.sandbox.cell_session_run import MAX_SLEEPS, Beginning, CellSessionRun, ParkedCell
+from holdfast.sandbox.monty.validate import too_slow
 from holdfast.sandbox.registry_functions import RegistryFunctions
 from holdfast.sandbox.run_calls import RunHost
 from holdfast.sandbox.run_order import RunOrder
@@ -98,13 +100,15 @@ class CellSessions:
     def check(
         self, code: str, state: bytes | None, inputs: Collection[str], timeout_ms: int
     ) -> list[Diagnostic]:
-        found = self._cells.check(
-            code, state=state or b"", functions=self._functions, inputs=inputs, check="types"
-        )
-        return found[:_MAX_DIAGNOSTICS]
+        def check() -> list[Diagnostic]:
+            return self._cells.check(
+                code, state=state or b"", functions=self._functions, inputs=inputs, check="types"
+            )
+
+        return _within(timeout_ms, check)[:_MAX_DIAGNOSTICS]
 
     def forget(self, session_id: str) -> None:
-        """Nothing to do: an engine compares what it keeps warm with the state that it is given."""
+        self._cells.forget(session_id)
 
     def close(self) -> None:
         for engine in (self._cells, *self._under):
@@ -131,3 +135,23 @@ def _read(parked: bytes) -> ParkedCell:
         return msgspec.msgpack.decode(parked, type=ParkedCell)
     except msgspec.DecodeError as error:
         raise SnapshotRefused(Code.SNAPSHOT_CORRUPT, f"the waiting run cannot be read: {error}") from None
+
+
+def _within(timeout_ms: int, check: Callable[[], list[Diagnostic]]) -> list[Diagnostic]:
+    """What a check finds, if it does so in time. One that does not is left behind with its thread."""
+    answer: queue.SimpleQueue[list[Diagnostic] | Exception] = queue.SimpleQueue()
+
+    def work() -> None:
+        try:
+            answer.put(check())
+        except Exception as error:
+            answer.put(error)
+
+    threading.Thread(target=work, name="holdfast-check", daemon=True).start()
+    try:
+        found = answer.get(timeout=timeout_ms / 1000)
+    except queue.Empty:
+        raise too_slow(timeout_ms) from None
+    if isinstance(found, Exception):
+        raise found
+    return found

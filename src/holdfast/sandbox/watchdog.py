@@ -6,11 +6,13 @@ while there are any, and sleeps when there are none, so that starting a run wake
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
 from typing import Final
 
+_log: Final = logging.getLogger(__name__)
 _TICK_S: Final = 0.02
 _IDLE_TICKS: Final = 100
 
@@ -55,4 +57,7 @@ class Watchdog:
         now = time.monotonic()
         for key, (moment, late) in list(self._watched.items()):
             if now >= moment and self._watched.pop(key, None) is not None:
-                late()
+                try:
+                    late()
+                except Exception:  # one run's end must not be the end of all watching
+                    _log.exception("a run that is past its time could not be ended")

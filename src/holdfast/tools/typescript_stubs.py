@@ -241,6 +241,8 @@ class TypeScriptTypes:
             return self.object_type(schema, camel(title) if isinstance(title, str) else wanted, None)
         if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
             return f"Record<string, {self.text(schema['additionalProperties'], wanted)}>"
+        if kind == "string" and schema.get("format") == "decimal":  # a number is taken for one as well
+            return "string | number"
         return _SIMPLE.get(kind, ANY) if isinstance(kind, str) else ANY
 
     def _array(self, schema: dict[str, Any], wanted: str) -> str:

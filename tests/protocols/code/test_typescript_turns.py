@@ -21,6 +21,8 @@ from holdfast.model.outcome import FrameSwitched
 from holdfast.providers.scripted import ScriptedModel
 from holdfast.runtime.agent_session import Session
 
+pytestmark = pytest.mark.slow
+
 TYPESCRIPT = CodeProtocol(language="typescript")
 
 

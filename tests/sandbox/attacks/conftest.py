@@ -87,10 +87,9 @@ class Target:
         return result, time.monotonic() - began
 
     def is_well(self, session: str) -> None:
-        """The session has an answer to everything, whichever it is; once it is gone, its name can be used."""
+        """The session has an answer to everything, whichever it is, and others go on."""
         self.box.run("1 + 1", session=session, limits=LIMITS)
         self.box.destroy(session)
-        assert self.box.run(f"{self._keep}\n{self._more}", session=f"{session}-new").result == 42
         assert self.box.run("1 + 1", session="bystander").result == 2
 
 

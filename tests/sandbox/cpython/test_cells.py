@@ -23,6 +23,8 @@ from holdfast.ports.code_engine import (
 from holdfast.sandbox.cpython.cell_engine import CPythonCells
 from holdfast.sandbox.cpython.cell_run import CPythonCellRun
 
+pytestmark = pytest.mark.slow
+
 BIG = "x" * 5_000_000
 STOPPED = ErrorObject(code=Code.CANCELLED, message="enough")
 Open = Callable[..., CPythonCellRun]

@@ -14,6 +14,8 @@ import pytest
 from holdfast.errors import Code
 from holdfast.ports.code_engine import CallAnswer, CellEnd
 
+pytestmark = pytest.mark.slow
+
 Session = Callable[..., CellEnd]
 SECRET = "holdfast-test-secret-5f2c"
 

@@ -17,6 +17,8 @@ from holdfast.sandbox.cpython import jail
 from holdfast.sandbox.cpython.cell_engine import CPythonCells
 from holdfast.sandbox.cpython.jail import JailReport, jail_report
 
+pytestmark = pytest.mark.slow
+
 Request = Callable[..., CellRequest]
 
 

@@ -13,6 +13,8 @@ from holdfast.errors import Code, ErrorObject
 from holdfast.ports.code_engine import CallAnswer, CellEnd, CellRequest
 from holdfast.sandbox.cpython.cell_engine import CPythonCells
 
+pytestmark = pytest.mark.slow
+
 Request = Callable[..., CellRequest]
 Run = Callable[..., CellEnd]
 

@@ -13,6 +13,8 @@ from holdfast.ports.code_engine import CellEnd, CellRequest
 from holdfast.sandbox.cpython.cell_engine import CPythonCells
 from holdfast.sandbox.cpython.state import decode_state, encode_state
 
+pytestmark = pytest.mark.slow
+
 Request = Callable[..., CellRequest]
 Run = Callable[..., CellEnd]
 

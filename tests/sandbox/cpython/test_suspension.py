@@ -15,6 +15,8 @@ from holdfast.sandbox.cpython.cell_engine import CPythonCells
 from holdfast.sandbox.cpython.cell_run import CPythonCellRun
 from holdfast.sandbox.cpython.state import MadeCall, PausedCell, decode_cell, encode_cell
 
+pytestmark = pytest.mark.slow
+
 Open = Callable[..., CPythonCellRun]
 Request = Callable[..., CellRequest]
 

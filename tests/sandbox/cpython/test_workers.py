@@ -17,6 +17,8 @@ from holdfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellReque
 from holdfast.sandbox.cpython import workers
 from holdfast.sandbox.cpython.cell_engine import CPythonCells
 
+pytestmark = pytest.mark.slow
+
 Request = Callable[..., CellRequest]
 
 

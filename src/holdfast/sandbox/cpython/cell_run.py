@@ -42,7 +42,7 @@ from holdfast.ports.code_engine import (
 from holdfast.sandbox.cpython import failures, passing
 from holdfast.sandbox.cpython.failures import CallErrors, Circumstances, Failure
 from holdfast.sandbox.cpython.guest_run import CellHost, GuestDied, GuestRun, RunFailed, RunStopped
-from holdfast.sandbox.cpython.ledger import Diverged, Ledger
+from holdfast.sandbox.cpython.ledger import Diverged, Ledger, decode_answer
 from holdfast.sandbox.cpython.messages import (
     Blocked,
     Called,
@@ -515,7 +515,7 @@ def _is_sleep(args: list[Json], kwargs: dict[str, Json]) -> bool:
 
 
 def _ledger_of(paused: PausedCell) -> Ledger:
-    answers = [(number, msgspec.json.decode(data, type=CallAnswer)) for number, data in paused.answers]
+    answers = [(number, decode_answer(data)) for number, data in paused.answers]
     return Ledger(
         made=list(paused.made),
         answers=answers,

@@ -187,18 +187,27 @@ class GuestRun:
         if self._stopped is not None:
             raise RunStopped
         worker = self._worker
-        if worker is None or not worker.holds(state):
+        if worker is None or not worker.holds(state) or not self._begun(worker):
             self._drop_worker()
             worker = self._host.workers.fresh()
+            if not self._begun(worker):
+                raise self._death(worker)
+        self._packing = False
+        self._host.watchdog.watch(self._looking, _LOOK_S, self._look)
+        return worker
+
+    def _begun(self, worker: Worker) -> bool:
+        """Make the worker the run's own; false if it died while it was idle."""
         worker.go_on()
         with self._stopping:
             self._worker = worker
             if self._stopped is not None:
                 raise RunStopped
-        worker.meter.begin(self._limits)
-        self._packing = False
-        self._host.watchdog.watch(self._looking, _LOOK_S, self._look)
-        return worker
+        try:
+            worker.meter.begin(self._limits)
+        except WorkerDied:
+            return False
+        return True
 
     def _drop_worker(self) -> None:
         """End the process and keep the place."""

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from holdfast.errors import Code, SnapshotRefused
 from holdfast.ports.code_engine import CallAnswer
 from holdfast.sandbox.cpython.messages import Called
 from holdfast.sandbox.cpython.state import MadeCall
@@ -71,7 +72,7 @@ class Ledger:
         if recorded.digest != digest_of(call):
             raise Diverged(f"call {self.seen + 1} is another one, now of {call.name}()")
         self.seen += 1
-        return None if recorded.answer is None else msgspec.json.decode(recorded.answer, type=CallAnswer)
+        return None if recorded.answer is None else decode_answer(recorded.answer)
 
     def record(self, call: Called, answer: CallAnswer | None) -> None:
         self.made.append(MadeCall(digest_of(call), None if answer is None else msgspec.json.encode(answer)))
@@ -87,6 +88,14 @@ class Ledger:
     def take_ready(self) -> Answered | None:
         """The first answer that waits to be handed over."""
         return self.ready.pop(0) if self.ready else None
+
+
+def decode_answer(data: bytes) -> CallAnswer:
+    """An answer as it was recorded."""
+    try:
+        return msgspec.json.decode(data, type=CallAnswer)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise SnapshotRefused(Code.SNAPSHOT_CORRUPT, f"a recorded answer cannot be read: {error}") from None
 
 
 def digest_of(call: Called) -> bytes:

@@ -15,6 +15,7 @@ from holdfast.errors import EngineFailed
 from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.cpython.jail import MAX_FILES_BYTES
 from holdfast.sandbox.peak_memory import PeakMemory
+from holdfast.sandbox.worker_process import WorkerDied
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _SPARE_BYTES: Final = 48 << 20
@@ -46,6 +47,8 @@ class Meter:
         try:
             self._limit(resource.RLIMIT_AS, space)
             self._limit(resource.RLIMIT_CPU, seconds)
+        except ProcessLookupError:
+            raise WorkerDied from None
         except OSError as error:
             raise EngineFailed(f"the guest's resources cannot be limited: {error}") from error
 
@@ -104,6 +107,8 @@ class Meter:
     def _sizes(self) -> tuple[int, int]:
         try:
             pages = Path(f"/proc/{self._pid}/statm").read_text().split()
+        except ProcessLookupError:
+            raise WorkerDied from None
         except OSError as error:
             raise EngineFailed(f"the guest cannot be watched: {error}") from error
         return int(pages[0]) * _PAGE, int(pages[1]) * _PAGE

@@ -77,6 +77,10 @@ class MontyCells:
             return [*found, _unchecked(error)]
         return sorted([*found, *(item for item in others if not _told(item, found))], key=_line)
 
+    def forget(self, key: str) -> None:
+        """Let go of the worker that is kept warm for a session."""
+        self._workers.forget(key)
+
     def close(self) -> None:
         """End every cell and every process."""
         for run in list(self._host.live):

@@ -59,7 +59,7 @@ class Validator:
             found += [item for item in self._refusals(code, deadline) if not _covered(item, found)]
             found += ignored_methods(code, parse(code))
         except engine.MontyCrashedError:
-            raise _too_slow(timeout_ms) from None
+            raise too_slow(timeout_ms) from None
         return sorted(found, key=_place)[:_MAX_DIAGNOSTICS]
 
     def refusals(self, code: str, timeout_ms: int) -> list[Diagnostic]:
@@ -67,7 +67,7 @@ class Validator:
         try:
             return list(self._refusals(code, time.monotonic() + timeout_ms / 1000))
         except engine.MontyCrashedError:
-            raise _too_slow(timeout_ms) from None
+            raise too_slow(timeout_ms) from None
 
     @contextmanager
     def _checking(self, deadline: float, **options: Any) -> Iterator[Worker]:
@@ -150,7 +150,7 @@ class CheckFailed(HoldfastError):
         self.code = code
 
 
-def _too_slow(timeout_ms: int) -> CheckFailed:
+def too_slow(timeout_ms: int) -> CheckFailed:
     return CheckFailed(Code.TIMEOUT_WALL, f"the check took longer than {timeout_ms} ms")
 
 

@@ -55,6 +55,10 @@ class QuickJsCells:
         look = check_script if check == "calls" else check_types
         return look(code, bound=bound, functions=functions, inputs=inputs)
 
+    def forget(self, key: str) -> None:
+        """Let go of the worker that is kept warm for a session."""
+        self._workers.forget(key)
+
     def close(self) -> None:
         """End every cell and every process."""
         for run in list(self._host.live):
