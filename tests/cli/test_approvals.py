@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 TOTAL = 'total = fee() + refund("A1", 500)'
 
 

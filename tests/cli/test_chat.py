@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SUPPORT = Path(__file__).parents[2] / "examples" / "support.py"
 SUPPORT_SCRIPT = SUPPORT.with_suffix(".json")
 

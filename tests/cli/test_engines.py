@@ -10,6 +10,8 @@ import pytest
 from holdfast.errors import CodeExecutionUnavailable
 from holdfast.sandbox import engines
 
+pytestmark = pytest.mark.slow
+
 TYPESCRIPT = ("--language", "typescript", "--session-id", "ts")
 
 

@@ -28,6 +28,8 @@ from holdfast.sandbox.cpython.cell_engine import CPythonCells
 from holdfast.sandbox.monty.cell_engine import MontyCells
 from holdfast.sandbox.quickjs.cell_engine import QuickJsCells
 
+pytestmark = pytest.mark.slow
+
 _HERE: Final = Path(__file__).parent / "programs"
 _LIMITS: Final = SessionLimits(wall_ms=30_000)
 _ENGINES: Final[dict[str, Callable[[], CodeEngine]]] = {

@@ -42,6 +42,8 @@ from holdfast.runtime.result import TurnResult
 from holdfast.testing.clock import FakeClock
 from holdfast.tools.catalog import ToolCatalogContribution
 
+pytestmark = pytest.mark.slow
+
 MIB = 1 << 20
 ID = "faulty"
 

@@ -15,6 +15,8 @@ import pytest
 
 from holdfast import BlockingSandbox, CapabilityLimits, Sandbox, tool
 
+pytestmark = pytest.mark.slow
+
 LONG = CapabilityLimits(timeout_ms=60_000)
 
 

@@ -22,6 +22,8 @@ from holdfast.ports.session_store import Commit, Lease, QueuedInput, Save, Sessi
 from holdfast.providers.scripted import ScriptedModel
 from holdfast.runtime.agent_runtime import open_store
 
+pytestmark = pytest.mark.slow
+
 WRITERS = (Path(__file__).parent / "crash_scenarios" / "writers.py").read_text()
 
 Start = Callable[..., Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import resource
 import shutil
@@ -142,7 +143,10 @@ def full_of_records(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fac
                 "blob": digest,
             }
 
-    return path, asyncio.run(make())
+    facts = asyncio.run(make())
+    with contextlib.closing(apsw.Connection(str(path))) as db:  # it is copied without what stands beside it
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    return path, facts
 
 
 Use = Callable[[Runtime, Session[Any], Facts], Awaitable[object]]

@@ -17,6 +17,8 @@ from holdfast.sandbox.cpython.cell_engine import CPythonCells
 from holdfast.sandbox.monty.cell_engine import MontyCells
 from holdfast.sandbox.monty.taking_out import definitions_in, literal
 
+pytestmark = pytest.mark.slow
+
 LIMITS = SessionLimits(memory_mb=256, cpu_ms=5_000, wall_ms=30_000)
 INHERITS = "class Mine(dict):\n    pass\nlen(Mine(a=1))"
 

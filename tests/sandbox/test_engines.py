@@ -14,6 +14,8 @@ from holdfast.sandbox.cell_sessions import CellSessions
 from holdfast.sandbox.engines import KINDS, EngineKind, EngineParts
 from holdfast.sandbox.monty.cell_engine import MontyCells
 
+pytestmark = pytest.mark.slow
+
 
 def _cells(parts: EngineParts) -> CellSessions:
     cells = MontyCells(parts.workers)

@@ -9,6 +9,8 @@ import pytest
 from holdfast import BlockingSandbox
 from holdfast.sandbox import session_table
 
+pytestmark = pytest.mark.slow
+
 
 def test_a_session_that_was_let_go_of_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: memory is bounded by the sessions in use, and nobody notices."""

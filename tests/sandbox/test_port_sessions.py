@@ -252,8 +252,8 @@ class Desk:
         return asked.approval_id
 
 
-SLOW = ("cpython", "auto")
-"""A process for every session takes its time."""
+SLOW = ("cpython", "auto", "quickjs")
+"""A process or a guest for every session takes its time."""
 
 
 @pytest.fixture(params=[pytest.param(one, marks=[pytest.mark.slow] if one in SLOW else []) for one in GUESTS])

@@ -22,6 +22,8 @@ from holdfast.model import Capability, CapabilityLimits, ToolCallContext
 from holdfast.tools import RegisteredTool, Tool, tool
 from holdfast.tools.registered_tool import Bound
 
+pytestmark = pytest.mark.slow
+
 _calls = 0
 
 

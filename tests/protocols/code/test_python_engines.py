@@ -22,6 +22,8 @@ from holdfast.testing.clock import FakeClock
 CPYTHON = CodeProtocol(engine="cpython")
 AUTO = CodeProtocol(engine="auto")
 
+pytestmark = pytest.mark.slow
+
 FULL = """\
 from collections import Counter
 

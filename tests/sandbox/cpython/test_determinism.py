@@ -10,6 +10,8 @@ import pytest
 from holdfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
 from holdfast.sandbox.cpython.cell_engine import CPythonCells
 
+pytestmark = pytest.mark.slow
+
 Request = Callable[..., CellRequest]
 
 CHANCE = """

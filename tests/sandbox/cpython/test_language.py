@@ -9,6 +9,8 @@ import pytest
 
 from holdfast.ports.code_engine import CallAnswer, CellCall, CellEnd
 
+pytestmark = pytest.mark.slow
+
 Session = Callable[..., CellEnd]
 
 FEATURES: list[tuple[str, Any]] = [

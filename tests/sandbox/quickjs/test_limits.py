@@ -10,6 +10,8 @@ import pytest
 from holdfast.errors import Code, ErrorObject
 from holdfast.ports.code_engine import CallAnswer
 
+pytestmark = pytest.mark.slow
+
 Cells = Any
 
 SWALLOW = "try {{ {} }} catch {{ globalThis.x = 3 }} finally {{ globalThis.x = 4 }}\nawait add(1)"

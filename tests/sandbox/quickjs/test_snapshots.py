@@ -18,6 +18,8 @@ from holdfast.ports.code_engine import CallAnswer, CellCall, CellPause
 from holdfast.sandbox.quickjs import state as stored
 from holdfast.sandbox.quickjs.frames import Image
 
+pytestmark = pytest.mark.slow
+
 Cells = Any
 
 

@@ -8,6 +8,8 @@ import pytest
 
 from holdfast.sandbox.typescript.script import read_script
 
+pytestmark = pytest.mark.slow
+
 BLANKED = [
     ("f(x as string)", "f(x          )"),
     ("f(x satisfies T)", "f(x            )"),
