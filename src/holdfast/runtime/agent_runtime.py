@@ -219,6 +219,8 @@ class Runtime:
         self._sessions.pop(session_id, None)
         if (live := self._cached.pop(session_id, None)) is not None:
             self._messages -= live.held
+        if self._place is not None:
+            await self._place.forget_code(session_id)
         return await self.store.delete_session(session_id)
 
     async def prune(

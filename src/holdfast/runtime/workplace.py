@@ -114,6 +114,11 @@ class Workplace:
         if errors:
             raise errors[0]
 
+    async def forget_code(self, session_id: str) -> None:
+        """End what engines keep warm for a session that is no more: its name may be another's tomorrow."""
+        if self._engines.opened:
+            await self.threads.run(lambda: self._engines.forget(session_id))
+
     def _hire(self, agent: Agent[Any, Any]) -> Staff:
         model = agent.model if not isinstance(agent.model, str) else self.provider(agent.model)
         if self._rules is None:
@@ -225,6 +230,15 @@ class LazyEngines:
                 return QuickJsCells()
             case _:
                 assert_never(name)
+
+    @property
+    def opened(self) -> bool:
+        return bool(self._opened)
+
+    def forget(self, session_id: str) -> None:
+        """Let go of what is kept warm for a session. Blocking."""
+        for engine in list(self._opened.values()):
+            engine.forget(session_id)
 
     def close(self) -> None:
         opened, self._opened = self._opened, {}

@@ -156,3 +156,17 @@ def test_without_another_engine_a_base_class_is_still_refused() -> None:
     agent: Agent[Any, Any] = Agent(ScriptedModel([cell(FULL, "python"), "Oh."]), protocol="code")
     result = agent.run_sync("go")
     assert outcomes(result.messages) == [Code.UNSUPPORTED_FEATURE]
+
+
+def test_a_session_of_the_same_name_gets_no_process_of_its_forerunner(memory: Place) -> None:
+    """Ours: what an engine keeps warm for a session ends when that is deleted."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            planted = "import builtins\nbuiltins.planted = 1"
+            await (await runtime.session("s", agent=typing(CPYTHON))).turn(f"{planted}\nNone")
+            assert await runtime.delete("s")
+            session = await runtime.session("s", agent=typing(CPYTHON))
+            assert await value_of(session, "import builtins\nhasattr(builtins, 'planted')") is False
+
+    asyncio.run(main())

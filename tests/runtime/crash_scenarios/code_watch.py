@@ -11,7 +11,7 @@ from code_tools import CodeStage
 from scenarios import Forgetful, ToldModel
 
 from holdfast.model.diagnostic import Diagnostic
-from holdfast.model.language import Language
+from holdfast.model.language import EngineName
 from holdfast.model.turn import TurnSummary
 from holdfast.ports.code_engine import (
     CallAnswer,
@@ -66,6 +66,9 @@ class CountedEngine:
         if self._lucky:
             request = msgspec.structs.replace(request, seed=secrets.token_hex(8))
         return CountedRun(self._engine.open(request), self._stage.points)
+
+    def forget(self, key: str) -> None:
+        self._engine.forget(key)
 
     def close(self) -> None:
         self._engine.close()
@@ -146,9 +149,9 @@ def break_something(what: str | None, store: SessionStore) -> SessionStore:
 
 def watch_engine(stage: CodeStage, *, lucky: bool) -> None:
     """Have every engine of this process watched. A lucky one makes chance of something else each time."""
-    opened = workplace._open_engine
+    opened = workplace.LazyEngines._open
 
-    def watched(language: Language) -> CodeEngine:
-        return CountedEngine(opened(language), stage, lucky=lucky)
+    def watched(self: workplace.LazyEngines, name: EngineName) -> CodeEngine:
+        return CountedEngine(opened(self, name), stage, lucky=lucky)
 
-    vars(workplace)["_open_engine"] = watched
+    vars(workplace)["LazyEngines"]._open = watched
