@@ -33,6 +33,8 @@ from holdfast.protocols.code.executor import CodeExecutor
 from holdfast.protocols.code.plugin import CodeMode, CodeProtocol
 from holdfast.sandbox.monty import state as engine_state
 
+pytestmark = pytest.mark.slow
+
 BIG = "numbers = [str(n * 7919 % 1000003) for n in range(250_000)]"
 """Leaves some two megabytes behind."""
 

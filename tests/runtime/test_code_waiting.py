@@ -30,6 +30,8 @@ from holdfast.model.turn import TurnState
 from holdfast.sandbox.monty.cell_engine import MontyCells
 from holdfast.testing.clock import FakeClock
 
+pytestmark = pytest.mark.slow
+
 Start = Callable[..., Any]
 
 

@@ -22,6 +22,8 @@ from holdfast.tools.admission import Admitted, NeedsApproval
 from holdfast.tools.settlement import request_digest
 from holdfast.tools.threads import DaemonThreads
 
+pytestmark = pytest.mark.slow
+
 
 def _no_rule(*_: object) -> bool:
     raise AssertionError("no rule is asked")

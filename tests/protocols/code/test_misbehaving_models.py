@@ -15,6 +15,8 @@ from holdfast.model.call import CallStatus
 from holdfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
 from holdfast.model.outcome import Finished, Stopped, StopReason
 
+pytestmark = pytest.mark.slow
+
 SMALL = SessionLimits(
     memory_mb=64, cpu_ms=150, wall_ms=20_000, max_stdout_bytes=2_000, max_external_calls=5, max_stack_depth=64
 )

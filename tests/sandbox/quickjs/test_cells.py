@@ -15,6 +15,8 @@ from holdfast.errors import Code, EngineFailed, ErrorObject, InvalidArgument
 from holdfast.model.call import GuestException
 from holdfast.ports.code_engine import CallAnswer, CellCall, CellPause, CodeEngine
 
+pytestmark = pytest.mark.slow
+
 Cells = Any
 BIG = "x" * 5_000_000
 STOPPED = ErrorObject(code=Code.CANCELLED, message="enough")

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from holdfast.sandbox.typescript.script import read_script
 
+pytestmark = pytest.mark.slow
+
 BEFORE = "var o: any = {}; var g = (x: any) => x;\ng(1);\n\n"
 
 

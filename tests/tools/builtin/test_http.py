@@ -22,6 +22,8 @@ from holdfast.tools import RegisteredTool
 from holdfast.tools.builtin.access import AccessDenied
 from holdfast.tools.builtin.http import http_tools, is_public
 
+pytestmark = pytest.mark.slow
+
 PUBLIC = "93.184.216.34"
 Answer = tuple[int, dict[str, str], bytes]
 
