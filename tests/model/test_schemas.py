@@ -44,6 +44,7 @@ from holdfast.model.message import (
     AttachmentPart,
     InjectedTurnInput,
     InputPart,
+    Reasoning,
     TextPart,
     ToolCall,
     ToolMessage,
@@ -107,8 +108,16 @@ _USER = UserMessage(
 )
 _NESTED = ToolCall(call_id=2, name="order", arguments={}, args=("A1", None), parent=1)
 _INPUT = InputPart(name="log", digest="ab" * 32, media_type="text/plain", size=5 << 20)
+_THOUGHT = Reasoning(origin="anthropic https://host m", text="Late, I think.", opaque={"signature": "ab"})
 _ASSISTANT = AssistantMessage(
-    text="I look.", tool_calls=(_CALL,), model="m", usage=_USAGE, stop_reason="end", raw="I look.\n```…```"
+    text="I look.",
+    tool_calls=(_CALL,),
+    model="m",
+    usage=_USAGE,
+    stop_reason="end",
+    raw="I look.\n```…```",
+    reasoning=(_THOUGHT,),
+    response_id="resp_1",
 )
 _MADE = CallMade(call_id=2, name="refund", arguments='"A1", cents=5', status=CallStatus.DENIED, error=_ERROR)
 _WAIT = Wait(wait_id="apr_1", kind="approval", call_id=1, due_at=9, value={"contract": "ab"})

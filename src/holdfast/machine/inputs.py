@@ -17,6 +17,7 @@ from holdfast.model.frame import FrameSwitch
 from holdfast.model.message import (
     AssistantMessage,
     AttachmentPart,
+    Reasoning,
     RequestedCall,
     ToolMessage,
     UserMessage,
@@ -105,6 +106,8 @@ class ModelReplied(_Input, frozen=True, kw_only=True, tag="model_replied"):
     model: str = ""
     stop_reason: str = ""
     events: tuple[PluginNode, ...] = ()
+    reasoning: tuple[Reasoning, ...] = ()
+    response_id: str = ""
 
 
 class ModelFailed(_Input, frozen=True, kw_only=True, tag="model_failed"):

@@ -372,6 +372,8 @@ class TurnMachine:
                 usage=given.usage,
                 stop_reason=given.stop_reason,
                 raw=given.raw,
+                reasoning=given.reasoning,
+                response_id=given.response_id,
             )
         )
         if not calls:

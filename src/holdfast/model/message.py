@@ -3,7 +3,8 @@
 Rules
 -----
 1. Media is never inside a message: an `AttachmentPart` or an `InputPart` names a blob by its digest.
-2. A tool call whose arguments were not a JSON object keeps what came as `raw`; it is never read as `{}`.
+2. What a model thought goes back only to where it came from: `Reasoning.origin`.
+3. A tool call whose arguments were not a JSON object keeps what came as `raw`; it is never read as `{}`.
 """
 
 from __future__ import annotations
@@ -72,6 +73,17 @@ class RequestedCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     provider_id: str = ""
 
 
+class Reasoning(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """What a model thought on its way to a reply, in words and as its provider wants it back (`opaque`).
+
+    `origin` names the provider, the endpoint and the model; nobody else is sent it.
+    """
+
+    origin: str
+    text: str = ""
+    opaque: Json = None
+
+
 class UserMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="user", omit_defaults=True):
     """Said by the user, or put in by the host while the turn ran (`input_id` then names it)."""
 
@@ -82,7 +94,10 @@ class UserMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="user
 class AssistantMessage(
     msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="assistant", omit_defaults=True
 ):
-    """One reply of the model. `raw` is what it wrote, where `text` is only the prose of it."""
+    """One reply of the model. `raw` is what it wrote, where `text` is only the prose of it.
+
+    `model` is the one that served it and `response_id` the provider's own name for the reply.
+    """
 
     text: str = ""
     tool_calls: tuple[ToolCall, ...] = ()
@@ -90,6 +105,8 @@ class AssistantMessage(
     usage: Usage = Usage()
     stop_reason: str = ""
     raw: str | None = None
+    reasoning: tuple[Reasoning, ...] = ()
+    response_id: str = ""
 
 
 class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool", omit_defaults=True):

@@ -109,6 +109,8 @@ class StandardHost:
             usage=reply.usage,
             model=reply.model or self._seat.model.model_id,
             stop_reason=reply.stop_reason,
+            reasoning=reply.reasoning,
+            response_id=reply.response_id,
         )
 
     async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
@@ -154,7 +156,9 @@ class StandardHost:
     async def _ask(self, command: CallModel, shown: _Shown) -> ReplyEnded:
         machine = self._seat.machine
         prompt = self._seat.instructions if machine.prompt is None else machine.prompt
-        request = self._request(prompt, self._messages(), command.number, command.key)
+        request = self._request(
+            prompt, self._messages(), command.number, command.key, attempt=command.attempt
+        )
         stream = self._seat.model.stream(request)
         try:
             reply = await (self._read_changed if self._hooks.shows_streams else _read)(stream, shown)
@@ -169,7 +173,9 @@ class StandardHost:
         before = self._seat.history if opened is None else list(opened.seed)
         return seen(before + machine.messages, None if machine.prepared is None else machine.prepared.view)
 
-    def _request(self, prompt: str, messages: list[Message], number: int, key: str) -> ModelRequest:
+    def _request(
+        self, prompt: str, messages: list[Message], number: int, key: str, *, attempt: int = 1
+    ) -> ModelRequest:
         seat = self._seat
         return ModelRequest(
             messages=self._shown_messages(messages),
@@ -181,6 +187,8 @@ class StandardHost:
             call_number=seat.calls_before + number,
             idempotency_key=f"{seat.machine.turn_id}.{key}",
             settings=seat.settings or {},
+            attempt=attempt,
+            read_blob=self._hooks.read_blob,
         )
 
     async def _read_changed(self, stream: AsyncIterator[ModelDelta], shown: _Shown) -> ReplyEnded:
@@ -323,6 +331,7 @@ def _checked(reply: object) -> ReplyEnded:
         reply.text.encode()
         for call in reply.calls:
             (call.name + call.arguments + call.provider_id).encode()
+        msgspec.json.encode((reply.reasoning, reply.response_id, reply.model, reply.stop_reason))
     except UnicodeEncodeError:
         raise ModelError("the model's reply is not Unicode text", retryable=True) from None
     return reply
