@@ -121,8 +121,9 @@ class CellRequest(msgspec.Struct, frozen=True, kw_only=True):
     values that the code is known to need, `load` gives others by name when they are touched and raises
     `LookupError` if there are none of that name; neither becomes part of the state. `last` are functions that
     never return: where the code ends with a call of one, an engine may end there and leave the call to others
-    (`CellEnd.last_call`). `now_ms` is the time, until an answer brings a later one; `seed` is what chance is
-    made of.
+    (`CellEnd.last_call`). `through` may be called, in the engine's thread, once the code is through and
+    before what it left is stored: with the end that follows if nothing goes wrong, without its state.
+    `now_ms` is the time, until an answer brings a later one; `seed` is what chance is made of.
     """
 
     key: str
@@ -135,6 +136,7 @@ class CellRequest(msgspec.Struct, frozen=True, kw_only=True):
     load: Callable[[str], Any] | None = None
     answer_now: AnswerNow | None = None
     last: frozenset[str] = frozenset()
+    through: Callable[[CellEnd], None] | None = None
     now_ms: int = 0
     seed: str = ""
 

@@ -7,7 +7,11 @@ keeps its worker after a run until another session needs it; the one that was id
 a worker holds is always also in the session's last state, so a worker may be dropped at any time. A run that
 merely waits for something outside *lends* its slot: it can be asked to free it, and takes another to go on.
 
-Rules: everything here may block, and is called from the threads that drive runs.
+Rules
+-----
+1. Everything here may block, and is called from the threads that drive runs.
+2. Lending takes no lock, for a run lends at every call that it makes: the table of lenders is changed by
+   single operations, and whoever waits says so before looking at it for the last time.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ class Slots(Generic[W]):
         self._warm: OrderedDict[str, W] = OrderedDict()
         self._lent: OrderedDict[Lender, None] = OrderedDict()
         self._changed = threading.Condition()
+        self._waiting = 0
 
     def take(self, key: str) -> W | None:
         """Get a slot: the session's warm worker, or None and leave to start one. Waits for its turn."""
@@ -66,22 +71,34 @@ class Slots(Generic[W]):
                 if self._warm:
                     _, idle = self._warm.popitem(last=False)
                     break
-                if self._lent:
-                    return None, self._lent.popitem(last=False)[0]
-                self._changed.wait()
+                if (lender := self._any_lender()) is not None:
+                    return None, lender
+                self._waiting += 1
+                try:
+                    if not self._lent:
+                        self._changed.wait()
+                finally:
+                    self._waiting -= 1
         idle.close()
         return None, None
 
+    def _any_lender(self) -> Lender | None:
+        """The run that has lent its slot for longest, unless none has, or each has just taken it back."""
+        try:
+            return self._lent.popitem(last=False)[0]
+        except KeyError:
+            return None
+
     def lend(self, lender: Lender) -> None:
         """Let others have the slot of a run that waits, if they need it."""
-        with self._changed:
-            self._lent[lender] = None
-            self._changed.notify()
+        self._lent[lender] = None
+        if self._waiting:
+            with self._changed:
+                self._changed.notify()
 
     def reclaim(self, lender: Lender) -> None:
         """The run goes on or is over: it lends no more."""
-        with self._changed:
-            self._lent.pop(lender, None)
+        self._lent.pop(lender, None)
 
     def keep(self, key: str, worker: W) -> None:
         """Leave a worker warm for its session; one that was left before gives way."""

@@ -8,8 +8,7 @@ then finds the socket at its end.
 
 Rules
 -----
-1. A frame is its length (u32, big endian) and that many bytes. One that is longer than `max_frame` breaks the
-   protocol, and the worker is killed.
+1. A frame that is longer than `max_frame` breaks the protocol, and the worker is killed.
 2. One thread at a time talks to a worker. `kill` may come from any.
 3. A worker that loses its host ends by itself: its socket ends.
 """
@@ -20,17 +19,12 @@ import contextlib
 import os
 import signal
 import socket
-import struct
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from holdfast.errors import EngineFailed
-
-HEADER: Final = struct.Struct(">I")
-MAX_FRAME: Final = 256 << 20
-_CHUNK: Final = 1 << 18
+from holdfast.sandbox.framed_socket import MAX_FRAME, FramedSocket, FrameTooLarge
 
 
 class WorkerDied(Exception):
@@ -43,7 +37,6 @@ class WorkerProcess:
     def __init__(
         self, command: Sequence[str], *, env: Mapping[str, str] | None = None, max_frame: int = MAX_FRAME
     ) -> None:
-        self._max_frame = max_frame
         self._killing = threading.Lock()
         ours, theirs = socket.socketpair()
         try:
@@ -61,6 +54,7 @@ class WorkerProcess:
         finally:
             theirs.close()
         self._socket = ours
+        self._frames = FramedSocket(ours, max_frame)
 
     @property
     def pid(self) -> int:
@@ -81,16 +75,18 @@ class WorkerProcess:
 
     def send(self, data: bytes) -> None:
         try:
-            self._socket.sendall(HEADER.pack(len(data)) + data)
+            self._frames.send(data)
         except OSError:
             raise WorkerDied from None
 
     def receive(self) -> bytes:
-        size = HEADER.unpack(self._read(HEADER.size))[0]
-        if size > self._max_frame:
+        try:
+            return self._frames.receive()
+        except FrameTooLarge:
             self.kill()
-            raise WorkerDied
-        return self._read(size)
+            raise WorkerDied from None
+        except (OSError, EOFError):
+            raise WorkerDied from None
 
     def kill(self) -> None:
         """End the process at once, with everything in its process group."""
@@ -104,17 +100,3 @@ class WorkerProcess:
         self.kill()
         self._socket.close()
         self._process.wait()
-
-    def _read(self, size: int) -> bytes:
-        """That many bytes; a small frame arrives whole."""
-        parts: list[bytes] = []
-        while size:
-            try:
-                data = self._socket.recv(min(size, _CHUNK))
-            except OSError:
-                data = b""
-            if not data:
-                raise WorkerDied
-            parts.append(data)
-            size -= len(data)
-        return parts[0] if len(parts) == 1 else b"".join(parts)

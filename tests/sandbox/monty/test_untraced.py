@@ -12,14 +12,17 @@ import pytest
 from holdfast.sandbox.monty import untraced as module
 from holdfast.sandbox.monty.untraced import untraced
 
+TRACER = "tracer_that_nobody_installs"
+
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """As in a process in which nothing was fed yet."""
+    """As in a process in which nothing was fed yet, and the engine wants a package that is not there."""
+    monkeypatch.setattr(module, "_TRACER", TRACER)
     monkeypatch.setattr(module, "_is_absent", None)
     monkeypatch.setattr(sys, "meta_path", list(sys.meta_path))
     yield
-    sys.modules.pop("opentelemetry", None)
+    sys.modules.pop(TRACER, None)
 
 
 def seen() -> list[str]:
@@ -34,7 +37,7 @@ def seen() -> list[str]:
     sys.meta_path.append(Spy())
     try:
         with pytest.raises(ModuleNotFoundError):
-            untraced(lambda: importlib.import_module("opentelemetry"))
+            untraced(lambda: importlib.import_module(TRACER))
     finally:
         sys.meta_path.pop()
     return found
@@ -48,21 +51,21 @@ def test_the_engine_does_not_search_for_a_tracer_that_is_not_there(fresh: None) 
 def test_everybody_else_searches_as_before(fresh: None, tmp_path: Path) -> None:
     """Ours: a package that is installed later is found, also by its name."""
     assert seen() == []
-    (tmp_path / "opentelemetry.py").write_text("here = True\n")
+    (tmp_path / f"{TRACER}.py").write_text("here = True\n")
     sys.path.insert(0, str(tmp_path))
     try:
-        assert importlib.import_module("opentelemetry").here
+        assert importlib.import_module(TRACER).here
     finally:
         sys.path.remove(str(tmp_path))
 
 
 def test_a_tracer_that_is_there_is_found(fresh: None, tmp_path: Path) -> None:
     """Ours: a trace goes on in the guest."""
-    (tmp_path / "opentelemetry.py").write_text("here = True\n")
+    (tmp_path / f"{TRACER}.py").write_text("here = True\n")
     sys.path.insert(0, str(tmp_path))
     importlib.invalidate_caches()
     try:
-        assert untraced(lambda: importlib.import_module("opentelemetry").here)
+        assert untraced(lambda: importlib.import_module(TRACER).here)
     finally:
         sys.path.remove(str(tmp_path))
 

@@ -121,16 +121,19 @@ class CodeExecutor:
         engine = ctx.engine(self._options.engine)
         cell = self._running = RunningCell(ctx, request, values, engine)
         try:
-            ended = await cell.run(
+            through = await cell.run(
                 self._memory.state, self._taken_up(ctx), self._options.limits, self._options.check
             )
+            response = self._ended(ctx, request, report, cell, through)
+            ended = await cell.end()
+            if ended.hard and not through.hard:
+                response = self._ended(ctx, request, report, cell, ended)
         except CheckFailed as failed:
             return self._response(request, _failed(report, failed.error, failed.diagnostics))
         except EngineFailed as error:
             raise CodeExecutionRuntimeStopped(error.message, hint=error.hint) from error
         finally:
             self._running = None
-        response = self._ended(ctx, request, report, cell, ended)
         return msgspec.structs.replace(response, adopt=lambda: self._remember(ended, values))
 
     async def park(self) -> None:

@@ -5,7 +5,9 @@ Theory of operation
 The engine computes on a thread until the code ends or stands still. Then the turn is asked for the next
 result, and hands it over whenever it has it; both happen on the turn's loop, and the engine goes on at once::
 
-    run ─ thread: check, start ─ loop: ask ─ … ─ loop: hear ─ thread: answer ─ loop: ask ─ … ─ end
+    run ─ thread: check, start ─ loop: ask ─ … ─ loop: hear ─ thread: answer ─ loop: ask ─ … ─ through ─ end
+
+When the code is through, the turn hears of it while the engine still stores what was left.
 
 Rules
 -----
@@ -41,7 +43,6 @@ from holdfast.ports.code_engine import (
     CellStep,
     Check,
     CodeEngine,
-    LastCall,
 )
 from holdfast.protocols.code.own_functions import CONTINUE_AS, FINISH
 from holdfast.protocols.code.values import ReadOnlyValues
@@ -86,7 +87,9 @@ class RunningCell:
         self._values = values
         self._engine = engine
         self._loop = asyncio.get_running_loop()
+        self._through: asyncio.Future[CellEnd] = self._loop.create_future()
         self._ended: asyncio.Future[CellEnd] = self._loop.create_future()
+        self._early: CellEnd | None = None
         self._run: CellRun | None = None
         self._computing = False
         self._given_up = False
@@ -96,7 +99,10 @@ class RunningCell:
     async def run(
         self, state: bytes, suspended: Suspended | None, limits: SessionLimits, check: Check
     ) -> CellEnd:
-        """Check the cell and run it to its end. One that was suspended was checked before."""
+        """Check the cell and run its code to the end. One that was suspended was checked before.
+
+        What the code left may still be on its way to be stored: `end` waits for that.
+        """
         inputs = await self._inputs()
         self._take_up(suspended)
         request = CellRequest(
@@ -110,11 +116,20 @@ class RunningCell:
             load=self._load,
             answer_now=self._answer_now,
             last=_LAST if self._request.accept_finish else frozenset(),
+            through=self._tell,
             now_ms=self._ctx.now_ms,
             seed=self._ctx.seed,
         )
         try:
             self._compute(lambda: self._begin(request, check))
+            return await self._through
+        except BaseException:
+            self._give_up()
+            raise
+
+    async def end(self) -> CellEnd:
+        """The end with what the cell left: the one that `run` told of, unless that could not be stored."""
+        try:
             return await self._ended
         except BaseException:
             self._give_up()
@@ -168,7 +183,7 @@ class RunningCell:
         try:
             self._ctx.ask(step.calls, self._hear)
         except Exception as error:
-            self._ended.set_exception(error)
+            self._fail(error)
 
     def _hear(self, number: int, answer: CallAnswer) -> None:
         run = self._run
@@ -180,15 +195,25 @@ class RunningCell:
     def _came_to(self, step: CellStep | None, error: BaseException | None) -> None:
         """The engine has stopped computing."""
         self._computing = False
-        if self._ended.done():  # given up meanwhile
+        if self._given_up or self._through.cancelled():
             return
         if isinstance(step, CellPause):
             self._stands(step)
         elif step is not None:
+            self._came_through(step)
             self._ended.set_result(step)
         else:
             assert error is not None
-            self._ended.set_exception(error)
+            self._fail(error)
+
+    def _came_through(self, end: CellEnd) -> None:
+        if not self._through.done():
+            self._through.set_result(end)
+
+    def _fail(self, error: BaseException) -> None:
+        """Nobody waits for both: whoever has heard of the end waits for what is left of it."""
+        waited = self._ended if self._through.done() else self._through
+        waited.set_exception(error)
 
     def _give_up(self) -> None:
         """The turn goes on without the cell. One that computes is stopped, one that stands still closed."""
@@ -207,18 +232,32 @@ class RunningCell:
         step, problem = None, None
         try:
             step = work()
-            if isinstance(step, CellEnd) and step.last_call is not None:
-                step = self._with_last_call(step, step.last_call)
+            if isinstance(step, CellEnd):
+                step = self._whole(step)
         except BaseException as error:
             problem = error
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._came_to, step, problem)
 
+    def _tell(self, end: CellEnd) -> None:
+        """The code is through: let the turn know while what it left is stored."""
+        self._early = self._with_last_call(end)
+        with contextlib.suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(self._came_through, self._early)
+
+    def _whole(self, end: CellEnd) -> CellEnd:
+        if self._early is None or end.hard:
+            return self._with_last_call(end)
+        return msgspec.structs.replace(self._early, state=end.state)
+
     def _load(self, name: str) -> Any:
         return asyncio.run_coroutine_threadsafe(self._values.load(name), self._loop).result()
 
-    def _with_last_call(self, ended: CellEnd, last: LastCall) -> CellEnd:
-        """Make the call that the code ended with, and have what it raises raised there."""
+    def _with_last_call(self, ended: CellEnd) -> CellEnd:
+        """Make the call that the code ended with, if any, and have what it raises raised there."""
+        last = ended.last_call
+        if last is None:
+            return ended
         answer = self._answer_now(last.call)
         if self.ending is not None or answer is None or answer.exception is None:
             return ended

@@ -41,7 +41,7 @@ from holdfast.sandbox.cpython.guest import landlock, seccomp
 from holdfast.sandbox.cpython.guest.clearing import remove
 from holdfast.sandbox.cpython.messages import Failed, Ready, Unreadable, read_message
 from holdfast.sandbox.cpython.visible import GUEST, Package, interpreter, packages_of
-from holdfast.sandbox.worker_process import HEADER, WorkerDied, WorkerProcess
+from holdfast.sandbox.worker_process import WorkerDied, WorkerProcess
 
 JailKind = Literal["bubblewrap", "landlock"]
 
@@ -50,7 +50,6 @@ MAX_FILES_BYTES: Final = 64 << 20
 _NOBODY: Final = "65534"
 _READY_S: Final = 60.0
 _GONE_MS: Final = 2_000
-_CHUNK: Final = 1 << 16
 _PROBE_S: Final = 20.0
 _ENVIRONMENT: Final = {
     "PYTHONHASHSEED": "0",
@@ -146,30 +145,6 @@ class JailProcess(WorkerProcess):
         self.guest_pid = 0
         self._guest = -1
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
-        self._early = b""
-
-    def receive(self) -> bytes:
-        """The next frame. What came with it waits: a guest sends several at once."""
-        data = self._early
-        while len(data) < HEADER.size:
-            data += self._more()
-        end = HEADER.size + HEADER.unpack_from(data)[0]
-        if end > MAX_FRAME:
-            self.kill()
-            raise WorkerDied
-        if len(data) < end:
-            data += self._read(end - len(data))
-        frame, self._early = data[HEADER.size : end], data[end:]
-        return frame
-
-    def _more(self) -> bytes:
-        try:
-            data = self._socket.recv(_CHUNK)
-        except OSError:
-            data = b""
-        if not data:
-            raise WorkerDied
-        return data
 
     def wait_until_ready(self) -> None:
         """Wait for the guest's first word, which shows who it is."""
@@ -196,11 +171,11 @@ class JailProcess(WorkerProcess):
             self._guest = os.pidfd_open(pid)
 
     def _first_frame(self) -> tuple[bytes, int]:
-        data, extra, _, _ = self._socket.recvmsg(4, socket.CMSG_SPACE(_CREDENTIALS.size))
-        if len(data) < 4:
-            raise WorkerDied
+        """The frame, and who sent it."""
+        room = socket.CMSG_SPACE(_CREDENTIALS.size)
+        _, extra, _, _ = self._socket.recvmsg(1, room, socket.MSG_PEEK)
         pids = [_CREDENTIALS.unpack(item)[0] for _, kind, item in extra if kind == socket.SCM_CREDENTIALS]
-        return self._read(min(int.from_bytes(data, "big"), 1 << 16)), (pids[0] if pids else 0)
+        return self.receive(), (pids[0] if pids else 0)
 
     def close(self) -> None:
         """End the process, and wait until the guest has ended as well, which is its grandchild."""

@@ -123,16 +123,18 @@ def read_message(frame: bytes) -> tuple[Message, bytes]:
 def read_json(raw: msgspec.Raw) -> Json:
     """The JSON inside of a message."""
     try:
-        with _without_collecting(len(memoryview(raw))):
+        if len(memoryview(raw)) <= _MUCH:
+            return _json.decode(raw)
+        with _without_collecting():
             return _json.decode(raw)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Unreadable(str(error)) from None
 
 
 @contextlib.contextmanager
-def _without_collecting(size: int) -> Iterator[None]:
+def _without_collecting() -> Iterator[None]:
     """Millions of new objects make the collector of garbage look at all of them again and again."""
-    pauses = size > _MUCH and gc.isenabled()
+    pauses = gc.isenabled()
     if pauses:
         gc.disable()
     try:

@@ -333,6 +333,11 @@ class MontyCellRun(EngineRun):
             raw = find_value(self.plan, worker, outcome)
             if failure is None:
                 value, failure = self._checked(raw, worker)
+            last = self._last_call(outcome, value, failure)
+            if last is not None:
+                value, failure = None, None
+            if self._request.through is not None:
+                self._request.through(self._end_of(failure, value, last=last))
             give_names_back(self.plan, worker, self._to_drop(raw))
             state = self._state(worker)
         except engine.MontyError as error:
@@ -340,9 +345,14 @@ class MontyCellRun(EngineRun):
         except Exception as error:
             lost = ErrorObject(code=Code.INTERRUPTED, message=f"the cell could not be completed: {error}")
             return self._over(Failure(lost, hard=True))
-        if isinstance(outcome, Finished) and self.plan.program.last_call is not None:
-            return self._over(None, None, state, _last_call(*self.plan.program.last_call, value, failure))
-        return self._over(failure, value, state)
+        return self._over(failure, value, state, last)
+
+    def _last_call(
+        self, outcome: Finished | Failure, value: Json, failure: Failure | None
+    ) -> LastCall | None:
+        """The call that the code ended with, if it is one that is left to others."""
+        found = self.plan.program.last_call if isinstance(outcome, Finished) else None
+        return None if found is None else _last_call(*found, value, failure)
 
     def _checked(self, raw: object, worker: Worker) -> tuple[Json, Failure | None]:
         """The value as JSON, unless it is not or holds the text of something that is not text."""
@@ -389,11 +399,23 @@ class MontyCellRun(EngineRun):
             self._measure()
             if self._worker is not None:
                 self._worker.version = None
-        self._result = CellEnd(
+        self._result = self._end_of(failure, value, state, last)
+        self._forget()
+        self._free_worker()
+        return self._result
+
+    def _end_of(
+        self,
+        failure: Failure | None = None,
+        value: Json = None,
+        state: bytes | None = None,
+        last: LastCall | None = None,
+    ) -> CellEnd:
+        return CellEnd(
             result=value,
             error=failure.error if failure else None,
             last_call=last,
-            hard=hard,
+            hard=failure is not None and failure.hard,
             stdout=self.output.stdout,
             stderr=self.output.stderr,
             truncated=self.output.truncated,
@@ -402,9 +424,6 @@ class MontyCellRun(EngineRun):
             duration_ms=self.duration_ms(),
             memory_peak_bytes=self.memory_peak,
         )
-        self._forget()
-        self._free_worker()
-        return self._result
 
     def _free_worker(self) -> None:
         """Leave the worker warm if it holds the session, else free it."""

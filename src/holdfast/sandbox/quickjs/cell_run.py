@@ -286,7 +286,7 @@ class QuickJsCellRun:
             return self._over(stopped_error(reply, source), hard=True)
         if poll.outcome == "waits":
             return self._wait(poll)
-        return self._finish(poll, reply)
+        return self._finish(poll)
 
     def _wait(self, poll: Poll) -> CellStep | Reply:
         """Number the new calls, and answer those that can be answered on the spot."""
@@ -325,7 +325,7 @@ class QuickJsCellRun:
         if problem is not None:
             text = f"an argument of {name}() is not JSON: it holds {problem}"
             return CellCall(number=number, name=name, problem=text)
-        args = msgspec.json.decode(raw, type=list)
+        args = _read_arguments(raw)
         functions = self._request.functions
         named = named_arguments(args, functions.capability(name)) if name in functions else None
         if named is not None:
@@ -351,8 +351,7 @@ class QuickJsCellRun:
             assert self._source is not None
             return self._over(stopped_error(reply, self._source), hard=True)
         message = f"{EXIT}: {answer.exception.message}"
-        error = answer.error or ErrorObject(code=Code.RUNTIME_ERROR, message=message)
-        return self._over(error, state=self._state(reply, msgspec.json.decode(reply.names, type=list[str])))
+        return self._kept(answer.error or ErrorObject(code=Code.RUNTIME_ERROR, message=message), None)
 
     def _taken_image(self) -> Image | None:
         """The guest, if it is here and not in the worker."""
@@ -369,20 +368,35 @@ class QuickJsCellRun:
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
-    def _finish(self, poll: Poll, reply: Reply) -> CellEnd:
+    def _finish(self, poll: Poll) -> CellEnd:
         """The code ended: find its result, and what it left."""
-        source = self._source
-        assert source is not None
         if poll.outcome == "stuck":
             return self._over(deadlock_error(), hard=True)
-        state = self._state(reply, poll.names or [])
+        error, result = self._outcome(poll)
+        if self._request.through is not None:
+            self._request.through(self._end_of(error, result=result))
+        return self._kept(error, poll.names, result)
+
+    def _outcome(self, poll: Poll) -> tuple[ErrorObject | None, Json]:
+        """What the code ended with: an error, or a value."""
+        assert self._source is not None
         if poll.outcome == "error":
-            return self._over(thrown_error(_decoded(poll.detail), source), state=state)
+            return thrown_error(_decoded(poll.detail), self._source), None
         if poll.outcome == "foreign":
-            return self._over(not_serializable(msgspec.json.decode(poll.detail, type=str)), state=state)
+            return not_serializable(msgspec.json.decode(poll.detail, type=str)), None
         value = msgspec.json.decode(poll.detail)
         error = json_of(value)[1] if len(poll.detail) > MAX_RESULT_BYTES else None
-        return self._over(error, state=state, result=None if error else value)
+        return error, None if error else value
+
+    def _kept(self, error: ErrorObject | None, names: list[str] | None, result: Json = None) -> CellEnd:
+        """End with what the code left, which the worker tells now."""
+        left = self._seat.hear_more()
+        self._used.add(left)
+        if left.stop:
+            assert self._source is not None
+            return self._over(stopped_error(left, self._source), hard=True)
+        bound = msgspec.json.decode(left.names, type=list[str]) if names is None else names
+        return self._over(error, state=self._state(left, bound), result=result)
 
     def _state(self, reply: Reply, bound: list[str]) -> bytes:
         """What the code left; the worker holds just that."""
@@ -409,7 +423,20 @@ class QuickJsCellRun:
     ) -> CellEnd:
         if (stopped := self._seat.end()) is not None:
             error, hard, state, result = stopped, True, None, None
-        self._result = CellEnd(
+        self._result = self._end_of(error, hard=hard, state=state, result=result)
+        self._forget()
+        self._seat.leave()
+        return self._result
+
+    def _end_of(
+        self,
+        error: ErrorObject | None,
+        *,
+        hard: bool = False,
+        state: bytes | None = None,
+        result: Json = None,
+    ) -> CellEnd:
+        return CellEnd(
             result=result,
             error=error,
             hard=hard,
@@ -422,9 +449,6 @@ class QuickJsCellRun:
             memory_peak_bytes=self._used.memory_bytes or None,
             instructions=self._used.instructions,
         )
-        self._forget()
-        self._seat.leave()
-        return self._result
 
     def _died(self) -> CellEnd:
         """The worker is gone: it was killed by a stop, or it crashed."""
@@ -548,6 +572,7 @@ class QuickJsCellRun:
         )
 
 
+_read_arguments: Final = msgspec.json.Decoder(list).decode
 _NOTHING: Final = Poll([], "", "", 0, "stuck")
 
 

@@ -1,7 +1,8 @@
 """What an engine and its worker processes say to each other.
 
 The engine asks and the worker answers, one at a time. While it answers, the worker may want a value: then it
-sends a `Wanted`, and gets a `Given` before it goes on. A `Drop` has no answer.
+sends a `Wanted`, and gets a `Given` before it goes on. A run that has ended is answered twice: with what came
+of it, and then with what it left (`Reply.more`). A `Drop` has no answer.
 """
 
 from __future__ import annotations
@@ -97,8 +98,9 @@ Stop = Literal["", "syntax", "cpu", "wall", "memory", "stack", "flood", "corrupt
 class Reply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
     """Where the guest stands, or how it ended.
 
-    `poll` is what the bridge told, as JSON; `image` is there if the run has ended and its state is kept,
-    `names` (JSON) if it was ended from outside. `stop` tells why there is no more of it, `detail` about what.
+    `poll` is what the bridge told, as JSON. With `more`, the run has ended and its `image` comes in another
+    reply, with `names` (JSON) if it was ended from outside. `stop` tells why there is no more of it, `detail`
+    about what.
     """
 
     stop: Stop = ""
@@ -109,6 +111,7 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
     memory_bytes: int = 0
     instructions: int = 0
     cpu_us: int = 0
+    more: bool = False
 
 
 Call = tuple[int, str | None, msgspec.Raw, str | None]

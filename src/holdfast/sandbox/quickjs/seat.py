@@ -85,6 +85,18 @@ class Seat:
             raise Stopped
         return got
 
+    def hear_more(self) -> Reply:
+        """What the worker tells after it has told that there is more."""
+        assert self.worker is not None
+        try:
+            got = self.worker.hear()
+        except WorkerDied:
+            self.drop()
+            raise
+        if self.stopped is not None or not isinstance(got, Reply):
+            raise Stopped
+        return got
+
     def _attached(self) -> Worker:
         worker = self.take() or self._workers.attach()
         with self._stopping:

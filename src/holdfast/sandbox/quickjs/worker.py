@@ -19,7 +19,6 @@ import hashlib
 import os
 import select
 import socket
-import struct
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from typing import Final, Literal
 
 import msgspec
 
+from holdfast.sandbox.framed_socket import FramedSocket
 from holdfast.sandbox.quickjs import image
 from holdfast.sandbox.quickjs.build import GuestMissing
 from holdfast.sandbox.quickjs.frames import (
@@ -49,8 +49,6 @@ from holdfast.sandbox.quickjs.frames import (
 from holdfast.sandbox.quickjs.guest import Broken, Guest, Trapped
 from holdfast.sandbox.quickjs.machine import Machine
 
-_HEADER: Final = struct.Struct(">I")
-_CHUNK: Final = 1 << 18
 _TICK_S: Final = 0.004
 _IDLE_TICKS: Final = 500
 _FUEL_PER_MS: Final = 40_000_000
@@ -71,29 +69,6 @@ class Refused(Exception):
     def __init__(self, stop: Literal["corrupt", "version"], detail: str) -> None:
         super().__init__(detail)
         self.stop: Literal["corrupt", "version"] = stop
-
-
-class Line:
-    """The socket to the engine."""
-
-    def __init__(self, sock: socket.socket) -> None:
-        self._socket = sock
-
-    def send(self, data: bytes) -> None:
-        self._socket.sendall(_HEADER.pack(len(data)) + data)
-
-    def receive(self) -> bytes:
-        return self._read(_HEADER.unpack(self._read(_HEADER.size))[0])
-
-    def _read(self, size: int) -> bytes:
-        parts: list[bytes] = []
-        while size:
-            data = self._socket.recv(min(size, _CHUNK))
-            if not data:
-                raise EOFError
-            parts.append(data)
-            size -= len(data)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
 class Watch:
@@ -161,7 +136,7 @@ class Worker:
 
     def __init__(self, machine: Machine, sock: socket.socket) -> None:
         self._machine = machine
-        self._line = Line(sock)
+        self._line = FramedSocket(sock, 2**32 - 1)
         self._watch = Watch(machine, sock)
         self._guest: Guest | None = None
         self._seed = ""
@@ -173,6 +148,8 @@ class Worker:
             reply = self._answer(question)
             if reply is not None:
                 self._line.send(encode(reply))
+                if reply.more:
+                    self._line.send(encode(self._left(question)))
 
     def _answer(self, question: Question) -> Reply | None:
         match question:
@@ -195,7 +172,7 @@ class Worker:
             guest.limit(memory=bounds.memory_bytes, depth=bounds.depth, fuel=fuel)
             reply = self._enter(guest, question)
             used = fuel - guest.fuel
-            reply = self._kept(guest, reply)
+            reply = self._standing(guest, reply)
         except Exception as error:
             reply, used = self._stopped(error, fuel)
         finally:
@@ -246,21 +223,34 @@ class Worker:
             text = guest.call("poll")
         return Reply(poll=text)
 
-    def _kept(self, guest: Guest, reply: Reply) -> Reply:
-        """Add the state of a run that has ended. A run that cannot be read, or hangs, leaves none."""
+    def _standing(self, guest: Guest, reply: Reply) -> Reply:
+        """Tell whether the run has ended and leaves something; one that cannot be read or hangs does not."""
         outcome = decode_poll(reply.poll).outcome if reply.poll else "value"
         if outcome == "waits":
             return Reply(poll=reply.poll, memory_bytes=guest.size)
         if reply.stop or outcome == "stuck":
             self._forget()
             return Reply(stop=reply.stop, detail=reply.detail, poll=reply.poll)
-        names = b"" if reply.poll else guest.call("close")
-        taken = image.take(guest)
-        if len(taken) > _SMALL_IMAGE:
-            guest.collect_garbage()
+        return Reply(poll=reply.poll, memory_bytes=guest.size, more=True)
+
+    def _left(self, question: Question) -> Reply:
+        """The state of a run that has ended."""
+        guest = self._guest
+        assert guest is not None
+        assert isinstance(question, Run | Answer | Finish)
+        self._watch.begin(question.bounds)
+        try:
+            names = guest.call("close") if isinstance(question, Finish) else b""
             taken = image.take(guest)
-        kept = Image(self._machine.boot.digest, taken)
-        return Reply(poll=reply.poll, names=names, image=kept, memory_bytes=guest.size)
+            if len(taken) > _SMALL_IMAGE:
+                guest.collect_garbage()
+                taken = image.take(guest)
+            kept = Image(self._machine.boot.digest, taken)
+            return Reply(names=names, image=kept, memory_bytes=guest.size)
+        except Exception as error:
+            return self._stopped(error, 0)[0]
+        finally:
+            self._watch.end()
 
     def _dumped(self) -> Reply:
         guest = self._guest
@@ -343,7 +333,7 @@ def main() -> None:
     try:
         machine = Machine()
     except (GuestMissing, Broken) as error:
-        Line(sock).send(encode(Reply(stop="broken", detail=[str(error)])))
+        FramedSocket(sock).send(encode(Reply(stop="broken", detail=[str(error)])))
         sys.exit(1)
     try:
         Worker(machine, sock).serve()

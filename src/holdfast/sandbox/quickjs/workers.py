@@ -52,14 +52,19 @@ class Worker:
     def ask(self, question: Question) -> Wanted | Reply:
         """Ask, and wait for what comes. `WorkerDied` if nothing does."""
         self._busy = True
-        data = self._process.ask(encode(question))
-        self._busy = False
-        self._home.has_answered()
+        self._process.send(encode(question))
+        return self.hear()
+
+    def hear(self) -> Wanted | Reply:
+        """Wait for what comes next."""
+        data = self._process.receive()
         try:
             answer: Wanted | Reply = decode_answer(data)
         except msgspec.DecodeError:
             self.kill()
             raise WorkerDied from None
+        self._busy = isinstance(answer, Reply) and answer.more
+        self._home.has_answered()
         return answer
 
     def kill(self) -> None:

@@ -1,0 +1,86 @@
+"""Frames over a socket, however they are cut."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.sandbox.framed_socket import HEADER, FramedSocket, FrameTooLarge
+
+Pair = tuple[socket.socket, FramedSocket]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """A plain socket, and the other end as frames of at most 100 bytes."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        yield ours, FramedSocket(theirs, max_frame=100)
+
+
+def framed(data: bytes) -> bytes:
+    return HEADER.pack(len(data)) + data
+
+
+def test_a_frame_arrives_as_it_was_sent(pair: Pair) -> None:
+    """Ours: empty ones as well."""
+    ours, frames = pair
+    other = FramedSocket(ours)
+    for data in (b"one", b"", b"x" * 100):
+        other.send(data)
+        assert frames.receive() == data
+
+
+def test_frames_that_come_at_once_are_told_apart(pair: Pair) -> None:
+    """Ours: a worker tells what came of a run and what it left, one after the other."""
+    ours, frames = pair
+    ours.sendall(framed(b"one") + framed(b"two") + framed(b""))
+    assert [frames.receive() for _ in range(3)] == [b"one", b"two", b""]
+
+
+@given(st.lists(st.binary(max_size=60), min_size=1, max_size=5), st.integers(1, 7))
+def test_frames_may_be_cut_anywhere(frames: list[bytes], size: int) -> None:
+    """Ours: also in the middle of a length."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        sent = b"".join(map(framed, frames))
+        reader = FramedSocket(theirs)
+        pieces = [sent[at : at + size] for at in range(0, len(sent), size)]
+        writer = threading.Thread(target=lambda: [ours.sendall(piece) for piece in pieces])
+        writer.start()
+        assert [reader.receive() for _ in frames] == frames
+        writer.join()
+
+
+def test_a_large_frame_arrives_whole() -> None:
+    """Ours: it is more than a socket holds."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        data = bytes(range(256)) * 20_000
+        writer = threading.Thread(target=FramedSocket(ours).send, args=(data,))
+        writer.start()
+        assert FramedSocket(theirs).receive() == data
+        writer.join()
+
+
+def test_a_frame_that_is_too_large_is_refused_by_its_length(pair: Pair) -> None:
+    """Ours: nothing of it is waited for."""
+    ours, frames = pair
+    ours.sendall(HEADER.pack(101))
+    with pytest.raises(FrameTooLarge):
+        frames.receive()
+
+
+@pytest.mark.parametrize("sent", [b"", b"\0\0", HEADER.pack(5) + b"abc"])
+def test_the_end_of_the_other_side_is_an_end(pair: Pair, sent: bytes) -> None:
+    """Ours: wherever it comes."""
+    ours, frames = pair
+    ours.sendall(sent)
+    ours.close()
+    with pytest.raises(EOFError):
+        frames.receive()

@@ -1,0 +1,120 @@
+"""The result of a cell is told before what the cell left is stored."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import Code
+from holdfast.model.capability import Capability
+from holdfast.model.limits import SessionLimits
+from holdfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest, CodeEngine
+from holdfast.sandbox.monty.cell_engine import MontyCells
+from holdfast.sandbox.quickjs.cell_engine import QuickJsCells
+
+ENGINES: dict[str, Callable[[], CodeEngine]] = {"monty": MontyCells, "quickjs": QuickJsCells}
+LIMITS = SessionLimits(cpu_ms=5_000, wall_ms=30_000)
+
+
+class Functions:
+    """One function, `ask`."""
+
+    def __contains__(self, name: object, /) -> bool:
+        return name == "ask"
+
+    def names(self) -> list[str]:
+        return ["ask"]
+
+    def capability(self, name: str) -> Capability:
+        return Capability(name=name, description="", input_schema={"type": "object"})
+
+    def is_async(self, name: str) -> bool:
+        return True
+
+    def suggest(self, name: str) -> str | None:
+        return None
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> Iterator[CodeEngine]:
+    made = ENGINES[request.param]()
+    yield made
+    made.close()
+
+
+def run(engine: CodeEngine, code: str, tell: Callable[[CellEnd], None] | None, state: bytes = b"") -> CellEnd:
+    """To the end, every call answered with 1. In TypeScript `x` is declared."""
+    if engine.language == "typescript":
+        code = code.replace("x =", "const x =")
+    cell = engine.open(
+        CellRequest(key="s", code=code, state=state, limits=LIMITS, functions=Functions(), through=tell)
+    )
+    step = cell.start()
+    while isinstance(step, CellPause):
+        step = cell.answer(step.calls[0].number, CallAnswer(value=1))
+    return step
+
+
+def without_state(end: CellEnd) -> tuple[object, ...]:
+    return end.result, end.error, end.hard, end.stdout, end.calls_made, end.state
+
+
+def kill_workers() -> None:
+    """As the system does when it has no memory left: the processes of the engine are gone."""
+    for status in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(status.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent == os.getpid():
+            os.kill(int(status.parent.name), signal.SIGKILL)
+
+
+@pytest.mark.parametrize("code", ["x = 1\nx + 1", "x = await ask()\nx + 1"])
+def test_what_is_told_early_is_what_follows_but_for_the_state(engine: CodeEngine, code: str) -> None:
+    """Ours: a turn goes on with it while the engine stores."""
+    told: list[CellEnd] = []
+    end = run(engine, code, told.append)
+    assert [without_state(one) for one in told] == [(*without_state(end)[:-1], None)]
+    assert (end.result, end.state is None) == (2, False)
+
+
+def test_an_error_of_the_code_is_told_early_as_well(engine: CodeEngine) -> None:
+    """Ours: what was bound before it is kept."""
+    told: list[CellEnd] = []
+    end = run(engine, "x = 5\nnothing.at.all", told.append)
+    assert [one.error for one in told] == [end.error]
+    assert end.error is not None
+    assert run(engine, "x", None, end.state or b"").result == 5
+
+
+def test_a_cell_that_fails_hard_is_told_of_once(engine: CodeEngine) -> None:
+    """Ours: there is nothing to store."""
+    told: list[CellEnd] = []
+    forever = "while True: pass" if engine.language == "python" else "while (true) {}"
+    request = CellRequest(
+        key="s", code=forever, limits=SessionLimits(cpu_ms=50), functions=Functions(), through=told.append
+    )
+    end = engine.open(request).start()
+    assert isinstance(end, CellEnd)
+    assert end.hard
+    assert told == []
+
+
+def test_a_state_that_is_lost_on_its_way_makes_the_cell_fail(engine: CodeEngine) -> None:
+    """Ours: the worker dies between the result and the state; what was there before still is."""
+    before = run(engine, "x = 1", None)
+    told: list[CellEnd] = []
+
+    def tell(end: CellEnd) -> None:
+        told.append(end)
+        kill_workers()
+
+    end = run(engine, "x = 2\nx", tell, before.state or b"")
+    assert (told[0].result, told[0].error) == (2, None)
+    assert (end.hard, end.error and end.error.code, end.state) == (True, Code.INTERRUPTED, None)
+    assert run(engine, "x", None, before.state or b"").result == 1
