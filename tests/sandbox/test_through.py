@@ -106,7 +106,11 @@ def test_a_cell_that_fails_hard_is_told_of_once(engine: CodeEngine) -> None:
 
 
 def test_a_state_that_is_lost_on_its_way_makes_the_cell_fail(engine: CodeEngine) -> None:
-    """Ours: the worker dies between the result and the state; what was there before still is."""
+    """Ours: the worker dies between the result and the state; what was there before still is.
+
+    The state is larger than what a socket holds, so that it cannot be on its way already.
+    """
+    much = "'a' * 3000000\nlen(x)" if engine.language == "python" else "'a'.repeat(3000000)\nx.length"
     before = run(engine, "x = 1", None)
     told: list[CellEnd] = []
 
@@ -114,7 +118,7 @@ def test_a_state_that_is_lost_on_its_way_makes_the_cell_fail(engine: CodeEngine)
         told.append(end)
         kill_workers()
 
-    end = run(engine, "x = 2\nx", tell, before.state or b"")
-    assert (told[0].result, told[0].error) == (2, None)
+    end = run(engine, f"x = {much}", tell, before.state or b"")
+    assert (told[0].result, told[0].error) == (3_000_000, None)
     assert (end.hard, end.error and end.error.code, end.state) == (True, Code.INTERRUPTED, None)
     assert run(engine, "x", None, before.state or b"").result == 1
