@@ -38,6 +38,7 @@ bench: setup ## measure the sandbox, its engines, durable turns, plugins and cel
 	@$(BIN)/python bench/turns.py
 	@$(BIN)/python bench/plugins.py
 	@$(BIN)/python bench/code.py
+	@$(BIN)/python bench/peers
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -8,7 +8,7 @@ alternating after a warm-up, because machines are noisy; compare ratios, not abs
 - `plain` is a durable turn without tools, over the same file, and `x_plain` a median over its median.
 - `x_engine` is a median over the engine's, `x_target` over the target (3 ms), `peer_x` how many times longer
   a peer takes (measured on a machine like this: the quickest that isolates code 35 ms, smolagents, which
-  does not, 6.9 ms).
+  does not, 6.9 ms). `python bench/peers` runs them here and now.
 - CPU time is that of this process; the engine's worker is another one.
 
 Workloads: user text 200 characters, reply 400, tool argument {"x": int}, tool result 100. `code_step_1call`

@@ -1,0 +1,38 @@
+"""One code step of Holdfast, durable (SQLite, synced): the median of whole turns, in milliseconds."""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+from holdfast import Agent, Runtime, tool
+from holdfast.providers.scripted import ScriptedModel
+
+TURNS = 200
+REPLY = "r" * 340 + "\n```python\nfound = compute(x=1)\nfinish(found)\n```\n"
+
+
+@tool(side_effect="none")
+async def compute(x: int) -> str:
+    """Compute something."""
+    return "t" * 100
+
+
+async def main() -> None:
+    agent = Agent(model=ScriptedModel([REPLY] * TURNS), protocol="code", tools=[compute])
+    taken = []
+    with tempfile.TemporaryDirectory() as folder:
+        async with Runtime(Path(folder) / "bench.db") as runtime:
+            session = await runtime.session("bench", agent=agent)
+            for _ in range(TURNS):
+                started = time.perf_counter()
+                result = await session.turn("u" * 200)
+                taken.append(time.perf_counter() - started)
+                assert result.output == "t" * 100
+    print(statistics.median(taken[60:]) * 1e3)
+
+
+asyncio.run(main())

@@ -1,0 +1,38 @@
+"""One code step of smolagents, which does not isolate it: the median of whole runs, in milliseconds."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+from smolagents import CodeAgent, Model, tool
+from smolagents.models import ChatMessage, MessageRole
+
+REPLY = "r" * 340 + "\n<code>\nfound = compute(x=1)\nfinal_answer(found)\n</code>"
+
+
+@tool
+def compute(x: int) -> str:
+    """Compute something.
+
+    Args:
+        x: a number
+    """
+    return "t" * 100
+
+
+class Fake(Model):
+    def generate(self, messages: list[Any], **options: Any) -> ChatMessage:
+        return ChatMessage(role=MessageRole.ASSISTANT, content=REPLY)
+
+
+agent = CodeAgent(tools=[compute], model=Fake(), verbosity_level=0)
+for _ in range(10):
+    assert agent.run("u" * 200) == "t" * 100
+taken = []
+for _ in range(60):
+    started = time.perf_counter()
+    agent.run("u" * 200)
+    taken.append(time.perf_counter() - started)
+print(statistics.median(taken) * 1e3)
