@@ -376,15 +376,19 @@ def cold_start(name: str) -> float:
     return taken
 
 
-def busy(name: str, workers: int, sessions: int) -> float:
-    """Seconds that *sessions* sessions need for the same computing, so many at a time."""
+def busy(name: str, workers: int, runs: int) -> float:
+    """Seconds that so many runs of the same computing need, a session for each worker at a time."""
     engine = Engine(name, workers)
+
+    def compute(session: int) -> None:
+        for number in range(runs // workers):
+            engine.run(engine.texts.busy % number, key=f"s{session}")
+
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(lambda n: engine.run("1", key=f"s{n}"), range(workers)))
         time.sleep(2 * QUIET_S)  # one more is made ready meanwhile
         started = time.perf_counter()
-        code = engine.texts.busy
-        list(pool.map(lambda n: engine.run(code % n, key=f"s{n % workers}"), range(sessions)))
+        list(pool.map(compute, range(workers)))
         taken = time.perf_counter() - started
     engine.cells.close()
     return taken
