@@ -5,12 +5,15 @@ alternating after a warm-up, because machines are noisy; compare what is on top 
 
 - `bare` is httpx2 alone, reading the same bytes from the same server and looking at none of them.
 - `wire` is the layer that all providers share, up to the events of the stream.
-- `model` is a whole `HttpModel` with a cheap dialect, up to the deltas that a turn takes in.
-- `us_per_chunk` is time, `us_on_top` what it is more than `bare`, `x_target` that over the target (5 us).
+- `model` is a whole model, up to the deltas that a turn takes in: an `HttpModel` with a cheap dialect, or the
+  vendor's own where the workload is named after one.
+- `us_per_chunk` is the time of this process (the server is another), `us_on_top` what it is more than `bare`,
+  `x_target` that over the target (5 us).
 
-The server is another process: it has the bytes ready and sends them as fast as they are taken. Every event is
-an HTTP chunk of its own, as vendors send them. `small` is a bare piece of text, `named` what the larger
-vendors send around one: the event's name, an index, ids. `burst` has 20 events a chunk, and counts events.
+The server has the bytes ready and sends them as fast as they are taken. Every event is an HTTP chunk of its
+own, as vendors send them. `small` is a bare piece of text, `named` what the larger vendors send around one:
+the event's name, an index, ids. `burst` has 20 events a chunk, and counts events. The others are a reply of
+as many words as the vendor's test server writes it.
 """
 
 from __future__ import annotations
@@ -30,12 +33,23 @@ import httpx2
 import msgspec
 
 from holdfast.errors import ModelError
+from holdfast.model.message import UserMessage
 from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
+from holdfast.providers.anthropic import AnthropicModel
+from holdfast.providers.google import GoogleModel
 from holdfast.providers.http.address import Address
 from holdfast.providers.http.dialect import Asked, Complaint, HttpCall, ServerEvent
 from holdfast.providers.http.model import HttpModel
 from holdfast.providers.http.secret import Secret
 from holdfast.providers.http.wire import Wire
+from holdfast.providers.openai import OpenAIModel
+from holdfast.providers.openai_compatible import OpenAICompatibleModel
+from holdfast.providers.script import Reply
+from holdfast.testing.servers.anthropic_server import AnthropicServer
+from holdfast.testing.servers.chat_server import ChatServer
+from holdfast.testing.servers.google_server import GoogleServer
+from holdfast.testing.servers.http_server import ModelServer, SeenRequest
+from holdfast.testing.servers.openai_server import OpenAIServer
 
 TARGET_US = 5.0
 BURST = 20
@@ -64,9 +78,19 @@ def named(number: int) -> bytes:
 
 WORKLOADS: dict[str, Callable[[int], bytes]] = {"small": small, "named": named, "burst": named}
 LAST = b'event: done\ndata: {"delta":"","done":true}\n\n'
+VENDORS: dict[str, type[ModelServer]] = {
+    "openai": OpenAIServer,
+    "openai-compatible": ChatServer,
+    "anthropic": AnthropicServer,
+    "google": GoogleServer,
+}
 
 
 def blocks(workload: str, count: int) -> list[bytes]:
+    if workload in VENDORS:
+        body = {"model": "m", "stream": True, "messages": [], "input": [], "contents": []}
+        request = SeenRequest("POST", "/v1beta/models/m:streamGenerateContent?alt=sse", {}, body)
+        return VENDORS[workload]().events(request, Reply(chunks=(" word",) * count))
     events = [WORKLOADS[workload](number) for number in range(count)] + [LAST]
     size = BURST if workload == "burst" else 1
     return [b"".join(events[start : start + size]) for start in range(0, len(events), size)]
@@ -79,17 +103,17 @@ def answer(workload: str, count: int) -> bytes:
 
 
 async def serve(count: int) -> None:
-    answers = {f"/{workload}".encode(): answer(workload, count) for workload in WORKLOADS}
+    """Answer what is asked of `/WORKLOAD/...`."""
+    answers = {workload.encode(): answer(workload, count) for workload in (*WORKLOADS, *VENDORS)}
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             while True:
                 head = await reader.readuntil(b"\r\n\r\n")
-                length = next(
-                    line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length")
-                )
+                lines = head.lower().split(b"\r\n")
+                length = next(line for line in lines if line.startswith(b"content-length"))
                 await reader.readexactly(int(length.partition(b":")[2]))
-                writer.write(answers[head.split(b" ", 2)[1]])
+                writer.write(answers[head.split(b"/", 2)[1].split(b" ")[0]])
                 await writer.drain()
         except (asyncio.IncompleteReadError, ConnectionError):
             writer.close()
@@ -140,7 +164,7 @@ class Cheap:
     provider = "bench"
 
     def call(self, asked: Asked) -> HttpCall:
-        return HttpCall(f"/{asked.model}", {})
+        return HttpCall("/", {})
 
     def reader(self, asked: Asked) -> Reader:
         return Reader()
@@ -152,33 +176,48 @@ class Cheap:
         return Complaint(body.decode(errors="replace"))
 
 
+def model_of(workload: str, base_url: str) -> HttpModel:
+    match workload:
+        case "openai":
+            return OpenAIModel("gpt-5", base_url=base_url, api_key="bench-key")
+        case "openai-compatible":
+            return OpenAICompatibleModel("m", base_url, api_key="bench-key")
+        case "anthropic":
+            return AnthropicModel("claude-sonnet-4-5", base_url=base_url, api_key="bench-key")
+        case "google":
+            return GoogleModel("gemini-2.5-flash", base_url=base_url, api_key="bench-key")
+        case _:
+            return HttpModel(Cheap(), workload, base_url=base_url, api_key=None)
+
+
 Read = Callable[[], Awaitable[int]]
 
 
 @asynccontextmanager
 async def readers(base_url: str, workload: str) -> AsyncIterator[dict[str, Read]]:
     """The ways to read a workload; each gives how much it has seen."""
-    wire = Wire(Address(base_url, Secret(None), Cheap().authorize))
-    model = HttpModel(Cheap(), workload, base_url=base_url, api_key=None)
+    url = f"{base_url}/{workload}"
+    wire = Wire(Address(url, Secret(None), Cheap().authorize))
+    model = model_of(workload, url)
     async with httpx2.AsyncClient(timeout=None) as client:
 
         async def bare() -> int:
             seen = 0
-            async with client.stream("POST", f"{base_url}/{workload}", content=b"{}") as response:
+            async with client.stream("POST", url, content=b"{}") as response:
                 async for chunk in response.aiter_raw():
                     seen += len(chunk)
             return seen
 
         async def events() -> int:
             seen = 0
-            async with wire.post(HttpCall(f"/{workload}", {}), refused) as reply:
+            async with wire.post(HttpCall("/", {}), refused) as reply:
                 while (found := await reply.more()) is not None:
                     seen += len(found)
             return seen
 
         async def deltas() -> int:
             seen = 0
-            async for _ in model.stream(ModelRequest(messages=[])):
+            async for _ in model.stream(ModelRequest(messages=[UserMessage(content="go on")])):
                 seen += 1
             return seen
 
@@ -193,9 +232,9 @@ def refused(status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
 
 async def timed(read: Read, least: int) -> float:
     gc.collect()
-    before = time.perf_counter()
+    before = time.process_time()
     seen = await read()
-    took = time.perf_counter() - before
+    took = time.process_time() - before
     if seen < least:
         raise SystemExit(f"only {seen} of {least} came")
     return took
@@ -220,12 +259,12 @@ async def measure(base_url: str, workload: str, count: int, rounds: int) -> None
 
 async def main(count: int, rounds: int) -> None:
     with server(count) as base_url:
-        for workload in WORKLOADS:
+        for workload in (*WORKLOADS, *VENDORS):
             await measure(base_url, workload, count, rounds)
 
 
 if __name__ == "__main__":
-    arguments = argparse.ArgumentParser()
+    arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--quick", action="store_true", help="fewer rounds")
     arguments.add_argument("--serve", type=int, help=argparse.SUPPRESS)
     options = arguments.parse_args()

@@ -76,6 +76,17 @@ _HOMES = {
         "CodeMode",
         "CodeProtocol",
     ),
+    "holdfast.providers.anthropic": ("AnthropicModel",),
+    "holdfast.providers.cached": ("Cached",),
+    "holdfast.providers.fallback": ("Fallback",),
+    "holdfast.providers.google": ("GoogleModel",),
+    "holdfast.providers.limited": ("Limited",),
+    "holdfast.providers.openai": ("OpenAIModel",),
+    "holdfast.providers.openai_compatible": ("OpenAICompatibleModel",),
+    "holdfast.providers.rate_limit": ("RateLimit",),
+    "holdfast.providers.recorded": ("Recorded",),
+    "holdfast.providers.resolve": ("resolve_model",),
+    "holdfast.providers.scripted": ("ScriptedModel",),
     "holdfast.runtime.agent": ("Agent",),
     "holdfast.runtime.agent_runtime": ("Runtime",),
     "holdfast.runtime.agent_session": ("Session",),
@@ -135,6 +146,17 @@ if TYPE_CHECKING:
     from holdfast.plugins.plugin import Plugin as Plugin
     from holdfast.protocols.code.plugin import CodeMode as CodeMode
     from holdfast.protocols.code.plugin import CodeProtocol as CodeProtocol
+    from holdfast.providers.anthropic import AnthropicModel as AnthropicModel
+    from holdfast.providers.cached import Cached as Cached
+    from holdfast.providers.fallback import Fallback as Fallback
+    from holdfast.providers.google import GoogleModel as GoogleModel
+    from holdfast.providers.limited import Limited as Limited
+    from holdfast.providers.openai import OpenAIModel as OpenAIModel
+    from holdfast.providers.openai_compatible import OpenAICompatibleModel as OpenAICompatibleModel
+    from holdfast.providers.rate_limit import RateLimit as RateLimit
+    from holdfast.providers.recorded import Recorded as Recorded
+    from holdfast.providers.resolve import resolve_model as resolve_model
+    from holdfast.providers.scripted import ScriptedModel as ScriptedModel
     from holdfast.runtime.agent import Agent as Agent
     from holdfast.runtime.agent_runtime import Runtime as Runtime
     from holdfast.runtime.agent_session import Session as Session

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from holdfast.durable import Committed, Driven, Ground, Prepared, Ready, TurnDriver, replay
 from holdfast.durable.effects import Deliver, Kept
 from holdfast.errors import PluginStateLost
-from holdfast.machine.commands import CallModel, ContinueCell, PrepareCall, RunHooks, RunTool
+from holdfast.machine.commands import CallModel, Command, ContinueCell, PrepareCall, RunHooks, RunTool
 from holdfast.machine.inputs import (
     CallPrepared,
     CallRuled,
@@ -274,7 +274,7 @@ class Host:
 class Nobody:
     """A witness that does not look."""
 
-    def fed(self, given: Input) -> None: ...
+    def fed(self, given: Input, following: Sequence[Command]) -> None: ...
 
     def running(self, command: RunTool) -> None: ...
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import msgspec
 import pytest
 from driver_bench import Bench, finished, on, replied, settled
 
@@ -275,13 +276,56 @@ def test_attempts_pause_as_the_machine_says(bench: Callable[[], Bench]) -> None:
 
     async def test(one: Bench) -> None:
         error = ErrorObject(code="PROVIDER_ERROR", message="busy")
-        failed = ModelFailed(at_ms=1, error=error, retryable=True)
+        failed = ModelFailed(at_ms=one.clock.now_ms(), error=error, retryable=True)
         driver, _, commands = await one.begin(failed, failed, replied("answer"))
         assert finished(await driver.drive(commands)) == "answer"
         assert one.slept == [0.5, 1.0]
         assert one.log.lines == [
             "model.1", "save model.1", "model.2", "save model.2", "model.3", "commit",
         ]  # fmt: skip
+
+    on(bench, test)
+
+
+@pytest.mark.parametrize(("away_s", "slept"), [(31, [9.0]), (41, []), (3_600, [])])
+def test_who_takes_a_turn_over_waits_only_for_what_is_left_of_a_pause(
+    bench: Callable[[], Bench], away_s: int, slept: list[float]
+) -> None:
+    """Ours: the pause counts from the failure, and the failure is on disk before it begins."""
+
+    async def test(one: Bench) -> None:
+        error = ErrorObject(code="RATE_LIMITED", message="busy")
+        now = one.clock.now_ms()
+        failed = ModelFailed(at_ms=now, error=error, retryable=True, retry_after_ms=40_000)
+        driver, _, commands = await one.begin(failed)
+        pausing = asyncio.Event()
+
+        async def pause(seconds: float) -> None:
+            pausing.set()
+            await asyncio.Event().wait()
+
+        driver._ground = msgspec.structs.replace(driver._ground, sleep=pause)
+        driving = asyncio.ensure_future(driver.drive(commands))
+        await pausing.wait()
+        driving.cancel()  # as a process that ends
+        await asyncio.gather(driving, return_exceptions=True)
+        one.clock.advance(away_s)
+        driver, _, commands = await one.take_over(replied("answer"))
+        assert finished(await driver.drive(commands)) == "answer"
+        assert one.slept == slept
+
+    on(bench, test)
+
+
+def test_a_clock_that_was_set_back_makes_no_pause_longer(bench: Callable[[], Bench]) -> None:
+    """Ours: times come from outside."""
+
+    async def test(one: Bench) -> None:
+        error = ErrorObject(code="PROVIDER_ERROR", message="busy")
+        failed = ModelFailed(at_ms=one.clock.now_ms() + 10**9, error=error, retryable=True)
+        driver, _, commands = await one.begin(failed, replied("answer"))
+        assert finished(await driver.drive(commands)) == "answer"
+        assert one.slept == [0.5]
 
     on(bench, test)
 

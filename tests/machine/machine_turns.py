@@ -77,7 +77,7 @@ def said(text: str, input_id: str | None = None) -> UserMessage:
 
 
 def started(
-    *injected: UserMessage, stages: tuple[Stage, ...] = (), warns: bool = False, **limits: int | None
+    *injected: UserMessage, stages: tuple[Stage, ...] = (), warns: bool = False, **limits: float | None
 ) -> TurnStarted:
     return TurnStarted(
         at_ms=NO_TIME,

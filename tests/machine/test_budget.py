@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.machine.budget import BudgetWatch
+from holdfast.machine.budget import BudgetWatch, Spent
 from holdfast.model.usage import UsageLimits
 
 
 def _warned(limits: UsageLimits, **used: int) -> str | None:
     """What a fresh watch says."""
-    return BudgetWatch().warning(limits, **{"iterations": 0, "tokens": 0, "wall_ms": 0, **used})
+    return BudgetWatch().warning(limits, Spent(**used))
 
 
 def _level(limits: UsageLimits, **used: int) -> int:
@@ -76,7 +76,7 @@ def test_each_level_is_told_of_once() -> None:
     """Seed: issue 5. A model that reads the same warning at each step stops reading it."""
     watch = BudgetWatch()
     limits = UsageLimits(max_iterations=10)
-    told = [watch.warning(limits, iterations=used, tokens=0, wall_ms=0) for used in range(13)]
+    told = [watch.warning(limits, Spent(iterations=used, tokens=0, wall_ms=0)) for used in range(13)]
     assert [used for used, said in enumerate(told) if said] == [6, 9, 10]
 
 
@@ -84,11 +84,11 @@ def test_a_jump_tells_of_the_highest_level_only() -> None:
     """Seed: issue 5. From 10 to 95 % there is one warning, and none for 60 % after it."""
     watch = BudgetWatch()
     limits = UsageLimits(max_iterations=100, max_tokens=100)
-    assert watch.warning(limits, iterations=10, tokens=10, wall_ms=0) is None
-    said = watch.warning(limits, iterations=11, tokens=95, wall_ms=0)
+    assert watch.warning(limits, Spent(iterations=10, tokens=10, wall_ms=0)) is None
+    said = watch.warning(limits, Spent(iterations=11, tokens=95, wall_ms=0))
     assert said is not None
     assert said.startswith("95 of 100 tokens used (95 %). Finish soon")
-    assert watch.warning(limits, iterations=65, tokens=95, wall_ms=0) is None
+    assert watch.warning(limits, Spent(iterations=65, tokens=95, wall_ms=0)) is None
     assert not watch.spent
 
 
@@ -96,8 +96,8 @@ def test_a_second_limit_at_the_same_level_says_nothing_more() -> None:
     """Ours: a level is of the turn, not of one of its limits."""
     watch = BudgetWatch()
     limits = UsageLimits(max_iterations=10, max_tokens=100, max_wall_ms=1_000)
-    assert watch.warning(limits, iterations=6, tokens=0, wall_ms=0)
-    assert watch.warning(limits, iterations=7, tokens=71, wall_ms=800) is None
+    assert watch.warning(limits, Spent(iterations=6, tokens=0, wall_ms=0))
+    assert watch.warning(limits, Spent(iterations=7, tokens=71, wall_ms=800)) is None
 
 
 def test_the_fullest_limit_is_the_one_that_is_named() -> None:
@@ -125,7 +125,7 @@ def test_a_limit_of_one_goes_straight_to_the_last_step() -> None:
 def test_tokens_over_the_limit_are_told_as_they_are() -> None:
     """Ours: one reply can take more than was left."""
     watch = BudgetWatch()
-    said = watch.warning(UsageLimits(max_tokens=1_000), iterations=2, tokens=1_500, wall_ms=0)
+    said = watch.warning(UsageLimits(max_tokens=1_000), Spent(iterations=2, tokens=1_500, wall_ms=0))
     assert said is not None
     assert said.startswith("1,500 of 1,000 tokens used (150 %). This is the last step")
     assert watch.spent
@@ -137,9 +137,29 @@ def test_it_is_spent_from_the_last_warning_on() -> None:
     limits = UsageLimits(max_iterations=2)
     seen = []
     for used in (0, 1, 2, 3):
-        watch.warning(limits, iterations=used, tokens=0, wall_ms=0)
+        watch.warning(limits, Spent(iterations=used, tokens=0, wall_ms=0))
         seen.append(watch.spent)
     assert seen == [False, False, True, True]
+
+
+def test_model_calls_and_money_are_told_of_as_well() -> None:
+    """Ours: issue 7. The last call that is allowed is the last step; money has no last step."""
+    limits = UsageLimits(max_calls=10, max_cost_usd=0.5)
+    assert _warned(limits, calls=6) == (
+        "6 of 10 model calls used (60 %). Plan what is left so that you come to an answer in time."
+    )
+    assert [_level(limits, calls=used) for used in (0, 5, 8, 9, 10)] == [0, 0, 60, 100, 100]
+    assert str(_warned(limits, cost_nano_usd=450_000_000)).startswith("$0.45 of $0.50 used (90 %)")
+    assert [_level(limits, cost_nano_usd=used * 10**6) for used in (299, 300, 450, 500, 900)] == [
+        0, 60, 90, 90, 90,
+    ]  # fmt: skip
+    assert str(_warned(UsageLimits(max_calls=1))).startswith("0 of 1 model call used (0 %). This is the last")
+
+
+def test_the_last_call_is_told_of_before_what_is_fuller() -> None:
+    """Ours: that this is the last step matters more than which limit has the larger share."""
+    limits = UsageLimits(max_calls=2, max_cost_usd=1)
+    assert str(_warned(limits, calls=1, cost_nano_usd=990_000_000)).startswith("1 of 2 model calls")
 
 
 _uses = st.lists(st.tuples(*[st.integers(0, 300)] * 3), max_size=12)
@@ -154,8 +174,8 @@ def test_levels_only_rise_and_the_same_numbers_give_the_same_words(
     first, second = BudgetWatch(), BudgetWatch()
     told = []
     for step, token, ms in uses:
-        said = first.warning(limits, iterations=step, tokens=token, wall_ms=ms)
-        assert said == second.warning(limits, iterations=step, tokens=token, wall_ms=ms)
+        said = first.warning(limits, Spent(iterations=step, tokens=token, wall_ms=ms))
+        assert said == second.warning(limits, Spent(iterations=step, tokens=token, wall_ms=ms))
         pairs = [(step, steps), (token, tokens), (ms, wall_ms)]
         reached = [used / most for used, most in pairs if most]
         assert first.spent or max(reached) < 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from machine_turns import (
     DENIED,
+    SPENT,
     Turn,
     answered,
     asked_for,
@@ -16,6 +17,7 @@ from machine_turns import (
     misfit,
     out_of_time,
     passed,
+    prepared,
     resumed,
     said,
     settled,
@@ -26,7 +28,8 @@ from machine_turns import (
 
 from holdfast.machine import Input, ModelReplied
 from holdfast.model.outcome import StopReason
-from holdfast.model.usage import Usage
+from holdfast.model.ruling import Ruling
+from holdfast.model.usage import Usage, UsageEntry
 from holdfast.model.wait import Denied
 
 AFTER_WORK = passed("after_work")
@@ -80,6 +83,104 @@ def test_a_turn_goes_on_while_a_token_is_left() -> None:
     """Ours: the limit is reached, not approached."""
     reply = ModelReplied(at_ms=0, calls=(call(),), usage=Usage(output=99))
     assert Turn(started(max_tokens=100), reply, settled(1)).tell(AFTER_WORK) == ["model.2"]
+
+
+# Calls and money
+
+
+def _asks(cost: int = 0, priced: int = 1) -> ModelReplied:
+    """A reply that asks for a tool and cost so much."""
+    usage = Usage(output=1, cost_nano_usd=cost, priced=priced)
+    return ModelReplied(at_ms=0, calls=(call(),), usage=usage, model="m")
+
+
+def test_a_turn_ends_when_its_model_calls_are_used_up() -> None:
+    """Ours: UsageLimits.max_calls, looked at before a call is made."""
+    turn = Turn(started(max_calls=2), *_round(1, "a"), *_round(2, "b"))
+    assert turn.stopped().reason is StopReason.TURN_BUDGET
+    assert turn.stopped().error.message == "the turn made 2 model calls, the limit is 2"
+    assert turn.machine.model_calls == 2
+
+
+def test_an_attempt_that_failed_is_a_model_call() -> None:
+    """Ours: no retry beyond max_calls; the error says why there was one to make."""
+    turn = Turn(started(max_calls=2), failed(retryable=True))
+    assert turn.tell(failed(retryable=True)) == ["commit turn_budget"]
+    assert turn.stopped().error.hint == "raise it in UsageLimits; the last call failed: no luck"
+    assert turn.machine.usage.calls == 2
+
+
+def test_the_last_call_may_fail_for_good_with_its_own_error() -> None:
+    """Ours: the budget is not blamed for what it did not do."""
+    assert Turn(started(max_calls=1)).tell(failed()) == ["commit provider_error"]
+
+
+def test_what_plugins_ask_of_a_model_is_a_model_call() -> None:
+    """Ours: a compaction that takes the last call leaves none for the turn."""
+    turn = Turn(started(stages=("prepare",), max_calls=2), prepared(1), calls("a"), settled(1), AFTER_WORK)
+    assert turn.tell(prepared(2, ruling=Ruling(usage=(SPENT,), model_calls=1))) == ["commit turn_budget"]
+
+
+def test_a_turn_ends_when_its_money_is_spent() -> None:
+    """Ours: UsageLimits.max_cost_usd, looked at before a call is made."""
+    turn = Turn(started(max_cost_usd=0.01), _asks(9_999_999), settled(1))
+    assert turn.tell(AFTER_WORK) == ["model.2"]
+    assert turn.tell(_asks(1), settled(2), AFTER_WORK) == ["commit turn_budget"]
+    assert turn.stopped().error.message == "the turn cost $0.01, the limit is $0.01"
+
+
+def test_a_reply_at_a_price_that_is_not_known_ends_a_turn_with_a_limit_on_money() -> None:
+    """Ours: fail closed; another model may have served it than was asked."""
+    turn = Turn(started(max_cost_usd=1), _asks(5, priced=0), settled(1))
+    assert turn.tell(AFTER_WORK) == ["commit turn_budget"]
+    assert "what m costs is not known" in turn.stopped().error.message
+    assert "Runtime(prices={'m': " in (turn.stopped().error.hint or "")
+    spent = Ruling(usage=(SPENT,), model_calls=1)
+    turn = Turn(started(stages=("prepare",), max_cost_usd=1))
+    assert turn.tell(prepared(1, ruling=spent)) == ["commit turn_budget"]
+
+
+def test_an_answer_counts_whatever_it_cost() -> None:
+    """Ours: what is paid for is not thrown away."""
+    dear = answered(usage=Usage(cost_nano_usd=10**12, priced=1))
+    assert Turn(started(max_cost_usd=1, max_calls=1), dear).tell(passed("before_completion")) == [
+        "commit finished"
+    ]
+
+
+def test_the_last_call_that_is_allowed_is_the_last_step_and_there_is_none_beyond_it() -> None:
+    """Ours: the model is told in time, and the limit holds all the same."""
+    turn = Turn(started(warns=True, max_calls=2), *_round(1, "a"))
+    assert turn.talk()[-1].startswith("user: 1 of 2 model calls used (50 %). This is the last step")
+    assert turn.tell(*_round(2, "b")) == ["commit turn_budget"]
+
+
+def test_money_that_is_spent_buys_no_last_step() -> None:
+    """Ours: nobody knows what a step costs, so the model is told at 90 % at the latest."""
+    turn = Turn(started(warns=True, max_cost_usd=1), _asks(950_000_000), settled(1), AFTER_WORK)
+    assert turn.talk()[-1].startswith("user: $0.95 of $1.00 used (95 %). Finish soon")
+    assert turn.tell(_asks(50_000_000), settled(2), AFTER_WORK) == ["commit turn_budget"]
+
+
+def test_who_may_not_ask_a_model_within_a_turn_is_told_why() -> None:
+    """Ours: plugins, tools and code keep the limits of the turn; what is not charged yet counts."""
+    line = UsageEntry(source="llm", model="m", usage=Usage(output=5, calls=1, cost_nano_usd=10**9, priced=1))
+    machine = Turn(started(max_calls=3, max_cost_usd=2, max_tokens=10), _asks(1)).machine
+    assert machine.refuses_call(2, [line]) is None
+    refusals = [
+        machine.refuses_call(3, []),
+        machine.refuses_call(2, [line] * 2),
+        machine.refuses_call(2, [SPENT]),
+    ]
+    assert [one and one.message for one in refusals] == [
+        "the turn made 3 model calls, the limit is 3",
+        "the turn cost $2.000000001, the limit is $2.00",
+        "what m costs is not known, so that max_cost_usd cannot be kept",
+    ]
+    machine = Turn(started(max_tokens=10), _asks(1)).machine
+    assert machine.refuses_call(2, [line, line]) is not None
+    machine.feed(at(1, settled(1)))
+    assert machine.refuses_call(2, [line, line]) is None  # plugins may bring the turn to its end
 
 
 # No progress

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
-from machine_turns import Turn, answered, calls, failed, passed, settled, started
+from machine_turns import Turn, answered, at, calls, failed, passed, resumed, settled, started
 
 from holdfast.machine import CallModel
 from holdfast.model.outcome import StopReason
@@ -15,18 +16,59 @@ def _delays(turn: Turn) -> list[int]:
 
 def test_a_failure_that_may_pass_is_tried_again_after_a_growing_delay() -> None:
     """Ours: SPEC §10, retries are journaled decisions, bounded."""
-    turn = Turn(started(max_attempts=10), *[failed(retryable=True)] * 9)
+    turn = Turn(started(max_attempts=10, max_retry_wait_ms=10**6), *[failed(retryable=True)] * 9)
     assert _delays(turn) == [0, 500, 1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 60_000, 60_000]
 
 
 @pytest.mark.parametrize(
     ("after", "delay"),
-    [(None, 500), (0, 500), (499, 500), (7_000, 7_000), (60_000, 60_000), (3_600_000, 60_000)],
+    [(None, 500), (0, 0), (499, 500), (7_000, 7_000), (60_000, 60_000), (120_000, 120_000)],
 )
-def test_the_provider_may_ask_for_a_longer_delay_up_to_a_minute(after: int | None, delay: int) -> None:
-    """Ours: SPEC §10, with Retry-After, bounded."""
+def test_the_provider_may_ask_for_a_longer_delay_or_for_none(after: int | None, delay: int) -> None:
+    """Ours: SPEC §10, with Retry-After."""
     turn = Turn(started())
     assert turn.feed(failed(retryable=True, after=after)) == [CallModel(2, 2, delay)]
+
+
+def test_a_delay_that_nobody_has_time_for_ends_the_turn_and_the_error_tells_of_it() -> None:
+    """Ours: a turn does not sit through an hour of Retry-After, nor comes back before it."""
+    turn = Turn(started())
+    assert turn.tell(failed("RATE_LIMITED", retryable=True, after=3_600_000)) == ["commit provider_error"]
+    assert (turn.stopped().error.code, turn.stopped().error.message) == ("RATE_LIMITED", "no luck")
+    assert turn.stopped().error.hint == (
+        "the provider asks to wait 3,600 s; UsageLimits(max_retry_wait_ms=...) allows more"
+    )
+
+
+def test_the_time_between_the_attempts_of_one_call_is_limited_in_all() -> None:
+    """Ours: UsageLimits.max_retry_wait_ms; the next call has all of it again."""
+    again = failed(retryable=True, after=40_000)
+    turn = Turn(started(max_attempts=9, max_retry_wait_ms=100_000), again, again)
+    assert _delays(turn) == [0, 40_000, 40_000]
+    turn.feed(calls("a"), settled(1), passed("after_work"), again)
+    assert _delays(turn)[3:] == [0, 40_000]
+    turn.feed(again)
+    assert turn.tell(again) == ["commit provider_error"]
+    assert "to wait 40 s, after 80 s already" in (turn.stopped().error.hint or "")
+
+
+def test_a_turn_with_a_nonce_spreads_its_attempts_and_a_replay_spreads_them_alike() -> None:
+    """Ours: sessions that failed together do not come back together; a recovered turn waits as it would."""
+
+    def turn_of(nonce: str) -> Turn:
+        begin = msgspec.structs.replace(started(max_attempts=4), nonce=nonce)
+        return Turn(begin, *[failed(retryable=True, after=8_000)] * 3)
+
+    seen = [_delays(turn_of(nonce)) for nonce in ("a", "b", "a")]
+    assert seen[0] == seen[2] != seen[1]
+    assert all(8_000 <= delay <= 10_000 for delays in seen for delay in delays[1:])
+    assert len(set(seen[0])) == 4
+
+
+def test_the_delay_counts_from_the_failure() -> None:
+    """Ours: who takes a turn over waits for what is left of it."""
+    turn = Turn(at(0, started()), at(70, failed(retryable=True)), at(900, resumed()))
+    assert (turn.machine.failed_at_ms, turn.recovered()) == (70, ["model.2"])
 
 
 def test_each_attempt_has_a_number_of_its_own() -> None:

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ErrorObject, HoldfastError, InvalidArgument, ModelError, NotConfigured
+from holdfast.errors import ErrorObject, HoldfastError, InvalidArgument, ModelError
 from holdfast.model.capability import Capability
-from holdfast.model.message import AssistantMessage, Message, TextPart, ToolMessage, UserMessage
+from holdfast.model.message import AssistantMessage, Message, Reasoning, TextPart, ToolMessage, UserMessage
 from holdfast.model.usage import Usage
 from holdfast.ports.model_provider import (
     ModelDelta,
@@ -24,6 +24,7 @@ from holdfast.ports.model_provider import (
     RequestedCall,
     TextArrived,
 )
+from holdfast.providers.request_digest import request_digest
 from holdfast.providers.resolve import resolve_model
 from holdfast.providers.scripted import RepliesLeftOver, Reply, ScriptedModel, UnexpectedModelCall
 
@@ -266,6 +267,47 @@ def test_a_request_that_is_what_the_script_expects_is_answered() -> None:
     assert ended(model, request("hello", tools=[ORDER, REFUND])).text == "x"
 
 
+def test_of_several_replies_to_one_call_the_request_picks_one() -> None:
+    """Ours: a recording of several sessions has several first calls."""
+    first, second = request("one"), request("two")
+    expecting = [{"request": request_digest(asked)} for asked in (first, second)]
+    model = scripted(
+        {"text": "to one", "call": 1, "expect": expecting[0]},
+        {"text": "to two", "call": 1, "expect": expecting[1]},
+        {"text": "to one again", "call": 1, "expect": expecting[0]},
+    )
+    assert [ended(model, asked).text for asked in (second, first, first, first)] == [
+        "to two",
+        "to one",
+        "to one again",
+        "to one again",
+    ]
+    with pytest.raises(UnexpectedModelCall, match="does not ask what was asked"):
+        deltas(model, request("three"))
+    close(model)
+
+
+def test_a_reply_can_be_for_another_call_than_its_place_says() -> None:
+    """Ours: a recording may begin in the middle of a session; what is left over is counted all the same."""
+    model = scripted({"text": "third", "call": 3}, {"text": "fourth", "call": 4})
+    assert ended(model, request(number=3)).text == "third"
+    with pytest.raises(UnexpectedModelCall, match="the script has 2 replies"):
+        deltas(model, request(number=1))
+    with pytest.raises(RepliesLeftOver, match=r"1 of the 2 replies .* 'fourth'"):
+        close(model)
+
+
+def test_a_reply_says_who_served_it_and_what_goes_back_to_the_provider() -> None:
+    """Ours: a replayed session has the evidence of the real one."""
+    part = {"origin": "p https://p m", "text": "hm", "opaque": {"signature": "s"}}
+    model = scripted(
+        {"text": "x", "model": "m-2026", "response_id": "r1", "reasoning": "hm", "reasoning_parts": [part]}
+    )
+    reply = ended(model)
+    assert (reply.model, reply.response_id) == ("m-2026", "r1")
+    assert reply.reasoning == (Reasoning(origin="p https://p m", text="hm", opaque={"signature": "s"}),)
+
+
 # Files
 
 
@@ -428,20 +470,6 @@ def test_the_demo_calls_the_tools_that_it_is_offered() -> None:
     assert ended(model, request("order A1")).calls == ()
     paid = ToolMessage(call_id=1, name="refund", value=1999)
     assert "1999" in ended(model, request(paid, tools=tools)).text
-
-
-@pytest.mark.parametrize("provider", ["openai", "anthropic", "google", "openai-compatible"])
-def test_a_provider_that_is_not_in_this_release_says_so(provider: str) -> None:
-    """Ours: what to do instead is in the hint."""
-    with pytest.raises(NotConfigured, match=r"not part of this release.*scripted:FILE"):
-        resolve_model(f"{provider}:some-model")
-
-
-@pytest.mark.parametrize("name", ["", "gpt", "scripted", "scripted:", "mine:model", "openai"])
-def test_a_name_of_another_form_is_refused_with_the_form_expected(name: str) -> None:
-    """Ours: errors say what would have been right."""
-    with pytest.raises(InvalidArgument, match="scripted:FILE"):
-        resolve_model(name)
 
 
 def test_a_provider_is_returned_as_it_is_and_anything_else_refused() -> None:

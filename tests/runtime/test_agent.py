@@ -62,7 +62,7 @@ def test_a_model_may_be_given_by_its_name(tmp_path: Path) -> None:
     assert agent.run_sync("hi").output == "one"
 
 
-@pytest.mark.parametrize("model", [None, 5, object(), ["scripted:demo"]])
+@pytest.mark.parametrize("model", [None, 5, object(), {"scripted:demo"}, [5]])
 def test_what_is_no_model_is_refused(model: Any) -> None:
     """Bug: it was an AttributeError at the first turn."""
     with pytest.raises(InvalidArgument, match="is not a model") as caught:

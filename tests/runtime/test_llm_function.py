@@ -190,8 +190,8 @@ def test_answers_that_come_one_after_the_other_are_all_paid_for(memory: Place) -
             async for event in turn:
                 if isinstance(event, ToolCallSettled):
                     first_is_over.set()
-            assert (await turn).usage == Usage(input=22, output=8, calls=4)
-            assert lines(await session.usage())["llm"] == Usage(input=20, output=6, calls=2)
+            assert (await turn).usage == Usage(input=22, output=8, calls=4, priced=4)
+            assert lines(await session.usage())["llm"] == Usage(input=20, output=6, calls=2, priced=2)
 
     asyncio.run(main())
 
@@ -227,19 +227,19 @@ def test_what_code_asks_is_in_the_ledger_under_its_name(place: Place) -> None:
             session = await runtime.session("s", agent=agent)
             result = await session.turn("go")
             assert lines(await session.usage()) == {
-                "turn": Usage(input=2, output=2, calls=2),
-                "llm": Usage(input=20, output=6, calls=2),
+                "turn": Usage(input=2, output=2, calls=2, priced=2),
+                "llm": Usage(input=20, output=6, calls=2, priced=2),
             }
-            assert result.usage == Usage(input=22, output=8, calls=4)
+            assert result.usage == Usage(input=22, output=8, calls=4, priced=4)
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=agent)
-            assert lines(await session.usage())["llm"] == Usage(input=20, output=6, calls=2)
+            assert lines(await session.usage())["llm"] == Usage(input=20, output=6, calls=2, priced=2)
 
     asyncio.run(main())
 
 
 def test_what_code_asks_counts_against_the_tokens_of_the_turn(memory: Place) -> None:
-    """Ours: a loop of questions runs into the budget like any other; the model is warned first."""
+    """Ours: a loop of questions runs into the budget like any other, and the model gets a last step."""
 
     async def main() -> None:
         code = cell("n = 0\nwhile n < 10:\n    n += 1\n    llm(str(n))")
@@ -249,7 +249,8 @@ def test_what_code_asks_counts_against_the_tokens_of_the_turn(memory: Place) -> 
             result = await session.turn("go").settled()
             assert isinstance(result.outcome, Stopped)
             assert result.outcome.reason is StopReason.TURN_BUDGET
-            assert len(asked(model)) == 20  # the cell that passed the limit, and that of the last step
+            assert len(asked(model)) == 8  # the last of them passed the limit, and there is none after it
+            assert "the limit is 100" in str(result.messages)
             assert any("last step" in str(one) for one in result.messages)
 
     asyncio.run(main())
@@ -277,7 +278,7 @@ def test_a_failed_question_costs_what_it_cost(memory: Place) -> None:
             good, bad, again = outcomes(result.messages)[-1]
             assert (good, again) == ("fine", "fine")
             assert "the provider is down" in bad
-            assert lines(await session.usage())["llm"] == Usage(input=20, output=6, calls=2)
+            assert lines(await session.usage())["llm"] == Usage(input=20, output=6, calls=2, priced=2)
 
     asyncio.run(main())
 

@@ -133,6 +133,15 @@ def test_the_session_goes_on_after_a_budget_is_gone(place: Place) -> None:
         {"max_wall_ms": 0},
         {"max_attempts": True},
         {"max_tokens": "5"},
+        {"max_calls": 0},
+        {"max_retry_wait_ms": -1},
+        {"max_retry_wait_ms": None},
+        {"max_cost_usd": 0},
+        {"max_cost_usd": -1.0},
+        {"max_cost_usd": float("nan")},
+        {"max_cost_usd": float("inf")},
+        {"max_cost_usd": True},
+        {"max_cost_usd": "1"},
     ],
 )
 def test_a_limit_that_makes_no_sense_is_refused(limits: dict[str, Any]) -> None:

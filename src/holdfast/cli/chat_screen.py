@@ -145,8 +145,11 @@ class ChatScreen:
         self._streamed = 0
 
     def _show_failure(self, event: ModelCallFailed) -> None:
-        if event.retryable:  # what cannot be tried again ends the turn, which is told then
-            self.note(f"the model call failed: {error_text(event.error)}; trying again", "yellow")
+        if event.retry_in_ms is None:  # the turn ends, which is told then
+            return
+        wait_s = round(event.retry_in_ms / 1000)
+        soon = f" in {wait_s} s" if wait_s else ""
+        self.note(f"the model call failed: {error_text(event.error)}; trying again{soon}", "yellow")
 
     # Calls
 

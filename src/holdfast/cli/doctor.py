@@ -41,7 +41,7 @@ def command(invocation: Invocation) -> Answer:
     """Check that Python, the data directory, the database and the engines work.
 
     Engines that are not installed, or that this machine cannot confine, are named with the reason; that
-    is no problem until a session asks for one.
+    is no problem until a session asks for one. Providers of models are named if their key is there.
     """
     home = invocation.data_dir.expanduser()
     looks: dict[str, Callable[[], Check]] = {
@@ -58,7 +58,7 @@ def command(invocation: Invocation) -> Answer:
         "agent sessions": lambda: _agent_sessions(home),
         "approvals": lambda: _approvals(home),
     }
-    checks = [_look(name, look) for name, look in looks.items()]
+    checks = [_look(name, look) for name, look in looks.items()] + _models()
     healthy = all(check.ok for check in checks)
     return Answer({"ok": healthy, "checks": checks}, lambda: _show(checks), 0 if healthy else 1)
 
@@ -233,6 +233,35 @@ def _approvals(home: Path) -> Check:
         waiting = len(box.approvals(pending=True))
     hint = "holdfast approvals list --pending" if waiting else None
     return Check("approvals", True, f"{waiting} waiting", hint)
+
+
+def _models() -> list[Check]:
+    """A line for each provider of models that has its key, and one for a catalog of the user's."""
+    from holdfast.providers.catalog import VARIABLE
+    from holdfast.providers.vendors import VENDORS, status_of
+
+    found = [status_of(vendor) for vendor in VENDORS.values()]
+    checks = [
+        Check("models", True, f"{one.name}: key from {one.key}{_asked_at(one.base_url)}")
+        for one in found
+        if one.key is not None
+    ]
+    if not checks:
+        checks = [
+            Check("models", True, "no provider has a key; scripted models need none", "holdfast models")
+        ]
+    return [*checks, _look("models", _catalog)] if os.environ.get(VARIABLE) else checks
+
+
+def _asked_at(base_url: str) -> str:
+    return f", {base_url}" if base_url else ""
+
+
+def _catalog() -> Check:
+    from holdfast.providers.catalog import VARIABLE, load_catalog
+
+    load_catalog()
+    return Check("models", True, f"catalog {os.environ[VARIABLE]} from {VARIABLE}")
 
 
 def _show(checks: list[Check]) -> None:

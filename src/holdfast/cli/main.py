@@ -23,7 +23,7 @@ from holdfast.cli.output import write_error
 
 _COMMANDS = (
     "tour", "chat", "sessions", "recover", "approvals",
-    "run", "validate", "repl", "session", "tools", "plugins", "new", "doctor",
+    "run", "validate", "repl", "session", "tools", "plugins", "models", "new", "doctor",
 )  # fmt: skip
 
 

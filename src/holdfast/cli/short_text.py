@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from holdfast.errors import ErrorObject
+    from holdfast.model.usage import Usage
 
 _SHORT: Final = 160
 
@@ -23,3 +24,12 @@ def short_json(value: Any) -> str:
 
 def error_text(error: ErrorObject) -> str:
     return f"{error.code}: {shortened(error.message)}"
+
+
+def cost_text(usage: Usage) -> str:
+    """What was paid, as far as it is known."""
+    from holdfast.model.usage import dollars
+
+    if not usage.priced and usage.calls:
+        return "unknown"
+    return f"{'' if usage.cost_is_known else 'at least '}{dollars(usage.cost_nano_usd)}"

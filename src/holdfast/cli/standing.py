@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 from holdfast.cli.options import Invocation
 from holdfast.cli.output import Answer, error_console, moment, show_error
 from holdfast.cli.report import show_waiting
+from holdfast.cli.short_text import cost_text
 from holdfast.model.outcome import Finished, FrameSwitched, Stopped, Waiting
 from holdfast.model.turn import TurnRecord, TurnState
 
@@ -105,6 +106,7 @@ class Standing:
             counted(summary.usage.calls, "model call"),
             *([counted(len(summary.calls), "tool call")] if summary.calls else []),
             counted(summary.usage.total, "token"),
+            *([cost_text(summary.usage)] if summary.usage.cost_nano_usd else []),
         ]
         return [f" · {amount}" for amount in amounts]
 

@@ -9,7 +9,7 @@ from holdfast.cli.cell_view import calls_made, code_lines, is_cell, outcome, rem
 from holdfast.cli.chat_screen import short_call
 from holdfast.cli.output import visible
 from holdfast.cli.report import plain_table
-from holdfast.cli.short_text import short_json
+from holdfast.cli.short_text import cost_text, short_json
 from holdfast.model.cell import CellReport
 from holdfast.model.message import (
     AssistantMessage,
@@ -87,11 +87,14 @@ def _attachments(content: Content) -> Iterable[str]:
 
 
 def usage_table(usage: Sequence[UsageEntry]) -> Any:
-    """What model calls used, a line for each source and model."""
-    table = plain_table("source", "model", "calls", "input", "cached", "output", "of it reasoning")
+    """What model calls used, a line for each source and model. What they cost only if one did."""
+    heads = ["source", "model", "calls", "input", "cached", "output", "of it reasoning"]
+    costs = any(line.usage.cost_nano_usd for line in usage)
+    table = plain_table(*heads, *(["cost"] if costs else []))
     for line in usage:
         used = line.usage
         cached = used.cache_read + used.cache_write
         numbers = (used.calls, used.input, cached, used.output, used.reasoning)
-        table.add_row(line.source, line.model, *(str(number) for number in numbers))
+        amount = [cost_text(used)] if costs else []
+        table.add_row(line.source, line.model, *(str(number) for number in numbers), *amount)
     return table

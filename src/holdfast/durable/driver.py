@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeVar, assert_never
 
 import msgspec
@@ -105,7 +105,8 @@ Driven = Committed | Parked
 class Witness(Protocol):
     """Sees what happens to a turn, as it happens."""
 
-    def fed(self, given: Input) -> None: ...
+    def fed(self, given: Input, following: Sequence[Command]) -> None:
+        """The machine was told *given*, and wants *following* done."""
 
     def running(self, command: RunTool) -> None: ...
 
@@ -184,8 +185,12 @@ class TurnDriver:
             self._host.settled(given)
         self._note_states()
         self._urgent = self._urgent or not _can_wait(given)
-        self._ground.witness.fed(given)
-        return self.machine.feed(given)
+        return self._tell(given)
+
+    def _tell(self, given: Input) -> list[Command]:
+        following = self.machine.feed(given)
+        self._ground.witness.fed(given, following)
+        return following
 
     # Called from outside, on the loop of the turn
 
@@ -270,9 +275,13 @@ class TurnDriver:
         return [command] if answer is None else self.feed(answer)
 
     async def _ask(self, command: CallModel) -> Input:
-        if command.delay_ms:
-            await self._ground.sleep(command.delay_ms / 1000)
+        if command.delay_ms and (left_ms := self._left_of(command.delay_ms)) > 0:
+            await self._ground.sleep(left_ms / 1000)
         return await self._host.call_model(command)
+
+    def _left_of(self, delay_ms: int) -> int:
+        """What of a delay is still to come: it began with the failure, maybe in another process."""
+        return min(delay_ms, delay_ms - (self._now() - self.machine.failed_at_ms))
 
     async def _interruptibly(self, work: Coroutine[Any, Any, T]) -> T | None:
         """Do *work*; None if the turn is to end and it was broken off."""
@@ -392,9 +401,7 @@ class TurnDriver:
         if entry.key == retreat.key:
             return [command]
         self._keys.add(key)
-        passed = decode_input(entry.body)
-        self._ground.witness.fed(passed)
-        return self.machine.feed(passed)
+        return self._tell(decode_input(entry.body))
 
     def _retreat(self, key: str) -> JournalEntry:
         """Says that what was injected is withdrawn, and no more than that: the checkpoint is not passed.

@@ -2,8 +2,12 @@
 
 Theory of operation
 -------------------
-A turn may have limits on its steps, its tokens and its time. The one that is used up most decides. When its
-share reaches 60, 90 or 100 %, the model is told once; a jump over several levels tells of the highest only.
+A turn may have limits on its steps, its tokens, its time, its model calls and what they cost. The one that
+is used up most decides. When its share reaches 60, 90 or 100 %, the model is told once; a jump over several
+levels tells of the highest only.
+
+Who has used up steps or tokens gets one step more, to come to an end. Model calls and money are never given
+on credit (`no_more_calls`): the last call that the limit allows is the last step, and money has none.
 
 Rules
 -----
@@ -16,7 +20,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from holdfast.model.usage import UsageLimits
+from holdfast.errors import ErrorObject, TurnCode
+from holdfast.model.usage import UsageLimits, dollars
 
 _ADVICE: Final = {
     100: "This is the last step: give your answer now, with what you have. After it the turn is stopped.",
@@ -24,6 +29,45 @@ _ADVICE: Final = {
     60: "Plan what is left so that you come to an answer in time.",
 }
 """What each level means for the model, the highest level first."""
+
+
+class Spent(NamedTuple):
+    """What a turn has used so far."""
+
+    iterations: int = 0
+    tokens: int = 0
+    wall_ms: int = 0
+    calls: int = 0
+    cost_nano_usd: int = 0
+
+
+def no_more_calls(limits: UsageLimits, calls: int, cost_nano_usd: int, unpriced: str) -> ErrorObject | None:
+    """Why no model may be asked any more; *unpriced* is a model that was, at a price that is not known."""
+    if limits.max_calls is not None and calls >= limits.max_calls:
+        return spent(f"the turn made {calls} model calls, the limit is {limits.max_calls}")
+    most = limits.max_cost_nano_usd
+    if most is None:
+        return None
+    if unpriced:
+        return ErrorObject(
+            code=TurnCode.TURN_BUDGET,
+            message=f"what {unpriced} costs is not known, so that max_cost_usd cannot be kept",
+            hint=f"give its price: Runtime(prices={{{unpriced!r}: {{'input': ..., 'output': ...}}}})",
+        )
+    if cost_nano_usd >= most:
+        return spent(f"the turn cost {dollars(cost_nano_usd)}, the limit is {dollars(most)}")
+    return None
+
+
+def no_more_tokens(limits: UsageLimits, tokens: int) -> ErrorObject | None:
+    """Why no model should be asked any more."""
+    if limits.max_tokens is None or tokens < limits.max_tokens:
+        return None
+    return spent(f"the turn used {tokens} tokens, the limit is {limits.max_tokens}")
+
+
+def spent(problem: str) -> ErrorObject:
+    return ErrorObject(code=TurnCode.TURN_BUDGET, message=problem, hint="raise it in UsageLimits")
 
 
 class BudgetWatch:
@@ -37,14 +81,13 @@ class BudgetWatch:
         """Whether the model was told that this is its last step."""
         return self._told == 100
 
-    def warning(self, limits: UsageLimits, *, iterations: int, tokens: int, wall_ms: int) -> str | None:
+    def warning(self, limits: UsageLimits, spent: Spent) -> str | None:
         """What the model is to be told now that so much is used; None if there is nothing new."""
-        fullest = max(_accounts(limits, iterations, tokens, wall_ms), key=lambda one: one.percent)
-        level = next((level for level in _ADVICE if fullest.percent >= level), 0)
-        if level <= self._told:
+        fullest = max(_accounts(limits, spent), key=lambda one: (one.level, one.percent))
+        if fullest.level <= self._told:
             return None
-        self._told = level
-        return f"{fullest.words} used ({fullest.percent} %). {_ADVICE[level]}"
+        self._told = fullest.level
+        return f"{fullest.words} used ({fullest.percent} %). {_ADVICE[fullest.level]}"
 
 
 class _Account(NamedTuple):
@@ -52,21 +95,43 @@ class _Account(NamedTuple):
 
     percent: int
     words: str
+    level: int
 
 
-def _accounts(limits: UsageLimits, iterations: int, tokens: int, wall_ms: int) -> list[_Account]:
+def _accounts(limits: UsageLimits, spent: Spent) -> list[_Account]:
     """The limits that are set. There is always one on the steps."""
-    steps = limits.max_iterations
-    found = [_account(iterations, steps, f"{iterations:,} of {steps:,} {'step' if steps == 1 else 'steps'}")]
-    if (most := limits.max_tokens) is not None:
-        found.append(_account(tokens, most, f"{tokens:,} of {most:,} tokens"))
-    if (most := limits.max_wall_ms) is not None:
-        found.append(_account(wall_ms, most, f"{_seconds(wall_ms)} of {_seconds(most)} seconds"))
+    used, most = spent.iterations, limits.max_iterations
+    found = [_account(used, most, f"{used:,} of {most:,} {_counted(most, 'step')}")]
+    if limits.max_tokens is not None:
+        used, most = spent.tokens, limits.max_tokens
+        found.append(_account(used, most, f"{used:,} of {most:,} tokens"))
+    if limits.max_wall_ms is not None:
+        used, most = spent.wall_ms, limits.max_wall_ms
+        found.append(_account(used, most, f"{_seconds(used)} of {_seconds(most)} seconds"))
+    return found + _never_exceeded(limits, spent)
+
+
+def _never_exceeded(limits: UsageLimits, spent: Spent) -> list[_Account]:
+    """The limits that leave no step beyond them."""
+    found = []
+    if limits.max_calls is not None:
+        used, most = spent.calls, limits.max_calls
+        one = _account(used, most, f"{used:,} of {most:,} {_counted(most, 'model call')}")
+        found.append(one._replace(level=100) if used + 1 >= most else one)
+    if (most_nano := limits.max_cost_nano_usd) is not None:
+        used = spent.cost_nano_usd
+        one = _account(used, most_nano, f"{dollars(used)} of {dollars(most_nano)}")
+        found.append(one._replace(level=min(one.level, 90)))
     return found
 
 
 def _account(used: int, limit: int, words: str) -> _Account:
-    return _Account(used * 100 // limit, words)
+    percent = used * 100 // limit
+    return _Account(percent, words, next((level for level in _ADVICE if percent >= level), 0))
+
+
+def _counted(number: int, noun: str) -> str:
+    return noun if number == 1 else f"{noun}s"
 
 
 def _seconds(ms: int) -> str:

@@ -37,7 +37,10 @@ class PrepareCall(msgspec.Struct, frozen=True):
 
 
 class CallModel(msgspec.Struct, frozen=True):
-    """Ask the model. `number` counts the turn's model calls, failed ones included, from 1."""
+    """Ask the model. `number` counts the turn's model calls, failed ones included, from 1.
+
+    `delay_ms` is to pass first, counted from when the attempt before this one failed.
+    """
 
     number: int
     attempt: int = 1

@@ -111,11 +111,15 @@ class ModelReplied(_Input, frozen=True, kw_only=True, tag="model_replied"):
 
 
 class ModelFailed(_Input, frozen=True, kw_only=True, tag="model_failed"):
-    """A model call failed, and what it had streamed is void."""
+    """A model call failed, and what it had streamed is void. `attempt` is which try of it, from 1.
+
+    `retry_after_ms` is how long the provider asks to wait; 0: another attempt may follow at once.
+    """
 
     error: ErrorObject
     retryable: bool = False
     retry_after_ms: int | None = None
+    attempt: int = 1
 
 
 class CallRuled(_Input, frozen=True, kw_only=True, tag="call_ruled"):

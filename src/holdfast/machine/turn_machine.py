@@ -50,7 +50,7 @@ from typing import assert_never
 import msgspec
 
 from holdfast.errors import Code, ErrorObject, InternalError, TurnCode
-from holdfast.machine.budget import BudgetWatch
+from holdfast.machine.budget import BudgetWatch, Spent, no_more_calls, no_more_tokens, spent
 from holdfast.machine.calls import CallTable
 from holdfast.machine.commands import (
     CallModel,
@@ -85,6 +85,7 @@ from holdfast.machine.inputs import (
     WaitOpened,
 )
 from holdfast.machine.progress import Progress
+from holdfast.machine.retry import Retry, decide
 from holdfast.machine.stopwatch import Stopwatch
 from holdfast.model.call import ExternalCallRecord
 from holdfast.model.frame import FrameSwitch
@@ -96,10 +97,7 @@ from holdfast.model.ruling import NOTHING_SAID, Ruling
 from holdfast.model.turn import TurnSummary
 from holdfast.model.usage import Usage, UsageEntry, UsageLimits, add_to_ledger
 
-_BACKOFF_MS = 500
-_MAX_BACKOFF_MS = 60_000
 _DEFAULT_LIMITS = UsageLimits()
-
 
 _FAILED_CALL: dict[str, StopReason] = {
     TurnCode.CONTEXT_OVERFLOW: StopReason.CONTEXT_OVERFLOW,
@@ -140,6 +138,8 @@ class TurnMachine:
         """What plugins made of the model call that is under way."""
         self.replied_at_ms = 0
         """When the model gave its last reply."""
+        self.failed_at_ms = 0
+        """When a model call last failed: from then on the delay of the next one counts."""
         self.compaction: FrameSwitch | None = None
         """The frame that was opened before this turn, in place of what the model saw of the session."""
         self.extension: object = None
@@ -160,7 +160,9 @@ class TurnMachine:
         self._watch = Stopwatch()
         self._iterations = 0
         self._attempt = 0
-        self._backoff_ms = 0
+        self._delay_ms = 0
+        self._waited_ms = 0
+        self._unpriced = ""
         self._output_retries = 0
         self._answer = ""
         self._checkpoint: CheckpointKind = "after_work"
@@ -198,6 +200,23 @@ class TurnMachine:
         """When the turn's time is over, if it runs on until then."""
         limit_ms = self._limits.max_wall_ms
         return None if limit_ms is None else self._watch.deadline(limit_ms)
+
+    @property
+    def limits(self) -> UsageLimits:
+        return self._limits
+
+    def refuses_call(self, made: int, uncharged: Sequence[UsageEntry]) -> ErrorObject | None:
+        """Why a plugin, a tool or code may not ask a model now that *made* calls are made in all.
+
+        *uncharged* is what the machine does not know of yet. Tokens hold up only what tools and code ask:
+        plugins may have to, so that the turn can come to an end.
+        """
+        usage = sum((line.usage for line in uncharged), self.usage)
+        unpriced = self._unpriced or _unpriced_among(uncharged)
+        refusal = no_more_calls(self._limits, made, usage.cost_nano_usd, unpriced)
+        if refusal is None and self.phase is Phase.ACTING:
+            return no_more_tokens(self._limits, usage.total)
+        return refusal
 
     def under_way(self) -> list[int]:
         """The ids of the calls that run now."""
@@ -346,7 +365,7 @@ class TurnMachine:
             return out
         if given.switch is not None:
             return self._end(FrameSwitched(switch=given.switch))
-        return self._begin_call()
+        return self._out_of_calls() or self._begin_call()
 
     def _call_ruled(self, given: CallRuled) -> list[Command]:
         """A call may be executed or has its result: whoever asked the plugins knows which."""
@@ -385,17 +404,32 @@ class TurnMachine:
     def _failed(self, given: ModelFailed) -> list[Command]:
         self._require(given, Phase.ASKING)
         self.usage += Usage(calls=1)
-        if given.retryable and self._attempt < self._limits.max_attempts:
-            wait = _BACKOFF_MS << (self._attempt - 1)
-            self._backoff_ms = min(max(wait, given.retry_after_ms or 0), _MAX_BACKOFF_MS)
-            self._attempt += 1
-            self.model_calls += 1
-            return [self._call_model()]
-        reason = _FAILED_CALL.get(given.error.code, StopReason.PROVIDER_ERROR)
+        self.failed_at_ms = given.at_ms
+        decision = decide(
+            given,
+            attempt=self._attempt,
+            waited_ms=self._waited_ms,
+            limits=self._limits,
+            seed=f"{self.nonce}.{self.model_calls}" if self.nonce else "",
+        )
+        if isinstance(decision, Retry):
+            return self._out_of_calls(after=given.error) or self._try_again(decision.delay_ms)
+        return self._give_up(given.error, decision.why)
+
+    def _try_again(self, delay_ms: int) -> list[Command]:
+        self._delay_ms = delay_ms
+        self._waited_ms += delay_ms
+        self._attempt += 1
+        self.model_calls += 1
+        return [self._call_model()]
+
+    def _give_up(self, error: ErrorObject, why: str | None) -> list[Command]:
+        """The model call has failed for good."""
+        reason = _FAILED_CALL.get(error.code, StopReason.PROVIDER_ERROR)
         if reason is StopReason.CONTEXT_OVERFLOW and "prepare" in self._stages and not self._overflowed:
             self._overflowed = True
             return self._prepare()
-        return self._stop(reason, given.error)
+        return self._stop(reason, error if why is None else _with_hint(error, why))
 
     def _settled(self, given: ToolSettled) -> list[Command]:
         if not self._calls.settle(given):
@@ -449,10 +483,11 @@ class TurnMachine:
     # Deciding
 
     def _ask(self) -> list[Command]:
+        if (out := self._out_of_calls()) is not None:
+            return out
         last_step = self._warn()
         if (problem := self._over_budget()) is not None and not last_step:
-            error = ErrorObject(code=TurnCode.TURN_BUDGET, message=problem, hint="raise it in UsageLimits")
-            return self._stop(StopReason.TURN_BUDGET, error)
+            return self._stop(StopReason.TURN_BUDGET, problem)
         self._iterations += 1
         if "prepare" in self._stages:
             return self._prepare()
@@ -462,12 +497,14 @@ class TurnMachine:
         """Tell the model how much of its budget is used; whether this is its last step."""
         if self._budget is None:
             return False
-        warning = self._budget.warning(
-            self._limits,
+        used = Spent(
             iterations=self._iterations,
             tokens=self.usage.total,
             wall_ms=self._watch.ran_ms(),
+            calls=self.model_calls,
+            cost_nano_usd=self.usage.cost_nano_usd,
         )
+        warning = self._budget.warning(self._limits, used)
         if warning is None:
             return False
         self._say(UserMessage(content=warning))
@@ -481,17 +518,23 @@ class TurnMachine:
     def _begin_call(self) -> list[Command]:
         self.phase = Phase.ASKING
         self._attempt = 1
-        self._backoff_ms = 0
+        self._delay_ms = self._waited_ms = 0
         self.model_calls += 1
         return [self._call_model()]
 
-    def _over_budget(self) -> str | None:
-        limits = self._limits
-        if self._iterations >= limits.max_iterations:
-            return f"the turn asked the model {self._iterations} times without coming to an end"
-        if limits.max_tokens is not None and self.usage.total >= limits.max_tokens:
-            return f"the turn used {self.usage.total} tokens, the limit is {limits.max_tokens}"
-        return None
+    def _over_budget(self) -> ErrorObject | None:
+        if self._iterations >= self._limits.max_iterations:
+            return spent(f"the turn asked the model {self._iterations} times without coming to an end")
+        return no_more_tokens(self._limits, self.usage.total)
+
+    def _out_of_calls(self, after: ErrorObject | None = None) -> list[Command] | None:
+        """The end of the turn, if no model may be asked any more; *after* is how the last call failed."""
+        error = no_more_calls(self._limits, self.model_calls, self.usage.cost_nano_usd, self._unpriced)
+        if error is None:
+            return None
+        if after is not None:
+            error = _with_hint(error, f"the last call failed: {after.message}")
+        return self._stop(StopReason.TURN_BUDGET, error)
 
     def _ask_to_correct(self, problem: str) -> list[Command]:
         self._output_retries += 1
@@ -598,7 +641,7 @@ class TurnMachine:
     # Remembering
 
     def _call_model(self) -> CallModel:
-        return CallModel(self.model_calls, self._attempt, self._backoff_ms)
+        return CallModel(self.model_calls, self._attempt, self._delay_ms)
 
     def _prepare_call(self) -> PrepareCall:
         return PrepareCall(self._preparations, self._overflowed)
@@ -619,6 +662,8 @@ class TurnMachine:
     def _count(self, given: ModelReplied) -> None:
         usage = msgspec.structs.replace(given.usage, calls=1)
         self.usage += usage
+        if not usage.priced:
+            self._unpriced = self._unpriced or given.model or "the model"
         self._by_model[given.model] = self._by_model.get(given.model, Usage()) + usage
 
     def _take(self, ruling: Ruling) -> None:
@@ -634,6 +679,7 @@ class TurnMachine:
         if ruling.usage:
             self._plugin_usage = add_to_ledger(self._plugin_usage, ruling.usage)
             self.usage = sum((line.usage for line in ruling.usage), self.usage)
+            self._unpriced = self._unpriced or _unpriced_among(ruling.usage)
 
     def _entries_of(self, payloads: Sequence[Payload]) -> list[Entry]:
         return [self._entry(payload) for payload in payloads]
@@ -671,6 +717,16 @@ class TurnMachine:
             f"turn {self.turn_id or '?'} got {type(given).__name__} while {where}",
             hint="the journal does not belong to this version of the machine",
         )
+
+
+def _unpriced_among(lines: Sequence[UsageEntry]) -> str:
+    """A model that was asked at a price that is not known."""
+    return next((line.model or "the model" for line in lines if not line.usage.cost_is_known), "")
+
+
+def _with_hint(error: ErrorObject, more: str) -> ErrorObject:
+    """The error with something to add to its hint."""
+    return error.with_hint(more if error.hint is None else f"{error.hint}; {more}")
 
 
 def _no_progress(rounds: int) -> ErrorObject:

@@ -43,7 +43,7 @@ from holdfast.model.plugin_state import PluginSnapshotEntry, encode_entry, encod
 from holdfast.model.prompt import PromptContribution
 from holdfast.model.ruling import NOTHING_SAID, CallRuling, Ruling
 from holdfast.model.tool_state import ToolState
-from holdfast.model.usage import UsageEntry
+from holdfast.model.usage import Usage, UsageEntry
 from holdfast.plugins.answers import read_switch
 from holdfast.plugins.contexts import (
     AssistantResponseHookContext,
@@ -69,6 +69,9 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded
 from holdfast.ports.session_store import Blob, JournalEntry
 
+Cost = Callable[[str, str, Usage], int | None]
+"""What a reply cost, in 1e-9 dollars, or None. Of: the model asked, the one that served it, what it used."""
+
 MakeRequest = Callable[[str, list[Message]], ModelRequest]
 """Makes what the model is asked of a prompt and the messages."""
 
@@ -81,6 +84,10 @@ class KeptContext(Protocol):
     def changed_tools(self) -> ToolState | None: ...
 
     def changed_execution(self) -> tuple[PluginSnapshotEntry, tuple[Blob, ...]] | None: ...
+
+
+def _unknown(model_id: str, served_model: str, usage: Usage) -> int | None:
+    return None
 
 
 class TurnServices(msgspec.Struct, frozen=True, kw_only=True):
@@ -98,6 +105,7 @@ class TurnServices(msgspec.Struct, frozen=True, kw_only=True):
     context: KeptContext
     """What is kept of plugins and tools."""
     settings: dict[str, Any] = msgspec.field(default_factory=dict)
+    cost: Cost = _unknown
 
 
 class TurnHooks:
@@ -473,8 +481,7 @@ class TurnHooks:
         output_schema: dict[str, Any] | None = None,
     ) -> str:
         """Ask the session's model for a text, for a plugin or a tool."""
-        # Several may be under way at once, and the machine knows only of those that are charged already.
-        number = self._last_call = max(self._last_call, self._machine.model_calls) + 1
+        number = self._next_call()
         request = ModelRequest(
             messages=list(messages),
             instructions=instructions,
@@ -489,10 +496,29 @@ class TurnHooks:
             reply = await _whole_reply(self._services.model, request)
         finally:
             self._calls += 1
-        usage = msgspec.structs.replace(reply.usage, calls=1)
+        usage = msgspec.structs.replace(self.priced(reply), calls=1)
         model = reply.model or self._services.model.model_id
         self._spent.append(UsageEntry(source=source or "plugin", model=model, usage=usage))
         return reply.text
+
+    def _next_call(self) -> int:
+        """The number of a model call that is about to be made; `ModelError` if the turn may not make it."""
+        # Several may be under way at once, and the machine knows only of those that are charged already.
+        made = max(self._last_call, self._machine.model_calls)
+        refusal = self._machine.refuses_call(made, self._spent)
+        if refusal is not None:
+            raise ModelError(refusal.message, code=refusal.code, hint=refusal.hint)
+        self._last_call = made + 1
+        return self._last_call
+
+    def priced(self, reply: ReplyEnded) -> Usage:
+        """What a reply used, with what it cost if that is known. A provider may have said so itself."""
+        usage = reply.usage
+        if usage.priced:
+            return usage
+        services = self._services
+        cost = services.cost(services.model.model_id, reply.model, usage)
+        return usage if cost is None else msgspec.structs.replace(usage, cost_nano_usd=cost, priced=1)
 
     def _charged(self, ruling: Ruling) -> Ruling:
         """The ruling with what its hooks asked of a model."""

@@ -20,10 +20,11 @@ import msgspec
 from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
 from holdfast.model.limits import U32
+from holdfast.model.message import Reasoning
 from holdfast.model.usage import Usage
 
 
-class ScriptedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScriptedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """A tool call to ask for. `arguments` given as a string is passed on as it is, malformed or not."""
 
     name: str
@@ -31,7 +32,9 @@ class ScriptedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     id: str = ""
 
 
-class ScriptedFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ScriptedFailure(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
     """A `ModelError` to raise, after that many chunks."""
 
     message: str = "the script fails this call"
@@ -45,18 +48,25 @@ class ScriptedUsage(Usage, frozen=True, kw_only=True, forbid_unknown_fields=True
     """Tokens to report; `calls` is one whatever the script says."""
 
 
-class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the request must look like. `tools` names all that the model is offered, in any order."""
+class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What the request must look like. `tools` names all that the model is offered, in any order.
+
+    `request` is the digest of all that is asked, as a recording has it.
+    """
 
     last_contains: str | None = None
     tools: tuple[str, ...] | None = None
     instructions_contain: str | None = None
+    request: str | None = None
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """One reply. Its text comes as one chunk, cut by `chunk_size`, or as `chunks` says.
 
-    `delay_ms` passes before the first chunk, `chunk_delay_ms` between two of them.
+    `delay_ms` passes before the first chunk, `chunk_delay_ms` between two of them. `call` is the number of
+    the call that the reply is for, if that is not its place in the script; of several replies to one call,
+    the first that expects the request is taken. `model` and `response_id` are told as a provider would, and
+    `reasoning_parts` is what goes back to it.
     """
 
     text: str | None = None
@@ -70,6 +80,10 @@ class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     usage: ScriptedUsage | None = None
     stop_reason: str | None = None
     expect: Expectation | None = None
+    call: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    model: str = ""
+    response_id: str = ""
+    reasoning_parts: tuple[Reasoning, ...] = ()
 
     def whole_text(self) -> str:
         return "".join(self.chunks or ()) if self.text is None else self.text

@@ -4,7 +4,8 @@ Theory of operation
 -------------------
 A script of replies is indexed by the request's `call_number`, which counts the calls of a session over all
 processes. The model itself remembers nothing that matters: one script serves many sessions, and goes on
-where it was after a restart. A script of rules looks at the last message instead.
+where it was after a restart. A recording may have several replies to the call of one number, of several
+sessions: then the request picks one. A script of rules looks at the last message instead.
 
 Rules
 -----
@@ -17,31 +18,21 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from holdfast.errors import CallerError, ModelError
 from holdfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage, text_of
-from holdfast.model.usage import Usage
-from holdfast.ports.model_provider import (
-    ModelDelta,
-    ModelRequest,
-    ReasoningArrived,
-    ReplyEnded,
-    RequestedCall,
-    TextArrived,
-)
+from holdfast.ports.model_provider import ModelDelta, ModelRequest
+from holdfast.providers.plan import Plan, error_of, planned
+from holdfast.providers.request_digest import request_digest
 from holdfast.providers.script import (
     Entries,
     Expectation,
     Reply,
     Rule,
     Script,
-    ScriptedCall,
-    ScriptedFailure,
-    ScriptedUsage,
     checked,
     read_script,
 )
@@ -70,15 +61,6 @@ class RepliesLeftOver(CallerError):
         self.count = total - asked
 
 
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A reply that is ready to be streamed."""
-
-    deltas: tuple[ModelDelta, ...]
-    ended: ReplyEnded
-    reply: Reply
-
-
 class ScriptedModel:
     """A `ModelProvider` that replays a script."""
 
@@ -95,7 +77,12 @@ class ScriptedModel:
 
     def _take(self, script: Script, model_id: str) -> None:
         self.model_id = model_id
-        self._plans = [_planned(reply, number, model_id) for number, reply in enumerate(script.replies, 1)]
+        self._plans: dict[int, list[Plan]] = {}
+        for place, reply in enumerate(script.replies, 1):
+            number = reply.call or place
+            self._plans.setdefault(number, []).append(planned(reply, number, model_id))
+        self._total = len(script.replies)
+        self._served: set[Plan] = set()
         self._rules = script.rules
         self._strict = script.strict and not script.rules
         self._asked = 0
@@ -112,66 +99,39 @@ class ScriptedModel:
                 await asyncio.sleep(reply.chunk_delay_ms / 1000)
             yield delta
         if reply.failure is not None:
-            raise _error_of(reply.failure)
+            raise error_of(reply.failure)
         yield plan.ended
 
     async def close(self) -> None:
         """Raise `RepliesLeftOver` if the script is strict and was not asked to its end; once only."""
-        asked, total = self._asked, len(self._plans)
-        if self._strict and asked < total:
+        left = [
+            plan for number in sorted(self._plans) if number > self._asked for plan in self._plans[number]
+        ]
+        if self._strict and left:
             self._strict = False
-            raise RepliesLeftOver(self.model_id, total, asked, self._plans[asked].reply)
+            raise RepliesLeftOver(self.model_id, self._total, self._total - len(left), left[0].reply)
 
-    def _numbered(self, request: ModelRequest) -> _Plan:
-        number, total = request.call_number, len(self._plans)
-        if not 1 <= number <= total:
-            raise UnexpectedModelCall(number, f"the script has {total} replies", request)
+    def _numbered(self, request: ModelRequest) -> Plan:
+        number = request.call_number
+        known = self._plans.get(number)
+        if known is None:
+            raise UnexpectedModelCall(number, f"the script has {self._total} replies", request)
         self._asked = max(self._asked, number)
-        return self._plans[number - 1]
+        return known[0] if len(known) == 1 else self._fitting(known, request)
 
-    def _ruled(self, request: ModelRequest) -> _Plan:
+    def _fitting(self, known: list[Plan], request: ModelRequest) -> Plan:
+        """Of the replies to one call, the first for this request that was not given yet."""
+        digest = request_digest(request)
+        fits = [plan for plan in known if _expected_digest(plan.reply) in (None, digest)]
+        chosen = next((plan for plan in fits if plan not in self._served), (fits or known)[-1])
+        self._served.add(chosen)
+        return chosen
+
+    def _ruled(self, request: ModelRequest) -> Plan:
         for rule in self._rules:
             if _fits(rule, request):
-                return _planned(_filled(rule, request.messages), request.call_number, self.model_id)
+                return planned(_filled(rule, request.messages), request.call_number, self.model_id)
         raise UnexpectedModelCall(request.call_number, "no rule of the script fits", request)
-
-
-def _planned(reply: Reply, number: int, model_id: str) -> _Plan:
-    """Prepare a reply for the call of that number."""
-    text, pieces = reply.whole_text(), reply.pieces()
-    if reply.failure is not None:
-        pieces = pieces[: reply.failure.after_chunks]
-    deltas: list[ModelDelta] = [ReasoningArrived(reply.reasoning)] if reply.reasoning else []
-    deltas += [TextArrived(piece) for piece in pieces]
-    ended = ReplyEnded(
-        text=text,
-        calls=tuple(_requested(call, number, place) for place, call in enumerate(reply.tool_calls, 1)),
-        usage=_usage_of(reply.usage, text),
-        model=model_id,
-        stop_reason=reply.stop_reason or ("tool_calls" if reply.tool_calls else "end"),
-    )
-    return _Plan(tuple(deltas), ended, reply)
-
-
-def _requested(call: ScriptedCall, number: int, place: int) -> RequestedCall:
-    given = call.arguments
-    arguments = given if isinstance(given, str) else msgspec.json.encode(given).decode()
-    return RequestedCall(name=call.name, arguments=arguments, provider_id=call.id or f"call_{number}_{place}")
-
-
-def _usage_of(given: ScriptedUsage | None, text: str) -> Usage:
-    if given is None:
-        return Usage(input=1, output=max(1, len(text) // 4), calls=1)
-    return Usage(**{**msgspec.structs.asdict(given), "calls": 1})
-
-
-def _error_of(failure: ScriptedFailure) -> ModelError:
-    return ModelError(
-        failure.message,
-        code=failure.code,
-        retryable=failure.retryable,
-        retry_after_ms=failure.retry_after_ms,
-    )
 
 
 def _check(expect: Expectation, request: ModelRequest) -> None:
@@ -184,8 +144,14 @@ def _check(expect: Expectation, request: ModelRequest) -> None:
         problem = f"the instructions should contain {expect.instructions_contain!r}"
     elif expect.tools is not None and set(expect.tools) != (offered := {t.name for t in request.tools}):
         problem = f"the tools should be {sorted(expect.tools)}, not {sorted(offered)}"
+    elif expect.request is not None and expect.request != request_digest(request):
+        problem = "it does not ask what was asked when this was recorded"
     if problem is not None:
         raise UnexpectedModelCall(request.call_number, problem, request)
+
+
+def _expected_digest(reply: Reply) -> str | None:
+    return None if reply.expect is None else reply.expect.request
 
 
 def _fits(rule: Rule, request: ModelRequest) -> bool:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 Deps = TypeVar("Deps")
 Output = TypeVar("Output")
+Model = str | ModelProvider | Sequence[str | ModelProvider]
 
 
 class _Options(TypedDict, total=False):
@@ -46,6 +47,7 @@ class Agent(Generic[Deps, Output]):
 
     Args:
         model: `"provider:model"`, such as `"scripted:replies.json"`, or an object that is a `ModelProvider`.
+            A list of them is asked in order: each next one when those before it have failed.
         name: sessions record it; another process finds the agent of an unfinished turn by it.
         instructions: what the model is told before anything else.
         tools: functions, ideally decorated with `@tool`.
@@ -61,11 +63,11 @@ class Agent(Generic[Deps, Output]):
     """
 
     @overload
-    def __init__(self: Agent[None, str], model: str | ModelProvider, **options: Unpack[_Options]) -> None: ...
+    def __init__(self: Agent[None, str], model: Model, **options: Unpack[_Options]) -> None: ...
     @overload
     def __init__(
         self: Agent[Deps, str],
-        model: str | ModelProvider,
+        model: Model,
         *,
         deps_type: type[Deps],
         **options: Unpack[_Options],
@@ -73,7 +75,7 @@ class Agent(Generic[Deps, Output]):
     @overload
     def __init__(
         self: Agent[None, Output],
-        model: str | ModelProvider,
+        model: Model,
         *,
         output_type: type[Output],
         **options: Unpack[_Options],
@@ -81,7 +83,7 @@ class Agent(Generic[Deps, Output]):
     @overload
     def __init__(
         self: Agent[Deps, Output],
-        model: str | ModelProvider,
+        model: Model,
         *,
         deps_type: type[Deps],
         output_type: type[Output],
@@ -89,7 +91,7 @@ class Agent(Generic[Deps, Output]):
     ) -> None: ...
     def __init__(
         self,
-        model: str | ModelProvider,
+        model: Model,
         *,
         name: str = "agent",
         instructions: str = "",
@@ -197,6 +199,10 @@ def _listed_plugins(plugins: object) -> list[object]:
 
 
 def _checked_model(model: object) -> Any:
+    if isinstance(model, (list, tuple)):
+        from holdfast.providers.resolve import one_of
+
+        model = one_of(model)
     if isinstance(model, str) or (hasattr(model, "model_id") and hasattr(model, "stream")):
         return model
     raise InvalidArgument(

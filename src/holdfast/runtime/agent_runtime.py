@@ -18,7 +18,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.durable.leases import LeaseKeeper
 from holdfast.errors import (
@@ -55,6 +55,10 @@ from holdfast.runtime.turn import Turn
 from holdfast.runtime.workplace import RuntimeConfig, Staff, Workplace, is_turn_id, runtime_not_open
 from holdfast.tools.settlement import request_digest
 
+if TYPE_CHECKING:
+    from holdfast.providers.prices import Prices, PriceTable
+    from holdfast.providers.rate_limit import RateLimit
+
 Output = TypeVar("Output")
 
 
@@ -74,6 +78,10 @@ class Runtime:
         trace: takes the records of plugins, their failures and conflicts.
         probe: hears when a plugin's hook begins and ends.
         hook_timeout_s: how long the hooks of one stage may take together.
+        prices: what models cost, in dollars for a million tokens: `{"model": {"input": 2, "output": 8}}`, the
+            path of such a JSON file, or `Prices`. Other models cost what `holdfast[prices]` knows of them.
+        rate_limits: how often providers (`"anthropic"`) and models (`"openai:gpt-5"`) may be asked, by all
+            sessions together.
     """
 
     def __init__(
@@ -91,6 +99,8 @@ class Runtime:
         trace: TraceSink | None = None,
         probe: PhaseProbe | None = None,
         hook_timeout_s: float = DEFAULT_TIMEOUT_S,
+        prices: Prices | PriceTable | str | os.PathLike[str] | None = None,
+        rate_limits: Mapping[str, RateLimit] | None = None,
         _sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self.epoch = secrets.token_hex(6)
@@ -105,6 +115,8 @@ class Runtime:
         self._trace = trace
         self._probe = probe
         self._hook_timeout_s = hook_timeout_s
+        self._prices = open_prices(prices)
+        self._limited = _limiting(rate_limits, self._clock, _sleep)
         self._config = RuntimeConfig(
             epoch=self.epoch,
             lease_ms=int(lease_s * 1000),
@@ -135,6 +147,8 @@ class Runtime:
             hook_timeout_s=self._hook_timeout_s,
             system=self._system,
             create_session=self._create_session,
+            prices=self._prices,
+            limited=self._limited,
         )
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
         return self
@@ -500,6 +514,24 @@ def open_store(given: str | os.PathLike[str] | SessionStore | None) -> SessionSt
 
     path = Path(given).expanduser()
     return SqliteSessionStore(path / "holdfast.db" if path.is_dir() else path, owner_is_dead=owner_is_dead)
+
+
+def open_prices(given: Prices | PriceTable | str | os.PathLike[str] | None) -> Prices:
+    """The prices of a table or of a file, or as they are."""
+    from holdfast.providers.prices import Prices
+
+    return given if isinstance(given, Prices) else Prices(given)
+
+
+def _limiting(
+    limits: Mapping[str, RateLimit] | None, clock: Clock, sleep: Callable[[float], Awaitable[None]]
+) -> Callable[[ModelProvider], ModelProvider]:
+    """Puts models behind the limits that all sessions share."""
+    if not limits:
+        return lambda model: model
+    from holdfast.providers.limited import SharedLimits
+
+    return SharedLimits(limits, clock=clock, sleep=sleep).around
 
 
 def _known_options(options: PluginOptions, staff: Staff) -> PluginOptions:

@@ -31,6 +31,7 @@ from holdfast.errors import (
     CodeExecutionUnavailable,
     ErrorObject,
     LeaseLost,
+    NotConfigured,
     SessionBusy,
     TurnNotFound,
     TurnUnfinished,
@@ -51,6 +52,7 @@ from holdfast.model.head import SessionHead
 from holdfast.model.message import Message
 from holdfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
 from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
+from holdfast.model.usage import UsageLimits
 from holdfast.plugins.contexts import TurnPersisted
 from holdfast.plugins.protocol import ProtocolSessionContext, TurnSeat
 from holdfast.plugins.turn_hooks import TurnHooks, TurnServices
@@ -128,6 +130,7 @@ class TurnRunner:
         if request.extension is not None:
             await context.plugins.ask_protocol("validate_turn_extension", request.extension)
         context.artifact()  # a catalog that cannot be made fails before there is a turn
+        await self._require_price(request.limits or context.policy.limits, context)
         new, started = self._new_turn(turn.turn_id, request, context)
         patience = _Patience(self._place.config.busy_timeout_ms / 1000)
         while not turn.withdrawn:
@@ -238,6 +241,8 @@ class TurnRunner:
         context = await self._live.context(taken.head, taken.journal)
         if machine.any_cells() and context.cells() is None and not taken.record.cancel_requested:
             raise _cannot_run_code(self._staff.agent.name, turn.turn_id)
+        if not taken.record.cancel_requested:
+            await self._require_price(machine.limits, context)
         driver = await self._driver(turn, machine, taken, deps, context, replayed.keys, replayed.intents)
         driver.feed(Resumed(at_ms=now))
         for wait_id, outcome in ended:
@@ -288,6 +293,7 @@ class TurnRunner:
             trace=self._trace,
             context=context,
             settings=context.policy.settings,
+            cost=self._place.cost_of(model.model_id),
         )
         return TurnSeat(
             session_id=live.session_id,
@@ -312,6 +318,14 @@ class TurnRunner:
         """The agent's model, or the one that the session was configured with."""
         chosen = context.policy.model
         return self._staff.model if chosen == self._staff.agent.model_id else self._place.provider(chosen)
+
+    async def _require_price(self, limits: UsageLimits, context: SessionContext) -> None:
+        """Refuse a limit on what a turn costs, if that will not be known."""
+        if limits.max_cost_usd is None:
+            return
+        model_id, place = self._model(context).model_id, self._place
+        if not await place.threads.run(lambda: place.prices.knows(model_id)):
+            raise _price_unknown(model_id)
 
     async def _create_session(self, request: SessionRequest, key: str) -> None:
         assert self._place.create_session is not None
@@ -452,6 +466,14 @@ def _cannot_run_code(agent: str, turn_id: str) -> CodeExecutionUnavailable:
     return CodeExecutionUnavailable(
         f"turn {turn_id} is in the middle of a cell, and agent {agent!r} does not run code",
         hint='open the session with an agent that does (protocol="code", or CodeMode()), or cancel the turn',
+    )
+
+
+def _price_unknown(model_id: str) -> NotConfigured:
+    return NotConfigured(
+        f"no price is known for {model_id}, so that max_cost_usd cannot be kept",
+        hint=f"give it: Runtime(prices={{{model_id!r}: {{'input': ..., 'output': ...}}}}), in dollars for a "
+        "million tokens; `pip install holdfast[prices]` brings those of most models",
     )
 
 

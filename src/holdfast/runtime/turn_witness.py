@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
-from holdfast.machine.commands import RunTool
+from holdfast.machine.commands import CallModel, Command, RunTool
 from holdfast.machine.inputs import (
     CallPrepared,
     CallRuled,
@@ -53,8 +53,8 @@ class TurnWitness:
             call = msgspec.structs.replace(call, arguments=arguments)
         self._show(ToolCallStarted(turn_id=self._turn_id, call=call))
 
-    def fed(self, given: Input) -> None:
-        event = self._event_of(given)
+    def fed(self, given: Input, following: Sequence[Command]) -> None:
+        event = self._event_of(given, following)
         if event is not None:
             self._show(event)
         for node in _emitted(given):
@@ -64,13 +64,19 @@ class TurnWitness:
                 )
             )
 
-    def _event_of(self, given: Input) -> Event | None:
+    def _event_of(self, given: Input, following: Sequence[Command]) -> Event | None:
         turn_id = self._turn_id
         match given:
             case ModelReplied(text=text, calls=calls, usage=usage, model=model):
                 return ReplyReceived(turn_id=turn_id, text=text, calls=calls, usage=usage, model=model)
-            case ModelFailed(error=error, retryable=retryable):
-                return ModelCallFailed(turn_id=turn_id, error=error, retryable=retryable)
+            case ModelFailed(error=error, retryable=retryable, attempt=attempt):
+                return ModelCallFailed(
+                    turn_id=turn_id,
+                    error=error,
+                    retryable=retryable,
+                    attempt=attempt,
+                    retry_in_ms=_retry_in_ms(following),
+                )
             case ToolSettled(call_id=call_id, value=value, error=error, record=record):
                 return ToolCallSettled(
                     turn_id=turn_id, call_id=call_id, value=value, error=error, record=record
@@ -85,6 +91,10 @@ class TurnWitness:
                 return MessagesDelivered(turn_id=turn_id, messages=messages)
             case _:
                 return None
+
+
+def _retry_in_ms(following: Sequence[Command]) -> int | None:
+    return next((one.delay_ms for one in following if isinstance(one, CallModel)), None)
 
 
 def _emitted(given: Input) -> tuple[PluginNode, ...]:

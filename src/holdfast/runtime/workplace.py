@@ -7,7 +7,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, assert_never
+from typing import TYPE_CHECKING, Any, Final, assert_never
 
 import msgspec
 
@@ -19,6 +19,7 @@ from holdfast.model.language import EngineName
 from holdfast.model.prompt import PromptLayer
 from holdfast.model.session_policy import SessionPolicy
 from holdfast.model.trace_record import TraceRecord
+from holdfast.model.usage import Usage
 from holdfast.plugins.host import PluginHost
 from holdfast.plugins.protocol import Bench
 from holdfast.plugins.running import DEFAULT_TIMEOUT_S, HookRunner
@@ -31,6 +32,9 @@ from holdfast.runtime.agent import Agent
 from holdfast.runtime.shelf import StoreShelf
 from holdfast.tools.dispatch import Dispatcher
 from holdfast.tools.threads import DaemonThreads
+
+if TYPE_CHECKING:
+    from holdfast.providers.prices import Prices
 
 log: Final = logging.getLogger("holdfast")
 
@@ -71,6 +75,8 @@ class Workplace:
     config: RuntimeConfig
     leases: LeaseKeeper
     resolve: Callable[[str], ModelProvider]
+    prices: Prices
+    limited: Callable[[ModelProvider], ModelProvider] = lambda model: model
     owns_models: bool = True
     is_open: bool = True
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -120,7 +126,8 @@ class Workplace:
             await self.threads.run(lambda: self._engines.forget(session_id))
 
     def _hire(self, agent: Agent[Any, Any]) -> Staff:
-        model = agent.model if not isinstance(agent.model, str) else self.provider(agent.model)
+        given = agent.model
+        model = self.provider(given) if isinstance(given, str) else self.limited(given)
         if self._rules is None:
             self._rules = LazyRules()
         dispatcher = Dispatcher(
@@ -146,8 +153,14 @@ class Workplace:
         """The model of this name, opened once."""
         found = self._providers.get(name)
         if found is None:
-            found = self._providers[name] = self.resolve(name)
+            found = self._providers[name] = self.limited(self.resolve(name))
         return found
+
+    def cost_of(self, model_id: str) -> Callable[[str, str, Usage], int | None]:
+        """Tells what replies cost. What that needs is loaded while the model thinks about its first reply."""
+        if self.prices.must_load(model_id):
+            self.threads.start(self.prices.load)
+        return self.prices.cost
 
     def report(self, plugin_id: str, hook: str, problem: str) -> None:
         """Tell whoever operates this of something that was not fatal."""

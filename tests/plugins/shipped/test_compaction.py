@@ -99,7 +99,7 @@ def test_the_summary_is_in_the_ledger_under_its_own_name(memory: Place) -> None:
             for prompt in (LONG, LONG, LONG):
                 result = await session.turn(prompt)
             lines = {line.source: line.usage for line in await session.usage()}
-            assert lines["compaction"] == Usage(input=700, output=7, calls=1)
+            assert lines["compaction"] == Usage(input=700, output=7, calls=1, priced=1)
             assert lines["turn"].calls == 3
             assert result.usage.calls == 2
 

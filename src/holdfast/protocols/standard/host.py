@@ -96,17 +96,18 @@ class StandardHost:
             shown.retract()
             if _is_wanted_cancellation():
                 raise
-            return self._failed(ModelError("the model's provider gave the call up", retryable=True))
+            given_up = ModelError("the model's provider gave the call up", retryable=True)
+            return self._failed(given_up, command)
         except Exception as error:
             shown.retract()
-            return self._failed(error)
+            return self._failed(error, command)
         heard = self._heard(reply)
         return ModelReplied(
             at_ms=self._clock.now_ms(),
             text=heard.text,
             raw=heard.raw,
             calls=heard.calls,
-            usage=reply.usage,
+            usage=self._hooks.priced(reply),
             model=reply.model or self._seat.model.model_id,
             stop_reason=reply.stop_reason,
             reasoning=reply.reasoning,
@@ -208,7 +209,7 @@ class StandardHost:
                 return delta
         raise _broken_off()
 
-    def _failed(self, error: Exception) -> ModelFailed:
+    def _failed(self, error: Exception, command: CallModel) -> ModelFailed:
         if not isinstance(error, HoldfastError):
             error = ModelError(f"{self._seat.model.model_id} raised {type(error).__name__}: {error}")
         return ModelFailed(
@@ -216,6 +217,7 @@ class StandardHost:
             error=error.error_object(),
             retryable=error.retryable,
             retry_after_ms=getattr(error, "retry_after_ms", None),
+            attempt=command.attempt,
         )
 
 

@@ -1,0 +1,97 @@
+"""Who serves models: where each is, and which variables of the environment tell of it.
+
+Rule: a variable's value is read to know whether there is one. Nothing here ever shows a key.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import urlsplit, urlunsplit
+
+import msgspec
+
+
+@dataclass(frozen=True, slots=True)
+class Vendor:
+    """One who serves models, by the name before the colon."""
+
+    name: str
+    base_url: str
+    key_variables: tuple[str, ...] = ()
+    url_variable: str = ""
+    needs_key: bool = True
+    speaks_chat: bool = False
+    """Whether it is reached as `openai-compatible` is, under a shorter name."""
+
+
+class VendorStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """How a vendor is set up here. `key` names the variable that holds the key; it is None if none does."""
+
+    name: str
+    configured: bool
+    key: str | None
+    key_variables: tuple[str, ...]
+    base_url: str
+    base_url_from: str | None
+
+
+_CHAT: Final = (
+    Vendor("groq", "https://api.groq.com/openai/v1", ("GROQ_API_KEY",), speaks_chat=True),
+    Vendor("openrouter", "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",), speaks_chat=True),
+    Vendor("deepseek", "https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",), speaks_chat=True),
+    Vendor("mistral", "https://api.mistral.ai/v1", ("MISTRAL_API_KEY",), speaks_chat=True),
+    Vendor(
+        "ollama",
+        "http://localhost:11434/v1",
+        url_variable="OLLAMA_BASE_URL",
+        needs_key=False,
+        speaks_chat=True,
+    ),
+)
+VENDORS: Final = {
+    vendor.name: vendor
+    for vendor in (
+        Vendor("openai", "https://api.openai.com/v1", ("OPENAI_API_KEY",), "OPENAI_BASE_URL"),
+        Vendor("anthropic", "https://api.anthropic.com", ("ANTHROPIC_API_KEY",), "ANTHROPIC_BASE_URL"),
+        Vendor(
+            "google",
+            "https://generativelanguage.googleapis.com",
+            ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
+            "GOOGLE_GEMINI_BASE_URL",
+        ),
+        *_CHAT,
+        Vendor("openai-compatible", "", ("OPENAI_COMPATIBLE_API_KEY",), needs_key=False),
+    )
+}
+
+
+def base_url_of(vendor: Vendor, environment: Mapping[str, str] = os.environ) -> str:
+    """Where the vendor is asked."""
+    return environment.get(vendor.url_variable) or vendor.base_url
+
+
+def status_of(vendor: Vendor, environment: Mapping[str, str] = os.environ) -> VendorStatus:
+    """How the vendor is set up."""
+    key = next((name for name in vendor.key_variables if environment.get(name)), None)
+    from_variable = bool(environment.get(vendor.url_variable))
+    return VendorStatus(
+        name=vendor.name,
+        configured=key is not None or not vendor.needs_key,
+        key=key,
+        key_variables=vendor.key_variables,
+        base_url=_shown(base_url_of(vendor, environment)),
+        base_url_from=vendor.url_variable if from_variable else None,
+    )
+
+
+def _shown(url: str) -> str:
+    """A URL without the user, password and query that somebody may have put into it."""
+    try:
+        parts = urlsplit(url)
+        host = parts.netloc.rpartition("@")[2]
+    except ValueError:
+        return "(not a URL)"
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))

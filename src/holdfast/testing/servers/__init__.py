@@ -1,0 +1,1 @@
+"""Local servers that speak the wire formats of models' vendors from a script, faults included."""

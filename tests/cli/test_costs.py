@@ -1,0 +1,71 @@
+"""What is told at the command line of costs, and of model calls that failed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.cli.chat_screen import ChatScreen
+from holdfast.cli.short_text import cost_text
+from holdfast.errors import ErrorObject
+from holdfast.model.events import ModelCallFailed
+from holdfast.model.usage import Usage
+
+
+@pytest.mark.parametrize(
+    ("usage", "text"),
+    [
+        (Usage(calls=2, priced=2, cost_nano_usd=2_100_000), "$0.0021"),
+        (Usage(calls=3, priced=2, cost_nano_usd=2_100_000), "at least $0.0021"),
+        (Usage(calls=2), "unknown"),
+        (Usage(calls=1, priced=1), "$0.00"),
+    ],
+)
+def test_a_cost_is_told_as_far_as_it_is_known(usage: Usage, text: str) -> None:
+    """Ours: what is not known does not look free."""
+    assert cost_text(usage) == text
+
+
+@pytest.fixture
+def costly(tmp_path: Path) -> str:
+    """A model whose replies cost something."""
+    usage = {"input": 1000, "output": 10, "cost_nano_usd": 2_100_000, "priced": 1}
+    path = tmp_path / "costly.json"
+    path.write_text(json.dumps([{"text": "one", "usage": usage}, {"text": "two", "usage": usage}]))
+    return f"scripted:{path}"
+
+
+def test_a_turn_and_a_session_tell_what_they_cost(holdfast: Any, costly: str) -> None:
+    """Ours: issue 7, the cost where the usage is."""
+    ran = holdfast("chat", "hi", "--model", costly)
+    assert "1 model call · 1010 tokens · $0.0021" in ran.stderr
+    ran = holdfast("chat", "again", "--model", costly, "--json")
+    assert ran.document["usage"]["cost_nano_usd"] == 2_100_000
+    shown = holdfast("sessions", "show", "default").stdout
+    assert "cost" in shown
+    assert "$0.0042" in shown
+
+
+def test_what_costs_nothing_is_told_without_a_word_about_money(holdfast: Any) -> None:
+    """Ours: a script or a local model has no use for a column of zeros."""
+    assert "$" not in holdfast("chat", "hello").stderr
+    assert "cost" not in holdfast("sessions", "show", "default").stdout
+
+
+@pytest.mark.parametrize(
+    ("retry_in_ms", "told"), [(2_300, "trying again in 2 s"), (0, "trying again"), (None, "")]
+)
+def test_a_failed_model_call_is_told_of_with_when_it_is_tried_again(
+    retry_in_ms: int | None, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Bug: "trying again" was said also of the last attempt."""
+    error = ErrorObject(code="RATE_LIMITED", message="slow down")
+    ChatScreen().show(
+        ModelCallFailed(turn_id="t", error=error, retryable=True, attempt=1, retry_in_ms=retry_in_ms)
+    )
+    shown = "".join(capsys.readouterr())
+    assert shown.strip().endswith(told)
+    assert ("slow down" in shown) == (retry_in_ms is not None)

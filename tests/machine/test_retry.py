@@ -1,0 +1,119 @@
+"""The retry policy: which failures are tried again, and when."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import ErrorObject
+from holdfast.machine.inputs import ModelFailed
+from holdfast.machine.retry import GiveUp, Retry, decide
+from holdfast.model.usage import UsageLimits
+
+BUSY = ErrorObject(code="RATE_LIMITED", message="busy")
+
+
+def _failed(retry_after_ms: int | None = None, *, retryable: bool = True) -> ModelFailed:
+    return ModelFailed(at_ms=0, error=BUSY, retryable=retryable, retry_after_ms=retry_after_ms)
+
+
+def _decided(
+    retry_after_ms: int | None = None,
+    *,
+    attempt: int = 1,
+    waited_ms: int = 0,
+    seed: str = "",
+    retryable: bool = True,
+    **limits: int,
+) -> Retry | GiveUp:
+    return decide(
+        _failed(retry_after_ms, retryable=retryable),
+        attempt=attempt,
+        waited_ms=waited_ms,
+        limits=UsageLimits(**{"max_attempts": 100, **limits}),  # type: ignore[arg-type]
+        seed=seed,
+    )
+
+
+def test_what_cannot_pass_is_given_up_without_another_word() -> None:
+    """Ours: the failure speaks for itself, whatever it asks for."""
+    assert _decided(0, retryable=False) == GiveUp()
+
+
+def test_the_first_attempt_of_one_is_the_last_without_another_word() -> None:
+    """Ours: who allows one attempt need not be told that it failed once."""
+    assert _decided(max_attempts=1) == GiveUp()
+
+
+def test_attempts_that_are_used_up_are_told_of() -> None:
+    """Ours: the hint names the limit."""
+    assert _decided(attempt=3, max_attempts=3) == GiveUp(
+        "it failed 3 times in a row; UsageLimits(max_attempts=...) allows more"
+    )
+
+
+def test_a_provider_that_asks_for_no_time_gets_none() -> None:
+    """Ours: that is how a fallback goes on to its next model; no budget stands against it."""
+    assert _decided(0, attempt=9, waited_ms=120_000, seed="s") == Retry(0)
+
+
+def test_back_off_doubles_up_to_a_minute() -> None:
+    """Ours: SPEC §10, bounded."""
+    most = 10**9
+    delays = [_decided(attempt=number, max_retry_wait_ms=most) for number in (1, 2, 3, 7, 8, 9, 99)]
+    assert delays == [Retry(ms) for ms in (500, 1_000, 2_000, 32_000, 60_000, 60_000, 60_000)]
+
+
+def test_what_is_added_differs_between_seeds_and_attempts_and_not_between_replays() -> None:
+    """Ours: a herd that failed together comes back apart; a recovered turn decides as it did."""
+    seeds = [f"{number}" for number in range(200)]
+    delays = {seed: _decided(8_000, seed=seed) for seed in seeds}
+    assert delays == {seed: _decided(8_000, seed=seed) for seed in seeds}
+    found = sorted(one.delay_ms for one in delays.values() if isinstance(one, Retry))
+    assert len(found) == 200
+    assert len(set(found)) > 150
+    assert found[0] < 8_100
+    assert found[-1] > 9_900
+    assert _decided(8_000, seed="1", attempt=2) != delays["1"]
+
+
+def test_a_wait_that_is_asked_for_and_just_fits_is_waited() -> None:
+    """Ours: what is added never makes it too long."""
+    assert _decided(120_000, seed="s") == Retry(120_000)
+    assert isinstance(_decided(120_001, seed="s"), GiveUp)
+    assert _decided(20_000, waited_ms=100_000, seed="s") == Retry(20_000)
+
+
+def test_no_time_to_wait_is_told_of_with_whose_wish_it_was() -> None:
+    """Ours: a person can decide to come back in an hour."""
+    assert _decided(5_400_000) == GiveUp(
+        "the provider asks to wait 5,400 s; UsageLimits(max_retry_wait_ms=...) allows more"
+    )
+    assert _decided(attempt=5, waited_ms=7_500, max_retry_wait_ms=10_000) == GiveUp(
+        "the next attempt has to wait 8 s, after 7.5 s already; "
+        "UsageLimits(max_retry_wait_ms=...) allows more"
+    )
+
+
+def test_a_time_in_the_past_is_no_wish() -> None:
+    """Ours: a provider whose clock is ahead does not shorten the back-off."""
+    assert _decided(-5_000) == Retry(500)
+
+
+@given(
+    asked=st.none() | st.integers(0, 300_000),
+    attempt=st.integers(1, 12),
+    waited=st.integers(0, 200_000),
+    budget=st.integers(0, 200_000),
+    seed=st.text(max_size=4),
+)
+def test_no_wait_is_shorter_than_asked_or_longer_than_there_is_time(
+    asked: int | None, attempt: int, waited: int, budget: int, seed: str
+) -> None:
+    """Ours: issue 7, retries stay in budget and honour Retry-After."""
+    decision = _decided(asked, attempt=attempt, waited_ms=waited, seed=seed, max_retry_wait_ms=budget)
+    if isinstance(decision, Retry):
+        assert decision.delay_ms >= (asked or 0)
+        assert decision.delay_ms <= max(0, budget - waited)
+    else:
+        assert max(asked or 0, 500) > budget - waited or asked is None or attempt > 1

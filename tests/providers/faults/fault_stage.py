@@ -1,0 +1,179 @@
+"""Where faults are played: an agent with one tool that leaves a trace, a runtime whose time is the test's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fault_vendors import ASKED, DONE, REPLY, SETTINGS, Vendor
+
+from holdfast import Agent, Runtime, UsageLimits, tool
+from holdfast.errors import ModelError
+from holdfast.model.events import Event, TextRetracted, TextStreamed
+from holdfast.model.message import AssistantMessage
+from holdfast.ports.model_provider import ModelRequest, ReasoningArrived, ReplyEnded, TextArrived
+from holdfast.providers.http.model import HttpModel
+from holdfast.providers.script import Reply
+from holdfast.runtime.result import TurnResult
+from holdfast.testing.clock import FakeClock
+from holdfast.testing.servers.http_server import Fault, ModelServer, SeenRequest, Served, ServedReply
+
+_PATIENCE_S = 120
+
+
+def play(scene: Awaitable[None]) -> None:
+    """Run a scene to its end; one that hangs fails."""
+
+    async def bounded() -> None:
+        async with asyncio.timeout(_PATIENCE_S):
+            await scene
+
+    asyncio.run(bounded())
+
+
+# What a model alone says
+
+
+@dataclass
+class Heard:
+    """What came of one call: pieces, and then the reply or an error."""
+
+    text: str = ""
+    thought: str = ""
+    ended: ReplyEnded | None = None
+    error: ModelError | None = None
+
+
+async def hear(model: HttpModel, request: ModelRequest = ASKED) -> Heard:
+    heard = Heard()
+    try:
+        async for delta in model.stream(request):
+            match delta:
+                case TextArrived(text=text):
+                    heard.text += text
+                case ReasoningArrived(text=text):
+                    heard.thought += text
+                case ReplyEnded():
+                    assert heard.ended is None
+                    heard.ended = delta
+    except ModelError as error:
+        heard.error = error
+    assert (heard.ended is None) != (heard.error is None)
+    return heard
+
+
+def essence(ended: ReplyEnded | None) -> tuple[Any, ...]:
+    """What matters of a reply: everything but its tokens, which a connection may have kept to itself."""
+    assert ended is not None
+    thoughts = tuple((one.text, repr(one.opaque)) for one in ended.reasoning)
+    return ended.text, ended.calls, ended.stop_reason, thoughts, ended.response_id
+
+
+# A turn
+
+
+class Desk:
+    """The tool with an effect, and everything that it did."""
+
+    def __init__(self) -> None:
+        self.written: list[tuple[str, int]] = []
+
+    @tool
+    def write(self, line: str, number: int = 0) -> str:
+        """Write a line."""
+        self.written.append((line, number))
+        return f"line {number} is written"
+
+
+class Stage:
+    """A runtime that does not really wait, and notes how long it would have."""
+
+    def __init__(self, path: Path | None = None) -> None:
+        self.clock = FakeClock()
+        self.slept_ms: list[int] = []
+        self.desk = Desk()
+        self._path = path
+
+    def runtime(self) -> Runtime:
+        return Runtime(self._path, clock=self.clock, _sleep=self._sleep)
+
+    def agent(self, model: HttpModel, **limits: Any) -> Agent[Any, Any]:
+        return Agent(
+            model, tools=[self.desk.write], settings=dict(SETTINGS), limits=UsageLimits(**limits)
+        )
+
+    async def _sleep(self, seconds: float) -> None:
+        self.slept_ms.append(round(seconds * 1000))
+        self.clock.advance(seconds)
+
+
+@dataclass
+class Played:
+    """A turn that is over, and what could be seen of it."""
+
+    result: TurnResult[Any]
+    desk: Desk
+    slept_ms: list[int]
+    requests: list[SeenRequest]
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def status(self) -> str:
+        return self.result.status
+
+    def said(self) -> list[str]:
+        """The texts of the model's replies, as they are kept."""
+        return [one.text for one in self.result.messages if isinstance(one, AssistantMessage)]
+
+    def shown(self) -> str:
+        """What somebody sees who writes down what is streamed, and strikes out what is taken back."""
+        text = ""
+        for event in self.events:
+            if isinstance(event, TextStreamed):
+                text += event.text
+            elif isinstance(event, TextRetracted):
+                assert 0 < event.chars <= len(text)
+                text = text[: -event.chars]
+        return text
+
+    def retracted(self) -> list[int]:
+        return [event.chars for event in self.events if isinstance(event, TextRetracted)]
+
+
+async def turn(
+    vendor: Vendor, replies: Iterable[Served], *, path: Path | None = None, server: Any = None, **limits: Any
+) -> Played:
+    """One turn of an agent over these replies."""
+    stage = Stage(path)
+    async with (server or vendor.server)(replies) as serving, stage.runtime() as runtime:
+        model = vendor.open(serving)
+        session = await runtime.session("s", agent=stage.agent(model, **limits))
+        going = session.turn("Write!")
+        events = [event async for event in going]
+        played = Played(await going.settled(), stage.desk, stage.slept_ms, serving.requests, events)
+        await model.close()
+    return played
+
+
+def faulty(reply: Reply = REPLY, **fault: Any) -> ServedReply:
+    given = {name: getattr(reply, name) for name in Reply.__struct_fields__}
+    return ServedReply(**given, fault=Fault(**fault))
+
+
+def answering(vendor: Vendor, choose: Callable[[SeenRequest], Reply]) -> type[ModelServer]:
+    """The vendor's server, which says what *choose* tells it to, whatever its script has; faults stay."""
+
+    class Answering(vendor.server):  # type: ignore[misc, name-defined]
+        def events(self, request: SeenRequest, reply: Reply) -> list[bytes]:
+            events: list[bytes] = super().events(request, choose(request))
+            return events
+
+    return Answering
+
+
+def by_results(request: SeenRequest) -> Reply:
+    """Asks for two lines until one is written."""
+    return Reply(text=DONE) if "is written" in repr(request.body) else REPLY

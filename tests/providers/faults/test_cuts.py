@@ -1,0 +1,141 @@
+"""Streams that are cut off, and streams that come in small pieces."""
+
+from __future__ import annotations
+
+import pytest
+from fault_stage import essence, faulty, hear, play, turn
+from fault_table import cell
+from fault_vendors import ASKED, DONE, LINES, REPLY, SETTINGS, SMALL, TEXT, Vendor, lean
+
+from holdfast.ports.model_provider import ModelDelta, ReplyEnded, TextArrived
+from holdfast.providers.http.dialect import Asked
+from holdfast.providers.http.model import HttpModel
+from holdfast.providers.http.sse import EventParser
+from holdfast.providers.settings import read_settings
+from holdfast.testing.servers.http_server import ServedReply
+
+ENDINGS = ("fin", "rst", "proper")
+
+
+def whole_from(vendor: Vendor, blocks: list[bytes]) -> tuple[int, int]:
+    """After how many bytes the reply may be whole, and after how many it must be.
+
+    Between them is the empty line behind the last event, of which a part, or nothing, may be enough.
+    """
+    told = b"".join(blocks[: len(blocks) - vendor.last + 1])
+    return len(told.rstrip()), len(told)
+
+
+def read(model: HttpModel, body: bytes, *, proper: bool) -> list[ModelDelta]:
+    """What the model makes of a body, without a connection."""
+    asked = Asked("m", ASKED, read_settings(dict(SETTINGS)), {}, "here")
+    reader = model._dialect.reader(asked)
+    parser = EventParser()
+    events = parser.feed(body) + (parser.end() if proper else [])
+    return [delta for event in events for delta in reader.feed(event)]
+
+
+@pytest.mark.slow
+@cell("cut-read")
+def test_a_call_is_read_whole_or_not_at_all(vendor: Vendor) -> None:
+    """Seed: streams cut at every byte; no half-received tool call runs."""
+    model = vendor.model("http://127.0.0.1:1", vendor.key, None)
+    blocks = vendor.blocks()
+    body, (earliest, _) = b"".join(blocks), whole_from(vendor, blocks)
+    (whole,) = (one for one in read(model, body, proper=False) if isinstance(one, ReplyEnded))
+    assert [call.arguments for call in whole.calls] == [
+        '{"line":"first one","number":1}',
+        r'{"line":"second {\"a\": 1}","number":22}',
+    ]
+    for end in range(len(body)):
+        for proper in (False, True):
+            found = read(model, body[:end], proper=proper)
+            text = "".join(one.text for one in found if isinstance(one, TextArrived))
+            assert TEXT.startswith(text)
+            for ended in (one for one in found if isinstance(one, ReplyEnded)):
+                assert end >= earliest
+                assert essence(ended) == essence(whole)
+
+
+def cut(body: bytes, end: int, ending: str) -> ServedReply:
+    if ending == "proper":
+        return faulty(body=body[:end])
+    return faulty(body=body, cut_at=end, reset=ending == "rst")
+
+
+def all_cuts(blocks: list[bytes]) -> list[tuple[int, str]]:
+    """Every byte with one ending after the other; the edges of events with all of them."""
+    starts = [sum(map(len, blocks[:number])) for number in range(len(blocks) + 1)]
+    edges = {start + by for start in starts for by in (-1, 0)}
+    return [
+        (end, ending)
+        for end in range(starts[-1] + 1)
+        for number, ending in enumerate(ENDINGS)
+        if end % len(ENDINGS) == number or end in edges
+    ]
+
+
+@pytest.mark.slow
+@cell("cut-wire")
+def test_a_connection_that_is_cut_gives_a_whole_reply_or_a_failure_worth_another_try(vendor: Vendor) -> None:
+    """Seed: streams cut at every byte."""
+    blocks = lean(vendor.blocks(SMALL))
+    body, (earliest, latest) = b"".join(blocks), whole_from(vendor, blocks)
+    cuts = all_cuts(blocks)
+
+    async def scene() -> None:
+        async with vendor.server([faulty(body=body), *(cut(body, *one) for one in cuts)]) as server:
+            model = vendor.open(server)
+            whole = await hear(model)
+            assert (whole.text, whole.thought) == (SMALL.text, SMALL.reasoning)
+            for end, ending in cuts:
+                heard = await hear(model)
+                assert whole.text.startswith(heard.text)
+                assert whole.thought.startswith(heard.thought)
+                if heard.error is None:
+                    assert end >= earliest
+                    assert essence(heard.ended) == essence(whole.ended)
+                else:
+                    assert end < latest or ending == "rst"  # a reset may overtake what was sent before
+                    assert heard.error.retryable
+            await model.close()
+
+    play(scene())
+
+
+@cell("cut-turn")
+def test_a_turn_recovers_from_a_cut_and_takes_back_what_it_showed(vendor: Vendor) -> None:
+    """Seed: no half-received tool call runs; retracted text is retracted."""
+
+    async def scene() -> None:
+        enough, _ = whole_from(vendor, vendor.blocks())
+        showed = 0
+        for number, end in enumerate(range(0, enough, enough // 12)):
+            first = faulty(cut_at=end, reset=number % 2 == 1)
+            played = await turn(vendor, [first, REPLY, DONE])
+            assert (played.status, len(played.requests)) == ("finished", 3)
+            assert played.requests[0].body == played.requests[1].body
+            assert sorted(played.desk.written) == sorted(LINES)
+            assert played.said() == [TEXT, DONE]
+            assert played.shown() == TEXT + DONE
+            showed += len(played.retracted())
+        assert showed
+
+    play(scene())
+
+
+@cell("split")
+def test_a_stream_says_the_same_however_it_is_split(vendor: Vendor) -> None:
+    """Seed: split anywhere."""
+    body = b"".join(lean(vendor.blocks(SMALL)))
+
+    async def scene() -> None:
+        sizes = (None, 1, 2, 3, 7)
+        async with vendor.server([faulty(body=body, split=size) for size in sizes]) as server:
+            model = vendor.open(server)
+            whole, *others = [await hear(model) for _ in sizes]
+            assert whole.ended is not None
+            assert all(other == whole for other in others)
+            await model.close()
+
+    play(scene())

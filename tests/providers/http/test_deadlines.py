@@ -1,0 +1,275 @@
+"""Deadlines for connect, first byte, between chunks and the whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+from plain_vendor import PlainServer, failure_of, plain_model, text_of
+
+from holdfast.errors import InvalidArgument
+from holdfast.providers.http.deadlines import Deadlines, Overdue, Watch
+from holdfast.testing.servers.http_server import Fault, ServedReply
+
+SHORT = 0.05
+LONG = 30.0
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(LONG):
+            await test()
+
+    asyncio.run(bounded())
+
+
+@pytest.mark.parametrize("name", ["connect_s", "first_byte_s", "between_chunks_s", "total_s"])
+@pytest.mark.parametrize("value", [0, -1, float("nan")])
+def test_a_deadline_is_more_than_nothing(name: str, value: float) -> None:
+    """Ours: checked where it is given."""
+    with pytest.raises(InvalidArgument, match=name):
+        Deadlines(**{name: value})
+
+
+def test_a_server_that_does_not_shake_hands_is_given_up() -> None:
+    """Seed: a deadline for connect."""
+
+    async def test() -> None:
+        async with PlainServer(["never"]) as server:
+            https = server.base_url.replace("http", "https")
+            error = await failure_of(plain_model(https, deadlines=Deadlines(connect_s=SHORT)))
+
+        assert f"could not be reached within {SHORT} s" in error.message
+        assert error.retryable
+
+    run(test)
+
+
+def test_a_server_that_takes_the_request_and_says_nothing_is_given_up() -> None:
+    """Seed: a deadline for the first byte."""
+
+    async def test() -> None:
+        async with PlainServer([ServedReply(text="late", delay_ms=60_000)]) as server:
+            limits = Deadlines(first_byte_s=SHORT)
+            error = await failure_of(plain_model(server.base_url, deadlines=limits))
+
+        assert f"did not answer within {SHORT} s" in error.message
+        assert error.retryable
+        assert error.hint is not None
+        assert "first_byte_s" in error.hint
+
+    run(test)
+
+
+def test_headers_without_a_body_are_no_first_byte() -> None:
+    """Ours: many servers send their headers at once and think afterwards."""
+
+    async def test() -> None:
+        async with PlainServer([ServedReply(text="late", fault=Fault(stall_at=0))]) as server:
+            limits = Deadlines(first_byte_s=5 * SHORT)
+            error = await failure_of(plain_model(server.base_url, deadlines=limits))
+            await server.hung_up.wait()
+
+        assert "did not answer" in error.message
+
+    run(test)
+
+
+def test_a_stream_that_stalls_is_given_up_and_its_connection_closed() -> None:
+    """Seed: a deadline between chunks."""
+
+    async def test() -> None:
+        async with PlainServer([ServedReply(chunks=("a", "b"), fault=Fault(stall_at=25))]) as server:
+            error = await failure_of(
+                plain_model(server.base_url, deadlines=Deadlines(between_chunks_s=SHORT))
+            )
+            await server.hung_up.wait()
+
+        assert f"sent nothing for {SHORT} s in the middle" in error.message
+        assert error.retryable
+
+    run(test)
+
+
+def test_a_reply_that_never_ends_is_given_up() -> None:
+    """Seed: a deadline for the whole; chunks that keep coming do not extend it."""
+
+    async def test() -> None:
+        drip = ServedReply(chunks=("a",) * 1000, chunk_delay_ms=5)
+        async with PlainServer([drip]) as server:
+            limits = Deadlines(between_chunks_s=LONG, total_s=4 * SHORT)
+            error = await failure_of(plain_model(server.base_url, deadlines=limits))
+
+        assert f"took more than {4 * SHORT} s" in error.message
+
+    run(test)
+
+
+class FakeTime(asyncio.SelectorEventLoop):
+    """A loop that jumps to its next timer instead of waiting for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now = 0.0
+        select = self._selector.select  # type: ignore[attr-defined]
+        self._selector.select = lambda wait=None: self._jump(wait) or select(0)  # type: ignore[attr-defined]
+
+    def _jump(self, seconds: float | None) -> None:
+        self._now += max(0.0, seconds or 0.0)
+
+    def time(self) -> float:
+        return self._now
+
+
+def run_in_fake_time(test: Callable[[], Awaitable[None]]) -> None:
+    with asyncio.Runner(loop_factory=FakeTime) as runner:
+        runner.run(test())  # type: ignore[arg-type]
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def test_each_wait_has_its_own_time() -> None:
+    """Seed: keep-alives; a timer that is set once is looked at again."""
+
+    async def test() -> None:
+        watch = Watch(1000)
+        watch.each("between_chunks_s", 5)
+        for _ in range(10):
+            with watch:
+                await asyncio.sleep(4)
+        with pytest.raises(Overdue, match="between_chunks_s"), watch:
+            await asyncio.sleep(6)
+        assert now() == pytest.approx(45)
+
+    run_in_fake_time(test)
+
+
+def test_a_consumer_may_take_longer_than_any_chunk() -> None:
+    """Ours: a deadline is the server's, not the reader's; tools and hooks run between two chunks."""
+
+    async def test() -> None:
+        watch = Watch(1000)
+        watch.each("between_chunks_s", 5)
+        for _ in range(3):
+            with watch:
+                await asyncio.sleep(1)
+            await asyncio.sleep(50)
+        with pytest.raises(Overdue), watch:
+            await asyncio.sleep(6)
+        assert now() == pytest.approx(158)
+
+    run_in_fake_time(test)
+
+
+def test_several_waits_can_share_their_time() -> None:
+    """Ours: the first byte of a body is as late as its headers were."""
+
+    async def test() -> None:
+        watch = Watch(1000)
+        watch.until("first_byte_s", 10)
+        with watch:
+            await asyncio.sleep(8)
+        with pytest.raises(Overdue, match="first_byte_s"), watch:
+            await asyncio.sleep(8)
+        assert now() == pytest.approx(10)
+
+    run_in_fake_time(test)
+
+
+def test_the_whole_is_not_extended_by_what_keeps_coming() -> None:
+    """Seed: a deadline for the whole."""
+
+    async def drip(watch: Watch) -> None:
+        while True:
+            with watch:
+                await asyncio.sleep(4)
+
+    async def test() -> None:
+        watch = Watch(30)
+        watch.each("between_chunks_s", 5)
+        with pytest.raises(Overdue, match="total_s"):
+            await drip(watch)
+        assert now() == pytest.approx(30)
+
+    run_in_fake_time(test)
+
+
+def test_a_consumer_that_took_all_the_time_is_told_at_its_next_question() -> None:
+    """Ours: the whole is the whole, whoever spent it."""
+
+    async def test() -> None:
+        watch = Watch(30)
+        watch.each("between_chunks_s", 5)
+        await asyncio.sleep(100)
+        with pytest.raises(Overdue, match="total_s"), watch:
+            pytest.fail("this is not reached")
+        assert now() == pytest.approx(100)
+
+    run_in_fake_time(test)
+
+
+def test_a_wait_that_is_cancelled_stays_cancelled_though_it_is_overdue_as_well() -> None:
+    """Ours: a deadline must not swallow the cancellation of a turn."""
+
+    async def test() -> None:
+        watch = Watch(LONG)
+        watch.each("between_chunks_s", LONG)
+
+        async def wait() -> None:
+            with watch:
+                await asyncio.Event().wait()
+
+        def cancel_when_overdue() -> None:
+            task.cancel()
+            watch.until("between_chunks_s", 0)
+            watch._look()
+
+        task = asyncio.create_task(wait())
+        asyncio.get_running_loop().call_soon(cancel_when_overdue)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        watch.stop()
+
+    run(test)
+
+
+def test_a_task_that_was_interrupted_by_a_deadline_is_not_cancelled_afterwards() -> None:
+    """Ours: `asyncio.timeout` and task groups around a call count cancellations."""
+
+    async def test() -> None:
+        watch = Watch(LONG)
+        watch.each("between_chunks_s", SHORT)
+        with pytest.raises(Overdue) as caught, watch:
+            await asyncio.Event().wait()
+        task = asyncio.current_task()
+
+        assert caught.value.limit == "between_chunks_s"
+        assert task is not None
+        assert task.cancelling() == 0
+
+    run(test)
+
+
+def test_a_timeout_around_a_call_is_the_callers_own() -> None:
+    """Ours: a caller's shorter timeout is a `TimeoutError`, not a failure of the model."""
+
+    async def test() -> None:
+        async with PlainServer([ServedReply(text="late", fault=Fault(stall_at=0))]) as server:
+
+            async def expire(limit: asyncio.Timeout) -> None:
+                await server.stalled.wait()
+                limit.reschedule(now())
+
+            async def ask() -> None:
+                async with asyncio.timeout(LONG) as limit, asyncio.TaskGroup() as group:
+                    group.create_task(expire(limit))
+                    await text_of(plain_model(server.base_url))
+
+            with pytest.raises(TimeoutError):
+                await ask()
+            await server.hung_up.wait()
+
+    run(test)

@@ -1,0 +1,279 @@
+"""What all models behind HTTP have in common."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+
+import pytest
+from plain_vendor import (
+    ASKED,
+    KEY,
+    PlainDialect,
+    PlainServer,
+    everything_about,
+    failure_of,
+    heard,
+    plain_model,
+    text_of,
+    variables_of,
+)
+
+from holdfast.errors import InvalidArgument
+from holdfast.model.message import AttachmentPart, TextPart, UserMessage
+from holdfast.ports.model_provider import ModelRequest, ReplyEnded, TextArrived
+from holdfast.providers.http.model import HttpModel
+from holdfast.testing.servers.http_server import Fault, ServedReply
+
+LONG = 30.0
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(LONG):
+            await test()
+
+    asyncio.run(bounded())
+
+
+def raw(body: bytes) -> ServedReply:
+    return ServedReply(text="", fault=Fault(body=body))
+
+
+def test_a_reply_is_streamed_and_ends_with_its_whole() -> None:
+    """Seed: deltas as they arrive, one `ReplyEnded` at the end."""
+
+    async def test() -> None:
+        async with PlainServer([ServedReply(chunks=("a", "b"))]) as server:
+            model = plain_model(server.base_url)
+            assert await heard(model) == [TextArrived("a"), TextArrived("b"), ReplyEnded(text="ab")]
+            assert model.model_id == "plain:m"
+
+    run(test)
+
+
+def test_nothing_after_the_vendors_last_word_is_read() -> None:
+    """Seed: after `ReplyEnded` nothing more is read."""
+
+    async def test() -> None:
+        said = raw(
+            b'data: {"text":"a"}\n\ndata: {"done":true}\n\ndata: {"error":"no"}\n\ndata: {"done":true}\n\n'
+        )
+        async with PlainServer([said]) as server:
+            assert await heard(plain_model(server.base_url)) == [TextArrived("a"), ReplyEnded(text="a")]
+
+    run(test)
+
+
+def test_a_stream_without_the_vendors_last_word_has_failed() -> None:
+    """Seed: a stream that ends without the terminal event is a failure."""
+
+    async def test() -> None:
+        async with PlainServer([ServedReply(chunks=("a", "b"), fault=Fault(order="drop:2"))]) as server:
+            error = await failure_of(plain_model(server.base_url))
+        assert "broke off before its end" in error.message
+        assert error.retryable
+
+    run(test)
+
+
+def test_an_event_that_makes_no_sense_is_a_failure_worth_another_attempt() -> None:
+    """Seed: malformed events."""
+
+    async def test() -> None:
+        async with PlainServer([ServedReply(chunks=("a", "b"), fault=Fault(order="garbage:1"))]) as server:
+            error = await failure_of(plain_model(server.base_url))
+        assert "plain:m sent an event that makes no sense" in error.message
+        assert error.retryable
+
+    run(test)
+
+
+def test_what_only_one_vendor_knows_is_sent_as_it_is() -> None:
+    """Seed: `extra_body` and `extra_headers`."""
+
+    async def test() -> None:
+        settings = {"extra_body": {"stream": True, "mood": "good"}, "extra_headers": {"x-team": "blue"}}
+        async with PlainServer(["hi"]) as server:
+            await heard(plain_model(server.base_url), ModelRequest(messages=[], settings=settings))
+        (request,) = server.requests
+        assert request.body == {"model": "m", "stream": True, "media": [], "mood": "good"}
+        assert request.headers["x-team"] == "blue"
+        assert request.headers["x-api-key"] == KEY
+
+    run(test)
+
+
+def test_a_setting_that_does_not_exist_is_refused_before_anything_is_sent() -> None:
+    """Ours: a slip of the pen is not ignored for ever."""
+
+    async def test() -> None:
+        async with PlainServer(["hi"]) as server:
+            with pytest.raises(InvalidArgument, match="temprature"):
+                await heard(
+                    plain_model(server.base_url), ModelRequest(messages=[], settings={"temprature": 1})
+                )
+        assert server.requests == []
+
+    run(test)
+
+
+def test_every_attachment_is_read_once() -> None:
+    """Seed: images and files; media is stored once, by content."""
+    asked: list[str] = []
+
+    async def read(digest: str) -> bytes | None:
+        asked.append(digest)
+        return b"png"
+
+    def picture(digest: str) -> AttachmentPart:
+        return AttachmentPart(digest=digest, media_type="image/png", size=3)
+
+    messages = [
+        UserMessage(content=(TextPart(text="look"), picture("d1"), picture("d2"))),
+        UserMessage(content=(picture("d1"),)),
+        UserMessage(content="well?"),
+    ]
+
+    async def test() -> None:
+        async with PlainServer(["nice"]) as server:
+            await heard(plain_model(server.base_url), ModelRequest(messages=[*messages], read_blob=read))
+        assert server.requests[0].body["media"] == ["d1", "d2"]
+
+    run(test)
+    assert asked == ["d1", "d2"]
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_an_attachment_that_is_not_there_is_an_error_that_names_it(stored: bool) -> None:
+    """Ours: a request without its picture is another request."""
+
+    async def read(digest: str) -> bytes | None:
+        return None
+
+    part = AttachmentPart(digest="d1", media_type="image/png", size=3, name="cat.png")
+    request = ModelRequest(messages=[UserMessage(content=(part,))], read_blob=read if stored else None)
+    with pytest.raises(InvalidArgument, match=r"'cat\.png' is not stored"):
+        asyncio.run(heard(plain_model("http://127.0.0.1:9"), request))
+
+
+def test_a_model_has_a_name() -> None:
+    """Ours: `openai:` names no model."""
+    with pytest.raises(InvalidArgument, match="has a name"):
+        HttpModel(PlainDialect(), "", base_url="http://localhost", api_key=None)
+
+
+def test_the_name_of_a_model_can_say_where_it_is_served() -> None:
+    """Seed: `openai-compatible:MODEL@BASE_URL`."""
+    model = HttpModel(
+        PlainDialect(),
+        "m",
+        base_url="http://localhost/v1/",
+        api_key=None,
+        model_id="plain:m@http://localhost/v1",
+    )
+
+    assert repr(model) == "HttpModel('plain:m@http://localhost/v1', base_url='http://localhost/v1')"
+
+
+# Secrets
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(status=401, message=f"no such key: {KEY}"),
+        Fault(status=500, body=f"<html>{KEY}".encode()),
+        Fault(status=500, body=(b"x" * 190 + KEY.encode())),
+        Fault(body=f"<html>{KEY}".encode(), headers={"content-type": "text/html"}),
+        Fault(body=(b"x" * 190 + KEY.encode()), headers={"content-type": "text/html"}),
+        Fault(body=f'data: {{"error":"bad key {KEY}"}}\n\n'.encode()),
+        Fault(body=f'data: {{"text":"a"}}\n\ndata: {{"{KEY}": \n\n'.encode()),
+        Fault(redirect=f"http://evil.test/{KEY}"),
+    ],
+)
+def test_a_key_that_the_vendor_repeats_is_not_passed_on(fault: Fault) -> None:
+    """Seed: the error says what the vendor said without the key."""
+
+    async def test() -> None:
+        async with PlainServer([ServedReply(text="hello", fault=fault)]) as server:
+            error = await failure_of(plain_model(server.base_url))
+        assert KEY[:12] not in everything_about(error)
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        Fault(status=401, message="no such key"),
+        Fault(redirect="http://evil.test/"),
+        Fault(cut_at=5),
+        Fault(cut_at=5, reset=True),
+        Fault(content_length=10_000, cut_at=5),
+        Fault(headers={"content-encoding": "gzip"}),
+        Fault(order="garbage:0"),
+    ],
+)
+def test_no_failure_logs_the_key_or_leads_to_it(fault: Fault, caplog: pytest.LogCaptureFixture) -> None:
+    """Seed: secrets never in an exception; what holds the request is neither chained nor in a variable."""
+    caplog.set_level(logging.DEBUG)
+
+    async def test() -> None:
+        async with PlainServer([ServedReply(text="hello", fault=fault)]) as server:
+            error = await failure_of(plain_model(server.base_url))
+        assert KEY not in everything_about(error) + variables_of(error)
+        assert "httpx2" not in repr([error.__context__, error.__cause__])
+
+    run(test)
+    assert KEY not in caplog.text
+
+
+def test_what_cannot_be_sent_is_told_without_the_key() -> None:
+    """Ours: the HTTP library prints the headers that it does not like."""
+    settings = {"extra_headers": {"x-note": f"two\nlines {KEY}"}}
+
+    async def test() -> None:
+        async with PlainServer() as server:
+            error = await failure_of(
+                plain_model(server.base_url), ModelRequest(messages=[], settings=settings)
+            )
+        assert not error.retryable
+        assert KEY not in everything_about(error)
+
+    run(test)
+
+
+def test_a_refused_key_says_where_it_comes_from() -> None:
+    """Ours: the hint names the variable."""
+
+    async def test() -> None:
+        refusal = ServedReply(text="", fault=Fault(status=401, message="invalid key"))
+        async with PlainServer([refusal]) as server:
+            error = await failure_of(plain_model(server.base_url))
+        assert str(error) == "plain: invalid key (HTTP 401) (set PLAIN_API_KEY)"
+
+    run(test)
+
+
+def test_a_long_reply_of_small_chunks_arrives_whole() -> None:
+    """Seed: replies of very many chunks."""
+
+    async def test() -> None:
+        async with PlainServer([ServedReply(chunks=("x",) * 3_000)]) as server:
+            assert await text_of(plain_model(server.base_url), ASKED) == "x" * 3_000
+
+    run(test)
+
+
+def test_the_http_library_is_imported_when_a_model_is_asked_and_not_before() -> None:
+    """Seed: `import holdfast` does not import httpx2."""
+    script = (
+        "import sys; from holdfast import Agent, Runtime; import holdfast.providers.http.model;"
+        "assert 'httpx2' not in sys.modules and 'anyio' not in sys.modules, 'imported'"
+    )
+
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,177 @@
+"""The parser of server-sent events, against the rules of the format and against itself."""
+
+from __future__ import annotations
+
+import itertools
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import ModelError
+from holdfast.providers.http.dialect import ServerEvent
+from holdfast.providers.http.sse import EventParser
+
+BOM = b"\xef\xbb\xbf"
+MARKS = [
+    b"data",
+    b"event",
+    b"id",
+    b"retry",
+    b":",
+    b" ",
+    b"\n",
+    b"\r",
+    b"\r\n",
+    b"\n\n",
+    BOM,
+    b"7",
+    b"x\xc3\xa9",
+]
+LINES = [
+    b"data: {}\n\n",
+    b"event: a\ndata: {}\n\n",
+    b"event: a\r\ndata: {}\r\n\r\n",
+    b": ping\n\n",
+    b"data:\n\n",
+]
+STREAMS = st.lists(st.sampled_from(MARKS + LINES), max_size=25).map(b"".join)
+
+
+def parsed(*pieces: bytes) -> list[ServerEvent]:
+    parser = EventParser()
+    events = [event for piece in pieces for event in parser.feed(piece)]
+    return events + parser.end()
+
+
+def by_the_rules(stream: bytes) -> list[ServerEvent]:
+    """The format's description, followed to the letter and line by line."""
+    *lines, rest = re.split(b"\r\n|\n|\r", stream.removeprefix(BOM))
+    found, name, data = [], b"", b""
+    for line in [*lines, *([] if rest else [b""])]:
+        field, _, value = line.partition(b":")
+        value = value[1:] if value.startswith(b" ") else value
+        if not line:
+            if data[:-1]:
+                found.append(ServerEvent(name.decode(errors="replace"), data[:-1]))
+            name, data = b"", b""
+        elif field == b"data":
+            data += value + b"\n"
+        elif field == b"event":
+            name = value
+    return found
+
+
+@given(STREAMS, st.lists(st.integers(0, 200), max_size=12))
+def test_however_a_stream_is_cut_its_events_are_those_of_the_rules(stream: bytes, cuts: list[int]) -> None:
+    """Seed: events split anywhere; the network cuts where it likes."""
+    ends = sorted({min(cut, len(stream)) for cut in cuts} | {0, len(stream)})
+    pieces = [stream[start:end] for start, end in itertools.pairwise(ends)]
+
+    assert parsed(*pieces) == by_the_rules(stream)
+
+
+@given(STREAMS)
+def test_a_stream_that_comes_byte_by_byte_has_the_same_events(stream: bytes) -> None:
+    """Ours: one byte at a time is the worst way to be cut."""
+    assert parsed(*(stream[at : at + 1] for at in range(len(stream)))) == by_the_rules(stream)
+
+
+@pytest.mark.parametrize(
+    ("stream", "events"),
+    [
+        (b"data: a\n\n", [("", b"a")]),
+        (b"data:a\n\n", [("", b"a")]),
+        (b"data:  a\n\n", [("", b" a")]),
+        (b"data: a\ndata: b\n\n", [("", b"a\nb")]),
+        (b"data: a\r\ndata: b\r\n\r\n", [("", b"a\nb")]),
+        (b"data: a\rdata: b\r\r", [("", b"a\nb")]),
+        (b"event: n\ndata: a\n\n", [("n", b"a")]),
+        (b"data: a\nevent: n\n\n", [("n", b"a")]),
+        (b"event: n\n\ndata: a\n\n", [("", b"a")]),
+        (b": keep-alive\n\ndata: a\n\n", [("", b"a")]),
+        (b": keep-alive\ndata: a\n\n", [("", b"a")]),
+        (b"id: 1\nunknown: 2\ndata: a\n\n", [("", b"a")]),
+        (BOM + b"data: a\n\n", [("", b"a")]),
+        (BOM + BOM + b"data: a\n\n", []),
+        (b"data: a\n\n\n\n\ndata: b\n\n", [("", b"a"), ("", b"b")]),
+        (b"data:\n\ndata: \n\ndata\n\n", []),
+        (b"datas: a\n\n data: b\n\n", []),
+        (b"event: \xff\ndata: a\n\n", [("�", b"a")]),
+        (b"", []),
+        (b"\n\n\n", []),
+    ],
+)
+def test_the_rules_of_the_format(stream: bytes, events: list[tuple[str, bytes]]) -> None:
+    """Seed: comments, multi-line data, CRLF, BOM, keep-alives."""
+    assert parsed(stream) == events
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"])
+def test_events_that_come_one_a_chunk_are_named_each_for_itself(line_end: bytes) -> None:
+    """Ours: the short way through the parser must not give an event the name of the one before."""
+    chunks = [
+        b"data: 1",
+        b"data: 2",
+        b"event: a\ndata: 3",
+        b"event: a\ndata: 4",
+        b"event: b\ndata: 5",
+        b"data: 6",
+    ]
+    stream = [(chunk + b"\n\n").replace(b"\n", line_end) for chunk in chunks]
+
+    assert parsed(*stream) == [("", b"1"), ("", b"2"), ("a", b"3"), ("a", b"4"), ("b", b"5"), ("", b"6")]
+
+
+def test_a_lone_cr_inside_a_chunk_with_crlf_ends_a_line_as_well() -> None:
+    """Ours: the short way for CRLF must not pass it on inside the data."""
+    assert parsed(b"data: 1\r\n\r\n", b"data: 2\rdata: 3\r\n\r\n") == [("", b"1"), ("", b"2\n3")]
+
+
+def test_an_event_is_given_with_its_last_byte_and_not_later() -> None:
+    """Ours: an event that waits for the next one is a chunk late, for ever."""
+    parser = EventParser()
+
+    assert parser.feed(b"data: a\r\n\r") == [("", b"a")]
+    assert parser.feed(b"\ndata: b\n") == []
+    assert parser.feed(b"\n") == [("", b"b")]
+
+
+def test_a_last_event_whose_empty_line_is_missing_counts_if_its_lines_are_whole() -> None:
+    """Ours: some servers end a stream right after their last line."""
+    assert parsed(b"data: a\n\ndata: [DONE]\n") == [("", b"a"), ("", b"[DONE]")]
+    assert parsed(b"data: a\n\ndata: [DON") == [("", b"a")]
+
+
+def test_the_wait_that_a_server_asks_for_is_kept() -> None:
+    """Seed: `retry`."""
+    parser = EventParser()
+    parser.feed(b"retry: 1500\n\nretry: soon\n\nretry: 99999999999999\n\n")
+
+    assert parser.retry_ms == 1500
+
+
+def test_an_event_that_is_too_large_is_refused_whole_or_in_pieces() -> None:
+    """Ours: every size has a cap."""
+    for pieces in (
+        [b"data: 0123456789\n\n"],
+        [b"data: 01234", b"56789"],
+        [b"data: x\n\ndata: 0123456789\n\n"],
+    ):
+        parser = EventParser(max_event_bytes=12)
+        with pytest.raises(ModelError, match="more than 12 bytes") as caught:
+            [parser.feed(piece) for piece in pieces]
+        assert caught.value.code == "RESPONSE_TOO_LARGE"
+        assert not caught.value.retryable
+
+
+def test_a_large_event_in_tiny_pieces_costs_its_size_once() -> None:
+    """Ours: a megabyte of tool arguments; joining at every piece would copy gigabytes."""
+    said = b"x" * 200_000
+    parser = EventParser()
+    parser.feed(b"data: ")
+    for at in range(len(said)):
+        assert not parser.feed(said[at : at + 1])
+
+    assert parser.feed(b"\n\n") == [("", said)]

@@ -1,0 +1,169 @@
+"""Several models for one."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from asking import Giving, deltas, ended, request
+
+from holdfast import Agent, Fallback, Runtime, TurnStopped, UsageLimits, tool
+from holdfast.errors import InvalidArgument, ModelError, TurnCode
+from holdfast.model.events import ModelCallFailed
+from holdfast.ports.model_provider import ReplyEnded, TextArrived
+from holdfast.providers.scripted import ScriptedModel
+from holdfast.testing.servers.anthropic_server import AnthropicServer
+from holdfast.testing.servers.openai_server import OpenAIServer
+
+BUSY = ModelError("too busy", code="RATE_LIMITED", retryable=True, retry_after_ms=9_000, hint="wait")
+BROKEN = ModelError("no such model")
+
+
+def failure(model: Fallback, attempt: int) -> ModelError:
+    with pytest.raises(ModelError) as raised:
+        deltas(model, request(attempt=attempt))
+    return raised.value
+
+
+def test_the_attempt_picks_the_model() -> None:
+    """Ours: a turn that another process takes up goes on with the model that is due."""
+    models = [Giving(ReplyEnded(text=name), model_id=f"p:{name}") for name in "abc"]
+    fallback = Fallback(*models)
+    assert [ended(fallback, request(attempt=n)).text for n in range(1, 6)] == ["a", "b", "c", "a", "b"]
+
+
+@pytest.mark.parametrize("error", [BUSY, BROKEN, InvalidArgument("no images here"), RuntimeError("oops")])
+def test_a_failure_with_a_successor_is_tried_again_at_once(error: Exception) -> None:
+    """Ours: waiting is of no use when somebody else is there; the message says who failed."""
+    told = failure(Fallback(Giving(error, model_id="p:a"), Giving()), 1)
+    assert (told.retryable, told.retry_after_ms) == (True, 0)
+    assert told.message.startswith("p:a: ")
+    assert str(getattr(error, "message", error)) in told.message
+
+
+def test_the_last_one_fails_as_it_fails() -> None:
+    """Ours: then it is worth waiting, or it is not."""
+    told = failure(Fallback(Giving(), Giving(BUSY, model_id="p:b")), 2)
+    assert (told.message, told.code) == ("p:b: too busy", "RATE_LIMITED")
+    assert (told.retryable, told.retry_after_ms, told.hint) == (True, 9_000, "wait")
+    assert not failure(Fallback(Giving(), Giving(BROKEN)), 2).retryable
+
+
+def test_a_context_overflow_is_passed_on_as_it_is() -> None:
+    """Ours: the turn makes its context smaller, which helps any model."""
+    overflow = ModelError("too long", code=TurnCode.CONTEXT_OVERFLOW)
+    assert failure(Fallback(Giving(overflow), Giving()), 1) is overflow
+
+
+@pytest.mark.parametrize(
+    ("served", "told"), [("", "p:a"), ("a-2026", "p:a-2026"), ("p:a", "p:a"), ("a:3b", "p:a:3b")]
+)
+def test_the_reply_says_who_served_it(served: str, told: str) -> None:
+    """Ours: among several, the provider belongs to the name; prices are found by it."""
+    assert ended(Fallback(Giving(ReplyEnded(text="x", model=served), model_id="p:a"))).model == told
+
+
+def test_its_name_is_those_of_its_models() -> None:
+    """Ours: fallbacks in fallbacks are one; a name that could not be read again is refused."""
+    inner = Fallback(Giving(model_id="p:a"), Giving(model_id="p:b"))
+    assert Fallback(inner, Giving(model_id="q:c")).model_id == "fallback:p:a|p:b|q:c"
+    with pytest.raises(InvalidArgument, match="cannot be one of several"):
+        Fallback(Giving(model_id="p:a|b"))
+    with pytest.raises(InvalidArgument, match="has models"):
+        Fallback()
+    with pytest.raises(InvalidArgument, match="not of str"):
+        Fallback("openai:gpt-5")  # type: ignore[arg-type]
+
+
+def test_closing_closes_all_even_if_one_complains() -> None:
+    """Ours: no connection is left open."""
+    left, fine = ScriptedModel(["never asked"]), Giving()
+    with pytest.raises(Exception, match="not asked for"):
+        asyncio.run(Fallback(left, fine).close())
+    assert fine.closed == 1
+
+
+def test_a_turn_goes_on_with_the_next_model_and_retracts_what_came() -> None:
+    """Ours: nothing of the failed model's text is in the answer, and there is no back-off."""
+    waited: list[float] = []
+
+    async def no_sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    async def main() -> None:
+        first = Giving(TextArrived("I thi"), BUSY, model_id="p:a")
+        second = Giving(TextArrived("Yes."), ReplyEnded(text="Yes."), model_id="q:b")
+        async with Runtime(_sleep=no_sleep) as runtime:
+            session = await runtime.session("s", agent=Agent([first, second]))
+            turn = session.turn("Is it?")
+            failed = [event async for event in turn if isinstance(event, ModelCallFailed)]
+            result = await turn
+        assert (result.output, result.usage.calls) == ("Yes.", 2)
+        assert [event.error.message for event in failed] == ["p:a: too busy"]
+
+    asyncio.run(main())
+    assert not [seconds for seconds in waited if seconds > 0]
+
+
+def test_attempts_are_limited_over_all_models() -> None:
+    """Ours: `max_attempts` counts every try, whoever was asked."""
+    models = [Giving(BUSY, model_id=f"p:{name}") for name in "abc"]
+    with pytest.raises(TurnStopped, match="p:b: too busy"):
+        Agent(models, limits=UsageLimits(max_attempts=2)).run_sync("Hi")
+    assert [model.asked for model in models] == [1, 1, 0]
+
+
+def test_a_list_of_names_is_a_fallback_that_sessions_record(tmp_path: Path) -> None:
+    """Ours: another process makes the same models of the name."""
+    failing, fine = tmp_path / "failing.json", tmp_path / "fine.json"
+    failing.write_text('{"rules": [{"failure": {"message": "down"}}]}')
+    fine.write_text('{"rules": [{"text": "Here I am."}]}')
+    agent = Agent([f"scripted:{failing}", f"scripted:{fine}"])
+    assert agent.model_id == f"fallback:scripted:{failing}|scripted:{fine}"
+    assert Agent(agent.model_id).run_sync("Hi").output == "Here I am."
+    assert agent.run_sync("Hi").output == "Here I am."
+    assert Agent([f"scripted:{fine}"]).model_id == f"scripted:{fine}"
+    with pytest.raises(InvalidArgument, match="at least one"):
+        Agent([])
+    with pytest.raises(InvalidArgument, match="not int"):
+        Agent(["scripted:demo", 5])  # type: ignore[list-item]
+
+
+@tool(side_effect="read")
+def order(order_id: str) -> int:
+    """How many days late it is."""
+    return 6
+
+
+def test_a_turn_that_one_vendor_began_is_ended_by_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: calls and results of the one are understood by the other; its reasoning is not sent there."""
+    calls = [{"name": "order", "arguments": {"order_id": "A1"}, "id": "toolu_01A"}]
+    overloaded = {"fault": {"status": 529, "message": "Overloaded"}}
+
+    async def main() -> None:
+        async with (
+            AnthropicServer([{"tool_calls": calls, "reasoning": "Let me look."}, overloaded]) as first,
+            OpenAIServer([{"text": "Six days."}]) as second,
+        ):
+            monkeypatch.setenv("ANTHROPIC_API_KEY", "sk-ant-test")
+            monkeypatch.setenv("ANTHROPIC_BASE_URL", first.base_url)
+            monkeypatch.setenv("OPENAI_API_KEY", "sk-test")
+            monkeypatch.setenv("OPENAI_BASE_URL", second.base_url)
+            names = ["anthropic:claude-sonnet-4-5", "openai:gpt-5"]
+            async with Runtime() as runtime:
+                agent = Agent(names, tools=[order], settings={"reasoning": "low"})
+                session = await runtime.session("s", agent=agent)
+                result = await session.turn("How late is A1?")
+            assert (result.output, result.usage.calls) == ("Six days.", 3)
+            served = [getattr(message, "model", "") for message in result.messages]
+            assert [name.partition(":")[0] for name in served if name] == ["anthropic", "openai"]
+            assert (len(first.requests), len(second.requests)) == (2, 1)
+            assert "Let me look." not in str(second.requests[0].body)
+            assert "Let me look." in str(first.requests[1].body)
+
+    asyncio.run(main())

@@ -1,0 +1,358 @@
+"""Rate limits: who may call when."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from asking import Giving, heard, request
+
+from holdfast import Agent, Fallback, Limited, RateLimit, Runtime
+from holdfast.errors import InvalidArgument, ModelError
+from holdfast.model.usage import Usage
+from holdfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
+from holdfast.providers.limited import SharedLimits
+from holdfast.providers.rate_limit import Limiter
+from holdfast.providers.request_digest import estimated_tokens
+from holdfast.providers.scripted import ScriptedModel
+from holdfast.testing.clock import FakeClock
+
+
+class Time:
+    """A clock that sleeping moves, so that whoever waits alone waits no time."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock(0)
+        self.slept: list[float] = []
+
+    async def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.clock.advance(seconds)
+
+    def limiter(self, **limit: int) -> Limiter:
+        return Limiter(RateLimit(**limit), clock=self.clock, sleep=self.sleep)
+
+
+class Held:
+    """A model whose replies wait until the test lets them go."""
+
+    model_id = "held:1"
+
+    def __init__(self) -> None:
+        self.under_way: list[str] = []
+        self.begun = asyncio.Event()
+        self.go = asyncio.Event()
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        self.under_way.append(request.session_id)
+        self.begun.set()
+        await self.go.wait()
+        yield ReplyEnded(text="", usage=Usage(input=1, calls=1))
+
+    async def close(self) -> None: ...
+
+
+async def settle() -> None:
+    """Let everything run that can."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+def asked_by(name: str) -> ModelRequest:
+    return ModelRequest(messages=[], session_id=name)
+
+
+def test_no_more_calls_run_at_once_than_allowed_and_they_come_in_order() -> None:
+    """Ours: first come, first served; whoever waits does nothing until somebody leaves."""
+
+    async def main() -> None:
+        model = Held()
+        limited = Limited(model, RateLimit(concurrency=2))
+        calls = [asyncio.create_task(heard(limited, asked_by(name))) for name in "abcd"]
+        await settle()
+        assert model.under_way == ["a", "b"]
+        calls[0].cancel()
+        await settle()
+        assert model.under_way == ["a", "b", "c"]
+        model.go.set()
+        await asyncio.gather(*calls, return_exceptions=True)
+        assert model.under_way == ["a", "b", "c", "d"]
+
+    asyncio.run(main())
+
+
+def test_whoever_gives_up_in_line_leaves_it() -> None:
+    """Ours: a turn that is cancelled while it waits holds nobody up and has used nothing."""
+
+    async def main() -> None:
+        model = Held()
+        limited = Limited(model, RateLimit(concurrency=1))
+        first, second, third = (asyncio.create_task(heard(limited, asked_by(name))) for name in "abc")
+        await settle()
+        second.cancel()
+        await settle()
+        assert second.cancelled()
+        model.go.set()
+        await asyncio.gather(first, third)
+        assert model.under_way == ["a", "c"]
+
+    asyncio.run(main())
+
+
+def test_the_first_in_line_may_give_up_too() -> None:
+    """Ours: the one behind it takes its place."""
+
+    async def main() -> None:
+        time = Time()
+        limiter = time.limiter(concurrency=1)
+        held = await limiter.admit()
+        front, behind = (asyncio.create_task(limiter.admit()) for _ in range(2))
+        await settle()
+        front.cancel()
+        await settle()
+        limiter.release(held)
+        assert (await behind).tokens == 0
+
+    asyncio.run(main())
+
+
+def test_in_no_minute_are_there_more_requests_than_allowed() -> None:
+    """Ours: a burst is let through, then one for each that is a minute old; time is slept, not polled."""
+
+    async def main() -> None:
+        time = Time()
+        limiter, began = time.limiter(requests_per_minute=3), list[float]()
+        for _ in range(7):
+            admission = await limiter.admit()
+            began.append(time.clock.monotonic())
+            limiter.release(admission)
+            time.clock.advance(1)
+        assert began == [0, 1, 2, 60, 61, 62, 120]
+        assert time.slept == [57, 57]
+
+    asyncio.run(main())
+
+
+def test_tokens_are_estimated_before_and_corrected_after() -> None:
+    """Ours: a call that used less than was thought makes room at once."""
+
+    async def main() -> None:
+        time = Time()
+        limiter = time.limiter(tokens_per_minute=100)
+        first = await limiter.admit(80)
+        second = asyncio.ensure_future(limiter.admit(50))
+        limiter.release(first, used=10)
+        await second
+        assert (second.result().at, time.slept) == (0, [])
+        limiter.release(second.result(), used=90)
+        third = await limiter.admit(1)
+        assert (third.at, time.slept) == (60, [60])
+
+    asyncio.run(main())
+
+
+def test_a_correction_wakes_the_one_who_sleeps() -> None:
+    """Ours: nobody sleeps a minute for tokens that were never used."""
+
+    async def main() -> None:
+        never = asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            await never.wait()
+
+        limiter = Limiter(RateLimit(tokens_per_minute=100), clock=FakeClock(0), sleep=sleep)
+        first = await limiter.admit(80)
+        second = asyncio.create_task(limiter.admit(50))
+        await settle()
+        assert not second.done()
+        limiter.release(first, used=10)
+        await second
+
+    asyncio.run(main())
+
+
+def test_a_call_larger_than_the_limit_waits_for_an_empty_minute_and_goes() -> None:
+    """Ours: it would wait for ever otherwise."""
+
+    async def main() -> None:
+        time = Time()
+        limiter = time.limiter(tokens_per_minute=100)
+        limiter.release(await limiter.admit(10))
+        time.clock.advance(20)
+        assert (await limiter.admit(1_000)).at == 60
+
+    asyncio.run(main())
+
+
+def test_what_a_call_used_does_not_count_when_its_minute_is_over() -> None:
+    """Ours: a long call's correction comes too late to matter, and spoils nothing."""
+
+    async def main() -> None:
+        time = Time()
+        limiter = time.limiter(tokens_per_minute=100)
+        long = await limiter.admit(50)
+        time.clock.advance(61)
+        other = await limiter.admit(60)
+        limiter.release(long, used=5_000)
+        assert (await limiter.admit(40)).at == other.at == 61
+
+    asyncio.run(main())
+
+
+def test_the_estimate_follows_the_size_of_the_request() -> None:
+    """Ours: about four bytes are a token."""
+    small, large = estimated_tokens(request("x")), estimated_tokens(request("x" * 4_000))
+    assert large - small == pytest.approx(1_000, abs=2)
+
+
+def test_a_model_tells_its_limit_what_it_used() -> None:
+    """Ours: the usage of the reply is what counts, all tokens of it."""
+
+    async def main() -> None:
+        time = Time()
+        limiter = time.limiter(tokens_per_minute=1_000)
+        usage = Usage(input=300, cache_read=300, output=399, calls=1)
+        model = Limited(Giving(ReplyEnded(text="x", usage=usage)), limiter)
+        await heard(model)
+        await heard(model)
+        assert time.slept == [60]
+
+    asyncio.run(main())
+
+
+def test_a_pause_that_the_provider_asks_for_is_made_by_all() -> None:
+    """Ours: the others need not run into the same refusal; an hour is the turn's own business."""
+
+    async def main() -> None:
+        time = Time()
+        limiter = time.limiter(concurrency=9)
+        for retry_after_ms, pause in ((2_000, 2.0), (3_600_000, 60.0)):
+            busy = ModelError("busy", retryable=True, retry_after_ms=retry_after_ms)
+            with pytest.raises(ModelError):
+                await heard(Limited(Giving(busy), limiter))
+            await heard(Limited(Giving(ReplyEnded(text="x")), limiter))
+            assert time.slept.pop() == pause
+
+    asyncio.run(main())
+
+
+def test_a_limit_serves_one_loop_after_another() -> None:
+    """Ours: `run_sync` makes a loop each time."""
+    model = Limited(ScriptedModel(["x"], strict=False), RateLimit(concurrency=1))
+
+    async def both() -> int:
+        return len(await asyncio.gather(heard(model), heard(model)))
+
+    assert [asyncio.run(both()) for _ in range(3)] == [2, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "limit", [{"concurrency": 0}, {"requests_per_minute": 1.5}, {"tokens_per_minute": True}]
+)
+def test_a_limit_that_is_none_is_refused(limit: dict[str, int]) -> None:
+    """Ours: what is wrong is named."""
+    with pytest.raises(InvalidArgument, match=f"{next(iter(limit))} must be a whole number from 1"):
+        RateLimit(**limit)
+
+
+def test_a_limit_of_another_kind_is_refused() -> None:
+    """Ours: a number alone does not say what it limits."""
+    with pytest.raises(InvalidArgument, match="a limit is a RateLimit, not int"):
+        Limited(Giving(), 5)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match="not int"):
+        Runtime(rate_limits={"openai": 5})  # type: ignore[dict-item]
+
+
+# Shared by a runtime
+
+
+def test_a_model_is_behind_its_own_limit_and_its_providers() -> None:
+    """Ours: keys are a provider's name or a model's id; others are left alone."""
+    limits = SharedLimits({"p": RateLimit(concurrency=1), "p:a": RateLimit(concurrency=1)})
+    other, mine, twice = (Giving(model_id=name) for name in ("q:a", "p:b", "p:a"))
+    assert limits.around(other) is other
+    shown = [repr(limits.around(model)) for model in (mine, twice)]
+    assert shown == ["<Limited p:b>", "<Limited p:a>"]
+    inner = limits.around(twice)
+    assert isinstance(inner, Limited)
+    assert isinstance(inner._model, Limited)
+
+
+def test_of_a_fallback_each_member_is_behind_its_own_limit() -> None:
+    """Ours: the limit is the provider's, whoever else is asked instead."""
+    limits = SharedLimits({"p": RateLimit(concurrency=1)})
+    around = limits.around(Fallback(Giving(model_id="p:a"), Giving(model_id="q:b")))
+    assert isinstance(around, Fallback)
+    assert [type(model) for model in around.models] == [Limited, Giving]
+    assert around.model_id == "fallback:p:a|q:b"
+
+
+@pytest.mark.parametrize("key", ["held", "held:1"])
+def test_all_sessions_of_a_runtime_share_a_limit(key: str) -> None:
+    """Ours: two agents, two sessions, one provider."""
+
+    async def main() -> None:
+        model = Held()
+        async with Runtime(rate_limits={key: RateLimit(concurrency=1)}) as runtime:
+            sessions = [
+                await runtime.session(name, agent=Agent(model, name=f"agent-{name}"))
+                for name in ("one", "two")
+            ]
+            turns = [session.turn("Hi") for session in sessions]
+            results = [asyncio.ensure_future(_result(turn)) for turn in turns]
+            await model.begun.wait()
+            await settle()
+            assert model.under_way == ["one"]
+            model.go.set()
+            assert await asyncio.gather(*results) == ["finished", "finished"]
+            assert model.under_way == ["one", "two"]
+
+    asyncio.run(main())
+
+
+async def _result(turn: object) -> str:
+    return (await turn).status  # type: ignore[misc,no-any-return]
+
+
+def test_models_by_their_names_share_a_limit_and_a_turn_in_line_can_be_cancelled(tmp_path: Path) -> None:
+    """Ours: waiting for the limit is part of the call."""
+    script = tmp_path / "slow.json"
+    script.write_text('{"rules": [{"text": "x"}]}')
+
+    async def main() -> None:
+        time = Time()
+        limits = {"scripted": RateLimit(requests_per_minute=1)}
+        stuck = asyncio.Event()
+
+        async def sleep(seconds: float) -> None:
+            time.slept.append(seconds)
+            stuck.set()
+            await asyncio.Event().wait()
+
+        async with Runtime(rate_limits=limits, clock=time.clock, _sleep=sleep) as runtime:
+            agent = Agent(f"scripted:{script}")
+            first = await runtime.session("one", agent=agent)
+            second = await runtime.session("two", agent=agent)
+            assert (await first.turn("Hi")).output == "x"
+            waiting = second.turn("Hi")
+            result = asyncio.ensure_future(_result(waiting))
+            await stuck.wait()
+            assert time.slept[0] == 60
+            assert await runtime.cancel(waiting.turn_id)
+            assert isinstance((await asyncio.gather(result, return_exceptions=True))[0], Exception)
+
+    asyncio.run(main())
+
+
+def test_closing_closes_the_model() -> None:
+    """Ours: decorators stack."""
+    model = Giving(ReplyEnded(text="x"))
+    limited: ModelProvider = Limited(Limited(model, RateLimit(concurrency=1)), RateLimit(concurrency=1))
+    asyncio.run(limited.close())
+    assert (model.closed, limited.model_id) == (1, "giving:1")
