@@ -3,7 +3,8 @@
 Rules
 -----
 1. A name that is not here is an error that says which are, so that a slip of the pen is not ignored for ever.
-2. What only one provider knows goes into `extra_body` and `extra_headers`, which are sent as they are.
+2. What only one provider knows goes into `extra_body` and `extra_headers`, which are sent as they are: in the
+   body, objects are merged with ours and lists joined to them.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from plain_vendor import (
 from holdfast.errors import InvalidArgument
 from holdfast.model.message import AttachmentPart, TextPart, UserMessage
 from holdfast.ports.model_provider import ModelRequest, ReplyEnded, TextArrived
-from holdfast.providers.http.model import HttpModel
+from holdfast.providers.http.model import HttpModel, _merged
 from holdfast.testing.servers.http_server import Fault, ServedReply
 
 LONG = 30.0
@@ -105,6 +105,18 @@ def test_what_only_one_vendor_knows_is_sent_as_it_is() -> None:
         assert request.headers["x-api-key"] == KEY
 
     run(test)
+
+
+def test_what_is_added_to_a_body_takes_nothing_away_from_it() -> None:
+    """Bug: a setting for `generationConfig` threw out what we had put there."""
+    body = {"model": "m", "config": {"temperature": 1, "stop": ["a"]}, "tools": [{"name": "ours"}]}
+    extra = {"config": {"seed": 7, "stop": ["b"]}, "tools": [{"type": "search"}], "model": "n"}
+    assert _merged(body, extra) == {
+        "model": "n",
+        "config": {"temperature": 1, "stop": ["a", "b"], "seed": 7},
+        "tools": [{"name": "ours"}, {"type": "search"}],
+    }
+    assert body["tools"] == [{"name": "ours"}]
 
 
 def test_a_setting_that_does_not_exist_is_refused_before_anything_is_sent() -> None:

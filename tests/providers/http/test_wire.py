@@ -9,7 +9,7 @@ import socket
 import threading
 import zlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -343,23 +343,28 @@ def test_what_follows_a_body_that_ended_too_early_answers_no_other_call() -> Non
     """Ours: a connection is used again, and what a liar still sends over it must not be heard by others."""
     lengths = [25, len(SAID), len(SAID)]
 
+    talks: list[asyncio.Task[object] | None] = []
+
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while lengths:
-            head = (await reader.readuntil(b"\r\n\r\n")).lower()
-            await reader.readexactly(int(head.partition(b"content-length: ")[2].split(b"\r\n")[0]))
-            kind = b"content-type: text/event-stream\r\ncontent-length: %d" % lengths.pop(0)
-            writer.write(b"HTTP/1.1 200 OK\r\n%s\r\n\r\n%s" % (kind, SAID))
-            if len(lengths) == 2:
-                break
-        await reader.read()
+        talks.append(asyncio.current_task())
+        with suppress(ConnectionError, asyncio.IncompleteReadError):
+            while True:
+                head = (await reader.readuntil(b"\r\n\r\n")).lower()
+                await reader.readexactly(int(head.partition(b"content-length: ")[2].split(b"\r\n")[0]))
+                kind = b"content-type: text/event-stream\r\ncontent-length: %d" % lengths.pop(0)
+                writer.write(b"HTTP/1.1 200 OK\r\n%s\r\n\r\n%s" % (kind, SAID))
         writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
 
     async def test() -> None:
         server = await asyncio.start_server(talk, "127.0.0.1", 0)
         model = plain_model(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}")
         assert (await failure_of(model)).retryable
         assert [await text_of(model), await text_of(model)] == ["hi", "hi"]
+        assert len(talks) == 2
         await model.close()
+        await asyncio.gather(*(talk for talk in talks if talk is not None))
         server.close()
         await server.wait_closed()
 

@@ -44,7 +44,7 @@ def _parts_of(url: str) -> SplitResult:
 
 
 def _no_base_url(url: str) -> InvalidArgument:
-    """What was given is shown if it looks like an address: variables get mixed up, and this one is not a key."""
+    """What was given is shown if it looks like an address: it may be a key that went astray."""
     looks_so = any(sign in url for sign in ":/") and not any(sign in url for sign in "@?#")
     given = repr(url[:200]) if looks_so else "what was given"
     return InvalidArgument(f"{given} is no base URL", hint="it begins with https:// or http://")

@@ -55,14 +55,14 @@ def explained(
 
 
 def retry_after_ms(headers: Mapping[str, str]) -> int | None:
-    """How long a server asks to wait: milliseconds, seconds, or a date."""
+    """How long a server asks to wait: milliseconds, seconds, or a date. No time at all is no wish."""
     for name, factor in (("retry-after-ms", 1), ("retry-after", 1000)):
         try:
             wait_ms = float(headers.get(name, "")) * factor
         except ValueError:
             continue
         if math.isfinite(wait_ms) and wait_ms >= 0:
-            return min(math.ceil(wait_ms), _LONGEST_WAIT_MS)
+            return min(math.ceil(wait_ms), _LONGEST_WAIT_MS) or None
     return _until_ms(headers.get("retry-after", ""), headers.get("date", ""))
 
 
@@ -157,7 +157,7 @@ def _until_ms(date: str, now: str) -> int | None:
         return None
     now_s = _seconds_of(now)
     wait_s = then_s - (time.time() if now_s is None else now_s)
-    return min(max(0, math.ceil(wait_s * 1000)), _LONGEST_WAIT_MS)
+    return min(max(0, math.ceil(wait_s * 1000)), _LONGEST_WAIT_MS) or None
 
 
 def _seconds_of(date: str) -> float | None:

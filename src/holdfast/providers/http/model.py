@@ -22,6 +22,7 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import InvalidArgument, ModelError
+from holdfast.model.canonical import Json
 from holdfast.model.message import AttachmentPart, UserMessage
 from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
 from holdfast.providers.http.address import Address
@@ -134,9 +135,23 @@ def _with_extras(call: HttpCall, settings: ModelSettings) -> HttpCall:
         return call
     return replace(
         call,
-        body={**call.body, **settings.extra_body},
+        body=_merged(call.body, settings.extra_body),
         headers={**call.headers, **settings.extra_headers},
     )
+
+
+def _merged(body: dict[str, Json], extra: dict[str, Json]) -> dict[str, Json]:
+    """Both: objects are merged, lists joined, anything else is replaced."""
+    merged = dict(body)
+    for name, more in extra.items():
+        there = merged.get(name)
+        if isinstance(there, dict) and isinstance(more, dict):
+            merged[name] = _merged(there, more)
+        elif isinstance(there, list) and isinstance(more, list):
+            merged[name] = [*there, *more]
+        else:
+            merged[name] = more
+    return merged
 
 
 async def _media_of(request: ModelRequest) -> dict[str, bytes]:
