@@ -86,6 +86,20 @@ def test_a_text_of_five_megabytes_is_searched_without_being_sent(tmp_path: Path)
     assert told.lines["finished"] == "3 faults: {'disk': 2, 'payments': 1}"
 
 
+def test_the_same_agent_asks_four_providers_by_their_names(tmp_path: Path) -> None:
+    """Seed: each provider against its test server; nothing but the model's name changes."""
+    told = _run("provider_against_test_server.py", tmp_path)
+    assert told.lines == dict.fromkeys(
+        (
+            "anthropic:claude-sonnet-4-5",
+            "openai:gpt-5",
+            "google:gemini-2.5-flash",
+            "openai-compatible:llama3.2",
+        ),
+        "Order A1 came six days late. (2 model calls, 1 tool call)",
+    )
+
+
 def test_the_example_of_the_readme_is_the_one_in_examples() -> None:
     """Ours: what the README shows is what `examples/ten_lines.py` runs."""
     readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")

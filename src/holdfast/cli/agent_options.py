@@ -138,7 +138,8 @@ _options = (
     click.option(
         "--model",
         metavar="MODEL",
-        help=f"Such as scripted:replies.json.  [default: {MODEL_VARIABLE}, else a demo]",
+        help="PROVIDER:MODEL, such as anthropic:claude-sonnet-4-5, or scripted:replies.json; see "
+        f"`holdfast models`.  [default: {MODEL_VARIABLE}, else a demo]",
     ),
 )
 

@@ -27,6 +27,7 @@ Examples:
   holdfast chat 'refund A1'
   echo 'what do you know about order A1?' | holdfast chat --json
   holdfast chat --protocol code --session in-code 'refund A1'
+  holdfast chat --model anthropic:claude-sonnet-4-5 'why is the sky blue?'
   holdfast chat --model scripted:examples/support.json --tools examples/support.py --session support-42
 """,
 )

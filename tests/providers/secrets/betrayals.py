@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from planted_keys import Planting
+from planted_keys import Planting, found_in
 
 from holdfast.testing.servers.http_server import Fault, ServedReply
 
@@ -24,6 +24,11 @@ def faults(planting: Planting) -> dict[str, Fault]:
         **dict(_broken_connections()),
         **dict(_bad_streams(planting)),
     }
+
+
+def is_told_in_headers(fault: Fault, key: str) -> bool:
+    """Whether the server writes the key into its headers, which `httpcore2` logs at DEBUG."""
+    return bool(found_in(f"{fault.headers} {fault.redirect}", key))
 
 
 def served(fault: Fault) -> ServedReply:
@@ -67,12 +72,9 @@ def _bodies(key: str) -> dict[str, bytes]:
 
 
 def _other_answers(key: str) -> Iterator[tuple[str, Fault]]:
-    for where in (
-        f"http://elsewhere.test/{quote(key)}?key={quote(key, safe='')}",
-        f"http://{key[:60]}/",
-        key,
-    ):
-        yield f"a redirect to {where[:25]}", Fault(redirect=where)
+    yield "a redirect to a URL", Fault(redirect=f"http://other.test/{quote(key)}?key={quote(key, safe='')}")
+    yield "a redirect to a host", Fault(redirect=f"http://{key}/")
+    yield "a redirect to what is no URL", Fault(redirect=key)
     yield "a page instead of a stream", Fault(body=f"<html>{html.escape(key)}".encode(), headers=_HTML)
     yield "an object instead of a stream", Fault(body=json.dumps({"you": key}).encode(), headers=_JSON)
     yield "a kind that has the key in it", Fault(body=b"?", headers={"content-type": f"text/{key}"})
@@ -107,7 +109,7 @@ def _events(key: str) -> dict[str, bytes]:
         "the key as a type": json.dumps({"type": key, "object": "error", "error": key}).encode(),
         "the key where a list belongs": nested(key),
         "the key where an object belongs": nested([key]),
-        "the key as a reason": nested([{"index": 0, "finish_reason": key, "finishReason": {"why": key}}]),
+        "the key as a reason": nested([{"index": 0, "finish_reason": [key], "finishReason": {"why": key}}]),
         "bytes that are no text": b'{"type": "' + key.encode() + b'\xff"}',
         "brackets without end": b"[" * 20_000 + key.encode(),
     }

@@ -1,7 +1,7 @@
 """Keys of every provider's shape, who takes them, and a search for them in whatever was written.
 
-Rule: a key is searched for in every form that it could take on its way: as it is, escaped for URLs, JSON, HTML
-and Python, in base64, in any case, and cut off near its end.
+Rule: a key is searched for in every form that it could take on its way: as it is, escaped for URLs, JSON,
+HTML and Python, in base64, in hexadecimal digits, in any case, and cut off after its first 20 characters.
 """
 
 from __future__ import annotations
