@@ -17,7 +17,7 @@ from holdfast import Agent, ToolError, tool
 from holdfast.errors import InvalidArgument, ModelError
 from holdfast.model.canonical import Json
 from holdfast.model.events import ReasoningStreamed, TextRetracted, TextStreamed
-from holdfast.model.message import AssistantMessage, ToolMessage, UserMessage
+from holdfast.model.message import AssistantMessage, Reasoning, ToolMessage, UserMessage
 from holdfast.plugins import Plugin, ShortCircuitTool, ToolResultHookContext, TurnTransformContext, hook
 from holdfast.plugins.shipped import Redact, ToolOutputBudget
 from holdfast.plugins.shipped.secret_finder import DEFAULT_PATTERNS, SecretFinder
@@ -32,7 +32,10 @@ GITHUB = "ghp_" + "a1B2" * 9
 SLACK = "xoxb-" + "123456789012-abcdef"
 BEARER = "Bearer " + "eyJhbGciOi.J9x-_=="
 PEM = "-----BEGIN RSA " + "PRIVATE KEY-----\nMIIEpAIBAAKCAQEA\n+/==\n-----END RSA PRIVATE KEY-----"
-KEYS = (OPENAI, AWS, GITHUB, SLACK, BEARER, PEM)
+GOOGLE = "AIza" + "SyA1b2C3d4E5f6G7h8I9j0K1l2M3n4O5p6Q"
+GROQ = "gsk_" + "a1B2" * 12
+TOKEN = "eyJ" + "hbGciOiJIUzI1NiJ9" + ".eyJ" + "zdWIiOiIxMjM0In0" + ".dozjgNryP4J3jVmNHl0w5N_XgL0n3I9Pl"
+KEYS = (OPENAI, AWS, GITHUB, SLACK, BEARER, PEM, GOOGLE, GROQ, TOKEN)
 PASSWORD = 'corr"ect\nhorse'
 GONE = "[redacted]"
 
@@ -245,6 +248,31 @@ def test_replies_and_arguments_are_cleaned(place: Place) -> None:
             ]
             assert asked.tool_calls[3].raw == f"{{'key': {GONE}"
             assert "sk-" not in str(asked)
+
+    asyncio.run(main())
+
+
+def test_a_thought_with_a_secret_is_kept_in_clean_words_and_not_sent_back(memory: Place) -> None:
+    """Ours: what a provider has signed cannot be changed, so it stays behind."""
+    thoughts = (
+        Reasoning(origin="o", text="nothing secret", opaque={"signature": "s"}),
+        Reasoning(origin="o", text=f"the key is {OPENAI}", opaque={"signature": "t"}),
+        Reasoning(origin="o", text="", opaque={"data": [AWS]}),
+    )
+
+    async def stream(request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        yield ReplyEnded(text="ok", reasoning=thoughts)
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=guarded(StagedModel(stream)))
+            said = (await session.turn("go")).messages[-1]
+            assert isinstance(said, AssistantMessage)
+            assert said.reasoning == (
+                thoughts[0],
+                Reasoning(origin="o", text=f"the key is {GONE}"),
+                Reasoning(origin="o"),
+            )
 
     asyncio.run(main())
 

@@ -26,7 +26,14 @@ import msgspec
 from holdfast.errors import ErrorObject
 from holdfast.model.canonical import Json
 from holdfast.model.directive import ShortCircuitTool
-from holdfast.model.message import AssistantMessage, Message, RequestedCall, TextPart, ToolMessage
+from holdfast.model.message import (
+    AssistantMessage,
+    Message,
+    Reasoning,
+    RequestedCall,
+    TextPart,
+    ToolMessage,
+)
 from holdfast.plugins.contexts import (
     AssistantResponseHookContext,
     AssistantStreamHookContext,
@@ -94,8 +101,12 @@ class Redact(Plugin):
     @hook
     async def assistant_response(self, ctx: AssistantResponseHookContext) -> ReplyEnded:
         reply = ctx.response
-        calls = tuple(self._call(call) for call in reply.calls)
-        return msgspec.structs.replace(reply, text=self._finder.clean_text(reply.text), calls=calls)
+        return msgspec.structs.replace(
+            reply,
+            text=self._finder.clean_text(reply.text),
+            calls=tuple(self._call(call) for call in reply.calls),
+            reasoning=self._thoughts(reply.reasoning),
+        )
 
     @hook(priority=-1_000)
     async def context_transform(self, ctx: TurnTransformContext, messages: list[Message]) -> list[Message]:
@@ -122,7 +133,11 @@ class Redact(Plugin):
                 for call in message.tool_calls
             )
             changed = msgspec.structs.replace(
-                message, text=clean(message.text), raw=clean(message.raw), tool_calls=calls
+                message,
+                text=clean(message.text),
+                raw=clean(message.raw),
+                tool_calls=calls,
+                reasoning=self._thoughts(message.reasoning),
             )
         elif isinstance(message.content, str):
             changed = msgspec.structs.replace(message, content=clean(message.content))
@@ -139,6 +154,16 @@ class Redact(Plugin):
             return None
         clean = self._finder.clean
         return msgspec.structs.replace(error, message=clean(error.message), hint=clean(error.hint))
+
+    def _thoughts(self, thoughts: tuple[Reasoning, ...]) -> tuple[Reasoning, ...]:
+        """What the model thought. A thought with a secret in it is not sent back: providers sign them."""
+        clean = self._finder.clean
+        return tuple(
+            thought
+            if clean(thought.text) == thought.text and clean(thought.opaque) == thought.opaque
+            else msgspec.structs.replace(thought, text=clean(thought.text), opaque=None)
+            for thought in thoughts
+        )
 
     def _call(self, call: RequestedCall) -> RequestedCall:
         """A call without secrets in its arguments, however JSON has them written."""

@@ -22,11 +22,14 @@ DEFAULT_PATTERNS: Final = (
     r"gh[pousr]_(?<![A-Za-z0-9]....)[A-Za-z0-9]{20,}",
     r"github_pat_[A-Za-z0-9_]{20,}",
     r"xox[a-z]-(?<![A-Za-z0-9].....)[A-Za-z0-9-]{10,}",
+    r"AIza(?<![A-Za-z0-9]....)[A-Za-z0-9_-]{30,}",
+    r"gsk_(?<![A-Za-z0-9]....)[A-Za-z0-9]{20,}",
+    r"eyJ(?<![A-Za-z0-9]...)[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{16,}",
     r"[Bb](?i:earer)\s+(?=[A-Za-z._~+/=-]*[0-9])[A-Za-z0-9._~+/=-]{8,}",
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
     r"(?:[\s\S]{0,20000}?-----END [A-Z ]{0,40}PRIVATE KEY-----|(?:\\[nr]|[A-Za-z0-9+/=\s])*)",
 )
-"""Keys of common services, bearer tokens, private keys. Each begins with letters that a search finds fast."""
+"""Keys of common services, tokens, private keys. Each begins with letters that a search finds fast."""
 
 _INK: Final = "".join(map(chr, range(0x21, 0x7F)))
 """What keys are written with: ASCII without spaces."""
