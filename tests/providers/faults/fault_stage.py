@@ -10,11 +10,12 @@ from typing import Any
 
 from fault_vendors import ASKED, DONE, REPLY, SETTINGS, Vendor
 
-from holdfast import Agent, Runtime, UsageLimits, tool
+from holdfast import Agent, CapabilityLimits, Runtime, UsageLimits, tool
 from holdfast.errors import ModelError
 from holdfast.model.events import Event, TextRetracted, TextStreamed
 from holdfast.model.message import AssistantMessage
 from holdfast.ports.model_provider import ModelRequest, ReasoningArrived, ReplyEnded, TextArrived
+from holdfast.providers.http.deadlines import Deadlines
 from holdfast.providers.http.model import HttpModel
 from holdfast.providers.script import Reply
 from holdfast.runtime.result import TurnResult
@@ -81,11 +82,15 @@ class Desk:
     def __init__(self) -> None:
         self.written: list[tuple[str, int]] = []
 
-    @tool
+    @tool(limits=CapabilityLimits(max_request_bytes=4 * 1024 * 1024))
     def write(self, line: str, number: int = 0) -> str:
         """Write a line."""
         self.written.append((line, number))
+        self.note(line, number)
         return f"line {number} is written"
+
+    def note(self, line: str, number: int) -> None:
+        """Leave a trace elsewhere."""
 
 
 class Stage:
@@ -101,9 +106,7 @@ class Stage:
         return Runtime(self._path, clock=self.clock, _sleep=self._sleep)
 
     def agent(self, model: HttpModel, **limits: Any) -> Agent[Any, Any]:
-        return Agent(
-            model, tools=[self.desk.write], settings=dict(SETTINGS), limits=UsageLimits(**limits)
-        )
+        return Agent(model, tools=[self.desk.write], settings=dict(SETTINGS), limits=UsageLimits(**limits))
 
     async def _sleep(self, seconds: float) -> None:
         self.slept_ms.append(round(seconds * 1000))
@@ -144,12 +147,18 @@ class Played:
 
 
 async def turn(
-    vendor: Vendor, replies: Iterable[Served], *, path: Path | None = None, server: Any = None, **limits: Any
+    vendor: Vendor,
+    replies: Iterable[Served],
+    *,
+    path: Path | None = None,
+    server: type[ModelServer] | None = None,
+    deadlines: Deadlines | None = None,
+    **limits: Any,
 ) -> Played:
     """One turn of an agent over these replies."""
     stage = Stage(path)
     async with (server or vendor.server)(replies) as serving, stage.runtime() as runtime:
-        model = vendor.open(serving)
+        model = vendor.open(serving, deadlines)
         session = await runtime.session("s", agent=stage.agent(model, **limits))
         going = session.turn("Write!")
         events = [event async for event in going]

@@ -12,8 +12,10 @@ FAULTS: Final = {
     "cut-read": "a stream cut at every byte, as the reader sees it",
     "cut-wire": "a connection cut at every byte of its body: FIN, RST, or a proper end",
     "cut-turn": "a turn whose reply is cut off recovers, and takes back what it showed",
+    "cut-length": "a reply that ends in the middle of a call for want of room",
     "split": "a stream in writes of 1, 2, 3 and 7 bytes",
-    "stall": "nothing before the headers, before the first byte, in the middle, after the last word",
+    "stall": "nothing before the headers, before the first byte, in the middle, in all the time there is",
+    "stall-after-end": "nothing after the last word, not even the end of the body",
     "stall-turn": "a turn whose reply stalls recovers",
     "storm": "429, 500, 502, 503, 504 and 529, and then a reply",
     "storm-waits": "a refusal that says how long to wait, in every form",
@@ -27,6 +29,7 @@ FAULTS: Final = {
     "many-chunks": "a reply of 100,000 chunks",
     "length-long": "a Content-Length that is too long",
     "length-short": "a Content-Length that is too short",
+    "length-short-open": "a Content-Length that is too short, on a connection that stays open",
     "redirect-host": "a redirect to another host",
     "redirect-path": "a redirect to the same host",
     "key-in-error": "an error that repeats the key",
@@ -48,6 +51,7 @@ def cell(fault: str) -> Callable[[Test], Test]:
     def noted(test: Test) -> Test:
         for vendor in VENDORS:
             CELLS[fault, vendor.name] = test.__name__
-        return pytest.mark.parametrize("vendor", VENDORS, ids=str)(test)
+        made: Test = pytest.mark.parametrize("vendor", VENDORS, ids=str)(test)
+        return made
 
     return noted

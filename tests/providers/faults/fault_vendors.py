@@ -6,17 +6,23 @@ Rules
    where the vendor sends pieces.
 2. What a vendor's wire format cannot tell is written down here, beside the vendor: `slips` names, for each
    disorder of events, what is known to get through. Everything else must not.
+
+    text, thought   they have no numbers: a piece that is lost, repeated or swapped cannot be noticed
+    arguments       the same for pieces of arguments, where what comes of it happens to be JSON
+    call missing    Gemini sends whole calls: one that is lost, or that comes after the finish reason
+    call twice      a Gemini before 3 gives its calls no ids: a repeated one is as good as another
+    refused later   what is signed goes back with its signature, and the vendor sees that it does not fit
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from holdfast.ports.model_provider import ModelRequest
 from holdfast.model.message import UserMessage
+from holdfast.ports.model_provider import ModelRequest
 from holdfast.providers.anthropic import AnthropicModel
 from holdfast.providers.google import GoogleModel
 from holdfast.providers.http.deadlines import Deadlines
@@ -33,11 +39,12 @@ from holdfast.testing.servers.openai_server import OpenAIServer
 TEXT: Final = "I write two lines. "
 THOUGHT: Final = "Two lines?"
 DONE: Final = "Both are written."
-LINES: Final = (("first one", 1), ('second {"a": 1}', 22))
+LINES: Final = (("the first line of all", 1), ('second {"a": 1}', 22))
 """What the two calls write: a line and its number."""
 
 REPLY: Final = Reply(
-    chunks=("I write", " two lin", "es. "),
+    text=TEXT,
+    chunk_size=6,
     reasoning=THOUGHT,
     tool_calls=tuple(
         ScriptedCall(name="write", arguments={"line": line, "number": number}) for line, number in LINES
@@ -58,11 +65,14 @@ SMALL: Final = Reply(
 """The same in few bytes."""
 
 _UNREAD: Final = frozenset(
-    "annotations content_index created created_at error incomplete_details input_tokens_details instructions "
-    "item_id logprobs max_output_tokens metadata object obfuscation output_tokens_details "
-    "parallel_tool_calls previous_response_id promptTokensDetails reasoning refusal stop_details "
-    "stop_sequence store system_fingerprint temperature text tool_choice tools top_p totalTokenCount "
-    "total_tokens truncation usageMetadata".split()
+    (
+        *("annotations", "content_index", "created", "created_at", "error", "incomplete_details"),
+        *("input_tokens_details", "instructions", "item_id", "logprobs", "max_output_tokens", "metadata"),
+        *("object", "obfuscation", "output_tokens_details", "parallel_tool_calls", "previous_response_id"),
+        *("promptTokensDetails", "reasoning", "refusal", "stop_details", "stop_sequence", "store"),
+        *("system_fingerprint", "temperature", "text", "tool_choice", "tools", "top_p", "totalTokenCount"),
+        *("total_tokens", "truncation", "usageMetadata"),
+    )
 )
 """Fields that no reader reads, or only where they say something; they make most of a stream's bytes."""
 
@@ -164,6 +174,11 @@ CHAT: Final = Vendor(
     key="gsk_planted0123456789abcdefghij",
     error_event=lambda words: _data({"error": {"message": words, "type": "server_error", "code": None}}),
     last=3,
+    slips={
+        "duplicate": frozenset({"text", "thought", "arguments"}),
+        "swap": frozenset({"text", "thought", "arguments"}),
+        "drop": frozenset({"text", "thought", "arguments"}),
+    },
 )
 ANTHROPIC: Final = Vendor(
     name="anthropic",
@@ -175,6 +190,11 @@ ANTHROPIC: Final = Vendor(
     error_event=lambda words: _data(
         {"type": "error", "error": {"type": "overloaded_error", "message": words}}, "error"
     ),
+    slips={
+        "duplicate": frozenset({"text", "thought", "arguments", "refused later"}),
+        "swap": frozenset({"text", "thought", "arguments", "refused later"}),
+        "drop": frozenset({"text", "thought", "arguments", "refused later"}),
+    },
 )
 GOOGLE: Final = Vendor(
     name="google",
@@ -189,10 +209,25 @@ GOOGLE: Final = Vendor(
             "code": 429,
             "message": "Resource has been exhausted.",
             "status": "RESOURCE_EXHAUSTED",
-            "details": [
-                {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{seconds}s"}
-            ],
+            "details": [{"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": f"{seconds}s"}],
         }
+    },
+    slips={
+        "duplicate": frozenset({"text", "thought"}),
+        "swap": frozenset({"text", "thought", "call missing", "refused later"}),
+        "drop": frozenset({"text", "thought", "call missing", "refused later"}),
+    },
+)
+OLDER_GOOGLE: Final = replace(
+    GOOGLE,
+    name="google-2.5",
+    model=lambda url, key, deadlines: GoogleModel(
+        "gemini-2.5-flash", api_key=key, base_url=url, deadlines=deadlines
+    ),
+    slips={
+        "duplicate": frozenset({"text", "thought", "call twice"}),
+        "swap": frozenset({"text", "thought", "call missing"}),
+        "drop": frozenset({"text", "thought", "call missing"}),
     },
 )
 VENDORS: Final = (OPENAI, CHAT, ANTHROPIC, GOOGLE)

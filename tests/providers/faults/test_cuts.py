@@ -11,6 +11,7 @@ from holdfast.ports.model_provider import ModelDelta, ReplyEnded, TextArrived
 from holdfast.providers.http.dialect import Asked
 from holdfast.providers.http.model import HttpModel
 from holdfast.providers.http.sse import EventParser
+from holdfast.providers.script import Reply, ScriptedCall
 from holdfast.providers.settings import read_settings
 from holdfast.testing.servers.http_server import ServedReply
 
@@ -44,7 +45,7 @@ def test_a_call_is_read_whole_or_not_at_all(vendor: Vendor) -> None:
     body, (earliest, _) = b"".join(blocks), whole_from(vendor, blocks)
     (whole,) = (one for one in read(model, body, proper=False) if isinstance(one, ReplyEnded))
     assert [call.arguments for call in whole.calls] == [
-        '{"line":"first one","number":1}',
+        '{"line":"the first line of all","number":1}',
         r'{"line":"second {\"a\": 1}","number":22}',
     ]
     for end in range(len(body)):
@@ -120,6 +121,20 @@ def test_a_turn_recovers_from_a_cut_and_takes_back_what_it_showed(vendor: Vendor
             assert played.shown() == TEXT + DONE
             showed += len(played.retracted())
         assert showed
+
+    play(scene())
+
+
+@pytest.mark.parametrize("arguments", ["", "{", '{"line": "the fir', '{"line": "all", "number": 1'])
+@cell("cut-length")
+def test_a_call_that_the_end_of_a_reply_cut_off_does_not_run(vendor: Vendor, arguments: str) -> None:
+    """Seed: no half-received tool call runs, where the vendor itself says that there was no room for it."""
+    call = ScriptedCall(name="write", arguments=arguments)
+
+    async def scene() -> None:
+        played = await turn(vendor, [Reply(tool_calls=(call,), stop_reason="length"), DONE])
+        assert (played.status, played.said()[-1], len(played.requests)) == ("finished", DONE, 2)
+        assert played.desk.written == []
 
     play(scene())
 

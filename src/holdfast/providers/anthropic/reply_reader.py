@@ -208,7 +208,7 @@ class MessagesReader:
         if delta.type == "input_json_delta":
             block.pieces.append(delta.partial_json)
         elif delta.type == "signature_delta":
-            block.signature += delta.signature
+            block.signature = delta.signature  # it comes whole: twice is the same one again
         elif delta.thinking:
             block.pieces.append(delta.thinking)
             return (ReasoningArrived(delta.thinking),)

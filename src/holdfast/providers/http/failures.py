@@ -44,12 +44,12 @@ def explained(
     complaint = _complaint(dialect, status, body)
     said = complaint.message.strip()[:_LONGEST_MESSAGE] or _phrase(status)
     limited = status == 429 and complaint.code == TurnCode.PROVIDER_ERROR
-    wait_ms = complaint.retry_after_ms
+    wait_ms = max(complaint.retry_after_ms or 0, retry_after_ms(headers) or 0)
     return ModelError(
         f"{dialect.provider}: {said} (HTTP {status})",
         code=Code.RATE_LIMITED if limited else complaint.code,
         retryable=_retryable(status, headers, complaint),
-        retry_after_ms=retry_after_ms(headers) if wait_ms is None else wait_ms,
+        retry_after_ms=wait_ms or None,
         hint=key_hint or None if status in (401, 403) else None,
     )
 
@@ -84,12 +84,17 @@ def broken(error: Exception, address: Address, deadlines: Deadlines) -> ModelErr
 
     if isinstance(error, httpx2.ConnectTimeout):
         return late("connect_s", deadlines, address.base_url)
-    said = address.secret.scrub(str(error))[:_LONGEST_MESSAGE] or type(error).__name__
+    said = address.secret.scrub(_words_of(error))[:_LONGEST_MESSAGE] or type(error).__name__
     unreached = isinstance(error, httpx2.ConnectError | httpx2.ProxyError | httpx2.UnsupportedProtocol)
     problem = "could not be reached" if unreached else "broke the call off"
     ours = isinstance(error, httpx2.LocalProtocolError | httpx2.UnsupportedProtocol | httpx2.InvalidURL)
     lasting = ours or any(word in said for word in _FOR_EVER)
     return ModelError(f"{address.base_url} {problem}: {said}", retryable=not lasting)
+
+
+def _words_of(error: Exception) -> str:
+    """What it says, up to where it quotes the request: a header may be somebody's secret."""
+    return str(error).partition(" b'")[0].partition(' b"')[0]
 
 
 def excerpt(body: bytes) -> str:

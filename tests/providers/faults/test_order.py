@@ -1,0 +1,78 @@
+"""Events that come twice, swapped, not at all, or unreadable: each event of a reply in turn."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from fault_stage import Played, answering, by_results, faulty, play, turn
+from fault_table import cell
+from fault_vendors import LINES, OLDER_GOOGLE, TEXT, THOUGHT, Vendor
+
+from holdfast.errors import Code
+from holdfast.model.message import AssistantMessage, ToolMessage
+from holdfast.testing.servers.http_server import Served
+
+KINDS = ("duplicate", "swap", "drop", "garbage")
+
+
+def slips_of(played: Played) -> set[str]:
+    """What is wrong with what came of a turn, in the words of the vendors' table."""
+    reply = next(one for one in played.result.messages if isinstance(one, AssistantMessage))
+    written = Counter(played.desk.written)
+    found = {
+        "text": reply.text != TEXT,
+        "thought": "".join(one.text for one in reply.reasoning) != THOUGHT,
+        "arguments": any(line not in LINES for line in written),
+        "call twice": any(count > 1 for count in written.values()),
+        "call missing": len(reply.tool_calls) < len(LINES),
+        "refused later": played.status == "stopped",
+    }
+    return {name for name, slipped in found.items() if slipped}
+
+
+def check_that_only_whole_calls_ran(played: Played) -> None:
+    """Every call of the reply was written once as it stands, or was told to be unreadable."""
+    results = [one for one in played.result.messages if isinstance(one, ToolMessage)]
+    told = [one.error.code for one in results if one.error is not None]
+    assert set(told) <= {Code.INVALID_ARGUMENT}
+    assert len(played.desk.written) == len(results) - len(told)
+    assert played.shown() == "".join(played.said())
+    assert len(played.requests) <= 3
+
+
+async def slips(vendor: Vendor, kind: str) -> set[str]:
+    """What gets through if each event in turn is disordered like that."""
+    count = len(vendor.blocks())
+    found: set[str] = set()
+    for at in range(count - 1 if kind == "swap" else count):
+        replies: list[Served] = [faulty(order=f"{kind}:{at}"), "again", "and again"]
+        played = await turn(vendor, replies, server=answering(vendor, by_results))
+        check_that_only_whole_calls_ran(played)
+        found |= slips_of(played)
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+@cell("order")
+def test_disorder_ends_in_the_right_reply_or_a_failure_and_the_exceptions_are_known(
+    vendor: Vendor, kind: str
+) -> None:
+    """Seed: malformed, duplicated and out-of-order events; no half-received tool call runs."""
+
+    async def scene() -> None:
+        assert await slips(vendor, kind) == set(vendor.slips.get(kind, ()))
+
+    play(scene())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_calls_without_ids_can_be_made_twice_and_nothing_worse(kind: str) -> None:
+    """Ours: models of Google's second generation say nothing that would tell a repetition from a wish."""
+
+    async def scene() -> None:
+        assert await slips(OLDER_GOOGLE, kind) == set(OLDER_GOOGLE.slips.get(kind, ()))
+
+    play(scene())
