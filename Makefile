@@ -32,12 +32,13 @@ lint: setup ## ruff, mypy and the layer rules
 conformance: setup ## show what each engine does, as a table of behaviours
 	@$(BIN)/python -m pytest -q tests/conformance --conformance-table
 
-bench: setup ## measure the sandbox, its engines, durable turns, plugins and cells on this machine
+bench: setup ## measure the sandbox, engines, turns, plugins, cells, providers, and peers beside them
 	@$(BIN)/python bench/sandbox.py
 	@$(BIN)/python bench/engines.py
 	@$(BIN)/python bench/turns.py
 	@$(BIN)/python bench/plugins.py
 	@$(BIN)/python bench/code.py
+	@$(BIN)/python bench/providers.py
 	@$(BIN)/python bench/peers
 
 $(BIN)/python:
