@@ -41,25 +41,31 @@ class Clients:
         loop = asyncio.get_running_loop()
         client = self._kept.get(loop)
         if client is None:
+            self._forget_closed()
             client = self._kept[loop] = _new_client(self._connect_s)
-            keeper = self._keepers[loop] = self._closed_with(loop)
+            keeper = self._keepers[loop] = _closed_with_loop(client)
             await anext(keeper)
         return client
 
     async def close(self) -> None:
         """Close what this loop has open; what others have goes with them."""
-        keeper = self._keepers.get(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        self._kept.pop(loop, None)
+        keeper = self._keepers.pop(loop, None)
         if keeper is not None:
             await keeper.aclose()
 
-    async def _closed_with(self, loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None]:
-        try:
-            yield
-        finally:
-            self._keepers.pop(loop, None)
-            client = self._kept.pop(loop, None)
-            if client is not None:
-                await client.aclose()
+    def _forget_closed(self) -> None:
+        for loop in [one for one in self._kept if one.is_closed()]:
+            del self._kept[loop], self._keepers[loop]
+
+
+async def _closed_with_loop(client: httpx2.AsyncClient) -> AsyncGenerator[None]:
+    """Knows nothing of whoever keeps it: so a model that is dropped closes its client at once."""
+    try:
+        yield
+    finally:
+        await client.aclose()
 
 
 def _new_client(connect_s: float) -> httpx2.AsyncClient:
