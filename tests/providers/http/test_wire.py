@@ -28,6 +28,7 @@ from plain_vendor import (
 from holdfast.errors import InvalidArgument, ModelError
 from holdfast.ports.model_provider import ModelDelta, ModelRequest, TextArrived
 from holdfast.providers.http.address import Address
+from holdfast.providers.http.clients import _loops
 from holdfast.providers.http.deadlines import Deadlines
 from holdfast.providers.http.dialect import HttpCall
 from holdfast.providers.http.failures import explained
@@ -519,9 +520,23 @@ def test_a_model_serves_several_event_loops_one_after_the_other() -> None:
         model = plain_model(server.base_url)
         assert [asyncio.run(text_of(model)) for _ in range(3)] == ["one", "two", "three"]
         assert server.connections == 3
-        assert not model._wire._clients._kept
+        assert len(model._wire._clients._kept) == 1
         del model
         gc.collect()
+
+
+def test_what_models_that_were_dropped_had_open_is_closed_when_another_is_used() -> None:
+    """Ours: a server that makes a model for each request does not run out of sockets."""
+
+    async def test() -> None:
+        async with PlainServer(["hi"] * 5) as server:
+            for count in range(4):
+                assert await text_of(plain_model(server.base_url)) == "hi"
+                gc.collect()
+                waiting = _loops[asyncio.get_running_loop()]
+                assert (len(waiting.keepers), len(waiting.orphans)) == (1, 1), count
+
+    run(test)
 
 
 def test_a_model_serves_several_event_loops_at_once() -> None:
