@@ -21,8 +21,6 @@ import re
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-import msgspec
-
 from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
 from holdfast.model.message import (
@@ -37,6 +35,7 @@ from holdfast.model.message import (
     UserMessage,
 )
 from holdfast.providers.http.dialect import Asked
+from holdfast.providers.http.told import kind_of, result_text
 
 Block = dict[str, Json]
 GOES_ON: Final = "(The conversation goes on.)"
@@ -158,20 +157,12 @@ def _tool_use(call: ToolCall, wire_id: str) -> Block:
 
 def _tool_result(message: ToolMessage, wire_id: str) -> Block:
     block: Block = {"type": "tool_result", "tool_use_id": wire_id}
-    text = _words_of(message)
+    text = result_text(message)
     if text.strip():
         block["content"] = text
     if message.error is not None:
         block["is_error"] = True
     return block
-
-
-def _words_of(message: ToolMessage) -> str:
-    if message.shown is not None:
-        return message.shown
-    if message.error is not None:
-        return f"{message.error.code}: {message.error.message}"
-    return message.value if isinstance(message.value, str) else msgspec.json.encode(message.value).decode()
 
 
 def _block_of(part: Part, media: Mapping[str, bytes]) -> Block | None:
@@ -185,7 +176,7 @@ def _block_of(part: Part, media: Mapping[str, bytes]) -> Block | None:
 
 
 def _attachment(part: AttachmentPart, media: Mapping[str, bytes]) -> Block:
-    kind = part.media_type.partition(";")[0].strip().lower()
+    kind = kind_of(part)
     if kind in _IMAGES:
         return {"type": "image", "source": _base64(kind, _bytes_of(part, media))}
     if kind == "application/pdf":

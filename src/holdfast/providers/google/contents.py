@@ -30,6 +30,7 @@ from holdfast.model.message import (
 )
 from holdfast.providers.google.signatures import WirePart, placed_parts
 from holdfast.providers.http.dialect import Asked
+from holdfast.providers.http.told import kind_of
 
 _MADE_UP: Final = re.compile(r"call_\d+_\d+")
 _INLINE: Final = ("image/", "audio/", "video/", "application/pdf")
@@ -114,7 +115,7 @@ def _attached(part: AttachmentPart, asked: Asked) -> WirePart:
     data = asked.media.get(part.digest)
     if data is None:
         raise InvalidArgument(f"the bytes of attachment {part.name or part.digest!r} are not there")
-    kind = part.media_type.partition(";")[0].strip().lower()
+    kind = kind_of(part)
     if kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+json", "+xml")):
         return {"text": _file_text(part, data)}
     if not kind.startswith(_INLINE):

@@ -15,6 +15,7 @@ from typing import Final, assert_never
 from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
 from holdfast.model.message import AttachmentPart, Content, InputPart, Part, TextPart
+from holdfast.providers.http.told import input_text, is_text, kind_of
 
 _IMAGES: Final = frozenset(("image/png", "image/jpeg", "image/gif", "image/webp"))
 _OFFICE: Final = "application/vnd.openxmlformats-officedocument."
@@ -30,10 +31,6 @@ _DOCUMENTS: Final = {
     f"{_OFFICE}presentationml.presentation": "pptx",
     f"{_OPEN}text": "odt",
 }
-_TEXTS: Final = frozenset(
-    f"application/{name}"
-    for name in ["json", "xml", "yaml", "x-yaml", "toml", "javascript", "sql", "x-ndjson"]
-)
 
 
 def content_parts(content: Content, media: Mapping[str, bytes]) -> list[Json]:
@@ -49,7 +46,7 @@ def _part(part: Part, media: Mapping[str, bytes]) -> Json:
         case TextPart():
             return _text(part.text) if part.text else None
         case InputPart():
-            return _text(f"[input {part.name}: {part.media_type}, {part.size} bytes]")
+            return _text(input_text(part))
         case AttachmentPart():
             return _attachment(part, media[part.digest])
         case _:
@@ -57,13 +54,13 @@ def _part(part: Part, media: Mapping[str, bytes]) -> Json:
 
 
 def _attachment(part: AttachmentPart, data: bytes) -> Json:
-    kind = part.media_type.partition(";")[0].strip().lower()
+    kind = kind_of(part)
     if kind in _IMAGES:
         return {"type": "input_image", "detail": "auto", "image_url": _data_url(kind, data)}
     if kind in _DOCUMENTS:
         name = part.name or f"attachment.{_DOCUMENTS[kind]}"
         return {"type": "input_file", "filename": name, "file_data": _data_url(kind, data)}
-    if kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+json", "+xml")):
+    if is_text(kind):
         return _file_text(part, data)
     raise InvalidArgument(
         f"OpenAI cannot read {kind!r}, which attachment {part.name or part.digest[:12]!r} is",

@@ -18,6 +18,7 @@ import msgspec
 
 from holdfast.model.canonical import Json
 from holdfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from holdfast.providers.http.told import result_text
 from holdfast.providers.openai.content import content_parts
 from holdfast.providers.openai.outline import (
     Called,
@@ -122,15 +123,6 @@ class _Writer:
             found, number = f"{wanted[: _MAX_ID_CHARS - 8]}_{number}", number + 1
         self._taken.add(found)
         return found
-
-
-def result_text(message: ToolMessage) -> str:
-    """What the model reads of a result; there is no other mark of a failure."""
-    if message.shown is not None:
-        return message.shown
-    if message.error is not None:
-        return f"{message.error.code}: {message.error.message}"
-    return message.value if isinstance(message.value, str) else msgspec.json.encode(message.value).decode()
 
 
 def _words(text: str, phase: str | None = None) -> Json:

@@ -16,6 +16,7 @@ from typing import Final, assert_never
 from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
 from holdfast.model.message import AttachmentPart, Content, InputPart, Part, TextPart
+from holdfast.providers.http.told import input_text, is_text, kind_of
 
 _AUDIO: Final = {
     "audio/wav": "wav",
@@ -31,10 +32,6 @@ _DOCUMENTS: Final = {
     "application/msword": ".doc",
     "application/epub+zip": ".epub",
 }
-_TEXTS: Final = frozenset(
-    f"application/{name}"
-    for name in ("json", "xml", "yaml", "x-yaml", "toml", "javascript", "sql", "x-ndjson")
-)
 
 
 def content_of(content: Content, media: Mapping[str, bytes]) -> str | list[Json]:
@@ -52,7 +49,7 @@ def _part(part: Part, media: Mapping[str, bytes]) -> Json:
         case TextPart():
             return _text(part.text) if part.text else None
         case InputPart():
-            return _text(f"[input {part.name}: {part.media_type}, {part.size} bytes]")
+            return _text(input_text(part))
         case AttachmentPart():
             return _attachment(part, media[part.digest])
         case _:
@@ -60,8 +57,8 @@ def _part(part: Part, media: Mapping[str, bytes]) -> Json:
 
 
 def _attachment(part: AttachmentPart, data: bytes) -> Json:
-    kind = part.media_type.partition(";")[0].strip().lower()
-    if kind.startswith("text/") or kind in _TEXTS or kind.endswith(("+json", "+xml")):
+    kind = kind_of(part)
+    if is_text(kind):
         return _file_text(part, data)
     if kind.startswith("image/"):
         return {"type": "image_url", "image_url": {"url": _data_url(kind, data)}}

@@ -20,6 +20,7 @@ import msgspec
 from holdfast.model.canonical import Json
 from holdfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from holdfast.providers.http.dialect import Asked
+from holdfast.providers.http.told import result_text
 from holdfast.providers.openai_compatible.content import content_of
 from holdfast.providers.openai_compatible.hosts import Host
 from holdfast.providers.openai_compatible.reasoning import CONTENT, reasoning_sent, thinking_part
@@ -104,15 +105,6 @@ class _Writer:
             number += 1
         self._taken.add(found)
         return found
-
-
-def result_text(message: ToolMessage) -> str:
-    """What the model reads of a result; there is no other mark of a failure."""
-    if message.shown is not None:
-        return message.shown
-    if message.error is not None:
-        return f"{message.error.code}: {message.error.message}"
-    return message.value if isinstance(message.value, str) else msgspec.json.encode(message.value).decode()
 
 
 def _arguments(call: ToolCall) -> str:
