@@ -5,6 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 
 def test_a_new_installation_is_healthy_and_stays_untouched(holdfast: Any, home: Path) -> None:
     """Seed: doctor. Ours: looking makes nothing."""

@@ -58,6 +58,8 @@ from holdfast.providers.http.secret import Secret
 from holdfast.providers.vendors import VENDORS, status_of
 from holdfast.testing.servers.http_server import Fault, ModelServer, ServedReply
 
+pytestmark = pytest.mark.slow
+
 MARKER = "a-marker-that-is-said-and-must-be-found"
 AGAIN_AT_ONCE = {"retry-after": "0"}
 planted = pytest.mark.parametrize("planting", PLANTINGS, ids=[one.label for one in PLANTINGS])

@@ -28,6 +28,8 @@ from holdfast.sandbox.monty.state import ENGINE_VERSION
 from holdfast.sandbox.quickjs import state as quickjs_state
 from holdfast.sandbox.snapshots import SnapshotCodec
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass(frozen=True, kw_only=True)
 class Texts:

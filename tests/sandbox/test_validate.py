@@ -9,6 +9,8 @@ import pytest
 
 from holdfast import BlockingSandbox, Capability, RegisteredTool, RunRequest, RunResult
 
+pytestmark = pytest.mark.slow
+
 Check = Callable[..., RunResult]
 
 

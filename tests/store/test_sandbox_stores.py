@@ -45,6 +45,8 @@ from holdfast.testing.stores import (
     an_approval,
 )
 
+pytestmark = pytest.mark.slow
+
 
 class TestMemory(SandboxStoreContract):
     @pytest.fixture

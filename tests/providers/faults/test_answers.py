@@ -17,6 +17,8 @@ from holdfast.errors import TurnCode
 from holdfast.model.outcome import Stopped, StopReason
 from holdfast.runtime.result import TurnStopped
 
+pytestmark = pytest.mark.slow
+
 HTML = b"<html><head><title>502 Bad Gateway</title></head><body>nginx</body></html>"
 
 

@@ -15,6 +15,8 @@ from holdfast.providers.script import Reply, ScriptedCall
 from holdfast.providers.settings import read_settings
 from holdfast.testing.servers.http_server import ServedReply
 
+pytestmark = pytest.mark.slow
+
 ENDINGS = ("fin", "rst", "proper")
 
 

@@ -20,6 +20,8 @@ from holdfast.providers.http.model import HttpModel
 from holdfast.providers.script import Reply
 from holdfast.testing.servers.http_server import Served
 
+pytestmark = pytest.mark.slow
+
 PROMPTLY_S = 2.0
 
 VICTIM = """

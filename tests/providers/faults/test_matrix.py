@@ -6,10 +6,13 @@ import importlib.util
 from itertools import product
 from pathlib import Path
 
+import pytest
 from fault_table import CELLS, FAULTS
 from fault_vendors import ANTHROPIC, CHAT, GOOGLE, OPENAI, VENDORS
 
 from holdfast.testing.servers.http_server import ModelServer
+
+pytestmark = pytest.mark.slow
 
 
 def read_all_tests() -> None:

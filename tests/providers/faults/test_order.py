@@ -13,6 +13,8 @@ from holdfast.errors import Code
 from holdfast.model.message import AssistantMessage, ToolMessage
 from holdfast.testing.servers.http_server import Served
 
+pytestmark = pytest.mark.slow
+
 KINDS = ("duplicate", "swap", "drop", "garbage")
 
 

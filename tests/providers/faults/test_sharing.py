@@ -6,6 +6,7 @@ import asyncio
 import re
 from collections import Counter
 
+import pytest
 from fault_stage import Stage, answering, faulty, hear, play
 from fault_table import cell
 from fault_vendors import REPLY, Vendor
@@ -15,6 +16,8 @@ from holdfast.providers.http.model import HttpModel
 from holdfast.providers.script import Reply, ScriptedCall
 from holdfast.runtime.agent_runtime import Runtime
 from holdfast.testing.servers.http_server import SeenRequest
+
+pytestmark = pytest.mark.slow
 
 SESSIONS = 6
 

@@ -15,6 +15,8 @@ from holdfast.model.events import TextStreamed
 from holdfast.providers.script import Reply, ScriptedCall
 from holdfast.testing.servers import chat_server, openai_server
 
+pytestmark = pytest.mark.slow
+
 MEGABYTE: Final = 1024 * 1024
 PIECE: Final = 64
 CHUNKS: Final = 100_000

@@ -13,6 +13,8 @@ from holdfast.providers.http.model import HttpModel
 from holdfast.providers.openai_compatible import OpenAICompatibleModel
 from holdfast.testing.servers.http_server import ModelServer, ServedReply
 
+pytestmark = pytest.mark.slow
+
 SOON, LATE = 0.1, 60.0
 
 

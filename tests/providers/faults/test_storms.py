@@ -15,6 +15,8 @@ from holdfast.model.events import ModelCallFailed
 from holdfast.model.outcome import Stopped, StopReason
 from holdfast.testing.servers.http_server import ServedReply
 
+pytestmark = pytest.mark.slow
+
 WAIT_S = 7
 STATUSES = (429, 500, 502, 503, 504, 529)
 JITTER = 1.25

@@ -8,6 +8,8 @@ import pytest
 
 from holdfast.sandbox.typescript.script import read_script
 
+pytestmark = pytest.mark.slow
+
 DECLARATIONS = [
     "const x = 1", "let x = 1", "var x = 1", "function x() {}", "class x {}", "enum x { A }", "let x",
     "async function x() {}", "abstract class x {}", "const { x } = { x: 1 }", "const [x] = [1]",
