@@ -57,8 +57,17 @@ _HOMES = {
         "UserMessage",
     ),
     "holdfast.model.head": ("SessionHead",),
+    "holdfast.model.host_requests": (
+        "DirectRequest",
+        "SessionCreateRequest",
+        "TurnInput",
+    ),
     "holdfast.model.node": ("Node",),
     "holdfast.model.outcome": ("StopReason",),
+    "holdfast.model.task": (
+        "TaskSpec",
+        "TaskState",
+    ),
     "holdfast.model.usage": (
         "Usage",
         "UsageLimits",
@@ -132,6 +141,9 @@ if TYPE_CHECKING:
     from holdfast.model import ToolCallContext as ToolCallContext
     from holdfast.model import auto_approval as auto_approval
     from holdfast.model.head import SessionHead as SessionHead
+    from holdfast.model.host_requests import DirectRequest as DirectRequest
+    from holdfast.model.host_requests import SessionCreateRequest as SessionCreateRequest
+    from holdfast.model.host_requests import TurnInput as TurnInput
     from holdfast.model.message import AssistantMessage as AssistantMessage
     from holdfast.model.message import InjectedTurnInput as InjectedTurnInput
     from holdfast.model.message import Message as Message
@@ -139,6 +151,8 @@ if TYPE_CHECKING:
     from holdfast.model.message import UserMessage as UserMessage
     from holdfast.model.node import Node as Node
     from holdfast.model.outcome import StopReason as StopReason
+    from holdfast.model.task import TaskSpec as TaskSpec
+    from holdfast.model.task import TaskState as TaskState
     from holdfast.model.usage import Usage as Usage
     from holdfast.model.usage import UsageLimits as UsageLimits
     from holdfast.plugins.actions import action as action

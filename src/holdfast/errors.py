@@ -18,6 +18,7 @@ The first split is whose fault it is::
     │   ├── SessionBusy            INVALID_ARGUMENT
     │   ├── TurnNotFound           INVALID_ARGUMENT
     │   ├── TurnUnfinished         WAITING_FOR_APPROVAL, INTERRUPTED
+    │   ├── TurnWaitsForItself     INVALID_ARGUMENT
     │   ├── NobodyWaits            WAITING_FOR_APPROVAL
     │   ├── IdempotencyConflict    INVALID_ARGUMENT
     │   ├── InputNotFound          INVALID_ARGUMENT
@@ -27,6 +28,12 @@ The first split is whose fault it is::
     │   ├── TokenAlreadyUsed       INVALID_ARGUMENT
     │   ├── ApprovalNotFound       INVALID_ARGUMENT
     │   ├── ApprovalAlreadyDecided INVALID_ARGUMENT
+    │   ├── TaskExists             INVALID_ARGUMENT
+    │   ├── TaskNotFound           INVALID_ARGUMENT
+    │   ├── MonitorNotFound        INVALID_ARGUMENT
+    │   ├── TriggerNotFound        INVALID_ARGUMENT
+    │   ├── SignatureRefused       PERMISSION_DENIED (`runtime.triggers`)
+    │   ├── ServiceUnavailable     UNSUPPORTED_FEATURE
     │   ├── InvalidPlugin          INVALID_ARGUMENT
     │   ├── PluginConflict         INVALID_ARGUMENT
     │   ├── ProtocolError          INVALID_ARGUMENT
@@ -302,6 +309,18 @@ class TurnUnfinished(CallerError):
         self.code = Code.WAITING_FOR_APPROVAL if waits else Code.INTERRUPTED
 
 
+class TurnWaitsForItself(CallerError):
+    """A turn was to wait for something that waits for this turn."""
+
+    def __init__(self, session_id: str, awaited: str) -> None:
+        what = "itself" if session_id == awaited else f"session {awaited!r}, which waits for it"
+        super().__init__(
+            f"the turn of session {session_id!r} would wait for {what}",
+            hint="queue the input, or start the turn from a background task, and do not wait for it here",
+        )
+        self.session_id, self.awaited = session_id, awaited
+
+
 class NobodyWaits(CallerError):
     """A turn without a runtime came to a call that has to wait: nobody could go on with it."""
 
@@ -384,6 +403,47 @@ class ApprovalAlreadyDecided(CallerError):
             hint="a decision is used once; run the code again to ask anew",
         )
         self.approval_id, self.state = approval_id, state
+
+
+class TaskExists(CallerError):
+    """A live task of the session has this id."""
+
+    def __init__(self, session_id: str, task_id: str) -> None:
+        super().__init__(
+            f"session {session_id!r} has a task {task_id!r} that is not over",
+            hint="cancel it first, or use another id",
+        )
+
+
+class TaskNotFound(CallerError):
+    """The session has no task of this id."""
+
+    def __init__(self, session_id: str, task_id: str) -> None:
+        super().__init__(f"session {session_id!r} has no task {task_id[:128]!r}")
+
+
+class MonitorNotFound(CallerError):
+    """The session has no monitor of this id."""
+
+    def __init__(self, session_id: str, monitor_id: str) -> None:
+        super().__init__(f"session {session_id!r} has no monitor {monitor_id[:128]!r}")
+
+
+class TriggerNotFound(CallerError):
+    """There is no trigger of this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no trigger {name[:128]!r}", hint="`holdfast triggers list` shows them")
+
+
+class ServiceUnavailable(CallerError):
+    """A service of the runtime that this session, or this place in it, does not have."""
+
+    code = Code.UNSUPPORTED_FEATURE
+
+    def __init__(self, service: str, why: str) -> None:
+        super().__init__(f"{service} is unavailable in this session: {why}")
+        self.service = service
 
 
 class SnapshotRefused(CallerError):

@@ -100,6 +100,22 @@ def test_the_same_agent_asks_four_providers_by_their_names(tmp_path: Path) -> No
     )
 
 
+def test_a_lead_hands_its_work_to_subagents(tmp_path: Path) -> None:
+    """Seed: they work at the same time, answer with values, and what all have used adds up."""
+    told = _run("subagents.py", tmp_path)
+    assert [
+        line.split("  ", 1)[1].strip() for line in told.text.splitlines() if line.startswith("subagent")
+    ] == [
+        "finished: {'id': 'A1', 'cents': 4200, 'days_late': 6}",
+        "finished: {'id': 'B2', 'cents': 1900, 'days_late': 0}",
+        "finished: {'id': 'C3', 'cents': 700, 'days_late': 0}",
+        "finished: A1 is paid back.",
+    ]
+    assert told.lines["approval"] == "refund in sub-…: yes"
+    assert told.lines["model calls"] == "5 by the lead, 8 by subagents, 13 in all"
+    assert told.effects == ["refund A1 4200"]
+
+
 def test_the_example_of_the_readme_is_the_one_in_examples() -> None:
     """Ours: what the README shows is what `examples/ten_lines.py` runs."""
     readme = (EXAMPLES.parent / "README.md").read_text(encoding="utf-8")

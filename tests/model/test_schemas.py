@@ -35,10 +35,24 @@ from holdfast.model import (
     auto_approval,
 )
 from holdfast.model.cell import CallMade, CellReport
+from holdfast.model.charter import SessionCharter
 from holdfast.model.directive import RuntimeEvent, SessionRequest, ask_person
 from holdfast.model.events import WaitBegan
 from holdfast.model.frame import FrameSwitch
 from holdfast.model.head import SessionHead
+from holdfast.model.host_requests import (
+    AppendSessionNodesRequest,
+    AssembledTurn,
+    BranchIsStale,
+    DirectCompletion,
+    DirectRequest,
+    FromSession,
+    FromSnapshot,
+    SessionCreateRequest,
+    SessionHandle,
+    SessionSnapshot,
+    TurnInput,
+)
 from holdfast.model.message import (
     AssistantMessage,
     AttachmentPart,
@@ -49,6 +63,15 @@ from holdfast.model.message import (
     ToolCall,
     ToolMessage,
     UserMessage,
+)
+from holdfast.model.monitor import (
+    MonitorSnapshot,
+    MonitorSpec,
+    MonitorState,
+    MonitorStatus,
+    MonitorUpdate,
+    MonitorUpdateBatch,
+    WakePolicy,
 )
 from holdfast.model.node import Entry, FrameOpened, PluginNode, Segment
 from holdfast.model.outcome import Finished, StopReason, Waiting
@@ -64,10 +87,12 @@ from holdfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
 from holdfast.model.ruling import CallRuling, Ruling
 from holdfast.model.schemas import PUBLIC_VALUES, all_schemas, main, render, schema_of
 from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
 from holdfast.model.tool_access import SessionToolAccess
 from holdfast.model.tool_manifest import ToolManifest
 from holdfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
 from holdfast.model.trace_record import TraceRecord
+from holdfast.model.trigger import Occurrence, Schedule, Trigger
 from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
 from holdfast.model.usage import Usage, UsageEntry, UsageLimits
 from holdfast.model.wait import Denied, Wait
@@ -134,8 +159,75 @@ _RULING = Ruling(
     usage=(_LINE,),
     model_calls=1,
 )
+_CHARTER = SessionCharter(
+    parent_session_id="s1",
+    depth=1,
+    task="look it up",
+    subagent=True,
+    tool_access=SessionToolAccess(tools=("order",)),
+    plugin_options=PluginOptions(plugins={"plan": {}}),
+    policy=SessionPolicy(model="m"),
+)
+_HEAD = SessionHead(
+    session_id="s2", created_at=1, updated_at=2, leaf="t_1.1", usage=(_LINE,), charter=_CHARTER
+)
+_SESSION = SessionSnapshot(head=_HEAD, messages=(_USER, _ASSISTANT), state=SessionState(plugins=_SNAPSHOT))
+_MONITOR = MonitorSpec(
+    id="watch:log",
+    command=("tail", "-f", "log"),
+    env={"LANG": "C"},
+    wake=WakePolicy.QUEUE_TURN,
+    arm="session_start",
+    restart=True,
+)
+_STATUS = MonitorStatus(spec=_MONITOR, state=MonitorState.TIMED_OUT, exit_code=-9, pending=3, error=_ERROR)
+_UPDATE = MonitorUpdate(monitor_id="watch:log", seq=1, at_ms=2, kind="notice", text="no such file")
 _CONTRIBUTION = PromptContribution(content="Be brief.", slot=PromptSlot.INTRO, priority=-1)
 _EXAMPLES: dict[str, Any] = {
+    "AppendSessionNodesRequest": AppendSessionNodesRequest(nodes=(_USER,), requires_ancestor_node_id="t_1.1"),
+    "AppendSessionNodesResult": BranchIsStale(current_leaf_node_id="t_2.1"),
+    "AssembledTurn": AssembledTurn(
+        turn_id="t_1", session_id="s2", outcome=Finished(text="ok"), text="ok", messages=(_USER, _ASSISTANT)
+    ),
+    "DirectCompletion": DirectCompletion(text="ok", usage=_USAGE),
+    "DirectRequest": DirectRequest(prompt=(_USER,), output_schema={"type": "object"}, model="m"),
+    "MonitorSnapshot": MonitorSnapshot(monitors=(_STATUS,)),
+    "MonitorSpec": _MONITOR,
+    "MonitorState": MonitorState.ARMED,
+    "MonitorStatus": _STATUS,
+    "MonitorUpdate": _UPDATE,
+    "MonitorUpdateBatch": MonitorUpdateBatch(updates=(_UPDATE,), lost=2),
+    "Occurrence": Occurrence(source="git/push", key="c0ffee", at_ms=1, payload={"ref": ["main", None]}),
+    "Schedule": Schedule(cron="0 3 * * *", timezone="Europe/Berlin", catch_up="skip"),
+    "SessionCharter": _CHARTER,
+    "SessionCreateRequest": SessionCreateRequest(
+        session_id="s2",
+        start=FromSession("s1", at="t_1.1"),
+        plugins="inherited",
+        tool_access=SessionToolAccess(tools=("order",)),
+        first_turn_input=_USER,
+    ),
+    "SessionHandle": SessionHandle(session_id="s2", parent_session_id="s1", depth=1),
+    "SessionSnapshot": _SESSION,
+    "SessionStart": FromSnapshot(_SESSION),
+    "TaskKind": TaskKind.SUBAGENT,
+    "TaskRecord": TaskRecord(
+        session_id="s1",
+        id="build.1",
+        kind=TaskKind.OTHER,
+        state=TaskState.FAILED,
+        created_at=1,
+        updated_at=2,
+        body={"any": [1]},
+        error=_ERROR,
+    ),
+    "TaskSpec": TaskSpec(id="build.1", label="the build", body=[1, None]),
+    "TaskState": TaskState.CANCEL_REQUESTED,
+    "Trigger": Trigger(
+        name="hourly", source="clock", session_id="s1", schedule=Schedule(every_ms=3_600_000), next_at=5
+    ),
+    "TurnInput": TurnInput(message=_USER, limits=UsageLimits(), idempotency_key="k"),
+    "WakePolicy": WakePolicy.NOTIFY,
     "CallMade": _MADE,
     "CellReport": CellReport(
         index=3,
@@ -173,7 +265,20 @@ _EXAMPLES: dict[str, Any] = {
         frame_options={"f_1": ProtocolTurnOptions(payload=[1])},
         execution=PluginSnapshotEntry(meta=_META, artifacts={"execution": "ab" * 32}),
     ),
-    "TraceRecord": TraceRecord(at_ms=1, name="plugin_failed", plugin_id="plan", body={"error": "no"}),
+    "TraceRecord": TraceRecord(
+        at_ms=4,
+        name="before_turn",
+        kind="hook",
+        session_id="s1",
+        turn_id="t_1",
+        span_id="ab" * 8,
+        parent_id="cd" * 8,
+        started_at_ms=3,
+        duration_ms=0.5,
+        status="error",
+        plugin_id="plan",
+        body={"error": "no"},
+    ),
     "AssistantMessage": _ASSISTANT,
     "AttachmentPart": AttachmentPart(digest="ab" * 32, media_type="image/png", size=3, name="x.png"),
     "Event": WaitBegan(turn_id="t_1", wait=_WAIT),
@@ -193,7 +298,7 @@ _EXAMPLES: dict[str, Any] = {
         ),
         opens_frame=True,
     ),
-    "SessionHead": SessionHead(session_id="s1", created_at=1, updated_at=2, leaf="t_1.1", usage=(_LINE,)),
+    "SessionHead": _HEAD,
     "StopReason": StopReason.NO_PROGRESS,
     "TextPart": TextPart(text="hi"),
     "ToolCall": _NESTED,
@@ -250,6 +355,17 @@ _EXAMPLES: dict[str, Any] = {
     "ToolStateEntry": _TOOL,
 }
 _REFUSED: dict[str, Any] = {
+    "AppendSessionNodesResult": {"status": "perhaps"},
+    "MonitorSpec": {"id": "watch", "command": "true", "timeout_ms": 3_600_001},
+    "MonitorUpdate": {**msgspec.to_builtins(_UPDATE), "kind": "rumour"},
+    "Occurrence": {"source": "git/push", "key": "", "at_ms": 1},
+    "Schedule": {"every_ms": 999},
+    "SessionCharter": {"depth": "deep"},
+    "SessionCreateRequest": {"plugins": "stolen"},
+    "SessionStart": {"type": "session"},
+    "TaskRecord": {"session_id": "s1", "id": "a b", "kind": "other", "state": "idle"},
+    "TaskSpec": {"id": "x", "unknown": 1},
+    "Trigger": {"name": "a b", "source": "clock", "session_id": "s1"},
     "PluginDirective": {"type": "short_circuit"},
     "PluginOptions": {"plugins": ["plan"]},
     "PromptContribution": {"content": "Be brief.", "slot": "outro"},

@@ -25,7 +25,7 @@ from holdfast.model.events import NodeCommitted, PluginEventEmitted
 from holdfast.model.message import AssistantMessage, ToolMessage, UserMessage
 from holdfast.model.node import PluginNode
 from holdfast.model.outcome import Stopped, StopReason
-from holdfast.model.trace_record import TraceRecord
+from holdfast.model.trace_record import TraceRecord, span_id_of
 from holdfast.model.turn import TurnState
 from holdfast.runtime.live_session import LiveSession
 
@@ -404,12 +404,14 @@ def test_a_trace_of_a_plugin_goes_to_whoever_keeps_one(memory: Place, stage: str
             session = await runtime.session("s", agent=clerk(At(stage, EmitTrace(name="note", body=[1]))))
             done = await session.turn("call look")
             assert await transcript(session) == PLAIN
-        assert trace.records == [
+        within = "tool.1" if stage == "after_tool_call" else "turn"
+        assert [one for one in trace.records if one.kind == "event" and one.plugin_id] == [
             TraceRecord(
                 at_ms=memory.clock.now_ms(),
                 name="note",
                 session_id="s",
                 turn_id=done.turn_id,
+                parent_id=span_id_of(done.turn_id, within),
                 plugin_id="at",
                 body=[1],
             )

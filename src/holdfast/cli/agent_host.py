@@ -13,6 +13,7 @@ from typing import Any
 from holdfast.cli import demo_tools
 from holdfast.cli.agent_options import AGENT_NAME, AgentSettings
 from holdfast.cli.host import load_tools, wrong_grants_are_wrong_usage
+from holdfast.cli.trace import trace_sink
 from holdfast.errors import NotConfigured, SessionNotFound
 from holdfast.providers.resolve import resolve_model
 from holdfast.providers.scripted import RepliesLeftOver
@@ -25,7 +26,7 @@ from holdfast.runtime.data_dir import DataDir
 class AgentHost:
     """`async with AgentHost(...) as host`: `host.runtime`, and sessions of its one agent."""
 
-    def __init__(self, data_dir: Path, settings: AgentSettings) -> None:
+    def __init__(self, data_dir: Path, settings: AgentSettings, *, trace: str | None = None) -> None:
         self.settings = settings
         self._model = resolve_model(settings.model)
         self.agent: Agent[Any, str] = Agent(
@@ -35,7 +36,8 @@ class AgentHost:
             tools=_tools_of(settings),
             protocol=settings.acting(),
         )
-        self.runtime = Runtime(DataDir(data_dir).database, host=settings.record())
+        sink = trace_sink(data_dir, trace)
+        self.runtime = Runtime(DataDir(data_dir).database, host=settings.record(), trace=sink)
 
     async def session(self, session_id: str) -> Session[str]:
         """Open a session, or make it; its record is this agent's from now on."""

@@ -35,9 +35,19 @@ Examples:
 @click.option(
     "--session", "session_id", default="default", show_default=True, metavar="ID", help="Which conversation."
 )
+@click.option(
+    "--trace", metavar="FILE", help="Keep a trace there, for `holdfast trace`.  [default: HOLDFAST_TRACE]"
+)
 @agent_options
 @answers
-def command(invocation: Invocation, *, prompt: str | None, session_id: str, given: AgentSettings) -> Answer:
+def command(
+    invocation: Invocation,
+    *,
+    prompt: str | None,
+    session_id: str,
+    trace: str | None,
+    given: AgentSettings,
+) -> Answer:
     """Talk to an agent; with PROMPT, or from a pipe, for one turn.
 
     A session keeps what was said, its model, tools, instructions and protocol; a turn that was interrupted
@@ -48,8 +58,8 @@ def command(invocation: Invocation, *, prompt: str | None, session_id: str, give
 
     session = SessionId(session_id)
     if prompt is None and sys.stdin.isatty():
-        return _interactive(invocation, session, given)
-    return _one_turn(invocation, session, given, _prompt(prompt))
+        return _interactive(invocation, session, given, trace)
+    return _one_turn(invocation, session, given, _prompt(prompt), trace)
 
 
 def _prompt(given: str | None) -> str:
@@ -65,19 +75,22 @@ def _prompt(given: str | None) -> str:
     return text.strip()
 
 
-def _interactive(invocation: Invocation, session_id: str, given: AgentSettings) -> Answer:
+def _interactive(invocation: Invocation, session_id: str, given: AgentSettings, trace: str | None) -> Answer:
     if invocation.as_json:
         raise click.UsageError("--json needs a PROMPT, or text on standard input")
     from holdfast.cli.chat_loop import talk
 
-    return Answer(None, lambda: None, talk(invocation, session_id, _host(invocation, session_id, given)))
+    host = _host(invocation, session_id, given, trace)
+    return Answer(None, lambda: None, talk(invocation, session_id, host))
 
 
-def _one_turn(invocation: Invocation, session_id: str, given: AgentSettings, prompt: str) -> Answer:
+def _one_turn(
+    invocation: Invocation, session_id: str, given: AgentSettings, prompt: str, trace: str | None
+) -> Answer:
     from holdfast.cli.background import Leave, Terminated, sigterm_raises
     from holdfast.errors import TurnUnfinished
 
-    host = _host(invocation, session_id, given)
+    host = _host(invocation, session_id, given, trace)
     if host.settings.is_demo and not invocation.as_json:
         error_console().print(DEMO_NOTE, style="dim")
     try:
@@ -102,7 +115,9 @@ def _say(host: AgentHost, session_id: str, prompt: str, *, quiet: bool) -> Stand
     return carry_out(Follower(host, session_id, screen.show), work(), lambda: screen.note("cancelling"))
 
 
-def _host(invocation: Invocation, session_id: str, given: AgentSettings) -> AgentHost:
+def _host(
+    invocation: Invocation, session_id: str, given: AgentSettings, trace: str | None = None
+) -> AgentHost:
     """The agent that was asked for, else the one that the session remembers."""
     import asyncio
 
@@ -111,7 +126,8 @@ def _host(invocation: Invocation, session_id: str, given: AgentSettings) -> Agen
     check_given(given)
     recorded = asyncio.run(recorded_host(invocation.data_dir, session_id))
     settings = given.over(AgentSettings.from_record(recorded))
-    return AgentHost(invocation.data_dir, settings if given.model else settings.or_default())
+    chosen = settings if given.model else settings.or_default()
+    return AgentHost(invocation.data_dir, chosen, trace=trace)
 
 
 def _unfinished(invocation: Invocation, error: TurnUnfinished) -> Answer:

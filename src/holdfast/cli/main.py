@@ -22,7 +22,7 @@ from holdfast.cli.options import inherited_options
 from holdfast.cli.output import write_error
 
 _COMMANDS = (
-    "tour", "chat", "sessions", "recover", "approvals",
+    "tour", "chat", "sessions", "recover", "approvals", "tasks", "triggers", "trace",
     "run", "validate", "repl", "session", "tools", "plugins", "models", "new", "doctor",
 )  # fmt: skip
 

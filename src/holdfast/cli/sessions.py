@@ -109,7 +109,7 @@ def cancel(invocation: Invocation, *, session_id: str) -> Answer:
     """Give up the turn that a session waits with; every call of it gets a result."""
     from holdfast.cli.turn_cancel import cancel_turn
 
-    with _sessions_hint():
+    with sessions_hint():
         ended = cancel_turn(invocation, session_id)
     said = f"the turn of session {session_id} is cancelled"
     later = f"{said} as soon as `{invocation.command('recover')}` or its own program goes on with it"
@@ -197,12 +197,12 @@ def _with_runtime(invocation: Invocation, work: Callable[[Runtime], Awaitable[T]
         async with open_sessions(invocation.data_dir) as runtime:
             return await work(runtime)
 
-    with _sessions_hint():
+    with sessions_hint():
         return asyncio.run(run())
 
 
 @contextmanager
-def _sessions_hint() -> Iterator[None]:
+def sessions_hint() -> Iterator[None]:
     """Let a session that does not exist lead to the list of these sessions, not to the sandbox's."""
     from holdfast.errors import SessionNotFound
 

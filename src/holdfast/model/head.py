@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from holdfast.model.canonical import Json
+from holdfast.model.charter import SessionCharter
 from holdfast.model.frame import INITIAL
 from holdfast.model.ids import SessionId, SessionIdField
 from holdfast.model.limits import U64
@@ -16,7 +17,8 @@ class SessionHead(msgspec.Struct, frozen=True, kw_only=True):
 
     `leaf` is the last node of the active path and `depth` the number of nodes on it. `revision` rises by one
     whenever the leaf moves. `host` describes the agent to whoever goes on with the session elsewhere. `state`
-    names the state of plugins and tools that holds at the leaf.
+    names the state of plugins and tools that holds at the leaf. A session that another one made has a
+    `charter`.
     """
 
     session_id: SessionIdField
@@ -33,6 +35,7 @@ class SessionHead(msgspec.Struct, frozen=True, kw_only=True):
     usage: tuple[UsageEntry, ...] = ()
     host: dict[str, Json] = msgspec.field(default_factory=dict)
     state: str | None = None
+    charter: SessionCharter | None = None
 
     def __post_init__(self) -> None:
         SessionId(self.session_id)

@@ -21,10 +21,23 @@ from holdfast.model.approval import Approval, ApprovalState, Decision
 from holdfast.model.call import CallStatus, ExternalCallRecord, ToolCallContext
 from holdfast.model.capability import ApprovalPolicy, Capability, SideEffect
 from holdfast.model.cell import CallMade, CellReport
+from holdfast.model.charter import SessionCharter
 from holdfast.model.diagnostic import Diagnostic, Severity
 from holdfast.model.directive import PluginDirective, RuntimeEvent, SessionRequest
 from holdfast.model.events import Event
 from holdfast.model.head import SessionHead
+from holdfast.model.host_requests import (
+    AppendSessionNodesRequest,
+    AppendSessionNodesResult,
+    AssembledTurn,
+    DirectCompletion,
+    DirectRequest,
+    SessionCreateRequest,
+    SessionHandle,
+    SessionSnapshot,
+    SessionStart,
+    TurnInput,
+)
 from holdfast.model.ids import SessionIdField
 from holdfast.model.language import Language
 from holdfast.model.limits import CapabilityLimits, SessionLimits
@@ -38,6 +51,15 @@ from holdfast.model.message import (
     ToolCall,
     ToolMessage,
     UserMessage,
+)
+from holdfast.model.monitor import (
+    MonitorSnapshot,
+    MonitorSpec,
+    MonitorState,
+    MonitorStatus,
+    MonitorUpdate,
+    MonitorUpdateBatch,
+    WakePolicy,
 )
 from holdfast.model.node import Segment
 from holdfast.model.outcome import Outcome, StopReason
@@ -54,10 +76,12 @@ from holdfast.model.ruling import CallRuling, Ruling
 from holdfast.model.run import Metrics, RunRequest, RunResult, RunStatus
 from holdfast.model.session import SessionInfo, SessionMeta
 from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
 from holdfast.model.tool_access import SessionToolAccess
 from holdfast.model.tool_manifest import ToolManifest
 from holdfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
 from holdfast.model.trace_record import TraceRecord
+from holdfast.model.trigger import Occurrence, Schedule, Trigger
 from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
 from holdfast.model.usage import Usage, UsageEntry, UsageLimits
 from holdfast.model.wait import Wait, WaitOutcome
@@ -66,9 +90,12 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _REF_TEMPLATE: Final = "#/$defs/{name}"
 
 PUBLIC_VALUES: Final[dict[str, Any]] = {
+    "AppendSessionNodesRequest": AppendSessionNodesRequest,
+    "AppendSessionNodesResult": AppendSessionNodesResult,
     "Approval": Approval,
     "ApprovalPolicy": ApprovalPolicy,
     "ApprovalState": ApprovalState,
+    "AssembledTurn": AssembledTurn,
     "AssistantMessage": AssistantMessage,
     "AttachmentPart": AttachmentPart,
     "CallMade": CallMade,
@@ -79,6 +106,8 @@ PUBLIC_VALUES: Final[dict[str, Any]] = {
     "CellReport": CellReport,
     "Decision": Decision,
     "Diagnostic": Diagnostic,
+    "DirectCompletion": DirectCompletion,
+    "DirectRequest": DirectRequest,
     "ErrorObject": ErrorObject,
     "Event": Event,
     "ExternalCallRecord": ExternalCallRecord,
@@ -87,6 +116,13 @@ PUBLIC_VALUES: Final[dict[str, Any]] = {
     "Language": Language,
     "Message": Message,
     "Metrics": Metrics,
+    "MonitorSnapshot": MonitorSnapshot,
+    "MonitorSpec": MonitorSpec,
+    "MonitorState": MonitorState,
+    "MonitorStatus": MonitorStatus,
+    "MonitorUpdate": MonitorUpdate,
+    "MonitorUpdateBatch": MonitorUpdateBatch,
+    "Occurrence": Occurrence,
     "Outcome": Outcome,
     "PluginDirective": PluginDirective,
     "PluginOptions": PluginOptions,
@@ -102,7 +138,11 @@ PUBLIC_VALUES: Final[dict[str, Any]] = {
     "RunResult": RunResult,
     "RunStatus": RunStatus,
     "RuntimeEvent": RuntimeEvent,
+    "Schedule": Schedule,
     "Segment": Segment,
+    "SessionCharter": SessionCharter,
+    "SessionCreateRequest": SessionCreateRequest,
+    "SessionHandle": SessionHandle,
     "SessionHead": SessionHead,
     "SessionId": SessionIdField,
     "SessionInfo": SessionInfo,
@@ -110,12 +150,18 @@ PUBLIC_VALUES: Final[dict[str, Any]] = {
     "SessionMeta": SessionMeta,
     "SessionPolicy": SessionPolicy,
     "SessionRequest": SessionRequest,
+    "SessionSnapshot": SessionSnapshot,
+    "SessionStart": SessionStart,
     "SessionState": SessionState,
     "SessionToolAccess": SessionToolAccess,
     "Severity": Severity,
     "SideEffect": SideEffect,
     "Span": Span,
     "StopReason": StopReason,
+    "TaskKind": TaskKind,
+    "TaskRecord": TaskRecord,
+    "TaskSpec": TaskSpec,
+    "TaskState": TaskState,
     "TextPart": TextPart,
     "ToolAvailability": ToolAvailability,
     "ToolCall": ToolCall,
@@ -125,6 +171,8 @@ PUBLIC_VALUES: Final[dict[str, Any]] = {
     "ToolState": ToolState,
     "ToolStateEntry": ToolStateEntry,
     "TraceRecord": TraceRecord,
+    "Trigger": Trigger,
+    "TurnInput": TurnInput,
     "TurnRecord": TurnRecord,
     "TurnState": TurnState,
     "TurnSummary": TurnSummary,
@@ -134,6 +182,7 @@ PUBLIC_VALUES: Final[dict[str, Any]] = {
     "UserMessage": UserMessage,
     "Wait": Wait,
     "WaitOutcome": WaitOutcome,
+    "WakePolicy": WakePolicy,
 }
 """Name → the type that encodes and decodes it."""
 

@@ -20,6 +20,8 @@ from holdfast.errors import (
     UnexpectedSession,
 )
 from holdfast.model.canonical import Json
+from holdfast.ports.host import PluginActionHost
+from holdfast.tools.no_host import NO_HOST
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -51,9 +53,10 @@ class ActionMark(msgspec.Struct, frozen=True):
 
 
 class PluginActionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """What an action is told about its call."""
+    """What an action is told about its call, and what it may ask of the runtime (`host`)."""
 
     session_id: str | None
+    host: PluginActionHost = NO_HOST
 
 
 class RegisteredAction(msgspec.Struct, frozen=True):

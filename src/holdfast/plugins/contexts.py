@@ -1,6 +1,7 @@
 """What a hook is told, and what it may answer with besides directives.
 
-Rule: a context is read only. A hook changes things by what it returns.
+Rule: a context is read only. A hook changes its turn by what it returns; what it wants of the runtime beside
+that, it asks the context's `host` for, which has the services of the hook's role and no others.
 """
 
 from __future__ import annotations
@@ -21,8 +22,18 @@ from holdfast.model.session_policy import SessionPolicy
 from holdfast.model.tool_access import SessionToolAccess
 from holdfast.model.tool_manifest import ToolManifest
 from holdfast.model.usage import Usage
+from holdfast.ports.host import (
+    CheckpointHookHost,
+    HistoryHost,
+    PluginActionHost,
+    PromptHookHost,
+    ToolHookHost,
+    TurnHookHost,
+    TurnResultHookHost,
+)
 from holdfast.ports.model_provider import ReplyEnded
 from holdfast.tools.context import AsksModel
+from holdfast.tools.no_host import NO_HOST
 
 StreamKind = Literal["text", "reasoning"]
 
@@ -47,6 +58,41 @@ class Attachments(Protocol):
     def keep(self, data: bytes, *, media_type: str, name: str | None = None) -> AttachmentPart: ...
 
     async def read(self, digest: str) -> bytes | None: ...
+
+
+class SessionHosts(Protocol):
+    """What the plugins of one session may ask of the runtime, for each role as much as it has."""
+
+    @property
+    def prompt(self) -> PromptHookHost: ...
+
+    @property
+    def turn(self) -> TurnHookHost: ...
+
+    @property
+    def checkpoint(self) -> CheckpointHookHost: ...
+
+    @property
+    def turn_result(self) -> TurnResultHookHost: ...
+
+    @property
+    def history(self) -> HistoryHost: ...
+
+    @property
+    def tool(self) -> ToolHookHost: ...
+
+    @property
+    def action(self) -> PluginActionHost: ...
+
+    @property
+    def session(self) -> PluginActionHost:
+        """What a plugin has beside its hooks; within a hook, no more of it than the hook has itself."""
+
+
+class NoHosts:
+    """The plugins of a session without a runtime."""
+
+    prompt = turn = checkpoint = turn_result = history = tool = action = session = NO_HOST
 
 
 class PluginExtensions:
@@ -78,6 +124,7 @@ class PromptHookContext(HookContext, frozen=True, kw_only=True):
     """The model is about to be asked."""
 
     iteration: int
+    host: PromptHookHost = NO_HOST
 
 
 class TurnTransformContext(HookContext, frozen=True, kw_only=True):
@@ -89,6 +136,7 @@ class TurnTransformContext(HookContext, frozen=True, kw_only=True):
     turn_messages: int
     prompt_tokens: int = 0
     overflowed: bool = False
+    host: HistoryHost = NO_HOST
 
 
 class CompactionContext(HookContext, frozen=True, kw_only=True):
@@ -99,6 +147,7 @@ class CompactionContext(HookContext, frozen=True, kw_only=True):
     complete: Completer
     prompt_tokens: int = 0
     overflowed: bool = False
+    host: HistoryHost = NO_HOST
 
 
 class TurnHookContext(HookContext, frozen=True, kw_only=True):
@@ -107,6 +156,7 @@ class TurnHookContext(HookContext, frozen=True, kw_only=True):
     input: UserMessage
     messages: Sequence[Message]
     complete: Completer
+    host: TurnHookHost = NO_HOST
 
 
 class CheckpointHookContext(HookContext, frozen=True, kw_only=True):
@@ -117,6 +167,7 @@ class CheckpointHookContext(HookContext, frozen=True, kw_only=True):
     usage: Usage
     complete: Completer
     answer: str = ""
+    host: CheckpointHookHost = NO_HOST
 
 
 class TurnResultHookContext(HookContext, frozen=True, kw_only=True):
@@ -126,6 +177,7 @@ class TurnResultHookContext(HookContext, frozen=True, kw_only=True):
     messages: Sequence[Message]
     usage: Usage
     complete: Completer
+    host: TurnResultHookHost = NO_HOST
 
 
 class ToolCallHookContext(HookContext, frozen=True, kw_only=True):
@@ -138,6 +190,7 @@ class ToolCallHookContext(HookContext, frozen=True, kw_only=True):
     """None if there is no such tool."""
     parent: int = 0
     """The call that runs the code which makes this one; 0 if the model asked for it."""
+    host: ToolHookHost = NO_HOST
 
 
 class ToolResultHookContext(HookContext, frozen=True, kw_only=True):
@@ -156,6 +209,7 @@ class ToolResultHookContext(HookContext, frozen=True, kw_only=True):
     record: ExternalCallRecord | None = None
     parent: int = 0
     is_cell: bool = False
+    host: ToolHookHost = NO_HOST
 
 
 class ToolResultProjectionContext(HookContext, frozen=True, kw_only=True):

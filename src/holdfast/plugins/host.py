@@ -11,7 +11,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -21,7 +21,7 @@ from holdfast.model.plugin_options import NO_OPTIONS, PluginOptions
 from holdfast.model.plugin_state import PluginSessionSnapshot
 from holdfast.model.tool_access import SessionToolAccess
 from holdfast.model.tool_state import ToolState
-from holdfast.plugins.contexts import PluginExtensions, Shelf, SubagentContext
+from holdfast.plugins.contexts import NoHosts, PluginExtensions, SessionHosts, Shelf, SubagentContext
 from holdfast.plugins.plugin import Plugin, PluginFactory, PluginSessionContext, SessionPlugin, as_factory
 from holdfast.plugins.registrar import Contributions, PluginRegistrar, collect_triggers
 from holdfast.plugins.remembering import Report
@@ -76,6 +76,7 @@ class PluginHost:
         report: Report,
         runner: HookRunner | None = None,
         read_attachment: Any = None,
+        hosts_of: Callable[[str], SessionHosts] = lambda session_id: NoHosts(),
     ) -> None:
         self.factories = [as_factory(one) for one in factories]
         _require_unique(self.factories)
@@ -86,15 +87,16 @@ class PluginHost:
         self.shared_artifact: tuple[object, Any] = (None, None)
         """What sessions with the same tools share: the registry's settings, and what was made of them."""
         self._read_attachment = read_attachment
+        self._hosts_of = hosts_of
 
     def build_session(self, build: SessionBuild) -> PluginSession:
         """The plugins of one session, with what they remember."""
-        extensions = PluginExtensions()
+        extensions, hosts = PluginExtensions(), self._hosts_of(build.session_id)
         contributions = Contributions()
         plugins: list[SessionPlugin] = []
         contexts: list[PluginSessionContext] = []
         for factory in self.factories:
-            ctx = self._context(factory.id, build, extensions)
+            ctx = self._context(factory.id, build, extensions, hosts)
             plugin = _attempt(factory.id, "build", factory.build, ctx)
             _check_built(factory, plugin)
             _attempt(factory.id, "register", plugin.register, PluginRegistrar(plugin.id, contributions))
@@ -110,6 +112,7 @@ class PluginHost:
         for plugin, ctx in zip(plugins, contexts, strict=True):
             _attempt(plugin.id, "session_ready", plugin.session_ready, ctx)
         session = PluginSession(self, build, plugins, contributions, registry, extensions)
+        session.hosts = hosts
         session.given_tools = given_tools
         session.restore(build.snapshot or PluginSessionSnapshot(), build.fetched)
         return session
@@ -138,7 +141,7 @@ class PluginHost:
         )
 
     def _context(
-        self, plugin_id: str, build: SessionBuild, extensions: PluginExtensions
+        self, plugin_id: str, build: SessionBuild, extensions: PluginExtensions, hosts: SessionHosts
     ) -> PluginSessionContext:
         shelf: Shelf = self._shelf_of(plugin_id)
         return PluginSessionContext(
@@ -149,6 +152,7 @@ class PluginHost:
             parent_session_id=build.parent_session_id,
             subagent=build.authority.subagent,
             read_attachment=self._read_attachment,
+            host=hosts.session,
         )
 
     def _registry(self, contributions: Contributions) -> ToolRegistry:

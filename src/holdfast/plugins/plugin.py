@@ -32,7 +32,9 @@ from holdfast.plugins.actions import action_mark
 from holdfast.plugins.contexts import PluginExtensions, Shelf, SubagentContext
 from holdfast.plugins.hook import mark_of
 from holdfast.plugins.snapshot import SnapshotReader, SnapshotWriter
+from holdfast.ports.host import PluginActionHost
 from holdfast.tools.decorator import Tool, ToolMethod
+from holdfast.tools.no_host import NO_HOST
 
 if TYPE_CHECKING:
     from holdfast.plugins.registrar import PluginRegistrar
@@ -44,7 +46,11 @@ _ID = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
 
 
 class PluginSessionContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The session that a plugin is built for."""
+    """The session that a plugin is built for.
+
+    `host` is what the plugin may ask of the runtime. While a hook of it runs, that is no more than the `host`
+    of the hook's own context has.
+    """
 
     session_id: str
     extensions: PluginExtensions
@@ -54,6 +60,7 @@ class PluginSessionContext(msgspec.Struct, frozen=True, kw_only=True):
     subagent: SubagentContext | None = None
     read_attachment: Any = None
     """Gives the bytes of an attachment by its digest: `await ctx.read_attachment(digest)`."""
+    host: PluginActionHost = NO_HOST
 
 
 @runtime_checkable

@@ -14,12 +14,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine, Iterable
+from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
 import msgspec
 
 from holdfast.errors import CallerError, HoldfastError, PluginFailed
-from holdfast.ports.trace import PhaseProbe
+from holdfast.ports.trace import HookWatch, PhaseProbe
 from holdfast.tools.eager import Spares, Started
 
 T = TypeVar("T")
@@ -35,6 +36,10 @@ _GRACE_S: Final = 0.2
 
 _told_to_stop: set[asyncio.Task[Any]] = set()
 """Hooks that are past their time and have not stopped yet; kept so that they are not collected."""
+
+
+HOOK: Final[ContextVar[str]] = ContextVar("holdfast_hook", default="")
+"""The kind of the hook that this code runs in, if it runs in one."""
 
 
 class NoAnswer(Exception):
@@ -61,13 +66,22 @@ class HookRunner(msgspec.Struct):
     probe: PhaseProbe | None = None
     spares: Spares = msgspec.field(default_factory=Spares)
     """Tasks to begin hooks in; closed by whoever made the runner."""
+    watch: HookWatch | None = None
 
     def call(self, hook: RegisteredHook, *given: Any) -> Coroutine[Any, Any, Any]:
         """What a hook answers; `PluginFailed` if it does not."""
-        return Current(self).call(hook, *given)
+        return self._current().call(hook, *given)
 
     def call_plain(self, hook: RegisteredHook, *given: Any) -> Any:
         """What a hook that is a plain function answers."""
+        if self.watch is None:
+            return self._call_plain(hook, *given)
+        with self.watch.watching(hook.plugin_id, hook.kind, given):
+            return self._call_plain(hook, *given)
+
+    def _call_plain(self, hook: RegisteredHook, *given: Any) -> Any:
+        outer = HOOK.get()
+        HOOK.set(hook.kind)
         if self.probe is not None:
             self.probe.begin_named(hook.phase)
         try:
@@ -75,12 +89,13 @@ class HookRunner(msgspec.Struct):
         except BaseException as error:
             raise _failed(hook, error) from error
         finally:
+            HOOK.set(outer)
             if self.probe is not None:
                 self.probe.end_named(hook.phase)
 
     async def stage(self, work: Callable[[Current], Coroutine[Any, Any, T]]) -> T:
         """Do *work*, which calls the hooks of a stage, within the time that they have."""
-        current = Current(self)
+        current = self._current()
         started = Started(work(current), self.spares)
         if started.task is None:
             return started.result()
@@ -90,6 +105,9 @@ class HookRunner(msgspec.Struct):
             hook = current.hook
             plugin, kind = (hook.plugin_id, hook.kind) if hook is not None else ("?", "?")
             raise PluginFailed(plugin, kind, str(problem)) from None
+
+    def _current(self) -> Current:
+        return Current(self) if self.watch is None else _Watched(self, self.watch)
 
 
 class Current:
@@ -104,7 +122,8 @@ class Current:
     async def call(self, hook: RegisteredHook, *given: Any) -> Any:
         """What a hook answers; `PluginFailed` if it does not."""
         self.hook = hook
-        probe = self._probe
+        probe, outer = self._probe, HOOK.get()
+        HOOK.set(hook.kind)
         if probe is not None:
             probe.begin_named(hook.phase)
         try:
@@ -116,8 +135,23 @@ class Current:
         except BaseException as error:
             raise _failed(hook, error) from error
         finally:
+            HOOK.set(outer)
             if probe is not None:
                 probe.end_named(hook.phase)
+
+
+class _Watched(Current):
+    """The same where somebody watches the hooks."""
+
+    __slots__ = ("_watch",)
+
+    def __init__(self, runner: HookRunner, watch: HookWatch) -> None:
+        super().__init__(runner)
+        self._watch = watch
+
+    async def call(self, hook: RegisteredHook, *given: Any) -> Any:
+        with self._watch.watching(hook.plugin_id, hook.kind, given):
+            return await super().call(hook, *given)
 
 
 async def within(timeout_s: float, work: Coroutine[Any, Any, T], spares: Spares | None = None) -> T:

@@ -43,9 +43,11 @@ from holdfast.plugins.contexts import (
     CompactionContext,
     ContextCompaction,
     LifecycleEvent,
+    NoHosts,
     PluginExtensions,
     PromptHookContext,
     SessionConfigChanged,
+    SessionHosts,
     SessionRestored,
     SubagentContext,
     ToolCallHookContext,
@@ -123,6 +125,7 @@ class PluginSession(RememberingPlugins):
         self.extensions = extensions
         self.contributions = contributions
         self.runner = host.runner
+        self.hosts: SessionHosts = NoHosts()
         self.given_tools: object = registry.settings
         """The registry's settings before the session has decided anything about its tools."""
         self.stages = _stages_of(contributions, self.protocol_session())
@@ -436,7 +439,7 @@ class PluginSession(RememberingPlugins):
             raise UnknownAction(name, "does not exist", hint=f"the actions are {known}")
         wanted = action.definition.session_param
         current = self.session_id if default_to_current_session and wanted != "forbidden" else None
-        ctx = PluginActionContext(session_id=action.session_for(session_id, current))
+        ctx = PluginActionContext(session_id=action.session_for(session_id, current), host=self.hosts.action)
         given: tuple[Any, ...] = (ctx,) if action.takes is None else (ctx, action.read(arguments))
         hook = RegisteredHook(action.definition.plugin_id, "action", action.handler)
 

@@ -6,11 +6,15 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import PluginConflict
+from holdfast.errors import InvalidArgument, PluginConflict
+from holdfast.model.canonical import Json
 
 
 class TriggerEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """A kind of occurrence that a plugin knows how to tell a session about."""
+    """A kind of occurrence that a plugin knows how to tell a session about.
+
+    Its `name` is that of the source. What occurs there has to fit `payload_schema`, if it has one.
+    """
 
     name: str
     description: str = ""
@@ -28,3 +32,19 @@ class TriggerEventCatalog(msgspec.Struct):
             raise PluginConflict(f"trigger {event.name!r}", self.owners[event.name], plugin_id)
         self.events[event.name] = event
         self.owners[event.name] = plugin_id
+
+    def check(self, source: str, payload: Json) -> None:
+        """Refuse a payload that does not fit what was announced for its source."""
+        event = self.events.get(source)
+        if event is None or not event.payload_schema:
+            return
+        import jsonschema_rs  # imported where a plugin brings a schema, and only there
+
+        try:
+            jsonschema_rs.validator_for(event.payload_schema).validate(payload)
+        except jsonschema_rs.ValidationError as error:
+            where = "".join(f"[{part!r}]" for part in error.instance_path)
+            raise InvalidArgument(
+                f"what occurred at {source!r} does not fit: {error.message}{' at ' + where if where else ''}",
+                hint=f"plugin {self.owners[source]!r} announces what its payload is",
+            ) from None

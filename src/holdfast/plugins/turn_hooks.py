@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
 from typing import Any, Protocol
@@ -66,6 +67,7 @@ from holdfast.plugins.running import Current, RegisteredHook, described
 from holdfast.plugins.session import PluginSession, answers_for_model
 from holdfast.plugins.view import Earlier, view_of
 from holdfast.ports.clock import Clock
+from holdfast.ports.host import ToolHookHost
 from holdfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded
 from holdfast.ports.session_store import Blob, JournalEntry
 
@@ -126,6 +128,7 @@ class TurnHooks:
         self._spent: list[UsageEntry] = []
         self._calls = 0
         self._last_call = 0
+        self.is_over = False
         self._common: dict[str, Any] = {
             "session_id": plugins.session_id,
             "turn_id": machine.turn_id,
@@ -136,6 +139,11 @@ class TurnHooks:
     @property
     def stages(self) -> tuple[Stage, ...]:
         return self._plugins.stages
+
+    @property
+    def tool_host(self) -> ToolHookHost:
+        """What the turn's tools may ask of the runtime."""
+        return self._plugins.hosts.tool
 
     # Stages that the machine asks for
 
@@ -164,6 +172,7 @@ class TurnHooks:
                     messages=tuple(machine.messages),
                     usage=machine.usage,
                     complete=self.complete,
+                    host=self._plugins.hosts.turn_result,
                 )
                 return self._plugins.after_turn(context)
             case checkpoint:
@@ -174,6 +183,7 @@ class TurnHooks:
                     usage=machine.usage,
                     complete=self.complete,
                     answer=machine.answer().text if checkpoint == "before_completion" else "",
+                    host=self._plugins.hosts.checkpoint,
                 )
                 return self._plugins.at_checkpoint(at)
 
@@ -184,7 +194,11 @@ class TurnHooks:
     def _turn_context(self) -> TurnHookContext:
         said = [one for one in self._machine.messages if isinstance(one, UserMessage)]
         return TurnHookContext(
-            **self._common, input=said[-1], messages=self._earlier(), complete=self.complete
+            **self._common,
+            input=said[-1],
+            messages=self._earlier(),
+            complete=self.complete,
+            host=self._plugins.hosts.turn,
         )
 
     async def _ruling(self, key: str, asked: Awaitable[Composed]) -> Ruling:
@@ -274,6 +288,7 @@ class TurnHooks:
             complete=self.complete,
             prompt_tokens=self._prompt_tokens(),
             overflowed=command.overflowed,
+            host=plugins.hosts.history,
         )
         made = await plugins.compact_context(context, at)
         if made is None:
@@ -288,12 +303,16 @@ class TurnHooks:
             turn_messages=len(self._machine.messages),
             prompt_tokens=self._prompt_tokens(),
             overflowed=command.overflowed,
+            host=self._plugins.hosts.history,
         )
         return await self._plugins.prepare_turn_context(context, base, at)
 
     async def _prompt(self, at: Current) -> str:
-        context = PromptHookContext(**self._common, iteration=self._machine.model_calls + 1)
-        return self._services.render(await self._plugins.collect_prompt_contributions(context, at))
+        plugins = self._plugins
+        context = PromptHookContext(
+            **self._common, iteration=self._machine.model_calls + 1, host=plugins.hosts.prompt
+        )
+        return self._services.render(await plugins.collect_prompt_contributions(context, at))
 
     async def _switched(
         self,
@@ -356,6 +375,7 @@ class TurnHooks:
             arguments=call.arguments or {},
             side_effect=side_effect,
             parent=call.parent,
+            host=self._plugins.hosts.tool,
         )
         ruling = await self._ruling(f"call.{call.call_id}", self._heard(context))
         if not isinstance(ruling, CallRuling):
@@ -394,6 +414,7 @@ class TurnHooks:
             record=settled.record,
             parent=parent,
             is_cell=is_cell,
+            host=self._plugins.hosts.tool,
         )
         try:
             return await self._judged(settled, context, keeper)
@@ -481,25 +502,51 @@ class TurnHooks:
         output_schema: dict[str, Any] | None = None,
     ) -> str:
         """Ask the session's model for a text, for a plugin or a tool."""
-        number = self._next_call()
         request = ModelRequest(
             messages=list(messages),
             instructions=instructions,
             output_schema=output_schema,
+            settings=self._services.settings,
+        )
+        reply, _ = await self.ask(request, source or "plugin")
+        return reply.text
+
+    async def ask(
+        self, request: ModelRequest, source: str, model: ModelProvider | None = None
+    ) -> tuple[ReplyEnded, UsageEntry]:
+        """Ask a model on the turn's account: the whole reply, and the line of the ledger that it becomes.
+
+        Once the turn `is_over`, the line is the caller's to write.
+        """
+        chosen = model or self._services.model
+        reply = await self._reply_to(request, chosen)
+        usage = msgspec.structs.replace(self.priced(reply, chosen.model_id), calls=1)
+        entry = UsageEntry(source=source, model=reply.model or chosen.model_id, usage=usage)
+        if not self.is_over:
+            self._spent.append(entry)
+        return reply, entry
+
+    async def _reply_to(self, request: ModelRequest, model: ModelProvider) -> ReplyEnded:
+        number = self._next_call()
+        numbered = dataclasses.replace(
+            request,
             session_id=self._plugins.session_id,
             turn_id=self._machine.turn_id,
             call_number=self._services.calls_before + number,
             idempotency_key=f"{self._machine.turn_id}.plugin.{number}",
-            settings=self._services.settings,
+            read_blob=request.read_blob or self._services.read_blob,
         )
         try:
-            reply = await _whole_reply(self._services.model, request)
+            return await whole_reply(model, numbered)
         finally:
             self._calls += 1
-        usage = msgspec.structs.replace(self.priced(reply), calls=1)
-        model = reply.model or self._services.model.model_id
-        self._spent.append(UsageEntry(source=source or "plugin", model=model, usage=usage))
-        return reply.text
+
+    def end(self) -> tuple[tuple[UsageEntry, ...], int]:
+        """The turn is over: what was asked of models and is on nobody's account yet, and how many calls."""
+        self.is_over = True
+        left = (tuple(self._spent), self._calls)
+        self._spent, self._calls = [], 0
+        return left
 
     def _next_call(self) -> int:
         """The number of a model call that is about to be made; `ModelError` if the turn may not make it."""
@@ -511,14 +558,10 @@ class TurnHooks:
         self._last_call = made + 1
         return self._last_call
 
-    def priced(self, reply: ReplyEnded) -> Usage:
+    def priced(self, reply: ReplyEnded, model_id: str | None = None) -> Usage:
         """What a reply used, with what it cost if that is known. A provider may have said so itself."""
-        usage = reply.usage
-        if usage.priced:
-            return usage
         services = self._services
-        cost = services.cost(services.model.model_id, reply.model, usage)
-        return usage if cost is None else msgspec.structs.replace(usage, cost_nano_usd=cost, priced=1)
+        return priced(services.cost, model_id or services.model.model_id, reply)
 
     def _charged(self, ruling: Ruling) -> Ruling:
         """The ruling with what its hooks asked of a model."""
@@ -575,7 +618,17 @@ class _AttachmentKeeper:
         return await self._hooks.read_blob(digest)
 
 
-async def _whole_reply(model: ModelProvider, request: ModelRequest) -> ReplyEnded:
+def priced(cost_of: Cost, model_id: str, reply: ReplyEnded) -> Usage:
+    """What a reply of this model used, with what it cost if that is known."""
+    usage = reply.usage
+    if usage.priced:
+        return usage
+    cost = cost_of(model_id, reply.model, usage)
+    return usage if cost is None else msgspec.structs.replace(usage, cost_nano_usd=cost, priced=1)
+
+
+async def whole_reply(model: ModelProvider, request: ModelRequest) -> ReplyEnded:
+    """The reply without its pieces; `ModelError` if it has no end."""
     stream = model.stream(request)
     try:
         async for delta in stream:

@@ -33,9 +33,12 @@ from typing import Literal, Protocol
 import msgspec
 
 from holdfast.model.approval import Approval, Decision
+from holdfast.model.charter import SessionCharter
 from holdfast.model.head import SessionHead
 from holdfast.model.message import UserMessage
 from holdfast.model.node import Entry, Segment
+from holdfast.model.task import TaskRecord
+from holdfast.model.trigger import Occurrence, Trigger
 from holdfast.model.turn import TurnRecord, TurnSummary
 from holdfast.model.usage import UsageEntry
 from holdfast.model.wait import Wait, WaitOutcome
@@ -71,11 +74,14 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueuedInput(msgspec.Struct, frozen=True, kw_only=True):
-    """A message that waits: `inject` for a checkpoint of a turn, `queue` to start a turn of its own."""
+    """A message that waits: `inject` for a checkpoint of a turn, `queue` to start a turn of its own.
+
+    `first` waits for whoever starts the session's first turn; nothing claims it by itself.
+    """
 
     input_id: str
     session_id: str
-    kind: Literal["inject", "queue"]
+    kind: Literal["inject", "queue", "first"]
     message: UserMessage
     created_at: int
 
@@ -193,6 +199,24 @@ class Renewed(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: frozenset[str]
 
 
+class NewSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session to make, with all that it begins with.
+
+    With `fork_of` it stands over that session's history, up to the node `at`. `entries` become one segment
+    `segment_id` under that. `make_state` makes its state of the one that holds there (None: it keeps that
+    one). `first` waits for whoever starts the session's first turn.
+    """
+
+    head: SessionHead
+    fork_of: str | None = None
+    at: str | None = None
+    segment_id: str = ""
+    entries: tuple[Entry, ...] = ()
+    make_state: Callable[[bytes | None], StateRecord | None] = lambda held: None
+    blobs: tuple[Blob, ...] = ()
+    first: QueuedInput | None = None
+
+
 class PruneRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What may go. Nothing that a session can still reach on its active path goes by `branches`.
 
@@ -253,11 +277,32 @@ class SessionStore(Protocol):
     ) -> SessionHead:
         """Add nodes under the leaf; `StaleBranch` if *requires* is not on the active path."""
 
-    async def fork(self, session_id: str, new_id: str, at: str | None, now_ms: int) -> SessionHead:
+    async def fork(
+        self,
+        session_id: str,
+        new_id: str,
+        at: str | None,
+        now_ms: int,
+        *,
+        charter: SessionCharter | None = None,
+    ) -> SessionHead:
         """A new session whose leaf is *at*, or this one's. It costs the same at any length.
+
+        It is nobody's child unless its *charter* says so.
 
         Errors: `SessionNotFound`, `SessionExists`, `NodeNotFound`.
         """
+
+    async def make_session(self, new: NewSession) -> SessionHead:
+        """A session with a charter; the one that is there, if it was made with the very same charter.
+
+        Errors: `SessionExists` if it was not; `SessionNotFound` and `NodeNotFound` for what it is forked of.
+        """
+
+    async def add_usage(
+        self, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
+    ) -> SessionHead:
+        """Add what was used outside of turns to the head's ledger. The leaf and the revision stay."""
 
     async def rewind(self, session_id: str, to: str, now_ms: int) -> SessionHead:
         """Move the leaf to a node of this session's own history. `SessionBusy` while a turn is unfinished."""
@@ -353,6 +398,56 @@ class SessionStore(Protocol):
         self, approval_id: str, decision: Decision, *, now_ms: int, edited_digest: str | None
     ) -> Approval:
         """Leave `pending`, once. After `expires_at` the state becomes `expired`, whatever was decided."""
+
+    # Sessions that others made
+
+    async def children(self, session_id: str) -> list[SessionHead]:
+        """The sessions whose charter names this one as their parent, oldest first."""
+
+    async def with_queued(self) -> list[str]:
+        """The sessions for which an input of kind `queue` waits and which have no unfinished turn."""
+
+    # Tasks
+
+    async def add_task(self, record: TaskRecord) -> None:
+        """Keep a task in place of one of its id that is over. `TaskExists`, `SessionNotFound`."""
+
+    async def change_task(
+        self, session_id: str, task_id: str, change: Callable[[TaskRecord], TaskRecord]
+    ) -> TaskRecord:
+        """The task as *change* leaves it, unless it is over: then as it is. `TaskNotFound`."""
+
+    async def task(self, session_id: str, task_id: str) -> TaskRecord | None: ...
+
+    async def tasks(self, *, session_id: str | None = None, live: bool = False) -> list[TaskRecord]:
+        """Tasks, oldest first; with *live*, those that are not over."""
+
+    async def move_tasks(self, from_id: str, to_id: str, task_ids: tuple[str, ...], now_ms: int) -> None:
+        """Give tasks to another session, all or none. `TaskNotFound`, `TaskExists`, `SessionNotFound`."""
+
+    async def remove_task(self, session_id: str, task_id: str) -> bool:
+        """Forget a task; false if there is none."""
+
+    # Triggers
+
+    async def put_trigger(self, trigger: Trigger) -> None:
+        """Keep a trigger in place of the one of its name. `SessionNotFound`."""
+
+    async def trigger(self, name: str) -> Trigger | None: ...
+
+    async def triggers(self) -> list[Trigger]:
+        """All of them, by name."""
+
+    async def remove_trigger(self, name: str) -> bool: ...
+
+    async def occur(
+        self, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None = None
+    ) -> bool:
+        """Keep what occurred and the inputs that it becomes, in one transaction; false if it was known.
+
+        With *advance*, a trigger that has the same `next_at` as before is replaced by it as well, also if the
+        occurrence was known. Inputs for sessions that are gone are left out.
+        """
 
     # The shelf: what a plugin keeps beyond one session
 

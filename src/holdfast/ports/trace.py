@@ -1,16 +1,23 @@
 """Where the records of a trace go, and who times the phases of a turn.
 
-Rule: neither may raise, block or change anything.
+Rule: none of these may raise, block or change anything.
 """
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from typing import Any, Final, Protocol
+
+import msgspec
 
 from holdfast.model.trace_record import TraceRecord
 
 
 class TraceSink(Protocol):
+    """Takes records. One that has `contents = True` is given what was said and done as well."""
+
     def record(self, record: TraceRecord, /) -> None: ...
 
 
@@ -20,3 +27,23 @@ class PhaseProbe(Protocol):
     def begin_named(self, phase: str, /) -> None: ...
 
     def end_named(self, phase: str, /) -> None: ...
+
+
+class HookWatch(Protocol):
+    """Sees the hooks that run, and what they are called with."""
+
+    def watching(
+        self, plugin_id: str, kind: str, given: Sequence[Any], /
+    ) -> AbstractContextManager[object]: ...
+
+
+class Under(msgspec.Struct, frozen=True, gc=False):
+    """The span of a turn that something happens in."""
+
+    session_id: str
+    turn_id: str
+    span_id: str
+
+
+UNDER: Final[ContextVar[Under | None]] = ContextVar("holdfast_trace_under", default=None)
+"""The hook or the tool call that this code runs in, if somebody keeps a trace."""

@@ -6,7 +6,8 @@ The runtime keeps a light record of each session that was opened here. One backg
 every second for turns that could go on: left by a process that died, or with a wait that is over. It resumes
 those whose agent is known here, because their session was opened here or because the agent was passed to
 `Runtime(agents=[...])`. So recovery at start-up, timers, expiry and decisions made in other processes are
-one thing.
+one thing. In the same rounds it fires the triggers that are due, and starts what is queued for sessions whose
+agent is known here.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from holdfast.durable.leases import LeaseKeeper
 from holdfast.errors import (
@@ -33,24 +36,45 @@ from holdfast.errors import (
 from holdfast.model.approval import Approval, ApprovalState, Decision
 from holdfast.model.call import SettledCall
 from holdfast.model.canonical import Json, digest_bytes, to_json
+from holdfast.model.charter import SessionCharter
 from holdfast.model.directive import SessionRequest
+from holdfast.model.events import Event
 from holdfast.model.head import SessionHead
 from holdfast.model.ids import SessionId
+from holdfast.model.message import UserMessage
 from holdfast.model.plugin_options import PluginOptions
 from holdfast.model.prompt import PromptContribution, PromptLayer
+from holdfast.model.tool_access import SessionToolAccess
+from holdfast.model.trigger import Occurrence, Schedule, Trigger
 from holdfast.model.turn import TurnRecord
 from holdfast.model.wait import Completed, Failed
+from holdfast.plugins.contexts import SessionHosts
 from holdfast.plugins.running import DEFAULT_TIMEOUT_S
 from holdfast.ports.clock import Clock, SystemClock
+from holdfast.ports.host import RuntimeSessionHost
 from holdfast.ports.model_provider import ModelProvider
 from holdfast.ports.session_store import Pruned, PruneRequest, QueuedInput, SessionStore
 from holdfast.ports.trace import PhaseProbe, TraceSink
 from holdfast.runtime.agent import Agent
 from holdfast.runtime.agent_session import Session
+from holdfast.runtime.host.at_work import Waits
+from holdfast.runtime.host.ground import HostGround
+from holdfast.runtime.host.runtime_host import RuntimeHost
+from holdfast.runtime.host.session_hosts import HostViews
+from holdfast.runtime.host.tasks import Tasks
 from holdfast.runtime.lease_owners import owner_is_dead
 from holdfast.runtime.live_session import LiveSession
 from holdfast.runtime.session_context import as_layer
 from holdfast.runtime.session_plugins import as_options
+from holdfast.runtime.triggers import (
+    deliver,
+    fire_due,
+    listeners,
+    occurrence,
+    put_trigger,
+    verify_webhook,
+    webhook_occurrence,
+)
 from holdfast.runtime.turn import Turn
 from holdfast.runtime.workplace import RuntimeConfig, Staff, Workplace, is_turn_id, runtime_not_open
 from holdfast.tools.settlement import request_digest
@@ -58,6 +82,7 @@ from holdfast.tools.settlement import request_digest
 if TYPE_CHECKING:
     from holdfast.providers.prices import Prices, PriceTable
     from holdfast.providers.rate_limit import RateLimit
+    from holdfast.runtime.monitors.monitors import Monitors
 
 Output = TypeVar("Output")
 
@@ -75,7 +100,7 @@ class Runtime:
         host: what is recorded with sessions about this program, for whoever goes on with them.
         models: open models by name, to be used and not closed.
         system: what every agent's system prompt has, below what the agent itself says.
-        trace: takes the records of plugins, their failures and conflicts.
+        trace: takes the records of what happens, such as `JsonlTrace("trace.jsonl")`; or several such.
         probe: hears when a plugin's hook begins and ends.
         hook_timeout_s: how long the hooks of one stage may take together.
         prices: what models cost, in dollars for a million tokens: `{"model": {"input": 2, "output": 8}}`, the
@@ -96,7 +121,7 @@ class Runtime:
         host: Mapping[str, Json] | None = None,
         models: dict[str, ModelProvider] | None = None,
         system: PromptLayer | Sequence[PromptContribution | str] | None = None,
-        trace: TraceSink | None = None,
+        trace: TraceSink | Sequence[TraceSink] | None = None,
         probe: PhaseProbe | None = None,
         hook_timeout_s: float = DEFAULT_TIMEOUT_S,
         prices: Prices | PriceTable | str | os.PathLike[str] | None = None,
@@ -127,6 +152,7 @@ class Runtime:
         self._sessions: dict[str, LiveSession] = {}
         self._cached: OrderedDict[str, LiveSession] = OrderedDict()
         self._messages = 0
+        self._ground: HostGround | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._nudge = asyncio.Event()
 
@@ -147,9 +173,11 @@ class Runtime:
             hook_timeout_s=self._hook_timeout_s,
             system=self._system,
             create_session=self._create_session,
+            hosts_of=self._hosts_of,
             prices=self._prices,
             limited=self._limited,
         )
+        self._ground = HostGround(self, self._place)
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
         return self
 
@@ -163,7 +191,12 @@ class Runtime:
                 raise
 
     async def close(self) -> None:
-        """Stop. Turns under way stay unfinished in the store, and go on when somebody takes them up."""
+        """Stop. Turns under way stay unfinished in the store, and go on when somebody takes them up.
+
+        Hidden tasks are waited for, for a while; other tasks end, and monitors with their processes.
+        """
+        if self._ground is not None:
+            await self._ground.tasks.finish_hidden()
         place, self._place = self._place, None
         if place is None:
             return
@@ -171,6 +204,7 @@ class Runtime:
         if self._keeper is not None:
             self._keeper.cancel()
             await asyncio.gather(self._keeper, return_exceptions=True)
+        await self._end_beside()
         tasks = [task for live in self._sessions.values() for task in live.tasks()]
         for task in tasks:
             task.cancel()
@@ -182,6 +216,12 @@ class Runtime:
             await place.close()
         finally:
             await place.store.close()
+
+    async def _end_beside(self) -> None:
+        """End what goes on beside turns."""
+        ground, self._ground = self._ground, None
+        if ground is not None:
+            await ground.close()
 
     # Sessions
 
@@ -201,13 +241,15 @@ class Runtime:
         chosen = agent or self._agent_of(live, await self.store.head(session_id))
         staff = self._open.staff(chosen)
         await self._describe(session_id, chosen)
-        live.staff = staff
+        known, live.staff = live.staff is not None, staff
         live.deps = deps if deps is not None else live.deps
         if options is not None:
             live.configure_plugins(_known_options(as_options(options), staff))
         self._nudge.set()
         if await self.store.inputs(session_id):
             live.drain()
+        if not known:
+            await self.monitors.session_opened(session_id)
         return Session(self, live)
 
     async def sessions(self) -> list[SessionHead]:
@@ -216,10 +258,12 @@ class Runtime:
 
     async def fork(self, session_id: str, new_id: str, *, at: str | None = None) -> Session[Any]:
         """A new session over the same history. It costs the same however long that is."""
-        await self.store.fork(SessionId(session_id), SessionId(new_id), at, self.now_ms())
+        head = await self.store.head(SessionId(session_id))
+        charter = None if head is None else _without_parent(head.charter)
+        await self.store.fork(session_id, SessionId(new_id), at, self.now_ms(), charter=charter)
         live, source = self.live(new_id), self._sessions.get(session_id)
         if source is not None:
-            live.staff, live.deps, live.setup = source.staff, source.deps, source.setup
+            live.staff, live.deps, live.setup = source.staff, source.deps, source.setup.of_fork()
         return Session(self, live)
 
     async def rewind(self, session_id: str, to: str | None = None, *, turns: int = 1) -> SessionHead:
@@ -235,7 +279,10 @@ class Runtime:
             self._messages -= live.held
         if self._place is not None:
             await self._place.forget_code(session_id)
-        return await self.store.delete_session(session_id)
+        gone = await self.store.delete_session(session_id)
+        if self._ground is not None:
+            await self._ground.forget_session(session_id)
+        return gone
 
     async def prune(
         self,
@@ -260,13 +307,19 @@ class Runtime:
             PruneRequest(sessions_before_ms=before, frames=frames, branches=branches, session_id=session)
         )
 
-    async def _create_session(self, request: SessionRequest, key: str, staff: Staff) -> None:
-        """Make a session that a plugin asked for, with its first input. Asked twice, it is one session."""
+    async def _create_session(
+        self, request: SessionRequest, key: str, staff: Staff, tool_access: SessionToolAccess
+    ) -> None:
+        """Make a session that a plugin asked for, with its first input. Asked twice, it is one session.
+
+        It has no more tools than the one that the plugin is in.
+        """
         session_id = SessionId(request.session_id or f"s-{digest_bytes(key.encode())[:24]}")
         agent = staff.agent
         if request.agent is not None and request.agent != agent.name:
             agent = self._agents.get(request.agent) or _unknown_agent(request.agent)
-        await self._describe(session_id, agent)
+        limited = tool_access != SessionToolAccess()
+        await self._describe(session_id, agent, SessionCharter(tool_access=tool_access) if limited else None)
         live = self.live(session_id)
         live.staff = live.staff or self._open.staff(agent)
         if request.first_input is not None:
@@ -285,7 +338,12 @@ class Runtime:
 
     async def recover(self) -> list[Turn[Any]]:
         """Take up every unfinished turn that can go on and whose agent is known here."""
-        return [turn for record in await self._unfinished() if (turn := self._take_up(record)) is not None]
+        found = [await self._take_up(record) for record in await self._unfinished()]
+        return [turn for turn in found if turn is not None]
+
+    async def recover_tasks(self) -> None:
+        """See to the tasks and monitors whose process is gone, now; the runtime does so every second."""
+        await self._open_ground.recover(now=True)
 
     async def cancel(self, turn_id: str) -> bool:
         """End a turn; false if it has ended already."""
@@ -320,6 +378,179 @@ class Runtime:
         """Deliver the failure of such a call."""
         await self.store.complete(token, Failed(error=error.error_object()), self.now_ms())
         self._nudge.set()
+
+    # Triggers
+
+    async def add_trigger(
+        self,
+        name: str,
+        source: str,
+        session_id: str,
+        *,
+        prompt: str = "{payload}",
+        schedule: Schedule | str | None = None,
+        enabled: bool = True,
+    ) -> Trigger:
+        """Let a session hear of what occurs at a source, each time in a turn of its own.
+
+        *prompt* is what the turn is told; `{payload}` in it is the occurrence's payload as JSON. With a
+        *schedule*, or a cron expression, the source occurs by itself. A trigger of the name is replaced; if
+        its schedule stays the same, it goes on where it is.
+        """
+        timed = Schedule(cron=schedule) if isinstance(schedule, str) else schedule
+        wanted = Trigger(
+            name=name, source=source, session_id=session_id, prompt=prompt, schedule=timed, enabled=enabled
+        )
+        made = await put_trigger(self.store, wanted, self.now_ms())
+        self._nudge.set()
+        return made
+
+    async def remove_trigger(self, name: str) -> bool:
+        """Forget a trigger; false if there was none. What it has delivered already stays queued."""
+        return await self.store.remove_trigger(name)
+
+    async def triggers(self) -> list[Trigger]:
+        """All triggers, by name."""
+        return await self.store.triggers()
+
+    async def occur(self, source: str, key: str, payload: Json = None) -> int:
+        """Something happened at a source. It becomes a turn for each trigger of the source; returns how many.
+
+        The same source and key are the same occurrence: told again, by whomever, it becomes none.
+        """
+        return await self._tell(occurrence(source, key, payload, self.now_ms()))
+
+    async def occur_signed(
+        self, source: str, body: bytes, signature: str, secret: str | bytes, *, key: str | None = None
+    ) -> int:
+        """A webhook of a source, signed with HMAC-SHA256; `SignatureRefused` if it is not.
+
+        Without a *key*, such as a delivery id that the sender keeps when it tries again, the same body is the
+        same occurrence.
+        """
+        verify_webhook(source, body, signature, secret)
+        return await self._tell(webhook_occurrence(source, body, key, self.now_ms()))
+
+    async def _tell(self, told: Occurrence) -> int:
+        """Deliver what occurred to whoever hears of it, and start the turns that can start here."""
+        heard_by = await listeners(self.store, told.source)
+        for trigger in heard_by:
+            live = await self._at_work(trigger.session_id)
+            if live is not None:
+                (await live.context()).plugins.triggers.check(told.source, told.payload)
+        woken = await deliver(self.store, told, heard_by) if heard_by else []
+        for session_id in woken:
+            live = await self._at_work(session_id)
+            if live is not None:
+                live.drain()
+        return len(woken)
+
+    # What plugins, tools and host programs may ask for while it runs
+
+    def host(self, session_id: str) -> RuntimeSessionHost:
+        """The services of the runtime for one session, as its plugins have them; for a host program, of all.
+
+        Errors come with the calls: `SessionNotFound`, and `ServiceUnavailable` for what the session lacks.
+        """
+        return RuntimeHost(self, SessionId(session_id), sees_all=True)
+
+    def _hosts_of(self, session_id: str) -> SessionHosts:
+        return HostViews(RuntimeHost(self, session_id))
+
+    @property
+    def place(self) -> Workplace | None:
+        """Where the sessions are worked on; None unless the runtime is open."""
+        return self._place
+
+    @property
+    def tasks(self) -> Tasks:
+        return self._open_ground.tasks
+
+    @property
+    def monitors(self) -> Monitors:
+        return self._open_ground.monitors
+
+    @property
+    def waits(self) -> Waits:
+        return self._open_ground.waits
+
+    @property
+    def _open_ground(self) -> HostGround:
+        if self._ground is None:
+            raise runtime_not_open()
+        return self._ground
+
+    @property
+    def description(self) -> dict[str, Json]:
+        """What is recorded with sessions about this program."""
+        return dict(self._host)
+
+    def tell(self, session_id: str, event: Event) -> None:
+        """Show something to whoever observes a session here."""
+        live = self._sessions.get(session_id)
+        if live is not None:
+            live.feed.publish(event)
+
+    def report(self, problem: str) -> None:
+        """Tell whoever operates this of something that went wrong beside turns, and was not fatal."""
+        if self._place is not None:
+            self._place.report("", "keeper", problem)
+
+    def check_options(self, agent: Agent[Any, Any], options: PluginOptions) -> None:
+        """Refuse options of plugins that an agent does not have."""
+        _known_options(options, self._open.staff(agent))
+
+    def works_on(self, session_id: str) -> bool:
+        """Whether the agent of a session is known here by now."""
+        live = self._sessions.get(session_id)
+        return live is not None and live.staff is not None
+
+    async def queue_turn(self, session_id: str, input_id: str, text: str) -> None:
+        """Queue an input for a session, once, and start its turn if its agent is known here."""
+        await self.store.put_input(
+            QueuedInput(
+                input_id=input_id,
+                session_id=session_id,
+                kind="queue",
+                message=UserMessage(content=text),
+                created_at=self.now_ms(),
+            )
+        )
+        live = await self._at_work(session_id)
+        if live is not None:
+            live.drain()
+
+    def agent_named(self, name: str, near: LiveSession | None = None) -> Agent[Any, Any]:
+        """The agent of this name: that of *near*, one that was passed in, or one that works here."""
+        if near is not None and near.staff is not None and near.staff.agent.name == name:
+            return near.staff.agent
+        if name in self._agents:
+            return self._agents[name]
+        for live in self._sessions.values():
+            if live.staff is not None and live.staff.agent.name == name:
+                return live.staff.agent
+        return _unknown_agent(name)
+
+    def staff_session(self, session_id: str, agent: Agent[Any, Any], *, deps: Any = None) -> LiveSession:
+        """Let an agent work on a session, unless one does already."""
+        live = self.live(session_id)
+        if live.staff is None:
+            live.staff = self._open.staff(agent)
+        if live.deps is None:
+            live.deps = deps
+        return live
+
+    async def at_work(self, head: SessionHead) -> LiveSession | None:
+        """The session with its agent, if that is known here: by its name, or as the agent of its parent."""
+        live = self._staffed(head.session_id, head.agent)
+        parent = None if head.charter is None else head.charter.parent_session_id
+        above = None if live is not None or parent is None else await self.store.head(parent)
+        if above is None:
+            return live
+        found = await self.at_work(above)
+        if found is None or found.staff is None or found.staff.agent.name != head.agent:
+            return None
+        return self.staff_session(head.session_id, found.staff.agent, deps=found.deps)
 
     # The rest
 
@@ -366,7 +597,9 @@ class Runtime:
             hint="pass agent=..., or Runtime(agents=[...])",
         )
 
-    async def _describe(self, session_id: str, agent: Agent[Any, Any]) -> None:
+    async def _describe(
+        self, session_id: str, agent: Agent[Any, Any], charter: SessionCharter | None = None
+    ) -> None:
         now = self.now_ms()
         head = await self.store.open_session(
             SessionHead(
@@ -376,6 +609,7 @@ class Runtime:
                 agent=agent.name,
                 model=agent.model_id,
                 host=self._host,
+                charter=charter,
             )
         )
         _require_same_provider(head, agent)
@@ -433,11 +667,11 @@ class Runtime:
     # The keeper
 
     async def _keep(self) -> None:
-        with contextlib.suppress(StoreError):
-            await self._start_queued()
         while self._place is not None:  # a nudge can swallow the cancellation that comes with it
             with contextlib.suppress(StoreError):  # the next round may succeed
                 await self.recover()
+                await self._start_queued()
+                await self._open_ground.recover()
             # Not `wait_for`: it forgets a cancellation that comes together with the nudge.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self.poll_s):
@@ -445,24 +679,35 @@ class Runtime:
             self._nudge.clear()
 
     async def _start_queued(self) -> None:
-        """Start what earlier processes had queued for the agents that were passed in."""
-        for head in await self.store.heads() if self._agents else ():
-            if head.agent in self._agents and await self.store.inputs(head.session_id):
-                live = self._staffed(head.session_id, head.agent)
-                if live is not None:
-                    live.drain()
+        """Fire what is due, and start what waits for sessions whose agent is known here."""
+        if not self._agents and not self._sessions:
+            return
+        await fire_due(self.store, self.now_ms())
+        for session_id in await self.store.with_queued():
+            live = await self._at_work(session_id)
+            if live is not None:
+                live.drain()
+
+    async def _at_work(self, session_id: str) -> LiveSession | None:
+        """The session with its agent, if that is known here."""
+        live = self._sessions.get(session_id)
+        if live is not None and live.staff is not None:
+            return live
+        head = await self.store.head(session_id)
+        return None if head is None else await self.at_work(head)
 
     async def _unfinished(self) -> list[TurnRecord]:
         if not self._agents and not self._sessions:
             return []
         return await self.store.unfinished(self.now_ms())
 
-    def _take_up(self, record: TurnRecord) -> Turn[Any] | None:
-        live = self._staffed(record.session_id, record.agent)
+    async def _take_up(self, record: TurnRecord) -> Turn[Any] | None:
+        live = self._staffed(record.session_id, record.agent) or await self._at_work(record.session_id)
         if live is None or live.busy:
             return None
         turn = live.turn_of(record.turn_id)
         turn.start()
+        live.drain()  # what was queued behind it
         return turn
 
     def _staffed(self, session_id: str, agent_name: str) -> LiveSession | None:
@@ -542,6 +787,13 @@ def _known_options(options: PluginOptions, staff: Staff) -> PluginOptions:
                 f"agent {staff.agent.name!r} has no plugin {plugin_id!r}", hint=f"it has {', '.join(known)}"
             )
     return options
+
+
+def _without_parent(charter: SessionCharter | None) -> SessionCharter | None:
+    """The charter of a fork: it is nobody's child, and may do no more than what it is a fork of."""
+    if charter is None:
+        return None
+    return msgspec.structs.replace(charter, parent_session_id=None, depth=0, subagent=False, request="")
 
 
 def _unknown_agent(name: str) -> Agent[Any, Any]:

@@ -22,7 +22,8 @@ from holdfast.model.node import Segment
 from holdfast.model.outcome import Finished, FrameSwitched
 from holdfast.model.plugin_options import PluginOptions
 from holdfast.model.turn import TurnSummary
-from holdfast.ports.session_store import JournalEntry
+from holdfast.ports.session_store import JournalEntry, QueuedInput
+from holdfast.runtime.host.at_work import detached
 from holdfast.runtime.live_feed import LiveFeed
 from holdfast.runtime.materialize import AS_GIVEN, SessionSetup, materialize, require_agent
 from holdfast.runtime.result import TurnResult
@@ -123,7 +124,7 @@ class LiveSession:
         """Run the turns of the inputs that are queued, one after the other."""
         self._more = True
         if self.draining is None or self.draining.done():
-            self.draining = asyncio.get_running_loop().create_task(self._drain())
+            self.draining = asyncio.get_running_loop().create_task(self._drain(), context=detached())
 
     async def _drain(self) -> None:
         while self._more:
@@ -131,20 +132,26 @@ class LiveSession:
             await self._run_queued()
 
     async def _run_queued(self) -> None:
-        while True:
-            queued = [
-                item for item in await self._place.store.inputs(self.session_id) if item.kind == "queue"
-            ]
-            if not queued:
-                return
-            request = TurnRequest(message=queued[0].message, deps=self.deps, consumes=queued[0].input_id)
-            try:
-                await self.new_turn(request).settled()
-            except InputNotFound:
-                continue  # another process took it
-            except HoldfastError:
-                self._stuck = True  # it stays queued, behind the turn that waits or was interrupted
-                return
+        """Run what waits, a batch at a time: reading all of it for each turn would take ever longer."""
+        while queued := await self._queued():
+            for item in queued:
+                if not await self._run_input(item):
+                    return
+
+    async def _queued(self) -> list[QueuedInput]:
+        return [item for item in await self._place.store.inputs(self.session_id) if item.kind == "queue"]
+
+    async def _run_input(self, item: QueuedInput) -> bool:
+        """Run the turn of an input; false if it has to wait."""
+        request = TurnRequest(message=item.message, deps=self.deps, consumes=item.input_id)
+        try:
+            await self.new_turn(request).settled()
+        except InputNotFound:
+            return True  # it was withdrawn, or another process took it
+        except HoldfastError:
+            self._stuck = True  # it stays queued, behind the turn that waits or was interrupted
+            return False
+        return True
 
     async def run(self, turn: Turn[Any]) -> TurnResult[Any]:
         """Run a new turn in the task that calls."""
@@ -199,6 +206,7 @@ class LiveSession:
                 return context
             staff = require_agent(self.staff, self.session_id)
             head = head or self._stood or await self._head()
+            self.setup = self.setup.under(head.charter)
             self._context = await materialize(self._place, staff, self.setup, head, journal or ())
             return self._context
 

@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import NotConfigured, RecordCorrupt
+from holdfast.model.charter import SessionCharter
 from holdfast.model.head import SessionHead
-from holdfast.model.plugin_state import PluginSnapshotEntry, SessionState, decode_entry, decode_state
+from holdfast.model.plugin_state import (
+    PluginSessionSnapshot,
+    PluginSnapshotEntry,
+    SessionState,
+    decode_entry,
+    decode_state,
+)
 from holdfast.model.session_policy import SessionPolicy
 from holdfast.model.tool_state import ToolState
-from holdfast.plugins.contexts import SessionConfigChanged, SessionRestored
+from holdfast.plugins.contexts import SessionConfigChanged, SessionRestored, SubagentContext
 from holdfast.plugins.execution_memory import STATE
 from holdfast.plugins.host import FULL, SessionAuthority, SessionBuild
 from holdfast.plugins.protocol import ProtocolSessionContext, ProtocolSessionMaterialization
@@ -31,13 +38,41 @@ _decode_tools = msgspec.json.Decoder(ToolState).decode
 
 
 class SessionSetup(msgspec.Struct, frozen=True):
-    """What the host has set for a session in this process; it holds whenever the session is made anew."""
+    """What the host has set for a session in this process; it holds whenever the session is made anew.
+
+    `charter` is that of a session that another one made: whatever is set here stays within it.
+    """
 
     overlay: Overlay = NO_OVERLAY
     sources: Mapping[str, ToolProvider] = msgspec.field(default_factory=dict)
     authority: SessionAuthority = FULL
     parent_session_id: str | None = None
     policy: SessionPolicy | None = None
+    charter: SessionCharter | None = None
+
+    def under(self, charter: SessionCharter | None) -> SessionSetup:
+        """The same for a session with this charter."""
+        if charter is None or charter == self.charter:
+            return self
+        given = self.authority
+        authority = SessionAuthority(
+            given.tool_access.within(charter.tool_access),
+            given.subagent or _subagent_of(charter),
+            given.plugin_options if given.plugin_options.plugins else charter.plugin_options,
+        )
+        return msgspec.structs.replace(
+            self,
+            authority=authority,
+            parent_session_id=charter.parent_session_id,
+            policy=self.policy or charter.policy,
+            charter=charter,
+        )
+
+    def of_fork(self) -> SessionSetup:
+        """The same for a fork of the session: what a charter has brought comes with the fork's own."""
+        if self.charter is None:
+            return self
+        return SessionSetup(overlay=self.overlay, sources=self.sources, policy=self.policy)
 
     def with_source(self, name: str, provider: ToolProvider | None) -> SessionSetup:
         sources = {key: value for key, value in self.sources.items() if key != name}
@@ -47,6 +82,15 @@ class SessionSetup(msgspec.Struct, frozen=True):
 
 
 AS_GIVEN = SessionSetup()
+
+
+def _subagent_of(charter: SessionCharter) -> SubagentContext | None:
+    """What the plugins of a session that works for another one are told about that."""
+    if not charter.subagent or charter.parent_session_id is None:
+        return None
+    return SubagentContext(
+        parent_session_id=charter.parent_session_id, depth=charter.depth, task=charter.task
+    )
 
 
 async def materialize(
@@ -74,6 +118,8 @@ async def materialize(
         )
     )
     policy = setup.policy or staff.policy
+    if not policy.model:
+        policy = msgspec.structs.replace(policy, model=staff.policy.model)
     context = SessionContext(plugins, policy, (place.system, staff.agent.system), head.state)
     context.adopt(state, head.frame)
     context.restore_execution(execution, fetched)
@@ -107,6 +153,22 @@ async def _introduce(
     context.policy = await plugins.mutate_session_config(opened, context.policy)
     if head.leaf is not None and plugins.has_runtime_event_hooks("session_restored"):
         await plugins.emit_runtime_event(SessionRestored(session_id=head.session_id, leaf=head.leaf))
+
+
+async def durable_state(store: SessionStore, head: SessionHead) -> SessionState:
+    """What the store has of a session's plugins and tools, those of a turn under way included.
+
+    What code has left is that of the last turn that ended: a cell in the middle belongs to its turn alone.
+    """
+    state = await _read_state(store, head)
+    turn = await store.open_turn(head.session_id)
+    if turn is None:
+        return state
+    found = _journaled(head, await store.journal(turn.turn_id))
+    plugins = {**state.plugins.plugins, **found.plugins}
+    return msgspec.structs.replace(
+        state, plugins=PluginSessionSnapshot(plugins=plugins), tools=found.tools or state.tools
+    )
 
 
 async def _read_state(store: SessionStore, head: SessionHead) -> SessionState:

@@ -47,7 +47,7 @@ class Turn(Generic[Output]):
     """
 
     __slots__ = (
-        "_cancel", "_run", "_subscriptions", "_task", "_waiters",
+        "_begin_waiter", "_cancel", "_run", "_subscriptions", "_task", "_waiters",
         "began", "request", "session_id", "turn_id", "withdrawn",
     )  # fmt: skip
 
@@ -68,6 +68,7 @@ class Turn(Generic[Output]):
         self._cancel = cancel
         self._task: asyncio.Task[TurnResult[Any]] | None = None
         self._waiters: list[asyncio.Future[None]] = []
+        self._begin_waiter: asyncio.Future[None] | None = None
         self._subscriptions: list[Subscription] = []
 
     def start(self) -> None:
@@ -75,6 +76,22 @@ class Turn(Generic[Output]):
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._main())
             self._task.add_done_callback(_heard)
+
+    async def begun(self) -> None:
+        """Until the turn is on disk, or is over without having come so far. For one at a time."""
+        self.start()
+        if not self.began and not self.done:
+            self._begin_waiter = asyncio.get_running_loop().create_future()
+            await self._begin_waiter
+
+    def has_begun(self, turn_id: str) -> None:
+        """The turn is on disk: this one, or an earlier one that it repeats."""
+        self.turn_id, self.began = turn_id, True
+        self._tell_begin_waiter()
+
+    def _tell_begin_waiter(self) -> None:
+        if self._begin_waiter is not None and not self._begin_waiter.done():
+            self._begin_waiter.set_result(None)
 
     async def settled(self) -> TurnResult[Output]:
         """The result, whatever it is: `await turn` without the `TurnStopped`."""
@@ -109,9 +126,13 @@ class Turn(Generic[Output]):
     def __await__(self) -> Generator[Any, None, TurnResult[Output]]:
         return self._result().__await__()
 
+    def subscribe(self, subscription: Subscription) -> None:
+        """Let a reader of its own hear every event from here on."""
+        self._subscriptions.append(subscription)
+
     def __aiter__(self) -> AsyncIterator[Event]:
         subscription = Subscription()
-        self._subscriptions.append(subscription)
+        self.subscribe(subscription)
         self.start()
         return self._events(subscription)
 
@@ -142,6 +163,7 @@ class Turn(Generic[Output]):
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+            self._tell_begin_waiter()
             for subscription in self._subscriptions:
                 subscription.ring()
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -47,17 +47,19 @@ from holdfast.machine.inputs import (
 from holdfast.machine.turn_machine import TurnMachine
 from holdfast.model.canonical import Json, digest_bytes
 from holdfast.model.directive import SessionRequest
-from holdfast.model.events import TurnBegan, TurnCommitted, TurnParked
+from holdfast.model.events import Event, TurnBegan, TurnCommitted, TurnParked
 from holdfast.model.head import SessionHead
 from holdfast.model.message import Message
 from holdfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
 from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
-from holdfast.model.usage import UsageLimits
+from holdfast.model.usage import UsageEntry, UsageLimits
 from holdfast.plugins.contexts import TurnPersisted
 from holdfast.plugins.protocol import ProtocolSessionContext, TurnSeat
 from holdfast.plugins.turn_hooks import TurnHooks, TurnServices
 from holdfast.ports.model_provider import ModelProvider
 from holdfast.ports.session_store import Begun, Lease, NewTurn, QueuedInput, Takeover
+from holdfast.ports.trace import UNDER
+from holdfast.runtime.host.at_work import TurnAtWork, at_work
 from holdfast.runtime.lease_owners import new_owner, retire
 from holdfast.runtime.result import TurnResult
 from holdfast.runtime.session_context import SessionContext
@@ -67,6 +69,7 @@ from holdfast.runtime.workplace import Staff, Workplace
 
 if TYPE_CHECKING:
     from holdfast.runtime.live_session import LiveSession
+    from holdfast.trace.turn_spans import TurnSpans
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.25
@@ -75,12 +78,14 @@ _LONGEST_PAUSE_S = 0.25
 class TurnRunner:
     """The turns of one session with one agent."""
 
-    __slots__ = ("_live", "_place", "_staff")
+    __slots__ = ("_hooks", "_live", "_place", "_spans", "_staff")
 
     def __init__(self, live: LiveSession, place: Workplace, staff: Staff) -> None:
         self._live = live
         self._place = place
         self._staff = staff
+        self._spans: TurnSpans | None = None
+        self._hooks: TurnHooks | None = None
 
     async def run(self, turn: Turn[Any]) -> TurnResult[Any]:
         """Run a new turn from its input to its end, or to where it waits."""
@@ -90,7 +95,7 @@ class TurnRunner:
                 begun = await self._begin(turn, turn.request, owner)
                 if begun is None:
                     return self._result(turn, TurnSummary(outcome=_never_begun()), ())
-                turn.began = True
+                turn.has_begun(begun.turn_id if isinstance(begun, TurnRecord) else turn.turn_id)
                 if not isinstance(begun, TurnRecord):
                     ran = await self._under(begun[0].lease, self._first(turn, turn.request, *begun))
                     return await self._conclude(turn, ran)
@@ -112,9 +117,12 @@ class TurnRunner:
 
     async def _under(self, lease: Lease, work: Awaitable[_Ran]) -> _Ran:
         """Do *work* under a lease. If it breaks, the turn stays unfinished and the lease is given back."""
+        self._spans = None
         try:
             return await work
         except BaseException as error:
+            if self._spans is not None:
+                self._spans.left(error)
             self._live.forget()
             if not isinstance(error, LeaseLost):
                 await asyncio.shield(self._place.leases.give_back(lease))
@@ -200,6 +208,8 @@ class TurnRunner:
         context = await self._live.context(begun.head)
         commands = machine.feed(started)
         driver = await self._driver(turn, machine, begun, request.deps, context)
+        if self._spans is not None:
+            self._spans.began(started, UNDER.get())
         if turn.withdrawn:
             commands = driver.feed(CancelRequested(at_ms=self._place.clock.now_ms()))
         return await self._drive(context, driver, begun.head, commands)
@@ -244,6 +254,8 @@ class TurnRunner:
         if not taken.record.cancel_requested:
             await self._require_price(machine.limits, context)
         driver = await self._driver(turn, machine, taken, deps, context, replayed.keys, replayed.intents)
+        if self._spans is not None:
+            self._spans.taken_up(taken.input, taken.journal)
         driver.feed(Resumed(at_ms=now))
         for wait_id, outcome in ended:
             driver.feed(WaitEnded(at_ms=now, wait_id=wait_id, outcome=outcome))
@@ -265,9 +277,11 @@ class TurnRunner:
     ) -> TurnDriver:
         live, place = self._live, self._place
         history = await live.history(begun.head)
+        if place.tracer is not None:
+            self._spans = self._new_spans(machine, context)
         seat = self._seat(turn, machine, begun.head, deps, context, history)
         host = seat.preamble.host(seat)
-        witness = TurnWitness(turn.turn_id, seat.show)
+        witness = TurnWitness(turn.turn_id, seat.show, self._spans)
         ground = Ground(place.store, place.clock, host, witness, sleep=place.sleep)
         return TurnDriver(machine, begun.lease, ground, journaled=journaled, intents=intents)
 
@@ -285,7 +299,7 @@ class TurnRunner:
         render = context.renderer(machine.prompt_layer)
         services = TurnServices(
             clock=self._place.clock,
-            model=model,
+            model=self._asked_beside(model),
             calls_before=head.model_calls,
             render=render,
             create_session=self._create_session,
@@ -295,15 +309,16 @@ class TurnRunner:
             settings=context.policy.settings,
             cost=self._place.cost_of(model.model_id),
         )
+        self._hooks = TurnHooks(context.plugins, services, machine, history)
         return TurnSeat(
             session_id=live.session_id,
             machine=machine,
             history=history,
             calls_before=head.model_calls,
-            show=lambda event: live.show(turn, event),
+            show=self._shower(turn),
             model=model,
             bench=staff.bench,
-            hooks=TurnHooks(context.plugins, services, machine, history),
+            hooks=self._hooks,
             preamble=context.artifact().preamble,
             find_tool=context.find_tool,
             instructions=render(()),
@@ -313,6 +328,35 @@ class TurnRunner:
             cells=context.cells(),
             projector=context.plugins.assistant_prose_projector(),
         )
+
+    def _shower(self, turn: Turn[Any]) -> Callable[[Event], None]:
+        """Shows events to observers, and what the trace needs of them to that."""
+        show = self._live.show
+        if self._spans is None:
+            return lambda event: show(turn, event)
+        return self._spans.showing(lambda event: show(turn, event))
+
+    def _new_spans(self, machine: TurnMachine, context: SessionContext) -> TurnSpans:
+        """What becomes of the turn in the trace."""
+        from holdfast.trace.turn_spans import TurnAbout, TurnSpans  # only who keeps a trace needs it
+
+        assert self._place.tracer is not None
+        cells = context.cells()
+        about = TurnAbout(
+            session_id=self._live.session_id,
+            agent=self._staff.agent.name,
+            model_id=self._model(context).model_id,
+            cell_tool="" if cells is None else cells.executor.cell_tool,
+        )
+        return TurnSpans(self._place.tracer, about, machine)
+
+    def _asked_beside(self, model: ModelProvider) -> ModelProvider:
+        """The model for what plugins, tools and code ask of it on their own."""
+        if self._spans is None:
+            return model
+        from holdfast.trace.traced_model import TracedModel
+
+        return TracedModel(model, self._spans)
 
     def _model(self, context: SessionContext) -> ModelProvider:
         """The agent's model, or the one that the session was configured with."""
@@ -329,7 +373,8 @@ class TurnRunner:
 
     async def _create_session(self, request: SessionRequest, key: str) -> None:
         assert self._place.create_session is not None
-        await self._place.create_session(request, key, self._staff)
+        tool_access = self._live.setup.authority.tool_access
+        await self._place.create_session(request, key, self._staff, tool_access)
 
     def _trace(self, turn_id: str, plugin_id: str, name: str, body: Json) -> None:
         self._place.record(self._live.session_id, turn_id, plugin_id, name, body)
@@ -337,17 +382,35 @@ class TurnRunner:
     async def _drive(
         self, context: SessionContext, driver: TurnDriver, base: SessionHead, commands: list[Command]
     ) -> _Ran:
-        place = self._place
+        place, hooks = self._place, self._hooks
+        assert hooks is not None
         self._live.driver, self._live.in_turn = driver, context
         place.leases.hold(driver)
         try:
-            driven = await driver.drive(commands)
+            with at_work(TurnAtWork(self._live.session_id, driver.turn_id, hooks)):
+                driven = await driver.drive(commands)
         finally:
             self._live.driver = self._live.in_turn = None
             place.leases.let_go(driver)
+        await self._charge_late(*hooks.end())
         return _Ran(driven, driver.machine, base, context)
 
+    async def _charge_late(self, spent: tuple[UsageEntry, ...], calls: int) -> None:
+        """Put what models were asked beside the turn, too late for its account, on the session's."""
+        if calls:
+            now = self._place.clock.now_ms()
+            await self._place.store.add_usage(self._live.session_id, spent, calls, now)
+
     # Ending
+
+    def _tell_trace(self, summary: TurnSummary, machine: TurnMachine) -> None:
+        """Tell the trace how the turn ended, or that it waits."""
+        if self._spans is None:
+            return
+        if isinstance(summary.outcome, Waiting):
+            self._spans.parked(summary.outcome)
+        else:
+            self._spans.ended(summary.outcome, summary.usage, machine.ledger("turn"))
 
     async def _conclude(self, turn: Turn[Any], ran: _Ran) -> TurnResult[Any]:
         summary = ran.driven.summary
@@ -368,6 +431,7 @@ class TurnRunner:
         else:
             assert isinstance(summary.outcome, Waiting)
             self._live.show(turn, TurnParked(turn_id=turn.turn_id, waits=summary.outcome.waits))
+        self._tell_trace(summary, ran.machine)
         self._live.turn_over(isinstance(ran.driven, Parked), summary)
         if isinstance(ran.driven, Committed) and ran.machine.next_messages():
             self._live.drain()
@@ -398,7 +462,6 @@ class TurnRunner:
 
     async def _repeat(self, turn: Turn[Any], record: TurnRecord) -> TurnResult[Any]:
         """The result of a turn that ran, runs or waits already under the same idempotency key."""
-        turn.turn_id = record.turn_id
         pause = _FIRST_PAUSE_S
         while record.state is TurnState.RUNNING:
             try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -35,15 +36,19 @@ from holdfast.model.events import (
 from holdfast.model.node import PluginNode
 from holdfast.model.wait import Approved
 
+if TYPE_CHECKING:
+    from holdfast.trace.turn_spans import TurnSpans
+
 
 class TurnWitness:
-    """The `Witness` of one turn."""
+    """The `Witness` of one turn. If somebody keeps a trace, its `spans` are told as well."""
 
-    __slots__ = ("_show", "_turn_id")
+    __slots__ = ("_show", "_spans", "_turn_id")
 
-    def __init__(self, turn_id: str, show: Callable[[Event], None]) -> None:
+    def __init__(self, turn_id: str, show: Callable[[Event], None], spans: TurnSpans | None = None) -> None:
         self._turn_id = turn_id
         self._show = show
+        self._spans = spans
 
     def running(self, command: RunTool) -> None:
         call, granted, arguments = command.call, command.granted, command.arguments
@@ -54,6 +59,8 @@ class TurnWitness:
         self._show(ToolCallStarted(turn_id=self._turn_id, call=call))
 
     def fed(self, given: Input, following: Sequence[Command]) -> None:
+        if self._spans is not None:
+            self._spans.fed(given, following)
         event = self._event_of(given, following)
         if event is not None:
             self._show(event)

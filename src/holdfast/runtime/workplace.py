@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, assert_never
 
@@ -18,8 +18,9 @@ from holdfast.model.directive import SessionRequest
 from holdfast.model.language import EngineName
 from holdfast.model.prompt import PromptLayer
 from holdfast.model.session_policy import SessionPolicy
-from holdfast.model.trace_record import TraceRecord
+from holdfast.model.tool_access import SessionToolAccess
 from holdfast.model.usage import Usage
+from holdfast.plugins.contexts import NoHosts, SessionHosts
 from holdfast.plugins.host import PluginHost
 from holdfast.plugins.protocol import Bench
 from holdfast.plugins.running import DEFAULT_TIMEOUT_S, HookRunner
@@ -35,6 +36,7 @@ from holdfast.tools.threads import DaemonThreads
 
 if TYPE_CHECKING:
     from holdfast.providers.prices import Prices
+    from holdfast.trace.tracer import Tracer
 
 log: Final = logging.getLogger("holdfast")
 
@@ -80,16 +82,25 @@ class Workplace:
     owns_models: bool = True
     is_open: bool = True
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    trace: TraceSink | None = None
+    trace: TraceSink | Sequence[TraceSink] | None = None
     probe: PhaseProbe | None = None
     hook_timeout_s: float = DEFAULT_TIMEOUT_S
     system: PromptLayer = _NO_LAYER
-    create_session: Callable[[SessionRequest, str, Staff], Awaitable[None]] | None = None
+    create_session: Callable[[SessionRequest, str, Staff, SessionToolAccess], Awaitable[None]] | None = None
+    hosts_of: Callable[[str], SessionHosts] = lambda session_id: NoHosts()
     threads: DaemonThreads = field(default_factory=lambda: DaemonThreads("holdfast-turns"))
     _rules: LazyRules | None = None
     _engines: LazyEngines = field(default_factory=lambda: LazyEngines())
     _providers: dict[str, ModelProvider] = field(default_factory=dict)
     _staff: dict[int, Staff] = field(default_factory=dict)
+    tracer: Tracer | None = field(default=None, init=False)
+    """Takes what goes into the trace; None if nobody keeps one."""
+
+    def __post_init__(self) -> None:
+        if self.trace is not None:
+            from holdfast.trace.tracer import Tracer  # only who keeps a trace needs it
+
+            self.tracer = Tracer(self.trace, self.clock)
 
     def staff(self, agent: Agent[Any, Any]) -> Staff:
         """The agent with its model and its dispatcher; made once for each agent."""
@@ -136,6 +147,7 @@ class Workplace:
         host = self._plugin_host(agent)
         dispatcher.tool_loop = asyncio.get_running_loop()
         dispatcher.spares = host.runner.spares
+        dispatcher.traced = self.tracer is not None
         bench = Bench(dispatcher, self.threads, self.clock, self.config.approval_ttl_ms, self._engines.named)
         return Staff(agent, model, bench, host, agent.policy())
 
@@ -145,8 +157,9 @@ class Workplace:
             agent.registry,
             shelf_of=lambda plugin_id: StoreShelf(self.store, self.clock, plugin_id),
             report=self.report,
-            runner=HookRunner(self.hook_timeout_s, self.probe),
+            runner=HookRunner(self.hook_timeout_s, self.probe, watch=self.tracer),
             read_attachment=self.store.blob,
+            hosts_of=self.hosts_of,
         )
 
     def provider(self, name: str) -> ModelProvider:
@@ -169,21 +182,8 @@ class Workplace:
 
     def record(self, session_id: str, turn_id: str, plugin_id: str, name: str, body: Json) -> None:
         """Put something into the trace, if anybody keeps one."""
-        if self.trace is None:
-            return
-        try:
-            self.trace.record(
-                TraceRecord(
-                    at_ms=self.clock.now_ms(),
-                    name=name,
-                    session_id=session_id,
-                    turn_id=turn_id,
-                    plugin_id=plugin_id,
-                    body=body,
-                )
-            )
-        except Exception:
-            log.exception("the trace refuses a record")
+        if self.tracer is not None:
+            self.tracer.event(session_id, turn_id, plugin_id, name, body)
 
 
 class LazyRules:

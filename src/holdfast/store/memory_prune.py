@@ -5,7 +5,8 @@ Rules
 1. A segment that a session outside the request reaches on its active path stays.
 2. A blob stays as long as its digest stands as text in a segment, in a waiting input or in an open turn, or
    a state or a save of an open turn lists it.
-3. Nothing of an open turn goes, and no session that input waits for.
+3. Nothing of an open turn goes, and no session that input waits for, that a task goes on for or that a
+   trigger is going to wake.
 """
 
 from __future__ import annotations
@@ -47,22 +48,26 @@ def prune(tables: Tables, request: PruneRequest) -> Pruned:
 
 
 def _prune_sessions(tables: Tables, before_ms: int, only: str | None) -> int:
+    busy = tables.triggers.due_sessions()
     old = [
         session_id
         for session_id, row in tables.sessions.items()
-        if only in (None, session_id) and _is_idle(row) and row.head.updated_at < before_ms
+        if only in (None, session_id)
+        and row.head.updated_at < before_ms
+        and _is_idle(tables, row)
+        and session_id not in busy
     ]
     for session_id in old:
         tables.forget_session(session_id)
     return len(old)
 
 
-def _is_idle(row: SessionRow) -> bool:
-    return row.open is None and not row.inputs
+def _is_idle(tables: Tables, row: SessionRow) -> bool:
+    return row.open is None and not row.inputs and not tables.tasks.has_live(row.head.session_id)
 
 
 def _prune_records(tables: Tables, before_ms: int, only: str | None) -> int:
-    """Forget decided approvals and ended turns of that age."""
+    """Forget decided approvals, ended turns and occurrences of that age."""
     approvals = [
         approval_id
         for approval_id, (turn_id, it) in tables.approvals.items()
@@ -83,7 +88,8 @@ def _prune_records(tables: Tables, before_ms: int, only: str | None) -> int:
         row.turns = [turn_id for turn_id in row.turns if turn_id not in gone]
     for turn_id in turns:
         tables.forget_turn(turn_id)
-    return len(approvals) + len(turns)
+    occurrences = 0 if only is not None else tables.triggers.prune(before_ms)
+    return len(approvals) + len(turns) + occurrences
 
 
 def _prune_segments(tables: Tables, request: PruneRequest) -> None:

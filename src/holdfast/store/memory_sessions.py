@@ -18,6 +18,7 @@ from holdfast.errors import (
     IdempotencyConflict,
     LeaseLost,
     SessionBusy,
+    SessionExists,
     TokenAlreadyUsed,
     TokenNotFound,
     TurnNotFound,
@@ -25,12 +26,13 @@ from holdfast.errors import (
 )
 from holdfast.graph import Branch, frame_path, path
 from holdfast.model.approval import Approval, Decision
+from holdfast.model.charter import SessionCharter
 from holdfast.model.head import SessionHead
 from holdfast.model.ids import SessionId
 from holdfast.model.node import Entry, Segment
 from holdfast.model.outcome import Finished, Waiting
 from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
-from holdfast.model.usage import add_to_ledger
+from holdfast.model.usage import UsageEntry, add_to_ledger
 from holdfast.model.wait import WaitOutcome
 from holdfast.ports.session_store import (
     Begun,
@@ -40,6 +42,7 @@ from holdfast.ports.session_store import (
     CommitRefused,
     JournalEntry,
     Lease,
+    NewSession,
     NewTurn,
     Pruned,
     PruneRequest,
@@ -52,12 +55,13 @@ from holdfast.ports.session_store import (
     Takeover,
 )
 from holdfast.store.memory import approval_order, decided
+from holdfast.store.memory_host_records import MemoryHostRecords
 from holdfast.store.memory_prune import prune
 from holdfast.store.memory_tables import OpenTurn, SessionRow, Tables, copied
 from holdfast.store.wait_outcomes import turn_of_token
 
 
-class MemorySessionStore:
+class MemorySessionStore(MemoryHostRecords):
     """A `SessionStore` in dicts."""
 
     durable = False
@@ -118,17 +122,81 @@ class MemorySessionStore:
         with self._lock:
             return self._append(self._tables.row(session_id), segment_id, entries, now_ms, requires=requires)
 
-    async def fork(self, session_id: str, new_id: str, at: str | None, now_ms: int) -> SessionHead:
+    async def fork(
+        self,
+        session_id: str,
+        new_id: str,
+        at: str | None,
+        now_ms: int,
+        *,
+        charter: SessionCharter | None = None,
+    ) -> SessionHead:
         SessionId(new_id)
         with self._lock:
+            return self._fork(session_id, new_id, at, now_ms, charter)
+
+    def _fork(
+        self, session_id: str, new_id: str, at: str | None, now_ms: int, charter: SessionCharter | None
+    ) -> SessionHead:
+        row = self._tables.row(session_id)
+        branch = self._tables.graph.fork(session_id, new_id, at)
+        head = msgspec.structs.replace(
+            row.head,
+            session_id=new_id,
+            created_at=now_ms,
+            forked_from=session_id,
+            usage=(),
+            charter=charter,
+        )
+        state = head.state if at in (None, head.leaf) else self._tables.state_at(row, branch)
+        self._tables.share(row, self._tables.add_session(head, branch))
+        return self._tables.row(new_id).stand_at(branch, now_ms, state)
+
+    async def make_session(self, new: NewSession) -> SessionHead:
+        with self._lock:
+            found = self._tables.sessions.get(new.head.session_id)
+            if found is None:
+                return self._make(new)
+            if new.head.charter is None or found.head.charter != new.head.charter:
+                raise SessionExists(new.head.session_id)
+            return found.head
+
+    def _make(self, new: NewSession) -> SessionHead:
+        head = new.head
+        if new.fork_of is None:
+            self._tables.add_session(head, Branch())
+        else:
+            self._fork(new.fork_of, head.session_id, new.at, head.created_at, head.charter)
+        row = self._tables.row(head.session_id)
+        row.head = msgspec.structs.replace(row.head, agent=head.agent, model=head.model, host=head.host)
+        try:
+            self._equip(row, new)
+        except BaseException:
+            self._tables.forget_session(head.session_id)
+            raise
+        return row.head
+
+    def _equip(self, row: SessionRow, new: NewSession) -> None:
+        """Give a session what it begins with."""
+        tables = self._tables
+        if new.entries:
+            self._append(row, new.segment_id, new.entries, new.head.created_at)
+        tables.add_blobs(new.blobs)
+        held = row.head.state
+        state = new.make_state(None if held is None else tables.states.body(held))
+        if state is not None:
+            tables.add_state(row, state)
+        if new.first is not None and not tables.is_known(new.first):
+            tables.add_input(row, new.first)
+
+    async def add_usage(
+        self, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
+    ) -> SessionHead:
+        with self._lock:
             row = self._tables.row(session_id)
-            branch = self._tables.graph.fork(session_id, new_id, at)
-            head = msgspec.structs.replace(
-                row.head, session_id=new_id, created_at=now_ms, forked_from=session_id, usage=()
-            )
-            state = head.state if at in (None, head.leaf) else self._tables.state_at(row, branch)
-            self._tables.share(row, self._tables.add_session(head, branch))
-            return self._tables.row(new_id).stand_at(branch, now_ms, state)
+            self._append(row, "", (), now_ms, model_calls=model_calls)
+            row.head = msgspec.structs.replace(row.head, usage=add_to_ledger(row.head.usage, usage))
+            return row.head
 
     async def rewind(self, session_id: str, to: str, now_ms: int) -> SessionHead:
         with self._lock:

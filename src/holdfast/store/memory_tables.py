@@ -1,4 +1,4 @@
-"""What `MemorySessionStore` keeps: sessions, turns, inputs, approvals and blobs, as plain objects.
+"""What `MemorySessionStore` keeps: sessions, turns, inputs, approvals, tasks and blobs, as plain objects.
 
 Rules
 -----
@@ -24,8 +24,11 @@ from holdfast.model.outcome import Waiting
 from holdfast.model.turn import TurnRecord
 from holdfast.model.wait import Wait, WaitOutcome
 from holdfast.ports.session_store import Blob, JournalEntry, Lease, QueuedInput, StateRecord
+from holdfast.store.charters import parent_of
 from holdfast.store.memory import already_requested, cancelled
 from holdfast.store.memory_states import MemoryStates
+from holdfast.store.memory_tasks import MemoryTasks
+from holdfast.store.memory_triggers import MemoryTriggers
 from holdfast.store.state_lines import state_id
 from holdfast.store.wait_outcomes import answer_of, expired, timed_out
 
@@ -145,6 +148,9 @@ class Tables:
         self.states = MemoryStates(self.graph)
         self.shelf: dict[tuple[str, str], dict[str, bytes]] = {}
         self.approvals: dict[str, tuple[str, Approval]] = {}
+        self.children: dict[str, list[str]] = {}
+        self.tasks = MemoryTasks()
+        self.triggers = MemoryTriggers()
 
     def row(self, session_id: str) -> SessionRow:
         if (found := self.sessions.get(session_id)) is None:
@@ -154,6 +160,8 @@ class Tables:
     def add_session(self, head: SessionHead, branch: Branch) -> SessionRow:
         row = self.sessions[head.session_id] = SessionRow(head)
         self.graph.branches[head.session_id] = branch
+        if (parent := parent_of(head)) is not None:
+            self.children.setdefault(parent, []).append(head.session_id)
         return row
 
     # Turns
@@ -307,6 +315,7 @@ class Tables:
     def forget_session(self, session_id: str) -> None:
         """Forget a session, its turns and inputs, and what it appended unless another goes on with it."""
         row = self.sessions.pop(session_id)
+        self._forget_ties(row.head)
         if row.open is not None:
             self.close_turn(row, row.open)
         for turn_id in row.turns:
@@ -321,6 +330,15 @@ class Tables:
         if row.states:
             self.states.disown(session_id, row.states)
             self.sweep_states(row)
+
+    def _forget_ties(self, head: SessionHead) -> None:
+        """Forget what goes on beside a session's turns, and whose child it was."""
+        self.tasks.forget_session(head.session_id)
+        self.triggers.forget_session(head.session_id)
+        if (parent := parent_of(head)) is not None:
+            self.children[parent].remove(head.session_id)
+            if not self.children[parent]:
+                del self.children[parent]
 
     def share(self, row: SessionRow, fork: SessionRow) -> None:
         """Make a fork a member of the session's family."""

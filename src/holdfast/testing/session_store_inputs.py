@@ -183,6 +183,34 @@ class InputContract:
         assert isinstance(await store.begin(new_turn("t2", consumes="i1"), claimant()), Begun)
 
     @awaited
+    async def test_a_first_input_waits_until_somebody_takes_it(self, store: SessionStore) -> None:
+        """Seed: the first turn's input is popped once; turns that begin, save and end leave it alone."""
+        await store.open_session(a_head())
+        first = an_input("i0", "first")
+        await store.put_input(first)
+        await store.put_input(first)
+        await store.put_input(an_input("i1", "inject"))
+        begun = await store.begin(new_turn(), claimant())
+        assert isinstance(begun, Begun)
+        assert begun.input == b'[null,["i1"]]'
+        save = Save(turn_id="t1", entries=(), make_checkpoint=a_checkpoint("checkpoint.1"))
+        assert (await store.save(begun.lease, save)).checkpoint == an_entry("checkpoint.1", b"[]")
+        assert isinstance(await store.commit(begun.lease, a_commit()), SessionHead)
+        second = await begin(store, "t2")
+        await store.commit(second.lease, a_commit("t2", stopped()))
+        assert await store.inputs("s1") == [first]
+        assert [await store.withdraw_input("i0") for _ in range(2)] == [True, False]
+        assert await store.inputs("s1") == []
+
+    @awaited
+    async def test_a_first_input_starts_the_turn_that_names_it(self, store: SessionStore) -> None:
+        """Ours: taking it and beginning its turn can be one transaction, as for any input."""
+        await store.open_session(a_head())
+        await store.put_input(an_input("i0", "first"))
+        assert isinstance(await store.begin(new_turn(consumes="i0"), claimant()), Begun)
+        assert await store.withdraw_input("i0") is False
+
+    @awaited
     async def test_blobs_are_kept_by_content(self, store: SessionStore) -> None:
         """Ours: media is never inside a message, and stored once."""
         await store.open_session(a_head())

@@ -11,11 +11,15 @@ from __future__ import annotations
 import pytest
 
 from holdfast.ports.session_store import SessionStore
+from holdfast.testing.session_store_children import ChildContract
 from holdfast.testing.session_store_history import HistoryContract
 from holdfast.testing.session_store_inputs import InputContract
+from holdfast.testing.session_store_making import MakingContract
 from holdfast.testing.session_store_prune import PruneContract
 from holdfast.testing.session_store_shelf import ShelfContract
 from holdfast.testing.session_store_states import StateContract
+from holdfast.testing.session_store_tasks import TaskContract
+from holdfast.testing.session_store_triggers import TriggerContract
 from holdfast.testing.session_store_turns import TurnContract
 from holdfast.testing.session_store_waits import WaitContract
 from holdfast.testing.session_values import is_dead
@@ -29,6 +33,10 @@ class SessionStoreContract(
     TurnContract,
     InputContract,
     WaitContract,
+    ChildContract,
+    MakingContract,
+    TaskContract,
+    TriggerContract,
     ShelfContract,
     PruneContract,
 ):

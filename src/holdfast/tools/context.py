@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import UnionType
-from typing import Any, Final, Generic, Protocol, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, Union, get_args, get_origin
 
 from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
 from holdfast.model.message import Message, UserMessage
+from holdfast.tools.no_host import NO_HOST
+
+if TYPE_CHECKING:
+    from holdfast.ports.host import ToolHookHost
 
 Deps = TypeVar("Deps")
 
@@ -38,7 +42,8 @@ class RunContext(Generic[Deps]):
     """One call, seen from inside its tool.
 
     `idempotency_key` is the same whenever this call is carried out, also by another process after a crash:
-    hand it to the system you call. `deps` is what the agent was run with.
+    hand it to the system you call. `deps` is what the agent was run with. `host` is what the tool may ask of
+    the runtime; outside of an agent's turn its methods raise `ServiceUnavailable`.
     """
 
     deps: Deps
@@ -49,6 +54,7 @@ class RunContext(Generic[Deps]):
     idempotency_key: str = ""
     token: str = field(default="", repr=False)
     model: AsksModel | None = field(default=None, repr=False)
+    host: ToolHookHost = field(default=NO_HOST, repr=False)
 
     async def complete(
         self,

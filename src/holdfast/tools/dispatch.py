@@ -31,8 +31,10 @@ from typing import TYPE_CHECKING
 from holdfast.errors import Code, HoldfastError
 from holdfast.model.call import SettledCall, ToolCallContext
 from holdfast.model.canonical import Json, to_json
+from holdfast.model.trace_record import span_id_of
 from holdfast.ports.clock import Clock
 from holdfast.ports.journal import CallJournal
+from holdfast.ports.trace import UNDER, Under
 from holdfast.tools.admission import Admission, Admitted, NeedsApproval
 from holdfast.tools.loop_thread import LoopThread
 from holdfast.tools.registered_tool import RegisteredTool
@@ -75,6 +77,8 @@ class Dispatcher:
         """Where async handlers run; a loop of its own if there is none."""
         self.spares: Spares | None = None
         """Tasks to begin async handlers in, closed by whoever has set it; without, a handler begins later."""
+        self.traced = False
+        """Whether somebody keeps a trace: what an async handler does is then told as a part of its call."""
 
     def close(self) -> None:
         self._own_loop.close()
@@ -211,6 +215,8 @@ class Dispatcher:
         call = running.call
 
         async def body() -> None:
+            if self.traced:
+                _enter_span(call)
             # Whatever is raised stays in here: SystemExit would end the loop and everything else on it.
             try:
                 value = await call.invoke()
@@ -273,6 +279,13 @@ class Dispatcher:
                 f"{name}() may be called {rate_per_min} times a minute",
                 hint=f"wait {wait:.0f} s",
             )
+
+
+def _enter_span(call: Admitted) -> None:
+    """Say in the context of a handler which call it is."""
+    about = call.run_context
+    if about is not None and about.turn_id:
+        UNDER.set(Under(about.session_id, about.turn_id, span_id_of(about.turn_id, f"tool.{about.call_id}")))
 
 
 def _call_handler(running: RunningCall) -> None:

@@ -10,6 +10,7 @@ from holdfast.model.events.node_committed import NodeCommitted
 from holdfast.model.events.plugin_event_emitted import PluginEventEmitted
 from holdfast.model.events.reasoning_streamed import ReasoningStreamed
 from holdfast.model.events.reply_received import ReplyReceived
+from holdfast.model.events.task_changed import TaskChanged
 from holdfast.model.events.text_retracted import TextRetracted
 from holdfast.model.events.text_streamed import TextStreamed
 from holdfast.model.events.tool_call_settled import ToolCallSettled
@@ -34,6 +35,7 @@ Event = (
     | WaitOver
     | MessagesDelivered
     | PluginEventEmitted
+    | TaskChanged
     | TurnParked
     | TurnCommitted
     | NodeCommitted
@@ -50,6 +52,7 @@ __all__ = [
     "PluginEventEmitted",
     "ReasoningStreamed",
     "ReplyReceived",
+    "TaskChanged",
     "TextRetracted",
     "TextStreamed",
     "ToolCallSettled",

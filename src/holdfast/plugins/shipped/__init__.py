@@ -15,6 +15,7 @@ _HOMES = {
     "Plan": "plan",
     "Redact": "redact",
     "RollingHistory": "rolling_history",
+    "Subagents": "subagents",
     "ToolOutputBudget": "tool_output_budget",
 }
 
@@ -42,4 +43,5 @@ if TYPE_CHECKING:
     from holdfast.plugins.shipped.plan import Plan as Plan
     from holdfast.plugins.shipped.redact import Redact as Redact
     from holdfast.plugins.shipped.rolling_history import RollingHistory as RollingHistory
+    from holdfast.plugins.shipped.subagents import Subagents as Subagents
     from holdfast.plugins.shipped.tool_output_budget import ToolOutputBudget as ToolOutputBudget

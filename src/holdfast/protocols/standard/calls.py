@@ -369,6 +369,7 @@ class CallDesk:
             idempotency_key=f"{self._turn_id}.{command.call.call_id}",
             token=self._token(command.call.call_id),
             model=self._seat.hooks.complete,
+            host=self._seat.hooks.tool_host,
         )
 
     def _token(self, call_id: int) -> str:

@@ -1,4 +1,4 @@
-"""Forgetting records by age: turns, approvals, what sandbox runs left; and blobs that nobody names.
+"""Forgetting records by age: turns, approvals, occurrences, what sandbox runs left; blobs that nobody names.
 
 Rules
 -----
@@ -47,6 +47,7 @@ def old_records(db: apsw.Connection, before_ms: int, session_id: str | None) -> 
         _old_turns(db, before_ms, session_id)
         + _old_approvals(db, before_ms, session_id)
         + _old_snapshots(db, before_ms, session_id)
+        + (0 if session_id is not None else _old_occurrences(db, before_ms))
         + (0 if session_id is not None else _sandbox_leftovers(db, before_ms))
     )
 
@@ -91,6 +92,12 @@ def _old_snapshots(db: apsw.Connection, before_ms: int, session_id: str | None) 
     for snapshot_id in found - needed:
         db.execute("DELETE FROM sandbox_snapshots WHERE snapshot_id = ?", (snapshot_id,))
     return len(found - needed)
+
+
+def _old_occurrences(db: apsw.Connection, before_ms: int) -> int:
+    """Delete what occurred; whoever tells of it so much later is heard again."""
+    db.execute("DELETE FROM occurrences WHERE at_ms < ?", (before_ms,))
+    return db.changes()
 
 
 def _sandbox_leftovers(db: apsw.Connection, before_ms: int) -> int:

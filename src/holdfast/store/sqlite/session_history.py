@@ -19,6 +19,7 @@ import msgspec
 from holdfast.errors import InvalidArgument, NodeNotFound, RecordCorrupt, SessionExists, StaleBranch
 from holdfast.graph import calls_at, frame_at, frame_path, holds, path
 from holdfast.graph.session_graph import Branch, grown, moved
+from holdfast.model.charter import SessionCharter
 from holdfast.model.head import SessionHead
 from holdfast.model.node import Entry, Segment, split_node_id
 from holdfast.model.usage import UsageEntry, add_to_ledger
@@ -110,9 +111,14 @@ def grow(
 
 
 def fork(
-    db: apsw.Connection, session: StoredSession, new_id: str, at: str | None, now_ms: int
+    db: apsw.Connection,
+    session: StoredSession,
+    new_id: str,
+    at: str | None,
+    now_ms: int,
+    charter: SessionCharter | None = None,
 ) -> SessionHead:
-    """A new session whose leaf is *at*, or this one's."""
+    """A new session whose leaf is *at*, or this one's. It is nobody's child unless *charter* says so."""
     if session_rows.find(db, new_id) is not None:
         raise SessionExists(new_id)
     head, state = session.head, session.head.state
@@ -129,6 +135,7 @@ def fork(
         updated_at=now_ms,
         forked_from=head.session_id,
         usage=(),
+        charter=charter,
     )
     return session_rows.insert(db, copied, session.family, _key_of(db, branch.leaf)).head
 

@@ -21,6 +21,17 @@ from holdfast.store.sqlite.session_schema import Row, decoded, seal
 
 _INPUT: Final = "SELECT seq, input_id, session, kind, content, digest, body FROM inputs"
 _WAITING: Final = f"{_INPUT} WHERE session = ? AND kind <> 'claimed' ORDER BY seq"
+_QUEUED: Final = """
+WITH RECURSIVE queued (session) AS (
+    SELECT min(session) FROM inputs WHERE kind = 'queue'
+    UNION ALL
+    SELECT (SELECT min(session) FROM inputs WHERE kind = 'queue' AND session > queued.session)
+    FROM queued WHERE queued.session IS NOT NULL
+)
+SELECT id FROM queued JOIN sessions ON sessions.key = queued.session
+WHERE NOT EXISTS (SELECT 1 FROM turns WHERE turns.session = queued.session AND state <> 'ended')
+ORDER BY (SELECT min(seq) FROM inputs WHERE inputs.session = queued.session AND kind = 'queue')
+"""
 _INJECTED: Final = f"{_INPUT} WHERE session = ? AND kind = 'inject' ORDER BY seq"
 
 _encode = msgspec.json.Encoder().encode
@@ -29,22 +40,25 @@ _decoder = msgspec.json.Decoder(QueuedInput)
 
 def put(db: apsw.Connection, item: QueuedInput, blobs: tuple[Blob, ...] = ()) -> None:
     """Keep a message for its session; the same one twice is one."""
-    session = session_rows.require(db, item.session_id)
-    content = seal(item.session_id, item.kind, _encode(item.message))
-    row = db.execute(f"{_INPUT} WHERE input_id = ?", (item.input_id,)).fetchone()
-    if row is not None:
-        _check(row)
-        if row[4] != content:
-            raise IdempotencyConflict(item.input_id)
-        return
-    _insert(db, session.key, item, content)
-    put_blobs(db, blobs)
+    if _put(db, session_rows.require(db, item.session_id).key, item):
+        put_blobs(db, blobs)
+
+
+def put_if_there(db: apsw.Connection, item: QueuedInput) -> None:
+    """Keep a message, unless its session is gone."""
+    if (session := session_rows.key_of(db, item.session_id)) is not None:
+        _put(db, session, item)
 
 
 def waiting(db: apsw.Connection, session_id: str) -> list[QueuedInput]:
     """What waits, oldest first."""
     session = session_rows.find(db, session_id)
     return [] if session is None else [_of(row) for row in db.execute(_WAITING, (session.key,)).fetchall()]
+
+
+def with_queued(db: apsw.Connection) -> list[str]:
+    """The sessions that could begin a turn; it steps from session to session, however much waits for each."""
+    return [str(session_id) for (session_id,) in db.execute(_QUEUED).fetchall()]
 
 
 def withdraw(db: apsw.Connection, input_id: str) -> bool:
@@ -94,6 +108,19 @@ def blob(db: apsw.Connection, digest: str) -> bytes | None:
     if seal("blob", digest, data) != row[0]:
         raise RecordCorrupt(f"blob {digest}")
     return data
+
+
+def _put(db: apsw.Connection, session: int, item: QueuedInput) -> bool:
+    """Add an input; false if it was put before, claimed or not."""
+    content = seal(item.session_id, item.kind, _encode(item.message))
+    row = db.execute(f"{_INPUT} WHERE input_id = ?", (item.input_id,)).fetchone()
+    if row is None:
+        _insert(db, session, item, content)
+        return True
+    _check(row)
+    if row[4] != content:
+        raise IdempotencyConflict(item.input_id)
+    return False
 
 
 def _insert(db: apsw.Connection, session: int, item: QueuedInput, content: bytes) -> None:

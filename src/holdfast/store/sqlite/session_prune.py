@@ -9,7 +9,8 @@ else of it goes.
 Rules
 -----
 1. What lies on a session's active path goes only by `frames`, and only if no other session needs it.
-2. A session with an unfinished turn, or with input that waits, is not idle and never goes by age.
+2. A session with an unfinished turn, with input that waits, with a task that goes on or with a trigger that
+   is going to wake it is not idle and never goes by age.
 3. Deleting reads no digests: a record that is damaged can be destroyed too.
 """
 
@@ -33,6 +34,8 @@ _IDLE: Final = """
 WHERE (?1 IS NULL OR id = ?1)
 AND NOT EXISTS (SELECT 1 FROM turns WHERE session = sessions.key AND state <> 'ended')
 AND NOT EXISTS (SELECT 1 FROM inputs WHERE session = sessions.key AND kind <> 'claimed')
+AND NOT EXISTS (SELECT 1 FROM tasks WHERE session = sessions.key AND live = 1)
+AND NOT EXISTS (SELECT 1 FROM triggers WHERE session = sessions.key AND due IS NOT NULL)
 """
 
 
@@ -78,6 +81,8 @@ def _forget(db: apsw.Connection, key: int, family: int) -> int:
         session_waits.forget(db, str(turn_id))
     db.execute("DELETE FROM turns WHERE session = ?", (key,))
     db.execute("DELETE FROM inputs WHERE session = ?", (key,))
+    db.execute("DELETE FROM tasks WHERE session = ?", (key,))
+    db.execute("DELETE FROM triggers WHERE session = ?", (key,))
     db.execute("DELETE FROM sessions WHERE key = ?", (key,))
     return _sweep(db, family)
 

@@ -14,6 +14,7 @@ import msgspec
 from holdfast.errors import RecordCorrupt, SessionNotFound
 from holdfast.model.head import SessionHead
 from holdfast.model.node import Entry, FrameOpened, Segment
+from holdfast.store.charters import parent_of
 from holdfast.store.sqlite.session_schema import Row, decoded, seal
 from holdfast.store.state_lines import state_key
 
@@ -66,11 +67,27 @@ def find(db: apsw.Connection, session_id: str) -> StoredSession | None:
     return None if row is None else session_of(row)
 
 
+def key_of(db: apsw.Connection, session_id: str) -> int | None:
+    """The key of a session, for those who read nothing else of it."""
+    found: int | None = db.execute("SELECT key FROM sessions WHERE id = ?", (session_id,)).get
+    return found
+
+
 def heads(db: apsw.Connection) -> list[SessionHead]:
     """All sessions, the latest used first."""
     rows = db.execute(SESSIONS).fetchall()
     found = [session_of(row).head for row in rows]
     return sorted(found, key=lambda head: (-head.updated_at, -head.created_at, head.session_id))
+
+
+def children(db: apsw.Connection, session_id: str) -> list[SessionHead]:
+    """The sessions that this one made, oldest first."""
+    rows = db.execute(f"{SESSIONS} WHERE parent = ? ORDER BY key", (session_id,)).fetchall()
+    found = [session_of(row).head for row in rows]
+    for head in found:
+        if parent_of(head) != session_id:
+            raise RecordCorrupt(f"session {head.session_id}")
+    return sorted(found, key=lambda head: head.created_at)
 
 
 def require(db: apsw.Connection, session_id: str) -> StoredSession:
@@ -83,8 +100,9 @@ def insert(db: apsw.Connection, head: SessionHead, family: int | None, leaf_key:
     """Make a session. Without *family* it is the first of its own."""
     body = _encode(head)
     db.execute(
-        "INSERT INTO sessions (id, family, fence, until_ms, digest, head) VALUES (?, 0, 0, 0, x'', ?)",
-        (head.session_id, body),
+        "INSERT INTO sessions (id, family, fence, until_ms, digest, head, parent) "
+        "VALUES (?, 0, 0, 0, x'', ?, ?)",
+        (head.session_id, body, parent_of(head)),
     )
     key = db.last_insert_rowid()
     made = StoredSession(key, key if family is None else family, leaf_key, key << 32, None, 0, head, body)

@@ -165,6 +165,45 @@ MIGRATIONS: Final = (
         PRIMARY KEY (plugin_id, scope, name)
     ) STRICT;
     """,
+    """
+    -- The session that made this one, as the head's charter has it: to find children by.
+    ALTER TABLE sessions ADD COLUMN parent TEXT;
+    CREATE INDEX sessions_by_parent ON sessions (parent) WHERE parent IS NOT NULL;
+
+    -- To find the sessions that a turn could begin for.
+    CREATE INDEX inputs_queued ON inputs (session) WHERE kind = 'queue';
+
+    -- `live` is 1 until the task is over.
+    CREATE TABLE tasks (
+        seq INTEGER PRIMARY KEY,
+        session INTEGER NOT NULL,
+        task_id TEXT NOT NULL,
+        live INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE UNIQUE INDEX tasks_by_session ON tasks (session, task_id);
+    CREATE INDEX tasks_live ON tasks (session) WHERE live = 1;
+
+    -- `due` is when the source occurs by itself.
+    CREATE TABLE triggers (
+        name TEXT PRIMARY KEY,
+        session INTEGER NOT NULL,
+        due INTEGER,
+        digest BLOB NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX triggers_by_session ON triggers (session);
+
+    -- What was delivered, so that it is not delivered again. What it was is in the inputs it became.
+    CREATE TABLE occurrences (
+        source TEXT NOT NULL,
+        key TEXT NOT NULL,
+        at_ms INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        PRIMARY KEY (source, key)
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 
 _pack = msgspec.msgpack.Encoder().encode

@@ -5,7 +5,7 @@ Theory of operation
 What is written goes to the file's one writer thread, which commits for everyone who waits (`Database`); what
 is only read runs on threads of its own and never waits for the writer. What happens inside a transaction is
 in the modules beside this one: `session_turns`, `session_history`, `session_states`, `session_inputs`,
-`session_waits`, `session_prune`, `shelf`.
+`session_waits`, `session_prune`, `tasks`, `triggers`, `shelf`.
 
 Rules
 -----
@@ -23,9 +23,13 @@ import apsw
 import msgspec
 
 from holdfast.model.approval import Approval, Decision
+from holdfast.model.charter import SessionCharter
 from holdfast.model.head import SessionHead
 from holdfast.model.node import Entry, Segment
+from holdfast.model.task import TaskRecord
+from holdfast.model.trigger import Occurrence, Trigger
 from holdfast.model.turn import TurnRecord, TurnSummary
+from holdfast.model.usage import UsageEntry
 from holdfast.model.wait import WaitOutcome
 from holdfast.ports.session_store import (
     Begun,
@@ -35,6 +39,7 @@ from holdfast.ports.session_store import (
     CommitRefused,
     JournalEntry,
     Lease,
+    NewSession,
     NewTurn,
     Pruned,
     PruneRequest,
@@ -51,6 +56,7 @@ from holdfast.store.sqlite import (
     schema,
     session_history,
     session_inputs,
+    session_making,
     session_prune,
     session_rows,
     session_schema,
@@ -58,6 +64,8 @@ from holdfast.store.sqlite import (
     session_turns,
     session_waits,
     shelf,
+    tasks,
+    triggers,
     turn_rows,
 )
 from holdfast.store.sqlite.database import Database
@@ -140,12 +148,30 @@ class SqliteSessionStore:
 
         return await self._write(job)
 
-    async def fork(self, session_id: str, new_id: str, at: str | None, now_ms: int) -> SessionHead:
+    async def fork(
+        self,
+        session_id: str,
+        new_id: str,
+        at: str | None,
+        now_ms: int,
+        *,
+        charter: SessionCharter | None = None,
+    ) -> SessionHead:
         def job(db: apsw.Connection) -> SessionHead:
             session = session_rows.require(db, session_id)
-            return session_history.fork(db, session, new_id, at, now_ms)
+            return session_history.fork(db, session, new_id, at, now_ms, charter)
 
         return await self._write(job)
+
+    async def make_session(self, new: NewSession) -> SessionHead:
+        return await self._write(lambda db: session_making.make(db, new))
+
+    async def add_usage(
+        self, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
+    ) -> SessionHead:
+        return await self._write(
+            lambda db: session_making.add_usage(db, session_id, usage, model_calls, now_ms)
+        )
 
     async def rewind(self, session_id: str, to: str, now_ms: int) -> SessionHead:
         def job(db: apsw.Connection) -> SessionHead:
@@ -262,6 +288,55 @@ class SqliteSessionStore:
         return await self._write(
             lambda db: approvals.decide(db, approval_id, decision, now_ms, edited_digest)
         )
+
+    # Sessions that others made
+
+    async def children(self, session_id: str) -> list[SessionHead]:
+        return await self._read(lambda db: session_rows.children(db, session_id))
+
+    async def with_queued(self) -> list[str]:
+        return await self._read(session_inputs.with_queued)
+
+    # Tasks
+
+    async def add_task(self, record: TaskRecord) -> None:
+        await self._write(lambda db: tasks.add(db, record))
+
+    async def change_task(
+        self, session_id: str, task_id: str, change: Callable[[TaskRecord], TaskRecord]
+    ) -> TaskRecord:
+        return await self._write(lambda db: tasks.change(db, session_id, task_id, change))
+
+    async def task(self, session_id: str, task_id: str) -> TaskRecord | None:
+        return await self._read(lambda db: tasks.find(db, session_id, task_id))
+
+    async def tasks(self, *, session_id: str | None = None, live: bool = False) -> list[TaskRecord]:
+        return await self._read(lambda db: tasks.find_all(db, session_id, live))
+
+    async def move_tasks(self, from_id: str, to_id: str, task_ids: tuple[str, ...], now_ms: int) -> None:
+        await self._write(lambda db: tasks.move(db, from_id, to_id, task_ids, now_ms))
+
+    async def remove_task(self, session_id: str, task_id: str) -> bool:
+        return await self._write(lambda db: tasks.remove(db, session_id, task_id))
+
+    # Triggers
+
+    async def put_trigger(self, trigger: Trigger) -> None:
+        await self._write(lambda db: triggers.put(db, trigger))
+
+    async def trigger(self, name: str) -> Trigger | None:
+        return await self._read(lambda db: triggers.find(db, name))
+
+    async def triggers(self) -> list[Trigger]:
+        return await self._read(triggers.find_all)
+
+    async def remove_trigger(self, name: str) -> bool:
+        return await self._write(lambda db: triggers.remove(db, name))
+
+    async def occur(
+        self, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None = None
+    ) -> bool:
+        return await self.database.write_soon(lambda db: triggers.occur(db, occurrence, inputs, advance))
 
     # The shelf
 

@@ -1,0 +1,96 @@
+"""`holdfast trace`: look at what turns spent their time on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from holdfast.cli.options import Invocation, answers, inherited_options
+from holdfast.cli.output import Answer
+
+if TYPE_CHECKING:
+    from holdfast.trace.jsonl import JsonlTrace
+    from holdfast.trace.reading import SpanTree
+
+TRACE_VARIABLE = "HOLDFAST_TRACE"
+_USUAL = "trace.jsonl"
+
+
+@click.group(
+    "trace",
+    epilog=f"""\b
+Examples:
+  {TRACE_VARIABLE}=1 holdfast chat 'order A1'
+  holdfast trace show default
+  holdfast trace show support-42 --file trace.jsonl --json
+""",
+)
+@inherited_options
+def command() -> None:
+    """Show the traces that commands and programs have kept.
+
+    With HOLDFAST_TRACE=1 commands keep one in the data directory, with HOLDFAST_TRACE=FILE there; `holdfast
+    chat --trace FILE` does so for one conversation.
+    """
+
+
+@command.command("show")
+@click.argument("session_id")
+@click.option(
+    "--file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help=f"The trace.  [default: {TRACE_VARIABLE}, else {_USUAL} in the data directory]",
+)
+@click.option("--turn", "turn_id", metavar="ID", help="Of this turn alone.")
+@answers
+def show(invocation: Invocation, *, session_id: str, file: Path | None, turn_id: str | None) -> Answer:
+    """Draw the turns of a session: what happened when, in what, and how long it took."""
+    from holdfast.cli.waterfall import show_waterfalls
+    from holdfast.errors import InvalidArgument, NotConfigured
+    from holdfast.trace.reading import read_trace, span_trees
+
+    path = file or trace_file(invocation.data_dir) or invocation.data_dir / _USUAL
+    if not path.exists():
+        raise NotConfigured(
+            f"there is no trace {path}",
+            hint=f"{TRACE_VARIABLE}=1 holdfast chat ... keeps one, or give --file",
+        )
+    trees = span_trees(read_trace(path), session_id=session_id, turn_id=turn_id)
+    if not trees:
+        about = (
+            f"session {session_id!r}" if turn_id is None else f"turn {turn_id!r} of session {session_id!r}"
+        )
+        raise InvalidArgument(f"the trace {path} has nothing of {about}")
+    return Answer([_document(tree) for tree in trees], lambda: show_waterfalls(trees))
+
+
+def trace_file(data_dir: Path, given: str | None = None) -> Path | None:
+    """Where a command keeps its trace, if it does: as was said, else as the environment says."""
+    chosen = given or os.environ.get(TRACE_VARIABLE, "")
+    if chosen in ("", "0"):
+        return None
+    return data_dir / _USUAL if chosen == "1" else Path(chosen).expanduser()
+
+
+def trace_sink(data_dir: Path, given: str | None = None) -> JsonlTrace | None:
+    """What a command tells its trace to; None if it keeps none."""
+    path = trace_file(data_dir, given)
+    if path is None:
+        return None
+    from holdfast.trace.jsonl import JsonlTrace
+
+    return JsonlTrace(path)
+
+
+def _document(tree: SpanTree) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        **msgspec.to_builtins(tree.record),
+        "trace_id": tree.record.trace_id,
+        "open": tree.is_open,
+        "children": [_document(child) for child in tree.children],
+    }

@@ -1,0 +1,201 @@
+"""What a session that a plugin or a tool asks for is made of.
+
+Theory of operation
+-------------------
+Everything that a new session begins with is put together first and then written in one transaction: its
+charter, the history it stands over, the state of its plugins, the input of its first turn. The charter has
+the digest of the request, so that whoever asks again, after a crash for instance, is given the same session,
+and whoever asks for something else under its id is told that it exists.
+
+Rules
+-----
+1. No session has more tools than the one that asked for it, whether it is its child or a root.
+2. History brings what code has left and what was decided about tools. What plugins remember comes along only
+   if it is `inherited`, or if it is a snapshot's.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Final, assert_never
+
+import msgspec
+
+from holdfast.errors import InvalidArgument
+from holdfast.model.canonical import Json, digest_bytes
+from holdfast.model.charter import SessionCharter
+from holdfast.model.frame import FrameSwitch
+from holdfast.model.head import SessionHead
+from holdfast.model.host_requests import (
+    FromCurrent,
+    FromNothing,
+    FromSession,
+    FromSnapshot,
+    SessionCreateRequest,
+    SessionSnapshot,
+)
+from holdfast.model.ids import SessionId
+from holdfast.model.node import Entry, FrameOpened
+from holdfast.model.plugin_state import PluginSessionSnapshot, SessionState, decode_state, encode_state
+from holdfast.model.tool_access import SessionToolAccess
+from holdfast.ports.session_store import Blob, NewSession, QueuedInput, StateRecord
+from holdfast.runtime.workplace import new_turn_id
+
+if TYPE_CHECKING:
+    from holdfast.runtime.agent import Agent
+    from holdfast.runtime.live_session import LiveSession
+
+MAX_DEPTH: Final = 32
+"""So many sessions may stand above one another."""
+
+_EMPTY: Final = SessionState()
+
+
+class Maker(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks for a session: its head, and as much of it as is known in this process."""
+
+    head: SessionHead
+    live: LiveSession | None
+    agent: Agent[Any, Any]
+    host: dict[str, Json]
+    now_ms: int
+
+    @property
+    def tool_access(self) -> SessionToolAccess:
+        """The tools that the session may use."""
+        charter = self.head.charter
+        granted = SessionToolAccess() if charter is None else charter.tool_access
+        return granted if self.live is None else self.live.setup.authority.tool_access.within(granted)
+
+    @property
+    def depth(self) -> int:
+        return 0 if self.head.charter is None else self.head.charter.depth
+
+
+class Inherited(msgspec.Struct, frozen=True):
+    """What the plugins of the session that asks remember now, with the larger pieces of it."""
+
+    state: SessionState = _EMPTY
+    blobs: tuple[Blob, ...] = ()
+
+
+def new_session(request: SessionCreateRequest, maker: Maker, inherited: Inherited) -> NewSession:
+    """The session that was asked for, whole."""
+    now, agent = maker.now_ms, maker.agent
+    session_id = SessionId(request.session_id or f"s-{secrets.token_hex(12)}")
+    head = SessionHead(
+        session_id=session_id,
+        created_at=now,
+        updated_at=now,
+        agent=agent.name,
+        model=agent.model_id,
+        host=maker.host,
+        charter=charter_of(request, maker),
+    )
+    return NewSession(
+        head=head,
+        fork_of=_source(request, maker),
+        at=request.start.at if isinstance(request.start, FromCurrent | FromSession) else None,
+        segment_id=new_turn_id().replace("t_", "a_"),
+        entries=_entries(request, now),
+        make_state=_state_maker(request, inherited.state),
+        blobs=inherited.blobs,
+        first=_first_input(request, session_id, now),
+    )
+
+
+def charter_of(request: SessionCreateRequest, maker: Maker) -> SessionCharter:
+    """What the new session may do, and for whom."""
+    depth = maker.depth + 1 if request.child else 0
+    if depth > MAX_DEPTH:
+        raise InvalidArgument(
+            f"session {maker.head.session_id!r} is {maker.depth} sessions below the first one",
+            hint=f"there may be {MAX_DEPTH}; make a root of it (child=False), or do the work here",
+        )
+    return SessionCharter(
+        parent_session_id=maker.head.session_id if request.child else None,
+        depth=depth,
+        task=request.task,
+        subagent=request.subagent,
+        tool_access=request.tool_access.within(maker.tool_access),
+        plugin_options=request.plugin_options,
+        policy=request.policy,
+        request=digest_bytes(msgspec.json.encode([maker.head.session_id, request])),
+    )
+
+
+def _source(request: SessionCreateRequest, maker: Maker) -> str | None:
+    """The session whose history the new one stands over."""
+    match request.start:
+        case FromCurrent():
+            return maker.head.session_id
+        case FromSession(session_id=session_id):
+            return session_id
+        case FromNothing() | FromSnapshot():
+            return None
+        case _:
+            assert_never(request.start)
+
+
+def _entries(request: SessionCreateRequest, now_ms: int) -> tuple[Entry, ...]:
+    """The messages of a snapshot, as what the first frame begins with."""
+    if not isinstance(request.start, FromSnapshot) or not request.start.snapshot.messages:
+        return ()
+    switch = FrameSwitch(
+        frame_id=new_turn_id().replace("t_", "f_"),
+        reason="snapshot",
+        seed=request.start.snapshot.messages,
+    )
+    return (Entry(at_ms=now_ms, payload=FrameOpened(switch=switch)),)
+
+
+def _first_input(request: SessionCreateRequest, session_id: str, now_ms: int) -> QueuedInput | None:
+    if request.first_turn_input is None:
+        return None
+    return QueuedInput(
+        input_id=f"first_{secrets.token_hex(8)}",
+        session_id=session_id,
+        kind="first",
+        message=request.first_turn_input,
+        created_at=now_ms,
+    )
+
+
+def _state_maker(
+    request: SessionCreateRequest, inherited: SessionState
+) -> Callable[[bytes | None], StateRecord | None]:
+    """Makes the new session's state of the one that holds where its history ends."""
+
+    def make(held: bytes | None) -> StateRecord | None:
+        before = _EMPTY if held is None else decode_state(held)
+        after = _state(request, before, inherited)
+        return None if after == before else record_of(after)
+
+    return make
+
+
+def _state(request: SessionCreateRequest, held: SessionState, inherited: SessionState) -> SessionState:
+    if isinstance(request.start, FromSnapshot):
+        held = request.start.snapshot.state
+    elif request.plugins == "fresh":
+        held = msgspec.structs.replace(held, plugins=PluginSessionSnapshot())
+    if request.plugins == "inherited":
+        tools = inherited.tools if isinstance(request.start, FromNothing) else held.tools
+        held = msgspec.structs.replace(held, plugins=inherited.plugins, tools=tools)
+    return held
+
+
+def record_of(state: SessionState) -> StateRecord:
+    """A state as the store keeps it."""
+    return StateRecord(body=encode_state(state), blobs=blobs_of(state))
+
+
+def blobs_of(state: SessionState) -> tuple[str, ...]:
+    """The digests of the larger pieces that a state names."""
+    entries = [*state.plugins.plugins.values(), *([state.execution] if state.execution else [])]
+    return tuple(digest for entry in entries for digest in entry.artifacts.values())
+
+
+def snapshot_in(request: SessionCreateRequest) -> SessionSnapshot | None:
+    return request.start.snapshot if isinstance(request.start, FromSnapshot) else None

@@ -1,0 +1,111 @@
+"""Sessions that plugins and tools make, and end.
+
+Rules
+-----
+1. A session is made in one transaction, once: the same request under the same id gives the same session.
+2. The input of its first turn is handed out once.
+3. Closing ends what runs in a session and in all that it made, and nothing else: its history stays, and it
+   can be opened again.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast.errors import InvalidArgument, ServiceUnavailable
+from holdfast.model.charter import SessionCharter
+from holdfast.model.head import SessionHead
+from holdfast.model.host_requests import FromSession, SessionCreateRequest, SessionHandle
+from holdfast.model.message import UserMessage
+from holdfast.model.plugin_state import SessionState
+from holdfast.ports.session_store import Blob
+from holdfast.runtime.host.closing import close_tree
+from holdfast.runtime.host.new_sessions import Inherited, Maker, blobs_of, new_session, snapshot_in
+from holdfast.runtime.host.part import HostPart
+from holdfast.runtime.materialize import durable_state
+
+if TYPE_CHECKING:
+    from holdfast.runtime.agent import Agent
+    from holdfast.runtime.live_session import LiveSession
+
+_CREATE = "create_session"
+
+
+class LifecycleService(HostPart):
+    """The `SessionLifecycleHost` of a session."""
+
+    __slots__ = ()
+
+    async def create_session(self, request: SessionCreateRequest) -> SessionHandle:
+        """Make a session, or give back the one that the same request has made."""
+        own = await self._head(_CREATE, self.session_id)
+        source = own
+        if isinstance(request.start, FromSession):
+            source = await self._head(_CREATE, request.start.session_id)
+        live = await self._runtime.at_work(own)
+        agent = await self._agent(request, own, source, live)
+        self._runtime.check_options(agent, request.plugin_options)
+        await self._require_pieces(request)
+        maker = Maker(
+            head=own, live=live, agent=agent, host=self._runtime.description, now_ms=self._runtime.now_ms()
+        )
+        inherited = await self._inherited(own, live) if request.plugins == "inherited" else Inherited()
+        made = await self._runtime.store.make_session(new_session(request, maker, inherited))
+        self._runtime.staff_session(made.session_id, agent, deps=None if live is None else live.deps)
+        return handle_of(made)
+
+    async def take_first_turn_input(self, session_id: str) -> UserMessage | None:
+        """The message that waits for the first turn of a session, for whoever asks first."""
+        await self._head("take_first_turn_input", session_id)
+        store = self._runtime.store
+        for item in await store.inputs(session_id):
+            if item.kind == "first" and await store.withdraw_input(item.input_id):
+                return item.message
+        return None
+
+    async def close_session(self, session_id: str) -> None:
+        """End what runs in a session and in all below it, the deepest first."""
+        await self._head("close_session", session_id)
+        await close_tree(self._runtime, session_id)
+
+    async def _agent(
+        self, request: SessionCreateRequest, own: SessionHead, source: SessionHead, live: LiveSession | None
+    ) -> Agent[Any, Any]:
+        """The agent of the new session: the one that is named, or that of the session it comes from."""
+        if request.agent is not None:
+            return self._runtime.agent_named(request.agent, near=live)
+        from_other = await self._runtime.at_work(source) if source is not own else live
+        found = from_other or live
+        if found is None or found.staff is None:
+            why = f"no agent is known here for session {own.session_id!r}"
+            raise ServiceUnavailable("session creation", why)
+        return found.staff.agent
+
+    async def _inherited(self, own: SessionHead, live: LiveSession | None) -> Inherited:
+        """What the plugins of this session remember now, in the middle of a turn as well."""
+        if live is None:
+            return Inherited(await durable_state(self._runtime.store, own))
+        context = await live.current()
+        snapshot, pieces = context.plugins.copied()
+        tools = context.plugins.tool_registry.export_state()
+        blobs = tuple(Blob(digest=digest, data=data) for digest, data in pieces.items())
+        return Inherited(SessionState(plugins=snapshot, tools=tools), blobs)
+
+    async def _require_pieces(self, request: SessionCreateRequest) -> None:
+        """Refuse a snapshot whose larger pieces this store has not."""
+        snapshot = snapshot_in(request)
+        for digest in () if snapshot is None else blobs_of(snapshot.state):
+            if await self._runtime.store.blob(digest) is None:
+                raise InvalidArgument(
+                    f"the snapshot needs blob {digest}, which is not in this store",
+                    hint="a snapshot can be taken up where it was made, as long as its session is kept",
+                )
+
+
+def handle_of(head: SessionHead) -> SessionHandle:
+    charter = head.charter or SessionCharter()
+    return SessionHandle(
+        session_id=head.session_id,
+        parent_session_id=charter.parent_session_id,
+        depth=charter.depth,
+    )

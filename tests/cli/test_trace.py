@@ -1,0 +1,155 @@
+"""`holdfast trace`: what turns spent their time on."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, Runtime
+from holdfast.cli.waterfall import Axis, duration_text
+from holdfast.model.trace_record import TraceRecord, span_id_of
+from holdfast.providers.scripted import ScriptedModel
+from holdfast.trace import JsonlTrace, read_trace
+from holdfast.trace.reading import SpanTree, span_trees
+
+
+@pytest.fixture(autouse=True)
+def settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HOLDFAST_MODEL", raising=False)
+    monkeypatch.delenv("HOLDFAST_TRACE", raising=False)
+
+
+def lines_of(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines() if line.strip()]
+
+
+def test_a_conversation_is_drawn_with_a_bar_for_every_span(holdfast: Any, tmp_path: Path) -> None:
+    """Ours: the issue's demand; a waterfall in the terminal, and where there is none."""
+    trace = str(tmp_path / "t.jsonl")
+    assert holdfast("chat", "order A1", "--trace", trace).status == 0
+    shown = holdfast("trace", "show", "default", "--file", trace)
+    head, turn, first, call, second = lines_of(shown.stdout)
+    assert head[0].startswith("t_")
+    assert (turn[0], turn[-1]) == ("chat", "tokens")
+    assert (first[0], call[0], second[0]) == ("scripted:demo", "order()", "scripted:demo")
+    rows = shown.stdout.splitlines()[1:]
+    assert [len(row) - len(row.lstrip()) for row in rows if row.strip()] == [0, 2, 2, 2]
+    assert all(any(mark in row for mark in "█▏") for row in rows if row.strip())
+    assert "\x1b" not in shown.stdout
+
+
+def test_a_turn_that_waits_and_goes_on_in_another_process_is_one_drawing(
+    holdfast: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours: whoever decides tells the same trace."""
+    monkeypatch.setenv("HOLDFAST_TRACE", "1")
+    holdfast("chat", "refund A1")
+    waiting = holdfast("trace", "show", "default")
+    assert "not over" in waiting.stdout
+    assert "turn_parked" in waiting.stdout
+    (asked,) = holdfast("approvals", "list", "--json").document
+    assert holdfast("approvals", "approve", asked["approval_id"]).status == 0
+    over = holdfast("trace", "show", "default")
+    assert "not over" not in over.stdout
+    rows = [line for line in over.stdout.splitlines() if "waits: approval" in line]
+    assert len(rows) == 1
+    assert rows[0].startswith("    ")
+    assert rows[0].rstrip().endswith("approved")
+
+
+def test_the_document_is_the_tree_of_records(
+    holdfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours: everything in the file, in its place."""
+    monkeypatch.setenv("HOLDFAST_TRACE", "1")
+    holdfast("chat", "order A1")
+    holdfast("chat", "hello")
+    turns = [one for one in holdfast("trace", "show", "default", "--json").document if one["kind"] == "turn"]
+    assert [one["open"] for one in turns] == [False, False]
+    children = [one for one in turns[0]["children"] if one.get("span_id")]
+    assert [one["kind"] for one in children] == ["model_call", "tool_call", "model_call"]
+    assert {one["trace_id"] for one in children} == {turns[0]["trace_id"]}
+    (alone,) = holdfast("trace", "show", "default", "--turn", turns[1]["turn_id"], "--json").document
+    assert alone == turns[1]
+    assert len(list(read_trace(home / "trace.jsonl"))) > 8
+
+
+def test_what_is_not_there_is_said_in_words(
+    holdfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours: no file, no such session, no such turn."""
+    nothing = holdfast("trace", "show", "default")
+    assert (nothing.status, "there is no trace" in nothing.stderr) == (1, True)
+    assert "HOLDFAST_TRACE=1" in nothing.stderr
+    monkeypatch.setenv("HOLDFAST_TRACE", str(home / "mine.jsonl"))
+    holdfast("chat", "hello")
+    unknown = holdfast("trace", "show", "other")
+    assert (unknown.status, "nothing of session 'other'" in unknown.stderr) == (1, True)
+    assert "nothing of turn 't_0'" in holdfast("trace", "show", "default", "--turn", "t_0").stderr
+    assert holdfast("trace", "show", "default", "--json").status == 0
+
+
+def test_without_being_asked_no_trace_is_kept(
+    holdfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours: a trace is a choice."""
+    holdfast("chat", "hello")
+    monkeypatch.setenv("HOLDFAST_TRACE", "0")
+    holdfast("chat", "hello")
+    assert not (home / "trace.jsonl").exists()
+
+
+def test_names_that_others_chose_do_nothing_to_the_terminal(holdfast: Any, tmp_path: Path) -> None:
+    """Ours: a model may call a tool whatever it likes."""
+    trace = tmp_path / "t.jsonl"
+
+    async def main() -> None:
+        calls = {"tool_calls": [{"name": "\x1b[2Jevil", "arguments": {}}]}
+        async with Runtime(trace=JsonlTrace(trace)) as runtime:
+            session = await runtime.session("s", agent=Agent(ScriptedModel([calls, "end"])))
+            await session.turn("go")
+
+    asyncio.run(main())
+    shown = holdfast("trace", "show", "s", "--file", str(trace)).stdout
+    assert "\x1b" not in shown
+    assert "\\x1b[2Jevil()" in shown
+
+
+def test_a_long_wait_does_not_squeeze_what_happened_around_it() -> None:
+    """Ours: time in which nothing but waits went on is shown shortened."""
+    day = 86_400_000
+
+    def span(kind: Any, start: int, end: int, span_id: str, parent_id: str) -> TraceRecord:
+        return TraceRecord(
+            at_ms=end, name=kind, kind=kind, turn_id="t", span_id=span_id, parent_id=parent_id,
+            started_at_ms=start, duration_ms=end - start,
+        )  # fmt: skip
+
+    turn = span_id_of("t")
+    trees: list[SpanTree] = span_trees(
+        [
+            span("turn", 0, day + 1000, turn, ""),
+            span("model_call", 0, 400, "a", turn),
+            span("tool_call", 400, day + 600, "b", turn),
+            span("wait", 400, day + 400, "c", "b"),
+            span("model_call", day + 600, day + 1000, "d", turn),
+        ]
+    )
+    axis = Axis(trees)
+    assert axis.place(400) - axis.place(0) > 0.3
+    assert axis.place(day + 1000) - axis.place(day + 600) > 0.3
+    assert 0 < axis.place(day + 400) - axis.place(400) < 0.2
+    assert (axis.place(0), axis.place(day + 1000), axis.place(2 * day)) == (0.0, 1.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(0, "0 ms"), (0.2, "<1 ms"), (340, "340 ms"), (1200, "1.2 s"), (125_000, "2 min 5 s"),
+     (12_000_000, "3 h 20 min"), (187_200_000, "2 d 4 h")],
+)  # fmt: skip
+def test_durations_are_told_in_units_that_fit(ms: float, text: str) -> None:
+    """Ours: from parts of a millisecond to days."""
+    assert duration_text(ms) == text

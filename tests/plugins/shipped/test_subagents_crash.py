@@ -1,0 +1,127 @@
+"""Subagents outlive their process: killed with SIGKILL, wherever it is, all four end as they should."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.testing.crash_points import CRASH_AT
+
+HERE = Path(__file__).parents[1]
+PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); import subagent_program; subagent_program.main()"
+
+pytestmark = pytest.mark.slow
+
+Start = Callable[..., Any]
+
+
+class Stage:
+    """A directory in which the program is played, in one process after the other."""
+
+    def __init__(self, child: Start, home: Path) -> None:
+        self._child = child
+        self.home = home
+        self.ledger = home / "ledger"
+        self.gate = home / "ledger.hold"
+        self.ledger.touch()
+
+    def start(self, *options: str, crash_at: int | None = None) -> Any:
+        env = {} if crash_at is None else {CRASH_AT: str(crash_at)}
+        return self._child(PROGRAM, HERE, self.home, *options, env=env)
+
+    def marks(self) -> Counter[str]:
+        return Counter(self.ledger.read_text().splitlines())
+
+    def finish(self) -> dict[str, Any]:
+        """Play the rest in a fresh process, in which a person says yes."""
+        return dict(json.loads(self.start("--decide").output(timeout=60).splitlines()[-1]))
+
+
+@pytest.fixture
+def stage(child: Start, tmp_path: Path) -> Stage:
+    return Stage(child, tmp_path)
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for another process."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+def check(stage: Stage, told: dict[str, Any]) -> None:
+    """Everything that must be so at the end, whatever was killed on the way."""
+    good, bad, slow, payer = told["reports"]
+    assert [one["status"] for one in told["reports"]] == ["finished", "failed", "cancelled", "finished"]
+    assert (good["text"], payer["text"]) == ("all good", "paid")
+    assert (bad["error"]["code"], slow["error"]["code"]) == ("PROVIDER_ERROR", "CANCELLED")
+    assert told["states"] == {
+        "Good.": "completed",
+        "Bad.": "failed",
+        "Slow.": "cancelled",
+        "Payer.": "completed",
+    }
+    assert (told["tasks"], told["turns"]) == (4, [1] * 5)
+    marks = stage.marks()
+    assert set(marks) <= {"mark one", "mark two", "mark three", "mark four", "pay 7"}
+    assert max(marks.values(), default=1) == 1
+    assert told["ledgers fit"]
+    usage = told["usage"]
+    counted = {name: tokens(usage[name]) for name in ("own", "subagents", "total")}
+    assert counted["total"] == counted["own"] + counted["subagents"] == told["tokens"]
+    assert counted["subagents"] == sum(tokens(one["usage"]) for one in told["reports"])
+
+
+def tokens(usage: dict[str, int]) -> int:
+    return usage.get("input", 0) + usage.get("output", 0)
+
+
+def test_four_subagents_end_in_four_ways(stage: Stage) -> None:
+    """Ours: the play as it goes when nobody is killed."""
+    told = stage.finish()
+    check(stage, told)
+    assert sum(stage.marks().values()) >= 4
+
+
+def test_a_process_that_dies_in_the_middle_of_subagents_turns(stage: Stage) -> None:
+    """Seed: kill -9 in between; all four end in the right state after recovery, usage adds up."""
+    stage.gate.touch()
+    first = stage.start()
+    until(lambda: {"mark two", "mark three"} <= set(stage.marks()))
+    first.kill()
+    before = stage.marks()
+    stage.gate.unlink()
+    check(stage, stage.finish())
+    assert stage.marks() - before <= Counter(["mark four", "pay 7"])
+
+
+def test_a_process_that_dies_while_one_waits_for_a_person(stage: Stage) -> None:
+    """Seed: the approval is decided in another process, and the call happens there, once."""
+    first = stage.start()
+    assert json.loads(first.line()) == {"waits": "pay"}
+    until(lambda: "mark two" in stage.marks())
+    first.kill()
+    assert "pay 7" not in stage.marks()
+    check(stage, stage.finish())
+    assert stage.marks()["pay 7"] == 1
+
+
+def test_processes_that_die_one_after_the_other(stage: Stage) -> None:
+    """Ours: what was recovered is recovered again."""
+    for crash_at in (40, 60, 25):
+        stage.start("--decide", crash_at=crash_at).process.wait(timeout=60)
+    check(stage, stage.finish())
+
+
+@pytest.mark.parametrize("crash_at", range(5, 200, 13))
+def test_a_process_that_dies_anywhere(stage: Stage, crash_at: int) -> None:
+    """Seed: before, inside and after each write, model call and effect; here some of these points."""
+    stage.start("--decide", crash_at=crash_at).process.wait(timeout=60)
+    check(stage, stage.finish())

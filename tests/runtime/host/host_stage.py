@@ -1,0 +1,68 @@
+"""A stage for the host services: a session with a host, plugins that remember, models that wait."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+from plugin_stand_ins import Album, Counter
+from stand_ins import EchoModel, Place
+
+from holdfast import Agent, Plugin, Runtime, Session, tool
+from holdfast.model.host_requests import SessionCreateRequest, TurnInput
+from holdfast.model.message import UserMessage
+from holdfast.ports.host import RuntimeSessionHost
+
+
+@tool(side_effect="read")
+async def look(what: str) -> str:
+    """Look at something."""
+    return f"seen {what}"
+
+
+@tool(side_effect="write")
+async def put(what: str) -> str:
+    """Put something down."""
+    return f"put {what}"
+
+
+class Stage:
+    """An open runtime with one session, `root`."""
+
+    def __init__(self, runtime: Runtime, session: Session[Any], agent: Agent[Any, Any]) -> None:
+        self.runtime = runtime
+        self.session = session
+        self.agent = agent
+        self.host = runtime.host(session.session_id)
+
+    async def make(self, session_id: str | None = None, **wanted: Any) -> str:
+        """Make a session for `root`; its id."""
+        request = SessionCreateRequest(session_id=session_id, **wanted)
+        return (await self.host.create_session(request)).session_id
+
+    def host_of(self, session_id: str) -> RuntimeSessionHost:
+        return self.runtime.host(session_id)
+
+    async def open(self, session_id: str) -> Session[Any]:
+        return await self.runtime.session(session_id)
+
+    async def offered(self, session_id: str) -> list[str]:
+        """The names of the tools that a session's model is told of."""
+        return [one["name"] for one in await self.host.tool_catalog(session_id)]
+
+
+@contextlib.asynccontextmanager
+async def staged(
+    place: Place, *plugins: Plugin, model: Any = None, agents: bool = False, **options: Any
+) -> AsyncIterator[Stage]:
+    """A runtime over *place* with the session `root`. With *agents* its agent is known by its name."""
+    agent = Agent(
+        model or EchoModel(), name="worker", tools=[look, put], plugins=[Counter(), Album(), *plugins]
+    )
+    async with place.runtime(agents=[agent] if agents else [], **options) as runtime:
+        yield Stage(runtime, await runtime.session("root", agent=agent), agent)
+
+
+def said(text: str, **options: Any) -> TurnInput:
+    return TurnInput(message=UserMessage(content=text), **options)

@@ -1,0 +1,330 @@
+"""Turns that plugins and tools start, wait for and cancel."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from host_stage import said, staged
+from plugin_stand_ins import ObedientModel, call
+from stand_ins import HeldModel, Place, asks, until
+from stand_ins import said as words
+
+from holdfast import Agent, Plugin, RunContext, action, tool
+from holdfast.errors import (
+    IdempotencyConflict,
+    ServiceUnavailable,
+    SessionNotFound,
+    TurnNotFound,
+    TurnUnfinished,
+    TurnWaitsForItself,
+)
+from holdfast.model.events import Gap, TurnBegan, TurnCommitted
+from holdfast.model.host_requests import SessionCreateRequest
+from holdfast.model.outcome import Finished, Stopped, StopReason, Waiting
+from holdfast.model.turn import TurnState
+from holdfast.model.usage import UsageLimits
+from holdfast.providers.scripted import ScriptedModel
+from holdfast.runtime.host import turns as turns_module
+
+
+def test_a_turn_of_a_child_is_started_and_awaited(place: Place) -> None:
+    """Seed: TurnHost.start_turn."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            child = await stage.make("child")
+            done = await stage.host.start_turn(child, said("hello"))
+            assert (done.session_id, done.text) == ("child", "re: hello")
+            assert isinstance(done.outcome, Finished)
+            assert words(done.messages) == ["hello"]
+            assert done.usage.calls == 1
+            assert await stage.host.await_turn(done.turn_id) == done
+
+    asyncio.run(main())
+
+
+def test_a_started_turn_is_on_disk_and_its_events_can_be_read_or_not(place: Place) -> None:
+    """Seed: start_turn_stream; a turn goes on whether or not anybody listens."""
+
+    async def main() -> None:
+        model = HeldModel("two")
+        async with staged(place, model=model) as stage:
+            started = await stage.host.start_turn_stream("root", said("one"))
+            record = await stage.runtime.store.turn(started.turn_id)
+            assert record is not None
+            assert record.state is TurnState.RUNNING
+            model.go.set()
+            events = [event async for event in started.events]
+            assert isinstance(events[0], TurnBegan)
+            assert isinstance(events[-1], TurnCommitted)
+            unheard = await stage.host.start_turn_stream("root", said("two"))
+            assert (await stage.host.await_turn(unheard.turn_id)).text == "two"
+
+    asyncio.run(main())
+
+
+def test_events_that_nobody_reads_are_forgotten_from_the_oldest_on(
+    memory: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours: what nobody reads does not pile up; who reads later is told how much is missing."""
+    monkeypatch.setattr(turns_module, "MAX_UNREAD", 2)
+
+    async def main() -> None:
+        async with staged(memory) as stage:
+            started = await stage.host.start_turn_stream("root", said("one"))
+            await stage.host.await_turn(started.turn_id)
+            events = [event async for event in started.events]
+            assert isinstance(events[0], Gap)
+            assert events[0].missed
+            assert len(events) == 3
+            assert isinstance(events[-1], TurnCommitted)
+
+    asyncio.run(main())
+
+
+def test_the_same_idempotency_key_is_the_same_turn(place: Place) -> None:
+    """Seed: TurnInput; SPEC §7 rule 1."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            first = await stage.host.start_turn("root", said("one", idempotency_key="k"))
+            again = await stage.host.start_turn_stream("root", said("one", idempotency_key="k"))
+            assert again.turn_id == first.turn_id
+            with pytest.raises(IdempotencyConflict):
+                await stage.host.start_turn_stream("root", said("two", idempotency_key="k"))
+
+    asyncio.run(main())
+
+
+def test_a_turn_is_started_within_its_own_limits(memory: Place) -> None:
+    """Ours: a budget for a child is passed with its turn."""
+
+    async def main() -> None:
+        model = ScriptedModel([asks(("look", {"what": "a"})), asks(("look", {"what": "b"}))])
+        async with staged(memory, model=model) as stage:
+            limits = UsageLimits(max_iterations=2)
+            done = await stage.host.start_turn("root", said("go on for ever", limits=limits))
+            assert isinstance(done.outcome, Stopped)
+            assert done.outcome.reason is StopReason.TURN_BUDGET
+
+    asyncio.run(main())
+
+
+@tool(side_effect="external_system", approval="manual")
+async def pay(cents: int) -> str:
+    """Pay."""
+    return f"paid {cents}"
+
+
+def test_a_turn_that_waits_for_a_person_is_returned_as_waiting(place: Place) -> None:
+    """Ours: whoever awaits it is not blocked until the person answers, and may await it again after."""
+
+    async def main() -> None:
+        model = ScriptedModel([asks(("pay", {"cents": 1})), "done"])
+        agent = Agent(model, name="payer", tools=[pay])
+        async with place.runtime(agents=[agent]) as runtime:
+            await runtime.session("root", agent=agent)
+            host = runtime.host("root")
+            parked = await host.start_turn("root", said("pay"))
+            assert isinstance(parked.outcome, Waiting)
+            assert parked.messages == ()
+            with pytest.raises(TurnUnfinished):
+                await host.start_turn("root", said("more"))
+            (approval,) = await runtime.approvals(pending=True)
+            await runtime.approve(approval.approval_id)
+
+            async def is_over() -> bool:
+                return isinstance((await host.await_turn(parked.turn_id)).outcome, Finished)
+
+            await until(is_over)
+
+    asyncio.run(main())
+
+
+def test_cancelling_a_turn_twice_is_cancelling_it(place: Place) -> None:
+    """Seed: cancel_turn; one that has ended stays as it ended."""
+
+    async def main() -> None:
+        model = HeldModel("two")
+        async with staged(place, model=model) as stage:
+            started = await stage.host.start_turn_stream("root", said("one"))
+            await model.started.wait()
+            await stage.host.cancel_turn(started.turn_id)
+            await stage.host.cancel_turn(started.turn_id)
+            done = await stage.host.await_turn(started.turn_id)
+            assert isinstance(done.outcome, Stopped)
+            assert done.outcome.reason is StopReason.CANCELLED
+            finished = await stage.host.start_turn("root", said("two"))
+            await stage.host.cancel_turn(finished.turn_id)
+            assert (await stage.host.await_turn(finished.turn_id)).text == "two"
+
+    asyncio.run(main())
+
+
+def test_turns_that_do_not_exist_are_not_found(memory: Place) -> None:
+    """Ours: and neither are those of sessions that the asker does not see."""
+
+    async def main() -> None:
+        async with staged(memory) as stage:
+            done = await stage.host.start_turn("root", said("one"))
+            child = stage.runtime._hosts_of(await stage.make("child")).action
+            for turn_id in ("t_missing", done.turn_id):
+                with pytest.raises(TurnNotFound):
+                    await child.await_turn(turn_id)
+                with pytest.raises(TurnNotFound):
+                    await child.cancel_turn(turn_id)
+            for session_id in ("missing", "root"):
+                with pytest.raises(SessionNotFound):
+                    await child.start_turn_stream(session_id, said("x"))
+
+    asyncio.run(main())
+
+
+# Waiting for oneself
+
+
+class Starter(Plugin):
+    """Starts turns from its tools."""
+
+    @tool(side_effect="read")
+    async def ask(self, ctx: RunContext[None], session: str) -> str:
+        """Start a turn of a session and wait for it."""
+        return (await ctx.host.start_turn(session, said(f"asked by {ctx.session_id}"))).text
+
+    @tool(side_effect="read")
+    async def ask_on(self, ctx: RunContext[None], session: str, then: str) -> str:
+        """Let another session ask a third one."""
+        words = f'call ask:{{"session":"{then}"}}'
+        done = await self.session.host.start_turn(session, said(words))
+        return str(done.messages[2].value or done.messages[2].error.code)  # type: ignore[union-attr]
+
+    @tool(side_effect="read")
+    async def start_later(self, ctx: RunContext[None]) -> str:
+        """Start a turn of this session from a task, and do not wait for it."""
+
+        async def later() -> str:
+            return (await ctx.host.start_turn(ctx.session_id, said("later"))).text
+
+        await ctx.host.spawn_hidden_task(ctx.session_id, "later", later)
+        return "started"
+
+
+def test_a_tool_may_start_a_turn_of_a_child_and_wait_for_it(place: Place) -> None:
+    """Seed: ToolHookHost has the turns."""
+
+    async def main() -> None:
+        async with staged(place, Starter(), model=ObedientModel()) as stage:
+            await stage.make("child")
+            (answer,) = await call(stage.session, 'ask:{"session":"child"}')
+            assert answer.value == "ok"
+            assert words(await (await stage.open("child")).messages()) == ["asked by root"]
+
+    asyncio.run(main())
+
+
+def test_a_turn_cannot_wait_for_a_turn_of_its_own_session(place: Place) -> None:
+    """Ours: it would wait for itself for ever; the tool is told so at once."""
+
+    async def main() -> None:
+        async with staged(place, Starter(), model=ObedientModel()) as stage:
+            (answer,) = await call(stage.session, 'ask:{"session":"root"}')
+            assert answer.error is not None
+            assert "would wait for itself" in answer.error.message
+            assert len(await stage.session.turns()) == 1
+
+    asyncio.run(main())
+
+
+def test_a_circle_of_turns_that_wait_for_each_other_is_refused_where_it_would_close(place: Place) -> None:
+    """Ours: root waits for other, which would wait for root."""
+
+    async def main() -> None:
+        async with staged(place, Starter(), model=ObedientModel()) as stage:
+            await stage.make("other", child=False)
+            (answer,) = await call(stage.session, 'ask_on:{"session":"other","then":"root"}')
+            assert answer.value == "INVALID_ARGUMENT"
+            await stage.make("third", child=False)
+            (fine,) = await call(stage.session, 'ask_on:{"session":"other","then":"third"}')
+            assert fine.value == "ok"
+            assert stage.runtime.waits._edges == {}
+
+    asyncio.run(main())
+
+
+def test_work_beside_a_turn_may_start_the_sessions_next_turn(place: Place) -> None:
+    """Ours: a background task is no part of the turn that spawned it, so it waits for nothing of its own."""
+
+    async def main() -> None:
+        async with staged(place, Starter(), model=ObedientModel()) as stage:
+            (answer,) = await call(stage.session, "start_later")
+            assert answer.value == "started"
+            await stage.host.await_hidden_tasks("root")
+            assert words(await stage.session.messages()) == ["call start_later", "later"]
+
+    asyncio.run(main())
+
+
+def test_waiting_for_a_turn_ends_when_the_runtime_closes(memory: Place) -> None:
+    """Ours: nobody waits for ever for what cannot come."""
+
+    async def main() -> None:
+        model = HeldModel()
+        async with staged(memory, model=model) as stage:
+            host = stage.host
+            stage.runtime.poll_s = 0.01
+            started = await host.start_turn_stream("root", said("one"))
+            waiting = asyncio.create_task(host.await_turn(started.turn_id))
+            await model.started.wait()
+        with pytest.raises(ServiceUnavailable, match="closed"):
+            await waiting
+
+    asyncio.run(main())
+
+
+def test_whoever_gives_up_before_a_turn_has_begun_leaves_none(memory: Place) -> None:
+    """Ours: a caller that is cancelled while the session is busy starts nothing that nobody knows of."""
+
+    async def main() -> None:
+        model = HeldModel("two")
+        async with staged(memory, model=model) as stage:
+            first = await stage.host.start_turn_stream("root", said("one"))
+            await model.started.wait()
+            second = asyncio.create_task(stage.host.start_turn_stream("root", said("two")))
+            await asyncio.sleep(0)
+            second.cancel()
+            await asyncio.gather(second, return_exceptions=True)
+            model.go.set()
+            await stage.host.await_turn(first.turn_id)
+            await until(lambda: not stage.session._live.busy)
+            assert len(await stage.session.turns()) == 1
+
+    asyncio.run(main())
+
+
+class Nested(Plugin):
+    """An action that makes a session and lets it work."""
+
+    @action(kind="command", session="required")
+    async def delegate(self, ctx: Any, args: str) -> str:
+        made = await ctx.host.create_session(SessionCreateRequest())
+        return str((await ctx.host.start_turn(made.session_id, said(args))).text)
+
+
+def test_an_action_may_make_a_session_and_wait_for_its_turn(place: Place) -> None:
+    """Seed: PluginActionHost."""
+
+    async def main() -> None:
+        async with staged(place, Nested()) as stage:
+            assert await stage.session.plugins.invoke("nested.delegate", "work") == "re: work"
+            assert len(await stage.runtime.store.children("root")) == 1
+
+    asyncio.run(main())
+
+
+def test_it_is_a_typed_error_that_a_turn_waits_for_itself() -> None:
+    """Ours: it has a code and says what to do instead."""
+    error = TurnWaitsForItself("a", "b")
+    assert (error.code, error.awaited) == ("INVALID_ARGUMENT", "b")
+    assert error.hint

@@ -1,0 +1,480 @@
+"""Sessions that plugins and tools make: what they begin with, what they may do, what outlives a process."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+from host_stage import Stage, said, staged
+from plugin_stand_ins import ObedientModel
+from stand_ins import EchoModel, Place
+from stand_ins import said as words
+
+from holdfast import Plugin, action, hook
+from holdfast.errors import (
+    InvalidArgument,
+    InvalidSessionId,
+    NodeNotFound,
+    NotConfigured,
+    SessionExists,
+    SessionNotFound,
+)
+from holdfast.model.directive import CreateSession, SessionRequest
+from holdfast.model.host_requests import (
+    FromCurrent,
+    FromNothing,
+    FromSession,
+    FromSnapshot,
+    SessionCreateRequest,
+    SessionHandle,
+    SessionSnapshot,
+)
+from holdfast.model.message import UserMessage
+from holdfast.model.plugin_options import PluginOptions
+from holdfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta
+from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.tool_access import SessionToolAccess
+from holdfast.model.usage import UsageLimits
+
+
+class Placed(Plugin):
+    """Tells where it is."""
+
+    def __init__(self) -> None:
+        self.level = 1
+
+    @action
+    async def where(self, ctx: Any) -> dict[str, Any]:
+        """Parent, depth, task and option."""
+        about = self.session.subagent
+        return {
+            "parent": self.session.parent_session_id,
+            "depth": None if about is None else about.depth,
+            "task": None if about is None else about.task,
+            "level": self.level,
+        }
+
+
+def _message(text: str) -> UserMessage:
+    return UserMessage(content=text)
+
+
+# What it begins with
+
+
+def test_a_child_from_nothing_has_no_history_and_knows_its_parent(place: Place) -> None:
+    """Seed: SessionLifecycleHost.create_session; SPEC §9."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            await stage.session.turn("before")
+            made = await stage.host.create_session(SessionCreateRequest(session_id="child"))
+            assert made == SessionHandle(session_id="child", parent_session_id="root", depth=1)
+            below = await stage.host_of("child").create_session(SessionCreateRequest())
+            assert (below.parent_session_id, below.depth) == ("child", 2)
+            assert below.session_id not in ("root", "child")
+            assert await (await stage.open("child")).messages() == []
+
+    asyncio.run(main())
+
+
+def test_a_root_that_a_session_makes_is_nobodys_child(place: Place) -> None:
+    """Seed: a session is made as a root or as a child."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            made = await stage.host.create_session(SessionCreateRequest(session_id="other", child=False))
+            assert made == SessionHandle(session_id="other")
+            assert await stage.runtime.store.children("root") == []
+
+    asyncio.run(main())
+
+
+def test_a_session_from_the_current_one_stands_over_its_history(place: Place) -> None:
+    """Seed: a session starts from this one; with a node, up to there."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            await stage.session.turn("one")
+            leaf = (await stage.session.head()).leaf
+            await stage.session.turn("two")
+            whole = await stage.open(await stage.make("whole", start=FromCurrent()))
+            half = await stage.open(await stage.make("half", start=FromCurrent(leaf)))
+            assert words(await whole.messages()) == ["one", "two"]
+            assert words(await half.messages()) == ["one"]
+            await half.turn("instead")
+            assert words(await half.messages()) == ["one", "instead"]
+            assert words(await stage.session.messages()) == ["one", "two"]
+
+    asyncio.run(main())
+
+
+def test_a_session_from_another_one_stands_over_that_ones_history(place: Place) -> None:
+    """Seed: a session starts from another one, and is still the child of the one that asks."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            other = await stage.runtime.session("other", agent=stage.agent)
+            await other.turn("elsewhere")
+            made = await stage.open(await stage.make("copy", start=FromSession("other")))
+            assert words(await made.messages()) == ["elsewhere"]
+            assert [head.session_id for head in await stage.runtime.store.children("root")] == ["copy"]
+
+    asyncio.run(main())
+
+
+def test_a_session_from_a_snapshot_begins_with_its_messages_and_its_plugins_state(place: Place) -> None:
+    """Seed: a session starts from a snapshot; the messages are what its first frame begins with."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            await stage.session.turn("one")
+            await stage.session.plugins.invoke("counter.add", 7)
+            snapshot = await stage.host.snapshot_current()
+            await stage.session.plugins.invoke("counter.add", 1)
+            made = await stage.open(await stage.make("copy", start=FromSnapshot(snapshot)))
+            assert await made.messages() == list(snapshot.messages)
+            assert await made.plugins.invoke("counter.count") == 7
+            done = await made.turn("two")
+            assert done.output == "re: two"
+            assert words(await made.messages()) == ["one", "two"]
+            nodes = await made.nodes()
+            assert nodes[0].parent is None
+
+    asyncio.run(main())
+
+
+def test_a_snapshot_can_be_sent_as_json_and_taken_up_later(place: Place) -> None:
+    """Ours: it is a value like any other."""
+
+    async def main() -> None:
+        async with staged(place, model=ObedientModel()) as stage:
+            await stage.session.turn("call paste")
+            sent = msgspec.json.encode(await stage.host.snapshot_session("root"))
+        async with staged(place, model=ObedientModel()) as stage:
+            read = msgspec.json.decode(sent, type=SessionSnapshot)
+            made = await stage.open(await stage.make("copy", start=FromSnapshot(read)))
+            assert await made.plugins.invoke("album.look") == {"page": "page" * 5}
+            assert await made.messages() == await stage.session.messages()
+
+    asyncio.run(main())
+
+
+def test_a_snapshot_whose_pieces_are_not_in_the_store_is_refused(memory: Place) -> None:
+    """Ours: it would break the session when it is next opened."""
+
+    async def main() -> None:
+        async with staged(memory) as stage:
+            snapshot = await stage.host.snapshot_current()
+            meta = PluginSnapshotMeta(plugin_id="album", plugin_version="1", revision=1)
+            snapshot.state.plugins.plugins["album"] = PluginSnapshotEntry(
+                meta=meta, artifacts={"a": "0" * 64}
+            )
+            with pytest.raises(InvalidArgument, match="needs blob"):
+                await stage.make("copy", start=FromSnapshot(snapshot))
+            with pytest.raises(SessionNotFound):
+                await stage.host.snapshot_session("copy")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("start", [FromNothing(), FromCurrent()])
+def test_plugins_are_fresh_or_have_what_the_parents_remember(place: Place, start: Any) -> None:
+    """Seed: plugins fresh or inherited; the larger pieces come along."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            await stage.session.plugins.invoke("counter.add", 3)
+            await stage.session.turn("say paste")
+            fresh = await stage.open(await stage.make("fresh", start=start))
+            heir = await stage.open(await stage.make("heir", start=start, plugins="inherited"))
+            assert await fresh.plugins.invoke("counter.count") == 0
+            assert await heir.plugins.invoke("counter.count") == 3
+            await heir.plugins.invoke("counter.add", 10)
+            assert await stage.session.plugins.invoke("counter.count") == 3
+        async with staged(place, agents=True) as stage:
+            heir = await stage.open("heir")
+            assert await heir.plugins.invoke("counter.count") == 13
+
+    asyncio.run(main())
+
+
+def test_larger_pieces_of_plugins_are_inherited_as_well(place: Place) -> None:
+    """Ours: blobs that are not on disk yet in the parent are written with the child."""
+
+    async def main() -> None:
+        async with staged(place, model=ObedientModel()) as stage:
+            await stage.session.turn('call paste:{"name":"a","size":2}')
+            heir = await stage.open(await stage.make("heir", plugins="inherited"))
+            assert await heir.plugins.invoke("album.look") == {"a": "aa"}
+
+    asyncio.run(main())
+
+
+# What it may do
+
+
+def test_a_child_never_has_more_tools_than_its_parent(place: Place) -> None:
+    """Seed: the authority of a child; SPEC §9, tool access never wider than the parent's."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            narrow = SessionToolAccess(tools=("look",))
+            await stage.make("child", tool_access=narrow)
+            wide = SessionCreateRequest(
+                session_id="below", tool_access=SessionToolAccess(tools=("look", "put"))
+            )
+            await stage.host_of("child").create_session(wide)
+            await stage.host_of("child").create_session(SessionCreateRequest(session_id="all"))
+            await stage.host_of("child").create_session(
+                SessionCreateRequest(session_id="escaped", child=False)
+            )
+            for session_id in ("child", "below", "all", "escaped"):
+                assert await stage.offered(session_id) == ["look"], session_id
+            nothing = SessionCreateRequest(session_id="none", tool_access=SessionToolAccess(tools=("put",)))
+            await stage.host_of("child").create_session(nothing)
+            assert await stage.offered("none") == []
+        async with staged(place, agents=True) as stage:
+            for session_id in ("child", "below", "all", "escaped"):
+                assert await stage.offered(session_id) == ["look"], session_id
+            assert await stage.offered("none") == []
+            assert {"look", "put"} <= set(await stage.offered("root"))
+
+    asyncio.run(main())
+
+
+class Maker(Plugin):
+    """Wants another session with each turn, by a directive."""
+
+    @hook
+    async def before_turn(self, ctx: Any) -> Any:
+        return CreateSession(request=SessionRequest(session_id="wanted"))
+
+
+def test_a_session_that_is_made_by_a_directive_has_no_more_tools_either(place: Place) -> None:
+    """Ours: CreateSession is no way out of a charter."""
+
+    async def main() -> None:
+        async with staged(place, Maker()) as stage:
+            child = await stage.open(
+                await stage.make("child", tool_access=SessionToolAccess(tools=("look",)))
+            )
+            await child.turn("hello")
+            assert await stage.offered("wanted") == ["look"]
+
+    asyncio.run(main())
+
+
+def test_what_a_child_is_made_with_holds_after_a_restart(place: Place) -> None:
+    """Ours: the charter is durable: parent, depth, task, options, policy."""
+    policy = SessionPolicy(instructions="Be brief.", limits=UsageLimits(max_iterations=3))
+    wanted: dict[str, Any] = {
+        "task": "count the stars",
+        "subagent": True,
+        "policy": policy,
+        "plugin_options": PluginOptions(plugins={"placed": {"level": 9}}),
+    }
+    expected = {"parent": "root", "depth": 1, "task": "count the stars", "level": 9}
+
+    async def main() -> None:
+        async with staged(place, Placed()) as stage:
+            child = await stage.open(await stage.make("child", **wanted))
+            assert await child.plugins.invoke("placed.where") == expected
+            first = await child.plugins.policy()
+        model = EchoModel()
+        async with staged(place, Placed(), model=model, agents=True) as stage:
+            child = await stage.open("child")
+            assert await child.plugins.invoke("placed.where") == expected
+            again = await child.plugins.policy()
+            assert again == first == msgspec.structs.replace(policy, model="echo:one")
+            await child.turn("hello")
+            assert "Be brief." in model.requests[-1].instructions
+            root = await stage.session.plugins.invoke("placed.where")
+            assert root == {"parent": None, "depth": None, "task": None, "level": 1}
+
+    asyncio.run(main())
+
+
+def test_a_fork_of_a_child_is_nobodys_child_and_has_no_more_tools(place: Place) -> None:
+    """Ours: forking is no way out of a charter, in this process or another."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            child = await stage.open(
+                await stage.make("child", tool_access=SessionToolAccess(tools=("look",)))
+            )
+            await child.turn("one")
+            await child.fork("fork")
+            assert await stage.offered("fork") == ["look"]
+            assert [head.session_id for head in await stage.runtime.store.children("root")] == ["child"]
+        async with staged(place, agents=True) as stage:
+            assert await stage.offered("fork") == ["look"]
+
+    asyncio.run(main())
+
+
+def test_sessions_are_made_only_so_deep(memory: Place) -> None:
+    """Ours: every depth has a cap."""
+
+    async def main() -> None:
+        async with staged(memory) as stage:
+            at = "root"
+            for _ in range(32):
+                at = (await stage.host_of(at).create_session(SessionCreateRequest())).session_id
+            with pytest.raises(InvalidArgument, match="32 sessions below"):
+                await stage.host_of(at).create_session(SessionCreateRequest())
+
+    asyncio.run(main())
+
+
+def test_the_agent_of_a_child_is_its_parents_or_the_one_that_is_named(memory: Place) -> None:
+    """Ours: an agent that is not known here is an error, not another agent."""
+
+    async def main() -> None:
+        async with staged(memory, agents=True) as stage:
+            with pytest.raises(NotConfigured, match="'nobody'"):
+                await stage.make("child", agent="nobody")
+            await stage.make("child", agent="worker")
+            head = await stage.runtime.store.head("child")
+            assert head is not None
+            assert head.agent == "worker"
+
+    asyncio.run(main())
+
+
+# Once
+
+
+def test_the_same_request_under_the_same_id_is_the_same_session(place: Place) -> None:
+    """Ours: whoever asks again, after a crash for instance, gets what was made, its input once."""
+    request = SessionCreateRequest(session_id="child", first_turn_input=_message("go"), task="x")
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            first = await stage.host.create_session(request)
+            assert await stage.host.take_first_turn_input("child") == _message("go")
+            await stage.host.start_turn("child", said("hello"))
+        async with staged(place) as stage:
+            assert await stage.host.create_session(request) == first
+            assert await stage.host.take_first_turn_input("child") is None
+            assert words(await (await stage.open("child")).messages()) == ["hello"]
+
+    asyncio.run(main())
+
+
+def test_another_request_under_a_known_id_is_refused(place: Place) -> None:
+    """Ours: SessionExists; also for sessions that nobody has asked a host for, and for another parent's."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            await stage.make("child", task="x")
+            for other in ({"task": "y"}, {}, {"task": "x", "first_turn_input": _message("go")}):
+                with pytest.raises(SessionExists):
+                    await stage.make("child", **other)
+            with pytest.raises(SessionExists):
+                await stage.make("root")
+            await stage.make("parent")
+            with pytest.raises(SessionExists):
+                await stage.host_of("parent").create_session(
+                    SessionCreateRequest(session_id="child", task="x")
+                )
+
+    asyncio.run(main())
+
+
+def test_many_who_ask_for_one_session_at_once_get_one(place: Place) -> None:
+    """Ours: it is made in one transaction."""
+    request = SessionCreateRequest(session_id="child", first_turn_input=_message("go"))
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            made = await asyncio.gather(*(stage.host.create_session(request) for _ in range(20)))
+            assert len(set(made)) == 1
+            taken = await asyncio.gather(*(stage.host.take_first_turn_input("child") for _ in range(20)))
+            assert [one for one in taken if one is not None] == [_message("go")]
+
+    asyncio.run(main())
+
+
+def test_the_first_turns_input_waits_for_whoever_takes_it(place: Place) -> None:
+    """Seed: take_first_turn_input; nothing starts by itself, and it outlives the process."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            await stage.make("child", first_turn_input=_message("go"))
+            child = await stage.open("child")
+            await child.turn("something else")
+            assert words(await child.messages()) == ["something else"]
+        async with staged(place) as stage:
+            assert await stage.host.take_first_turn_input("child") == _message("go")
+            assert await stage.host.take_first_turn_input("child") is None
+            assert await stage.host.take_first_turn_input("root") is None
+
+    asyncio.run(main())
+
+
+# What goes wrong
+
+
+def test_a_session_that_cannot_be_made_leaves_nothing_behind(place: Place) -> None:
+    """Ours: wrong ids, sources and nodes."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            await stage.session.turn("one")
+            with pytest.raises(InvalidSessionId):
+                await stage.make("no/slash")
+            with pytest.raises(SessionNotFound):
+                await stage.make("child", start=FromSession("missing"))
+            with pytest.raises(NodeNotFound):
+                await stage.make("child", start=FromCurrent("t_0.0"))
+            with pytest.raises(InvalidArgument, match="no plugin 'unknown'"):
+                await stage.make("child", plugin_options=PluginOptions(plugins={"unknown": {}}))
+            assert [head.session_id for head in await stage.runtime.sessions()] == ["root"]
+
+    asyncio.run(main())
+
+
+# Who sees whom
+
+
+async def _family(stage: Stage) -> None:
+    await stage.make("a")
+    await stage.make("b")
+    await stage.host_of("a").create_session(SessionCreateRequest(session_id="aa"))
+
+
+def _plugins_host(stage: Stage, session_id: str) -> Any:
+    """The host as the plugins of a session have it."""
+    return stage.runtime._hosts_of(session_id).action
+
+
+@pytest.mark.parametrize(
+    ("asker", "sees"),
+    [
+        ("root", ["root", "a", "b", "aa"]),
+        ("a", ["a", "aa"]),
+        ("b", ["b"]),
+        ("aa", ["aa"]),
+    ],
+)
+def test_a_session_that_was_made_sees_itself_and_what_is_below_it(
+    memory: Place, asker: str, sees: list[str]
+) -> None:
+    """Ours: rule 3 of the port; the others do not exist for it. The host program sees all of them."""
+
+    async def main() -> None:
+        async with staged(memory) as stage:
+            await _family(stage)
+            for session_id in ("root", "a", "b", "aa"):
+                assert (await stage.host_of(asker).snapshot_session(session_id)).head
+                if session_id in sees:
+                    assert (await _plugins_host(stage, asker).snapshot_session(session_id)).head
+                    continue
+                for name in ("snapshot_session", "tool_state", "close_session", "list_background_tasks"):
+                    with pytest.raises(SessionNotFound):
+                        await getattr(_plugins_host(stage, asker), name)(session_id)
+
+    asyncio.run(main())

@@ -1,0 +1,210 @@
+"""Tasks and turns whose process was killed: each ends in the right state, and nothing is left running."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from dying_program import make_agent
+from host_stage import staged
+from stand_ins import Place, until
+
+from holdfast import Runtime, Session
+from holdfast.model.message import ToolMessage
+from holdfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
+from holdfast.runtime.agent_runtime import open_store
+
+PROGRAM = (Path(__file__).parent / "dying_program.py").read_text()
+
+
+async def _states(runtime: Runtime) -> dict[str, TaskState]:
+    return {task.id: task.state for task in await runtime.store.tasks(session_id="root")}
+
+
+def _killed(child: Callable[..., Any], tmp_path: Path) -> Path:
+    """A database whose process was killed in the middle of everything."""
+    database = tmp_path / "holdfast.db"
+    program = child(PROGRAM, database)
+    assert program.line() == "ready"
+    program.kill()
+    return database
+
+
+@pytest.mark.slow
+def test_after_a_kill_each_task_ends_as_it_should(child: Callable[..., Any], tmp_path: Path) -> None:
+    """Ours: SPEC §9; what cannot be continued is interrupted, what can be goes on and ends by itself."""
+    database = _killed(child, tmp_path)
+    expected = {
+        "plain": TaskState.FAILED,
+        "observer": TaskState.FAILED,
+        "works": TaskState.COMPLETED,
+        "finished": TaskState.COMPLETED,
+        "fresh": TaskState.FAILED,
+        "idle": TaskState.IDLE,
+        "lost": TaskState.FAILED,
+    }
+
+    async def main() -> None:
+        async with Runtime(database, agents=[make_agent(hangs=False)]) as runtime:
+
+            async def is_settled() -> bool:
+                return await _states(runtime) == expected
+
+            await until(is_settled)
+            tasks = {task.id: task for task in await runtime.store.tasks(session_id="root")}
+            for name in ("plain", "observer", "fresh", "lost"):
+                error = tasks[name].error
+                assert error is not None
+                assert error.code == "INTERRUPTED"
+            assert tasks["works"].result["text"] == "re: long work"
+            assert tasks["finished"].result["text"] == "re: quick work"
+            assert tasks["idle"].owner == runtime.tasks.owner
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_after_a_kill_a_tool_that_waited_for_a_childs_turn_gets_what_came_of_it(
+    child: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Ours: the child's turn goes on by itself; the tool, asked again, finds the same session and turn."""
+    database = _killed(child, tmp_path)
+
+    async def main() -> None:
+        async with Runtime(database, agents=[make_agent(hangs=False)]) as runtime:
+
+            async def is_over() -> bool:
+                turns = [await runtime.store.open_turn(name) for name in ("root", "tool-child", "works")]
+                return turns == [None, None, None]
+
+            await until(is_over)
+            session: Session[str] = await runtime.session("root")
+            (answer,) = [one for one in await session.messages() if isinstance(one, ToolMessage)]
+            assert answer.value == "re: long work"
+            assert len(await runtime.store.turns("tool-child")) == 1
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_a_childs_turn_goes_on_where_only_its_parents_session_is_opened(
+    child: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Ours: the agent of a child is found through its parent, also if it was not passed to the runtime."""
+    database = _killed(child, tmp_path)
+
+    async def main() -> None:
+        async with Runtime(database) as runtime:
+            await asyncio.sleep(0)
+            await runtime.session("root", agent=make_agent(hangs=False))
+
+            async def is_over() -> bool:
+                return await runtime.store.open_turn("works") is None
+
+            await until(is_over)
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+def test_whoever_does_not_know_the_agent_leaves_a_subagents_task_to_others(
+    child: Callable[..., Any], tmp_path: Path
+) -> None:
+    """Ours: looking at the tasks does not fail what another process can go on with."""
+    database = _killed(child, tmp_path)
+
+    async def main() -> None:
+        async with Runtime(database) as runtime:
+
+            async def is_settled() -> bool:
+                return (await _states(runtime))["plain"] is TaskState.FAILED
+
+            await until(is_settled)
+            await runtime.recover_tasks()
+            assert (await _states(runtime))["works"] is TaskState.RUNNING
+
+    asyncio.run(main())
+
+
+# Two processes
+
+
+async def _foreign(place: Place, owner: str, **changes: Any) -> TaskRecord:
+    """A task that somebody else runs."""
+    store = open_store(place.path) if place.path else place._memory
+    record = TaskRecord(
+        session_id="root",
+        id="theirs",
+        kind=changes.pop("kind", TaskKind.OTHER),
+        state=changes.pop("state", TaskState.RUNNING),
+        created_at=1,
+        updated_at=1,
+        owner=owner,
+        **changes,
+    )
+    await store.add_task(record)
+    if place.path:
+        await store.close()
+    return record
+
+
+def test_a_task_of_a_live_process_is_left_to_it_and_told_to_end_by_its_record(place: Place) -> None:
+    """Ours: cancelling marks the record; the process that runs the task does the rest."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            elsewhere = "another-machine/boot:1:1/r.1"
+            await _foreign(place, elsewhere)
+            after = await stage.host.cancel_background_task("root", "theirs")
+            assert (after.state, after.owner) == (TaskState.CANCEL_REQUESTED, elsewhere)
+            await stage.runtime.recover_tasks()
+            (task,) = await stage.host.list_background_tasks("root")
+            assert task.state is TaskState.CANCEL_REQUESTED
+
+    asyncio.run(main())
+
+
+def test_a_process_ends_its_task_when_another_one_wants_that(place: Place) -> None:
+    """Ours: the keeper finds the request in the record."""
+
+    async def main() -> None:
+        async with staged(place) as mine:
+            ended = asyncio.Event()
+
+            async def work() -> None:
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    ended.set()
+
+            await mine.host.spawn_managed_task("root", TaskSpec(id="job"), work)
+            async with place.runtime() as theirs:
+                asked = await theirs.host("root").cancel_background_task("root", "job")
+                assert asked.state is TaskState.CANCEL_REQUESTED
+                await mine.runtime.recover_tasks()
+                await ended.wait()
+
+                async def is_over() -> bool:
+                    task = await theirs.store.task("root", "job")
+                    return task is not None and task.state is TaskState.CANCELLED
+
+                await until(is_over)
+
+    asyncio.run(main())
+
+
+def test_a_dead_owners_task_that_was_to_end_is_cancelled_not_failed(place: Place) -> None:
+    """Ours: it has got what somebody wanted for it."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            dead = stage.runtime.tasks.owner.rpartition(".")[0] + ".0"
+            await _foreign(place, dead, state=TaskState.CANCEL_REQUESTED)
+            await stage.runtime.recover_tasks()
+            (task,) = await stage.host.list_background_tasks("root")
+            assert task.state is TaskState.CANCELLED
+
+    asyncio.run(main())

@@ -1,0 +1,316 @@
+"""Commands of monitors as real processes: what they say, and how they and all that they started end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import signal
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+from monitor_stage import LONG_S, gone, is_running, pids_in, until, until_now
+
+from holdfast.runtime.monitors.command import Command, CommandNotStarted
+from holdfast.runtime.monitors.lines import Lines
+from holdfast.runtime.monitors.orphans import end_orphans, is_alive, mark_of, marked
+from holdfast.runtime.monitors.process import MonitorProcess
+
+pytestmark = pytest.mark.slow
+
+
+class Ear:
+    """Keeps what it hears."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, str]] = []
+        self.count = 0
+        self.ends: list[int | None] = []
+
+    def heard(self, kind: str, lines: Lines) -> None:
+        self.count += len(lines.texts) + lines.skipped
+        self.lines += [(kind, text) for text in lines.texts]
+
+    def ended(self, code: int | None) -> None:
+        self.ends.append(code)
+
+
+async def _begin(
+    command: str | list[str], *, cwd: str | None = None, **env: str
+) -> tuple[MonitorProcess, Ear]:
+    ear = Ear()
+    process = MonitorProcess(Command(command, cwd, env), ear)
+    await process.run()
+    return process, ear
+
+
+async def _run(command: str | list[str], *, cwd: str | None = None, **env: str) -> Ear:
+    process, ear = await _begin(command, cwd=cwd, **env)
+    await until(lambda: ear.ends)
+    assert gone(process.mark.token)
+    return ear
+
+
+def _whole(command: str | list[str], *, cwd: str | None = None, **env: str) -> Ear:
+    return asyncio.run(_run(command, cwd=cwd, **env))
+
+
+# What it says
+
+
+def test_output_is_updates_error_output_is_notices_and_the_end_comes_last() -> None:
+    """Seed: each line of a monitor is an update; a line without an end counts at the exit."""
+    ear = _whole("echo one; echo two >&2; printf three")
+    assert sorted(ear.lines) == [("notice", "two"), ("update", "one"), ("update", "three")]
+    assert ear.ends == [0]
+
+
+@pytest.mark.parametrize(("command", "code"), [("exit 3", 3), ("kill -9 $$", -9), ("true", 0)])
+def test_the_exit_code_is_told(command: str, code: int) -> None:
+    """Ours: a monitor of a build tells whether it went well."""
+    assert _whole(command).ends == [code]
+
+
+def test_a_list_is_a_program_and_its_arguments_without_a_shell() -> None:
+    """Ours: nothing in an argument is expanded."""
+    assert _whole(["printf", "%s\\n", "$HOME *"]).lines == [("update", "$HOME *")]
+
+
+def test_it_runs_where_it_is_told_to_and_reads_nothing(tmp_path: Path) -> None:
+    """Ours: `cwd` holds; standard input is empty, so that no command waits for it."""
+    assert _whole("pwd; cat", cwd=str(tmp_path)).lines == [("update", str(tmp_path))]
+
+
+def test_it_sees_a_small_environment_and_what_it_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: SPEC §11, keys of the runtime are not for commands."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
+    monkeypatch.setenv("LANG", "C.UTF-8")
+    seen = [text for _, text in _whole("env", GREETING="hello").lines]
+    assert "GREETING=hello" in seen
+    assert "LANG=C.UTF-8" in seen
+    assert not any("secret" in text for text in seen)
+
+
+def test_a_flood_is_read_to_its_end_while_the_loop_goes_on() -> None:
+    """Ours: a million lines keep nobody waiting, and none of them goes uncounted."""
+
+    async def flood() -> tuple[Ear, float]:
+        _process, ear = await _begin("seq 1000000")
+        longest, last = 0.0, time.perf_counter()
+        while not ear.ends:
+            await asyncio.sleep(0)
+            now = time.perf_counter()
+            longest, last = max(longest, now - last), now
+        return ear, longest
+
+    ear, longest = asyncio.run(flood())
+    assert ear.count == 1_000_000
+    assert ear.lines[-1] == ("update", "1000000")
+    assert longest < 0.25
+
+
+def test_a_command_that_closes_its_output_goes_on() -> None:
+    """Ours: silence is not the end."""
+
+    async def close_output() -> tuple[bool, list[int | None]]:
+        process, ear = await _begin("echo here; exec >&- 2>&-; read -r line </dev/zero; sleep 1000")
+        await until(lambda: ear.lines and not process._streams)
+        ran = not ear.ends
+        await process.stop()
+        return ran, ear.ends
+
+    ran, ends = asyncio.run(close_output())
+    assert (ran, len(ends)) == (True, 1)
+
+
+# Not started
+
+
+@pytest.mark.parametrize(
+    ("command", "cwd", "why"),
+    [
+        (["no-such-program"], None, "'no-such-program': No such file"),
+        (["/"], None, "Permission denied"),
+        (["true"], "/no/such/place", "the directory '/no/such/place': No such file"),
+        (["true", "a\0b"], None, "embedded null byte"),
+        (["true", "x" * 3_000_000], None, "Argument list too long"),
+    ],
+)
+def test_a_command_that_cannot_be_started_says_why(command: list[str], cwd: str | None, why: str) -> None:
+    """Ours: the failure is typed and names the reason."""
+    with pytest.raises(CommandNotStarted, match=why) as found:
+        _whole(command, cwd=cwd)
+    assert found.value.code == "IO_ERROR"
+
+
+def test_nothing_runs_before_it_may(tmp_path: Path) -> None:
+    """Ours: the record is written between making and running; letting go in between leaves nothing."""
+
+    async def let_go() -> str:
+        process = MonitorProcess(Command(f"touch {tmp_path / 'ran'}", None, {}), Ear())
+        await until(lambda: is_alive(process.mark))
+        await process.abandon()
+        return process.mark.token
+
+    assert gone(asyncio.run(let_go()))
+    assert not (tmp_path / "ran").exists()
+
+
+# Ended
+
+_ENDLESS = {
+    "plain": "echo $$ > A; echo up; sleep 1000",
+    "ignores SIGTERM": "trap '' TERM; echo $$ > A; echo up; while :; do sleep 1000; done",
+    "with children in the background": (
+        "sh -c 'echo $$ > A; sleep 1000' & sh -c 'trap \"\" TERM; echo $$ > B; sleep 1000' & "
+        "while ! [ -s A -a -s B ]; do :; done; echo up; wait"
+    ),
+    "stopped": "echo $$ > A; echo up; kill -STOP $$; sleep 1000",
+    "a daemon in a session of its own": (
+        "(setsid sh -c 'trap \"\" TERM; echo $$ > A; sleep 1000' >/dev/null 2>&1 &) ; "
+        "while ! [ -s A ]; do :; done; echo up; sleep 1000"
+    ),
+    "a daemon without the environment": (
+        "(env -i setsid setsid sh -c 'echo $$ > A; sleep 1000' &) ; while ! [ -s A ]; do :; done; echo up; "
+        "sleep 1000"
+    ),
+}
+
+
+@pytest.mark.parametrize("command", _ENDLESS.values(), ids=_ENDLESS)
+def test_stopping_ends_everything_that_a_command_started(command: str, tmp_path: Path) -> None:
+    """Seed: SPEC §9, stop is SIGTERM, 200 ms, SIGKILL, for the whole process group, and for who left it."""
+
+    async def stop() -> tuple[str, float]:
+        process, ear = await _begin(command, cwd=str(tmp_path))
+        await until(lambda: ear.lines)
+        began = time.monotonic()
+        await process.stop()
+        assert len(ear.ends) == 1
+        return process.mark.token, time.monotonic() - began
+
+    token, took = asyncio.run(stop())
+    assert gone(token)
+    assert not [pid for pid in pids_in(*tmp_path.iterdir()) if is_running(pid)]
+    assert took < 2.0
+
+
+def test_a_command_has_200_ms_to_end_by_itself() -> None:
+    """Seed: SIGTERM first; what is said on the way out is heard."""
+
+    async def stop() -> Ear:
+        process, ear = await _begin("trap 'echo bye; exit 7' TERM; echo up; while :; do sleep 0.01; done")
+        await until(lambda: ear.lines)
+        await process.stop()
+        return ear
+
+    ear = asyncio.run(stop())
+    assert (ear.lines[-1], ear.ends) == (("update", "bye"), [7])
+
+
+def test_what_a_command_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+    """Ours: the monitor is over when its command is; nobody keeps its pipes open."""
+    ear = _whole("(trap '' TERM; sleep 1000) & echo $! > A; sh -c 'exit 5'", cwd=str(tmp_path))
+    assert ear.ends == [5]
+    assert not is_running(*pids_in(tmp_path / "A"))
+
+
+def test_a_child_that_has_not_finished_speaking_may_finish(tmp_path: Path) -> None:
+    """Ours: what is left behind is asked to end before it is killed."""
+    child = "trap 'echo last; exit' TERM; echo $$ > A; while :; do sleep 0.01; done"
+    ear = _whole(f"({child}) & while ! [ -s A ]; do :; done", cwd=str(tmp_path))
+    assert ("update", "last") in ear.lines
+
+
+def test_a_process_that_is_let_go_ends() -> None:
+    """Ours: a loop that was closed early leaves no process and no warning."""
+
+    async def begin() -> str:
+        process, ear = await _begin("echo up; sleep 1000")
+        await until(lambda: ear.lines)
+        return process.mark.token
+
+    token = asyncio.run(begin())
+    gc.collect()
+    until_now(lambda: gone(token))
+
+
+def test_killing_the_supervisor_ends_what_it_supervised(tmp_path: Path) -> None:
+    """Ours: a command that kills its supervisor, or somebody who does, gets away with nothing."""
+
+    async def kill() -> Ear:
+        process, ear = await _begin(
+            "(setsid sleep 1000 & echo $! > B); echo $$ > A; echo up; sleep 1000", cwd=str(tmp_path)
+        )
+        await until(lambda: ear.lines)
+        os.kill(process.mark.pid, signal.SIGKILL)
+        await until(lambda: ear.ends)
+        return ear
+
+    assert asyncio.run(kill()).ends == [None]
+    assert not [pid for pid in pids_in(tmp_path / "A", tmp_path / "B") if is_running(pid)]
+
+
+def test_a_supervisor_that_was_stopped_does_not_keep_anything_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: there is a way that needs no help of the supervisor."""
+    monkeypatch.setattr("holdfast.runtime.monitors.process._PATIENCE_S", 0.1)
+
+    async def stop() -> str:
+        process, ear = await _begin("echo up; sleep 1000")
+        await until(lambda: ear.lines)
+        os.kill(process.mark.pid, signal.SIGSTOP)
+        await process.stop()
+        return process.mark.token
+
+    assert gone(asyncio.run(stop()))
+
+
+def test_a_supervisor_that_is_told_to_end_takes_everything_along() -> None:
+    """Ours: SIGTERM to the supervisor is a stop."""
+
+    async def terminate() -> Ear:
+        process, ear = await _begin("echo up; sleep 1000")
+        await until(lambda: ear.lines)
+        os.kill(process.mark.pid, signal.SIGTERM)
+        await until(lambda: ear.ends)
+        return ear
+
+    assert asyncio.run(terminate()).ends == [-signal.SIGTERM]
+
+
+# Orphans
+
+
+def test_a_pid_that_another_process_was_given_is_never_killed() -> None:
+    """Ours: pid and start time are not enough: whoever is ended carries the mark."""
+
+    async def look() -> None:
+        process, ear = await _begin("echo up; sleep 1000")
+        await until(lambda: ear.lines)
+        other = mark_of(process.mark.pid, "another token")
+        assert not is_alive(other)
+        assert await asyncio.to_thread(end_orphans, other) == 0
+        assert is_alive(process.mark)
+        assert len(marked(process.mark.token)) >= 2
+        await process.stop()
+
+    asyncio.run(look())
+
+
+def test_a_mark_of_another_machine_is_left_alone() -> None:
+    """Ours: pids mean nothing elsewhere."""
+
+    async def look() -> None:
+        process, ear = await _begin("echo up; sleep 1000")
+        elsewhere = msgspec.structs.replace(process.mark, machine="elsewhere/boot")
+        assert not is_alive(elsewhere)
+        assert end_orphans(elsewhere) == 0
+        assert is_alive(process.mark)
+        assert await asyncio.to_thread(end_orphans, process.mark) >= 1
+        async with asyncio.timeout(LONG_S):
+            await process._over.wait()
+        assert len(ear.ends) == 1
+
+    asyncio.run(look())

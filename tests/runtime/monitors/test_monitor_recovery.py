@@ -1,0 +1,335 @@
+"""What becomes of monitors whose runtime was killed: no process is left, and none is said to run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from monitor_stage import RUNNING, SESSION, Stage, gone, is_running, pids_in, until, until_now
+
+from holdfast.model.monitor import MonitorState
+from holdfast.model.task import TaskRecord, TaskState
+from holdfast.runtime.monitors.orphans import ProcessMark, is_alive
+from holdfast.runtime.monitors.owners import SILENT_MS
+from holdfast.runtime.monitors.record import monitor_of
+from holdfast.testing.clock import FakeClock
+
+pytestmark = pytest.mark.slow
+
+Start = Callable[..., Any]
+
+HOST = f"""
+import asyncio, json, sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from monitor_stage import Stage, until
+
+async def main(database, specs):
+    async with Stage(Path(database)) as stage:
+        for spec in specs:
+            await stage.start(**spec)
+        await until(lambda: len(stage.said()) >= len(specs))
+        woken = [spec for spec in specs if spec.get("wake")]
+        async def written():
+            return [(await stage.task(spec["id"])).body.get("wakes") for spec in woken] == [1] * len(woken)
+        while not await written():
+            await asyncio.sleep(0.002)
+        print("ready", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main(sys.argv[1], json.loads(sys.argv[2])))
+"""
+
+DAEMON = (
+    "(setsid sh -c 'trap : TERM HUP; echo $$ > daemon; sleep 1000' >/dev/null 2>&1 &) ; "
+    "sh -c 'echo $$ > child; sleep 1000' & while ! [ -s daemon -a -s child ]; do :; done; echo $$ > main; "
+    "echo up; wait"
+)
+
+
+class Victim:
+    """A process that runs monitors over a file until it is killed."""
+
+    def __init__(self, child: Start, home: Path) -> None:
+        self._child, self.home = child, home
+        self.database = home / "holdfast.db"
+
+    def start(self, *specs: dict[str, Any]) -> None:
+        self.process = self._child(HOST, str(self.database), json.dumps(specs))
+        assert self.process.line() == "ready"
+
+    def marks(self) -> dict[str, ProcessMark]:
+        async def read() -> dict[str, ProcessMark]:
+            async with Stage(self.database) as stage:
+                found = {task.id: monitor_of(task) for task in await stage.store.tasks()}
+                return {name: one.process for name, one in found.items() if one and one.process}
+
+        return asyncio.run(read())
+
+    def kill(self) -> None:
+        """SIGKILL the runtime, and nobody else."""
+        os.kill(self.process.process.pid, signal.SIGKILL)
+        self.process.process.wait()
+
+
+@pytest.fixture
+def victim(child: Start, tmp_path: Path) -> Victim:
+    return Victim(child, tmp_path)
+
+
+def test_a_runtime_that_is_killed_takes_its_commands_along_at_once(victim: Victim) -> None:
+    """Ours: kill -9 of the runtime ends daemons in sessions of their own as well, before anybody recovers."""
+    victim.start({"id": "m", "command": DAEMON, "cwd": str(victim.home)})
+    mark = victim.marks()["m"]
+    pids = pids_in(*(victim.home / name for name in ("daemon", "child", "main")))
+    assert all(map(is_running, pids))
+    victim.kill()
+    until_now(lambda: not any(map(is_running, pids)))
+    until_now(lambda: gone(mark.token))
+
+
+def test_after_a_restart_one_runs_again_and_the_other_has_failed(victim: Victim) -> None:
+    """Ours: SPEC §9, restarted on restore if asked, else failed as interrupted, never left running."""
+    victim.start(
+        {"id": "again", "command": "echo up; sleep 1000", "restart": True},
+        {"id": "once", "command": "echo up; sleep 1000", "wake": "queue_turn"},
+    )
+    marks = victim.marks()
+    victim.kill()
+
+    async def restart() -> None:
+        async with Stage(victim.database) as stage:
+            assert (await stage.task("once")).state is TaskState.RUNNING
+            await stage.monitors.recover()
+            assert all(gone(mark.token) for mark in marks.values())
+            again, once = await stage.status("again"), await stage.status("once")
+            assert (again.state, once.state) == (RUNNING, MonitorState.FAILED)
+            assert once.error is not None
+            assert once.error.code == "INTERRUPTED"
+            assert (await stage.task("again")).owner == stage.owner
+            assert await stage.token("again") != marks["again"].token
+            await until(lambda: stage.said() == ["up"])
+            # What had woken the session is there to be taken, with the end that nobody saw.
+            texts = await stage.texts()
+            assert texts[0] == "up"
+            assert "the process that ran the monitor is gone" in texts
+
+    asyncio.run(restart())
+    assert not [mark for mark in victim.marks().values() if is_alive(mark)]
+
+
+def test_a_wake_that_waited_is_still_the_only_one(victim: Victim) -> None:
+    """Ours: at most one wake is pending, whoever dies when."""
+    victim.start({"id": "m", "command": "echo up; sleep 1000", "wake": "queue_turn", "restart": True})
+    victim.kill()
+
+    async def restart() -> None:
+        async with Stage(victim.database) as stage:
+            waited = await stage.waiting()
+            assert len(waited) == 1
+            await stage.monitors.recover()
+            await until(lambda: stage.said() == ["up"])
+            await stage.monitors.recover()
+            assert await stage.waiting() == waited
+            assert await stage.store.withdraw_input(waited[0])  # its turn begins
+            await stage.monitors.recover()
+            await until(lambda: stage.wakes)
+            assert await stage.waiting() == [stage.wakes[0][1]]
+            assert stage.wakes[0][1] != waited[0]
+            batch = await stage.monitors.take_updates(SESSION)
+            assert [(it.seq, it.text) for it in batch.updates] == [(1, "up"), (2, "up")]
+
+    asyncio.run(restart())
+
+
+def test_what_even_the_supervisor_could_not_end_is_ended_by_the_next_runtime(victim: Victim) -> None:
+    """Ours: a supervisor that is stopped while its runtime is killed leaves orphans, for a while."""
+    victim.start({"id": "m", "command": DAEMON, "cwd": str(victim.home)})
+    mark = victim.marks()["m"]
+    os.kill(mark.pid, signal.SIGSTOP)
+    victim.kill()
+    pids = pids_in(*(victim.home / name for name in ("daemon", "child", "main")))
+    assert all(map(is_running, pids))
+
+    async def restart() -> None:
+        async with Stage(victim.database) as stage:
+            await stage.monitors.recover()
+            assert (await stage.status()).state is MonitorState.FAILED
+
+    asyncio.run(restart())
+    assert gone(mark.token)
+    assert not any(map(is_running, pids))
+
+
+def test_one_of_several_runtimes_takes_a_monitor_over(victim: Victim) -> None:
+    """Ours: a monitor never runs twice."""
+    victim.start({"id": "m", "command": "echo up; sleep 1000", "restart": True})
+    victim.kill()
+
+    async def restart() -> None:
+        async with Stage(victim.database) as first, Stage(victim.database) as second:
+            await asyncio.gather(first.monitors.recover(), second.monitors.recover())
+            counts = sorted(len(stage.monitors._watches) for stage in (first, second))
+            assert counts == [0, 1]
+            assert (await second.status()).state is RUNNING
+
+    asyncio.run(restart())
+
+
+def test_starting_an_id_whose_runtime_was_killed_needs_no_recovery_before(victim: Victim) -> None:
+    """Ours: the id is not blocked by a process that is gone."""
+    victim.start({"id": "m", "command": "echo up; sleep 1000"})
+    victim.kill()
+
+    async def restart() -> None:
+        async with Stage(victim.database) as stage:
+            assert (await stage.start("echo again; sleep 1000")).state is RUNNING
+            await until(lambda: "again" in stage.said())
+
+    asyncio.run(restart())
+
+
+def test_stopping_one_whose_runtime_was_killed_closes_it(victim: Victim) -> None:
+    """Ours: so that it does not come back."""
+    victim.start({"id": "m", "command": "echo up; sleep 1000", "restart": True})
+    victim.kill()
+
+    async def restart() -> None:
+        async with Stage(victim.database) as stage:
+            await stage.monitors.stop(SESSION, "m")
+            await stage.monitors.recover()
+            assert (await stage.status()).state is MonitorState.STOPPED
+            assert stage.monitors._watches == {}
+
+    asyncio.run(restart())
+
+
+BUSY = f"""
+import asyncio, sys
+from pathlib import Path
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from monitor_stage import SESSION, Stage
+
+async def restless(stage, name, restart):
+    command = "(setsid sleep 1000 &); echo up; sleep 1000"
+    while True:
+        await stage.start(command, name, wake="queue_turn", restart=restart)
+        await stage.monitors.take_updates(SESSION)
+        await stage.monitors.stop(SESSION, name)
+
+async def main(database):
+    async with Stage(Path(database)) as stage:
+        print("ready", flush=True)
+        await asyncio.gather(*(restless(stage, f"m{{n}}", n % 2 == 0) for n in range(4)))
+
+asyncio.run(main(sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize("after_s", [0.02, 0.05, 0.1, 0.2, 0.3])
+def test_whenever_the_runtime_is_killed_nothing_is_left(child: Start, tmp_path: Path, after_s: float) -> None:
+    """Ours: starting, waking, taking and stopping have no moment at which a kill leaves anything."""
+    victim = child(BUSY, str(tmp_path / "holdfast.db"))
+    assert victim.line() == "ready"
+    with pytest.raises(subprocess.TimeoutExpired):
+        victim.process.wait(after_s)
+    os.kill(victim.process.pid, signal.SIGKILL)
+    victim.process.wait()
+
+    async def restart() -> list[str]:
+        async with Stage(tmp_path / "holdfast.db") as stage:
+            found = [monitor_of(task) for task in await stage.store.tasks(live=True)]
+            tokens = [one.process.token for one in found if one is not None and one.process is not None]
+            await stage.monitors.recover()
+            for task in await stage.store.tasks(live=True):
+                record = monitor_of(task)
+                assert record is not None
+                assert (task.owner, record.status.spec.restart) == (stage.owner, True)
+            runs = [input_id.rpartition(".")[0] for input_id in await stage.waiting()]
+            assert len(runs) == len(set(runs)) <= 4
+            return tokens
+
+    tokens = asyncio.run(restart())
+    assert all(map(gone, tokens))
+
+
+# Without a crash
+
+
+def test_a_closed_runtime_leaves_what_is_to_go_on_armed(tmp_path: Path) -> None:
+    """Ours: restart holds for a runtime that was closed as well; nothing says it runs meanwhile."""
+    database = tmp_path / "holdfast.db"
+
+    async def whole() -> None:
+        async with Stage(database) as stage:
+            await stage.start("echo up; sleep 1000", restart=True)
+            await until(stage.said)
+        async with Stage(database, takes_up=lambda _: False) as stage:
+            await stage.monitors.recover()
+            assert (await stage.status()).state is MonitorState.ARMED
+            assert (await stage.task()).state is TaskState.PENDING
+        async with Stage(database) as stage:
+            await stage.monitors.recover()
+            assert (await stage.status()).state is RUNNING
+
+    asyncio.run(whole())
+
+
+def test_a_runtime_that_does_not_know_the_session_arms_what_another_left(victim: Victim) -> None:
+    """Ours: it is not said to run, and whoever knows the session starts it."""
+    victim.start({"id": "m", "command": "echo up; sleep 1000", "restart": True})
+    victim.kill()
+
+    async def restart() -> None:
+        async with Stage(victim.database, takes_up=lambda _: False) as stage:
+            for _ in range(2):
+                await stage.monitors.recover()
+                assert (await stage.status()).state is MonitorState.ARMED
+                assert (await stage.task()).owner == ""
+
+    asyncio.run(restart())
+
+
+def test_a_machine_that_is_silent_for_long_has_lost_its_monitors(tmp_path: Path) -> None:
+    """Ours: after a reboot nobody can prove that the old process is dead, but it no longer writes."""
+
+    async def whole() -> None:
+        clock = FakeClock()
+        async with Stage(tmp_path / "holdfast.db", clock) as stage:
+            await stage.start("sleep 1000")
+            await stage.store.change_task(SESSION, "m", _moved_elsewhere)
+            other = Stage(stage.store, clock)
+            await other.monitors.recover()
+            assert (await other.status()).state is RUNNING
+            clock.advance(SILENT_MS / 1000 + 1)
+            await other.monitors.recover()
+            assert (await other.status()).state is MonitorState.FAILED
+
+    asyncio.run(whole())
+
+
+def test_a_monitor_that_says_nothing_is_written_anew_now_and_then(tmp_path: Path) -> None:
+    """Ours: so that others see that somebody looks after it."""
+
+    async def whole() -> None:
+        clock = FakeClock()
+        async with Stage(tmp_path / "holdfast.db", clock) as stage:
+            await stage.start("sleep 1000")
+            clock.advance(60)
+            await stage.monitors.recover()
+            assert (await stage.task()).updated_at == clock.now_ms()
+            assert (await stage.status()).state is RUNNING
+
+    asyncio.run(whole())
+
+
+def _moved_elsewhere(task: TaskRecord) -> TaskRecord:
+    return msgspec.structs.replace(task, owner="elsewhere/boot:1:1/runtime.1")

@@ -1,0 +1,481 @@
+"""Monitors over a store: their course, their ids, their updates, and what others see of them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from monitor_stage import RUNNING, SESSION, Stage, gone, until, until_async
+
+from holdfast.errors import InvalidArgument, MonitorNotFound, SessionNotFound, StoreUnavailable, TaskExists
+from holdfast.model.monitor import RING, MonitorSpec, MonitorState
+from holdfast.model.task import TaskKind, TaskRecord, TaskState
+from holdfast.testing.clock import FakeClock
+
+pytestmark = pytest.mark.slow
+
+Play = Callable[[Stage], Coroutine[Any, Any, None]]
+ENDLESS = "echo up; sleep 1000"
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], None]:
+    """Plays a scene on a stage whose store is in memory, and in a file."""
+
+    def played(scene: Play) -> None:
+        async def whole() -> None:
+            async with Stage(None if request.param == "memory" else tmp_path / "holdfast.db") as stage:
+                await scene(stage)
+
+        asyncio.run(whole())
+
+    return played
+
+
+# Its course
+
+
+def test_a_monitor_runs_says_something_and_exits(play: Callable[[Play], None]) -> None:
+    """Seed: start_monitor, monitor_snapshot and take_monitor_updates of the host."""
+
+    async def scene(stage: Stage) -> None:
+        begun = await stage.start("echo one; echo two >&2; exit 3", description="the build")
+        assert begun.state in (RUNNING, MonitorState.EXITED)
+        ended = await stage.over()
+        assert (ended.state, ended.exit_code, ended.pending) == (MonitorState.EXITED, 3, 3)
+        task = await stage.task()
+        assert (task.kind, task.state, task.label) == (TaskKind.MONITOR, TaskState.COMPLETED, "the build")
+        assert task.result == {"exit_code": 3}
+        batch = await stage.monitors.take_updates(SESSION)
+        assert {(it.kind, it.text) for it in batch.updates[:2]} == {("update", "one"), ("notice", "two")}
+        assert (batch.updates[2].kind, batch.updates[2].text) == ("end", "exited with code 3")
+        assert [it.seq for it in batch.updates] == [1, 2, 3]
+        assert (await stage.monitors.take_updates(SESSION)).updates == ()
+        assert (await stage.status()).pending == 0
+
+    play(scene)
+
+
+def test_updates_are_taken_once_while_it_runs_and_heard_as_they_come(play: Callable[[Play], None]) -> None:
+    """Seed: a batch has what came since the last; somebody may listen as well."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.start("echo one; sleep 1000")
+        await until(stage.said)
+        assert await stage.texts() == ["one"]
+        assert await stage.texts() == []
+        assert stage.said() == ["one"]
+        assert stage.wakes == []
+
+    play(scene)
+
+
+def test_the_ring_keeps_the_last_and_tells_what_is_lost(play: Callable[[Play], None]) -> None:
+    """Seed: SPEC §9, a ring of 128 updates."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.start("seq 1000; sleep 1000")
+        await until(lambda: stage.said()[-1:] == ["1000"])
+        assert (await stage.status()).pending == RING
+        batch = await stage.monitors.take_updates(SESSION)
+        assert [it.text for it in batch.updates] == [str(n) for n in range(1_001 - RING, 1_001)]
+        assert (batch.lost, batch.updates[-1].seq) == (1_000 - RING, 1_000)
+
+    play(scene)
+
+
+def test_stopping_ends_it_and_is_harmless_twice(play: Callable[[Play], None]) -> None:
+    """Seed: stop_monitor; what is over stays as it is."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.start(ENDLESS)
+        await until(stage.said)
+        token = await stage.token()
+        await stage.monitors.stop(SESSION, "m")
+        assert gone(token)
+        for _ in range(2):
+            assert (await stage.status()).state is MonitorState.STOPPED
+            assert (await stage.task()).state is TaskState.CANCELLED
+            await stage.monitors.stop(SESSION, "m")
+        with pytest.raises(MonitorNotFound):
+            await stage.monitors.stop(SESSION, "other")
+
+    play(scene)
+
+
+def test_its_time_is_limited(play: Callable[[Play], None]) -> None:
+    """Seed: SPEC §9, `timeout_ms`."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.start(ENDLESS, timeout_ms=30)
+        ended = await stage.over()
+        assert ended.state is MonitorState.TIMED_OUT
+        assert ended.error is not None
+        assert ended.error.code == "TIMEOUT_WALL"
+        assert (await stage.task()).state is TaskState.FAILED
+        assert (await stage.texts())[-1] == "timed out after 30 ms"
+
+    play(scene)
+
+
+def test_a_command_that_cannot_be_started_has_failed(play: Callable[[Play], None]) -> None:
+    """Ours: that is seen at once, and nobody is woken for it."""
+
+    async def scene(stage: Stage) -> None:
+        failed = await stage.start(("no-such-program",), wake="queue_turn")
+        assert failed.state is MonitorState.FAILED
+        assert failed.error is not None
+        assert failed.error.code == "IO_ERROR"
+        assert "No such file" in failed.error.message
+        assert (await stage.task()).state is TaskState.FAILED
+        assert stage.wakes == []
+
+    play(scene)
+
+
+def test_a_supervisor_that_cannot_be_started_is_a_failure_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: a full process table leaves a record that says so."""
+    monkeypatch.setattr("sys.executable", "/no/such/python")
+
+    async def whole() -> None:
+        async with Stage() as stage:
+            assert (await stage.start(ENDLESS)).state is MonitorState.FAILED
+
+    asyncio.run(whole())
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"command": ""},
+        {"command": ()},
+        {"command": ("",)},
+        {"timeout_ms": 3_600_001},
+        {"timeout_ms": 0},
+        {"id": "a b"},
+        {"wake": "shout"},
+        {"env": {"A": 1}},
+    ],
+)
+def test_a_spec_is_checked(spec: dict[str, Any]) -> None:
+    """Ours: at most 3,600,000 ms; what decoding would refuse is refused however it was made."""
+
+    async def whole() -> None:
+        async with Stage() as stage:
+            given = MonitorSpec(**{"id": "m", "command": ENDLESS, **spec})
+            with pytest.raises(InvalidArgument):
+                await stage.monitors.start(SESSION, given)
+            assert await stage.store.tasks() == []
+
+    asyncio.run(whole())
+
+
+# Ids
+
+
+def test_an_id_is_that_of_one_live_monitor_and_free_after_its_end(play: Callable[[Play], None]) -> None:
+    """Ours: SPEC §9, live ids are unique, those of ended tasks may be used again."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.start("echo first")
+        await stage.over()
+        await stage.start(ENDLESS)
+        with pytest.raises(TaskExists):
+            await stage.start("echo third")
+        await until(lambda: "up" in stage.said())
+        assert await stage.texts() == ["first", "exited with code 0", "up"]
+        assert (await stage.status()).state is RUNNING
+
+    play(scene)
+
+
+def test_of_many_that_start_one_id_at_once_one_wins(play: Callable[[Play], None]) -> None:
+    """Ours: nobody else's process is left."""
+
+    async def scene(stage: Stage) -> None:
+        started = [stage.monitors.start(SESSION, MonitorSpec(id="m", command=ENDLESS)) for _ in range(5)]
+        ends = await asyncio.gather(*started, return_exceptions=True)
+        assert sorted(type(end).__name__ for end in ends) == ["MonitorSnapshot", *["TaskExists"] * 4]
+        assert len(stage.monitors._watches) == 1
+
+    play(scene)
+
+
+def test_a_session_that_does_not_exist_has_no_monitors(play: Callable[[Play], None]) -> None:
+    """Ours: nothing is started for it."""
+
+    async def scene(stage: Stage) -> None:
+        with pytest.raises(SessionNotFound):
+            await stage.monitors.start("nobody", MonitorSpec(id="m", command=ENDLESS))
+        assert (await stage.monitors.snapshot("nobody")).monitors == ()
+        assert stage.monitors._watches == {}
+
+    play(scene)
+
+
+def test_monitors_are_listed_in_the_order_in_which_they_were_started_first(
+    play: Callable[[Play], None],
+) -> None:
+    """Seed: the snapshot's order does not change when one is started again."""
+
+    async def scene(stage: Stage) -> None:
+        stage.clock = clock = FakeClock()
+        stage.monitors._clock = stage.monitors._desk._clock = clock
+        for name in ("a", "b"):
+            await stage.start("true", name)
+            await stage.over(name)
+            clock.advance(1)
+        await stage.start("true", "a")
+        await stage.over("a")
+        assert [it.spec.id for it in (await stage.monitors.snapshot(SESSION)).monitors] == ["a", "b"]
+
+    play(scene)
+
+
+# Armed at the start of a session
+
+
+def test_what_is_armed_is_started_once_when_the_session_is_opened(play: Callable[[Play], None]) -> None:
+    """Seed: SPEC §9, armed manually or at session start."""
+
+    async def scene(stage: Stage) -> None:
+        specs = [
+            MonitorSpec(id="m", command="true", arm="session_start"),
+            MonitorSpec(id="other", command="true"),
+        ]
+        await stage.monitors.session_opened(SESSION, specs)
+        assert [it.spec.id for it in (await stage.monitors.snapshot(SESSION)).monitors] == ["m"]
+        await stage.over()
+        await stage.monitors.session_opened(SESSION, specs)
+        assert (await stage.task()).state is TaskState.COMPLETED
+
+    play(scene)
+
+
+def test_the_next_runtime_starts_it_again_without_being_told_unless_it_was_stopped(tmp_path: Path) -> None:
+    """Ours: that it is armed is durable."""
+
+    async def whole() -> None:
+        async with Stage(tmp_path / "holdfast.db") as stage:
+            await stage.start(ENDLESS, "kept", arm="session_start")
+            await stage.start(ENDLESS, "stopped", arm="session_start")
+            await stage.monitors.stop(SESSION, "stopped")
+        async with Stage(tmp_path / "holdfast.db") as stage:
+            await stage.monitors.session_opened(SESSION)
+            assert (await stage.status("kept")).state is RUNNING
+            assert (await stage.status("stopped")).state is MonitorState.STOPPED
+
+    asyncio.run(whole())
+
+
+# Closing and forgetting
+
+
+def test_closing_ends_every_process_and_says_so(tmp_path: Path) -> None:
+    """Ours: nothing is left running, and nothing says that it is."""
+
+    async def whole() -> None:
+        async with Stage(tmp_path / "holdfast.db") as stage:
+            await stage.start("trap '' TERM; echo up; while :; do sleep 1000; done", "stubborn")
+            await stage.start(ENDLESS, "plain")
+            await until(lambda: len(stage.said()) == 2)
+            tokens = [await stage.token("stubborn"), await stage.token("plain")]
+        assert all(map(gone, tokens))
+        async with Stage(tmp_path / "holdfast.db") as stage:
+            for name in ("stubborn", "plain"):
+                status = await stage.status(name)
+                assert status.state is MonitorState.FAILED
+                assert status.error is not None
+                assert status.error.code == "INTERRUPTED"
+            assert await stage.texts() == ["up", "up", *["interrupted, because the runtime was closed"] * 2]
+            with pytest.raises(InvalidArgument, match="not open"):
+                await _closed(stage).monitors.start(SESSION, MonitorSpec(id="m", command="true"))
+
+    asyncio.run(whole())
+
+
+def _closed(stage: Stage) -> Stage:
+    stage.monitors._is_closed = True
+    return stage
+
+
+def test_a_start_that_is_under_way_when_the_runtime_closes_leaves_nothing(tmp_path: Path) -> None:
+    """Ours: also one whose caller no longer waits."""
+
+    async def whole() -> None:
+        async with Stage(tmp_path / "holdfast.db") as stage:
+            starting = asyncio.create_task(stage.start(ENDLESS))
+            await until(lambda: stage.monitors._watches)
+            starting.cancel()
+            await asyncio.gather(starting, return_exceptions=True)
+            token = next(iter(stage.monitors._watches.values())).process.mark.token  # type: ignore[union-attr]
+        assert gone(token)
+        async with Stage(tmp_path / "holdfast.db") as stage:
+            assert [task for task in await stage.store.tasks(live=True) if task.owner] == []
+
+    asyncio.run(whole())
+
+
+def test_a_session_that_is_forgotten_or_gone_has_no_processes(play: Callable[[Play], None]) -> None:
+    """Ours: whoever deletes a session, here or elsewhere, ends its monitors."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.make("gone")
+        await stage.start(ENDLESS)
+        await stage.monitors.start("gone", MonitorSpec(id="m", command=ENDLESS))
+        await until(lambda: len(stage.said()) == 2)
+        tokens = [watch.process.mark.token for watch in stage.monitors._watches.values() if watch.process]
+        await stage.monitors.forget(SESSION)
+        await stage.store.delete_session("gone")
+        await stage.monitors.recover()
+        await until(lambda: all(map(gone, tokens)))
+        await until(lambda: not stage.monitors._watches)
+        assert (await stage.status()).state is MonitorState.STOPPED
+
+    play(scene)
+
+
+# What others do
+
+
+def test_a_monitor_that_somebody_else_wants_to_end_is_ended(play: Callable[[Play], None]) -> None:
+    """Ours: another process can only ask; the one that runs it ends it."""
+
+    async def scene(stage: Stage) -> None:
+        other = Stage(stage.store)
+        await stage.start(ENDLESS)
+        token = await stage.token()
+        await other.monitors.stop(SESSION, "m")
+        assert (await stage.task()).state is TaskState.CANCEL_REQUESTED
+        assert (await other.status()).state is RUNNING
+        await stage.monitors.recover()
+        assert (await stage.over()).state is MonitorState.STOPPED
+        assert gone(token)
+
+    play(scene)
+
+
+def test_a_record_that_was_closed_over_its_head_ends_the_process(play: Callable[[Play], None]) -> None:
+    """Ours: the record is the truth; who lost it ends what it runs."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.start(ENDLESS)
+        token = await stage.token()
+        await stage.store.change_task(
+            SESSION, "m", lambda task: msgspec.structs.replace(task, state=TaskState.CANCELLED)
+        )
+        await stage.monitors.recover()
+        await until(lambda: gone(token))
+        assert (await stage.status()).state is MonitorState.STOPPED
+
+    play(scene)
+
+
+def test_what_another_process_takes_is_taken(play: Callable[[Play], None]) -> None:
+    """Ours: the turn that a monitor wakes may run elsewhere; what woke it is written down."""
+
+    async def scene(stage: Stage) -> None:
+        other = Stage(stage.store)
+        await stage.start("echo one; sleep 1000", wake="queue_turn")
+        await until(lambda: stage.wakes)
+
+        async def written() -> bool:
+            return (await other.status()).pending == 1
+
+        await until_async(written)
+        assert await other.texts() == ["one"]
+        assert await stage.waiting() == []
+        await stage.monitors.recover()
+        assert await stage.texts() == []
+        assert (await stage.status()).pending == 0
+
+    play(scene)
+
+
+def test_a_monitor_can_be_given_to_another_session(play: Callable[[Play], None]) -> None:
+    """Seed: transfer_async_handles; the process goes on, and its updates are the other session's."""
+
+    async def scene(stage: Stage) -> None:
+        await stage.make("heir")
+        await stage.start("echo one; sleep 1000")
+        await until(stage.said)
+        await stage.store.move_tasks(SESSION, "heir", ("m",), stage.clock.now_ms())
+        assert await stage.texts("heir") == ["one"]
+        await stage.monitors.recover()
+        assert (await stage.monitors.stop("heir", "m")).monitors[0].state is MonitorState.STOPPED
+        assert (await stage.monitors.snapshot(SESSION)).monitors == ()
+
+    play(scene)
+
+
+def test_a_task_that_only_calls_itself_a_monitor_is_none_of_ours(play: Callable[[Play], None]) -> None:
+    """Ours: it is not listed, and fails when its owner is gone like any other."""
+
+    async def scene(stage: Stage) -> None:
+        now = stage.clock.now_ms()
+        await stage.store.add_task(
+            TaskRecord(
+                session_id=SESSION,
+                id="odd",
+                kind=TaskKind.MONITOR,
+                state=TaskState.RUNNING,
+                created_at=now,
+                updated_at=now,
+                body={"a": 1},
+            )
+        )
+        assert (await stage.monitors.snapshot(SESSION)).monitors == ()
+        await stage.monitors.stop(SESSION, "odd")
+        await stage.monitors.recover()
+        assert (await stage.task("odd")).state is TaskState.FAILED
+
+    play(scene)
+
+
+# Many
+
+
+def test_many_monitors_leave_neither_processes_nor_descriptors() -> None:
+    """Ours: an agent that starts and stops monitors all day costs what it did in the morning."""
+
+    async def whole() -> None:
+        async with Stage() as stage:
+            before = len(os.listdir("/proc/self/fd"))
+            names = [f"m{number}" for number in range(20)]
+            await asyncio.gather(*(stage.start(ENDLESS, name) for name in names))
+            await until(lambda: len(stage.said()) == len(names))
+            await asyncio.gather(*(stage.monitors.stop(SESSION, name) for name in names))
+            assert len(os.listdir("/proc/self/fd")) == before
+            assert (stage.monitors._watches, stage.monitors._tasks) == ({}, set())
+
+    asyncio.run(whole())
+
+
+# A store that fails
+
+
+def test_the_end_is_written_once_the_store_works_again() -> None:
+    """Ours: a full disk does not leave a monitor that says it runs."""
+
+    async def whole() -> None:
+        async with Stage() as stage:
+            await stage.start(ENDLESS)
+            broken = stage.store.change_task
+
+            async def refuse(*_: object) -> TaskRecord:
+                raise StoreUnavailable("the disk is full")
+
+            stage.store.change_task = refuse  # type: ignore[method-assign, assignment]
+            with pytest.raises(StoreUnavailable):
+                await stage.monitors.stop(SESSION, "m")
+            assert (await stage.task()).state is TaskState.RUNNING
+            stage.store.change_task = broken  # type: ignore[method-assign]
+            await stage.monitors.recover()
+            assert (await stage.over()).state is MonitorState.STOPPED
+
+    asyncio.run(whole())

@@ -1,0 +1,53 @@
+"""The ring of updates."""
+
+from __future__ import annotations
+
+from holdfast.model.monitor import RING, MonitorUpdate
+from holdfast.runtime.monitors.record import KEPT_CHARS, kept
+from holdfast.runtime.monitors.ring import UpdateRing
+
+
+def _fill(ring: UpdateRing, count: int, text: str = "x") -> UpdateRing:
+    for _ in range(count):
+        ring.add(MonitorUpdate(monitor_id="m", seq=ring.next_seq(), at_ms=0, kind="update", text=text))
+    return ring
+
+
+def test_the_last_updates_stay_and_the_lost_are_counted_until_they_are_taken() -> None:
+    """Ours: SPEC §9, a ring of 128 updates; who takes them is told what is missing."""
+    ring = _fill(UpdateRing(), RING + 3)
+    taken, lost = ring.take()
+    assert ([taken[0].seq, taken[-1].seq], len(taken), lost) == ([4, RING + 3], RING, 3)
+    assert ring.take() == ((), 0)
+
+
+def test_what_was_skipped_has_numbers_and_is_lost() -> None:
+    """Ours: numbers tell how much there was, also what nobody saw."""
+    ring = _fill(UpdateRing(), 1)
+    ring.skip(10)
+    _fill(ring, RING)
+    taken, lost = ring.take()
+    assert (taken[0].seq, lost) == (12, 11)
+
+
+def test_numbers_go_on_where_another_process_ended() -> None:
+    """Ours: an update has one number for ever."""
+    before = _fill(UpdateRing(), 2)
+    assert [it.seq for it in _fill(UpdateRing(before.updates), 1).updates] == [1, 2, 3]
+    assert [it.seq for it in _fill(UpdateRing(seq=7), 1).updates] == [8]
+
+
+def test_what_was_taken_elsewhere_is_dropped_and_what_came_since_stays() -> None:
+    """Ours: a turn of another process may take the updates."""
+    ring = _fill(UpdateRing(), 5)
+    assert [it.seq for it in ring.after(3)] == [4, 5]
+    ring.drop(3)
+    assert [it.seq for it in ring.updates] == [4, 5]
+
+
+def test_what_is_written_down_is_bounded_and_the_newest_comes_first() -> None:
+    """Ours: a record stays small, whatever a command writes."""
+    ring = _fill(UpdateRing(), RING, "y" * 1_000)
+    found = kept(ring.updates)
+    assert len(found) == KEPT_CHARS // 1_000
+    assert found[-1].seq == RING

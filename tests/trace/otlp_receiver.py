@@ -1,0 +1,94 @@
+"""An OTLP/HTTP receiver: takes what exporters post to `/v1/traces`, as the protocol's own types read it.
+
+The message types are those that the OpenTelemetry project generates from the protocol's definition. As a
+collector does, it answers with `ExportTraceServiceResponse`, and with 400 to what it cannot read.
+"""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import TracebackType
+from typing import Any
+
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
+    ExportTraceServiceRequest,
+    ExportTraceServiceResponse,
+)
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue
+
+
+class OtlpReceiver:
+    """`with OtlpReceiver() as receiver`: `url` is its address, `spans` what has arrived."""
+
+    def __init__(self) -> None:
+        self.spans: list[Any] = []
+        self.scopes: set[str] = set()
+        self.resource: dict[str, Any] = {}
+        receiver = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["Content-Length"]))
+                if self.headers.get("Content-Encoding") == "gzip":
+                    body = gzip.decompress(body)
+                self._answer(*receiver._take(self.path, self.headers["Content-Type"], body))
+
+            def _answer(self, status: int, body: bytes) -> None:
+                self.send_response(status)
+                self.send_header("Content-Type", "application/x-protobuf")
+                self.send_header("Content-Length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: Any) -> None:
+                """Say nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    def named(self, name: str) -> Any:
+        (found,) = [span for span in self.spans if span.name == name]
+        return found
+
+    def __enter__(self) -> OtlpReceiver:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def _take(self, path: str, content_type: str, body: bytes) -> tuple[int, bytes]:
+        if path != "/v1/traces" or content_type != "application/x-protobuf":
+            return 404, b""
+        request = ExportTraceServiceRequest()
+        try:
+            request.ParseFromString(body)
+        except Exception:
+            return 400, b""
+        for of_resource in request.resource_spans:
+            self.resource |= attributes(of_resource.resource)
+            for of_scope in of_resource.scope_spans:
+                self.scopes.add(of_scope.scope.name)
+                self.spans.extend(of_scope.spans)
+        return 200, ExportTraceServiceResponse().SerializeToString()
+
+
+def attributes(holder: Any) -> dict[str, Any]:
+    """The attributes of a span or a resource, as plain values."""
+    return {one.key: _value(one.value) for one in holder.attributes}
+
+
+def _value(value: AnyValue) -> Any:
+    kind = value.WhichOneof("value")
+    found = getattr(value, kind)
+    return [_value(one) for one in found.values] if kind == "array_value" else found

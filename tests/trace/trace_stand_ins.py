@@ -1,0 +1,55 @@
+"""A sink that keeps what it is told, and short ways to say what a trace looks like."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from holdfast import Agent
+from holdfast.model.trace_record import TraceRecord
+from holdfast.providers.scripted import ScriptedModel
+
+
+class Kept:
+    """Keeps records. `contents` as with the sinks that are shipped."""
+
+    def __init__(self, *, contents: bool = False) -> None:
+        self.contents = contents
+        self.records: list[TraceRecord] = []
+
+    def record(self, record: TraceRecord) -> None:
+        self.records.append(record)
+
+    def of(self, kind: str) -> list[TraceRecord]:
+        return [one for one in self.records if one.kind == kind and (one.turn_id or kind != "hook")]
+
+    def one(self, kind: str) -> TraceRecord:
+        (found,) = self.of(kind)
+        return found
+
+    def names(self, kind: str) -> list[str]:
+        return [one.name for one in self.of(kind)]
+
+
+def agent_of(*replies: Any, **options: Any) -> Agent[Any, Any]:
+    """An agent on a script."""
+    return Agent(ScriptedModel(replies), **options)
+
+
+def asks(*calls: tuple[str, dict[str, Any] | str]) -> dict[str, Any]:
+    """A scripted reply that asks for these calls."""
+    return {"tool_calls": [{"name": name, "arguments": arguments} for name, arguments in calls]}
+
+
+def by_span(records: Iterable[TraceRecord]) -> dict[str, TraceRecord]:
+    return {one.span_id: one for one in records if one.span_id}
+
+
+def path_of(record: TraceRecord, records: Iterable[TraceRecord]) -> list[str]:
+    """The kinds of a span and of those it is a part of, from the outside in."""
+    known, kinds = by_span(records), []
+    at: TraceRecord | None = record
+    while at is not None:
+        kinds.append(at.kind)
+        at = known.get(at.parent_id)
+    return kinds[::-1]
