@@ -13,7 +13,8 @@ import pytest
 from holdfast.plugins.hook import HOOKS
 
 SHIPPED = [
-    "code-mode", "compaction", "guard", "memory", "plan", "redact", "rolling-history", "tool-output-budget",
+    "code-mode", "compaction", "guard", "memory", "plan", "redact", "rolling-history", "subagents",
+    "tool-output-budget",
 ]  # fmt: skip
 
 Offer = Callable[..., None]

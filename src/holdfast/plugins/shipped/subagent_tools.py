@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
 
-from holdfast.errors import InvalidArgument, SessionExists, TaskExists, ToolError
+from holdfast.errors import HoldfastError, InvalidArgument, SessionExists, TaskExists, ToolError
 from holdfast.model.canonical import digest_bytes
 from holdfast.model.host_requests import AssembledTurn, SessionCreateRequest, TurnInput
 from holdfast.model.limits import CapabilityLimits
@@ -109,7 +109,7 @@ class SubagentTools:
             tools: the names of the tools that it may use, of those you have; without this, all of them.
             output_schema: a JSON Schema that its answer must fit; wait() then has the answer as a value.
         """
-        async with self._one_at_a_time:
+        async with _while_open(ctx), self._one_at_a_time:
             children = Children(ctx.host, ctx.session_id)
             known, agent_id = await children.all(), agent_id_of(ctx)
             if agent_id not in known:
@@ -125,7 +125,7 @@ class SubagentTools:
             agent_id: as spawn_agent() gave it.
             text: what it is told.
         """
-        async with self._one_at_a_time:
+        async with _while_open(ctx), self._one_at_a_time:
             children = Children(ctx.host, ctx.session_id)
             known = await children.all()
             found = require_child(known, agent_id)
@@ -155,12 +155,13 @@ class SubagentTools:
             timeout_s: how long to wait at most; with 0 it only looks.
             for_people: go on waiting for those that wait for a person.
         """
-        children = Children(ctx.host, ctx.session_id)
-        known = await children.all()
-        chosen = _chosen(known, agent_ids, ctx.turn_id)
-        turns = await rests_of_all(children, chosen, timeout_s, for_people)
-        told = [await self._plugin.report(children, child, turns.get(child.session_id)) for child in chosen]
-        await self._plugin.pool.look(children)
+        report = self._plugin.report
+        async with _while_open(ctx):
+            children = Children(ctx.host, ctx.session_id)
+            chosen = _chosen(await children.all(), agent_ids, ctx.turn_id)
+            turns = await rests_of_all(children, chosen, timeout_s, for_people)
+            told = [await report(children, child, turns.get(child.session_id)) for child in chosen]
+            await self._plugin.pool.look(children)
         return told
 
     @tool(side_effect="external_system", idempotent=True, limits=_A_MINUTE)
@@ -170,13 +171,14 @@ class SubagentTools:
         Args:
             agent_id: as spawn_agent() gave it.
         """
-        children = Children(ctx.host, ctx.session_id)
-        found = require_child(await children.all(), agent_id)
-        if found.live:
-            await ctx.host.cancel_background_task(ctx.session_id, agent_id)
-        await ctx.host.close_session(agent_id)
-        turns = await rests_of_all(children, [found.child], _ENDING_S, for_people=True)
-        return await self._plugin.report(children, found.child, turns.get(agent_id))
+        async with _while_open(ctx):
+            children = Children(ctx.host, ctx.session_id)
+            found = require_child(await children.all(), agent_id)
+            if found.live:
+                await ctx.host.cancel_background_task(ctx.session_id, agent_id)
+            await ctx.host.close_session(agent_id)
+            turns = await rests_of_all(children, [found.child], _ENDING_S, for_people=True)
+            return await self._plugin.report(children, found.child, turns.get(agent_id))
 
     # Beginning
 
@@ -249,6 +251,28 @@ class SubagentTools:
                 f"{len(at_work)} subagents are at work, and there may be {self._plugin.max_children}; "
                 "wait() for some of them, or close() one",
             )
+
+
+@contextlib.asynccontextmanager
+async def _while_open(ctx: RunContext[Any]) -> AsyncIterator[None]:
+    """Keep a call that fails because the runtime closes from becoming a result.
+
+    The turn is about to be left unfinished, and the call is repeated by whoever goes on with it.
+    """
+    try:
+        yield
+    except HoldfastError:
+        if await _is_closed(ctx):
+            await asyncio.sleep(_ENDING_S)
+        raise
+
+
+async def _is_closed(ctx: RunContext[Any]) -> bool:
+    try:
+        await ctx.host.list_background_tasks(ctx.session_id)
+    except HoldfastError:
+        return True
+    return False
 
 
 async def tools_for_child(
