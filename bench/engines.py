@@ -381,8 +381,10 @@ def busy(name: str, workers: int, runs: int) -> float:
     engine = Engine(name, workers)
 
     def compute(session: int) -> None:
+        state = b""
         for number in range(runs // workers):
-            engine.run(engine.texts.busy % number, key=f"s{session}")
+            end = engine.run(engine.texts.busy % number, key=f"s{session}", state=state)
+            state = end.state or state
 
     with ThreadPoolExecutor(workers) as pool:
         list(pool.map(lambda n: engine.run("1", key=f"s{n}"), range(workers)))
