@@ -118,6 +118,12 @@ class Guest:
 
     def limit(self, *, memory: int, depth: int, fuel: int) -> None:
         """Set how large the guest may be from here on, how deep calls may go, how much may be computed."""
+        self.limit_size(memory=memory, depth=depth)
+        self._store.set_fuel(fuel)
+        self._store.set_epoch_deadline(1)
+
+    def limit_size(self, *, memory: int, depth: int) -> None:
+        """The same, without giving the guest anything to compute with."""
         if memory != self._max_bytes:
             self._max_bytes = memory
             self._store.set_limits(memory_size=self._least(memory))
@@ -126,8 +132,6 @@ class Guest:
         if depth != self._depth:
             self._depth = depth
             self._exports[DEPTH_LIMIT].set_value(self._store, min(depth, MAX_DEPTH))
-        self._store.set_fuel(fuel)
-        self._store.set_epoch_deadline(1)
 
     def _least(self, max_bytes: int) -> int:
         """A limit below what a guest begins with is that much."""

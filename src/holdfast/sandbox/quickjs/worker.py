@@ -139,6 +139,7 @@ class Worker:
         self._line = FramedSocket(sock, 2**32 - 1)
         self._watch = Watch(machine, sock)
         self._guest: Guest | None = None
+        self._fuel = 0
         self._seed = ""
 
     def serve(self) -> None:
@@ -164,20 +165,45 @@ class Worker:
     def _bounded(self, question: Run | Answer | Finish) -> Reply:
         """Enter the guest under its bounds, and tell what it used."""
         started = time.thread_time_ns()
-        bounds = question.bounds
-        fuel = _FUEL_PER_MS * max(1, bounds.cpu_ms)
-        self._watch.begin(bounds)
+        self._watch.begin(question.bounds)
         try:
-            guest = self._loaded(question.image, bounds)
-            guest.limit(memory=bounds.memory_bytes, depth=bounds.depth, fuel=fuel)
-            reply = self._enter(guest, question)
-            used = fuel - guest.fuel
-            reply = self._standing(guest, reply)
+            guest = self._loaded(question.image, question.bounds)
+            fuel = self._fuelled(guest, question)
+            stop, detail, poll = self._enter(guest, question)
+            self._fuel = guest.fuel
+            ends = self._ends(stop, poll)
+            if ends == "lost":
+                self._forget()
+            return Reply(
+                stop=stop,
+                detail=detail,
+                poll=poll,
+                memory_bytes=0 if ends == "lost" else guest.size,
+                instructions=max(0, fuel - self._fuel),
+                cpu_us=(time.thread_time_ns() - started) // 1000,
+                more=ends == "whole",
+            )
         except Exception as error:
-            reply, used = self._stopped(error, fuel)
+            return self._stopped(error, (time.thread_time_ns() - started) // 1000)
         finally:
             self._watch.end()
-        return _measured(reply, used, (time.thread_time_ns() - started) // 1000)
+
+    def _fuelled(self, guest: Guest, question: Run | Answer | Finish) -> int:
+        """Set the guest's limits; what it may compute. A run that goes on has what is left of it."""
+        bounds = question.bounds
+        if isinstance(question, Answer) and question.image is None:
+            guest.limit_size(memory=bounds.memory_bytes, depth=bounds.depth)
+        else:
+            self._fuel = _FUEL_PER_MS * max(1, bounds.cpu_ms)
+            guest.limit(memory=bounds.memory_bytes, depth=bounds.depth, fuel=self._fuel)
+        return self._fuel
+
+    def _ends(self, stop: Stop, poll: bytes) -> Literal["waits", "whole", "lost"]:
+        """Whether a run waits, or has ended and leaves something: not if it cannot be read, or hangs."""
+        outcome = decode_poll(poll).outcome if poll else "value"
+        if outcome == "waits":
+            return "waits"
+        return "lost" if stop or outcome == "stuck" else "whole"
 
     def _loaded(self, given: Image | None, bounds: Bounds) -> Guest:
         """The guest that is meant: the one there is, or one made of an image."""
@@ -197,41 +223,32 @@ class Worker:
                 raise Refused("corrupt", str(error)) from None
         return guest
 
-    def _enter(self, guest: Guest, question: Run | Answer | Finish) -> Reply:
+    def _enter(self, guest: Guest, question: Run | Answer | Finish) -> tuple[Stop, list[str], bytes]:
+        """Let the guest do what is asked: why it cannot, about what, and where it stands."""
         if isinstance(question, Finish):
-            return Reply()
+            return "", [], b""
         self._surround(guest, question.around)
         if isinstance(question, Run):
             _open(guest, question)
             if not guest.begin(question.code.encode()):
-                return Reply(stop="syntax", detail=list(guest.exception()))
-            return self._polled(guest)
+                return "syntax", list(guest.exception()), b""
+            return "", [], self._polled(guest)
         for answer in question.answers:
             guest.call("settle", answer)
             guest.run_jobs()
-        return self._polled(guest)
+        return "", [], self._polled(guest)
 
     def _surround(self, guest: Guest, around: Surroundings) -> None:
         guest.now_ms = around.now_ms
         self._seed = around.seed
 
-    def _polled(self, guest: Guest) -> Reply:
+    def _polled(self, guest: Guest) -> bytes:
         """Let the guest do what it can, and see where it stands."""
         text = b""
         while not text:
             guest.run_jobs()
             text = guest.call("poll")
-        return Reply(poll=text)
-
-    def _standing(self, guest: Guest, reply: Reply) -> Reply:
-        """Tell whether the run has ended and leaves something; one that cannot be read or hangs does not."""
-        outcome = decode_poll(reply.poll).outcome if reply.poll else "value"
-        if outcome == "waits":
-            return Reply(poll=reply.poll, memory_bytes=guest.size)
-        if reply.stop or outcome == "stuck":
-            self._forget()
-            return Reply(stop=reply.stop, detail=reply.detail, poll=reply.poll)
-        return Reply(poll=reply.poll, memory_bytes=guest.size, more=True)
+        return text
 
     def _left(self, question: Question) -> Reply:
         """The state of a run that has ended."""
@@ -248,7 +265,7 @@ class Worker:
             kept = Image(self._machine.boot.digest, taken)
             return Reply(names=names, image=kept, memory_bytes=guest.size)
         except Exception as error:
-            return self._stopped(error, 0)[0]
+            return msgspec.structs.replace(self._stopped(error), instructions=0)
         finally:
             self._watch.end()
 
@@ -263,16 +280,18 @@ class Worker:
         finally:
             self._forget()
 
-    def _stopped(self, error: Exception, fuel: int) -> tuple[Reply, int]:
+    def _stopped(self, error: Exception, cpu_us: int = 0) -> Reply:
         """What ended the guest, what it had printed, and what it had computed."""
         self._watch.end()
         guest = self._guest
         stop, detail = self._why(error)
-        used = fuel - guest.fuel if guest is not None else 0
+        used = max(0, self._fuel - guest.fuel) if guest is not None else 0
         poll = self._rescued(guest) if guest is not None and stop not in ("corrupt", "version") else b""
         memory = guest.size if guest is not None else 0
         self._forget()
-        return Reply(stop=stop, detail=[detail], poll=poll, memory_bytes=memory), used
+        return Reply(
+            stop=stop, detail=[detail], poll=poll, memory_bytes=memory, instructions=used, cpu_us=cpu_us
+        )
 
     def _why(self, error: Exception) -> tuple[Stop, str]:
         match error:
@@ -322,10 +341,6 @@ def _open(guest: Guest, run: Run) -> None:
     guest.call("open", run.functions, msgspec.json.encode(spec))
     for name, text in run.inputs.items():
         guest.call("bind", name.encode(), text.encode())
-
-
-def _measured(reply: Reply, instructions: int, cpu_us: int) -> Reply:
-    return msgspec.structs.replace(reply, instructions=max(0, instructions), cpu_us=cpu_us)
 
 
 def main() -> None:
