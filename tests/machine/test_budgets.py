@@ -29,7 +29,7 @@ from machine_turns import (
 from holdfast.machine import Input, ModelReplied
 from holdfast.model.outcome import StopReason
 from holdfast.model.ruling import Ruling
-from holdfast.model.usage import Usage, UsageEntry
+from holdfast.model.usage import Usage, UsageEntry, UsageLimits
 from holdfast.model.wait import Denied
 
 AFTER_WORK = passed("after_work")
@@ -54,6 +54,11 @@ def test_a_turn_ends_when_its_rounds_are_used_up() -> None:
     assert turn.stopped().error.code == "TURN_BUDGET"
     assert turn.stopped().error.message == "the turn asked the model 2 times without coming to an end"
     assert turn.results() == [(1, "a"), (2, "b")]
+
+
+def test_a_turn_tells_what_it_may_use() -> None:
+    """Ours: whoever takes it up has to know whether its model has a price."""
+    assert Turn(started(max_iterations=2)).machine.limits == UsageLimits(max_iterations=2)
 
 
 def test_an_answer_in_the_last_round_still_counts() -> None:

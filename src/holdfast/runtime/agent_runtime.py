@@ -197,18 +197,13 @@ class Runtime:
         """
         if self._ground is not None:
             await self._ground.tasks.finish_hidden()
-        place, self._place = self._place, None
+        place = self._place
         if place is None:
             return
         place.is_open = False
-        if self._keeper is not None:
-            self._keeper.cancel()
-            await asyncio.gather(self._keeper, return_exceptions=True)
+        await self._stop_turns()
+        self._place = None
         await self._end_beside()
-        tasks = [task for live in self._sessions.values() for task in live.tasks()]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         self._sessions.clear()
         self._cached.clear()
         await place.leases.close()
@@ -216,6 +211,15 @@ class Runtime:
             await place.close()
         finally:
             await place.store.close()
+
+    async def _stop_turns(self) -> None:
+        """End the keeper and what turns do here, while everything that they may ask for is still there."""
+        tasks = [task for live in self._sessions.values() for task in live.tasks()]
+        if self._keeper is not None:
+            tasks.append(self._keeper)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _end_beside(self) -> None:
         """End what goes on beside turns."""
