@@ -53,6 +53,7 @@ The first split is whose fault it is::
     ├── OutsideError           a tool, an engine or the network failed
     │   ├── ToolError              the tool author's own code, or TOOL_ERROR
     │   ├── BadToolSource          TOOL_ERROR
+    │   ├── CommandNotStarted      IO_ERROR (`runtime.monitors.command`)
     │   ├── EngineFailed           INTERRUPTED
     │   │   └── CodeExecutionRuntimeStopped
     │   ├── PluginFailed           PLUGIN_ERROR

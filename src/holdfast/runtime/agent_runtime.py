@@ -439,12 +439,12 @@ class Runtime:
         """Deliver what occurred to whoever hears of it, and start the turns that can start here."""
         heard_by = await listeners(self.store, told.source)
         for trigger in heard_by:
-            live = await self._at_work(trigger.session_id)
+            live = await self.put_to_work(trigger.session_id)
             if live is not None:
                 (await live.context()).plugins.triggers.check(told.source, told.payload)
         woken = await deliver(self.store, told, heard_by) if heard_by else []
         for session_id in woken:
-            live = await self._at_work(session_id)
+            live = await self.put_to_work(session_id)
             if live is not None:
                 live.drain()
         return len(woken)
@@ -520,7 +520,7 @@ class Runtime:
                 created_at=self.now_ms(),
             )
         )
-        live = await self._at_work(session_id)
+        live = await self.put_to_work(session_id)
         if live is not None:
             live.drain()
 
@@ -688,11 +688,11 @@ class Runtime:
             return
         await fire_due(self.store, self.now_ms())
         for session_id in await self.store.with_queued():
-            live = await self._at_work(session_id)
+            live = await self.put_to_work(session_id)
             if live is not None:
                 live.drain()
 
-    async def _at_work(self, session_id: str) -> LiveSession | None:
+    async def put_to_work(self, session_id: str) -> LiveSession | None:
         """The session with its agent, if that is known here."""
         live = self._sessions.get(session_id)
         if live is not None and live.staff is not None:
@@ -706,7 +706,7 @@ class Runtime:
         return await self.store.unfinished(self.now_ms())
 
     async def _take_up(self, record: TurnRecord) -> Turn[Any] | None:
-        live = self._staffed(record.session_id, record.agent) or await self._at_work(record.session_id)
+        live = self._staffed(record.session_id, record.agent) or await self.put_to_work(record.session_id)
         if live is None or live.busy:
             return None
         turn = live.turn_of(record.turn_id)

@@ -119,10 +119,14 @@ asyncio.run(main(Path(sys.argv[1])))
 """
 
 
+@pytest.mark.parametrize("opens", [True, False])
 def test_killing_the_runtime_leaves_no_orphan_and_no_monitor_wrongly_running(
-    child: Start, tmp_path: Path
+    child: Start, tmp_path: Path, opens: bool
 ) -> None:
-    """Ours: issue "Host services": SIGKILL of the runtime, and what is there after its restart."""
+    """Ours: issue "Host services": SIGKILL of the runtime, and what is there after its restart.
+
+    Nobody has to open the session, if its agent is known.
+    """
     log = tmp_path / "log"
     log.touch()
     victim = child(HOST, str(tmp_path))
@@ -138,9 +142,11 @@ def test_killing_the_runtime_leaves_no_orphan_and_no_monitor_wrongly_running(
     until_now(lambda: not any(map(is_running, pids)))
 
     async def restart() -> None:
-        async with Runtime(tmp_path / "holdfast.db") as runtime:
+        agent = _watcher(log)
+        async with Runtime(tmp_path / "holdfast.db", agents=[] if opens else [agent]) as runtime:
             before = {task.id: monitor_of(task) for task in await runtime.store.tasks()}
-            session = await runtime.session("s", agent=_watcher(log))
+            if opens:
+                await runtime.session("s", agent=agent)
 
             async def recovered() -> bool:
                 now = {it.spec.id: it.state for it in (await runtime.monitors.snapshot("s")).monitors}
@@ -151,7 +157,7 @@ def test_killing_the_runtime_leaves_no_orphan_and_no_monitor_wrongly_running(
 
             await until_async(recovered)
             _say(log, "after")
-            await _turns(session, 2)
+            await _turns(await runtime.session("s"), 2)
             once = await runtime.store.task("s", "once")
             assert once is not None
             assert once.error is not None

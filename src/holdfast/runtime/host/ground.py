@@ -6,6 +6,7 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 from holdfast.errors import HoldfastError, StoreError
+from holdfast.model.task import TaskKind
 from holdfast.runtime.host.at_work import Waits
 from holdfast.runtime.host.monitor_records import told
 from holdfast.runtime.host.task_recovery import recover_tasks
@@ -46,6 +47,8 @@ class HostGround:
         self._looked_s = at
         live = await self._runtime.store.tasks(live=True)
         await recover_tasks(self._runtime, live)
+        for session_id in {task.session_id for task in live if task.kind is TaskKind.MONITOR}:
+            await self._runtime.put_to_work(session_id)
         try:
             await self.monitors.recover(live)
         except StoreError:
