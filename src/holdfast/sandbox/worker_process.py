@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-A worker is a program whose standard input is a socket: it reads frames from it and writes frames to it; what
-they hold is between it and its engine. Whoever stops a run kills the worker, and whoever waits for its answer
-then finds the socket at its end.
+A worker is a program that reads frames from its standard input, and writes frames to it, if it is a socket,
+or to its standard output; what they hold is between it and its engine. Whoever stops a run kills the worker,
+and whoever waits for its answer then finds the line at its end.
 
 Rules
 -----
@@ -22,39 +22,59 @@ import socket
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
 from holdfast.errors import EngineFailed
-from holdfast.sandbox.framed_socket import MAX_FRAME, FramedSocket, FrameTooLarge
+from holdfast.sandbox.frames_between import MAX_FRAME, Frames, FrameTooLarge, PipeFrames, SocketFrames
 
 
 class WorkerDied(Exception):
     """The socket ended: the process was killed, crashed, or broke the protocol."""
 
 
+class Line(NamedTuple):
+    """A way to talk to a worker: our end, and its standard input, and its output if that is another."""
+
+    frames: Frames
+    stdin: int
+    stdout: int | None = None
+
+
+def socket_line(max_frame: int = MAX_FRAME) -> tuple[Line, socket.socket]:
+    """A socket in both directions, and our end of it."""
+    ours, theirs = socket.socketpair()
+    return Line(SocketFrames(ours, max_frame), theirs.detach()), ours
+
+
+def pipe_line(max_frame: int = MAX_FRAME) -> Line:
+    """A pipe for each direction, which wakes the other side a little faster."""
+    stdin, writes = os.pipe()
+    reads, stdout = os.pipe()
+    return Line(PipeFrames(reads, writes, max_frame), stdin, stdout)
+
+
 class WorkerProcess:
     """One process. Making it starts it, and does not wait until it is ready."""
 
-    def __init__(
-        self, command: Sequence[str], *, env: Mapping[str, str] | None = None, max_frame: int = MAX_FRAME
-    ) -> None:
+    def __init__(self, command: Sequence[str], line: Line, *, env: Mapping[str, str] | None = None) -> None:
         self._killing = threading.Lock()
-        ours, theirs = socket.socketpair()
+        self._frames = line.frames
         try:
             self._process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603
                 list(command),
-                stdin=theirs.fileno(),
-                stdout=subprocess.DEVNULL,
+                stdin=line.stdin,
+                stdout=subprocess.DEVNULL if line.stdout is None else line.stdout,
                 stderr=subprocess.DEVNULL,
                 env=None if env is None else dict(env),
                 start_new_session=True,
             )
         except OSError as error:
-            ours.close()
+            self._frames.close()
             raise EngineFailed(f"a worker process cannot be started: {error}") from error
         finally:
-            theirs.close()
-        self._socket = ours
-        self._frames = FramedSocket(ours, max_frame)
+            for handle in line[1:]:
+                if handle is not None:
+                    os.close(handle)
 
     @property
     def pid(self) -> int:
@@ -98,5 +118,5 @@ class WorkerProcess:
     def close(self) -> None:
         """End the process and wait for its end, which is near."""
         self.kill()
-        self._socket.close()
+        self._frames.close()
         self._process.wait()

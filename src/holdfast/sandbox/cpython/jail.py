@@ -41,7 +41,7 @@ from holdfast.sandbox.cpython.guest import landlock, seccomp
 from holdfast.sandbox.cpython.guest.clearing import remove
 from holdfast.sandbox.cpython.messages import Failed, Ready, Unreadable, read_message
 from holdfast.sandbox.cpython.visible import GUEST, Package, interpreter, packages_of
-from holdfast.sandbox.worker_process import WorkerDied, WorkerProcess
+from holdfast.sandbox.worker_process import WorkerDied, WorkerProcess, socket_line
 
 JailKind = Literal["bubblewrap", "landlock"]
 
@@ -140,7 +140,8 @@ class JailProcess(WorkerProcess):
     """A jailed process. `guest_pid` is the guest's own, as the host sees it, once it is ready."""
 
     def __init__(self, command: Sequence[str], home: str | None) -> None:
-        super().__init__(command, env=_ENVIRONMENT, max_frame=MAX_FRAME)
+        line, self._socket = socket_line(MAX_FRAME)
+        super().__init__(command, line, env=_ENVIRONMENT)
         self.home = home
         self.guest_pid = 0
         self._guest = -1

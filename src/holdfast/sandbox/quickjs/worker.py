@@ -2,15 +2,15 @@
 
 Theory of operation
 -------------------
-Standard input is a socket with frames on it (see `worker_process` and `frames`). The main thread reads a
-frame, enters the guest, and answers. A second thread looks at it every few milliseconds while it computes,
-and moves the epoch of wasmtime when its time is over: then the guest traps.
+Standard input and output are pipes with frames on them (see `worker_process` and `frames`). The main thread
+reads a frame, enters the guest, and answers. A second thread looks at it every few milliseconds while it
+computes, and moves the epoch of wasmtime when its time is over: then the guest traps.
 
 Rules
 -----
 1. A guest that was stopped is never entered again, except once to find out what it had printed.
 2. A guest belongs to one session. Another session gets a new one.
-3. When the socket ends, so does the process, also while a guest computes.
+3. When standard input ends, so does the process, also while a guest computes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import hashlib
 import os
 import select
-import socket
 import sys
 import threading
 import time
@@ -26,7 +25,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from holdfast.sandbox.framed_socket import FramedSocket
+from holdfast.sandbox.frames_between import PipeFrames
 from holdfast.sandbox.quickjs import image
 from holdfast.sandbox.quickjs.build import GuestMissing
 from holdfast.sandbox.quickjs.frames import (
@@ -49,6 +48,7 @@ from holdfast.sandbox.quickjs.frames import (
 from holdfast.sandbox.quickjs.guest import Broken, Guest, Trapped
 from holdfast.sandbox.quickjs.machine import Machine
 
+_STDIN: Final = 0
 _TICK_S: Final = 0.004
 _IDLE_TICKS: Final = 500
 _FUEL_PER_MS: Final = 40_000_000
@@ -74,10 +74,10 @@ class Refused(Exception):
 class Watch:
     """Stops a guest whose time is over, and the process when the engine is gone."""
 
-    def __init__(self, machine: Machine, sock: socket.socket) -> None:
+    def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._hangup = select.poll()
-        self._hangup.register(sock, select.POLLHUP | getattr(select, "POLLRDHUP", 0))
+        self._hangup.register(_STDIN, select.POLLHUP)
         self._lock = threading.Lock()
         self._awake = threading.Event()
         self._running = False
@@ -134,16 +134,16 @@ def _cpu_clock() -> int:
 class Worker:
     """Does what the engine asks, with the guest of one session at a time."""
 
-    def __init__(self, machine: Machine, sock: socket.socket) -> None:
+    def __init__(self, machine: Machine, line: PipeFrames) -> None:
         self._machine = machine
-        self._line = FramedSocket(sock, 2**32 - 1)
-        self._watch = Watch(machine, sock)
+        self._line = line
+        self._watch = Watch(machine)
         self._guest: Guest | None = None
         self._fuel = 0
         self._seed = ""
 
     def serve(self) -> None:
-        """Answer until the socket ends."""
+        """Answer until the engine is gone."""
         while True:
             question = decode_question(self._line.receive())
             reply = self._answer(question)
@@ -343,15 +343,24 @@ def _open(guest: Guest, run: Run) -> None:
         guest.call("bind", name.encode(), text.encode())
 
 
+def _own_output() -> int:
+    """Where frames go: standard output, which nobody else writes to from here on."""
+    handle = os.dup(1)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+    return handle
+
+
 def main() -> None:
-    sock = socket.socket(fileno=os.dup(0))
+    line = PipeFrames(_STDIN, _own_output(), 2**32 - 1)
     try:
         machine = Machine()
     except (GuestMissing, Broken) as error:
-        FramedSocket(sock).send(encode(Reply(stop="broken", detail=[str(error)])))
+        line.send(encode(Reply(stop="broken", detail=[str(error)])))
         sys.exit(1)
     try:
-        Worker(machine, sock).serve()
+        Worker(machine, line).serve()
     except (EOFError, OSError):
         os._exit(0)
 

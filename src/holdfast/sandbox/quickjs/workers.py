@@ -20,7 +20,7 @@ import msgspec
 from holdfast.errors import EngineFailed
 from holdfast.sandbox.quickjs.frames import Drop, Dump, Question, Reply, Wanted, decode_answer, encode
 from holdfast.sandbox.slots import Slots
-from holdfast.sandbox.worker_process import WorkerDied, WorkerProcess
+from holdfast.sandbox.worker_process import WorkerDied, WorkerProcess, pipe_line
 
 COMMAND: Final = (sys.executable, "-m", "holdfast.sandbox.quickjs.worker")
 MAX_RUNS: Final = 1_000
@@ -156,6 +156,6 @@ class Workers(Slots[Worker]):
         if self._closed:
             raise EngineFailed("the sandbox is closed")
         env = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT}
-        process = WorkerProcess(COMMAND, env=env, max_frame=_MAX_FRAME)
+        process = WorkerProcess(COMMAND, pipe_line(_MAX_FRAME), env=env)
         self._all.add(process)
         return process

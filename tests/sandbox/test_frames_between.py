@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.sandbox.framed_socket import HEADER, FramedSocket, FrameTooLarge
+from holdfast.sandbox.frames_between import HEADER, Frames, FrameTooLarge, PipeFrames, SocketFrames
 
-Pair = tuple[socket.socket, FramedSocket]
+Pair = tuple[socket.socket, Frames]
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def pair() -> Iterator[Pair]:
     """A plain socket, and the other end as frames of at most 100 bytes."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        yield ours, FramedSocket(theirs, max_frame=100)
+        yield ours, SocketFrames(theirs, max_frame=100)
 
 
 def framed(data: bytes) -> bytes:
@@ -30,7 +31,7 @@ def framed(data: bytes) -> bytes:
 def test_a_frame_arrives_as_it_was_sent(pair: Pair) -> None:
     """Ours: empty ones as well."""
     ours, frames = pair
-    other = FramedSocket(ours)
+    other = SocketFrames(ours)
     for data in (b"one", b"", b"x" * 100):
         other.send(data)
         assert frames.receive() == data
@@ -49,7 +50,7 @@ def test_frames_may_be_cut_anywhere(frames: list[bytes], size: int) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         sent = b"".join(map(framed, frames))
-        reader = FramedSocket(theirs)
+        reader = SocketFrames(theirs)
         pieces = [sent[at : at + size] for at in range(0, len(sent), size)]
         writer = threading.Thread(target=lambda: [ours.sendall(piece) for piece in pieces])
         writer.start()
@@ -57,15 +58,31 @@ def test_frames_may_be_cut_anywhere(frames: list[bytes], size: int) -> None:
         writer.join()
 
 
-def test_a_large_frame_arrives_whole() -> None:
-    """Ours: it is more than a socket holds."""
+def socket_pair() -> tuple[Frames, Frames]:
     ours, theirs = socket.socketpair()
-    with ours, theirs:
-        data = bytes(range(256)) * 20_000
-        writer = threading.Thread(target=FramedSocket(ours).send, args=(data,))
-        writer.start()
-        assert FramedSocket(theirs).receive() == data
-        writer.join()
+    return SocketFrames(ours), SocketFrames(theirs)
+
+
+def pipe_pair() -> tuple[Frames, Frames]:
+    (there, tells), (back, answers) = os.pipe(), os.pipe()
+    return PipeFrames(back, tells), PipeFrames(there, answers)
+
+
+@pytest.mark.parametrize("make", [socket_pair, pipe_pair])
+def test_a_large_frame_arrives_whole(make: Callable[[], tuple[Frames, Frames]]) -> None:
+    """Ours: it is more than a socket or a pipe holds."""
+    ours, theirs = make()
+    data = bytes(range(256)) * 20_000
+    writer = threading.Thread(target=ours.send, args=(data,))
+    writer.start()
+    assert theirs.receive() == data
+    writer.join()
+    theirs.send(b"back")
+    assert ours.receive() == b"back"
+    ours.close()
+    with pytest.raises(EOFError):
+        theirs.receive()
+    theirs.close()
 
 
 def test_a_frame_that_is_too_large_is_refused_by_its_length(pair: Pair) -> None:
