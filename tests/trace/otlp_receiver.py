@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -26,6 +27,7 @@ class OtlpReceiver:
         self.spans: list[Any] = []
         self.scopes: set[str] = set()
         self.resource: dict[str, Any] = {}
+        self._arrived = threading.Condition()
         receiver = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -56,6 +58,11 @@ class OtlpReceiver:
         (found,) = [span for span in self.spans if span.name == name]
         return found
 
+    def wait_for(self, happened: Callable[[], bool], seconds: float = 30) -> bool:
+        """Wait until what has arrived is enough."""
+        with self._arrived:
+            return self._arrived.wait_for(happened, seconds)
+
     def __enter__(self) -> OtlpReceiver:
         self._thread.start()
         return self
@@ -75,11 +82,13 @@ class OtlpReceiver:
             request.ParseFromString(body)
         except Exception:
             return 400, b""
-        for of_resource in request.resource_spans:
-            self.resource |= attributes(of_resource.resource)
-            for of_scope in of_resource.scope_spans:
-                self.scopes.add(of_scope.scope.name)
-                self.spans.extend(of_scope.spans)
+        with self._arrived:
+            for of_resource in request.resource_spans:
+                self.resource |= attributes(of_resource.resource)
+                for of_scope in of_resource.scope_spans:
+                    self.scopes.add(of_scope.scope.name)
+                    self.spans.extend(of_scope.spans)
+            self._arrived.notify_all()
         return 200, ExportTraceServiceResponse().SerializeToString()
 
 

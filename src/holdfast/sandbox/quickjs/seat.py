@@ -70,7 +70,7 @@ class Seat:
 
     def ask(self, question: Question) -> Reply:
         """Ask the worker, and give it the values that it wants before it answers."""
-        worker = self._attached()
+        worker = self._attached() if self.worker is None or self.stopped is not None else self.worker
         if isinstance(question, Run):
             worker.runs += 1
         worker.version = None

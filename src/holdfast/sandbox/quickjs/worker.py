@@ -236,7 +236,7 @@ class Worker:
         for answer in question.answers:
             guest.call("settle", answer)
             guest.run_jobs()
-        return "", [], self._polled(guest)
+        return "", [], guest.call("poll") or self._polled(guest)
 
     def _surround(self, guest: Guest, around: Surroundings) -> None:
         guest.now_ms = around.now_ms
