@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import msgspec
 import pytest
 from code_stand_ins import cell, outcomes, reports
 from code_turns import Played, observations, play
@@ -230,7 +231,9 @@ def test_a_cell_beyond_its_limits_is_stopped_and_its_variables_rolled_back(
 ) -> None:
     """Ours: issue 5, a cell that never ends; after a hard failure the state is as before."""
     bad = cell(f"kept = 'in between'\n{code}")
-    played = misbehave(place, bad, "over", protocol=CodeProtocol(limits=SMALL))
+    cpu_ms = SMALL.cpu_ms if problem == "TIMEOUT_CPU" else 5_000  # a busy machine takes its time
+    limits = msgspec.structs.replace(SMALL, cpu_ms=cpu_ms)
+    played = misbehave(place, bad, "over", protocol=CodeProtocol(limits=limits))
     assert outcomes(played.first.messages)[1] == problem
     assert "the variables are as they were before this cell" in observations(played.first.messages)[1]
     assert played.first.output == "over"
