@@ -268,6 +268,7 @@ class QuickJsCellRun:
             binds_result=source.script.binds_result,
             around=self._around(),
             bounds=self._bounds(),
+            early=request.through is not None,
         )
 
     def _take_in(self, reply: Reply) -> CellStep | Reply:
@@ -286,7 +287,7 @@ class QuickJsCellRun:
             return self._over(stopped_error(reply, source), hard=True)
         if poll.outcome == "waits":
             return self._wait(poll)
-        return self._finish(poll)
+        return self._finish(poll, reply)
 
     def _wait(self, poll: Poll) -> CellStep | Reply:
         """Number the new calls, and answer those that can be answered on the spot."""
@@ -340,7 +341,8 @@ class QuickJsCellRun:
 
     def _answers(self) -> Answer:
         ready, self._ready = self._ready, []
-        return Answer(answers=ready, image=self._taken_image(), around=self._around(), bounds=self._bounds())
+        early = self._request.through is not None
+        return Answer(ready, self._taken_image(), self._around(), self._bounds(), early)
 
     def _exit(self, answer: CallAnswer) -> CellEnd:
         """End the code where it stands."""
@@ -351,7 +353,7 @@ class QuickJsCellRun:
             assert self._source is not None
             return self._over(stopped_error(reply, self._source), hard=True)
         message = f"{EXIT}: {answer.exception.message}"
-        return self._kept(answer.error or ErrorObject(code=Code.RUNTIME_ERROR, message=message), None)
+        return self._kept(reply, answer.error or ErrorObject(code=Code.RUNTIME_ERROR, message=message), None)
 
     def _taken_image(self) -> Image | None:
         """The guest, if it is here and not in the worker."""
@@ -368,14 +370,14 @@ class QuickJsCellRun:
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
-    def _finish(self, poll: Poll) -> CellEnd:
+    def _finish(self, poll: Poll, reply: Reply) -> CellEnd:
         """The code ended: find its result, and what it left."""
         if poll.outcome == "stuck":
             return self._over(deadlock_error(), hard=True)
         error, result = self._outcome(poll)
         if self._request.through is not None:
             self._request.through(self._end_of(error, result=result))
-        return self._kept(error, poll.names, result)
+        return self._kept(reply, error, poll.names, result)
 
     def _outcome(self, poll: Poll) -> tuple[ErrorObject | None, Json]:
         """What the code ended with: an error, or a value."""
@@ -388,10 +390,14 @@ class QuickJsCellRun:
         error = json_of(value)[1] if len(poll.detail) > MAX_RESULT_BYTES else None
         return error, None if error else value
 
-    def _kept(self, error: ErrorObject | None, names: list[str] | None, result: Json = None) -> CellEnd:
-        """End with what the code left, which the worker tells now."""
-        left = self._seat.hear_more()
-        self._used.add(left)
+    def _kept(
+        self, reply: Reply, error: ErrorObject | None, names: list[str] | None, result: Json = None
+    ) -> CellEnd:
+        """End with what the code left, which the worker has told or tells now."""
+        left = reply
+        if reply.more:
+            left = self._seat.hear_more()
+            self._used.add(left)
         if left.stop:
             assert self._source is not None
             return self._over(stopped_error(left, self._source), hard=True)

@@ -1,8 +1,9 @@
 """What an engine and its worker processes say to each other.
 
 The engine asks and the worker answers, one at a time. While it answers, the worker may want a value: then it
-sends a `Wanted`, and gets a `Given` before it goes on. A run that has ended is answered twice: with what came
-of it, and then with what it left (`Reply.more`). A `Drop` has no answer.
+sends a `Wanted`, and gets a `Given` before it goes on. A run that has ended is answered twice, if the engine
+wants to know `early`: with what came of it, and then with what it left (`Reply.more`). A `Drop` has no
+answer.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
     binds_result: bool
     around: Surroundings
     bounds: Bounds
+    early: bool = False
 
 
 class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
@@ -60,6 +62,7 @@ class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     image: Image | None
     around: Surroundings
     bounds: Bounds
+    early: bool = False
 
 
 class Finish(msgspec.Struct, frozen=True, array_like=True, tag="finish"):
@@ -98,9 +101,9 @@ Stop = Literal["", "syntax", "cpu", "wall", "memory", "stack", "flood", "corrupt
 class Reply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
     """Where the guest stands, or how it ended.
 
-    `poll` is what the bridge told, as JSON. With `more`, the run has ended and its `image` comes in another
-    reply, with `names` (JSON) if it was ended from outside. `stop` tells why there is no more of it, `detail`
-    about what.
+    `poll` is what the bridge told, as JSON. A run that has ended has an `image`, and `names` (JSON) if it was
+    ended from outside; with `more`, they come in another reply. `stop` tells why there is no more of it,
+    `detail` about what.
     """
 
     stop: Stop = ""

@@ -147,6 +147,8 @@ class Worker:
         while True:
             question = decode_question(self._line.receive())
             reply = self._answer(question)
+            if reply is not None and reply.more and not getattr(question, "early", False):
+                reply = _whole(reply, self._left(question))
             if reply is not None:
                 self._line.send(encode(reply))
                 if reply.more:
@@ -334,6 +336,15 @@ class Worker:
             given = decode_question(self._line.receive())
             return given.text if isinstance(given, Given) else ""
         raise Flooded
+
+
+def _whole(reply: Reply, left: Reply) -> Reply:
+    """What came of a run with what it left, or what kept that from being taken."""
+    if left.stop:
+        return left
+    return msgspec.structs.replace(
+        reply, more=False, image=left.image, names=left.names, memory_bytes=left.memory_bytes
+    )
 
 
 def _open(guest: Guest, run: Run) -> None:
