@@ -121,6 +121,22 @@ def test_watching_sees_timers_through_until_it_is_stopped(
     assert watch.returncode == 0
 
 
+@pytest.mark.slow
+def test_watching_delivers_triggers_with_the_agents_that_sessions_remember(
+    start: Callable[..., subprocess.Popen[str]], holdfast: Any
+) -> None:
+    """Bug: who has only the command line could add a timer, and nothing ever delivered it."""
+    assert holdfast("chat", "hello", "--session", "ops").status == 0
+    assert holdfast("triggers", "add", "tick", "--session", "ops", "--every", "1s").status == 0
+    watch = start("recover", "--watch")
+    assert watch.stdout is not None
+    told = [watch.stdout.readline() for _ in range(2)]
+    assert all(line.startswith("ops ") and "finished" in line for line in told)
+    watch.send_signal(signal.SIGINT)
+    watch.communicate(timeout=20)
+    assert watch.returncode == 0
+
+
 def test_a_turn_whose_agent_is_not_known_is_listed_with_the_reason(
     holdfast: Any, home: Path, tmp_path: Path
 ) -> None:

@@ -24,7 +24,11 @@ Examples:
 """,
 )
 @click.option("--session", "session_id", metavar="ID", help="Of this session alone.")
-@click.option("--watch", is_flag=True, help="Keep going until Ctrl-C: for timers, and for what others leave.")
+@click.option(
+    "--watch",
+    is_flag=True,
+    help="Keep going until Ctrl-C: for timers, triggers and queued input, and for what others leave.",
+)
 @agent_options
 @answers
 def command(invocation: Invocation, *, session_id: str | None, watch: bool, given: AgentSettings) -> Answer:

@@ -3,7 +3,8 @@
 Theory of operation
 -------------------
 A round asks the store which turns could go on, makes one host for each agent that they need, and carries all
-of them as far as they go, at once. Hosts are closed after the round: nothing goes on unseen.
+of them as far as they go, at once. Hosts are closed after the round: nothing goes on unseen. Whoever watches
+also delivers timers that are due, and runs what is queued for sessions.
 
 Rule: a turn whose agent cannot be made is reported with the reason, once, and left as it is.
 """
@@ -24,9 +25,11 @@ from holdfast.cli.short_text import shortened
 from holdfast.cli.standing import Standing, wait_text
 from holdfast.cli.turn_follow import Follower
 from holdfast.errors import ErrorObject, HoldfastError
+from holdfast.model.head import SessionHead
 from holdfast.model.message import Message, UserMessage, text_of
 from holdfast.model.outcome import Finished, FrameSwitched, Stopped, Waiting
 from holdfast.model.turn import TurnRecord
+from holdfast.runtime.triggers import fire_due
 
 _POLL_S = 1.0
 _AT_ONCE = 16
@@ -102,6 +105,31 @@ class Recovery:
                     head = await runtime.store.head(record.session_id)
                     groups.setdefault(self._settings({} if head is None else head.host), []).append(record)
         return groups
+
+    async def wake(self, tell: Callable[[Recovered], None]) -> None:
+        """Deliver the timers that are due, and run what is queued for sessions, each to its end."""
+        async with open_sessions(self._data_dir) as runtime:
+            await fire_due(runtime.store, runtime.now_ms())
+            queued = [one for one in await runtime.store.with_queued() if self._session_id in (None, one)]
+            heads = [await runtime.store.head(one) for one in queued if one not in self._reported]
+        for head in heads:
+            if head is not None:
+                await self._run_queued(head, tell)
+
+    async def _run_queued(self, head: SessionHead, tell: Callable[[Recovered], None]) -> None:
+        session_id, settings = head.session_id, self._settings(head.host)
+        if isinstance(settings, ErrorObject):  # told of with the turns that nobody can go on with
+            self._reported.add(session_id)
+            return
+        async with AgentHost(self._data_dir, settings) as host:
+            before = {record.turn_id for record in await host.runtime.store.turns(session_id)}
+            session = await host.session(session_id)
+            draining = host.runtime.live(session_id).draining
+            if draining is not None:
+                await asyncio.gather(draining, return_exceptions=True)
+            for record in await session.turns():
+                if record.turn_id not in before:
+                    tell(Recovered(record, Standing(record)))
 
     def _settings(self, recorded: dict[str, Any]) -> AgentSettings | ErrorObject:
         try:
@@ -184,6 +212,7 @@ def _rounds(recovery: Recovery, tell: Callable[[Recovered], None]) -> Coroutine[
     async def forever() -> list[Recovered]:
         while True:
             await recovery.round(tell)
+            await recovery.wake(tell)
             await asyncio.sleep(_POLL_S)
 
     return forever()
