@@ -8,7 +8,7 @@ rounds that alternate after a warm-up, because machines are noisy; compare ratio
 - `plain` is a durable turn without tools, over the same file, and `x_plain` a median over its median.
 - `x_engine` is a median over the engine's.
 - `x_target` is a median over the target, 3 ms where the peers take 35 to 45 (those that isolate code) and 6.9
-  (smolagents, which does not). `python bench/peers` runs the peers here and now, which is the better comparison.
+  (smolagents, which does not). `python bench/peers` runs the peers here and now: the better comparison.
 - CPU time is that of this process; the engine's worker is another one.
 
 Workloads: user text 200 characters, reply 400, tool argument {"x": int}, tool result 100. `code_step_1call`
