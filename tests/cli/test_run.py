@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 
 def test_the_value_of_the_last_expression_is_the_result(holdfast: Any) -> None:
     """Seed: the first example of the issue."""

@@ -29,6 +29,8 @@ from holdfast.model.message import InputPart, TextPart, UserMessage
 from holdfast.protocols.code.plugin import CodeMode
 from holdfast.testing.clock import FakeClock
 
+pytestmark = pytest.mark.slow
+
 
 @tool(side_effect="external_system", approval="manual")
 async def refund(order: str) -> str:

@@ -24,6 +24,8 @@ from holdfast.model.message import AssistantMessage
 from holdfast.model.outcome import StopReason
 from holdfast.model.turn import TurnState
 
+pytestmark = pytest.mark.slow
+
 
 @tool(approval="manual")
 def pay(cents: int) -> str:

@@ -24,6 +24,8 @@ from holdfast.errors import (
 )
 from holdfast.model import digest_json
 
+pytestmark = pytest.mark.slow
+
 
 class Desk:
     """A sandbox whose tools write down what they did."""

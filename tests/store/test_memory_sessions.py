@@ -7,6 +7,8 @@ import gc
 import threading
 import tracemalloc
 
+import pytest
+
 from holdfast.errors import SessionBusy
 from holdfast.ports.session_store import Begun
 from holdfast.store.memory_sessions import MemorySessionStore
@@ -20,6 +22,8 @@ from holdfast.testing.session_values import (
     new_turn,
     waiting,
 )
+
+pytestmark = pytest.mark.slow
 
 
 def test_of_several_loops_that_begin_a_turn_at_once_one_does() -> None:

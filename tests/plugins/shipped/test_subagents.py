@@ -19,6 +19,8 @@ from holdfast.model.turn import TurnState
 from holdfast.plugins.shipped import Subagents
 from holdfast.ports.model_provider import ModelRequest
 
+pytestmark = pytest.mark.slow
+
 SUBAGENT_TOOLS = ["close", "send_input", "spawn_agent", "wait"]
 COUNT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 

@@ -30,6 +30,8 @@ from holdfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason,
 from holdfast.plugins.shipped import Compaction, Guard, Redact, RollingHistory, ToolOutputBudget
 from holdfast.testing.clock import FakeClock
 
+pytestmark = pytest.mark.slow
+
 # A call that code makes
 
 

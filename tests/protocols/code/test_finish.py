@@ -18,6 +18,8 @@ from holdfast.model.message import AssistantMessage
 from holdfast.model.node import FrameOpened
 from holdfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Order:

@@ -37,6 +37,8 @@ from holdfast.providers.http.secret import Secret
 from holdfast.providers.http.wire import Wire
 from holdfast.testing.servers.http_server import Fault, ServedReply
 
+pytestmark = pytest.mark.slow
+
 LONG = 30.0
 SAID = b'data: {"text":"hi"}\n\ndata: {"done":true}\n\n'
 
