@@ -446,9 +446,10 @@ def test_the_command_writes_the_files_and_removes_stale_ones(tmp_path: Path) -> 
 
 
 def test_the_command_needs_a_directory(capsys: pytest.CaptureFixture[str]) -> None:
-    """Ours: exit status 2 for wrong usage, as everywhere."""
-    assert main([]) == 2
-    assert "usage:" in capsys.readouterr().err
+    """Bug: `--help` was taken for a directory and written."""
+    for arguments in ([], ["--help"], ["one", "two"]):
+        assert main(arguments) == 2
+        assert "usage:" in capsys.readouterr().err
 
 
 def _is_value(candidate: object) -> bool:

@@ -101,3 +101,35 @@ def test_a_thread_that_is_busy_while_the_threads_are_closed_ends_with_its_job() 
     while any(thread.name.startswith("closing") for thread in threading.enumerate()):
         assert time.monotonic() < deadline
         time.sleep(0.01)
+
+
+def test_more_jobs_than_threads_wait_for_one_and_all_run() -> None:
+    """Bug: a thousand readers at once made hundreds of threads, each with its own connection."""
+
+    async def go() -> tuple[list[int], set[str]]:
+        threads = DaemonThreads("few", at_most=3)
+        names: set[str] = set()
+
+        def job(number: int) -> int:
+            names.add(threading.current_thread().name)
+            return number
+
+        values = await asyncio.gather(*(threads.run(lambda n=number: job(n)) for number in range(500)))
+        threads.close()
+        return values, names
+
+    values, names = asyncio.run(go())
+    assert values == list(range(500))
+    assert 1 <= len(names) <= 3
+
+
+def test_a_job_after_the_end_of_few_threads_still_runs() -> None:
+    """Ours: who asks a closed store is told so; it must not wait for threads that have ended."""
+
+    async def go() -> int:
+        threads = DaemonThreads("few", at_most=1)
+        await threads.run(lambda: 1)
+        threads.close()
+        return await asyncio.wait_for(threads.run(lambda: 2), 10)
+
+    assert asyncio.run(go()) == 2

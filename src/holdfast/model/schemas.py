@@ -223,7 +223,7 @@ def write_schemas(directory: Path) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    if len(arguments) != 1:
+    if len(arguments) != 1 or arguments[0].startswith("-"):
         sys.stderr.write("usage: python -m holdfast.model.schemas DIRECTORY\n")
         return 2
     write_schemas(Path(arguments[0]))

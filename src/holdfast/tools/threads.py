@@ -7,9 +7,9 @@ exit. These threads are daemons, are made on demand, and wait for more work when
 from __future__ import annotations
 
 import contextlib
-import itertools
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,12 +26,17 @@ def _stop() -> None:
 
 
 class DaemonThreads:
-    """An unbounded set of reusable daemon threads. The one that was last at work is the next to work."""
+    """A set of reusable daemon threads. The one that was last at work is the next to work.
 
-    def __init__(self, name: str = "holdfast") -> None:
+    With *at_most*, further jobs wait for a thread: for jobs that always end.
+    """
+
+    def __init__(self, name: str = "holdfast", *, at_most: int | None = None) -> None:
         self._name = name
+        self._at_most = at_most
+        self._made = 0
         self._idle: list[_Jobs] = []
-        self._count = itertools.count(1)
+        self._waiting: deque[_Job] = deque()
         self._closed = False
 
     def start(self, job: _Job) -> None:
@@ -39,9 +44,11 @@ class DaemonThreads:
         try:
             jobs = self._idle.pop()
         except IndexError:
-            jobs = queue.SimpleQueue()
-            name = f"{self._name}-{next(self._count)}"
-            threading.Thread(target=self._serve, args=(jobs,), name=name, daemon=True).start()
+            if self._at_most is not None and self._made >= self._at_most:
+                self._waiting.append(job)
+                self._hand_out()  # a thread may have become idle meanwhile
+                return
+            jobs = self._make()
         jobs.put(job)
 
     async def run(self, job: Callable[[], T]) -> T:
@@ -60,13 +67,35 @@ class DaemonThreads:
             while True:
                 self._idle.pop().put(_stop)
 
+    def _make(self) -> _Jobs:
+        self._made += 1
+        jobs: _Jobs = queue.SimpleQueue()
+        name = f"{self._name}-{self._made}"
+        threading.Thread(target=self._serve, args=(jobs,), name=name, daemon=True).start()
+        return jobs
+
     def _serve(self, jobs: _Jobs) -> None:
         while (job := jobs.get()) is not _stop:
             job()
             del job
             self._idle.append(jobs)
+            self._hand_out()
             if self._closed:
                 self.close()
+
+    def _hand_out(self) -> None:
+        """Give jobs that wait to threads that do; both sides call it after they began to wait."""
+        while self._waiting:
+            try:
+                jobs = self._idle.pop()
+            except IndexError:
+                if not self._closed:
+                    return
+                jobs = self._make()  # the others may have ended
+            try:
+                jobs.put(self._waiting.popleft())
+            except IndexError:  # another thread took it
+                self._idle.append(jobs)
 
 
 def hand_over(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], job: Callable[[], T]) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
+import threading
 import time
 import tracemalloc
 from typing import Any
@@ -686,16 +688,17 @@ def test_a_thousand_tasks_take_milliseconds_each_and_leave_no_memory_behind(plac
 
     async def main() -> None:
         async with staged(place) as stage:
-            await _thousand(stage)  # what is made once is made
             tracemalloc.start()
-            before, _ = tracemalloc.get_traced_memory()
-            took = await _thousand(stage)
-            after, _ = tracemalloc.get_traced_memory()
+            await _thousand(stage)  # what is made once is made
+            held = [tracemalloc.get_traced_memory()[0]]
+            for _ in range(3):
+                took = await _thousand(stage)
+                held.append(tracemalloc.get_traced_memory()[0])
             tracemalloc.stop()
-            print(
-                place.path and "sqlite", {name: f"{ms:.0f} ms" for name, ms in took.items()}, after - before
-            )
-            assert after - before < 400_000  # threads that read the file, not tasks
+            print(place.path and "sqlite", {name: f"{ms:.0f} ms" for name, ms in took.items()}, held)
+            # Tables grow now and then; what leaks grows every time, and here by less than 20 bytes a task.
+            assert min(after - before for before, after in itertools.pairwise(held)) < 20_000
+            assert threading.active_count() < 40  # a thousand readers wait for eight threads
             assert max(took.values()) < 10_000  # for all of them together, on a slow machine and traced
             tasks = stage.runtime.tasks
             assert (tasks._handles, tasks._hidden, tasks._left, tasks._coming) == ({}, {}, set(), [])

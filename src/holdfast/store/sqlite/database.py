@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BUSY_TIMEOUT_MS: Final = 10_000
-_MAX_IDLE_READERS: Final = 8
+MAX_READERS: Final = 8
 
 _VERSIONS: Final = """
 CREATE TABLE IF NOT EXISTS holdfast_schema (
@@ -198,7 +198,7 @@ class Database:
         except BaseException:
             reader.close(True)  # a statement left open would hold the next reader in the past
             raise
-        if self._closed or len(self._readers) >= _MAX_IDLE_READERS:
+        if self._closed or len(self._readers) >= MAX_READERS:
             reader.close(True)
         else:
             self._readers.append(reader)

@@ -68,7 +68,7 @@ from holdfast.store.sqlite import (
     triggers,
     turn_rows,
 )
-from holdfast.store.sqlite.database import Database
+from holdfast.store.sqlite.database import MAX_READERS, Database
 from holdfast.tools.threads import DaemonThreads
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class SqliteSessionStore:
     ) -> None:
         self.database = Database(path)
         self._owner_is_dead = owner_is_dead
-        self._threads = DaemonThreads("holdfast-reader")
+        self._threads = DaemonThreads("holdfast-reader", at_most=MAX_READERS)
         try:
             self.database.migrate(schema.COMPONENT, schema.MIGRATIONS)
             self.database.migrate(session_schema.COMPONENT, session_schema.MIGRATIONS)
