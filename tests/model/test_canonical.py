@@ -97,6 +97,24 @@ def test_encoding_is_stable_and_loses_nothing(value: Any) -> None:
     assert canonical_json(value) == canonical_json(again)
 
 
+@given(_json | st.dictionaries(st.one_of(st.text(), st.integers(), st.booleans(), st.none()), _json))
+def test_small_values_come_out_as_large_ones_do(value: Any) -> None:
+    """Ours: what is certainly JSON is encoded in one go, and that must not show."""
+
+    def outcome(given: Any) -> Any:
+        try:
+            return to_json(given)
+        except InvalidArgument as error:
+            return error.message
+
+    padding = [0] * 100
+    small, large = outcome(value), outcome([value, padding])
+    if isinstance(small, str):
+        assert small == large
+    else:
+        assert (small[0], small[1] + len("[,[0") + 2 * 99 + len("]]")) == (large[0][0], large[1])
+
+
 def test_what_is_returned_shares_nothing_with_what_was_given() -> None:
     """Ours: values cross the sandbox's border by value."""
     inner = [1]

@@ -142,7 +142,7 @@ class TurnDriver:
         self._host = ground.host
         self._keys = journaled or set()
         self._intents = intents
-        self._unsaved: list[JournalEntry] = []
+        self._unsaved: list[JournalEntry | tuple[str, Input]] = []  # inputs by their keys, not yet encoded
         self._urgent = False
         self._flush_timer: asyncio.TimerHandle | None = None
         self._flushing: asyncio.Task[None] | None = None
@@ -180,7 +180,7 @@ class TurnDriver:
         if key in self._keys:
             return []  # what came late for an effect that has its outcome
         self._keys.add(key)
-        self._unsaved.append(JournalEntry(key=key, kind="input", body=encode_input(given)))
+        self._unsaved.append((key, given))
         if isinstance(given, ToolSettled) and self.machine.lacks_result(given.call_id):
             self._host.settled(given)
         self._note_states()
@@ -560,7 +560,7 @@ class TurnDriver:
     def _take_unsaved(self) -> Save:
         save = Save(
             turn_id=self.turn_id,
-            entries=tuple(self._unsaved),
+            entries=tuple(map(_entry_of, self._unsaved)),
             approvals=tuple(self._approvals),
             waits=tuple(self._waits),
             blobs=self._take_blobs(),
@@ -596,6 +596,14 @@ class TurnDriver:
 
     def _now(self) -> int:
         return self._ground.clock.now_ms()
+
+
+def _entry_of(noted: JournalEntry | tuple[str, Input]) -> JournalEntry:
+    """An entry of the journal. Most turns end before anything of theirs is written there."""
+    if isinstance(noted, JournalEntry):
+        return noted
+    key, given = noted
+    return JournalEntry(key=key, kind="input", body=encode_input(given))
 
 
 def _still_wanted(commands: list[Command]) -> list[Command]:

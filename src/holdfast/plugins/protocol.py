@@ -7,7 +7,7 @@ a preamble, and from that the `EffectHost` of each turn.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import msgspec
@@ -207,14 +207,17 @@ class ExecResponse(msgspec.Struct, frozen=True, kw_only=True):
 
     Plugins may change the report. After that `keep` makes of it what is kept with the result (given something
     that keeps bytes), `render` what the model reads, and `ending`, if the code ends the turn, makes of its
-    result what the turn ends with: an answer, or a frame. `adopt` is called when the result is taken in: only
-    then the executor's state is what the code has left.
+    result what the turn ends with: an answer, or a frame. `stored`, if it is there, is awaited before any of
+    that counts: what the code has left may still be on its way, and if it cannot be kept, that is another
+    response. `adopt` is called when the result is taken in: only then the executor's state is what the code
+    has left.
     """
 
     report: CellReport
     keep: Callable[[CellReport, Callable[[bytes], AttachmentPart]], tuple[Json, tuple[AttachmentPart, ...]]]
     render: Callable[[CellReport], str]
     ending: Callable[[Json], str | FrameSwitch] | None = None
+    stored: Callable[[], Awaitable[ExecResponse | None]] | None = None
     adopt: Callable[[], None] = _nothing
 
 

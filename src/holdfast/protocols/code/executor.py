@@ -17,6 +17,7 @@ Rules
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -124,17 +125,27 @@ class CodeExecutor:
             through = await cell.run(
                 self._memory.state, self._taken_up(ctx), self._options.limits, self._options.check
             )
-            response = self._ended(ctx, request, report, cell, through)
-            ended = await cell.end()
-            if ended.hard and not through.hard:
-                response = self._ended(ctx, request, report, cell, ended)
         except CheckFailed as failed:
             return self._response(request, _failed(report, failed.error, failed.diagnostics))
         except EngineFailed as error:
             raise CodeExecutionRuntimeStopped(error.message, hint=error.hint) from error
         finally:
             self._running = None
-        return msgspec.structs.replace(response, adopt=lambda: self._remember(ended, values))
+
+        async def stored() -> ExecResponse | None:
+            try:
+                ended = await cell.end()
+            except EngineFailed as error:
+                raise CodeExecutionRuntimeStopped(error.message, hint=error.hint) from error
+            return responded(ended) if ended.hard and not through.hard else None
+
+        def responded(ended: CellEnd) -> ExecResponse:
+            response = self._ended(ctx, request, report, cell, ended)
+            return msgspec.structs.replace(
+                response, stored=stored, adopt=functools.partial(self._remember, cell, values)
+            )
+
+        return responded(through)
 
     async def park(self) -> None:
         """Suspend the cell that runs, if one does. If it cannot be, it is run again from its beginning."""
@@ -187,9 +198,9 @@ class CodeExecutor:
             return None
         return suspended
 
-    def _remember(self, ended: CellEnd, values: ReadOnlyValues) -> None:
+    def _remember(self, cell: RunningCell, values: ReadOnlyValues) -> None:
         memory = self._memory
-        state = memory.state if ended.state is None else ended.state
+        state = memory.state if (left := cell.left()) is None else left
         changed = msgspec.structs.replace(memory, state=state, inputs=values.inputs, suspended=None)
         if changed != memory:
             self._memory = changed

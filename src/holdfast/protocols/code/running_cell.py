@@ -135,6 +135,10 @@ class RunningCell:
             self._give_up()
             raise
 
+    def left(self) -> bytes | None:
+        """What the code left, once the cell has ended; None if that is what there was."""
+        return self._ended.result().state
+
     def _begin(self, request: CellRequest, check: Check) -> CellStep:
         """Check and start the cell, in the engine's thread."""
         if not request.paused:

@@ -119,17 +119,38 @@ class CellDesk:
     async def _settled(self, cell: _Cell) -> tuple[ToolSettled, str | FrameSwitch | None]:
         """What came of a cell, and what it ends the turn with, if it does."""
         assert self._seat.cells is not None
-        response = None
         try:
             response = await self._seat.cells.executor.execute_code(cell, cell.request)
-            self._left[cell.call_id] = response.adopt
-            settled = self._as_input(cell, msgspec.to_builtins(response.report), response.report.error)
+            # Where nobody judges it, the result is made while what the code has left is still stored.
+            made = None if self._seat.hooks.judges else self._unjudged(cell, response)
+            if response.stored is not None and (other := await response.stored()) is not None:
+                response, made = other, None
         except HoldfastError as error:
             settled = self._as_input(cell, None, error.error_object())
         except Exception as error:
             settled = self._broken(cell, error)
-        judged = await self._judge(settled, cell.name, cell.arguments)
-        return (judged, None) if response is None else self._kept(judged, response)
+        else:
+            self._left[cell.call_id] = response.adopt
+            if made is not None:
+                return made
+            return await self._judged(cell, response)
+        return await self._judge(settled, cell.name, cell.arguments), None
+
+    def _unjudged(self, cell: _Cell, response: ExecResponse) -> tuple[ToolSettled, str | FrameSwitch | None]:
+        report = response.report
+        return self._kept(self._as_input(cell, None, report.error), response, report)
+
+    async def _judged(
+        self, cell: _Cell, response: ExecResponse
+    ) -> tuple[ToolSettled, str | FrameSwitch | None]:
+        report = response.report
+        settled = self._as_input(cell, msgspec.to_builtins(report), report.error)
+        settled = await self._judge(settled, cell.name, cell.arguments)
+        try:
+            report = msgspec.convert(settled.value, CellReport)
+        except msgspec.ValidationError:  # a plugin has put something else in its place, and that is no end
+            return settled, None
+        return self._kept(settled, response, report)
 
     def _broken(self, cell: _Cell, error: Exception) -> ToolSettled:
         problem = InternalError(f"the cell could not be run: {type(error).__name__}: {error}")
@@ -141,13 +162,9 @@ class CellDesk:
         )
 
     def _kept(
-        self, settled: ToolSettled, response: ExecResponse
+        self, settled: ToolSettled, response: ExecResponse, report: CellReport
     ) -> tuple[ToolSettled, str | FrameSwitch | None]:
         """The result as it is kept, what the model reads of it, and the end that is in it."""
-        try:
-            report = msgspec.convert(settled.value, CellReport)
-        except msgspec.ValidationError:  # a plugin has put something else in its place, and that is no end
-            return settled, None
         value, attachments = response.keep(report, self._keep)
         kept = msgspec.structs.replace(
             settled,

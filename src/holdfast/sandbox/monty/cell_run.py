@@ -326,7 +326,6 @@ class MontyCellRun(EngineRun):
         worker = self._worker
         if worker is None or left_unchanged(outcome) or (isinstance(outcome, Failure) and outcome.hard):
             return self._over(outcome if isinstance(outcome, Failure) else None)
-        self._measure()
         failure = outcome if isinstance(outcome, Failure) else None
         value: Json = None
         try:
@@ -336,7 +335,9 @@ class MontyCellRun(EngineRun):
             last = self._last_call(outcome, value, failure)
             if last is not None:
                 value, failure = None, None
-            if self._request.through is not None:
+            if self._request.through is None:
+                self._measure()
+            else:  # whoever wants to know early does not wait for a measurement
                 self._request.through(self._end_of(failure, value, last=last))
             give_names_back(self.plan, worker, self._to_drop(raw))
             state = self._state(worker)

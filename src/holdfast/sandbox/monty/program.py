@@ -30,6 +30,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+import msgspec
+
 from holdfast.errors import Span
 from holdfast.model.diagnostic import Diagnostic
 from holdfast.sandbox.monty.ignored_methods import ignored_methods
@@ -82,8 +84,7 @@ CHILDREN: Final = {
     if isinstance(kind, type) and issubclass(kind, ast.AST) and kind not in (ast.Constant, ast.MatchSingleton)
 }
 """Of each kind of node, the fields in which other nodes are."""
-_FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
-_SCOPES: Final = (*_FUNCTIONS, ast.ClassDef)
+_SCOPES: Final = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef})
 _BINDERS: Final = frozenset({
     ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.MatchAs,
     ast.MatchStar, ast.MatchMapping,
@@ -91,8 +92,7 @@ _BINDERS: Final = frozenset({
 """Nodes that bind names of their own, besides the names inside of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Program:
+class Program(msgspec.Struct, frozen=True, kw_only=True):
     """Guest code, as it is fed to the engine, and what was learnt about it."""
 
     code: str
@@ -369,35 +369,36 @@ class _Bindings:
 
     def _collect(self, root: ast.AST) -> None:
         """Walk *root*; names bound inside functions and classes belong to those, unless declared global."""
-        pending: list[tuple[Any, bool]] = [(root, True)]
+        inside: list[Any] = []
+        self._walk([root], inside, module_scope=True)
+        self._walk(inside, inside, module_scope=False)
+
+    def _walk(self, pending: list[Any], inside: list[Any], *, module_scope: bool) -> None:
+        """Note everything in *pending*; what is in functions and classes goes to *inside*."""
         while pending:
-            node, module_scope = pending.pop()
+            node = pending.pop()
             kind = type(node)
             if kind is ast.Name:
-                self._note_name(node, module_scope)
+                if type(node.ctx) is ast.Load:
+                    self.reads_result |= node.id == "result"
+                elif module_scope and type(node.ctx) is ast.Store:
+                    self.names.add(node.id)
             elif kind in CHILDREN:
-                if module_scope and kind in _BINDERS:
+                if kind is ast.Call:
+                    self.calls = True
+                elif kind is ast.Global:
+                    self.names.update(node.names)
+                    self.global_result |= "result" in node.names
+                elif module_scope and kind in _BINDERS:
                     self.names.update(_bound_by(node))
-                self._note(node)
-                inner = module_scope and kind not in _SCOPES
-                pending += [(child, inner) for child in children(node)]
-
-    def _note_name(self, node: ast.Name, module_scope: bool) -> None:
-        if type(node.ctx) is ast.Load:
-            self.reads_result |= node.id == "result"
-        elif module_scope and type(node.ctx) is ast.Store:
-            self.names.add(node.id)
-
-    def _note(self, node: ast.AST) -> None:
-        match node:
-            case ast.Global(names=names):
-                self.names.update(names)
-                self.global_result |= "result" in names
-            case ast.Call():
-                self.calls = True
-            case _ if isinstance(node, _SCOPES):
-                self.defines_functions = True
-                self.defines_classes |= isinstance(node, ast.ClassDef)
+                found = pending
+                if kind in _SCOPES:
+                    self.defines_functions = True
+                    self.defines_classes |= kind is ast.ClassDef
+                    found = inside
+                for name in CHILDREN[kind]:
+                    part = getattr(node, name)
+                    found.extend(part) if type(part) is list else found.append(part)
 
 
 def _bound_directly(statement: ast.stmt) -> set[str]:
