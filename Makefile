@@ -39,7 +39,6 @@ bench: setup ## measure the sandbox, engines, turns, plugins, cells, providers, 
 	@$(BIN)/python bench/plugins.py
 	@$(BIN)/python bench/code.py
 	@$(BIN)/python bench/providers.py
-	@$(BIN)/python bench/peers
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \

@@ -11,8 +11,7 @@ from pathlib import Path
 from holdfast import Agent, Runtime, tool
 from holdfast.providers.scripted import ScriptedModel
 
-TURNS = 200
-REPLY = "r" * 340 + "\n```python\nfound = compute(x=1)\nfinish(found)\n```\n"
+TURNS = 500
 
 
 @tool(side_effect="none")
@@ -21,8 +20,13 @@ async def compute(x: int) -> str:
     return "t" * 100
 
 
+def reply(number: int) -> str:
+    return "r" * 340 + f"\n```python\nfound = compute(x={number})\nfinish(found)\n```\n"
+
+
 async def main() -> None:
-    agent = Agent(model=ScriptedModel([REPLY] * TURNS), protocol="code", tools=[compute])
+    said = [reply(number) for number in range(TURNS)]
+    agent = Agent(model=ScriptedModel(said), protocol="code", tools=[compute])
     taken = []
     with tempfile.TemporaryDirectory() as folder:
         async with Runtime(Path(folder) / "bench.db") as runtime:
@@ -32,7 +36,7 @@ async def main() -> None:
                 result = await session.turn("u" * 200)
                 taken.append(time.perf_counter() - started)
                 assert result.output == "t" * 100
-    print(statistics.median(taken[60:]) * 1e3)
+    print(statistics.median(taken[100:]) * 1e3)
 
 
 asyncio.run(main())

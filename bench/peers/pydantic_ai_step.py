@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import statistics
 import time
 
@@ -11,13 +12,14 @@ from pydantic_ai.messages import ModelMessage, ModelResponse, TextPart, ToolCall
 from pydantic_ai.models.function import AgentInfo, FunctionModel
 from pydantic_ai_harness import CodeMode
 
-CODE = "found = await compute(x=1)\nfound"
+numbers = itertools.count()
 
 
 def fake(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     if any(isinstance(part, ToolReturnPart) for part in messages[-1].parts):
         return ModelResponse(parts=[TextPart("r" * 400)])
-    return ModelResponse(parts=[ToolCallPart(info.function_tools[0].name, {"code": CODE})])
+    code = f"found = await compute(x={next(numbers)})\nfound"
+    return ModelResponse(parts=[ToolCallPart(info.function_tools[0].name, {"code": code})])
 
 
 agent = Agent(FunctionModel(fake), capabilities=[CodeMode()])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 import time
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 from smolagents import CodeAgent, Model, tool
 from smolagents.models import ChatMessage, MessageRole
 
-REPLY = "r" * 340 + "\n<code>\nfound = compute(x=1)\nfinal_answer(found)\n</code>"
+numbers = itertools.count()
 
 
 @tool
@@ -24,7 +25,8 @@ def compute(x: int) -> str:
 
 class Fake(Model):
     def generate(self, messages: list[Any], **options: Any) -> ChatMessage:
-        return ChatMessage(role=MessageRole.ASSISTANT, content=REPLY)
+        code = f"\n<code>\nfound = compute(x={next(numbers)})\nfinal_answer(found)\n</code>"
+        return ChatMessage(role=MessageRole.ASSISTANT, content="r" * 340 + code)
 
 
 agent = CodeAgent(tools=[compute], model=Fake(), verbosity_level=0)

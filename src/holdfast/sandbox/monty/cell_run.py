@@ -111,6 +111,7 @@ class MontyCellRun(EngineRun):
         super().__init__(
             plan, CellStepper(plan, request.functions, self._around), host.watchdog, earlier=paused
         )
+        self._measures = request.through is None  # whoever wants to know early does not wait for that
         self._using = threading.Lock()
         self._has_slot = False
         self._standing: HostCall | Blocked | None = None
@@ -335,9 +336,8 @@ class MontyCellRun(EngineRun):
             last = self._last_call(outcome, value, failure)
             if last is not None:
                 value, failure = None, None
-            if self._request.through is None:
-                self._measure()
-            else:  # whoever wants to know early does not wait for a measurement
+            self._measure()
+            if self._request.through is not None:
                 self._request.through(self._end_of(failure, value, last=last))
             give_names_back(self.plan, worker, self._to_drop(raw))
             state = self._state(worker)

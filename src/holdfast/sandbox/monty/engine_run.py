@@ -58,6 +58,8 @@ class EngineRun:
         self.output.truncated = bool(earlier and earlier.truncated)
         self.memory_peak: int | None = earlier.memory_peak_bytes if earlier else None
         self._wall_before_ms = earlier.wall_used_ms if earlier else 0
+        self._measures = True
+        """Whether anybody wants to know how much memory the run takes."""
         self._worker: Worker | None = None
         self._stopping = threading.Lock()
         self._stopped: ErrorObject | None = None
@@ -111,7 +113,8 @@ class EngineRun:
             self._worker = worker
             if self._stopped is not None:
                 raise RunStopped
-        worker.peak.reset()
+        if self._measures:
+            worker.peak.reset()
         return worker
 
     def _in_engine(self, job: Callable[[], S]) -> S | Failure:
@@ -135,7 +138,7 @@ class EngineRun:
                 raise RunStopped
 
     def _measure(self) -> None:
-        if self._worker is not None and (peak := self._worker.peak.bytes()) is not None:
+        if self._measures and self._worker is not None and (peak := self._worker.peak.bytes()) is not None:
             self.memory_peak = max(peak, self.memory_peak or 0)
 
     def _flooded(self) -> None:
