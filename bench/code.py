@@ -9,8 +9,8 @@ rounds that alternate after a warm-up, because machines are noisy; compare ratio
 - `x_engine` is a median over the engine's.
 - `x_target` is a median over the target, 3 ms where the peers take 35 to 45 (those that isolate code) and 6.9
   (smolagents, which does not). What they take here and now is measured last, in rounds that alternate, each
-  in processes of its own (`bench/peers`): `x_ours` is to be more than 10 and more than 1. The first time,
-  they are installed into `build/`; `--no-peers` leaves them out.
+  in processes of its own (`bench/peers`): how many times below them a durable step is, and is to be. The
+  first time, they are installed into `build/`; `--no-peers` leaves them out.
 - CPU time is that of this process; the engine's worker is another one.
 
 Workloads: user text 200 characters, reply 400, tool argument {"x": int}, tool result 100. `code_step_1call`

@@ -11,8 +11,7 @@ import asyncio
 
 from late_orders import TASK, TOOLS, approve_all, tell
 
-from holdfast import Agent, Runtime
-from holdfast.providers.scripted import ScriptedModel
+from holdfast import Agent, Runtime, ScriptedModel
 
 REPLIES = [
     {

@@ -13,9 +13,8 @@ from typing import Any
 
 from late_orders import ORDERS, TOOLS
 
-from holdfast import Agent, Runtime, Session
+from holdfast import Agent, Runtime, ScriptedModel, Session
 from holdfast.plugins.shipped import Subagents
-from holdfast.providers.scripted import ScriptedModel
 
 ORDER = {
     "type": "object",

@@ -62,11 +62,19 @@ _HOMES = {
         "SessionCreateRequest",
         "TurnInput",
     ),
+    "holdfast.model.monitor": (
+        "MonitorSpec",
+        "MonitorState",
+    ),
     "holdfast.model.node": ("Node",),
     "holdfast.model.outcome": ("StopReason",),
     "holdfast.model.task": (
         "TaskSpec",
         "TaskState",
+    ),
+    "holdfast.model.trigger": (
+        "Schedule",
+        "Trigger",
     ),
     "holdfast.model.usage": (
         "Usage",
@@ -105,6 +113,10 @@ _HOMES = {
         "TurnStopped",
     ),
     "holdfast.runtime.turn": ("Turn",),
+    "holdfast.trace": (
+        "JsonlTrace",
+        "OtelTrace",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
@@ -149,10 +161,14 @@ if TYPE_CHECKING:
     from holdfast.model.message import Message as Message
     from holdfast.model.message import ToolMessage as ToolMessage
     from holdfast.model.message import UserMessage as UserMessage
+    from holdfast.model.monitor import MonitorSpec as MonitorSpec
+    from holdfast.model.monitor import MonitorState as MonitorState
     from holdfast.model.node import Node as Node
     from holdfast.model.outcome import StopReason as StopReason
     from holdfast.model.task import TaskSpec as TaskSpec
     from holdfast.model.task import TaskState as TaskState
+    from holdfast.model.trigger import Schedule as Schedule
+    from holdfast.model.trigger import Trigger as Trigger
     from holdfast.model.usage import Usage as Usage
     from holdfast.model.usage import UsageLimits as UsageLimits
     from holdfast.plugins.actions import action as action
@@ -189,6 +205,8 @@ if TYPE_CHECKING:
     from holdfast.tools.context import CompleteLater as CompleteLater
     from holdfast.tools.context import ContinueAs as ContinueAs
     from holdfast.tools.context import RunContext as RunContext
+    from holdfast.trace import JsonlTrace as JsonlTrace
+    from holdfast.trace import OtelTrace as OtelTrace
 
 
 def __getattr__(name: str) -> Any:

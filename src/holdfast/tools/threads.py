@@ -7,6 +7,7 @@ exit. These threads are daemons, are made on demand, and wait for more work when
 from __future__ import annotations
 
 import contextlib
+import functools
 import queue
 import threading
 from collections import deque
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     import asyncio
 
 T = TypeVar("T")
-_Job = Callable[[], None]
+_Then = Callable[[], object]
+_Job = Callable[[], _Then | None]
 _Jobs = queue.SimpleQueue[_Job]
 
 
@@ -40,7 +42,11 @@ class DaemonThreads:
         self._closed = False
 
     def start(self, job: _Job) -> None:
-        """Run *job* on some thread; it must not raise."""
+        """Run *job* on some thread; it must not raise.
+
+        What it returns, if anything, is called when the thread is free again: whoever is told then and has
+        more to do finds the same thread.
+        """
         try:
             jobs = self._idle.pop()
         except IndexError:
@@ -76,9 +82,12 @@ class DaemonThreads:
 
     def _serve(self, jobs: _Jobs) -> None:
         while (job := jobs.get()) is not _stop:
-            job()
+            then = job()
             del job
             self._idle.append(jobs)
+            if then is not None:
+                then()
+            del then
             self._hand_out()
             if self._closed:
                 self.close()
@@ -98,15 +107,12 @@ class DaemonThreads:
                 self._idle.append(jobs)
 
 
-def hand_over(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], job: Callable[[], T]) -> None:
-    """Run *job* here and settle *future* on its own loop."""
-    settle = settler(loop, future)
+def hand_over(loop: asyncio.AbstractEventLoop, future: asyncio.Future[T], job: Callable[[], T]) -> _Then:
+    """Run *job* here; what settles *future* on its own loop."""
     try:
-        value = job()
+        return functools.partial(settler(loop, future), job(), None)
     except BaseException as error:
-        settle(None, error)
-    else:
-        settle(value, None)
+        return functools.partial(settler(loop, future), None, error)
 
 
 def settler(

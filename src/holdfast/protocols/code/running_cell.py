@@ -232,7 +232,8 @@ class RunningCell:
 
     # Called in the engine's thread
 
-    def _work(self, work: Callable[[], CellStep]) -> None:
+    def _work(self, work: Callable[[], CellStep]) -> Callable[[], None]:
+        """Compute; what tells the loop of it."""
         step, problem = None, None
         try:
             step = work()
@@ -240,14 +241,16 @@ class RunningCell:
                 step = self._whole(step)
         except BaseException as error:
             problem = error
+        return functools.partial(self._say, self._came_to, step, problem)
+
+    def _say(self, hear: Callable[..., None], *what: Any) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(self._came_to, step, problem)
+            self._loop.call_soon_threadsafe(hear, *what)
 
     def _tell(self, end: CellEnd) -> None:
         """The code is through: let the turn know while what it left is stored."""
         self._early = self._with_last_call(end)
-        with contextlib.suppress(RuntimeError):
-            self._loop.call_soon_threadsafe(self._came_through, self._early)
+        self._say(self._came_through, self._early)
 
     def _whole(self, end: CellEnd) -> CellEnd:
         if self._early is None or end.hard:

@@ -85,6 +85,8 @@ class Execution:
         settled = self._dispatcher.expire(running)
         if settled is not None:
             self._finish([self._settled(settled)])
+        else:
+            self._set_timer(running)  # it has just finished, or the loop's clock is ahead of ours
 
     def _finish(self, inputs: list[Input]) -> None:
         if self._over:

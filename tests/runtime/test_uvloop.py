@@ -1,0 +1,66 @@
+"""Turns on uvloop, which many run in production: its timers are of another make."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+
+from holdfast import Agent, Runtime, ScriptedModel, ToolMessage, tool
+from holdfast.model.limits import CapabilityLimits
+
+uvloop = pytest.importorskip("uvloop")
+
+
+def test_a_durable_turn_in_code_waits_for_a_person_and_goes_on(tmp_path: Path) -> None:
+    """Ours: threads, processes and files answer this loop as they answer asyncio's own."""
+
+    @tool(side_effect="external_system", approval="manual")
+    def refund(cents: int) -> str:
+        """Pay back."""
+        return f"paid {cents}"
+
+    @tool(side_effect="none")
+    async def price(item: str) -> int:
+        """Look up."""
+        await asyncio.sleep(0)
+        return len(item)
+
+    async def main() -> None:
+        cell = '```python\ncents = price(item="book")\nfinish(refund(cents=cents))\n```'
+        async with Runtime(tmp_path / "holdfast.db") as runtime:
+            agent = Agent(ScriptedModel([cell]), protocol="code", tools=[refund, price])
+            session = await runtime.session("s", agent=agent)
+            assert (await session.turn("go")).status == "waiting"
+            (asked,) = await session.approvals(pending=True)
+            done = await session.approve(asked.approval_id)
+            assert done is not None
+            assert done.output == "paid 4"
+
+    uvloop.run(main())
+
+
+def test_a_tool_that_hangs_is_given_up() -> None:
+    """Bug: a timer that rang a millisecond early was never set again, and the turn waited for the tool."""
+
+    async def main() -> None:
+        release = threading.Event()
+
+        @tool(limits=CapabilityLimits(timeout_ms=10))
+        def hang() -> str:
+            """Wait."""
+            release.wait(10)
+            return "late"
+
+        async with Runtime() as runtime:
+            asked = {"tool_calls": [{"name": "hang", "arguments": {}}]}
+            session = await runtime.session("s", agent=Agent(ScriptedModel([asked, "end"]), tools=[hang]))
+            done = await session.turn("hi")
+            release.set()
+            (result,) = [one for one in done.messages if isinstance(one, ToolMessage)]
+            assert result.error is not None
+            assert result.error.code == "TIMEOUT_TOOL"
+
+    uvloop.run(main())
