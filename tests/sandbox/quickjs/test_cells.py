@@ -548,6 +548,24 @@ def test_a_worker_that_died_while_idle_is_replaced(cells: Cells) -> None:
     assert cells.value("x", key="dies", state=state) == 1
 
 
+def test_code_that_cannot_be_read_leaves_the_worker_as_it_was(cells: Cells) -> None:
+    """Ours: the worker has made ready by the time at which the code turns out to be none."""
+    state = cells.kept("const x = 1; result = 7", key="refused")
+    process = cells.engine._workers._warm["refused"].pid
+    for _ in range(3):
+        assert cells.fails("const = 2", key="refused", state=state).code == Code.SYNTAX_ERROR
+    assert cells.engine._workers._warm["refused"].pid == process
+    assert cells.value("x + 1", key="refused", state=state) == 2
+
+
+def test_a_guest_that_was_lost_while_it_made_ready_is_made_again(cells: Cells) -> None:
+    """Ours: nobody waits for a worker to be ready, so that what went wrong there shows in the next cell."""
+    state = cells.kept("const big = new Uint8Array(8e6).fill(7)", key="lost")
+    low = {"memory_mb": 4}
+    assert cells.fails("const = 2", key="lost", state=state, limits=low).code == Code.SYNTAX_ERROR
+    assert cells.value("big[5]", key="lost", state=state) == 7
+
+
 def test_a_worker_that_dies_under_a_paused_cell_ends_it(cells: Cells) -> None:
     """Ours: a crash is told, and the session goes on from before."""
     run = cells.open("const x = 2; await add(1)", key="crash")

@@ -51,6 +51,7 @@ from holdfast.sandbox.quickjs.frames import (
     Call,
     Finish,
     Image,
+    Open,
     Poll,
     Reply,
     Run,
@@ -149,6 +150,7 @@ class QuickJsCellRun:
         self._output.truncated = bool(paused and paused.truncated)
         self._source: Source | None = None
         self._seat = Seat(host.workers, request.key, request.load)
+        self._is_open = False
         self._computing = False
         self._result: CellEnd | None = None
         self._using = threading.Lock()
@@ -161,14 +163,14 @@ class QuickJsCellRun:
         with self._using:
             self._host.live.add(self)
             try:
+                if not self._request.paused:
+                    self._open_here()  # waiting for a place is not the cell's time
                 self._source = self._read()
             except ScriptRefused as refused:
                 return self._over(refused.error_object())
             except BaseException:
                 self._leave()
                 raise
-            if not self._request.paused:
-                self._seat.take()  # waiting for a place is not the cell's time
             self._started = time.monotonic()
             self._watch()
             if self._request.paused:
@@ -245,30 +247,41 @@ class QuickJsCellRun:
         finally:
             self._computing = False
 
-    def _first(self) -> Reply:
-        """Run the code. If the worker turns out to have died while it was idle, in another."""
+    def _open_here(self) -> None:
+        """Let a worker that holds the session make ready, while the code is still being read."""
         if self._seat.holds(self._request.state):
+            with contextlib.suppress(Stopped, WorkerDied):  # `_first` finds out
+                self._seat.open(self._opening(None))
+                self._is_open = True
+
+    def _first(self) -> Reply:
+        """Run the code. If the worker does not hold the session, or died while it was idle, in another."""
+        run = self._run()
+        if self._is_open:
             try:
-                return self._seat.ask(self._run(None))
+                reply = self._seat.ask(run)
+                if reply.stop != "gone":
+                    return reply
             except WorkerDied:
                 if self._seat.stopped is not None:
                     raise
-        return self._seat.ask(self._run(self._before.image))
+        self._seat.open(self._opening(self._before.image))
+        return self._seat.ask(run)
 
-    def _run(self, image: Image | None) -> Run:
+    def _opening(self, image: Image | None) -> Open:
+        functions = msgspec.json.encode(list(self._request.functions.names()))
+        return Open(image=image, functions=functions, around=self._around(), bounds=self._bounds())
+
+    def _run(self) -> Run:
         source = self._source
         assert source is not None
-        request = self._request
         return Run(
             code="\n" * self._lines + source.script.javascript,
-            image=image,
-            functions=msgspec.json.encode(list(request.functions.names())),
             inputs=self._given,
             lazy=self._lazy,
             binds_result=source.script.binds_result,
-            around=self._around(),
             bounds=self._bounds(),
-            early=request.through is not None,
+            early=self._request.through is not None,
         )
 
     def _take_in(self, reply: Reply) -> CellStep | Reply:

@@ -2,8 +2,9 @@
 
 The engine asks and the worker answers, one at a time. While it answers, the worker may want a value: then it
 sends a `Wanted`, and gets a `Given` before it goes on. A run that has ended is answered twice, if the engine
-wants to know `early`: with what came of it, and then with what it left (`Reply.more`). A `Drop` has no
-answer.
+wants to know `early`: with what came of it, and then with what it left (`Reply.more`). An `Open` comes before
+each `Run`, so that the worker makes its guest ready while the engine still reads the code; it has no answer
+of its own (what went wrong is the answer to the run), and neither has a `Drop`.
 """
 
 from __future__ import annotations
@@ -37,20 +38,28 @@ class Image(msgspec.Struct, frozen=True, array_like=True):
     data: bytes = b""
 
 
-class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
-    """Run code in the guest that the worker holds, or in one made of `image`: empty for a new session.
+class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
+    """Make ready the guest that the worker holds, or one made of `image`: empty for a new session.
 
-    `functions` are names, as JSON; `inputs` are values as the bridge reads them; `lazy` are names whose
-    values may be wanted.
+    `functions` are names, as JSON.
+    """
+
+    image: Image | None
+    functions: bytes
+    around: Surroundings
+    bounds: Bounds
+
+
+class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
+    """Run code in the guest that was opened.
+
+    `inputs` are values as the bridge reads them; `lazy` are names whose values may be wanted.
     """
 
     code: str
-    image: Image | None
-    functions: bytes
     inputs: dict[str, str]
     lazy: list[str]
     binds_result: bool
-    around: Surroundings
     bounds: Bounds
     early: bool = False
 
@@ -86,7 +95,7 @@ class Given(msgspec.Struct, frozen=True, array_like=True, tag="given"):
     text: str
 
 
-Question = Run | Answer | Finish | Dump | Drop | Given
+Question = Open | Run | Answer | Finish | Dump | Drop | Given
 
 
 class Wanted(msgspec.Struct, frozen=True, array_like=True, tag="wanted"):
@@ -95,7 +104,9 @@ class Wanted(msgspec.Struct, frozen=True, array_like=True, tag="wanted"):
     name: str
 
 
-Stop = Literal["", "syntax", "cpu", "wall", "memory", "stack", "flood", "corrupt", "version", "broken"]
+Stop = Literal[
+    "", "syntax", "cpu", "wall", "memory", "stack", "flood", "corrupt", "version", "broken", "gone"
+]  # fmt: skip
 
 
 class Reply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
@@ -103,7 +114,7 @@ class Reply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
 
     `poll` is what the bridge told, as JSON. A run that has ended has an `image`, and `names` (JSON) if it was
     ended from outside; with `more`, they come in another reply. `stop` tells why there is no more of it,
-    `detail` about what.
+    `detail` about what; "gone" is a guest that the worker does not hold.
     """
 
     stop: Stop = ""

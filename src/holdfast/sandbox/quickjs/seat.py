@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.errors import EngineFailed, ErrorObject
-from holdfast.sandbox.quickjs.frames import Dump, Given, Image, Question, Reply, Run, Wanted
+from holdfast.sandbox.quickjs.frames import Dump, Given, Image, Open, Question, Reply, Wanted
 from holdfast.sandbox.quickjs.inputs import loaded
 from holdfast.sandbox.quickjs.workers import Worker, Workers
 from holdfast.sandbox.worker_process import WorkerDied
@@ -68,11 +68,19 @@ class Seat:
             return False
         return worker is not None and worker.version == state
 
+    def open(self, question: Open) -> None:
+        """Have the worker make a guest ready for a run."""
+        worker = self._here()
+        worker.runs += 1
+        try:
+            worker.tell(question)
+        except WorkerDied:
+            self.drop()
+            raise
+
     def ask(self, question: Question) -> Reply:
         """Ask the worker, and give it the values that it wants before it answers."""
-        worker = self._attached() if self.worker is None or self.stopped is not None else self.worker
-        if isinstance(question, Run):
-            worker.runs += 1
+        worker = self._here()
         worker.version = None
         try:
             got = worker.ask(question)
@@ -96,6 +104,9 @@ class Seat:
         if self.stopped is not None or not isinstance(got, Reply):
             raise Stopped
         return got
+
+    def _here(self) -> Worker:
+        return self._attached() if self.worker is None or self.stopped is not None else self.worker
 
     def _attached(self) -> Worker:
         worker = self.take() or self._workers.attach()

@@ -35,6 +35,7 @@ from holdfast.sandbox.quickjs.frames import (
     Finish,
     Given,
     Image,
+    Open,
     Question,
     Reply,
     Run,
@@ -57,10 +58,15 @@ _RESCUE_BYTES: Final = 32 << 20
 _RESCUE_FUEL: Final = 1_000_000_000
 _SMALL_IMAGE: Final = 200_000
 _DRAW_BYTES: Final = 64
+_WAITS: Final = b'"waits",null]'
 
 
 class Flooded(Exception):
     """The guest printed far more than is kept."""
+
+
+class Gone(Exception):
+    """The worker holds no guest."""
 
 
 class Refused(Exception):
@@ -139,6 +145,9 @@ class Worker:
         self._line = line
         self._watch = Watch(machine)
         self._guest: Guest | None = None
+        self._opened: Open | None = None
+        self._refusal: Reply | None = None
+        self._opening_ns = 0
         self._fuel = 0
         self._seed = ""
 
@@ -156,6 +165,9 @@ class Worker:
 
     def _answer(self, question: Question) -> Reply | None:
         match question:
+            case Open():
+                self._open(question)
+                return None
             case Run() | Answer() | Finish():
                 return self._bounded(question)
             case Dump():
@@ -164,13 +176,33 @@ class Worker:
                 self._forget()
                 return None
 
-    def _bounded(self, question: Run | Answer | Finish) -> Reply:
-        """Enter the guest under its bounds, and tell what it used."""
+    def _open(self, question: Open) -> None:
+        """Make a guest ready for a run. What goes wrong is the answer to the run."""
         started = time.thread_time_ns()
+        self._opened, self._refusal = question, None
         self._watch.begin(question.bounds)
         try:
             guest = self._loaded(question.image, question.bounds)
-            fuel = self._fuelled(guest, question)
+            self._fuelled(guest, question)
+            self._surround(guest, question.around)
+            guest.call("open", question.functions, self._spec(question, [], False))
+        except Exception as error:
+            self._refusal = self._stopped(error, (time.thread_time_ns() - started) // 1000)
+        finally:
+            self._watch.end()
+        self._opening_ns = time.thread_time_ns() - started
+
+    def _bounded(self, question: Run | Answer | Finish) -> Reply:
+        """Enter the guest under its bounds, and tell what it used."""
+        started = time.thread_time_ns()
+        if isinstance(question, Run):
+            if self._refusal is not None:
+                return self._refusal
+            started -= self._opening_ns
+        self._watch.begin(question.bounds)
+        try:
+            guest = self._loaded(None if isinstance(question, Run) else question.image, question.bounds)
+            fuel = self._fuel if isinstance(question, Run) else self._fuelled(guest, question)
             stop, detail, poll = self._enter(guest, question)
             self._fuel = guest.fuel
             ends = self._ends(stop, poll)
@@ -190,7 +222,7 @@ class Worker:
         finally:
             self._watch.end()
 
-    def _fuelled(self, guest: Guest, question: Run | Answer | Finish) -> int:
+    def _fuelled(self, guest: Guest, question: Open | Answer | Finish) -> int:
         """Set the guest's limits; what it may compute. A run that goes on has what is left of it."""
         bounds = question.bounds
         if isinstance(question, Answer) and question.image is None:
@@ -202,16 +234,16 @@ class Worker:
 
     def _ends(self, stop: Stop, poll: bytes) -> Literal["waits", "whole", "lost"]:
         """Whether a run waits, or has ended and leaves something: not if it cannot be read, or hangs."""
-        outcome = decode_poll(poll).outcome if poll else "value"
-        if outcome == "waits":
+        if poll.endswith(_WAITS):  # nothing else ends so: a run that has ended tells names last
             return "waits"
+        outcome = decode_poll(poll).outcome if poll else "value"
         return "lost" if stop or outcome == "stuck" else "whole"
 
     def _loaded(self, given: Image | None, bounds: Bounds) -> Guest:
         """The guest that is meant: the one there is, or one made of an image."""
         if given is None:
             if self._guest is None:
-                raise Broken("the worker holds no guest")
+                raise Gone
             return self._guest
         self._forget()
         self._guest = guest = self._machine.guest(bounds.memory_bytes)
@@ -229,16 +261,29 @@ class Worker:
         """Let the guest do what is asked: why it cannot, about what, and where it stands."""
         if isinstance(question, Finish):
             return "", [], b""
-        self._surround(guest, question.around)
         if isinstance(question, Run):
-            _open(guest, question)
+            self._prepare(guest, question)
             if not guest.begin(question.code.encode()):
                 return "syntax", list(guest.exception()), b""
             return "", [], self._polled(guest)
+        self._surround(guest, question.around)
         for answer in question.answers:
             guest.call("settle", answer)
             guest.run_jobs()
         return "", [], guest.call("poll") or self._polled(guest)
+
+    def _prepare(self, guest: Guest, run: Run) -> None:
+        """Tell the guest what only whoever has read the code can know."""
+        opened = self._opened
+        assert opened is not None
+        if run.lazy or run.binds_result:  # few do; it is opened once more
+            guest.call("open", opened.functions, self._spec(opened, run.lazy, run.binds_result))
+        for name, text in run.inputs.items():
+            guest.call("bind", name.encode(), text.encode())
+
+    @staticmethod
+    def _spec(opened: Open, lazy: list[str], binds_result: bool) -> bytes:
+        return msgspec.json.encode((lazy, binds_result, opened.bounds.stdout_chars, opened.around.now_ms))
 
     def _surround(self, guest: Guest, around: Surroundings) -> None:
         guest.now_ms = around.now_ms
@@ -307,6 +352,8 @@ class Worker:
                 return "flood", ""
             case Refused(stop=stop):
                 return stop, str(error)
+            case Gone():
+                return "gone", ""
         return "broken", f"{type(error).__name__}: {error}"[:1000]
 
     def _rescued(self, guest: Guest) -> bytes:
@@ -345,13 +392,6 @@ def _whole(reply: Reply, left: Reply) -> Reply:
     return msgspec.structs.replace(
         reply, more=False, image=left.image, names=left.names, memory_bytes=left.memory_bytes
     )
-
-
-def _open(guest: Guest, run: Run) -> None:
-    spec = (run.lazy, run.binds_result, run.bounds.stdout_chars, run.around.now_ms)
-    guest.call("open", run.functions, msgspec.json.encode(spec))
-    for name, text in run.inputs.items():
-        guest.call("bind", name.encode(), text.encode())
 
 
 def _own_output() -> int:

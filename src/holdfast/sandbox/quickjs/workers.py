@@ -18,7 +18,7 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import EngineFailed
-from holdfast.sandbox.quickjs.frames import Drop, Dump, Question, Reply, Wanted, decode_answer, encode
+from holdfast.sandbox.quickjs.frames import Drop, Dump, Open, Question, Reply, Wanted, decode_answer, encode
 from holdfast.sandbox.slots import Slots
 from holdfast.sandbox.worker_process import WorkerDied, WorkerProcess, pipe_line
 
@@ -48,6 +48,10 @@ class Worker:
 
     def is_alive(self) -> bool:
         return self._process.is_alive()
+
+    def tell(self, question: Open) -> None:
+        """Say what has no answer. `WorkerDied` if there is nobody to hear it."""
+        self._process.send(encode(question))
 
     def ask(self, question: Question) -> Wanted | Reply:
         """Ask, and wait for what comes. `WorkerDied` if nothing does."""
