@@ -20,6 +20,7 @@ Targets in microseconds are for the machine on which they were set: the ratios a
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import socket
@@ -113,19 +114,21 @@ class Timings:
     """Seconds, by name."""
 
     samples: dict[str, list[float]] = field(default_factory=dict)
+    numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1000))
+    """Another one for each run of anything: what one has read, no other finds read already."""
 
     def time(self, name: str, work: Callable[[int], object], repeat: int) -> None:
+        taken = self.samples.setdefault(name, [])
         for _ in range(repeat):
-            number = len(self.samples.setdefault(name, []))
+            number = next(self.numbers)
             started = time.perf_counter()
             work(number)
-            self.samples[name].append(time.perf_counter() - started)
+            taken.append(time.perf_counter() - started)
 
     def note(self, name: str, work: Callable[[int], float], repeat: int) -> None:
         """Take the seconds that the work itself tells."""
-        for _ in range(repeat):
-            number = len(self.samples.setdefault(name, []))
-            self.samples[name].append(work(number))
+        taken = self.samples.setdefault(name, [])
+        taken += [work(next(self.numbers)) for _ in range(repeat)]
 
     def us(self, name: str) -> float:
         return statistics.median(self.samples[name]) * 1e6
@@ -410,7 +413,7 @@ def report(timings: Timings, rounds: int) -> list[Line]:
         lines += report_engine(timings, name)
         cold = statistics.median(cold_start(name) for _ in range(max(2, rounds // 4)))
         lines.append(Line(f"{name}: cold start to the first result", cold * 1e3, "ms"))
-        scaling = statistics.median(busy(name, 1, 12) / busy(name, 2, 12) for _ in range(max(1, rounds // 6)))
+        scaling = statistics.median(busy(name, 1, 12) / busy(name, 2, 12) for _ in range(max(3, rounds // 6)))
         lines.append(Line(f"{name}: two workers instead of one", scaling, "x", ">= 1.7"))
     return lines
 
