@@ -52,6 +52,7 @@ RESULT = "t" * 100
 WARM_UP = 60
 TARGET_MS = 3.0
 BLOCK = 20
+FAR = 10_000
 LARGE = "\n".join(f"line {number:07d} of a text that no window holds" for number in range(110_000))
 
 
@@ -123,8 +124,9 @@ def reply(code: str) -> str:
     return "p" * max(1, 400 - len(cell)) + cell
 
 
-def script(cell: Cell, turns: int, after: Iterable[str] = ()) -> ScriptedModel:
-    replies = [said for number in range(turns) for said in (reply(cell(number)), *after)]
+def script(cell: Cell, turns: int, after: Iterable[str] = (), *, first: int = 0) -> ScriptedModel:
+    """The cells of as many numbers from *first* on. Whoever has others finds none of them read already."""
+    replies = [said for number in range(first, first + turns) for said in (reply(cell(number)), *after)]
     return ScriptedModel(replies, strict=False)
 
 
@@ -220,9 +222,14 @@ class Stage:
     def __init__(self, cell: Cell, rounds: int, after: Iterable[str], protocol: CodeProtocol | None) -> None:
         self.cell = cell
         self.rounds = rounds
-        self._agent: Agent[None, str] = Agent(
-            script(cell, rounds + WARM_UP, after), protocol=protocol or "code", tools=[act, ask, compute]
-        )
+        self._agents: dict[str, Agent[None, str]] = {
+            name: Agent(
+                script(cell, rounds + WARM_UP, after, first=first),
+                protocol=protocol or "code",
+                tools=[act, ask, compute],
+            )
+            for name, first in (("sqlite", 0), ("memory", FAR))
+        }
         self._plain = Agent(ScriptedModel([REPLY] * (rounds + WARM_UP)))
         self.watches = {name: Stopwatch() for name in ("sqlite", "memory", "plain", "engine")}
 
@@ -231,8 +238,8 @@ class Stage:
         with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as home:
             async with Runtime(Path(home) / "bench.db") as durable, Runtime() as memory:
                 sessions = {
-                    "sqlite": await durable.session("bench", agent=self._agent),
-                    "memory": await memory.session("bench", agent=self._agent),
+                    "sqlite": await durable.session("bench", agent=self._agents["sqlite"]),
+                    "memory": await memory.session("bench", agent=self._agents["memory"]),
                     "plain": await durable.session("plain", agent=self._plain),
                 }
                 await self._rounds(range(WARM_UP), sessions, bare if engine else None)
@@ -253,7 +260,7 @@ class Stage:
 
         async def alone(number: int) -> None:
             if bare is not None:
-                bare.run(self.cell(number))
+                bare.run(self.cell(2 * FAR + number))
 
         for number in block:
             await self.watches["engine"].time(lambda number=number: alone(number))

@@ -34,6 +34,11 @@ class Frames(ABC):
         self._max_frame = max_frame
         self._rest = b""
 
+    @property
+    def has_more(self) -> bool:
+        """Whether something has come after the last frame that was received."""
+        return bool(self._rest)
+
     def send(self, data: bytes) -> None:
         self._write(HEADER.pack(len(data)) + data)
 
