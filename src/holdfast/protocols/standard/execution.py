@@ -82,11 +82,12 @@ class Execution:
             self._timer = self._loop.call_later(left, self._expire, running)
 
     def _expire(self, running: RunningCall) -> None:
+        if self._dispatcher.seconds_left(running):
+            self._set_timer(running)  # the loop's clock is a little ahead of ours
+            return
         settled = self._dispatcher.expire(running)
         if settled is not None:
             self._finish([self._settled(settled)])
-        else:
-            self._set_timer(running)  # it has just finished, or the loop's clock is ahead of ours
 
     def _finish(self, inputs: list[Input]) -> None:
         if self._over:
