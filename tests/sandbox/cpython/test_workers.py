@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +18,7 @@ from holdfast.errors import Code
 from holdfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest, CellStep
 from holdfast.sandbox.cpython import workers
 from holdfast.sandbox.cpython.cell_engine import CPythonCells
+from holdfast.sandbox.cpython.jail import Jail
 
 pytestmark = pytest.mark.slow
 
@@ -188,6 +191,25 @@ def test_closing_the_engine_leaves_nothing_behind(kind: Any, request_of: Request
     assert len(pids) >= 6
     assert [pid for pid in pids if is_alive(pid)] == []
     assert not any(home is not None and Path(home).exists() for home in homes)
+
+
+@pytest.mark.parametrize("kind", ["bubblewrap", "landlock"])
+def test_nothing_of_a_jail_is_left_once_it_is_closed(kind: Any) -> None:
+    """Bug: on a busy machine the supervisor was still ending when `close` had returned."""
+    jail = Jail(kind)
+    busy = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
+    try:
+        for _ in range(5):
+            process = jail.start()
+            process.wait_until_ready()
+            pids = [process.pid, *children(process.pid)]
+            process.close()
+            assert len(pids) >= 2
+            assert [pid for pid in pids if is_alive(pid)] == []
+    finally:
+        for other in busy:
+            other.kill()
+            other.wait()
 
 
 def test_an_engine_that_was_never_used_starts_nothing() -> None:

@@ -144,7 +144,7 @@ class JailProcess(WorkerProcess):
         super().__init__(command, line, env=_ENVIRONMENT)
         self.home = home
         self.guest_pid = 0
-        self._guest = -1
+        self._inside: list[int] = []
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
     def wait_until_ready(self) -> None:
@@ -169,7 +169,8 @@ class JailProcess(WorkerProcess):
             )
         self.guest_pid = pid
         with contextlib.suppress(OSError):
-            self._guest = os.pidfd_open(pid)
+            self._inside = [os.pidfd_open(pid)]
+            self._inside.append(os.pidfd_open(_parent_of(pid)))
 
     def _first_frame(self) -> tuple[bytes, int]:
         """The frame, and who sent it."""
@@ -179,16 +180,21 @@ class JailProcess(WorkerProcess):
         return self.receive(), (pids[0] if pids else 0)
 
     def close(self) -> None:
-        """End the process, and wait until the guest has ended as well, which is its grandchild."""
+        """End the process, and wait until guest and supervisor have ended, which are not ours to wait for."""
         super().close()
-        if self._guest >= 0:
+        inside, self._inside = self._inside, []
+        for handle in inside:
             ended = select.poll()
-            ended.register(self._guest, select.POLLIN)
+            ended.register(handle, select.POLLIN)
             ended.poll(_GONE_MS)
-            os.close(self._guest)
-            self._guest = -1
+            os.close(handle)
         if self.home is not None:
             remove(self.home)
+
+
+def _parent_of(pid: int) -> int:
+    with open(f"/proc/{pid}/stat", "rb") as file:
+        return int(file.read().rpartition(b")")[2].split()[1])
 
 
 class Jail:
