@@ -83,8 +83,7 @@ class ToolCatalog(msgspec.Struct, frozen=True, dict=True):
 
     def may_call(self, name: str) -> bool:
         """Whether the session's model may call this tool."""
-        tool = self.find(name)
-        return tool is not None and tool.availability >= ToolAvailability.CALLABLE
+        return name in self._callable_names
 
     def capabilities(self, resolve: Callable[[str], RegisteredTool]) -> list[Capability]:
         """The contracts of what is showcased, as *resolve* (a registry's `require`) gives them."""
@@ -105,6 +104,10 @@ class ToolCatalog(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def _callable(self) -> tuple[CatalogTool, ...]:
         return tuple(tool for tool in self.tools if tool.availability >= ToolAvailability.CALLABLE)
+
+    @cached_property
+    def _callable_names(self) -> frozenset[str]:
+        return frozenset(tool.name for tool in self._callable)
 
     @cached_property
     def _projection(self) -> list[dict[str, Any]]:

@@ -22,6 +22,10 @@ _OPEN: Final = object()
 _MAX_DEPTH: Final = 8
 _SHOWN_CHARS: Final = 60
 _NAMES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_WRITTEN_OUT: Final = frozenset({
+    ast.Constant, ast.UnaryOp, ast.List, ast.Tuple, ast.ListComp, ast.Dict, ast.DictComp, ast.JoinedStr,
+})  # fmt: skip
+"""The kinds of nodes that tell anything of their value."""
 
 
 def argument_problems(call: ast.Call, name: str, schema: Schema) -> Iterator[Problem]:
@@ -30,23 +34,24 @@ def argument_problems(call: ast.Call, name: str, schema: Schema) -> Iterator[Pro
     if schema.get("type") == "array" or not isinstance(properties, dict):
         return
     names = list(properties)
-    spread = any(isinstance(node, ast.Starred) for node in call.args)
-    unnamed = any(keyword.arg is None for keyword in call.keywords)
+    spread = ast.Starred in map(type, call.args)
+    by_name = [(keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg is not None]
     if not spread and len(call.args) > len(names):
         takes = f"{len(names)} argument{'' if len(names) == 1 else 's'}"
-        given = f"{len(call.args)} {'was' if len(call.args) == 1 else 'were'} given"
-        yield call, f"{name}() takes {takes}, {given}"
+        were = "was" if len(call.args) == 1 else "were"
+        yield call, f"{name}() takes {takes}, {len(call.args)} {were} given"
         return
     by_position = [] if spread else list(zip(names, call.args, strict=False))
-    by_name = [(keyword.arg, keyword.value) for keyword in call.keywords if keyword.arg is not None]
-    yield from _misnamed(call, name, schema, {key for key, _ in by_position})
-    if not spread and not unnamed:
-        given_names = {key for key, _ in (*by_position, *by_name)}
-        missing = [key for key in schema.get("required", ()) if key not in given_names]
-        if missing:
+    given = [*by_position, *by_name]
+    if by_name:
+        yield from _misnamed(call, name, schema, {key for key, _ in by_position})
+    if not spread and len(by_name) == len(call.keywords):
+        given_names = {key for key, _ in given}
+        if missing := [key for key in schema.get("required", ()) if key not in given_names]:
             yield call, f"{name}() is missing {', '.join(missing)}"
-    for key, node in (*by_position, *by_name):
-        if key in properties and (problem := _Fit(schema).problem(node, properties[key])):
+    fit = _Fit(schema)
+    for key, node in given:
+        if key in properties and (problem := fit.problem(node, properties[key])):
             yield node, f"{name}(): {key} {problem}"
 
 
@@ -68,7 +73,9 @@ class _Fit:
 
     def problem(self, node: ast.expr, schema: Any, depth: int = 0) -> str | None:
         """Why the node cannot be what *schema* describes; None if it can."""
-        if not isinstance(schema, dict) or depth > _MAX_DEPTH or "format" in schema:
+        if type(node) not in _WRITTEN_OUT or depth > _MAX_DEPTH:
+            return None
+        if not isinstance(schema, dict) or "format" in schema:
             return None
         if "$ref" in schema:
             name = str(schema["$ref"]).removeprefix("#/$defs/")

@@ -54,6 +54,7 @@ _BINDS: Final = re.compile(
     re.M,
 )
 """Every repetition is bounded: this runs in the host, on code that is long because it wants to be."""
+_NEWLINE: Final = re.compile(rb"\r\n?|\n")
 _RESULT: Final = re.compile(r"^result[ \t]{0,9}(:[^=\n]{1,200})?=[^=]", re.M)
 _MAX_ROUNDS: Final = 16
 """How far an awaited value is followed back through names; code could be written to follow for ever."""
@@ -63,12 +64,11 @@ WAITERS: Final = frozenset(
     {"gather", "wait", "wait_for", "create_task", "ensure_future", "shield", "as_completed"}
 )
 """Functions of asyncio that take what can be awaited."""
-_HARMLESS: Final = (
-    ast.Expr, ast.Constant, ast.Name, ast.Load, ast.Store, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare,
-    ast.IfExp, ast.Tuple, ast.List, ast.Set, ast.Dict, ast.Subscript, ast.Slice, ast.JoinedStr, ast.Call,
-    ast.FormattedValue, ast.keyword, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.ListComp,
-    ast.SetComp, ast.DictComp, ast.comprehension, ast.Starred,
-)  # fmt: skip
+_HARMLESS: Final = frozenset({
+    ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp, ast.Tuple, ast.List,
+    ast.Set, ast.Dict, ast.Subscript, ast.Slice, ast.JoinedStr, ast.Call, ast.FormattedValue, ast.keyword,
+    ast.ListComp, ast.SetComp, ast.DictComp, ast.comprehension, ast.Starred,
+})  # fmt: skip
 _HARMLESS_FUNCTIONS: Final = frozenset({
     "abs", "all", "any", "bin", "bool", "chr", "dict", "divmod", "enumerate", "finish", "float", "hex", "int",
     "isinstance", "len", "list", "max", "min", "oct", "ord", "pow", "print", "range", "repr", "reversed",
@@ -159,19 +159,20 @@ def read_program(
     bindings = _Bindings.of(tree)
     mode = bindings.result_mode(result_may_be_bound)
     ending = _last_call(tree, last - bindings.names) if mode == "never" else None
-    edits = _edits(code, tree, mode, bindings)
-    fed = code if ending is None else _without_name(code, ending)
+    lines = _Lines(code)
+    edits = _edits(lines, tree, mode, bindings)
+    fed = lines.data if ending is None else _without_name(lines, ending)
     return Program(
         code=code,
         fed=_apply(fed, edits) + ("\nresult" if mode == "always" else ""),
-        last_call=None if ending is None else (called_name(ending), _span(code, ending)),
+        last_call=None if ending is None else (called_name(ending), lines.span(ending)),
         result_mode=mode,
         reads_result=bindings.reads_result,
         bound=frozenset(bindings.names),
-        awaited=frozenset(_shifted(_awaited_sites(tree, code), edits)),
+        awaited=frozenset(_shifted(_awaited_sites(tree, lines), edits)) if "await" in code else frozenset(),
         defines_functions=bindings.defines_functions,
         rebinds_result_later=bindings.global_result,
-        inserted=tuple(_insertions(code, edits)),
+        inserted=tuple(_insertions(lines, edits)),
         defines_classes=bindings.defines_classes,
         refused=next(ignored_methods(code, tree), None),
     )
@@ -185,36 +186,28 @@ def _last_call(tree: ast.Module, names: AbstractSet[str]) -> ast.Call | None:
     return None
 
 
-def _without_name(code: str, call: ast.Call) -> str:
+def _without_name(lines: _Lines, call: ast.Call) -> bytes:
     """The code with parentheses alone where a function is called. Nothing else moves."""
-    data = code.encode()
-    start = _LineOffsets(code).site(call)[0]
+    start = lines.site(call)[0]
     end = start + len(called_name(call))
-    return (data[:start] + b" " * (end - start) + data[end:]).decode()
-
-
-def _span(code: str, node: ast.expr) -> Span:
-    lines = code.encode().splitlines()
-    end_line, end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-    return Span(
-        line=node.lineno,
-        column=len(lines[node.lineno - 1][: node.col_offset].decode()) + 1,
-        end_line=end_line,
-        end_column=len(lines[end_line - 1][:end].decode()) + 1,
-    )
+    return lines.data[:start] + b" " * (end - start) + lines.data[end:]
 
 
 def called_if_pure(tree: ast.Module) -> frozenset[str] | None:
     """The functions called, if all the code does is compute values from what is there."""
     called: set[str] = set()
-    pending: list[Any] = list(tree.body)
+    pending: list[Any] = []
+    for statement in tree.body:
+        if type(statement) is not ast.Expr:
+            return None
+        pending.append(statement.value)
     while pending:
         node = pending.pop()
         if node is None:
             continue
-        if not isinstance(node, _HARMLESS):
+        if type(node) not in _HARMLESS:
             return None
-        if isinstance(node, ast.Call):
+        if type(node) is ast.Call:
             if not isinstance(node.func, ast.Name) or node.func.id not in _HARMLESS_FUNCTIONS:
                 return None
             called.add(node.func.id)
@@ -271,17 +264,17 @@ Edit = tuple[int, str]
 """A byte offset of the code and the text that is put in there."""
 
 
-def _edits(code: str, tree: ast.Module, mode: ResultMode, bindings: _Bindings) -> list[Edit]:
+def _edits(lines: _Lines, tree: ast.Module, mode: ResultMode, bindings: _Bindings) -> list[Edit]:
     """What is put into the code: a name around its last expression, or marks where it binds `result`."""
-    offsets = _LineOffsets(code)
     edits: list[Edit] = []
     last = tree.body[-1] if tree.body else None
     if mode != "always" and isinstance(last, ast.Expr):
-        start, end = offsets.site(last)
+        start, end = lines.site(last)
         edits += [(start, _OPEN), (end, _CLOSE)]
     if mode == "maybe" and bindings.reads_result:
-        edits += [(offsets.site(statement)[1], f";{MARK}") for statement in _binding_statements(tree)]
-    return sorted(edits)
+        edits += [(lines.site(statement)[1], f";{MARK}") for statement in _binding_statements(tree)]
+        edits.sort()
+    return edits
 
 
 def _binding_statements(tree: ast.Module) -> Iterator[ast.stmt]:
@@ -290,10 +283,7 @@ def _binding_statements(tree: ast.Module) -> Iterator[ast.stmt]:
             yield node
 
 
-def _apply(code: str, edits: list[Edit]) -> str:
-    if not edits:
-        return code
-    data = code.encode()
+def _apply(data: bytes, edits: list[Edit]) -> str:
     parts: list[bytes] = []
     at = 0
     for offset, text in edits:
@@ -310,26 +300,37 @@ def _shifted(sites: set[Site], edits: list[Edit]) -> Iterator[Site]:
         yield left + added[bisect_right(offsets, left)], right + added[bisect_left(offsets, right)]
 
 
-def _insertions(code: str, edits: list[Edit]) -> Iterator[tuple[int, int, int]]:
+def _insertions(lines: _Lines, edits: list[Edit]) -> Iterator[tuple[int, int, int]]:
     """Line, column and length of each edit, as `Program.column` undoes them, one after the other."""
-    data = code.encode()
-    starts = [0, *(match.end() for match in re.finditer(rb"\n", data))]
     for offset, text in edits:
-        line = bisect_right(starts, offset)
-        yield line, len(data[starts[line - 1] : offset].decode()) + 1, len(text)
+        line = bisect_right(lines.starts, offset)
+        yield line, lines.column(line, offset), len(text)
 
 
-class _LineOffsets:
-    """Byte offsets of nodes; the engine reports places as bytes from the start."""
+class _Lines:
+    """The code as bytes, and where its lines start; the engine reports places as bytes from the start."""
 
     def __init__(self, code: str) -> None:
-        self._starts = [0]
-        for line in code.encode().splitlines(keepends=True):
-            self._starts.append(self._starts[-1] + len(line))
+        self.data = code.encode()
+        self.starts = [0, *(match.end() for match in _NEWLINE.finditer(self.data))]
 
     def site(self, node: ast.stmt | ast.expr) -> Site:
         end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-        return self._starts[node.lineno - 1] + node.col_offset, self._starts[end_line - 1] + end_column
+        return self.starts[node.lineno - 1] + node.col_offset, self.starts[end_line - 1] + end_column
+
+    def span(self, node: ast.expr) -> Span:
+        start, end = self.site(node)
+        end_line = node.end_lineno or node.lineno
+        return Span(
+            line=node.lineno,
+            column=self.column(node.lineno, start),
+            end_line=end_line,
+            end_column=self.column(end_line, end),
+        )
+
+    def column(self, line: int, offset: int) -> int:
+        """A byte of a line as its character, from 1."""
+        return len(self.data[self.starts[line - 1] : offset].decode()) + 1
 
 
 @dataclass(slots=True)
@@ -360,18 +361,17 @@ class _Bindings:
         return "never"
 
     def _top_level(self, statement: ast.stmt) -> None:
-        before = set(self.names)
         self._collect(statement)
-        if "result" in self.names and "result" not in before:
+        if "result" in self.names:
             self.maybe_result = True
-        if "result" in _bound_directly(statement):
-            self.always_result = True
+            self.always_result |= "result" in _bound_directly(statement)
 
     def _collect(self, root: ast.AST) -> None:
         """Walk *root*; names bound inside functions and classes belong to those, unless declared global."""
         inside: list[Any] = []
         self._walk([root], inside, module_scope=True)
-        self._walk(inside, inside, module_scope=False)
+        if inside:
+            self._walk(inside, inside, module_scope=False)
 
     def _walk(self, pending: list[Any], inside: list[Any], *, module_scope: bool) -> None:
         """Note everything in *pending*; what is in functions and classes goes to *inside*."""
@@ -433,12 +433,8 @@ def _targets(target: ast.expr) -> Iterator[str]:
             yield node.id
 
 
-def _awaited_sites(tree: ast.Module, code: str) -> set[Site]:
-    if "await" not in code:
-        return set()
-    marker = AwaitMarker(tree)
-    offsets = _LineOffsets(code)
-    return {offsets.site(call) for call in marker.calls}
+def _awaited_sites(tree: ast.Module, lines: _Lines) -> set[Site]:
+    return {lines.site(call) for call in AwaitMarker(tree).calls}
 
 
 class AwaitMarker:

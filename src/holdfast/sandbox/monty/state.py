@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -97,25 +99,40 @@ _decoder = msgspec.msgpack.Decoder(EngineState)
 _cell_decoder = msgspec.msgpack.Decoder(PausedCell)
 
 
-def encode_state(state: EngineState | None) -> bytes:
-    return b"" if state is None else _encoder.encode(state)
-
-
-_read_last: tuple[bytes, EngineState | None] = (b"", None)
-"""The bytes of a small state that was read, and the state: a cell's is read twice in a row."""
+_known: Final[OrderedDict[int, tuple[bytes, EngineState]]] = OrderedDict()
+"""Small states that were just written or read, by the identity of their bytes: a cell's is read twice in a
+row, and mostly is what the cell before it left."""
+_MAX_KNOWN: Final = 32
 _SMALL_BYTES: Final = 64 << 10
+
+
+def encode_state(state: EngineState | None) -> bytes:
+    if state is None:
+        return b""
+    data = _encoder.encode(state)
+    _remember(data, state)
+    return data
 
 
 def decode_state(data: bytes) -> EngineState | None:
     """The state that `encode_state` wrote; one of another engine version is refused."""
-    global _read_last
-    known, state = _read_last
-    if known is data or not data:
-        return state if data else None
+    if not data:
+        return None
+    if (known := _known.get(id(data))) is not None and known[0] is data:
+        return known[1]
     state = _read(_decoder, data, "session's state")
-    if len(data) <= _SMALL_BYTES:
-        _read_last = (data, state)
+    _remember(data, state)
     return state
+
+
+def _remember(data: bytes, state: EngineState) -> None:
+    """Keep the state while its bytes are of use. Single operations, so that threads need no lock."""
+    if len(data) > _SMALL_BYTES:
+        return
+    _known[id(data)] = (data, state)
+    while len(_known) > _MAX_KNOWN:
+        with contextlib.suppress(KeyError):
+            _known.popitem(last=False)
 
 
 def encode_cell(cell: PausedCell) -> bytes:
