@@ -18,6 +18,7 @@ Rules
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from holdfast.errors import ErrorObject, TurnCode
@@ -87,27 +88,24 @@ class BudgetWatch:
         if fullest.level <= self._told:
             return None
         self._told = fullest.level
-        return f"{fullest.words} used ({fullest.percent} %). {_ADVICE[fullest.level]}"
+        return f"{fullest.words()} used ({fullest.percent} %). {_ADVICE[fullest.level]}"
 
 
 class _Account(NamedTuple):
     """How much of one limit is used."""
 
     percent: int
-    words: str
+    words: Callable[[], str]
     level: int
 
 
 def _accounts(limits: UsageLimits, spent: Spent) -> list[_Account]:
     """The limits that are set. There is always one on the steps."""
-    used, most = spent.iterations, limits.max_iterations
-    found = [_account(used, most, f"{used:,} of {most:,} {_counted(most, 'step')}")]
+    found = [_account(spent.iterations, limits.max_iterations, _steps)]
     if limits.max_tokens is not None:
-        used, most = spent.tokens, limits.max_tokens
-        found.append(_account(used, most, f"{used:,} of {most:,} tokens"))
+        found.append(_account(spent.tokens, limits.max_tokens, _tokens))
     if limits.max_wall_ms is not None:
-        used, most = spent.wall_ms, limits.max_wall_ms
-        found.append(_account(used, most, f"{_seconds(used)} of {_seconds(most)} seconds"))
+        found.append(_account(spent.wall_ms, limits.max_wall_ms, _time))
     return found + _never_exceeded(limits, spent)
 
 
@@ -115,19 +113,37 @@ def _never_exceeded(limits: UsageLimits, spent: Spent) -> list[_Account]:
     """The limits that leave no step beyond them."""
     found = []
     if limits.max_calls is not None:
-        used, most = spent.calls, limits.max_calls
-        one = _account(used, most, f"{used:,} of {most:,} {_counted(most, 'model call')}")
-        found.append(one._replace(level=100) if used + 1 >= most else one)
+        one = _account(spent.calls, limits.max_calls, _model_calls)
+        found.append(one._replace(level=100) if spent.calls + 1 >= limits.max_calls else one)
     if (most_nano := limits.max_cost_nano_usd) is not None:
-        used = spent.cost_nano_usd
-        one = _account(used, most_nano, f"{dollars(used)} of {dollars(most_nano)}")
+        one = _account(spent.cost_nano_usd, most_nano, _money)
         found.append(one._replace(level=min(one.level, 90)))
     return found
 
 
-def _account(used: int, limit: int, words: str) -> _Account:
-    percent = used * 100 // limit
-    return _Account(percent, words, next((level for level in _ADVICE if percent >= level), 0))
+def _account(used: int, most: int, words: Callable[[int, int], str]) -> _Account:
+    percent = used * 100 // most
+    return _Account(percent, lambda: words(used, most), next((one for one in _ADVICE if percent >= one), 0))
+
+
+def _steps(used: int, most: int) -> str:
+    return f"{used:,} of {most:,} {_counted(most, 'step')}"
+
+
+def _tokens(used: int, most: int) -> str:
+    return f"{used:,} of {most:,} tokens"
+
+
+def _time(used: int, most: int) -> str:
+    return f"{_seconds(used)} of {_seconds(most)} seconds"
+
+
+def _model_calls(used: int, most: int) -> str:
+    return f"{used:,} of {most:,} {_counted(most, 'model call')}"
+
+
+def _money(used: int, most: int) -> str:
+    return f"{dollars(used)} of {dollars(most)}"
 
 
 def _counted(number: int, noun: str) -> str:

@@ -7,23 +7,31 @@ denied, for instance.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from holdfast.model.canonical import Json, digest_bytes, encode_sorted
 from holdfast.model.message import ToolCall, ToolMessage
 
 
 class Progress:
-    """Counts the rounds in a row that made none."""
+    """Counts the rounds in a row that made none. Nothing is counted before somebody asks."""
 
     def __init__(self) -> None:
-        self.idle_rounds = 0
+        self._idle_rounds = 0
+        self._uncounted: list[Sequence[tuple[ToolCall, ToolMessage]]] = []
         self._seen: set[str] = set()
 
-    def round_over(self, calls: Iterable[tuple[ToolCall, ToolMessage]]) -> None:
+    def round_over(self, calls: Sequence[tuple[ToolCall, ToolMessage]]) -> None:
         """Take a finished round into account."""
-        new = [self._is_new(call, result) for call, result in calls]
-        self.idle_rounds = 0 if any(new) else self.idle_rounds + 1
+        self._uncounted.append(calls)
+
+    @property
+    def idle_rounds(self) -> int:
+        rounds, self._uncounted = self._uncounted, []
+        for calls in rounds:
+            new = [self._is_new(call, result) for call, result in calls]
+            self._idle_rounds = 0 if any(new) else self._idle_rounds + 1
+        return self._idle_rounds
 
     def _is_new(self, call: ToolCall, result: ToolMessage) -> bool:
         if result.error is not None:

@@ -668,6 +668,8 @@ class TurnMachine:
 
     def _take(self, ruling: Ruling) -> None:
         """Remember what plugins tell observers, and what they want to say to the model."""
+        if ruling is NOTHING_SAID:
+            return
         self.entries.extend(self._entries_of(ruling.events))
         self._said.extend(ruling.messages)
 

@@ -331,10 +331,13 @@ class TurnRunner:
 
     def _shower(self, turn: Turn[Any]) -> Callable[[Event], None]:
         """Shows events to observers, and what the trace needs of them to that."""
-        show = self._live.show
-        if self._spans is None:
-            return lambda event: show(turn, event)
-        return self._spans.showing(lambda event: show(turn, event))
+        live, tell = self._live, turn.publish
+
+        def show(event: Event) -> None:
+            live.feed.publish(event)
+            tell(event)
+
+        return show if self._spans is None else self._spans.showing(show)
 
     def _new_spans(self, machine: TurnMachine, context: SessionContext) -> TurnSpans:
         """What becomes of the turn in the trace."""

@@ -29,8 +29,7 @@ from __future__ import annotations
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -69,8 +68,7 @@ _FAILED_CALLS: Final = 6
 _MOST_NAMES: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
+class _Section(NamedTuple):
     """A part of an observation. `key` is where `history` has the whole of it."""
 
     title: str
@@ -80,7 +78,7 @@ class _Section:
 
 def observation(report: CellReport, code: str, *, budget_chars: int = 8_000) -> str:
     """What the model reads of a cell, in at most *budget_chars* characters."""
-    sections = [section for section in _sections(report, code) if section.text]
+    sections = _sections(report, code)
     head = _head_line(report, is_empty=not sections)
     titles = sum(len(section.title) + 1 for section in sections)
     room = max(0, budget_chars - len(head) - titles - len(sections))
@@ -111,6 +109,8 @@ def _named(names: Sequence[str], arguments: dict[str, Json], limit: int) -> str:
 
 def fair_shares(lengths: Sequence[int], room: int) -> list[int]:
     """How much of *room* each gets: the same for all, but none gets more than it needs."""
+    if sum(lengths) <= room:
+        return list(lengths)
     shares = [0] * len(lengths)
     shortest_first = sorted(range(len(lengths)), key=lengths.__getitem__)
     for done, at in enumerate(shortest_first):
@@ -153,17 +153,24 @@ def _head_line(report: CellReport, *, is_empty: bool) -> str:
 
 
 def _sections(report: CellReport, code: str) -> list[_Section]:
-    lost = ", the rest was too long and is lost" if report.truncated else ""
-    notes = [note for note in report.notes if note != NOT_EXECUTED]
-    return [
-        _Section(f"stdout{lost}:", _trimmed(report.stdout), "stdout"),
-        _Section("stderr:", _trimmed(report.stderr), "stderr"),
-        _Section("result:", "" if report.result is None else _result_text(report.result), "result"),
-        _Section("error:", "" if report.error is None else _problem(report.error, code), "error"),
-        _Section("diagnostics:", _diagnostics_text(report, code)),
-        _Section("calls:", _calls_text(report.calls)),
-        _Section("notes:", "\n".join(notes)),
-    ]
+    """The parts that have something to say."""
+    found: list[_Section] = []
+    if stdout := _trimmed(report.stdout):
+        lost = ", the rest was too long and is lost" if report.truncated else ""
+        found.append(_Section(f"stdout{lost}:", stdout, "stdout"))
+    if stderr := _trimmed(report.stderr):
+        found.append(_Section("stderr:", stderr, "stderr"))
+    if report.result is not None:
+        found.append(_Section("result:", _result_text(report.result), "result"))
+    if report.error is not None:
+        found.append(_Section("error:", _problem(report.error, code), "error"))
+    if report.diagnostics and (diagnostics := _diagnostics_text(report, code)):
+        found.append(_Section("diagnostics:", diagnostics))
+    if report.calls:
+        found.append(_Section("calls:", _calls_text(report.calls)))
+    if report.notes and (notes := "\n".join(note for note in report.notes if note != NOT_EXECUTED)):
+        found.append(_Section("notes:", notes))
+    return found
 
 
 def _rendered(section: _Section, share: int, index: int) -> str:

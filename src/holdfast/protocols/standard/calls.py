@@ -212,9 +212,11 @@ class CallDesk:
             case Admitted():
                 if self._is_cell(command.call):
                     return Ready(command, True, admission, pure=True)
-                call = msgspec.structs.replace(admission, run_context=self._context(command))
-                idempotent = admission.tool.capability.idempotent
-                return Ready(command, idempotent, call, pure=_touches_nothing(admission.tool))
+                tool = admission.tool
+                if tool.takes_context or self._dispatcher.traced:
+                    admission = msgspec.structs.replace(admission, run_context=self._context(command))
+                idempotent = tool.capability.idempotent
+                return Ready(command, idempotent, admission, pure=_touches_nothing(tool))
             case _:
                 assert_never(admission)
 
