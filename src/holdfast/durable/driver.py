@@ -231,15 +231,15 @@ class TurnDriver:
         commands = _still_wanted(commands)
         first = commands[0]
         match first:
-            case RunHooks():
-                return await self._run_hooks(first)
-            case PrepareCall():
-                return await self._prepare_call(first)
             case CallModel():
                 return await self._call_model(first)
             case RunTool() | ContinueCell():
                 self._continue([one for one in commands if isinstance(one, ContinueCell)])
                 return await self._run_tools([one for one in commands if isinstance(one, RunTool)])
+            case RunHooks():
+                return await self._run_hooks(first)
+            case PrepareCall():
+                return await self._prepare_call(first)
             case Checkpoint(kind="after_work"):
                 return await self._pass(first, OutputCheck())
             case Checkpoint():
@@ -608,6 +608,8 @@ def _entry_of(noted: JournalEntry | tuple[str, Input]) -> JournalEntry:
 
 def _still_wanted(commands: list[Command]) -> list[Command]:
     """What is to be done: if the turn ends or has gone on, that, and nothing of what was asked for before."""
+    if len(commands) == 1:
+        return commands
     for at, command in enumerate(commands):
         if isinstance(command, StopEffects):
             return commands[at:]

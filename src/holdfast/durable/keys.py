@@ -33,25 +33,25 @@ from holdfast.machine.turn_machine import TurnMachine
 
 def key_of(given: Input, machine: TurnMachine, fence: int) -> str:
     """The key of an input that *machine* is about to be fed."""
-    match given:
+    match given:  # what comes most often comes first
+        case ToolSettled(call_id=call_id):
+            return f"tool.{call_id}"
+        case ModelReplied() | ModelFailed():
+            return f"model.{machine.model_calls}"
+        case CellPaused(call_id=call_id, number=number):
+            return f"cell.{call_id}.{number}"
+        case FinishRequested(call_id=call_id):
+            return f"finish.{call_id}"
         case HooksRan(stage=stage, number=number):
             return f"hooks.{stage}.{number}"
         case CallPrepared(number=number):
             return f"prepare.{number}"
         case CallRuled(call_id=call_id):
             return f"ruled.{call_id}"
-        case ModelReplied() | ModelFailed():
-            return f"model.{machine.model_calls}"
-        case ToolSettled(call_id=call_id):
-            return f"tool.{call_id}"
-        case CellPaused(call_id=call_id, number=number):
-            return f"cell.{call_id}.{number}"
         case WaitOpened(wait=wait):
             return f"wait.{wait.wait_id}"
         case WaitEnded(wait_id=wait_id):
             return f"waited.{wait_id}"
-        case FinishRequested(call_id=call_id):
-            return f"finish.{call_id}"
         case CheckpointPassed():
             return f"checkpoint.{machine.checkpoints}"
         case Resumed():

@@ -260,33 +260,33 @@ class TurnMachine:
         self._watch.tick(given.at_ms)
         if self._is_over(given):
             return []
-        match given:
+        match given:  # what comes most often comes first
+            case ToolSettled():
+                return self._settled(given)
+            case ModelReplied():
+                return self._replied(given)
             case TurnStarted():
                 return self._start(given)
+            case CheckpointPassed():
+                return self._passed(given)
+            case CellPaused():
+                return self._cell_paused(given)
+            case FinishRequested():
+                return self._finish_requested(given)
             case HooksRan():
                 return self._hooks_ran(given)
             case CallPrepared():
                 return self._call_prepared(given)
             case CallRuled():
                 return self._call_ruled(given)
-            case ModelReplied():
-                return self._replied(given)
             case ModelFailed():
                 return self._failed(given)
-            case ToolSettled():
-                return self._settled(given)
-            case CellPaused():
-                return self._cell_paused(given)
             case WaitOpened():
                 return self._wait_opened(given)
             case WaitEnded():
                 return self._wait_ended(given)
-            case CheckpointPassed():
-                return self._passed(given)
             case FrameSwitchRequested():
                 return self._switch_requested(given.switch)
-            case FinishRequested():
-                return self._finish_requested(given)
             case CancelRequested():
                 return self._break_off(StopReason.CANCELLED, Code.CANCELLED, "the turn was cancelled")
             case DeadlinePassed():

@@ -137,8 +137,8 @@ class TurnRunner:
         context = await self._live.context()
         if request.extension is not None:
             await context.plugins.ask_protocol("validate_turn_extension", request.extension)
-        context.artifact()  # a catalog that cannot be made fails before there is a turn
         await self._require_price(request.limits or context.policy.limits, context)
+        # Asks for the catalog: one that cannot be made fails before there is a turn.
         new, started = self._new_turn(turn.turn_id, request, context)
         patience = _Patience(self._place.config.busy_timeout_ms / 1000)
         while not turn.withdrawn:
@@ -169,6 +169,7 @@ class TurnRunner:
         now = self._place.clock.now_ms()
         limits = request.limits or context.policy.limits
         nonce = secrets.token_hex(12)
+        warns = context.artifact().preamble.warns_of_budget
 
         def make_input(head: SessionHead, claimed: tuple[QueuedInput, ...]) -> bytes:
             injected = tuple(
@@ -184,7 +185,7 @@ class TurnRunner:
                 stages=context.plugins.stages,
                 extension=request.extension,
                 prompt=request.prompt,
-                warns=context.artifact().preamble.warns_of_budget,
+                warns=warns,
             )
             made.append(started)
             return encode_input(started)

@@ -76,6 +76,10 @@ class TurnWitness:
         match given:
             case ModelReplied(text=text, calls=calls, usage=usage, model=model):
                 return ReplyReceived(turn_id=turn_id, text=text, calls=calls, usage=usage, model=model)
+            case ToolSettled(call_id=call_id, value=value, error=error, record=record):
+                return ToolCallSettled(
+                    turn_id=turn_id, call_id=call_id, value=value, error=error, record=record
+                )
             case ModelFailed(error=error, retryable=retryable, attempt=attempt):
                 return ModelCallFailed(
                     turn_id=turn_id,
@@ -83,10 +87,6 @@ class TurnWitness:
                     retryable=retryable,
                     attempt=attempt,
                     retry_in_ms=_retry_in_ms(following),
-                )
-            case ToolSettled(call_id=call_id, value=value, error=error, record=record):
-                return ToolCallSettled(
-                    turn_id=turn_id, call_id=call_id, value=value, error=error, record=record
                 )
             case FinishRequested(text=text):
                 return TextStreamed(turn_id=turn_id, text=text)

@@ -18,7 +18,7 @@ from holdfast.sandbox.cpython.jail import Jail, JailKind
 from holdfast.sandbox.cpython.state import decode_state
 from holdfast.sandbox.cpython.workers import Workers
 from holdfast.sandbox.monty.cell_check import names_touched
-from holdfast.sandbox.monty.program import parse
+from holdfast.sandbox.monty.syntax import parse
 from holdfast.sandbox.run_errors import cancelled_error
 from holdfast.sandbox.source_text import is_text, no_text, require_text
 from holdfast.sandbox.watchdog import Watchdog

@@ -18,7 +18,7 @@ from holdfast.model.diagnostic import Diagnostic, Severity
 from holdfast.ports.code_engine import CellFunctions
 from holdfast.sandbox.cpython.failures import modules_hint
 from holdfast.sandbox.monty.cell_check import check_calls
-from holdfast.sandbox.monty.program import MAX_READ_CHARS, parse
+from holdfast.sandbox.monty.syntax import MAX_READ_CHARS, modules_of, parse
 
 _FUNCTIONS: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _LOOPS: Final = (ast.For, ast.AsyncFor, ast.While)
@@ -87,19 +87,11 @@ def missing_modules(tree: ast.Module, packages: Collection[str]) -> Iterator[tup
         node = pending.pop()
         if isinstance(node, _GUARDS):
             continue
-        for name in _modules_of(node):
+        for name in modules_of(node):
             top = name.partition(".")[0]
             if top not in sys.stdlib_module_names and top not in packages:
                 yield node, name
         pending += ast.iter_child_nodes(node)
-
-
-def _modules_of(node: ast.AST) -> list[str]:
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-        return [node.module]
-    return []
 
 
 def _syntax(code: str) -> list[Diagnostic]:

@@ -11,7 +11,7 @@ from holdfast.model.call import GuestException
 from holdfast.model.limits import SessionLimits
 from holdfast.ports.code_engine import CellFunctions
 from holdfast.sandbox.cpython.messages import GuestError
-from holdfast.sandbox.monty.program import parse
+from holdfast.sandbox.monty.syntax import parse
 
 CallErrors = dict[tuple[str, str], ErrorObject]
 """Which of our errors an exception of the guest is, by its type and text."""

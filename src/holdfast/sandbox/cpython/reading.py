@@ -6,7 +6,8 @@ import ast
 from typing import Final
 
 from holdfast.sandbox.cpython.state import SessionState
-from holdfast.sandbox.monty.program import AwaitMarker, called_if_pure, called_name, parse
+from holdfast.sandbox.monty.program import AwaitMarker, called_if_pure, called_name
+from holdfast.sandbox.monty.syntax import parse
 
 Site = tuple[int, int, int, int]
 _RUNNERS: Final = frozenset({"run", "run_until_complete"})

@@ -21,7 +21,7 @@ from holdfast.model.diagnostic import Diagnostic, Severity
 from holdfast.ports.code_engine import CellFunctions
 from holdfast.sandbox.monty.cell_arguments import argument_problems
 from holdfast.sandbox.monty.failures import MODULES
-from holdfast.sandbox.monty.program import CHILDREN
+from holdfast.sandbox.monty.syntax import Names, bound_by, modules_of, names_in
 from holdfast.tools.stubs import capability_stub
 
 _BUILTINS: Final = frozenset(dir(builtins))
@@ -31,10 +31,6 @@ _LATE_BINDERS: Final = frozenset({"exec", "eval", "globals", "locals", "vars", "
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _GUARDS: Final = (*_SCOPES, ast.Try, ast.TryStar, ast.With, ast.If)
 """Where an import may be meant to fail, or may never happen."""
-_BINDERS: Final = frozenset({
-    ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.ExceptHandler,
-    ast.MatchAs, ast.MatchStar, ast.MatchMapping, ast.arg,
-})  # fmt: skip
 
 
 class DeclaredFunctions:
@@ -59,16 +55,16 @@ def check_calls(
     code: str, tree: ast.Module, bound: Collection[str], functions: CellFunctions, inputs: Collection[str]
 ) -> list[Diagnostic]:
     """Unknown functions, wrong arguments, missing modules and rebound inputs, in the order of the lines."""
-    scan = _Scan(tree)
+    names = names_in(code, tree)
     lines = _Columns(code)
     found: list[Diagnostic] = []
-    if not scan.bound.isdisjoint(inputs) or any(map(_is_missing, scan.modules)):
+    if not names.anywhere.isdisjoint(inputs) or any(map(_is_missing, names.modules)):
         places = _Places(tree, inputs)
         found += [_read_only(node, name, lines) for node, name in places.rebound]
         found += [_no_module(node, name, lines) for node, name in places.missing_modules]
-    known = {*bound, *inputs, *scan.bound}
-    may_miss = scan.binds_late or "NameError" in code
-    for call, name in scan.calls:
+    known = {*bound, *inputs, *names.anywhere}
+    may_miss = _binds_late(names) or "NameError" in code
+    for call, name in names.called:
         if name in known:
             continue
         if name in functions:
@@ -76,6 +72,11 @@ def check_calls(
         elif name not in _BUILTINS and not may_miss:
             found.append(_unknown(call, name, functions, lines))
     return sorted(found, key=lambda item: (item.span.line, item.span.column) if item.span else (0, 0))
+
+
+def _binds_late(names: Names) -> bool:
+    """Whether names may be bound that no syntax shows."""
+    return names.imports_all or any(name in _LATE_BINDERS for _, name in names.called)
 
 
 def names_touched(tree: ast.Module, names: Collection[str]) -> dict[str, frozenset[str] | None]:
@@ -95,38 +96,6 @@ def names_touched(tree: ast.Module, names: Collection[str]) -> dict[str, frozens
     return {**{name: frozenset(seen) for name, seen in keys.items()}, **dict.fromkeys(whole)}
 
 
-class _Scan:
-    """What the code calls, imports, and binds in whatever scope. One quick walk."""
-
-    def __init__(self, tree: ast.Module) -> None:
-        self.bound: set[str] = set()
-        self.calls: list[tuple[ast.Call, str]] = []
-        self.modules: set[str] = set()
-        self.binds_late = False
-        pending: list[Any] = list(tree.body)
-        while pending:
-            node = pending.pop()
-            kind = type(node)
-            if kind is ast.Name:
-                if type(node.ctx) is not ast.Load:
-                    self.bound.add(node.id)
-            elif kind in CHILDREN:
-                if kind is ast.Call and type(node.func) is ast.Name:
-                    self.calls.append((node, node.func.id))
-                elif kind in _BINDERS:
-                    self._note_binder(node)
-                for name in CHILDREN[kind]:
-                    part = getattr(node, name)
-                    pending.extend(part) if type(part) is list else pending.append(part)
-        self.binds_late |= any(name in _LATE_BINDERS for _, name in self.calls)
-
-    def _note_binder(self, node: ast.AST) -> None:
-        self.bound.update(_bound_by(node))
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            self.modules.update(_modules_of(node))
-            self.binds_late |= any(alias.name == "*" for alias in node.names)
-
-
 class _Places:
     """Where an input is bound as a global name, and where a module is imported that there is not.
 
@@ -140,9 +109,9 @@ class _Places:
         pending: list[tuple[ast.AST, Collection[str], bool]] = [(node, inputs, False) for node in tree.body]
         while pending:
             node, watched, guarded = pending.pop()
-            self.rebound += [(node, name) for name in _bound_by(node) if name in watched]
+            self.rebound += [(node, name) for name in bound_by(node) if name in watched]
             if isinstance(node, (ast.Import, ast.ImportFrom)) and not guarded:
-                self.missing_modules += [(node, name) for name in _modules_of(node) if _is_missing(name)]
+                self.missing_modules += [(node, name) for name in modules_of(node) if _is_missing(name)]
             pending += self._inside(node, watched, guarded)
 
     def _inside(
@@ -171,30 +140,8 @@ class _Places:
         return frozenset(found)
 
 
-def _modules_of(node: ast.Import | ast.ImportFrom) -> list[str]:
-    """The modules that an import names; none if it is relative, which is another mistake."""
-    if isinstance(node, ast.Import):
-        return [alias.name for alias in node.names]
-    return [node.module] if node.module and not node.level else []
-
-
 def _is_missing(module: str) -> bool:
     return module.partition(".")[0] not in _MODULES
-
-
-def _bound_by(node: ast.AST) -> Iterator[str]:
-    """The names that a node itself binds or unbinds."""
-    match node:
-        case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
-            yield name
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
-        case ast.Import(names=names) | ast.ImportFrom(names=names):
-            yield from (alias.asname or alias.name.partition(".")[0] for alias in names)
-        case ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
-            yield name
-        case ast.MatchMapping(rest=str(name)) | ast.arg(arg=name):
-            yield name
 
 
 class _Columns:

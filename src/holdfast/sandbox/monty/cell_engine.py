@@ -11,8 +11,8 @@ from holdfast.ports.code_engine import CellFunctions, CellRequest, Check, Touche
 from holdfast.sandbox.monty.cell_check import DeclaredFunctions, check_calls, names_touched
 from holdfast.sandbox.monty.cell_run import CellHost, MontyCellRun
 from holdfast.sandbox.monty.ignored_methods import ignored_methods
-from holdfast.sandbox.monty.program import MAX_READ_CHARS, parse
 from holdfast.sandbox.monty.state import decode_state
+from holdfast.sandbox.monty.syntax import MAX_READ_CHARS, parse
 from holdfast.sandbox.monty.taking_out import TakenOut, take_out
 from holdfast.sandbox.monty.validate import CheckFailed, Validator
 from holdfast.sandbox.monty.workers import Workers

@@ -27,7 +27,6 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
 import msgspec
@@ -35,6 +34,7 @@ import msgspec
 from holdfast.errors import Span
 from holdfast.model.diagnostic import Diagnostic
 from holdfast.sandbox.monty.ignored_methods import ignored_methods
+from holdfast.sandbox.monty.syntax import Names, bound_directly, children, names_in, parse
 
 Site = tuple[int, int]
 ResultMode = Literal["always", "maybe", "never"]
@@ -42,9 +42,6 @@ ResultMode = Literal["always", "maybe", "never"]
 VALUE_NAME: Final = "__holdfast_value"
 MARK_NAME: Final = "__holdfast_bound"
 MARK: Final = f"{MARK_NAME}.append(1)"
-MAX_READ_CHARS: Final = 64 << 10
-"""Longer code is not read: that would cost the host more than it is worth."""
-_SHORT_CHARS: Final = 4 << 10
 _BINDS: Final = re.compile(
     r"^[ \t]{0,99}(?:async[ \t]{1,9})?(?:def|class)[ \t]{1,9}(\w+)"
     r"|^[ \t]{0,99}(\w[\w, \t]{0,200}?)[ \t]{0,9}(?::[^=\n]{0,200})?(?:[-+*/%&|^@]|//|\*\*|<<|>>)?=(?!=)"
@@ -74,22 +71,6 @@ _HARMLESS_FUNCTIONS: Final = frozenset({
     "isinstance", "len", "list", "max", "min", "oct", "ord", "pow", "print", "range", "repr", "reversed",
     "round", "set", "sorted", "str", "sum", "tuple", "zip",
 })  # fmt: skip
-_NO_NODES: Final = frozenset({
-    "ctx", "op", "ops", "id", "attr", "arg", "name", "names", "module", "level", "kind", "type_comment",
-    "conversion", "simple", "is_async", "rest", "kwd_attrs", "type_ignores",
-})  # fmt: skip
-CHILDREN: Final = {
-    kind: tuple(name for name in kind._fields if name not in _NO_NODES)
-    for kind in vars(ast).values()
-    if isinstance(kind, type) and issubclass(kind, ast.AST) and kind not in (ast.Constant, ast.MatchSingleton)
-}
-"""Of each kind of node, the fields in which other nodes are."""
-_SCOPES: Final = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef})
-_BINDERS: Final = frozenset({
-    ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.MatchAs,
-    ast.MatchStar, ast.MatchMapping,
-})  # fmt: skip
-"""Nodes that bind names of their own, besides the names inside of them."""
 
 
 class Program(msgspec.Struct, frozen=True, kw_only=True):
@@ -156,26 +137,34 @@ def read_program(
             reads_only=called,
             defines_classes=False,
         )
-    bindings = _Bindings.of(tree)
-    mode = bindings.result_mode(result_may_be_bound)
-    ending = _last_call(tree, last - bindings.names) if mode == "never" else None
+    names = names_in(code, tree)
+    mode = _result_mode(names, result_may_be_bound)
+    ending = _last_call(tree, last - names.at_top) if mode == "never" else None
     lines = _Lines(code)
-    edits = _edits(lines, tree, mode, bindings)
+    edits = _edits(lines, mode, names)
     fed = lines.data if ending is None else _without_name(lines, ending)
     return Program(
         code=code,
         fed=_apply(fed, edits) + ("\nresult" if mode == "always" else ""),
         last_call=None if ending is None else (called_name(ending), lines.span(ending)),
         result_mode=mode,
-        reads_result=bindings.reads_result,
-        bound=frozenset(bindings.names),
+        reads_result=names.reads_result,
+        bound=frozenset(names.at_top),
         awaited=frozenset(_shifted(_awaited_sites(tree, lines), edits)) if "await" in code else frozenset(),
-        defines_functions=bindings.defines_functions,
-        rebinds_result_later=bindings.global_result,
+        defines_functions=names.defines_functions,
+        rebinds_result_later=names.global_result,
         inserted=tuple(_insertions(lines, edits)),
-        defines_classes=bindings.defines_classes,
+        defines_classes=names.defines_classes,
         refused=next(ignored_methods(code, tree), None),
     )
+
+
+def _result_mode(names: Names, may_be_bound: bool) -> ResultMode:
+    if names.always_result:
+        return "always"
+    if names.maybe_result or names.global_result or (may_be_bound and names.calls):
+        return "maybe"
+    return "never"
 
 
 def _last_call(tree: ast.Module, names: AbstractSet[str]) -> ast.Call | None:
@@ -215,16 +204,6 @@ def called_if_pure(tree: ast.Module) -> frozenset[str] | None:
     return frozenset(called)
 
 
-def children(node: Any) -> Iterator[Any]:
-    """What is inside of a node, None where something is left out. Names and constants have nothing inside."""
-    for name in CHILDREN.get(type(node), ()):
-        part = getattr(node, name)
-        if type(part) is list:
-            yield from part
-        else:
-            yield part
-
-
 def _bound_by_text(code: str) -> Iterator[str]:
     """The names that code seems to bind, where there is no tree to tell."""
     for match in _BINDS.finditer(code):
@@ -239,47 +218,26 @@ def last_expression(code: str) -> str:
     return ast.get_source_segment(code, tree.body[-1]) or "None"
 
 
-def parse(code: str) -> ast.Module | None:
-    """The syntax tree, or None of code that is too long, or that this Python cannot read.
-
-    The engine may accept it all the same.
-    """
-    if len(code) > MAX_READ_CHARS:
-        return None
-    return _parse_short(code) if len(code) <= _SHORT_CHARS else _parse(code)
-
-
-def _parse(code: str) -> ast.Module | None:
-    try:
-        return ast.parse(code)
-    except (SyntaxError, ValueError, RecursionError, MemoryError, SystemError):
-        return None
-
-
-_parse_short: Final = functools.lru_cache(maxsize=32)(_parse)
-"""The same code is checked and then run; nobody changes its tree."""
-
-
 Edit = tuple[int, str]
 """A byte offset of the code and the text that is put in there."""
 
 
-def _edits(lines: _Lines, tree: ast.Module, mode: ResultMode, bindings: _Bindings) -> list[Edit]:
+def _edits(lines: _Lines, mode: ResultMode, names: Names) -> list[Edit]:
     """What is put into the code: a name around its last expression, or marks where it binds `result`."""
     edits: list[Edit] = []
-    last = tree.body[-1] if tree.body else None
+    last = names.tree.body[-1] if names.tree.body else None
     if mode != "always" and isinstance(last, ast.Expr):
         start, end = lines.site(last)
         edits += [(start, _OPEN), (end, _CLOSE)]
-    if mode == "maybe" and bindings.reads_result:
-        edits += [(lines.site(statement)[1], f";{MARK}") for statement in _binding_statements(tree)]
+    if mode == "maybe" and names.reads_result:
+        edits += [(lines.site(statement)[1], f";{MARK}") for statement in _binding_statements(names.tree)]
         edits.sort()
     return edits
 
 
 def _binding_statements(tree: ast.Module) -> Iterator[ast.stmt]:
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and "result" in _bound_directly(node):
+        if isinstance(node, (ast.Assign, ast.AugAssign, ast.AnnAssign)) and "result" in bound_directly(node):
             yield node
 
 
@@ -331,106 +289,6 @@ class _Lines:
     def column(self, line: int, offset: int) -> int:
         """A byte of a line as its character, from 1."""
         return len(self.data[self.starts[line - 1] : offset].decode()) + 1
-
-
-@dataclass(slots=True)
-class _Bindings:
-    """Names that the module's own statements bind."""
-
-    names: set[str] = field(default_factory=set)
-    always_result: bool = False
-    maybe_result: bool = False
-    reads_result: bool = False
-    global_result: bool = False
-    defines_functions: bool = False
-    defines_classes: bool = False
-    calls: bool = False
-
-    @classmethod
-    def of(cls, tree: ast.Module) -> _Bindings:
-        found = cls()
-        for statement in tree.body:
-            found._top_level(statement)
-        return found
-
-    def result_mode(self, result_may_be_bound: bool) -> ResultMode:
-        if self.always_result:
-            return "always"
-        if self.maybe_result or self.global_result or (result_may_be_bound and self.calls):
-            return "maybe"
-        return "never"
-
-    def _top_level(self, statement: ast.stmt) -> None:
-        self._collect(statement)
-        if "result" in self.names:
-            self.maybe_result = True
-            self.always_result |= "result" in _bound_directly(statement)
-
-    def _collect(self, root: ast.AST) -> None:
-        """Walk *root*; names bound inside functions and classes belong to those, unless declared global."""
-        inside: list[Any] = []
-        self._walk([root], inside, module_scope=True)
-        if inside:
-            self._walk(inside, inside, module_scope=False)
-
-    def _walk(self, pending: list[Any], inside: list[Any], *, module_scope: bool) -> None:
-        """Note everything in *pending*; what is in functions and classes goes to *inside*."""
-        while pending:
-            node = pending.pop()
-            kind = type(node)
-            if kind is ast.Name:
-                if type(node.ctx) is ast.Load:
-                    self.reads_result |= node.id == "result"
-                elif module_scope and type(node.ctx) is ast.Store:
-                    self.names.add(node.id)
-            elif kind in CHILDREN:
-                if kind is ast.Call:
-                    self.calls = True
-                elif kind is ast.Global:
-                    self.names.update(node.names)
-                    self.global_result |= "result" in node.names
-                elif module_scope and kind in _BINDERS:
-                    self.names.update(_bound_by(node))
-                found = pending
-                if kind in _SCOPES:
-                    self.defines_functions = True
-                    self.defines_classes |= kind is ast.ClassDef
-                    found = inside
-                for name in CHILDREN[kind]:
-                    part = getattr(node, name)
-                    found.extend(part) if type(part) is list else found.append(part)
-
-
-def _bound_directly(statement: ast.stmt) -> set[str]:
-    """Names that this statement binds whenever it is reached."""
-    match statement:
-        case ast.Assign(targets=targets):
-            return {name for target in targets for name in _targets(target)}
-        case ast.AnnAssign(target=target, value=ast.expr()):
-            return set(_targets(target))
-        case ast.AugAssign(target=target):
-            return set(_targets(target))
-        case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef() | ast.Import() | ast.ImportFrom():
-            return set(_bound_by(statement))
-    return set()
-
-
-def _bound_by(node: ast.AST) -> Iterator[str]:
-    match node:
-        case ast.Name(id=name, ctx=ast.Store()):
-            yield name
-        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
-            yield name
-        case ast.Import(names=names) | ast.ImportFrom(names=names):
-            yield from (alias.asname or alias.name.split(".")[0] for alias in names)
-        case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)) | ast.MatchMapping(rest=str(name)):
-            yield name
-
-
-def _targets(target: ast.expr) -> Iterator[str]:
-    for node in ast.walk(target):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
 
 
 def _awaited_sites(tree: ast.Module, lines: _Lines) -> set[Site]:

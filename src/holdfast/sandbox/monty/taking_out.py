@@ -23,8 +23,8 @@ from typing import Any, Final
 
 from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.dump import stand_ins
-from holdfast.sandbox.monty.program import parse
 from holdfast.sandbox.monty.state import EngineState
+from holdfast.sandbox.monty.syntax import parse
 from holdfast.sandbox.monty.workers import Worker, Workers
 
 _SHOW: Final = "__holdfast_show"

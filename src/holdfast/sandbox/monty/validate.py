@@ -24,7 +24,8 @@ from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.failures import MODULES, unsupported_feature
 from holdfast.sandbox.monty.functions import Declared
 from holdfast.sandbox.monty.ignored_methods import ignored_methods
-from holdfast.sandbox.monty.program import WAITERS, called_name, parse
+from holdfast.sandbox.monty.program import WAITERS, called_name
+from holdfast.sandbox.monty.syntax import parse
 from holdfast.sandbox.monty.workers import Worker, Workers
 from holdfast.sandbox.watchdog import Watchdog
 

@@ -112,7 +112,7 @@ class GroupWriter:
         self._transact(jobs)
         for job in jobs:
             job.done = True
-        self._answer([job for job in jobs if job.future is not None])
+        self._answer(jobs)
 
     def _next_group(self) -> list[Job[Any]]:
         jobs: list[Job[Any]] = []
@@ -124,8 +124,8 @@ class GroupWriter:
         """Settle the futures of *jobs*, each on its own loop."""
         by_loop: dict[asyncio.AbstractEventLoop, list[Job[Any]]] = {}
         for job in jobs:
-            assert job.future is not None
-            by_loop.setdefault(job.future.get_loop(), []).append(job)
+            if job.future is not None:
+                by_loop.setdefault(job.future.get_loop(), []).append(job)
         for loop, settled in by_loop.items():
             with contextlib.suppress(RuntimeError):  # a closed loop: nobody waits any more
                 loop.call_soon_threadsafe(self._settle, settled)
