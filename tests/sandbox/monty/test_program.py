@@ -138,6 +138,14 @@ def _places(code: str) -> list[tuple[str, int, int]]:
     return sorted(found, key=lambda place: place[1:])
 
 
+def test_columns_are_mapped_back_on_the_lines_that_the_engine_counts() -> None:
+    """Bug: for Python a carriage return ends a line, for the engine it does not."""
+    program = read_program("x = 1\r1 + y")
+    assert program.fed.startswith("x = 1\r(")
+    at = program.fed.index("y") + 1
+    assert program.column(1, at) == "x = 1\r1 + y".index("y") + 1
+
+
 def test_code_that_python_cannot_read_is_fed_as_it_is() -> None:
     """Ours: a tree that Python cannot read only costs precision."""
     program = read_program("x = (")

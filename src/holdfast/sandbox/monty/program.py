@@ -153,7 +153,7 @@ def read_program(
         awaited=frozenset(_shifted(_awaited_sites(tree, lines), edits)) if "await" in code else frozenset(),
         defines_functions=names.defines_functions,
         rebinds_result_later=names.global_result,
-        inserted=tuple(_insertions(lines, edits)),
+        inserted=tuple(_insertions(lines.data, edits)),
         defines_classes=names.defines_classes,
         refused=next(ignored_methods(code, tree), None),
     )
@@ -258,37 +258,41 @@ def _shifted(sites: set[Site], edits: list[Edit]) -> Iterator[Site]:
         yield left + added[bisect_right(offsets, left)], right + added[bisect_left(offsets, right)]
 
 
-def _insertions(lines: _Lines, edits: list[Edit]) -> Iterator[tuple[int, int, int]]:
-    """Line, column and length of each edit, as `Program.column` undoes them, one after the other."""
+def _insertions(data: bytes, edits: list[Edit]) -> Iterator[tuple[int, int, int]]:
+    """Line, column and length of each edit, as `Program.column` undoes them, one after the other.
+
+    Lines as the engine counts them, which knows no carriage return.
+    """
     for offset, text in edits:
-        line = bisect_right(lines.starts, offset)
-        yield line, lines.column(line, offset), len(text)
+        start = data.rfind(b"\n", 0, offset) + 1
+        yield data.count(b"\n", 0, offset) + 1, len(data[start:offset].decode()) + 1, len(text)
 
 
 class _Lines:
-    """The code as bytes, and where its lines start; the engine reports places as bytes from the start."""
+    """The code as bytes, and where its lines start, as Python counts them."""
 
     def __init__(self, code: str) -> None:
         self.data = code.encode()
-        self.starts = [0, *(match.end() for match in _NEWLINE.finditer(self.data))]
+        self._starts = [0, *(match.end() for match in _NEWLINE.finditer(self.data))]
 
     def site(self, node: ast.stmt | ast.expr) -> Site:
+        """Where a node is, in bytes from the start, as the engine tells places."""
         end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-        return self.starts[node.lineno - 1] + node.col_offset, self.starts[end_line - 1] + end_column
+        return self._starts[node.lineno - 1] + node.col_offset, self._starts[end_line - 1] + end_column
 
     def span(self, node: ast.expr) -> Span:
         start, end = self.site(node)
         end_line = node.end_lineno or node.lineno
         return Span(
             line=node.lineno,
-            column=self.column(node.lineno, start),
+            column=self._column(node.lineno, start),
             end_line=end_line,
-            end_column=self.column(end_line, end),
+            end_column=self._column(end_line, end),
         )
 
-    def column(self, line: int, offset: int) -> int:
+    def _column(self, line: int, offset: int) -> int:
         """A byte of a line as its character, from 1."""
-        return len(self.data[self.starts[line - 1] : offset].decode()) + 1
+        return len(self.data[self._starts[line - 1] : offset].decode()) + 1
 
 
 def _awaited_sites(tree: ast.Module, lines: _Lines) -> set[Site]:
