@@ -735,8 +735,8 @@ def test_metrics_are_measured(run: Run) -> None:
     assert big.memory_peak_bytes is not None
     assert 1 << 20 < small.memory_peak_bytes < 60 << 20
     assert big.memory_peak_bytes - small.memory_peak_bytes > 25 << 20
-    assert 45 <= slow.duration_ms < 1_000
-    assert small.duration_ms < 500
+    assert 45 <= slow.duration_ms < 5_000
+    assert small.duration_ms < 2_000
 
 
 def test_the_peak_of_one_run_is_not_that_of_the_next(run: Run) -> None:

@@ -133,7 +133,7 @@ def test_a_sync_tool_that_hangs_is_timed_out() -> None:
     assert settled.record.duration_ms == 80
     assert settled.exception is not None
     assert settled.exception.type == "TimeoutError"
-    assert took < 1
+    assert took < 5
 
 
 def test_an_async_tool_that_hangs_is_timed_out_and_cancelled() -> None:
@@ -151,7 +151,7 @@ def test_an_async_tool_that_hangs_is_timed_out_and_cancelled() -> None:
     settled, took = _timed(hang)
     assert code_of(settled) == "TIMEOUT_TOOL"
     assert cancelled.is_set()
-    assert took < 1
+    assert took < 5
 
 
 def test_an_async_tool_that_swallows_its_cancellation_is_timed_out_all_the_same() -> None:

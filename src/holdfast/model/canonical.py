@@ -8,8 +8,11 @@ What cannot be encoded raises `InvalidArgument`; nothing ever digests as empty.
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import hashlib
 import json
+from collections.abc import Iterator
 from typing import Any, Final
 
 import msgspec
@@ -21,6 +24,8 @@ Json = Any
 
 _SMALL_VALUES: Final = 32
 _SAFE_INTEGER: Final = 1 << 53
+_MUCH_BYTES: Final = 1 << 18
+_decoder: Final = msgspec.json.Decoder()
 _strict = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
@@ -35,9 +40,30 @@ def to_json(value: object) -> tuple[Json, int]:
         return msgspec.json.decode(data), len(data)
     try:
         data = _strict.encode(value).encode()
-        return msgspec.json.decode(data), len(data)
+        return read_json(data), len(data)
     except (TypeError, ValueError, RecursionError, msgspec.DecodeError) as error:
         raise InvalidArgument(f"not JSON: {_reason(error)}") from None
+
+
+def read_json(data: bytes | msgspec.Raw) -> Json:
+    """The value that JSON stands for. What is no JSON raises as `msgspec` does."""
+    if len(memoryview(data)) <= _MUCH_BYTES:
+        return _decoder.decode(data)
+    with _without_collecting():
+        return _decoder.decode(data)
+
+
+@contextlib.contextmanager
+def _without_collecting() -> Iterator[None]:
+    """Millions of new objects make the collector of garbage look at all of them again and again."""
+    pauses = gc.isenabled()
+    if pauses:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if pauses:
+            gc.enable()
 
 
 def _is_small_and_plain(value: object) -> bool:

@@ -350,7 +350,7 @@ def test_a_guide_of_ten_thousand_tools_is_made_at_once() -> None:
 
     begun = time.perf_counter()
     text = guide(catalog, counting, budget_chars=16_000)
-    assert time.perf_counter() - begun < 0.5
+    assert time.perf_counter() - begun < 3
     assert len(text) <= 16_000
     assert len(asked) < 300
 

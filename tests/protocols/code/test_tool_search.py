@@ -113,7 +113,7 @@ def test_ten_thousand_tools_are_searched_quickly() -> None:
     queries = [" ".join(dice.choices(words, k=3)) for _ in range(20)]
     begun = time.perf_counter()
     assert all(index.search(query) for query in queries)
-    assert (time.perf_counter() - begun) / len(queries) < 0.02
+    assert (time.perf_counter() - begun) / len(queries) < 0.1
 
 
 # As tools

@@ -211,7 +211,7 @@ def test_a_lease_cannot_make_the_host_wait(jail: Target) -> None:
     assert jail.attack(code, "lease").status == "permission_denied"
     began = time.monotonic()
     Path(wave.__file__).read_bytes()
-    assert time.monotonic() - began < 1
+    assert time.monotonic() - began < 10
     jail.is_well("lease")
 
 

@@ -53,7 +53,7 @@ from holdfast.sandbox.cpython.messages import (
     Printed,
     Ran,
     Unreadable,
-    read_json,
+    read_value,
     with_bytes,
 )
 from holdfast.sandbox.cpython.reading import awaited_sites, leaves_unchanged
@@ -265,7 +265,7 @@ class CPythonCellRun(GuestRun):
         self._argument_bytes += len(memoryview(called.args)) + len(memoryview(called.kwargs))
         if self._argument_bytes > _MAX_ARGUMENTS:
             raise RunFailed(failures.arguments_error(_MAX_ARGUMENTS))
-        args, kwargs = read_json(called.args), read_json(called.kwargs)
+        args, kwargs = read_value(called.args), read_value(called.kwargs)
         if not isinstance(args, list) or not isinstance(kwargs, dict) or self._packing:
             raise Unreadable
         if called.name == SLEEP and SLEEP not in self._request.functions and not _is_sleep(args, kwargs):
@@ -438,7 +438,7 @@ class CPythonCellRun(GuestRun):
         size = ended.size or len(memoryview(ended.result))
         if size > MAX_RESULT_BYTES:
             return None, _too_large(size)
-        return read_json(ended.result), None
+        return read_value(ended.result), None
 
     def _state_left(self, ended: Ended, data: bytes) -> bytes | None:
         """What the code left; None if that is what there was."""

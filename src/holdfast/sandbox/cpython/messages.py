@@ -5,19 +5,15 @@ The guest is not trusted: every message is checked for its shape here, and for i
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import struct
-from collections.abc import Iterator
 from typing import Annotated, Final, Literal
 
 import msgspec
 
-from holdfast.model.canonical import Json
+from holdfast.model.canonical import Json, read_json
 
 MAX_TEXT: Final = 20 << 20
 """The largest message without the bytes that come with it: JSON takes much more memory when it is read."""
-_MUCH: Final = 1 << 18
 _LENGTH: Final = struct.Struct(">I")
 _Text = Annotated[str, msgspec.Meta(max_length=100_000)]
 _Name = Annotated[str, msgspec.Meta(max_length=1_000)]
@@ -99,7 +95,6 @@ class Ended(msgspec.Struct, frozen=True, tag="end", tag_field="t"):
 
 Message = Ready | Failed | Printed | Called | Blocked | LoadName | OutOfMemory | Ran | Ended
 _decoder: Final = msgspec.json.Decoder(Message)
-_json: Final = msgspec.json.Decoder()
 
 
 class Unreadable(Exception):
@@ -120,28 +115,12 @@ def read_message(frame: bytes) -> tuple[Message, bytes]:
         raise Unreadable(str(error)) from None
 
 
-def read_json(raw: msgspec.Raw) -> Json:
+def read_value(raw: msgspec.Raw) -> Json:
     """The JSON inside of a message."""
     try:
-        if len(memoryview(raw)) <= _MUCH:
-            return _json.decode(raw)
-        with _without_collecting():
-            return _json.decode(raw)
+        return read_json(raw)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise Unreadable(str(error)) from None
-
-
-@contextlib.contextmanager
-def _without_collecting() -> Iterator[None]:
-    """Millions of new objects make the collector of garbage look at all of them again and again."""
-    pauses = gc.isenabled()
-    if pauses:
-        gc.disable()
-    try:
-        yield
-    finally:
-        if pauses:
-            gc.enable()
 
 
 def with_bytes(text: bytes, data: bytes) -> bytes:
