@@ -450,7 +450,7 @@ def test_many_monitors_leave_neither_processes_nor_descriptors() -> None:
             await asyncio.gather(*(stage.start(ENDLESS, name) for name in names))
             await until(lambda: len(stage.said()) == len(names))
             await asyncio.gather(*(stage.monitors.stop(SESSION, name) for name in names))
-            assert len(os.listdir("/proc/self/fd")) == before
+            assert len(os.listdir("/proc/self/fd")) <= before
             assert (stage.monitors._watches, stage.monitors._tasks) == ({}, set())
 
     asyncio.run(whole())

@@ -169,7 +169,7 @@ def test_a_walk_leaves_no_descriptor_open_and_holds_few(inside: Path) -> None:
     for path in ("/data/none", "/data/sub/none/x", "/data/a.txt/x", "/data/sub"):
         with pytest.raises(OSError, match="/data"):
             read(table, path)
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before
 
 
 def test_a_path_deeper_than_the_cap_is_refused(inside: Path) -> None:
