@@ -690,7 +690,7 @@ class Runtime:
         for session_id in await self.store.with_queued():
             live = await self.put_to_work(session_id)
             if live is not None:
-                live.drain()
+                live.drain_if_due()
 
     async def put_to_work(self, session_id: str) -> LiveSession | None:
         """The session with its agent, if that is known here."""

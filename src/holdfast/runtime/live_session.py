@@ -7,12 +7,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from holdfast.durable.driver import TurnDriver
-from holdfast.errors import HoldfastError, InputNotFound, SessionNotFound
+from holdfast.errors import (
+    HoldfastError,
+    InputNotFound,
+    LeaseLost,
+    RuntimeClosed,
+    SessionBusy,
+    SessionNotFound,
+    TurnUnfinished,
+)
 from holdfast.graph import messages_of
 from holdfast.machine.turn_machine import TurnMachine
 from holdfast.model.events import Event
@@ -33,6 +41,10 @@ from holdfast.runtime.turn_runner import TurnRunner
 from holdfast.runtime.workplace import Staff, Workplace, new_turn_id, runtime_not_open
 
 _NOTHING: dict[str, Any] = {}
+_IN_ITS_TURN: Final = (LeaseLost, RuntimeClosed, SessionBusy, TurnUnfinished)
+"""Errors that say that something else comes first."""
+_FIRST_PAUSE_S: Final = 1.0
+_LONGEST_PAUSE_S: Final = 60.0
 
 
 class _Frame:
@@ -45,13 +57,21 @@ class _Frame:
         self.messages = messages
 
 
+class _Refusal(NamedTuple):
+    """Why the turn of a queued input could not begin, and when it is to be tried again."""
+
+    problem: str
+    pause_s: float
+    until: float
+
+
 class LiveSession:
     """One session in this process. Used on the runtime's loop."""
 
     __slots__ = (
         "_changes", "_context", "_deps", "_feed", "_frame", "_last_seq", "_lock", "_making", "_more",
-        "_on_use", "_place", "_running", "_stood", "_stuck", "_turns", "deps", "draining", "driver",
-        "held", "in_turn", "session_id", "setup", "staff",
+        "_on_use", "_place", "_refusal", "_running", "_stood", "_stuck", "_turns", "deps", "draining",
+        "driver", "held", "in_turn", "session_id", "setup", "staff",
     )  # fmt: skip
 
     def __init__(
@@ -77,6 +97,7 @@ class LiveSession:
         self._last_seq = 0
         self._more = False
         self._stuck = False
+        self._refusal: _Refusal | None = None
         self._deps: tuple[str, Any] | None = None
         self._turns: dict[str, Turn[Any]] | None = None
         self._running: set[asyncio.Task[Any]] = set()
@@ -126,6 +147,13 @@ class LiveSession:
         if self.draining is None or self.draining.done():
             self.draining = asyncio.get_running_loop().create_task(self._drain(), context=detached())
 
+    def drain_if_due(self) -> None:
+        """The same, unless it goes on, or it is too early to try again what could not begin."""
+        if self.draining is not None and not self.draining.done():
+            return
+        if self._refusal is None or self._place.clock.monotonic() >= self._refusal.until:
+            self.drain()
+
     async def _drain(self) -> None:
         while self._more:
             self._more = self._stuck = False
@@ -147,11 +175,23 @@ class LiveSession:
         try:
             await self.new_turn(request).settled()
         except InputNotFound:
-            return True  # it was withdrawn, or another process took it
-        except HoldfastError:
-            self._stuck = True  # it stays queued, behind the turn that waits or was interrupted
+            pass  # it was withdrawn, or another process took it
+        except HoldfastError as error:
+            self._stuck = True  # it stays queued, mostly behind a turn that waits or was interrupted
+            if not isinstance(error, _IN_ITS_TURN):
+                self._refuse(item, error)
             return False
+        self._refusal = None
         return True
+
+    def _refuse(self, item: QueuedInput, error: HoldfastError) -> None:
+        """Say once why the turn of an input cannot begin, and let it be tried less and less often."""
+        problem = f"the turn of input {item.input_id} of {self.session_id} cannot begin: {error}"
+        before = self._refusal
+        if before is None or before.problem != problem:
+            self._place.report("", "queue", problem)
+        pause_s = _FIRST_PAUSE_S if before is None else min(2 * before.pause_s, _LONGEST_PAUSE_S)
+        self._refusal = _Refusal(problem, pause_s, self._place.clock.monotonic() + pause_s)
 
     async def run(self, turn: Turn[Any]) -> TurnResult[Any]:
         """Run a new turn in the task that calls."""
