@@ -251,7 +251,7 @@ def test_a_queued_input_whose_turn_cannot_begin_is_told_of_and_tried_less_and_le
 
     with caplog.at_level("WARNING"):
         asyncio.run(main())
-    told = [record.getMessage() for record in caplog.records if "cannot begin" in record.getMessage()]
+    told = [record.getMessage() for record in caplog.records if "could not be run" in record.getMessage()]
     assert len(told) == 1
     assert "no price is known" in told[0]
 

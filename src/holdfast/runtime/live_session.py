@@ -58,7 +58,7 @@ class _Frame:
 
 
 class _Refusal(NamedTuple):
-    """Why the turn of a queued input could not begin, and when it is to be tried again."""
+    """Why the turn of a queued input could not be run, and when it is to be tried again."""
 
     problem: str
     pause_s: float
@@ -148,7 +148,7 @@ class LiveSession:
             self.draining = asyncio.get_running_loop().create_task(self._drain(), context=detached())
 
     def drain_if_due(self) -> None:
-        """The same, unless it goes on, or it is too early to try again what could not begin."""
+        """The same, unless it goes on, or it is too early to try again what could not be run."""
         if self.draining is not None and not self.draining.done():
             return
         if self._refusal is None or self._place.clock.monotonic() >= self._refusal.until:
@@ -185,8 +185,8 @@ class LiveSession:
         return True
 
     def _refuse(self, item: QueuedInput, error: HoldfastError) -> None:
-        """Say once why the turn of an input cannot begin, and let it be tried less and less often."""
-        problem = f"the turn of input {item.input_id} of {self.session_id} cannot begin: {error}"
+        """Say once why the turn of an input could not be run, and let it be tried less and less often."""
+        problem = f"the turn of input {item.input_id} of {self.session_id} could not be run: {error}"
         before = self._refusal
         if before is None or before.problem != problem:
             self._place.report("", "queue", problem)
