@@ -146,6 +146,20 @@ async def go_on(session: Session[Any]) -> TurnResult[Any]:
     return await turn.settled()
 
 
+async def keeper_looks(runtime: Runtime, times: int = 3) -> None:
+    """Until the keeper has looked for queued inputs more often than that."""
+    seen, ask = 0, runtime.store.with_queued
+
+    async def counted() -> list[str]:
+        nonlocal seen
+        seen += 1
+        return await ask()
+
+    runtime.store.with_queued = counted  # type: ignore[method-assign]
+    await until(lambda: seen > times)
+    runtime.store.with_queued = ask  # type: ignore[method-assign]
+
+
 async def until(condition: Callable[[], bool] | Callable[[], Awaitable[bool]]) -> None:
     """Let others work until it is so; ten seconds are enough for anything."""
     clock = asyncio.get_running_loop().time

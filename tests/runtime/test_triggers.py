@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from stand_ins import EchoModel, HeldModel, Place, agent_of, asks, said, until
+from stand_ins import EchoModel, HeldModel, Place, agent_of, asks, keeper_looks, said, until
 
 from holdfast import Agent, Plugin, Runtime, Session
 from holdfast.errors import InvalidArgument, InvalidSessionId, SessionNotFound
@@ -60,20 +60,6 @@ async def heard(runtime: Runtime, session_id: str = "s") -> list[str]:
         return []
     payloads = [one.payload for part in await runtime.store.path(head.leaf) for one in part.entries]
     return said(payloads)
-
-
-async def rounds(runtime: Runtime, count: int = 3) -> None:
-    """Let the keeper look around a few times."""
-    seen, ask = 0, runtime.store.with_queued
-
-    async def counted() -> list[str]:
-        nonlocal seen
-        seen += 1
-        return await ask()
-
-    runtime.store.with_queued = counted  # type: ignore[method-assign]
-    await until(lambda: seen > count)
-    runtime.store.with_queued = ask  # type: ignore[method-assign]
 
 
 def due(texts: list[str]) -> list[int]:
@@ -189,7 +175,7 @@ def test_an_occurrence_waits_for_the_decision_that_its_session_waits_for(place: 
             await runtime.add_trigger("t", "orders", "s")
             waiting = await session.turn("pay").settled()
             assert await runtime.occur("orders", "1", "later") == 1
-            await rounds(runtime)
+            await keeper_looks(runtime)
             assert len(await session.turns()) == 1
             await runtime.approve(waiting.waits[0].wait_id)
             assert await heard(runtime) == ["pay", '"later"']
@@ -208,7 +194,7 @@ def test_a_session_that_nobody_opened_here_is_run_if_its_agent_is_known(place: P
             assert await stranger.occur("orders", "1", "hello") == 1
         async with opened(place, Agent(EchoModel(), name="somebody-else")) as other:
             await other.session("unrelated", agent=clerk())
-            await rounds(other)
+            await keeper_looks(other)
             assert len(await other.store.inputs("s")) == 1
         async with opened(place, clerk()) as knows:
             assert await heard(knows) == ['"hello"']
@@ -246,7 +232,7 @@ def test_a_trigger_needs_a_session_and_dies_with_it(place: Place) -> None:
             await runtime.delete("s")
             assert [one.name for one in await runtime.triggers()] == ["u"]
             place.clock.advance(10)
-            await rounds(runtime)
+            await keeper_looks(runtime)
             assert await runtime.occur("orders", "1", 1) == 1
             assert await heard(runtime, "other") == ["1"]
             assert await runtime.store.head("s") is None
@@ -269,7 +255,7 @@ def test_what_is_delivered_to_a_session_that_is_being_deleted_is_left_out(place:
 
             runtime.store.triggers = stale  # type: ignore[method-assign]
             await runtime.occur("orders", "1", 1)
-            await rounds(runtime)
+            await keeper_looks(runtime)
             assert await runtime.store.inputs("s") == []
             assert await runtime.store.head("s") is None
 
@@ -444,13 +430,13 @@ def test_a_timer_fires_when_it_is_due_and_moves_on(place: Place) -> None:
             await runtime.session("s", agent=agent)
             made = await runtime.add_trigger("t", "clock", "s", schedule=Schedule(every_ms=HOUR_MS))
             assert made.next_at == start + HOUR_MS
-            await rounds(runtime)
+            await keeper_looks(runtime)
             assert await heard(runtime) == []
             for _ in range(2):
                 place.clock.advance(3600)
-                await rounds(runtime)
+                await keeper_looks(runtime)
             place.clock.advance(1800)
-            await rounds(runtime)
+            await keeper_looks(runtime)
             assert [json.loads(text) for text in await heard(runtime)] == [
                 {"due": start + hours * HOUR_MS, "now": start + hours * HOUR_MS, "missed": 0}
                 for hours in (1, 2)
@@ -473,9 +459,9 @@ def test_a_cron_timer_follows_the_clock_of_its_zone_over_a_shift(place: Place) -
             await runtime.add_trigger("t", "clock", "s", schedule=schedule)
             for _ in range(48):
                 place.clock.advance(1800)
-                await rounds(runtime, 1)
+                await keeper_looks(runtime, 1)
             place.clock.advance(24 * 3600)
-            await rounds(runtime)
+            await keeper_looks(runtime)
             shift, next_day = 1_711_846_800_000, 1_711_931_400_000
             assert due(await heard(runtime)) == [shift, next_day]
 
@@ -493,7 +479,7 @@ def test_a_time_that_comes_once_is_fired_once(place: Place) -> None:
                 await runtime.add_trigger("t", "clock", "s", schedule=Schedule(at_ms=at))
                 await runtime.add_trigger("late", "late", "s", prompt="late", schedule=Schedule(at_ms=5))
                 place.clock.advance(3600)
-                await rounds(runtime)
+                await keeper_looks(runtime)
                 texts = await heard(runtime)
                 assert sorted(texts) == sorted(["late", *(text for text in texts if text != "late")])
                 assert due([text for text in texts if text != "late"]) == [at], hours
@@ -513,7 +499,7 @@ def test_what_was_missed_while_nobody_ran_is_made_up_for_once(place: Place) -> N
         place.clock.advance(5.5 * 3600)
         async with opened(place, agent := clerk()) as runtime:
             await runtime.add_trigger("t", "clock", "s", schedule=Schedule(every_ms=HOUR_MS))
-            await rounds(runtime)
+            await keeper_looks(runtime)
             (text,) = await heard(runtime)
             assert json.loads(text) == {"due": start + HOUR_MS, "now": place.clock.now_ms(), "missed": 4}
             (kept,) = await runtime.triggers()
@@ -533,12 +519,12 @@ def test_what_was_missed_is_passed_over_if_the_schedule_says_so(place: Place) ->
             await runtime.add_trigger("t", "clock", "s", schedule=schedule)
         place.clock.advance(3600 + GRACE_MS / 1000 + 1)
         async with opened(place, clerk()) as runtime:
-            await rounds(runtime)
+            await keeper_looks(runtime)
             assert await heard(runtime) == []
             (kept,) = await runtime.triggers()
             assert kept.next_at == start + 2 * HOUR_MS
             place.clock.ms = start + 2 * HOUR_MS + GRACE_MS
-            await rounds(runtime)
+            await keeper_looks(runtime)
             assert due(await heard(runtime)) == [start + 2 * HOUR_MS]
 
     asyncio.run(main())
@@ -552,7 +538,7 @@ def test_a_year_of_missed_minutes_is_made_up_for_at_once(place: Place) -> None:
             await runtime.session("s", agent=agent)
             await runtime.add_trigger("t", "clock", "s", schedule="* * * * *")
             place.clock.advance(365 * 86_400)
-            await rounds(runtime)
+            await keeper_looks(runtime)
             (text,) = await heard(runtime)
             assert json.loads(text)["missed"] == MAX_MISSED
             (kept,) = await runtime.triggers()
@@ -584,7 +570,7 @@ def test_another_schedule_begins_anew_and_the_same_one_goes_on(place: Place) -> 
             await add(2 * HOUR_MS, enabled=False)
             place.clock.advance(10 * 3600)
             assert await add(2 * HOUR_MS) == place.clock.now_ms() + 2 * HOUR_MS
-            await rounds(runtime)
+            await keeper_looks(runtime)
             assert await heard(runtime) == []
 
     asyncio.run(main())
@@ -602,7 +588,7 @@ def test_a_timer_is_heard_by_its_own_trigger_and_by_those_without_a_schedule(pla
             await runtime.add_trigger("tc", "clock", "c", prompt="tick")
             for _ in range(4):
                 place.clock.advance(3600)
-                await rounds(runtime)
+                await keeper_looks(runtime)
             assert [len(await heard(runtime, name)) for name in "abc"] == [4, 2, 6]
             assert await runtime.occur("clock", "by hand") == 3
 
@@ -619,7 +605,7 @@ def test_a_timer_that_cannot_be_read_here_leaves_the_others_alone(place: Place) 
             foreign = Schedule(cron="@hourly", timezone="Mars/Olympus")
             await runtime.store.put_trigger(msgspec.structs.replace(made, name="a", schedule=foreign))
             place.clock.advance(3600)
-            await rounds(runtime)
+            await keeper_looks(runtime)
             assert len(await heard(runtime)) == 1
             assert await runtime.occur("clock", "1") == 2
 
@@ -653,7 +639,7 @@ def test_two_runtimes_on_one_file_fire_a_timer_once(tmp_path: Path, clock: FakeC
             times = [clock.now_ms() + HOUR_MS * number for number in range(1, 21)]
             for _ in times:
                 clock.advance(3600)
-                await asyncio.gather(rounds(one, 2), rounds(other, 2))
+                await asyncio.gather(keeper_looks(one, 2), keeper_looks(other, 2))
             assert due(await heard(one)) == times
             assert len(await one.store.turns("s")) == 20
 

@@ -6,9 +6,21 @@ import asyncio
 from typing import Any
 
 import pytest
-from stand_ins import EchoModel, HeldModel, Place, agent_of, asks, events_of, go_on, of_kind, said, until
+from stand_ins import (
+    EchoModel,
+    HeldModel,
+    Place,
+    agent_of,
+    asks,
+    events_of,
+    go_on,
+    keeper_looks,
+    of_kind,
+    said,
+    until,
+)
 
-from holdfast import Agent, InjectedTurnInput, RunContext, Runtime, TurnStopped, UsageLimits, tool
+from holdfast import Agent, InjectedTurnInput, RunContext, TurnStopped, UsageLimits, tool
 from holdfast.errors import IdempotencyConflict, SessionNotFound, TurnUnfinished
 from holdfast.model.events import MessagesDelivered
 from holdfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
@@ -238,10 +250,12 @@ def test_a_queued_input_whose_turn_cannot_begin_is_told_of_and_tried_less_and_le
             runtime.place.prices.knows = knows  # type: ignore[method-assign]
             agent = Agent(EchoModel(), limits=UsageLimits(max_cost_usd=1))
             session = await runtime.session("s", agent=agent)
+            live = runtime._sessions["s"]
             await session.queue("hi")
             for seconds, wanted in [(0, 1), (1, 2), (1, 2), (1, 3), (3, 3), (1, 4)]:
                 place.clock.advance(seconds)
-                await _keeper_looks(runtime)
+                await keeper_looks(runtime)
+                await until(lambda: not live.tasks())
                 assert tries == wanted
             assert [input_.message.content for input_ in await session.inputs()] == ["hi"]
             is_known = True
@@ -254,21 +268,6 @@ def test_a_queued_input_whose_turn_cannot_begin_is_told_of_and_tried_less_and_le
     told = [record.getMessage() for record in caplog.records if "could not be run" in record.getMessage()]
     assert len(told) == 1
     assert "no price is known" in told[0]
-
-
-async def _keeper_looks(runtime: Runtime, times: int = 3) -> None:
-    """Until the keeper has looked for queued inputs so often, and what it began is over."""
-    seen, ask = 0, runtime.store.with_queued
-
-    async def counted() -> list[str]:
-        nonlocal seen
-        seen += 1
-        return await ask()
-
-    runtime.store.with_queued = counted  # type: ignore[method-assign]
-    live = runtime._sessions["s"]
-    await until(lambda: seen > times and not live.tasks())
-    runtime.store.with_queued = ask  # type: ignore[method-assign]
 
 
 def test_what_was_queued_behind_a_waiting_turn_runs_when_that_has_ended(place: Place) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -332,12 +333,7 @@ class TurnRunner:
 
     def _shower(self, turn: Turn[Any]) -> Callable[[Event], None]:
         """Shows events to observers, and what the trace needs of them to that."""
-        live, tell = self._live, turn.publish
-
-        def show(event: Event) -> None:
-            live.feed.publish(event)
-            tell(event)
-
+        show = functools.partial(self._live.show, turn)
         return show if self._spans is None else self._spans.showing(show)
 
     def _new_spans(self, machine: TurnMachine, context: SessionContext) -> TurnSpans:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -12,6 +10,7 @@ import msgspec
 from holdfast.errors import Code, ErrorObject, SnapshotRefused
 from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.monty.program import Site
+from holdfast.sandbox.recent_states import RecentStates
 
 ENGINE: Final = "monty"
 ENGINE_VERSION: Final = "1.4.0"
@@ -99,18 +98,14 @@ _decoder = msgspec.msgpack.Decoder(EngineState)
 _cell_decoder = msgspec.msgpack.Decoder(PausedCell)
 
 
-_known: Final[OrderedDict[int, tuple[bytes, EngineState]]] = OrderedDict()
-"""Small states that were just written or read, by the identity of their bytes: a cell's is read twice in a
-row, and mostly is what the cell before it left."""
-_MAX_KNOWN: Final = 32
-_SMALL_BYTES: Final = 64 << 10
+_recent: Final[RecentStates[EngineState]] = RecentStates()
 
 
 def encode_state(state: EngineState | None) -> bytes:
     if state is None:
         return b""
     data = _encoder.encode(state)
-    _remember(data, state)
+    _recent.remember(data, state)
     return data
 
 
@@ -118,21 +113,11 @@ def decode_state(data: bytes) -> EngineState | None:
     """The state that `encode_state` wrote; one of another engine version is refused."""
     if not data:
         return None
-    if (known := _known.get(id(data))) is not None and known[0] is data:
-        return known[1]
-    state = _read(_decoder, data, "session's state")
-    _remember(data, state)
+    state = _recent.find(data)
+    if state is None:
+        state = _read(_decoder, data, "session's state")
+        _recent.remember(data, state)
     return state
-
-
-def _remember(data: bytes, state: EngineState) -> None:
-    """Keep the state while its bytes are of use. Single operations, so that threads need no lock."""
-    if len(data) > _SMALL_BYTES:
-        return
-    _known[id(data)] = (data, state)
-    while len(_known) > _MAX_KNOWN:
-        with contextlib.suppress(KeyError):
-            _known.popitem(last=False)
 
 
 def encode_cell(cell: PausedCell) -> bytes:

@@ -9,9 +9,7 @@ Rules
 from __future__ import annotations
 
 import ast
-import contextlib
 import functools
-from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -59,7 +57,6 @@ def _parse(code: str) -> ast.Module | None:
 
 
 _parse_short: Final = functools.lru_cache(_MAX_KNOWN)(_parse)
-_names_known: Final[OrderedDict[str, Names]] = OrderedDict()
 
 
 @dataclass(slots=True)
@@ -146,15 +143,14 @@ class Names:
 
 def names_in(code: str, tree: ast.Module) -> Names:
     """What a walk over the tree of this code tells."""
-    if len(code) > _SHORT_CHARS:
-        return Names.of(tree)
-    known = _names_known.get(code)
-    if known is None:
-        known = _names_known[code] = Names.of(tree)
-        while len(_names_known) > _MAX_KNOWN:
-            with contextlib.suppress(KeyError):  # another thread was faster
-                _names_known.popitem(last=False)
-    return known
+    return _names_in_short(code) if len(code) <= _SHORT_CHARS else Names.of(tree)
+
+
+@functools.lru_cache(_MAX_KNOWN)
+def _names_in_short(code: str) -> Names:
+    tree = parse(code)
+    assert tree is not None
+    return Names.of(tree)
 
 
 def children(node: Any) -> Iterator[Any]:

@@ -20,6 +20,7 @@ import msgspec
 from holdfast.errors import Code, CodeExecutionUnavailable, SnapshotRefused
 from holdfast.sandbox.quickjs.build import GuestMissing, build_id
 from holdfast.sandbox.quickjs.frames import Image
+from holdfast.sandbox.recent_states import RecentStates
 
 _HEAD: Final = struct.Struct("<4s16sI")
 _MAGIC: Final = b"HFQJ"
@@ -66,26 +67,24 @@ _state_decoder: Final = msgspec.msgpack.Decoder(SessionState)
 _cell_decoder: Final = msgspec.msgpack.Decoder(PausedCell)
 _NEW: Final = SessionState()
 
-
-_written_last: tuple[bytes, SessionState] = (b"", _NEW)
-"""The last small state that was written: the next cell of its session begins with the very same bytes."""
-_SMALL_BYTES: Final = 64 << 10
+_recent: Final[RecentStates[SessionState]] = RecentStates()
 
 
 def encode_state(state: SessionState) -> bytes:
-    global _written_last
     data = _sealed(_encode(state))
-    if len(data) <= _SMALL_BYTES:
-        _written_last = (data, state)
+    _recent.remember(data, state)
     return data
 
 
 def decode_state(data: bytes) -> SessionState:
     """The state that `encode_state` wrote; nothing is a new session."""
-    known, state = _written_last
-    if known is data:
-        return state
-    return _read(_state_decoder, data, "session's state") if data else _NEW
+    if not data:
+        return _NEW
+    state = _recent.find(data)
+    if state is None:
+        state = _read(_state_decoder, data, "session's state")
+        _recent.remember(data, state)
+    return state
 
 
 def encode_cell(cell: PausedCell) -> bytes:
