@@ -141,11 +141,11 @@ class JailProcess(WorkerProcess):
 
     def __init__(self, command: Sequence[str], home: str | None) -> None:
         line, self._socket = socket_line(MAX_FRAME)
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before anybody can speak
         super().__init__(command, line, env=_ENVIRONMENT)
         self.home = home
         self.guest_pid = 0
         self._inside: list[int] = []
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
 
     def wait_until_ready(self) -> None:
         """Wait for the guest's first word, which shows who it is."""
