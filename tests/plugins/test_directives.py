@@ -642,18 +642,23 @@ def test_a_session_is_made_once_with_its_first_input(memory: Place) -> None:
     asyncio.run(main())
 
 
+class Misnamer(Plugin):
+    id = "wisher"
+
+    @hook
+    async def before_turn(self, ctx: Any) -> CreateSession:
+        return CreateSession(request=SessionRequest(session_id="not a name!"))
+
+
 @pytest.mark.parametrize(
-    "request_",
-    [SessionRequest(session_id="not a name!"), SessionRequest(agent="nobody")],
+    "one",
+    [Misnamer(), Wisher("before_turn", CreateSession(request=SessionRequest(agent="nobody")))],
     ids=["id", "agent"],
 )
-def test_a_session_that_cannot_be_made_is_the_plugins_failure(
-    request_: SessionRequest, memory: Place
-) -> None:
+def test_a_session_that_cannot_be_made_is_the_plugins_failure(one: Plugin, memory: Place) -> None:
     """Bug: the error did not say which plugin wanted it."""
 
     async def main() -> None:
-        one = Wisher("before_turn", CreateSession(request=request_))
         async with memory.runtime() as runtime:
             session = await runtime.session("s", agent=Agent(Actor(), plugins=[one]))
             outcome = (await session.turn("go").settled()).outcome

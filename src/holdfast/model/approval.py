@@ -14,7 +14,7 @@ import enum
 import msgspec
 
 from holdfast.model.canonical import Json
-from holdfast.model.ids import SessionId, SessionIdField
+from holdfast.model.ids import SessionIdField, check_session_id
 from holdfast.model.limits import U64
 
 
@@ -45,7 +45,7 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     edited_digest: str | None = None
 
     def __post_init__(self) -> None:
-        SessionId(self.session_id)
+        check_session_id(self.session_id)
 
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from holdfast.model.ids import SessionId, SessionIdField
+from holdfast.model.ids import SessionIdField, check_session_id
 from holdfast.model.plugin_options import PluginOptions
 from holdfast.model.session_policy import SessionPolicy
 from holdfast.model.tool_access import SessionToolAccess
@@ -28,4 +28,4 @@ class SessionCharter(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     def __post_init__(self) -> None:
         if self.parent_session_id is not None:
-            SessionId(self.parent_session_id)
+            check_session_id(self.parent_session_id)

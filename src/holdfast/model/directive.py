@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.errors import Code, ErrorObject
 from holdfast.model.canonical import Json
+from holdfast.model.ids import SessionIdField, check_session_id
 from holdfast.model.message import UserMessage
 
 
@@ -31,9 +32,13 @@ class EnqueueMessages(msgspec.Struct, frozen=True, kw_only=True, tag="enqueue_me
 class SessionRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session to be made. Without an id it is named after the turn that asks for it."""
 
-    session_id: str | None = None
+    session_id: SessionIdField | None = None
     first_input: UserMessage | None = None
     agent: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.session_id is not None:
+            check_session_id(self.session_id)
 
 
 class CreateSession(msgspec.Struct, frozen=True, kw_only=True, tag="create_session"):

@@ -7,7 +7,7 @@ import msgspec
 from holdfast.model.canonical import Json
 from holdfast.model.charter import SessionCharter
 from holdfast.model.frame import INITIAL
-from holdfast.model.ids import SessionId, SessionIdField
+from holdfast.model.ids import SessionIdField, check_session_id
 from holdfast.model.limits import U64
 from holdfast.model.usage import UsageEntry
 
@@ -31,11 +31,13 @@ class SessionHead(msgspec.Struct, frozen=True, kw_only=True):
     model_calls: int = 0
     agent: str = ""
     model: str = ""
-    forked_from: str | None = None
+    forked_from: SessionIdField | None = None
     usage: tuple[UsageEntry, ...] = ()
     host: dict[str, Json] = msgspec.field(default_factory=dict)
     state: str | None = None
     charter: SessionCharter | None = None
 
     def __post_init__(self) -> None:
-        SessionId(self.session_id)
+        check_session_id(self.session_id)
+        if self.forked_from is not None:
+            check_session_id(self.forked_from)

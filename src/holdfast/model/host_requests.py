@@ -7,7 +7,7 @@ from typing import Any, Literal
 import msgspec
 
 from holdfast.model.head import SessionHead
-from holdfast.model.ids import SessionId, SessionIdField
+from holdfast.model.ids import SessionIdField, check_session_id
 from holdfast.model.message import Message, UserMessage
 from holdfast.model.node import Payload
 from holdfast.model.outcome import Outcome
@@ -35,7 +35,7 @@ class FromSession(msgspec.Struct, frozen=True, tag="session"):
     at: str | None = None
 
     def __post_init__(self) -> None:
-        SessionId(self.session_id)
+        check_session_id(self.session_id)
 
 
 class FromSnapshot(msgspec.Struct, frozen=True, tag="snapshot"):
@@ -63,7 +63,7 @@ class SessionCreateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     `first_turn_input` waits until somebody takes it, once.
     """
 
-    session_id: str | None = None
+    session_id: SessionIdField | None = None
     child: bool = True
     start: SessionStart = FromNothing()
     agent: str | None = None
@@ -75,6 +75,10 @@ class SessionCreateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     subagent: bool = False
     first_turn_input: UserMessage | None = None
 
+    def __post_init__(self) -> None:
+        if self.session_id is not None:
+            check_session_id(self.session_id)
+
 
 class SessionHandle(msgspec.Struct, frozen=True, kw_only=True):
     """A session that was made."""
@@ -84,7 +88,9 @@ class SessionHandle(msgspec.Struct, frozen=True, kw_only=True):
     depth: int = 0
 
     def __post_init__(self) -> None:
-        SessionId(self.session_id)
+        check_session_id(self.session_id)
+        if self.parent_session_id is not None:
+            check_session_id(self.parent_session_id)
 
 
 class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -106,7 +112,7 @@ class AssembledTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     messages: tuple[Message, ...] = ()
 
     def __post_init__(self) -> None:
-        SessionId(self.session_id)
+        check_session_id(self.session_id)
 
 
 class AppendSessionNodesRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Annotated, Final
 
 import msgspec
@@ -27,5 +28,14 @@ class SessionId(str):
         return str(value)  # type: ignore[return-value]
 
 
+@lru_cache(maxsize=1024)
+def check_session_id(value: str) -> None:
+    """Raise `InvalidSessionId` if *value* is no session id.
+
+    The same few ids are decoded over and over, so those that passed are remembered.
+    """
+    SessionId(value)
+
+
 SessionIdField = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": SESSION_ID_PATTERN})]
-"""How a struct declares a session id. Its `__post_init__` calls `SessionId`, so that decoding checks too."""
+"""How a struct declares a session id. Its `__post_init__` calls `check_session_id`: decoding checks too."""

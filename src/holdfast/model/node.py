@@ -16,6 +16,7 @@ import msgspec
 from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
 from holdfast.model.frame import FrameSwitch
+from holdfast.model.ids import SessionIdField, check_session_id
 from holdfast.model.message import AssistantMessage, ToolMessage, UserMessage
 from holdfast.model.outcome import Stopped
 from holdfast.model.usage import Usage
@@ -61,7 +62,7 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
 
     segment_id: str
-    session_id: str
+    session_id: SessionIdField
     parent: str | None
     caused_by: str
     depth: int
@@ -69,6 +70,9 @@ class Segment(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     entries: tuple[Entry, ...]
     opens_frame: bool = False
     model_calls: int = 0
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
 
     @property
     def leaf(self) -> str:

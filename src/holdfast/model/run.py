@@ -12,7 +12,7 @@ from holdfast.errors import STATUS_OF_CODE, ErrorObject, InvalidArgument
 from holdfast.model.call import ExternalCallRecord
 from holdfast.model.canonical import Json
 from holdfast.model.diagnostic import Diagnostic
-from holdfast.model.ids import SessionId, SessionIdField
+from holdfast.model.ids import SessionIdField, check_session_id
 from holdfast.model.language import Language
 from holdfast.model.limits import U32, U64, Positive32, SessionLimits
 
@@ -47,7 +47,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     validate_only: bool = False
 
     def __post_init__(self) -> None:
-        SessionId(self.session_id)
+        check_session_id(self.session_id)
         if not isinstance(self.code, str):
             raise InvalidArgument(f"code must be text, not {type(self.code).__name__}")
         if self.timeout_ms is not None and not 0 < self.timeout_ms < 2**32:

@@ -6,7 +6,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from holdfast.model.ids import SessionId, SessionIdField
+from holdfast.model.ids import SessionIdField, check_session_id
 from holdfast.model.language import Language
 from holdfast.model.limits import U32, U64, SessionLimits
 
@@ -24,7 +24,7 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_version: U32 = SNAPSHOT_VERSION
 
     def __post_init__(self) -> None:
-        SessionId(self.id)
+        check_session_id(self.id)
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):

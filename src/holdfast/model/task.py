@@ -16,7 +16,7 @@ import msgspec
 
 from holdfast.errors import ErrorObject
 from holdfast.model.canonical import Json
-from holdfast.model.ids import SessionId, SessionIdField
+from holdfast.model.ids import SessionIdField, check_session_id
 from holdfast.model.limits import U64
 
 TaskId = Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
@@ -70,4 +70,4 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     error: ErrorObject | None = None
 
     def __post_init__(self) -> None:
-        SessionId(self.session_id)
+        check_session_id(self.session_id)

@@ -19,6 +19,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.model.canonical import Json
+from holdfast.model.ids import check_session_id
 from holdfast.model.limits import U64
 
 TraceKind = Literal[
@@ -47,6 +48,10 @@ class TraceRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
     status: TraceStatus = ""
     plugin_id: str = ""
     body: Json = None
+
+    def __post_init__(self) -> None:
+        if self.session_id:  # an event of the runtime itself belongs to no session
+            check_session_id(self.session_id)
 
     @property
     def trace_id(self) -> str:

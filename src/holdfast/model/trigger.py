@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from holdfast.model.canonical import Json
-from holdfast.model.ids import SessionId, SessionIdField
+from holdfast.model.ids import SessionIdField, check_session_id
 from holdfast.model.limits import U64
 
 SourceName = Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_.:/-]{1,128}$")]
@@ -51,7 +51,7 @@ class Trigger(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     enabled: bool = True
 
     def __post_init__(self) -> None:
-        SessionId(self.session_id)
+        check_session_id(self.session_id)
 
 
 class Occurrence(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -7,7 +7,7 @@ import enum
 import msgspec
 
 from holdfast.model.call import ExternalCallRecord
-from holdfast.model.ids import SessionIdField
+from holdfast.model.ids import SessionIdField, check_session_id
 from holdfast.model.limits import U64
 from holdfast.model.outcome import Outcome
 from holdfast.model.usage import Usage
@@ -40,3 +40,6 @@ class TurnRecord(msgspec.Struct, frozen=True, kw_only=True):
     input_digest: str = ""
     cancel_requested: bool = False
     summary: TurnSummary | None = None
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)

@@ -18,7 +18,7 @@ import msgspec
 from holdfast.model.approval import Approval, Decision
 from holdfast.model.call import SettledCall
 from holdfast.model.canonical import Json
-from holdfast.model.ids import SessionId, SessionIdField
+from holdfast.model.ids import SessionIdField, check_session_id
 from holdfast.model.session import SessionMeta
 
 
@@ -43,7 +43,7 @@ class WaitingRun(msgspec.Struct, frozen=True, kw_only=True):
     owner: str | None = None
 
     def __post_init__(self) -> None:
-        SessionId(self.session_id)
+        check_session_id(self.session_id)
 
 
 class SandboxStore(Protocol):

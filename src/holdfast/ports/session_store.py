@@ -35,6 +35,7 @@ import msgspec
 from holdfast.model.approval import Approval, Decision
 from holdfast.model.charter import SessionCharter
 from holdfast.model.head import SessionHead
+from holdfast.model.ids import SessionIdField, check_session_id
 from holdfast.model.message import UserMessage
 from holdfast.model.node import Entry, Segment
 from holdfast.model.task import TaskRecord
@@ -47,10 +48,13 @@ from holdfast.model.wait import Wait, WaitOutcome
 class Lease(msgspec.Struct, frozen=True, kw_only=True):
     """The right to write a session until `until_ms`."""
 
-    session_id: str
+    session_id: SessionIdField
     owner: str
     fence: int
     until_ms: int
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
 
 
 class Claimant(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,10 +84,13 @@ class QueuedInput(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     input_id: str
-    session_id: str
+    session_id: SessionIdField
     kind: Literal["inject", "queue", "first"]
     message: UserMessage
     created_at: int
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
 
 
 class Blob(msgspec.Struct, frozen=True, kw_only=True):
@@ -228,7 +235,11 @@ class PruneRequest(msgspec.Struct, frozen=True, kw_only=True):
     sessions_before_ms: int | None = None
     frames: bool = False
     branches: bool = False
-    session_id: str | None = None
+    session_id: SessionIdField | None = None
+
+    def __post_init__(self) -> None:
+        if self.session_id is not None:
+            check_session_id(self.session_id)
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):

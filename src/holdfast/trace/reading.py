@@ -17,6 +17,7 @@ from typing import Final
 
 import msgspec
 
+from holdfast.errors import InvalidSessionId
 from holdfast.model.trace_record import TraceRecord, span_id_of
 
 _decode: Final = msgspec.json.Decoder(TraceRecord).decode
@@ -69,7 +70,7 @@ def span_trees(
 def _read(line: bytes) -> TraceRecord | None:
     try:
         return _decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (InvalidSessionId, msgspec.DecodeError, UnicodeDecodeError):
         return None
 
 

@@ -25,9 +25,10 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, InvalidSessionId
 from holdfast.model.head import SessionHead
 from holdfast.model.host_requests import AssembledTurn, TurnInput
+from holdfast.model.ids import SessionIdField, check_session_id
 from holdfast.model.message import UserMessage
 from holdfast.model.node import split_node_id
 from holdfast.model.outcome import FrameSwitched, Waiting
@@ -58,7 +59,7 @@ class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     first time, and `limits` what it was given.
     """
 
-    session_id: str
+    session_id: SessionIdField
     turn_id: str = ""
     after: str | None = None
     agent: str | None = None
@@ -67,6 +68,9 @@ class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     output_schema: dict[str, Any] | None = None
     before: Usage = Usage()
     limits: UsageLimits | None = None
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
 
     def spec(self) -> TaskSpec:
         """The task to be registered."""
@@ -212,5 +216,5 @@ def _read(task: TaskRecord) -> Child | None:
         return None
     try:
         return msgspec.convert(task.body, Child)
-    except msgspec.ValidationError:
+    except (InvalidSessionId, msgspec.ValidationError):
         return None

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 
-from holdfast.errors import RecordCorrupt
+from holdfast.errors import InvalidSessionId, RecordCorrupt
 from holdfast.model.approval import Approval
 from holdfast.model.call import SettledCall
 from holdfast.model.canonical import digest_bytes
@@ -201,5 +201,5 @@ def _check(what: str, digest: object, kind: str, *keys: str | int | None, data: 
 def _decoded(decoder: msgspec.json.Decoder[T], data: bytes, what: str) -> T:
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (InvalidSessionId, msgspec.DecodeError, UnicodeDecodeError):
         raise RecordCorrupt(what) from None

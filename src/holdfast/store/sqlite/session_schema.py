@@ -19,7 +19,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from holdfast.errors import RecordCorrupt
+from holdfast.errors import InvalidSessionId, RecordCorrupt
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
@@ -218,5 +218,5 @@ def seal(*columns: str | int | bytes | None) -> bytes:
 def decoded(decoder: msgspec.json.Decoder[T], data: bytes, what: str) -> T:
     try:
         return decoder.decode(data)
-    except (msgspec.DecodeError, UnicodeDecodeError):
+    except (InvalidSessionId, msgspec.DecodeError, UnicodeDecodeError):
         raise RecordCorrupt(what) from None
