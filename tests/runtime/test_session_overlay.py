@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from holdfast.model.prompt import PromptContribution, PromptSlot
 from holdfast.plugins.contexts import ToolCatalogContext
 from holdfast.runtime.session_context import MAX_CATALOGS, MAX_PROMPTS, SessionContext
 from holdfast.tools.catalog import CatalogTool, ToolCatalogContribution
-from holdfast.tools.provider import ToolProvider
+from holdfast.tools.decorator import as_registered
+from holdfast.tools.provider import StaticTools, ToolProvider
+from holdfast.tools.registered_tool import RegisteredTool
 
 
 @dataclass
@@ -211,6 +214,32 @@ class Renamed(Source):
 
     def manifests(self) -> Any:
         return [msgspec.structs.replace(one, id="base") for one in super().manifests()]
+
+
+@pytest.mark.parametrize("protocol", ["standard", "code"])
+def test_an_overlay_wins_in_a_session_that_has_switched_the_tool_off(memory: Place, protocol: str) -> None:
+    """Bug: a tool of the overlay with the id of one that is off was off as well."""
+
+    async def main() -> None:
+        model = ObedientModel()
+        async with memory.runtime() as runtime:
+            agent: Agent[Any, Any] = Agent(model, protocol=protocol, tools=[named_tool("base")])
+            session = await runtime.session("s", agent=agent)
+            await session.tools.set_availability("base", "off")
+            assert await session.tools.catalog() == []
+            [entry] = [key for key, one in (await session.tools.state()).tools.items() if one.name == "base"]
+            await session.set_context_overlay([StaticTools([registered("base")])])
+            assert [one["id"] for one in await session.tools.catalog()] == [entry]
+            context = await context_of(session)
+            assert context.find_tool("base").owner == "overlay"
+            await session.set_context_overlay()
+            assert await session.tools.catalog() == [], "without the overlay the decision holds again"
+
+    asyncio.run(main())
+
+
+def registered(name: str) -> RegisteredTool:
+    return dataclasses.replace(as_registered(named_tool(name)), owner="overlay")
 
 
 def test_a_tool_that_is_covered_by_its_id_is_gone_under_its_old_name(memory: Place) -> None:

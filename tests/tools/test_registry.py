@@ -490,12 +490,21 @@ def test_the_overlay_wins_by_name_and_by_id() -> None:
     assert base.require("a").owner == "base"
 
 
-def test_a_tool_that_is_off_stays_off_under_the_overlays_version_of_it() -> None:
-    """Ours: settings belong to the id; an overlay must not switch on what someone switched off."""
+@pytest.mark.parametrize("hidden_by", ["off", "out of the catalog", "orphaned while off"])
+@pytest.mark.parametrize("prefix", ["", "ctx:"], ids=["same id", "same name"])
+def test_the_overlay_wins_over_a_tool_that_is_off(hidden_by: str, prefix: str) -> None:
+    """Bug: an overlay's tool inherited the setting of the tool with its id that it covers."""
     base = ToolRegistry([made("a", "base")])
-    base.set_availability(["a"], OFF)
-    assert base.compose_session_catalog(True, [fixed("a")]).names() == []
-    assert base.compose_session_catalog(True, [fixed("a", prefix="ctx:")]).names() == ["a"]
+    if hidden_by == "out of the catalog":
+        base.set_members(["a"], False)
+    else:
+        base.set_availability(["a"], OFF)
+    if hidden_by == "orphaned while off":
+        base.remove("registered")
+    composed = base.compose_session_catalog(True, [fixed("a", prefix=prefix)])
+    assert composed.names() == ["a"]
+    assert composed.require("a").owner != "base"
+    assert base.names() == [], "the base keeps its settings"
 
 
 @pytest.mark.parametrize(

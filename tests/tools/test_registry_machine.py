@@ -215,6 +215,7 @@ class RegistryMachine(RuleBasedStateMachine):
         composed = self.registry.compose_session_catalog(True, [Source(listing)])
         held = {entry.source for key, entry in composed.export_state().tools.items() if key in dict(listing)}
         assert held <= {"context"}
+        assert set(composed.names()) >= {name for _, name in listing}, "whatever the base has decided"
         assert composed.generation > self.registry.generation
 
     @invariant()

@@ -201,8 +201,7 @@ class ToolRegistry:
     ) -> ToolRegistry:
         """A registry for one session: these tools or none, under those of the context's *providers*.
 
-        A context's tool covers one with its id or name. Settings stay with an id: a tool that is off here
-        stays off under the context's own version of it.
+        A context's tool covers one with its id or name, also one that is off here or out of the catalog.
         """
         bindings = [
             binding

@@ -12,7 +12,8 @@ source that is gone, from a stored state, or because an overlay covers it. Orpha
 Rules
 -----
 1. Among bound entries an id and a name occur once. Orphans claim no name.
-2. Settings (override, membership) belong to the id: a source that is listed anew finds them again.
+2. Settings (override, membership) belong to the id: a source that is listed anew finds them again. An
+   overlay does not: it wins over what it covers, settings included.
 
 Not here: generations, locks, resolving.
 """
@@ -117,11 +118,16 @@ class ToolTable(msgspec.Struct, frozen=True, dict=True):
         return msgspec.structs.replace(self._released(self._ids_of(source)), sources=left)
 
     def overlay(self, source: str, bindings: Sequence[Binding]) -> ToolTable:
-        """Bind these on top: what has the same id or name is covered, that is, an orphan."""
+        """Bind these on top, without the settings of what they cover.
+
+        A tool with the same name becomes an orphan; one with the same id gives its place up.
+        """
         ids = {binding.manifest.id for binding in bindings}
         names = {binding.manifest.name for binding in bindings}
         covered = [tool_id for name, tool_id in self.bound.items() if name in names or tool_id in ids]
-        return self._released(covered).rebind(source, bindings)
+        below = self._released(covered)
+        left = {tool_id: entry for tool_id, entry in below.entries.items() if tool_id not in ids}
+        return msgspec.structs.replace(below, entries=left).rebind(source, bindings)
 
     def with_state(self, state: Mapping[str, ToolStateEntry]) -> ToolTable:
         """Take the settings of a state. Of what it does not list, a bound tool has none, an orphan goes."""
