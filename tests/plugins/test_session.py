@@ -441,9 +441,9 @@ def test_mutators_are_chained_and_one_that_fails_changes_nothing() -> None:
 
     ear = Ear()
     session = session_of(mutating("a"), mutating("b", broken=True), mutating("c"), ear=ear)
-    changed = SessionConfigChanged(session_id="s", before=None, after=SessionPolicy(model="m"))
-    found = asyncio.run(session.mutate_session_config(changed, SessionPolicy(model="m")))
-    assert found.model == "mac"
+    changed = SessionConfigChanged(session_id="s", before=None, after=SessionPolicy(model="p:m"))
+    found = asyncio.run(session.mutate_session_config(changed, SessionPolicy(model="p:m")))
+    assert found.model == "p:mac"
     assert ear.reports == [
         ("b", "session_config_mutator", "plugin 'b' failed in session_config_mutator: RuntimeError: boom")
     ]

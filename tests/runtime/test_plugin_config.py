@@ -12,7 +12,9 @@ from plugin_stand_ins import ObedientModel
 from stand_ins import Place
 
 from holdfast import Agent, Plugin, Session, UsageLimits, hook, tool
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, ProviderMismatch
+from holdfast.model.host_requests import SessionCreateRequest, TurnInput
+from holdfast.model.message import UserMessage
 from holdfast.model.session_policy import SessionPolicy
 from holdfast.model.trace_record import TraceRecord
 from holdfast.plugins.contexts import SessionConfigChanged
@@ -111,6 +113,98 @@ def test_settings_change_at_the_next_turn(memory: Place) -> None:
             await session.plugins.configure(model="obedient:one", limits=UsageLimits())
             assert (await session.turn("call look")).output == "ok"
             assert (len(one.requests), one.prompts[-1]) == (3, "quickly")
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("turns", [0, 1], ids=["new", "used"])
+def test_a_session_is_not_configured_to_talk_to_another_provider(memory: Place, turns: int) -> None:
+    """Bug: `configure` let a session go on with a provider that its history is not of."""
+
+    async def main() -> None:
+        one, other = ObedientModel(), ObedientModel("other:one")
+        async with memory.runtime(models={"other:one": other}) as runtime:
+            session = await runtime.session("s", agent=Agent(one))
+            for _ in range(turns):
+                await session.turn("hello")
+            with pytest.raises(ProviderMismatch) as caught:
+                await session.plugins.configure(model="other:one", instructions="quickly")
+            assert (caught.value.expected, caught.value.actual) == ("obedient:one", "other:one")
+            assert (await session.plugins.policy()).instructions == "", "nothing was changed"
+            assert (await session.turn("hello")).output == "ok"
+            assert other.requests == []
+
+    asyncio.run(main())
+
+
+class Reroutes(Plugin):
+    """Wants another model."""
+
+    def __init__(self, model: str) -> None:
+        self.model = model
+
+    @hook
+    async def session_config_mutator(
+        self, event: SessionConfigChanged, policy: SessionPolicy
+    ) -> SessionPolicy:
+        return msgspec.structs.replace(policy, model=self.model)
+
+
+def test_a_mutator_chooses_a_model_but_not_another_provider(
+    memory: Place, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Bug: a plugin could let a session go on with another provider; now its change is dropped and told."""
+
+    async def main() -> None:
+        one, two, other = ObedientModel(), ObedientModel("obedient:two"), ObedientModel("other:one")
+        async with memory.runtime(models={"obedient:two": two, "other:one": other}) as runtime:
+            near = await runtime.session("near", agent=Agent(one, plugins=[Reroutes("obedient:two")]))
+            await near.turn("hello")
+            far = await runtime.session("far", agent=Agent(one, plugins=[Reroutes("other:one")]))
+            await far.turn("hello")
+            await far.plugins.configure(instructions="quickly")
+            await far.turn("hello")
+        assert [len(model.requests) for model in (one, two, other)] == [2, 1, 0]
+        assert "other:one" in caplog.text
+        assert "reroutes" in caplog.text
+
+    asyncio.run(main())
+
+
+def test_a_session_is_not_carried_on_by_a_namesake_agent_of_another_provider(place: Place) -> None:
+    """Bug: a runtime that knew the agent's name went on with a session whoever its provider was."""
+
+    async def main() -> None:
+        one, other = ObedientModel(), ObedientModel("other:one")
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(one, name="clerk"))
+            await session.turn("hello")
+        async with place.runtime(agents=[Agent(other, name="clerk")]) as runtime:
+            host = runtime.host("s")
+            with pytest.raises(ProviderMismatch):
+                await host.start_turn("s", TurnInput(message=UserMessage(content="more")))
+        assert other.requests == []
+
+    asyncio.run(main())
+
+
+def test_a_child_may_be_made_with_a_model_of_another_provider(place: Place) -> None:
+    """Ours: the policy that a session is made with says whom it talks to, from its first turn on."""
+
+    async def main() -> None:
+        one, other = ObedientModel(), ObedientModel("other:one")
+        agent: Agent[Any, Any] = Agent(one, name="clerk")
+        for _ in range(2):
+            async with place.runtime(models={"other:one": other}) as runtime:
+                await runtime.session("s", agent=agent)
+                host = runtime.host("s")
+                policy = SessionPolicy(model="other:one")
+                await host.create_session(SessionCreateRequest(session_id="child", policy=policy))
+                child = await runtime.session("child", agent=agent)
+                assert (await child.turn("hello")).output == "ok"
+                with pytest.raises(ProviderMismatch):
+                    await child.plugins.configure(model="obedient:one")
+        assert (len(one.requests), len(other.requests)) == (0, 2)
 
     asyncio.run(main())
 

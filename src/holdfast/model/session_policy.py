@@ -15,3 +15,8 @@ class SessionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     instructions: str = ""
     limits: UsageLimits = UsageLimits()
     settings: dict[str, Json] = msgspec.field(default_factory=dict)
+
+
+def same_provider(model_id: str, other_id: str) -> bool:
+    """Whether two models are of one provider: the part of their names before the colon."""
+    return model_id.partition(":")[0] == other_id.partition(":")[0]

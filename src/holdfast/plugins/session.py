@@ -20,7 +20,7 @@ from holdfast.model.canonical import Json
 from holdfast.model.directive import ReplaceToolArgs
 from holdfast.model.message import Message
 from holdfast.model.prompt import PromptContribution, ordered
-from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.session_policy import SessionPolicy, same_provider
 from holdfast.model.tool_access import SessionToolAccess
 from holdfast.plugins.actions import PluginActionContext, PluginActionDef
 from holdfast.plugins.answers import (
@@ -344,7 +344,7 @@ class PluginSession(RememberingPlugins):
         runner = self.runner
         try:
             answer = await within(runner.timeout_s, runner.call(hook, ctx, policy), runner.spares)
-            return read_policy(hook, answer)
+            return _of_same_provider(hook, policy, read_policy(hook, answer))
         except NoAnswer as problem:
             self._report(hook.plugin_id, hook.kind, str(problem))
         except HoldfastError as error:
@@ -459,6 +459,14 @@ class PluginSession(RememberingPlugins):
             owner = self.contributions.actions[name].definition.plugin_id
             raise PluginFailed(owner, f"action {name}", f"its answer does not fit: {error}") from None
         return value
+
+
+def _of_same_provider(hook: RegisteredHook, before: SessionPolicy, after: SessionPolicy) -> SessionPolicy:
+    """Refuse a change of the provider: the session's history is of the one it has."""
+    if same_provider(before.model, after.model):
+        return after
+    problem = f"it changed the model from {before.model} to {after.model}, which is of another provider"
+    raise PluginFailed(hook.plugin_id, hook.kind, problem)
 
 
 def _stages_of(contributions: Contributions, protocol: ProtocolSessionPlugin) -> tuple[Stage, ...]:

@@ -29,7 +29,6 @@ from holdfast.errors import (
     HoldfastError,
     InvalidArgument,
     NotConfigured,
-    ProviderMismatch,
     SessionNotFound,
     StoreError,
 )
@@ -64,6 +63,7 @@ from holdfast.runtime.host.session_hosts import HostViews
 from holdfast.runtime.host.tasks import Tasks
 from holdfast.runtime.lease_owners import owner_is_dead
 from holdfast.runtime.live_session import LiveSession
+from holdfast.runtime.materialize import chartered_model, require_same_provider
 from holdfast.runtime.session_context import as_layer
 from holdfast.runtime.session_plugins import as_options
 from holdfast.runtime.triggers import (
@@ -616,7 +616,7 @@ class Runtime:
                 charter=charter,
             )
         )
-        _require_same_provider(head, agent)
+        require_same_provider(head, chartered_model(head) or agent.model_id)
         if (head.agent, head.model, head.host) != (agent.name, agent.model_id, self._host):
             await self.store.describe(
                 session_id, agent=agent.name, model=agent.model_id, host=dict(self._host)
@@ -802,10 +802,3 @@ def _without_parent(charter: SessionCharter | None) -> SessionCharter | None:
 
 def _unknown_agent(name: str) -> Agent[Any, Any]:
     raise NotConfigured(f"no agent {name!r} is known here", hint="pass it in Runtime(agents=[...])")
-
-
-def _require_same_provider(head: SessionHead, agent: Agent[Any, Any]) -> None:
-    persisted, live = head.model.partition(":")[0], agent.model_id.partition(":")[0]
-    fresh = head.depth == 0 or (head.forked_from is not None and head.revision == 0)
-    if head.model and persisted != live and not fresh:
-        raise ProviderMismatch(head.session_id, expected=head.model, actual=agent.model_id)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.errors import NotConfigured, RecordCorrupt
+from holdfast.errors import NotConfigured, ProviderMismatch, RecordCorrupt
 from holdfast.model.charter import SessionCharter
 from holdfast.model.head import SessionHead
 from holdfast.model.plugin_state import (
@@ -20,7 +20,7 @@ from holdfast.model.plugin_state import (
     decode_entry,
     decode_state,
 )
-from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.session_policy import SessionPolicy, same_provider
 from holdfast.model.tool_state import ToolState
 from holdfast.plugins.contexts import SessionConfigChanged, SessionRestored, SubagentContext
 from holdfast.plugins.execution_memory import STATE
@@ -120,6 +120,7 @@ async def materialize(
     policy = setup.policy or staff.policy
     if not policy.model:
         policy = msgspec.structs.replace(policy, model=staff.policy.model)
+    require_same_provider(head, policy.model)
     context = SessionContext(plugins, policy, (place.system, staff.agent.system), head.state)
     context.adopt(state, head.frame)
     context.restore_execution(execution, fetched)
@@ -222,6 +223,23 @@ async def _fetch(
                 raise RecordCorrupt(f"{name} of plugin {entry.meta.plugin_id} (blob {digest} is gone)")
             fetched[digest] = data
     return fetched
+
+
+def chartered_model(head: SessionHead) -> str:
+    """Return the model that the session was made with; empty if it has its agent's."""
+    policy = None if head.charter is None else head.charter.policy
+    return "" if policy is None else policy.model
+
+
+def require_same_provider(head: SessionHead, model_id: str, *, used: bool = False) -> None:
+    """Raise `ProviderMismatch` if the session was talking to another provider than that of *model_id*.
+
+    A session without a history of its own may change over, unless it counts as *used*.
+    """
+    persisted = chartered_model(head) or head.model
+    fresh = head.depth == 0 or (head.forked_from is not None and head.revision == 0)
+    if persisted and not same_provider(persisted, model_id) and (used or not fresh):
+        raise ProviderMismatch(head.session_id, expected=persisted, actual=model_id)
 
 
 def require_agent(staff: Staff | None, session_id: str) -> Staff:

@@ -21,6 +21,7 @@ from holdfast.plugins.actions import PluginActionDef
 from holdfast.plugins.contexts import SessionConfigChanged
 from holdfast.plugins.session import PluginSession
 from holdfast.ports.session_store import SessionStore
+from holdfast.runtime.materialize import require_same_provider
 from holdfast.runtime.session_context import Overlay, SessionContext
 from holdfast.tools.provider import ToolProvider
 from holdfast.tools.registry import CONTEXT, REGISTERED
@@ -239,7 +240,10 @@ class SessionPlugins(_Part):
         return (await self._live.current()).policy
 
     async def configure(self, **changes: Any) -> SessionPolicy:
-        """Run with other settings from the next turn on, as plugins allow; in this process."""
+        """Run with other settings from the next turn on, as plugins allow; in this process.
+
+        The model may be another one of the same provider: `ProviderMismatch` otherwise.
+        """
         context = await self._live.current()
         before = context.policy
         try:
@@ -247,6 +251,9 @@ class SessionPlugins(_Part):
             wanted = msgspec.convert(msgspec.to_builtins(wanted), SessionPolicy)
         except (TypeError, msgspec.ValidationError) as error:
             raise InvalidArgument(f"a session cannot be configured like this: {error}") from None
+        head = await self._store.head(self._live.session_id)
+        if head is not None:
+            require_same_provider(head, wanted.model, used=True)
         changed = SessionConfigChanged(session_id=self._live.session_id, before=before, after=wanted)
         context.policy = await context.plugins.mutate_session_config(changed, wanted)
         self._live.setup = msgspec.structs.replace(self._live.setup, policy=wanted)
