@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from plugin_bench import Actor, PhaseLog, session_of
-from stand_ins import HeldModel, Place
+from stand_ins import EchoModel, HeldModel, Place
 
 from holdfast import Agent
 from holdfast.errors import (
@@ -245,6 +245,22 @@ def test_an_action_that_needs_a_session_must_have_one() -> None:
             await session_of(Board()).invoke_plugin_action(
                 "board.add", {"text": "a"}, default_to_current_session=False
             )
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("call", ["invoke", "call"])
+def test_a_host_may_call_an_action_without_a_session(memory: Place, call: str) -> None:
+    """Bug: `session.plugins` always passed its own session, so that MissingSession could not be raised."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(EchoModel(), plugins=[Board()]))
+            act = getattr(session.plugins, call)
+            assert (await act("board.status"))["session"] == "s"
+            assert (await act("board.status", default_to_current_session=False))["session"] is None
+            with pytest.raises(MissingSession, match=r"action 'board\.add' needs a session"):
+                await act("board.add", {"text": "a"}, default_to_current_session=False)
 
     asyncio.run(main())
 

@@ -11,8 +11,9 @@ from plugin_stand_ins import ObedientModel, call, context_of
 from stand_ins import Place, go_on, said, until
 
 from holdfast import Agent, Plugin, Runtime, Session, action, hook, tool
-from holdfast.errors import ProtocolError
+from holdfast.errors import PluginFailed, ProtocolError
 from holdfast.model.canonical import Json
+from holdfast.model.host_requests import AppendSessionNodesRequest
 from holdfast.model.message import UserMessage
 from holdfast.model.node import FrameOpened, Payload, PluginNode
 from holdfast.model.outcome import Finished, FrameSwitched, Stopped
@@ -409,6 +410,32 @@ def test_a_protocol_that_fails_before_the_model_is_asked_ends_the_turn(memory: P
                 assert "'ours' failed in before_llm_call" in stopped.error.message
                 assert problem in stopped.error.message
             assert (await session.turn("hello")).output == "ok"
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", ["session", "host"])
+def test_a_protocol_that_fails_over_appended_nodes_fails_the_call(memory: Place, how: str) -> None:
+    """Bug: its failure was logged, and the caller was told that all is well."""
+
+    class Trips(Chronicle):
+        async def append_session_nodes(self, ctx: Any, nodes: Sequence[Payload]) -> None:
+            raise ValueError("no idea")
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=speaking(Trips([])))
+            note = UserMessage(content="note")
+            request = AppendSessionNodesRequest(nodes=(note,))
+            added: Any = (
+                session.append([note])
+                if how == "session"
+                else runtime.host("s").append_session_nodes("s", request)
+            )
+            with pytest.raises(PluginFailed, match=r"'ours' failed in append_session_nodes.*idea") as caught:
+                await added
+            assert "do not append them again" in (caught.value.hint or "")
+            assert await session.messages() == [note]
 
     asyncio.run(main())
 

@@ -430,6 +430,28 @@ def test_the_catalog_cache_is_bounded(memory: Place) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("asked", ["session.tools", "host", "catalog"])
+def test_whoever_changes_the_catalog_it_was_given_changes_nothing_else(memory: Place, asked: str) -> None:
+    """Bug: `tools.catalog()` handed out the cache itself."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            it = await opened(runtime)
+
+            async def ask() -> list[dict[str, Any]]:
+                if asked == "catalog":
+                    return it.context.artifact().catalog.project()
+                host = runtime.host("s")
+                return await (host.tool_catalog("s") if asked == "host" else it.session.tools.catalog())
+
+            given = await ask()
+            given[0]["name"] = "spoilt"
+            given.clear()
+            assert [one["name"] for one in await ask()] == ["base"]
+
+    asyncio.run(main())
+
+
 def test_the_catalog_is_projected_to_json_once_and_on_demand(
     memory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -450,7 +472,7 @@ def test_the_catalog_is_projected_to_json_once_and_on_demand(
             assert projected == []
             first = await it.session.tools.catalog()
             await it.session.turn("hello")
-            assert await it.session.tools.catalog() is first
+            assert await it.session.tools.catalog() == first
             assert projected == ["base"]
             assert first == [
                 {

@@ -36,6 +36,7 @@ from holdfast.model.message import InjectedTurnInput, UserMessage
 from holdfast.model.monitor import MonitorSnapshot, MonitorSpec, MonitorUpdateBatch
 from holdfast.model.task import TaskRecord, TaskSpec, TaskState
 from holdfast.model.tool_state import ToolAvailability, ToolState
+from holdfast.model.usage import Usage
 from holdfast.ports.model_provider import ModelRequest, ReplyEnded
 
 SessionTask = Callable[[], Awaitable[Json]]
@@ -55,9 +56,10 @@ class SessionTurnHandle:
 
 @dataclass(frozen=True, slots=True)
 class DirectLlmCompletion:
-    """A whole reply."""
+    """A whole reply, and what it used: one call, with its cost if that is known."""
 
     response: ReplyEnded
+    usage: Usage
 
 
 class SessionSnapshotHost(Protocol):

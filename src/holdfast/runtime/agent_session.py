@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
 
-from holdfast.errors import ApprovalNotFound, InvalidArgument, SessionNotFound
+from holdfast.errors import ApprovalNotFound, InvalidArgument, PluginFailed, SessionNotFound
 from holdfast.graph import messages_of, nodes_of
 from holdfast.model.approval import Approval
 from holdfast.model.canonical import Json, to_json
@@ -227,7 +227,10 @@ class Session(Generic[Output]):
         return data
 
     async def append(self, payloads: Sequence[Payload], *, requires: str | None = None) -> SessionHead:
-        """Add nodes to the history; `StaleBranch` if the node *requires* is not on the active path."""
+        """Add nodes to the history; `StaleBranch` if the node *requires* is not on the active path.
+
+        The session's protocol is told of them; if it fails, that is raised, and the nodes stay.
+        """
         now = self._runtime.now_ms()
         entries = tuple(Entry(at_ms=now, payload=_checked(payload)) for payload in payloads)
         segment_id = new_turn_id().replace("t_", "a_")
@@ -235,7 +238,11 @@ class Session(Generic[Output]):
         if self._live.staff is not None:
             context = await self._live.context(head)
             here = ProtocolSessionContext(self.session_id)
-            await context.plugins.tell_protocol("append_session_nodes", here, payloads)
+            try:
+                await context.plugins.ask_protocol("append_session_nodes", here, payloads)
+            except PluginFailed as error:
+                error.hint = f"the nodes were added, up to {head.leaf}: do not append them again"
+                raise
         return head
 
     async def open_frame(

@@ -92,7 +92,7 @@ class SessionTools(_Part):
     """The tools of a session."""
 
     async def catalog(self) -> list[dict[str, Any]]:
-        """What the model sees of them, as JSON. Not to be changed."""
+        """Return what the model sees of them, as JSON, the caller's to change."""
         return (await self._live.current()).tool_catalog()
 
     async def generation(self) -> int:
@@ -197,14 +197,29 @@ class SessionPlugins(_Part):
         """What others may do with them."""
         return (await self._live.current()).plugins.plugin_actions()
 
-    async def invoke(self, name: str, arguments: Json = None, *, session_id: str | None = None) -> Json:
+    async def invoke(
+        self,
+        name: str,
+        arguments: Json = None,
+        *,
+        session_id: str | None = None,
+        default_to_current_session: bool = True,
+    ) -> Json:
         """Call an action with JSON and get JSON.
+
+        Without a *session_id* it works on this session, or on none if that is no default: then an action
+        that needs one raises `MissingSession`.
 
         Errors: `UnknownAction`, `UnknownSession`, `MissingSession`, `UnexpectedSession`.
         """
         await self._require_session(name, session_id)
         async with self._for_action(name) as plugins:
-            return await plugins.invoke_plugin_action(name, arguments, session_id=session_id)
+            return await plugins.invoke_plugin_action(
+                name,
+                arguments,
+                session_id=session_id,
+                default_to_current_session=default_to_current_session,
+            )
 
     async def call(
         self,
@@ -213,11 +228,18 @@ class SessionPlugins(_Part):
         answer: type[T] | Any = Any,
         *,
         session_id: str | None = None,
+        default_to_current_session: bool = True,
     ) -> T:
-        """Call an action with values and get one of type *answer*."""
+        """Call an action with values and get one of type *answer*; otherwise as `invoke`."""
         await self._require_session(name, session_id)
         async with self._for_action(name) as plugins:
-            value: T = await plugins.call_plugin_action(name, arguments, answer, session_id=session_id)
+            value: T = await plugins.call_plugin_action(
+                name,
+                arguments,
+                answer,
+                session_id=session_id,
+                default_to_current_session=default_to_current_session,
+            )
         return value
 
     async def _require_session(self, name: str, session_id: str | None) -> None:

@@ -90,8 +90,8 @@ class ToolCatalog(msgspec.Struct, frozen=True, dict=True):
         return [resolve(tool.name).capability for tool in self.showcased()]
 
     def project(self) -> list[dict[str, Any]]:
-        """The catalog as JSON: one list for everyone who asks, not to be changed."""
-        return self._projection
+        """Return the catalog as JSON: a copy of what was projected once, the caller's to change."""
+        return [tool.copy() for tool in self._projection]
 
     @cached_property
     def _by_name(self) -> dict[str, CatalogTool]:

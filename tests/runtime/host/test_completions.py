@@ -86,6 +86,34 @@ def test_a_whole_reply_is_given_for_a_request_of_ones_own(place: Place) -> None:
     asyncio.run(main())
 
 
+@pytest.mark.parametrize("within", ["a turn", "no turn"])
+def test_a_whole_reply_comes_with_what_it_used_and_cost(memory: Place, within: str) -> None:
+    """Bug: the seed's DirectLlmCompletion.usage was missing."""
+    found: list[Usage] = []
+    request = ModelRequest(messages=[UserMessage(content="x")])
+
+    class Extracts(Plugin):
+        @tool(side_effect="read")
+        async def extract(self, ctx: RunContext[None]) -> None:
+            """Ask the model."""
+            found.append((await ctx.host.direct_llm_completion(request, "extract")).usage)
+
+    async def main() -> None:
+        model = ObedientModel("echo:one") if within == "a turn" else CountingModel()
+        prices = {"echo:one": {"input": 2, "output": 8}}
+        async with staged(memory, Extracts(), model=model, prices=prices) as stage:
+            if within == "a turn":
+                await stage.session.turn("call extract")
+            else:
+                found.append((await stage.host.direct_llm_completion(request, "extract")).usage)
+            [entry] = [one for one in await _stored(stage) if one.source == "extract"]
+        assert found == [entry.usage]
+        assert (found[0].calls, found[0].priced) == (1, 1)
+        assert found[0].cost_nano_usd == 2_000 * found[0].input + 8_000 * found[0].output
+
+    asyncio.run(main())
+
+
 class Asker(Plugin):
     """Asks the model from a tool, from a prompt hook and from a task."""
 

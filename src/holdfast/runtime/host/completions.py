@@ -54,8 +54,8 @@ class CompletionService(HostPart):
         method = "direct_llm_completion"
         head = await self._head(method, self.session_id)
         model = self._model(method, head, None, await self._policy(head))
-        reply, _ = await self._ask(head, request, usage_source, model, own=True)
-        return DirectLlmCompletion(response=reply)
+        reply, entry = await self._ask(head, request, usage_source, model, own=True)
+        return DirectLlmCompletion(response=reply, usage=entry.usage)
 
     async def _policy(self, head: SessionHead) -> SessionPolicy | None:
         """What the session runs with, if its agent is known here."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
-
 from holdfast.model.tool_state import ToolAvailability, ToolState
 from holdfast.runtime.host.part import HostPart
 from holdfast.runtime.session_plugins import SessionTools
@@ -18,10 +16,8 @@ class ToolService(HostPart):
     __slots__ = ()
 
     async def tool_catalog(self, session_id: str) -> list[dict[str, Any]]:
-        """The tools as the model is told of them: a copy, whoever asks may keep it."""
-        catalog = await (await self._tools("tool_catalog", session_id)).catalog()
-        copied: list[dict[str, Any]] = msgspec.to_builtins(catalog)
-        return copied
+        """Return the tools as the model is told of them, the caller's to change."""
+        return await (await self._tools("tool_catalog", session_id)).catalog()
 
     async def tool_state(self, session_id: str) -> ToolState:
         return await (await self._tools("tool_state", session_id)).state()
