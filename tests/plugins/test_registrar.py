@@ -156,7 +156,7 @@ class Prose:
 FILL: dict[str, Callable[[PluginRegistrar], None]] = {
     "protocol_session": lambda to: to.protocol.session(ProtocolSessionPlugin()),
     "protocol_driver": lambda to: to.protocol.driver(StandardDriver()),
-    "code_executor": lambda to: to.protocol.code_executor(Executor()),  # type: ignore[arg-type]
+    "code_executor": lambda to: to.protocol.code_executor(Executor()),
     "prose_projector": lambda to: to.protocol.prose_projector(Prose()),
     "tool_result_projector": lambda to: to.tool_calls.project_result(later),
 }

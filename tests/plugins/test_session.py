@@ -164,11 +164,13 @@ def test_the_slots_that_are_filled_are_found() -> None:
 
     class Filler(Plugin):
         def register(self, registrar: PluginRegistrar) -> None:
-            registrar.protocol.code_executor(executor)  # type: ignore[arg-type]
+            registrar.protocol.code_executor(executor)
             registrar.protocol.prose_projector(prose)
 
     session = session_of(Filler())
-    assert session.code_executor() is executor  # type: ignore[comparison-overlap]
+    found = session.code_executor()
+    assert found is not None
+    assert found.cell_tool == "run_code"
     assert session.assistant_prose_projector() is prose
 
 

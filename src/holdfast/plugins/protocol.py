@@ -153,11 +153,25 @@ class CodeFunctions(CellFunctions, Protocol):
 
 
 class CodeExecutorPlugin(Protocol):
-    """Runs the code that a model writes, and keeps its variables."""
+    """Runs the code that a model writes, and keeps its variables.
+
+    An executor must have `execute_code`; what else it lacks is as in `executor_defaults`.
+    """
 
     @property
     def cell_tool(self) -> str:
         """The name of the call that runs code."""
+
+    @property
+    def language(self) -> str:
+        """What the session's code is written in."""
+
+    def cell_language(self, reply: AssistantMessage, code: str) -> str:
+        """Tell what this cell of a reply is written in; it may be another language."""
+
+    @property
+    def accepts_finish(self) -> bool:
+        """Whether code may end the turn."""
 
     def functions(self, catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool]) -> CodeFunctions: ...
 
@@ -191,7 +205,7 @@ class AssistantProseProjectorPlugin(Protocol):
 
 
 class ExecRequest(msgspec.Struct, frozen=True):
-    """Code to run. `accept_finish`: it may end the turn."""
+    """Code to run, and what it is written in. `accept_finish`: it may end the turn."""
 
     language: str
     code: str
@@ -202,6 +216,20 @@ def _nothing() -> None:
     """The code has left nothing."""
 
 
+def _kept_as_it_is(report: CellReport, keep: object) -> tuple[Json, tuple[AttachmentPart, ...]]:
+    return msgspec.to_builtins(report), ()
+
+
+def _as_text(report: CellReport) -> str:
+    """Render what a cell printed and returned, or how it failed."""
+    told = [report.stdout, report.stderr, *report.notes]
+    if report.error is not None:
+        told.append(f"{report.error.code}: {report.error.message}")
+    elif report.result is not None:
+        told.append(msgspec.json.encode(report.result).decode())
+    return "\n".join(filter(None, told)) or "(nothing)"
+
+
 class ExecResponse(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it.
 
@@ -210,12 +238,14 @@ class ExecResponse(msgspec.Struct, frozen=True, kw_only=True):
     result what the turn ends with: an answer, or a frame. `stored`, if it is there, is awaited before any of
     that counts: what the code has left may still be on its way, and if it cannot be kept, that is another
     response. `adopt` is called when the result is taken in: only then the executor's state is what the code
-    has left.
+    has left. With the report alone, it is kept as it is, and the model reads it as text.
     """
 
     report: CellReport
-    keep: Callable[[CellReport, Callable[[bytes], AttachmentPart]], tuple[Json, tuple[AttachmentPart, ...]]]
-    render: Callable[[CellReport], str]
+    keep: Callable[
+        [CellReport, Callable[[bytes], AttachmentPart]], tuple[Json, tuple[AttachmentPart, ...]]
+    ] = _kept_as_it_is
+    render: Callable[[CellReport], str] = _as_text
     ending: Callable[[Json], str | FrameSwitch] | None = None
     stored: Callable[[], Awaitable[ExecResponse | None]] | None = None
     adopt: Callable[[], None] = _nothing
@@ -273,10 +303,11 @@ class Bench(msgspec.Struct, frozen=True):
 
 
 class Cells(msgspec.Struct, frozen=True):
-    """What the cells of a turn are run by, and what they may call."""
+    """What the cells of a turn are run by, whose plugin that is, and what they may call."""
 
     executor: CodeExecutorPlugin
     functions: CodeFunctions
+    plugin_id: str = ""
 
 
 class TurnSeat(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.errors import InvalidPlugin, PluginConflict
 from holdfast.plugins.actions import ActionMark, RegisteredAction, make_action
 from holdfast.plugins.answers import read_triggers
+from holdfast.plugins.executor_defaults import ExecutesCode, completed, lacking_member
 from holdfast.plugins.hook import HOOKS, LIFECYCLE, HookKind, require_kind
 from holdfast.plugins.running import HookRunner, RegisteredHook
 from holdfast.plugins.triggers import TriggerEvent, TriggerEventCatalog
@@ -26,7 +27,6 @@ from holdfast.tools.registered_tool import RegisteredTool
 if TYPE_CHECKING:
     from holdfast.plugins.protocol import (
         AssistantProseProjectorPlugin,
-        CodeExecutorPlugin,
         ProtocolDriverPlugin,
         ProtocolSessionPlugin,
     )
@@ -217,19 +217,30 @@ class ProtocolContributions(_Namespace):
     def driver(self, plugin: ProtocolDriverPlugin) -> None:
         self._fill("protocol_driver", plugin, "build_preamble")
 
-    def code_executor(self, plugin: CodeExecutorPlugin) -> None:
-        self._fill("code_executor", plugin, "execute_code")
+    def code_executor(self, plugin: ExecutesCode) -> None:
+        """Fill the slot with something that has `execute_code`; the rest of an executor has defaults."""
+        self._check("code_executor", plugin, "execute_code")
+        _require_async(self._plugin_id, "execute_code", plugin.execute_code)
+        if lacking := lacking_member(plugin):
+            raise InvalidPlugin(
+                f"the code executor of plugin {self._plugin_id!r} has no method `{lacking}`",
+                hint="it must tell whether its state has changed, write it down, and read it again",
+            )
+        self._all.fill_slot(self._plugin_id, "code_executor", completed(plugin))
 
     def prose_projector(self, plugin: AssistantProseProjectorPlugin) -> None:
         self._fill("prose_projector", plugin, "project_assistant_prose")
 
     def _fill(self, slot: str, plugin: object, method: str) -> None:
+        self._check(slot, plugin, method)
+        self._all.fill_slot(self._plugin_id, slot, plugin)
+
+    def _check(self, slot: str, plugin: object, method: str) -> None:
         if not callable(getattr(plugin, method, None)):
             raise InvalidPlugin(
                 f"what plugin {self._plugin_id!r} has for the slot {slot} is a {type(plugin).__name__}",
                 hint=f"it must have a method `{method}`",
             )
-        self._all.fill_slot(self._plugin_id, slot, plugin)
 
 
 class PluginRegistrar:

@@ -182,7 +182,8 @@ class SessionContext:
         executor = self.plugins.code_executor()
         if executor is None:
             return None
-        return Cells(executor, executor.functions(self.artifact().catalog, self.tool_registry.require))
+        functions = executor.functions(self.artifact().catalog, self.tool_registry.require)
+        return Cells(executor, functions, self.plugins.owner_of("code_executor"))
 
     def tool_catalog(self) -> list[dict[str, Any]]:
         """The catalog as JSON."""

@@ -73,6 +73,7 @@ class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
     check: Check = "calls"
     limits: SessionLimits = CELL_LIMITS
     observation_chars: int = 8_000
+    finish: bool = True
 
     @property
     def language(self) -> Language:
@@ -104,6 +105,22 @@ class CodeExecutor:
         self.written = WrittenMessages(options.language)
         """The messages as the model has written and reads them."""
         self._running: RunningCell | None = None
+
+    @property
+    def language(self) -> str:
+        return str(self._options.language)
+
+    def cell_language(self, reply: AssistantMessage, code: str) -> str:
+        """Tell what a cell's fence says. Code that was put in its place is in the session's language."""
+        mine = self._options.language
+        if reply.raw is None or (f"```{mine}\n" in reply.raw and _has_one_fence(reply.raw)):
+            return mine
+        cells = _cells_in(reply, mine)
+        return cells[0].language if cells and cells[0].code == code else mine
+
+    @property
+    def accepts_finish(self) -> bool:
+        return self._options.finish
 
     def functions(self, catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool]) -> SessionFunctions:
         """What code may call, made once for each catalog."""
@@ -175,11 +192,10 @@ class CodeExecutor:
     def _refused(self, ctx: CodeExecutionContext, request: ExecRequest) -> ErrorObject | None:
         """Why a cell is not even checked, if so."""
         mine = self._options.language
-        language = request.language or _language_of(request.code, ctx.reply, mine)
-        if language != mine:
+        if request.language != mine:
             return ErrorObject(
                 code=Code.UNSUPPORTED_FEATURE,
-                message=f"the cell is {language}, this session runs {mine}",
+                message=f"the cell is {request.language}, this session runs {mine}",
                 hint=f"write the cell in {mine}; code that is only to be shown goes into finish(...)",
             )
         if _was_cut_off(ctx.reply, mine):
@@ -312,14 +328,6 @@ def _notes(reply: AssistantMessage, language: Language) -> tuple[str, ...]:
     if others < 1:
         return ()
     return (f"only the first cell of a reply is run; {others} more in this one did not run",)
-
-
-def _language_of(code: str, reply: AssistantMessage, mine: Language) -> str:
-    """What the first cell of a reply is written in. Code that was put in its place is the session's."""
-    if reply.raw is None or (f"```{mine}\n" in reply.raw and _has_one_fence(reply.raw)):
-        return mine
-    cells = _cells_in(reply, mine)
-    return cells[0].language if cells and cells[0].code == code else mine
 
 
 def _was_cut_off(reply: AssistantMessage, language: Language) -> bool:

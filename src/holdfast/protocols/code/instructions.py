@@ -102,12 +102,19 @@ _WHAT_THERE_IS: Final = {
 """What a language has or lacks on each engine, where that must be said."""
 
 
-def how_to_act(*, fences: bool, native: bool = False, engine: EngineName = EngineName.MONTY) -> str:
-    """The rules of acting in code, for the system prompt."""
+def how_to_act(
+    *, fences: bool, native: bool = False, engine: EngineName = EngineName.MONTY, finish: bool = True
+) -> str:
+    """The rules of acting in code, for the system prompt; with *finish*, of how code ends the turn."""
     words = _WORDS[engine.language]
     beginning = _NATIVE if native else _FENCES if fences else _TOOL_CALL
     told = beginning.format(
         language=LANGUAGE_NAMES[engine.language], tag=engine.language, example=words.example
     )
-    rules = [words.rules, _WHAT_THERE_IS[engine], "" if native else _ANSWER]
+    listed = words.rules if finish else "\n".join(_without_ends(words.rules))
+    rules = [listed, _WHAT_THERE_IS[engine], "" if native else _ANSWER]
     return f"{told}\n\n" + "\n".join(filter(None, rules))
+
+
+def _without_ends(rules: str) -> list[str]:
+    return [line for line in rules.splitlines() if not line.startswith(("- `finish(", "- `continue_as("))]

@@ -41,12 +41,14 @@ class _ActsInCode(Plugin):
         check: Check = "calls",
         limits: SessionLimits = CELL_LIMITS,
         observation_chars: int = 8_000,
+        finish: bool = True,
     ) -> None:
         self.language = language
         self.engine = engine
         self.check = check
         self.limits = limits
         self.observation_chars = observation_chars
+        self.finish = finish
 
     def options(self) -> CellOptions:
         """The options, checked."""
@@ -58,6 +60,7 @@ class _ActsInCode(Plugin):
                     "check": self.check,
                     "limits": msgspec.to_builtins(self.limits),
                     "observation_chars": self.observation_chars,
+                    "finish": self.finish,
                 },
                 CellOptions,
             )
@@ -93,6 +96,7 @@ class CodeProtocol(_ActsInCode):
         limits: what one cell may use.
         observation_chars: how much of what a cell printed and returned the model is shown at once.
         guide_chars: how much room the tools have in the prompt; more of them are grouped and searched for.
+        finish: whether code may end the turn, by `finish` and `continue_as`.
     """
 
     id = "code"
@@ -110,6 +114,7 @@ class CodeProtocol(_ActsInCode):
         limits: SessionLimits = CELL_LIMITS,
         observation_chars: int = 8_000,
         guide_chars: int = 16_000,
+        finish: bool = True,
     ) -> None:
         super().__init__(
             language=language,
@@ -117,6 +122,7 @@ class CodeProtocol(_ActsInCode):
             check=check,
             limits=limits,
             observation_chars=observation_chars,
+            finish=finish,
         )
         self.cells = cells
         self.guide_chars = guide_chars
@@ -155,7 +161,7 @@ class CodeDriver:
         language = engine.language
         SessionFunctions(given.tool_catalog, given.resolve)  # names that are taken twice are found here
         fences = protocol.cells == "fences"
-        words = how_to_act(fences=fences, engine=engine)
+        words = how_to_act(fences=fences, engine=engine, finish=protocol.options().finish)
         tools = guide(given.tool_catalog, given.resolve, budget_chars=protocol.guide_chars, language=language)
         return TurnDriverPreamble(
             host=lambda seat: CodeHost(seat, language if fences else None),
@@ -189,6 +195,7 @@ class CodeMode(_ActsInCode):
         check: how closely a cell is looked at before it runs: `"calls"`, or `"types"` for the type checker.
         limits: what one cell may use.
         observation_chars: how much of what a cell printed and returned the model is shown at once.
+        finish: whether code may end the turn, by `finish` and `continue_as`.
     """
 
     id = "code-mode"
@@ -201,5 +208,6 @@ class CodeMode(_ActsInCode):
 
     @hook("prompt_contributor")
     async def explain(self, ctx: PromptHookContext) -> list[PromptContribution]:
-        words = how_to_act(fences=False, native=True, engine=self.options().engine)
+        options = self.options()
+        words = how_to_act(fences=False, native=True, engine=options.engine, finish=options.finish)
         return [PromptContribution(content=words, slot=PromptSlot.EXECUTION)]

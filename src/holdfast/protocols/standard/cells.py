@@ -30,8 +30,8 @@ from holdfast.errors import (
     CodeExecutionRuntimeStopped,
     ErrorObject,
     HoldfastError,
-    InternalError,
     InvalidArgument,
+    PluginFailed,
 )
 from holdfast.machine.commands import ContinueCell
 from holdfast.machine.inputs import (
@@ -48,6 +48,7 @@ from holdfast.model.frame import FrameSwitch
 from holdfast.model.language import EngineName
 from holdfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall
 from holdfast.plugins.protocol import CodeFunctions, ExecRequest, ExecResponse, OutputContract, TurnSeat
+from holdfast.plugins.running import described
 from holdfast.ports.code_engine import CallAnswer, CellCall, CodeEngine
 from holdfast.tools.eager import Started
 from holdfast.tools.settlement import GUEST_EXCEPTION
@@ -121,6 +122,9 @@ class CellDesk:
         assert self._seat.cells is not None
         try:
             response = await self._seat.cells.executor.execute_code(cell, cell.request)
+            if not isinstance(response, ExecResponse):
+                answered = f"it answered with a {type(response).__name__}, not with ExecResponse"
+                raise PluginFailed(self._seat.cells.plugin_id, "execute_code", answered)
             # Where nobody judges it, the result is made while what the code has left is still stored.
             made = None if self._seat.hooks.judges else self._unjudged(cell, response)
             if response.stored is not None and (other := await response.stored()) is not None:
@@ -153,7 +157,8 @@ class CellDesk:
         return self._kept(settled, response, report)
 
     def _broken(self, cell: _Cell, error: Exception) -> ToolSettled:
-        problem = InternalError(f"the cell could not be run: {type(error).__name__}: {error}")
+        assert self._seat.cells is not None
+        problem = PluginFailed(self._seat.cells.plugin_id, "execute_code", described(error))
         return self._as_input(cell, None, problem.error_object())
 
     def _as_input(self, cell: _Cell, value: Json, error: ErrorObject | None) -> ToolSettled:
@@ -206,8 +211,10 @@ class _Cell:
 
     @property
     def request(self) -> ExecRequest:
-        arguments = self.arguments
-        return ExecRequest(str(arguments.get("language", "")), str(arguments.get("code", "")))
+        assert self._seat.cells is not None
+        arguments, executor = self.arguments, self._seat.cells.executor
+        code = str(arguments.get("code", ""))
+        return ExecRequest(executor.cell_language(self.reply, code), code, executor.accepts_finish)
 
     @property
     def reply(self) -> AssistantMessage:

@@ -1,0 +1,170 @@
+"""Code executors that bring less than they may."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from plugin_stand_ins import ObedientModel
+from stand_ins import Place
+
+from holdfast import Agent, Plugin, tool
+from holdfast.errors import InvalidPlugin
+from holdfast.model.cell import CellReport
+from holdfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse
+from holdfast.plugins.registrar import PluginRegistrar
+from holdfast.ports.code_engine import CallAnswer, CellCall
+
+
+@tool(side_effect="none")
+async def run_code(code: str) -> str:
+    """Run a cell."""
+    raise AssertionError("the executor runs it")
+
+
+@tool(side_effect="read")
+async def look(what: str) -> str:
+    """Look at something."""
+    return f"seen {what}"
+
+
+class Bare:
+    """Has `execute_code`, and nothing else."""
+
+    def __init__(self, heard: list[Any]) -> None:
+        self.heard = heard
+
+    async def execute_code(self, ctx: CodeExecutionContext, request: ExecRequest) -> ExecResponse:
+        self.heard.append(request)
+        answers: asyncio.Queue[CallAnswer] = asyncio.Queue()
+        ctx.ask(
+            [CellCall(number=1, name="look", kwargs={"what": request.code})],
+            lambda number, answer: answers.put_nowait(answer),
+        )
+        answer = await answers.get()
+        self.heard.append(sorted(ctx.functions.names()))
+        return ExecResponse(report=CellReport(index=0, result=answer.value))
+
+
+class Speaks(Bare):
+    """Says what it is written in, what runs it, and that code does not end turns."""
+
+    language = "lua"
+    accepts_finish = False
+
+
+class Runs(Plugin):
+    """Brings an executor and its tool."""
+
+    id = "runs"
+
+    def __init__(self, executor: Any) -> None:
+        self._executor = executor
+
+    def __deepcopy__(self, memo: Any) -> Runs:
+        return Runs(self._executor)
+
+    def register(self, registrar: PluginRegistrar) -> None:
+        registrar.tools.add(run_code)
+        registrar.protocol.code_executor(self._executor)
+
+
+def test_an_executor_needs_no_more_than_execute_code(place: Place) -> None:
+    """Bug: it was taken, and then the first turn failed with a bare AttributeError."""
+
+    async def main() -> None:
+        heard: list[Any] = []
+        agent: Agent[Any, Any] = Agent(ObedientModel(), name="a", tools=[look], plugins=[Runs(Bare(heard))])
+        for _ in range(2):
+            async with place.runtime() as runtime:
+                session = await runtime.session("s", agent=agent)
+                result = await session.turn('call run_code:{"code":"pen"}')
+                assert result.output == "ok"
+                assert [call.name for call in result.calls] == ["look"]
+                assert "seen pen" in str(result.messages[2])
+        assert heard[:2] == [ExecRequest("python", "pen", True), ["look"]]
+
+    asyncio.run(main())
+
+
+def test_a_request_to_run_code_tells_its_language_and_whether_it_may_finish(memory: Place) -> None:
+    """Bug: the seed's ExecRequest.language was empty, and accept_finish always true."""
+
+    async def main() -> None:
+        heard: list[Any] = []
+        agent: Agent[Any, Any] = Agent(ObedientModel(), tools=[look], plugins=[Runs(Speaks(heard))])
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            await session.turn('call run_code:{"code":"pen"}')
+        assert heard[0] == ExecRequest("lua", "pen", False)
+
+    asyncio.run(main())
+
+
+class Trips:
+    """Fails where its answer is wanted."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    async def execute_code(self, ctx: Any, request: Any) -> Any:
+        if self.how == "raises":
+            raise ValueError("no idea")
+        return {"result": 1}
+
+
+@pytest.mark.parametrize(
+    ("how", "problem"),
+    [("raises", "no idea"), ("answers", "not with ExecResponse")],
+    ids=["raises", "answers"],
+)
+def test_the_failure_of_an_executor_names_its_plugin(memory: Place, how: str, problem: str) -> None:
+    """Bug: what it answered was taken apart, and the error was an AttributeError of ours."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            agent: Agent[Any, Any] = Agent(ObedientModel(), plugins=[Runs(Trips(how))])
+            session = await runtime.session("s", agent=agent)
+            result = await session.turn('call run_code:{"code":"pen"}')
+            error = result.messages[2].error  # type: ignore[union-attr]
+            assert error is not None
+            assert "plugin 'runs' failed in execute_code" in error.message
+            assert problem in error.message
+
+    asyncio.run(main())
+
+
+class Forgetful(Bare):
+    """Would have something to remember."""
+
+    def execution_state_dirty(self) -> bool:
+        return True
+
+
+class Plain:
+    def execute_code(self, ctx: Any, request: Any) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("executor", "problem"),
+    [
+        (Forgetful([]), "code executor of plugin 'runs' has no method `snapshot_execution_state`"),
+        (Plain(), "execute_code of plugin 'runs' is not `async def`"),
+        (object(), "what plugin 'runs' has for the slot code_executor is a object"),
+    ],
+    ids=["forgetful", "plain", "nothing"],
+)
+def test_an_executor_that_nothing_can_stand_in_for_is_refused_by_name(
+    memory: Place, executor: Any, problem: str
+) -> None:
+    """Ours: an executor with variables that nobody writes down would lose them without a word."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            agent: Agent[Any, Any] = Agent(ObedientModel(), plugins=[Runs(executor)])
+            with pytest.raises(InvalidPlugin) as caught:
+                await (await runtime.session("s", agent=agent)).turn("hello")
+            assert problem in caught.value.message
+
+    asyncio.run(main())
