@@ -8,7 +8,15 @@ import keyword
 import msgspec
 import pytest
 
-from holdfast import Capability, CapabilityLimits, RegisteredTool, ToolRegistry, auto_approval
+from holdfast import (
+    Capability,
+    CapabilityLimits,
+    RegisteredTool,
+    SideEffect,
+    ToolRegistry,
+    auto_approval,
+    tool,
+)
 from holdfast.errors import InvalidToolName, ToolNameTaken, UnknownTool
 from holdfast.model import is_python_identifier
 
@@ -49,6 +57,32 @@ def test_identifiers_are_ascii() -> None:
     assert not is_python_identifier("1_fetch")
     assert not is_python_identifier("fetch-json")
     assert not is_python_identifier("é")
+
+
+_REPEATABLE = {"none": True, "read": True}
+
+
+@pytest.mark.parametrize("effect", list(SideEffect))
+def test_only_none_and_read_are_idempotent_by_default_however_a_contract_is_made(effect: SideEffect) -> None:
+    """Bug: `Capability(side_effect="external_system")` was idempotent, so a crash repeated a payment."""
+    by_default = _REPEATABLE.get(effect, False)
+    written = {"name": "f", "description": "", "side_effect": str(effect)}
+    made = [
+        Capability(name="f", description="", side_effect=effect),
+        Capability(name="f", description="", side_effect=str(effect)),  # type: ignore[arg-type]
+        msgspec.json.decode(msgspec.json.encode(written), type=Capability),
+        msgspec.json.decode(msgspec.json.encode({**written, "idempotent": None}), type=Capability),
+        msgspec.convert(written, Capability),
+        tool(side_effect=effect)(_pay).capability,
+    ]
+    assert [contract.idempotent for contract in made] == [by_default] * len(made)
+    assert msgspec.to_builtins(made[0])["idempotent"] is by_default
+    assert msgspec.convert({**written, "idempotent": not by_default}, Capability).idempotent is not by_default
+    assert made[0].digest() == made[1].digest() == made[2].digest() == made[4].digest()
+
+
+def _pay() -> None:
+    """Pay."""
 
 
 def test_any_change_of_a_contract_changes_its_digest() -> None:

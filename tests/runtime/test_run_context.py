@@ -9,7 +9,17 @@ from typing import Any
 import pytest
 from stand_ins import Place, agent_of, asks, go_on, results
 
-from holdfast import CompleteAfter, CompleteLater, ContinueAs, RunContext, tool
+from holdfast import (
+    Capability,
+    CompleteAfter,
+    CompleteLater,
+    ContinueAs,
+    RegisteredTool,
+    RunContext,
+    SideEffect,
+    ToolCallContext,
+    tool,
+)
 from holdfast.errors import InvalidArgument
 
 
@@ -135,6 +145,36 @@ def test_an_effect_that_is_not_idempotent_is_not_run_again(place: Place) -> None
             await asyncio.Event().wait()
 
         agent = agent_of(asks(("charge", {})), "end", tools=[charge])
+        async with place.runtime() as first:
+            (await first.session("s", agent=agent)).turn("hi").start()
+            await reached.wait()
+        async with place.runtime() as second:
+            result = await go_on(await second.session("s", agent=agent))
+            assert (result.output, results(result.messages)) == ("end", ["INTERRUPTED"])
+        assert ran == ["charged"]
+
+    asyncio.run(main())
+
+
+def test_a_registered_contract_that_says_nothing_of_repeating_is_not_run_again(place: Place) -> None:
+    """Bug: a contract made with `Capability` was idempotent whatever its side effect, and paid twice."""
+    ran: list[str] = []
+
+    async def main() -> None:
+        reached = asyncio.Event()
+
+        async def charge(call: ToolCallContext) -> None:
+            ran.append("charged")
+            reached.set()
+            await asyncio.Event().wait()
+
+        contract = Capability(
+            name="charge",
+            description="Charge.",
+            input_schema={"type": "object"},
+            side_effect=SideEffect.EXTERNAL_SYSTEM,
+        )
+        agent = agent_of(asks(("charge", {})), "end", tools=[RegisteredTool.asynchronous(contract, charge)])
         async with place.runtime() as first:
             (await first.session("s", agent=agent)).turn("hi").start()
             await reached.wait()

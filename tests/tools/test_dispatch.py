@@ -14,7 +14,7 @@ import pytest
 
 from holdfast import BlockingSandbox, Capability, CapabilityLimits, RegisteredTool, auto_approval, tool
 from holdfast.errors import StaleState, UnknownTool
-from holdfast.model import CallStatus, SettledCall, digest_json
+from holdfast.model import CallStatus, SettledCall, SideEffect, digest_json
 from holdfast.ports.clock import Clock, SystemClock
 from holdfast.store.memory import MemorySandboxStore
 from holdfast.tools import Dispatcher, ToolRegistry, as_registered
@@ -579,6 +579,23 @@ def test_an_idempotent_effect_is_run_again() -> None:
         for _ in range(2):
             host.call("pay", 5, journal=Journal(store))
     assert calls == [5, 5]
+
+
+def test_a_registered_contract_is_journaled_unless_it_reads_only() -> None:
+    """Bug: `Capability(side_effect="write")` counted as idempotent and ran again after a crash."""
+    calls: list[str] = []
+    pay, look = (
+        RegisteredTool.sync(
+            Capability(name=name, description="", side_effect=effect), lambda call: calls.append(call.name)
+        )
+        for name, effect in (("pay", SideEffect.WRITE), ("look", SideEffect.READ))
+    )
+    with Host(pay, look) as host:
+        for name in ("pay", "look"):
+            journal = Journal(MemorySandboxStore())
+            for _ in range(2):
+                host.call(name, journal=journal)
+    assert calls == ["pay", "look", "look"]
 
 
 def test_a_journal_that_cannot_be_written_stops_the_call_before_it_happens() -> None:

@@ -36,6 +36,9 @@ class AutoApproval(msgspec.Struct, frozen=True, kw_only=True):
     auto: AutoRule
 
 
+REPEATABLE = (SideEffect.NONE, SideEffect.READ)
+"""The side effects whose calls are idempotent unless the contract says otherwise."""
+
 ApprovalPolicy = Literal["none", "manual"] | AutoApproval
 
 
@@ -45,7 +48,11 @@ def auto_approval(rule: str) -> AutoApproval:
 
 
 class Capability(msgspec.Struct, frozen=True, kw_only=True):
-    """What may be called, with what, and under which conditions."""
+    """What may be called, with what, and under which conditions.
+
+    Unless a contract states `idempotent`, it is true only for the side effects `none` and `read`: the runtime
+    repeats an idempotent call after a crash.
+    """
 
     name: Annotated[str, msgspec.Meta(extra_json_schema={"pattern": "^[A-Za-z_][A-Za-z0-9_]*$"})]
     description: str
@@ -54,10 +61,12 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     side_effect: SideEffect = SideEffect.NONE
     limits: CapabilityLimits = CapabilityLimits()
     approval_policy: ApprovalPolicy = "none"
-    idempotent: bool = True
+    idempotent: bool | None = None
 
     def __post_init__(self) -> None:
         check_capability_name(self.name)
+        if self.idempotent is None:
+            msgspec.structs.force_setattr(self, "idempotent", self.side_effect in REPEATABLE)
 
     def digest(self) -> str:
         """The digest of the whole contract; an approval or a snapshot made under another one is void."""

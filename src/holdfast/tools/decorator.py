@@ -19,8 +19,6 @@ from holdfast.tools.schema import read_signature
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_SAFE = (SideEffect.NONE, SideEffect.READ)
-
 
 class Tool(Generic[P, R]):
     """A function that is also a capability. Calling it calls the function."""
@@ -151,7 +149,7 @@ def _make(
         side_effect=effect,
         limits=limits or CapabilityLimits(),
         approval_policy=_approval(approval, called),
-        idempotent=effect in _SAFE if idempotent is None else idempotent,
+        idempotent=idempotent,
     )
     registered = RegisteredTool(
         capability,

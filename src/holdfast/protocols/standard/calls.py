@@ -215,7 +215,7 @@ class CallDesk:
                 tool = admission.tool
                 if tool.takes_context or self._dispatcher.traced:
                     admission = msgspec.structs.replace(admission, run_context=self._context(command))
-                idempotent = tool.capability.idempotent
+                idempotent = bool(tool.capability.idempotent)
                 return Ready(command, idempotent, admission, pure=_touches_nothing(tool))
             case _:
                 assert_never(admission)
@@ -400,7 +400,8 @@ def _touches_nothing(tool: RegisteredTool) -> bool:
     One that is told of its call can hand that on to others, who must find the call when they come back to it.
     """
     contract = tool.capability
-    return contract.side_effect is SideEffect.NONE and contract.idempotent and not tool.takes_context
+    repeatable = bool(contract.idempotent) and not tool.takes_context
+    return contract.side_effect is SideEffect.NONE and repeatable
 
 
 def _one_cell() -> ErrorObject:
