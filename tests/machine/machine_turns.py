@@ -17,6 +17,7 @@ from holdfast.machine import (
     CallModel,
     CallPrepared,
     CallRuled,
+    CallTimedOut,
     CancelRequested,
     CellCalled,
     CellPaused,
@@ -140,6 +141,19 @@ def recorded(call_id: int, name: str = "look") -> ToolSettled:
         request_digest=f"d{call_id}",
     )
     return ToolSettled(at_ms=NO_TIME, call_id=call_id, value=call_id, record=record)
+
+
+def timed_out(call_id: int, attempt: int = 1, name: str = "pay") -> CallTimedOut:
+    """An execution that exceeded its time-out, with the record that it leaves."""
+    record = ExternalCallRecord(
+        name=name,
+        side_effect=SideEffect.EXTERNAL_SYSTEM,
+        duration_ms=60_000,
+        status=CallStatus.TIMEOUT,
+        request_digest=f"d{call_id}",
+        error=ErrorObject(code="TIMEOUT_TOOL", message="whether it took effect is unknown"),
+    )
+    return CallTimedOut(at_ms=NO_TIME, call_id=call_id, attempt=attempt, record=record)
 
 
 def paused(call_id: int, number: int, *names: str) -> CellPaused:

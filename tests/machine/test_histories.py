@@ -106,7 +106,7 @@ def test_there_is_a_golden_history_of_each_kind_of_turn() -> None:
         "arguments_replaced", "held_by_a_plugin", "end_put_off", "cancelled_after_plugins_heard_of_the_end",
         "cell_with_a_gather_and_a_wait", "cell_finishes_the_turn", "cell_ends_while_a_call_waits",
         "budget_warnings_and_a_last_step", "cancelled_mid_cell", "retries_spread_and_at_once",
-        "retry_after_too_long", "out_of_model_calls", "out_of_money",
+        "retry_after_too_long", "out_of_model_calls", "out_of_money", "timed_out_and_repeated",
     }  # fmt: skip
 
 

@@ -36,6 +36,7 @@ from machine_turns import (
     settled,
     started,
     switched,
+    timed_out,
     waits,
 )
 
@@ -108,6 +109,8 @@ INPUTS: tuple[Input, ...] = (
         settled(1, error=ErrorObject(code="X", message="x")),
         exception=GuestException(type="KeyError", message="'é'"),
     ),
+    timed_out(1),
+    msgspec.structs.replace(timed_out(2, 3), record=None),
     paused(1, 1, "look", "look!"),
     CellPaused(
         at_ms=1, call_id=1, number=2, calls=(CellCalled(name="a", arguments={"é": None}, args=(1, [2.5])),)
@@ -145,7 +148,7 @@ def test_the_names_of_the_inputs_in_the_journal_never_change() -> None:
         "turn_started", "hooks_ran", "call_prepared", "model_replied", "model_failed", "call_ruled",
         "tool_settled", "cell_paused", "wait_opened", "wait_ended", "checkpoint_passed",
         "frame_switch_requested", "finish_requested", "cancel_requested", "deadline_passed", "aborted",
-        "resumed",
+        "resumed", "call_timed_out",
     }  # fmt: skip
 
 

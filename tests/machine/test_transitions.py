@@ -38,6 +38,7 @@ from machine_turns import (
     settled,
     started,
     switched,
+    timed_out,
     waits,
 )
 
@@ -50,6 +51,7 @@ SITUATIONS: dict[str, tuple[Input, ...]] = {
     "acting": (started(), calls("a", "b")),
     "acting beside a wait": (started(), calls("a", "b"), waits(1)),
     "acting on the last call": (started(), calls("a", "b"), settled(2, 2)),
+    "acting after a time-out": (started(), calls("a", "b"), settled(2, 2), timed_out(1)),
     "parked": (started(), calls("a", "b"), settled(2, 2), waits(1)),
     "parked twice": (started(), calls("a", "b"), waits(2), waits(1)),
     "after work": (started(), calls("a"), settled(1, 1)),
@@ -91,6 +93,10 @@ HAPPENINGS: dict[str, Input] = {
     "call 2 settles": recorded(2),
     "call 3 settles": recorded(3),
     "call 9 settles": recorded(9),
+    "call 1 times out": timed_out(1),
+    "call 3 times out": timed_out(3),
+    "call 1 times out once more": timed_out(1, 2),
+    "call 9 times out": timed_out(9),
     "call 1 makes a call": paused(1, 1, "x"),
     "call 1 makes a second call": paused(1, 2, "y"),
     "call 1 makes a call that cannot be carried out": paused(1, 1, "x!"),
@@ -139,6 +145,10 @@ _ANYWHERE = {
     "call 2 settles": "ignored",
     "call 3 settles": "ignored",
     "call 9 settles": "ignored",
+    "call 1 times out": "ignored",
+    "call 3 times out": "ignored",
+    "call 1 times out once more": "ignored",
+    "call 9 times out": "ignored",
     "call 1 makes a call": "ignored",
     "call 1 makes a second call": "ignored",
     "call 1 makes a call that cannot be carried out": "ignored",
@@ -190,6 +200,7 @@ _CALLS_ARE_OPEN = {"call 1 has the answer": "kept", "a frame is to open": "kept"
 
 _A_CELL_BEGINS = {
     **_CALLS_ARE_OPEN,
+    "call 1 times out": "tool.1.2 -> acting",
     "call 1 makes a call": "tool.3.1 -> acting",
     "call 1 makes a call that cannot be carried out": "cell.1 hears 3 -> acting",
 }
@@ -228,6 +239,13 @@ TABLE: dict[str, dict[str, str]] = {
         "call 1 settles": "after_work.1 -> passing",
         "call 1 waits": "park new -> parked",
     },
+    "acting after a time-out": {
+        **_A_CELL_BEGINS,
+        "call 1 times out": "ignored",
+        "call 1 times out once more": "tool.1.3 -> acting",
+        "call 1 settles": "after_work.1 -> passing",
+        "call 1 waits": "park new -> parked",
+    },
     "parked": {
         **_WAITS_END,
         "call 1 settles": "after_work.1 -> passing",
@@ -255,6 +273,7 @@ TABLE: dict[str, dict[str, str]] = {
     "acting, calls not ruled on": {
         **_A_CELL_BEGINS,
         "plugins let call 1 run": "kept",
+        "call 1 times out": "tool.1.2? -> acting",
         "call 1 settles": "kept",
         "call 2 settles": "kept",
         "call 1 waits": "kept",
@@ -299,12 +318,14 @@ TABLE: dict[str, dict[str, str]] = {
         **_CALLS_ARE_OPEN,
         "call 1 settles": "kept",
         "call 3 settles": "kept",
+        "call 3 times out": "tool.3.2 -> acting",
         "call 3 waits": "kept",
         "call 1 makes a second call": "tool.4.1 -> acting",
         "call 1 waits for what it has called": "kept",
     },
     "acting, a cell has ended before its call": {
         "call 3 settles": "after_work.1 -> passing",
+        "call 3 times out": "tool.3.2 -> acting",
         "call 3 waits": "after_work.1 -> passing",
         "a frame is to open": "kept",
     },

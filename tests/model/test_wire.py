@@ -97,9 +97,9 @@ def test_session_limits_default_to_the_seeds() -> None:
 
 
 def test_capability_limits_default_to_the_seeds() -> None:
-    """Seed: CapabilityLimits::default."""
+    """Seed: CapabilityLimits::default. Ours: who calls decides about the time-out, 5 s or 60 s."""
     assert msgspec.to_builtins(CapabilityLimits()) == {
-        "timeout_ms": 5_000,
+        "timeout_ms": None,
         "max_request_bytes": 1_048_576,
         "max_response_bytes": 1_048_576,
         "concurrency": 16,

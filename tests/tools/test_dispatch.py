@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from holdfast import BlockingSandbox, Capability, CapabilityLimits, RegisteredTool, auto_approval, tool
-from holdfast.errors import StaleState, UnknownTool
+from holdfast.errors import StaleState, ToolError, UnknownTool
 from holdfast.model import CallStatus, SettledCall, SideEffect, digest_json
 from holdfast.ports.clock import Clock, SystemClock
 from holdfast.store.memory import MemorySandboxStore
@@ -579,6 +579,21 @@ def test_an_idempotent_effect_is_run_again() -> None:
         for _ in range(2):
             host.call("pay", 5, journal=Journal(store))
     assert calls == [5, 5]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+def test_a_time_out_that_the_tool_itself_reports_is_unknown_unless_idempotent(idempotent: bool) -> None:
+    """Bug: an isolated tool's worker reports the time-out itself; that read as a failure."""
+
+    @tool(idempotent=idempotent)
+    def pay() -> None:
+        raise ToolError("TIMEOUT_TOOL", "the bank did not answer")
+
+    with Host(pay) as host:
+        settled = host.call("pay")
+    assert code_of(settled) == "TIMEOUT_TOOL"
+    assert settled.exception is not None
+    assert ("whether it took effect is unknown" in settled.exception.message) is not idempotent
 
 
 def test_a_registered_contract_is_journaled_unless_it_reads_only() -> None:

@@ -107,11 +107,19 @@ def _conditions(capability: Capability) -> Any:
         ("side effect", capability.side_effect),
         ("approval", _approval(capability)),
         ("idempotent", "yes" if capability.idempotent else "no"),
-        ("timeout", f"{limits.timeout_ms} ms"),
+        ("timeout", _timeout(limits.timeout_ms)),
         ("rate", rate),
     ):
         table.add_row(Text(label, "dim"), value)
     return table
+
+
+def _timeout(timeout_ms: int | None) -> str:
+    from holdfast.model.limits import AGENT_TIMEOUT_MS, SANDBOX_TIMEOUT_MS
+
+    if timeout_ms is not None:
+        return f"{timeout_ms} ms"
+    return f"{SANDBOX_TIMEOUT_MS} ms, from an agent {AGENT_TIMEOUT_MS} ms"
 
 
 def _approval(capability: Capability) -> str:

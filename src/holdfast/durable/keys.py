@@ -12,6 +12,7 @@ from holdfast.machine.inputs import (
     Aborted,
     CallPrepared,
     CallRuled,
+    CallTimedOut,
     CancelRequested,
     CellPaused,
     CheckpointPassed,
@@ -48,6 +49,8 @@ def key_of(given: Input, machine: TurnMachine, fence: int) -> str:
             return f"prepare.{number}"
         case CallRuled(call_id=call_id):
             return f"ruled.{call_id}"
+        case CallTimedOut(call_id=call_id, attempt=attempt):
+            return f"timeout.{call_id}.{attempt}"
         case WaitOpened(wait=wait):
             return f"wait.{wait.wait_id}"
         case WaitEnded(wait_id=wait_id):

@@ -2,7 +2,8 @@
 
 Rules
 -----
-1. A call gets one result. `rule`, `settle`, `wait`, `pause` and `wake` say whether they changed anything.
+1. A call gets one result. `rule`, `settle`, `wait`, `pause`, `wake` and `time_out` say whether they changed
+   anything.
 2. A cell is a call that makes calls. It gets their results one at a time, in the order in which they were
    settled: whoever runs it again with the same results sees it make the same calls.
 3. A call that waits is not waited for once its cell has ended. One that runs is.
@@ -18,7 +19,7 @@ import msgspec
 
 from holdfast.errors import Code, ErrorObject
 from holdfast.machine.commands import ContinueCell, RunTool
-from holdfast.machine.inputs import CallRuled, CellCalled, CellPaused, ToolSettled
+from holdfast.machine.inputs import CallRuled, CallTimedOut, CellCalled, CellPaused, ToolSettled
 from holdfast.model.canonical import Json
 from holdfast.model.message import AttachmentPart, RequestedCall, ToolCall, ToolMessage
 from holdfast.model.wait import Approved, Wait, WaitOutcome
@@ -49,6 +50,8 @@ class _Call:
     ruled: bool = True
     arguments: dict[str, Json] | None = None
     cell: _Cell | None = None
+    timeouts: int = 0
+    timed_out: bool = False
 
     @property
     def runs(self) -> bool:
@@ -135,9 +138,9 @@ class CallTable:
         if call is None or call.result is not None or call.cell is not None:
             return False
         parent = self._round.get(call.asked.parent)
+        call.wait = wait
         if parent is not None and parent.result is not None:
             return self.settle(_unwanted(call, at_ms))
-        call.wait = wait
         return True
 
     def wake(self, wait_id: str, outcome: WaitOutcome) -> RunTool | None:
@@ -146,9 +149,20 @@ class CallTable:
             if call.wait is not None and call.wait.wait_id == wait_id:
                 call.waited, call.wait = call.wait, None
                 call.granted = outcome
+                call.timed_out = False
                 call.attempt += 1
                 return _command(call)
         return None
+
+    def time_out(self, given: CallTimedOut) -> RunTool | None:
+        """Prepare a call anew after an execution that timed out; its tool decides whether it is repeated."""
+        call = self._round.get(given.call_id)
+        if call is None or not call.runs or call.cell is not None or given.attempt != call.attempt:
+            return None
+        call.timed_out = True
+        call.timeouts += 1
+        call.attempt += 1
+        return _command(call)
 
     def running(self) -> list[RunTool | ContinueCell]:
         """What is under way, as it was asked for."""
@@ -242,7 +256,16 @@ class CallTable:
 
 
 def _command(call: _Call) -> RunTool:
-    return RunTool(call.asked, call.attempt, call.waited, call.granted, call.ruled, call.arguments)
+    return RunTool(
+        call.asked,
+        call.attempt,
+        call.waited,
+        call.granted,
+        call.ruled,
+        call.arguments,
+        call.timeouts,
+        call.timed_out,
+    )
 
 
 def _hear(call: _Call, cell: _Cell) -> ContinueCell:
@@ -258,10 +281,28 @@ def _going_on(call: _Call, cell: _Cell) -> ContinueCell:
 
 def _unwanted(call: _Call, at_ms: int) -> ToolSettled:
     """The result of a call that waits for something while nobody waits for it."""
-    error = ErrorObject(
-        code=Code.CANCELLED, message=f"{call.asked.name}() was given up: the code that called it has ended"
-    )
+    message = f"{call.asked.name}() was given up: the code that called it has ended"
+    error = ErrorObject(code=Code.CANCELLED, message=message)
+    if _may_have_run(call):
+        error = _outcome_unknown(message)
     return ToolSettled(at_ms=at_ms, call_id=call.asked.call_id, error=error)
+
+
+def _may_have_run(call: _Call) -> bool:
+    """Whether an execution of the call has begun: one that waits for its first approval has not."""
+    wait = call.wait
+    if wait is None or wait.kind != "approval":
+        return True
+    terms = wait.value if isinstance(wait.value, dict) else {}
+    return call.timeouts > 0 or "interrupted" in terms
+
+
+def _outcome_unknown(message: str) -> ErrorObject:
+    return ErrorObject(
+        code=Code.CANCELLED,
+        message=f"{message}; whether it took effect is unknown",
+        hint="look at its effect before calling again",
+    )
 
 
 def _executed_with(call: _Call) -> dict[str, Json] | None:
@@ -311,12 +352,7 @@ def _not_an_object(call: ToolCall) -> ToolMessage:
 
 def _cancelled(call: _Call) -> ErrorObject:
     name = call.asked.name
-    if call.wait is not None and call.wait.kind == "approval":
-        return ErrorObject(
-            code=Code.CANCELLED, message=f"{name}() was cancelled before it was allowed to run"
-        )
-    return ErrorObject(
-        code=Code.CANCELLED,
-        message=f"{name}() was cancelled while it ran; whether it took effect is unknown",
-        hint="look at its effect before calling again",
-    )
+    if not _may_have_run(call):
+        message = f"{name}() was cancelled before it was allowed to run"
+        return ErrorObject(code=Code.CANCELLED, message=message)
+    return _outcome_unknown(f"{name}() was cancelled while it ran")

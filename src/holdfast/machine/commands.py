@@ -54,8 +54,9 @@ class CallModel(msgspec.Struct, frozen=True):
 class RunTool(msgspec.Struct, frozen=True):
     """Carry out a call. If it has waited, `waited` is what for and `granted` how that ended.
 
-    `attempt` counts from 1 and rises with every wait. `ruled` tells that plugins need not be asked (again),
-    and `arguments` what they replaced the call's own with.
+    `attempt` counts from 1 and rises with every wait and every time-out. `ruled` tells that plugins need not
+    be asked (again), and `arguments` what they replaced the call's own with. `timeouts` counts the executions
+    that timed out; `timed_out`: the last thing that happened to the call is one of them.
     """
 
     call: ToolCall
@@ -64,6 +65,8 @@ class RunTool(msgspec.Struct, frozen=True):
     granted: WaitOutcome | None = None
     ruled: bool = True
     arguments: dict[str, Json] | None = None
+    timeouts: int = 0
+    timed_out: bool = False
 
     @property
     def key(self) -> str:

@@ -145,6 +145,17 @@ class ToolSettled(_Input, frozen=True, kw_only=True, tag="tool_settled"):
     ruling: Ruling = NOTHING_SAID
 
 
+class CallTimedOut(_Input, frozen=True, kw_only=True, tag="call_timed_out"):
+    """An execution of a call exceeded its time-out, and its tool does not simply report this.
+
+    `attempt` is the execution that ended; whether it took effect is unknown. `record` is its audit record.
+    """
+
+    call_id: int
+    attempt: int
+    record: ExternalCallRecord | None = None
+
+
 class CellCalled(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
     """A call that a cell makes. One with an `error` cannot be carried out."""
 
@@ -233,6 +244,7 @@ Input = (
     | ModelFailed
     | CallRuled
     | ToolSettled
+    | CallTimedOut
     | CellPaused
     | WaitOpened
     | WaitEnded

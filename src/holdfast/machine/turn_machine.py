@@ -37,8 +37,8 @@ Rules
 6. What plugins say about the end of a turn counts only once it has ended: if a message comes in before the
    commit, the turn goes on and they are asked again.
 
-Not here: retries of tools, approvals, limits of single calls (dispatch), and what the model sees of earlier
-turns (graph).
+Not here: whether a call that timed out is repeated, approvals, limits of single calls (dispatch), and what
+the model sees of earlier turns (graph).
 """
 
 from __future__ import annotations
@@ -66,6 +66,7 @@ from holdfast.machine.inputs import (
     Aborted,
     CallPrepared,
     CallRuled,
+    CallTimedOut,
     CancelRequested,
     CellPaused,
     CheckpointKind,
@@ -281,6 +282,8 @@ class TurnMachine:
                 return self._call_ruled(given)
             case ModelFailed():
                 return self._failed(given)
+            case CallTimedOut():
+                return self._call_timed_out(given)
             case WaitOpened():
                 return self._wait_opened(given)
             case WaitEnded():
@@ -441,6 +444,14 @@ class TurnMachine:
         if given.ruling.abort is not None:
             return self._abort(StopReason.PLUGIN_ABORT, given.ruling.abort)
         return self._after_change()
+
+    def _call_timed_out(self, given: CallTimedOut) -> list[Command]:
+        command = self._calls.time_out(given)
+        if command is None:
+            return []
+        if given.record is not None:
+            self.records.append(given.record)
+        return [command]
 
     def _cell_paused(self, given: CellPaused) -> list[Command]:
         made = self._calls.pause(given)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 
@@ -12,6 +12,12 @@ U32 = Annotated[int, msgspec.Meta(ge=0, le=2**32 - 1)]
 Positive16 = Annotated[int, msgspec.Meta(ge=1, le=2**16 - 1)]
 Positive32 = Annotated[int, msgspec.Meta(ge=1, le=2**32 - 1)]
 U64 = Annotated[int, msgspec.Meta(ge=0)]
+
+
+SANDBOX_TIMEOUT_MS: Final = 5_000
+"""The time-out of a call from a sandbox without a model, if the contract has none."""
+AGENT_TIMEOUT_MS: Final = 60_000
+"""The time-out of a call from an agent, if the contract has none."""
 
 
 class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -34,9 +40,12 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class CapabilityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Limits of one capability. All of them are enforced on the host's side."""
+    """Limits of one capability. All of them are enforced on the host's side.
 
-    timeout_ms: Positive32 = 5_000
+    Without `timeout_ms`, a call may take 5 s from a sandbox without a model and 60 s from an agent.
+    """
+
+    timeout_ms: Positive32 | None = None
     max_request_bytes: U32 = 1_048_576
     max_response_bytes: U32 = 1_048_576
     concurrency: Positive32 = 16

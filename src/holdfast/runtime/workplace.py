@@ -16,6 +16,7 @@ from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
 from holdfast.model.directive import SessionRequest
 from holdfast.model.language import EngineName
+from holdfast.model.limits import AGENT_TIMEOUT_MS
 from holdfast.model.prompt import PromptLayer
 from holdfast.model.session_policy import SessionPolicy
 from holdfast.model.tool_access import SessionToolAccess
@@ -142,7 +143,11 @@ class Workplace:
         if self._rules is None:
             self._rules = LazyRules()
         dispatcher = Dispatcher(
-            agent.registry, threads=self.threads, clock=self.clock, evaluate_rule=self._rules
+            agent.registry,
+            threads=self.threads,
+            clock=self.clock,
+            evaluate_rule=self._rules,
+            default_timeout_ms=AGENT_TIMEOUT_MS,
         )
         host = self._plugin_host(agent)
         dispatcher.tool_loop = asyncio.get_running_loop()

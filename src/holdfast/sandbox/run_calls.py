@@ -80,7 +80,7 @@ class RunCalls(CallsUnderWay):
         self._here = running
         if self._interrupted:  # before it was known where to stop
             raise RunStopped
-        seconds = call.tool.capability.limits.timeout_ms / 1000
+        seconds = call.timeout_ms / 1000
         self._host.watchdog.watch(running, seconds, lambda: self._leave_behind(running))
         arrived = yield running
         self._host.watchdog.forget(running)

@@ -7,12 +7,13 @@ from typing import Any
 import msgspec
 
 from holdfast.model.call import SettledCall, ToolCallContext
+from holdfast.model.limits import SANDBOX_TIMEOUT_MS
 from holdfast.tools.context import RunContext
 from holdfast.tools.registered_tool import Bound, RegisteredTool
 
 
 class Admitted(msgspec.Struct, frozen=True):
-    """A call that may be executed now."""
+    """A call that may be executed now. `attempt` counts its executions in a turn, and its waits, from 1."""
 
     tool: RegisteredTool
     context: ToolCallContext
@@ -21,10 +22,14 @@ class Admitted(msgspec.Struct, frozen=True):
     call_id: int
     request_digest: str
     run_context: RunContext[Any] | None = None
+    timeout_ms: int = SANDBOX_TIMEOUT_MS
+    attempt: int = 1
 
     def invoke(self) -> Any:
         """Call the handler; of an async tool, what is to be awaited."""
         bound = self.bound
+        if self.tool.isolate:
+            return self.tool.handler(*bound.args, timeout_ms=self.timeout_ms)
         if not self.tool.takes_context:
             return self.tool.handler(*bound.args, **bound.kwargs)
         context = self.run_context or RunContext(None, self.session_id, call_id=self.call_id)

@@ -13,7 +13,7 @@ import msgspec
 from holdfast.errors import InvalidArgument
 from holdfast.model.capability import ApprovalPolicy, Capability, SideEffect
 from holdfast.model.limits import CapabilityLimits
-from holdfast.tools.registered_tool import OnInterrupted, RegisteredTool, owner_of
+from holdfast.tools.registered_tool import OnInterrupted, OnTimeout, RegisteredTool, owner_of
 from holdfast.tools.schema import read_signature
 
 P = ParamSpec("P")
@@ -81,6 +81,7 @@ def tool(
     limits: CapabilityLimits | None = None,
     isolate: bool = False,
     on_interrupted: OnInterrupted = "report",
+    on_timeout: OnTimeout = "report",
 ) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     """Make a capability of a typed function.
@@ -100,6 +101,9 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
         on_interrupted: what becomes of a call that is not idempotent and whose process died while it ran.
             "report" tells the model that it was interrupted, "ask" asks a person whether to run it again,
             "retry" runs it again: your word that this is safe.
+        on_timeout: what becomes of such a call if it exceeds its time-out, so that nobody knows whether it
+            took effect. "report" tells the model so, "ask" asks a person whether to run it again, "retry"
+            runs it again, at most twice.
     """
     if function is not None:
         return _tool_of(function, options)
@@ -135,6 +139,7 @@ def _make(
     limits: CapabilityLimits | None = None,
     isolate: bool = False,
     on_interrupted: OnInterrupted = "report",
+    on_timeout: OnTimeout = "report",
 ) -> Tool[P, R]:
     if not callable(function) or not hasattr(function, "__name__"):
         raise InvalidArgument(f"@tool needs a function, not {function!r}")
@@ -158,7 +163,8 @@ def _make(
         owner=owner_of(function),
         signature=signature,
         isolate=isolate,
-        on_interrupted=_on_interrupted(on_interrupted, called),
+        on_interrupted=on_interrupted,
+        on_timeout=on_timeout,
     )
     if isolate and signature.takes_context:
         raise InvalidArgument(f"tool {called}() is isolated and cannot take a RunContext")
@@ -193,14 +199,6 @@ def _side_effect(value: SideEffect | str, name: str) -> SideEffect:
     except ValueError:
         known = ", ".join(SideEffect)
         raise InvalidArgument(f"side_effect {value!r} of tool {name}() is not one of {known}") from None
-
-
-def _on_interrupted(value: OnInterrupted, name: str) -> OnInterrupted:
-    if value not in ("report", "ask", "retry"):
-        raise InvalidArgument(
-            f"on_interrupted {value!r} of tool {name}() is unknown", hint='use "report", "ask" or "retry"'
-        )
-    return value
 
 
 def _approval(value: ApprovalPolicy, name: str) -> ApprovalPolicy:

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING
 from holdfast.errors import Code, HoldfastError
 from holdfast.model.call import SettledCall, ToolCallContext
 from holdfast.model.canonical import Json, to_json
+from holdfast.model.limits import SANDBOX_TIMEOUT_MS
 from holdfast.model.trace_record import span_id_of
 from holdfast.ports.clock import Clock
 from holdfast.ports.journal import CallJournal
@@ -63,9 +64,16 @@ class Dispatcher:
     """Admits and performs calls under the limits of their capabilities. Blocking; used on threads."""
 
     def __init__(
-        self, registry: ToolRegistry, *, threads: DaemonThreads, clock: Clock, evaluate_rule: RuleEvaluator
+        self,
+        registry: ToolRegistry,
+        *,
+        threads: DaemonThreads,
+        clock: Clock,
+        evaluate_rule: RuleEvaluator,
+        default_timeout_ms: int = SANDBOX_TIMEOUT_MS,
     ) -> None:
         self.registry = registry
+        self._default_timeout_ms = default_timeout_ms
         self._threads = threads
         self._clock = clock
         self._evaluate_rule = evaluate_rule
@@ -114,7 +122,12 @@ class Dispatcher:
             self._check_request(tool, size)
         except HoldfastError as error:
             return settle_failure(tool, digest, error.error_object())
-        return Admitted(tool, context, bound, session_id, call_id, digest)
+        timeout_ms = self.timeout_ms(tool)
+        return Admitted(tool, context, bound, session_id, call_id, digest, timeout_ms=timeout_ms)
+
+    def timeout_ms(self, tool: RegisteredTool) -> int:
+        """How long a call of *tool* may take here."""
+        return tool.capability.limits.timeout_ms or self._default_timeout_ms
 
     def perform(self, call: Admitted, journal: CallJournal | None = None) -> SettledCall:
         """Execute an admitted call and wait for what comes of it."""
@@ -200,7 +213,7 @@ class Dispatcher:
             running._slots.give_back()
             return
         running.started = time.monotonic()
-        running.deadline = running.started + call.tool.capability.limits.timeout_ms / 1000
+        running.deadline = running.started + call.timeout_ms / 1000
         if call.tool.async_mode:
             self._launch_async(running)
         else:

@@ -36,6 +36,7 @@ from holdfast.errors import Code, InvalidArgument, ToolError
 from holdfast.model.call import ToolCallContext
 from holdfast.model.canonical import Json
 from holdfast.model.capability import Capability
+from holdfast.model.limits import SANDBOX_TIMEOUT_MS
 from holdfast.tools.registered_tool import RegisteredTool
 
 HEADER: Final = struct.Struct(">I")
@@ -138,9 +139,10 @@ class _Workers:
         self._idle: list[_Worker] = []
         weakref.finalize(self, _kill_all, self._idle)  # also at exit
 
-    def call(self, context: ToolCallContext) -> Json:
+    def call(self, context: ToolCallContext, *, timeout_ms: int | None = None) -> Json:
         """Run one call; whatever happens to the worker becomes an exception of ours."""
-        deadline = time.monotonic() + self._limits.timeout_ms / 1000
+        timeout_ms = timeout_ms or self._limits.timeout_ms or SANDBOX_TIMEOUT_MS
+        deadline = time.monotonic() + timeout_ms / 1000
         target = msgspec.structs.replace(self._target, path=list(sys.path))
         request = Request(target=target, args=context.args, kwargs=context.kwargs)
         worker = self._take()
@@ -149,7 +151,7 @@ class _Workers:
             answer = msgspec.json.decode(data, type=Answer)
         except BaseException as error:
             status = worker.end(deadline if isinstance(error, _Died) else 0)
-            self._explain(error, status)
+            self._explain(error, status, timeout_ms)
         self._give_back(worker)
         if answer.error is not None:
             raise _rebuilt(answer.error)
@@ -158,14 +160,13 @@ class _Workers:
     def _max_answer_bytes(self) -> int:
         return self._limits.max_response_bytes * 2 + _SLACK_BYTES
 
-    def _explain(self, error: BaseException, status: str) -> NoReturn:
+    def _explain(self, error: BaseException, status: str, timeout_ms: int) -> NoReturn:
         match error:
             case _Died():
                 raise ToolError(Code.TOOL_ERROR, f"{self._name}() ended its process ({status})") from None
             case _Late():
-                raise ToolError(
-                    Code.TIMEOUT_TOOL, f"{self._name}() did not answer within {self._limits.timeout_ms} ms"
-                ) from None
+                message = f"{self._name}() did not answer within {timeout_ms} ms"
+                raise ToolError(Code.TIMEOUT_TOOL, message) from None
             case _TooLarge():
                 raise ToolError(
                     Code.RESPONSE_TOO_LARGE,

@@ -18,6 +18,9 @@ Handler = Callable[..., Any]
 OnInterrupted = Literal["report", "ask", "retry"]
 """What becomes of a call that is not idempotent and was under way when its process died."""
 
+OnTimeout = Literal["report", "ask", "retry"]
+"""What becomes of a call that is not idempotent and exceeded its time-out."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -45,24 +48,57 @@ class RegisteredTool:
     signature: Signature | None = None
     isolate: bool = False
     on_interrupted: OnInterrupted = "report"
+    on_timeout: OnTimeout = "report"
     digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
+        for option in ("on_interrupted", "on_timeout"):
+            if (value := getattr(self, option)) not in ("report", "ask", "retry"):
+                raise InvalidArgument(
+                    f"{option} {value!r} of tool {self.name}() is unknown",
+                    hint='use "report", "ask" or "retry"',
+                )
         object.__setattr__(self, "digest", self.capability.digest())
 
     @classmethod
     def sync(
-        cls, capability: Capability, handler: Callable[[ToolCallContext], Json], *, owner: str = ""
+        cls,
+        capability: Capability,
+        handler: Callable[[ToolCallContext], Json],
+        *,
+        owner: str = "",
+        on_interrupted: OnInterrupted = "report",
+        on_timeout: OnTimeout = "report",
     ) -> RegisteredTool:
         """A tool from a contract and a function of the call's context, run in a thread."""
-        return cls(capability, handler, async_mode=False, owner=owner or owner_of(handler))
+        return cls(
+            capability,
+            handler,
+            async_mode=False,
+            owner=owner or owner_of(handler),
+            on_interrupted=on_interrupted,
+            on_timeout=on_timeout,
+        )
 
     @classmethod
     def asynchronous(
-        cls, capability: Capability, handler: Callable[[ToolCallContext], Awaitable[Json]], *, owner: str = ""
+        cls,
+        capability: Capability,
+        handler: Callable[[ToolCallContext], Awaitable[Json]],
+        *,
+        owner: str = "",
+        on_interrupted: OnInterrupted = "report",
+        on_timeout: OnTimeout = "report",
     ) -> RegisteredTool:
         """A tool from a contract and a coroutine function of the call's context, run on the loop."""
-        return cls(capability, handler, async_mode=True, owner=owner or owner_of(handler))
+        return cls(
+            capability,
+            handler,
+            async_mode=True,
+            owner=owner or owner_of(handler),
+            on_interrupted=on_interrupted,
+            on_timeout=on_timeout,
+        )
 
     def with_handler(self, handler: Handler) -> RegisteredTool:
         """The same contract, carried out by *handler*."""

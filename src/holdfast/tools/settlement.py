@@ -47,7 +47,12 @@ def settle_failure(
     duration_ms: int = 0,
     seen: GuestException | None = None,
 ) -> SettledCall:
-    """A call that failed with *error*; guest code sees *seen*, or what the code stands for."""
+    """A call that failed with *error*; guest code sees *seen*, or what the code stands for.
+
+    However a call that is not idempotent timed out, its outcome is reported as unknown.
+    """
+    if error.code == Code.TIMEOUT_TOOL and not tool.capability.idempotent:
+        error = _outcome_unknown(error)
     record = ExternalCallRecord(
         name=tool.name,
         side_effect=tool.capability.side_effect,
@@ -176,11 +181,20 @@ def _plain(value: object) -> object:
 
 
 def settle_timed_out(call: Admitted) -> SettledCall:
-    timeout_ms = call.tool.capability.limits.timeout_ms
-    error = ErrorObject(
-        code=Code.TIMEOUT_TOOL, message=f"{call.tool.name}() did not answer within {timeout_ms} ms"
+    """A call whose handler did not return within its time-out."""
+    message = f"{call.tool.name}() did not answer within {call.timeout_ms} ms"
+    error = ErrorObject(code=Code.TIMEOUT_TOOL, message=message)
+    return settle_failure(call.tool, call.request_digest, error, call.timeout_ms)
+
+
+def _outcome_unknown(error: ErrorObject) -> ErrorObject:
+    advice = "it may have taken effect: look at its effect before calling again"
+    return ErrorObject(
+        code=error.code,
+        message=f"{error.message}; whether it took effect is unknown",
+        hint=advice if error.hint is None else f"{error.hint}; {advice}",
+        span=error.span,
     )
-    return settle_failure(call.tool, call.request_digest, error, timeout_ms)
 
 
 def _status_of(code: str) -> CallStatus:

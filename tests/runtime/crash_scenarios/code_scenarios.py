@@ -17,7 +17,7 @@ from typing import Any
 
 import apsw
 import msgspec
-from code_tools import CodeStage, asking, gated, ordinary, retrying, waiting
+from code_tools import CodeStage, asking, gated, hanging, ordinary, retrying, waiting
 from code_watch import CodeModel, break_something, watch_engine
 from scenarios import (
     KEY,
@@ -244,6 +244,7 @@ SCENARIOS = {
         [cell(ORDER)], 'finish({"order": order, "three": three, "first": first, "last": last})', gated
     ),
     "ask": CodeScenario([cell(INTERRUPTED)], 'finish({"a": a, "b": b, "c": c})', asking),
+    "ask_late": CodeScenario([cell(INTERRUPTED)], 'finish({"a": a, "b": b, "c": c})', hanging),
     "retry": CodeScenario([cell(INTERRUPTED)], 'finish({"a": a, "b": b, "c": c})', retrying),
     "waits": CodeScenario(
         [cell(WAITS)],

@@ -10,7 +10,7 @@ from typing import Any
 
 from scenarios import Stage, Tools
 
-from holdfast import CompleteAfter, CompleteLater, RunContext, tool
+from holdfast import CapabilityLimits, CompleteAfter, CompleteLater, RunContext, tool
 from holdfast.testing.crash_points import CrashPoints
 
 
@@ -95,6 +95,22 @@ def retrying(stage: CodeStage) -> Tools:
     async def charge(ctx: RunContext[None], name: str, cents: int) -> str:
         """Its author says that it may be run again."""
         return stage.call("charge", ctx, name, cents)
+
+    return [*ordinary(stage)[:2], charge]
+
+
+def hanging(stage: CodeStage) -> Tools:
+    """One that does its work and does not answer, the first time that a process runs it."""
+    hangs = [True]
+
+    @tool(on_timeout="ask", on_interrupted="ask", limits=CapabilityLimits(timeout_ms=10))
+    async def charge(ctx: RunContext[None], name: str, cents: int) -> str:
+        """A person decides whether it is run again."""
+        done = stage.call("charge", ctx, name, cents)
+        if hangs:
+            hangs.clear()
+            await asyncio.Event().wait()
+        return done
 
     return [*ordinary(stage)[:2], charge]
 

@@ -7,6 +7,7 @@ write each effect to a ledger, and the model writes what it is told to another; 
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,6 +20,7 @@ from broken_disk import BrokenDisk
 
 from holdfast import (
     Agent,
+    CapabilityLimits,
     CompleteAfter,
     CompleteLater,
     ContinueAs,
@@ -35,6 +37,7 @@ from holdfast.ports.session_store import Lease, Save, Saved, SessionStore
 from holdfast.providers.scripted import Rule, ScriptedModel
 from holdfast.runtime.agent_runtime import open_store
 from holdfast.testing.crash_points import CrashPoints
+from holdfast.tools.registered_tool import OnTimeout
 
 KEY = "request-1"
 NEXT_KEY = "request-2"
@@ -165,6 +168,26 @@ def retrying(stage: Stage) -> Tools:
     return [charge]
 
 
+def hanging(on_timeout: OnTimeout) -> Callable[[Stage], Tools]:
+    """A tool that does its work and does not answer, the first time that a process runs it."""
+
+    def tools(stage: Stage) -> Tools:
+        hangs = [True]
+
+        @tool(on_timeout=on_timeout, limits=CapabilityLimits(timeout_ms=10))
+        async def charge(ctx: RunContext[None]) -> str:
+            """Takes effect, and may time out."""
+            done = stage.effect("charge", ctx)
+            if hangs:
+                hangs.clear()
+                await asyncio.Event().wait()
+            return done
+
+        return [charge]
+
+    return tools
+
+
 def timed(stage: Stage) -> Tools:
     @tool
     async def later(ctx: RunContext[None]) -> CompleteAfter:
@@ -256,6 +279,14 @@ SCENARIOS = {
     ),
     "retry": Scenario(
         [{"when": "go", "tool_calls": calls("charge")}, {"when_tool": "charge", "text": "done"}], retrying
+    ),
+    "ask_late": Scenario(
+        [{"when": "go", "tool_calls": calls("charge")}, {"when_tool": "charge", "text": "done"}],
+        hanging("ask"),
+    ),
+    "retry_late": Scenario(
+        [{"when": "go", "tool_calls": calls("charge")}, {"when_tool": "charge", "text": "done"}],
+        hanging("retry"),
     ),
     "timer": Scenario(
         [{"when": "go", "tool_calls": calls("later")}, {"when_tool": "later", "text": "done"}],

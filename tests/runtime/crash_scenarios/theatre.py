@@ -182,7 +182,7 @@ class Truth:
         done = Counter(line["key"] for line in self.ledger)
         for key, result in self.results().items():
             name, error = result["name"], result.get("error")
-            if name not in REPEATABLE and scenario not in ("ask", "retry"):
+            if name not in REPEATABLE and scenario not in AGAIN:
                 assert done[key] <= 1, f"{name} was done {done[key]} times"
             if error is None:
                 assert done[key] >= 1, f"{name} is said to be done and was not"
@@ -215,6 +215,8 @@ class Truth:
 
 
 CONTINUED = "continued in a new frame"
+AGAIN = ("ask", "retry", "ask_late", "retry_late")
+"""Scenarios whose tool may be run again: a person or its author says so."""
 
 
 def _lines(path: Path) -> list[Any]:
@@ -249,6 +251,23 @@ def _retry(truth: Truth) -> None:
     _finished(truth)
     (result,) = truth.results().values()
     assert result.get("error") is None
+
+
+def _ask_late(truth: Truth) -> None:
+    """It was run once more than a person allowed, at most; a crash while it ran is reported."""
+    _finished(truth)
+    (result,) = truth.results().values()
+    assert result.get("error") is None or result["error"]["code"] == "INTERRUPTED"
+    assert len(truth.ledger) <= 1 + len(truth.approvals)
+
+
+def _retry_late(truth: Truth) -> None:
+    """It was run again for each time-out that the journal knows of, and for nothing else."""
+    _finished(truth)
+    (result,) = truth.results().values()
+    assert result.get("error") is None or result["error"]["code"] == "INTERRUPTED"
+    late = [one for one in truth.turns[0]["summary"]["calls"] if one["status"] == "timeout"]
+    assert len(truth.ledger) <= 1 + len(late)
 
 
 def _completed(truth: Truth) -> None:
@@ -288,6 +307,8 @@ ENDS: dict[str, Callable[[Truth], None]] = {
     "parallel": _parallel,
     "ask": _ask,
     "retry": _retry,
+    "ask_late": _ask_late,
+    "retry_late": _retry_late,
     "timer": _completed,
     "completion": _completed,
     "early_completion": _completed,

@@ -5,7 +5,7 @@ Rules
 1. An approval is bound to the contract, the arguments, the session, the turn and the call. A contract that
    has changed since then makes it void.
 2. A call that a dead process had begun, and that is not idempotent, is not run again on its own: the tool's
-   `on_interrupted` decides.
+   `on_interrupted` decides. `on_timeout` decides about one that timed out.
 3. A result is made where its handler ran: a large one from a thread does not hold up the loop.
 4. Plugins rule on a call before anything else, once; and they see every result before anybody else does,
    except of a call that they themselves made to fail.
@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 import msgspec
 
@@ -29,7 +29,17 @@ from holdfast.model.call import SettledCall, ToolCallContext
 from holdfast.model.canonical import Json, digest_bytes, digest_json
 from holdfast.model.capability import SideEffect
 from holdfast.model.message import AssistantMessage, ToolCall
-from holdfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed, Wait, WaitOutcome
+from holdfast.model.wait import (
+    Approved,
+    Completed,
+    Denied,
+    Elapsed,
+    Expired,
+    Failed,
+    Wait,
+    WaitKind,
+    WaitOutcome,
+)
 from holdfast.plugins.protocol import TurnSeat
 from holdfast.protocols.standard.cells import CellDesk
 from holdfast.protocols.standard.execution import Execution, as_input
@@ -42,7 +52,11 @@ from holdfast.tools.settlement import (
     settle_failure,
     settle_interrupted,
     settle_outcome,
+    settle_timed_out,
 )
+
+_MAX_TIMEOUT_RETRIES: Final = 2
+"""How often `on_timeout="retry"` repeats a call: a tool that hangs must not hold its turn forever."""
 
 
 class CallDesk:
@@ -93,13 +107,26 @@ class CallDesk:
             return self._settled(command, None, _one_cell())
         if begun and not tool.capability.idempotent and tool.on_interrupted != "retry":
             return self._interrupted(tool, command)
+        if command.timed_out and not begun and not _repeats_timed_out(tool, command):
+            return self._timed_out(tool, command)
         if command.granted is None:
             if self._is_cell(command.call) and _is_plain_cell(tool, self._arguments(command)):
                 return Ready(command, True, None, pure=True)
-            return self._sorted(command, await self._admit(tool, command))
-        if isinstance(command.granted, Approved):
-            return self._sorted(command, self._check_approved(tool, command))
-        return self._known(command, self._wait_over(tool, command, command.granted))
+            admission = await self._admit(tool, command)
+        elif isinstance(command.granted, Approved):
+            admission = self._check_approved(tool, command)
+        else:
+            return self._known(command, self._wait_over(tool, command, command.granted))
+        if isinstance(admission, SettledCall) and (begun or command.timeouts):
+            # The execution before may have taken effect, whatever keeps the call from being repeated.
+            admission = self._unknown(tool, command)
+        return self._sorted(command, admission)
+
+    def _unknown(self, tool: RegisteredTool, command: RunTool) -> SettledCall:
+        """The result of a call that is not repeated after an execution whose outcome is unknown."""
+        if command.timeouts:
+            return settle_timed_out(self._placeholder(tool, command))
+        return settle_interrupted(tool, self._digest(tool, command))
 
     def start(self, ready: Ready, deliver: Deliver) -> None:
         if self._is_cell(ready.command.call):
@@ -215,6 +242,8 @@ class CallDesk:
                 tool = admission.tool
                 if tool.takes_context or self._dispatcher.traced:
                     admission = msgspec.structs.replace(admission, run_context=self._context(command))
+                if command.attempt > 1:
+                    admission = msgspec.structs.replace(admission, attempt=command.attempt)
                 idempotent = bool(tool.capability.idempotent)
                 return Ready(command, idempotent, admission, pure=_touches_nothing(tool))
             case _:
@@ -224,6 +253,12 @@ class CallDesk:
         if tool.on_interrupted == "ask":
             return self._ask(tool, command, interrupted=True)
         return self._known(command, settle_interrupted(tool, self._digest(tool, command)))
+
+    def _timed_out(self, tool: RegisteredTool, command: RunTool) -> Prepared:
+        if tool.on_timeout == "ask" and not tool.capability.idempotent:
+            reason = "it timed out, and whether it took effect is unknown; run it again?"
+            return self._ask(tool, command, reason=reason)
+        return self._known(command, settle_timed_out(self._placeholder(tool, command)))
 
     def _ask(
         self, tool: RegisteredTool, command: RunTool, *, interrupted: bool = False, reason: str | None = None
@@ -278,10 +313,12 @@ class CallDesk:
         match outcome:
             case Denied() | Expired() if _terms(command.waited).get("interrupted"):
                 return settle_interrupted(tool, call.request_digest)
+            case Denied() | Expired() if command.timeouts and _waited_for(command) == "approval":
+                return settle_timed_out(call)
             case Denied(reason=reason):
                 words = f": {reason}" if reason else ""
                 return settle_denied(call, f"a person refused the call of {tool.name}(){words}")
-            case Expired() if command.waited is not None and command.waited.kind == "completion":
+            case Expired() if _waited_for(command) == "completion":
                 return settle_failure(tool, call.request_digest, _never_completed(tool.name))
             case Expired():
                 return settle_denied(call, f"nobody decided about {tool.name}() in time")
@@ -332,7 +369,15 @@ class CallDesk:
         )
         nothing = Bound([], {}, [], {})
         digest = self._digest(tool, command)
-        return Admitted(tool, context, nothing, self._seat.session_id, command.call.call_id, digest)
+        return Admitted(
+            tool,
+            context,
+            nothing,
+            self._seat.session_id,
+            command.call.call_id,
+            digest,
+            timeout_ms=self._dispatcher.timeout_ms(tool),
+        )
 
     def _digest(self, tool: RegisteredTool, command: RunTool) -> str:
         return request_digest(tool.name, list(command.call.args), self._arguments(command))
@@ -404,12 +449,21 @@ def _touches_nothing(tool: RegisteredTool) -> bool:
     return contract.side_effect is SideEffect.NONE and repeatable
 
 
+def _repeats_timed_out(tool: RegisteredTool, command: RunTool) -> bool:
+    """Whether a call that timed out is run again without asking anyone."""
+    return tool.on_timeout == "retry" and command.timeouts <= _MAX_TIMEOUT_RETRIES
+
+
 def _one_cell() -> ErrorObject:
     return ErrorObject(
         code=Code.INVALID_ARGUMENT,
         message="only the first cell of a reply is run; this one was not",
         hint="write one cell, look at what came of it, then write the next",
     )
+
+
+def _waited_for(command: RunTool) -> WaitKind | None:
+    return None if command.waited is None else command.waited.kind
 
 
 def _terms(wait: Wait | None) -> dict[str, Json]:

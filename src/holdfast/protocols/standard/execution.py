@@ -10,6 +10,7 @@ from typing import Final, TypeVar, assert_never
 from holdfast.durable.effects import Deliver
 from holdfast.errors import HoldfastError, InvalidArgument
 from holdfast.machine.inputs import (
+    CallTimedOut,
     FrameSwitchRequested,
     Input,
     ToolSettled,
@@ -17,7 +18,7 @@ from holdfast.machine.inputs import (
     decode_input,
     encode_input,
 )
-from holdfast.model.call import SettledCall
+from holdfast.model.call import CallStatus, SettledCall
 from holdfast.model.canonical import to_json
 from holdfast.model.frame import FrameSwitch
 from holdfast.model.wait import Wait
@@ -110,8 +111,13 @@ class Execution:
                 arrived = Arrived(arrived.running, None, InvalidArgument(problem))
         return [self._settled(self._dispatcher.settle(arrived))]
 
-    def _settled(self, settled: SettledCall) -> ToolSettled:
-        return as_input(self._call.call_id, settled, self._clock.now_ms())
+    def _settled(self, settled: SettledCall) -> ToolSettled | CallTimedOut:
+        """The call's result; or, if its tool does not simply report it, that the call timed out."""
+        call, tool, now = self._call, self._call.tool, self._clock.now_ms()
+        timed_out = settled.record.status is CallStatus.TIMEOUT
+        if timed_out and tool.on_timeout != "report" and not tool.capability.idempotent:
+            return CallTimedOut(at_ms=now, call_id=call.call_id, attempt=call.attempt, record=settled.record)
+        return as_input(call.call_id, settled, now)
 
     def _later(self, value: Later, running: RunningCall) -> list[Input]:
         """What a tool's answer that is no value means."""

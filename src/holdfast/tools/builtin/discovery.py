@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import msgspec
 
 from holdfast.model.capability import Capability
+from holdfast.model.limits import SANDBOX_TIMEOUT_MS
 from holdfast.tools.decorator import Tool, tool
 from holdfast.tools.registered_tool import RegisteredTool
 from holdfast.tools.registry import ToolRegistry
@@ -38,7 +39,8 @@ def _describe_tool(registry: ToolRegistry) -> Tool[..., Any]:
     def describe_tool(name: Annotated[str, _NAME]) -> dict[str, Any]:
         """Describe one tool in full: its input and output schemas, limits and approval policy."""
         described: dict[str, Any] = msgspec.to_builtins(registry.require(name).capability)
-        return described
+        limits = described["limits"]
+        return {**described, "limits": {**limits, "timeout_ms": limits["timeout_ms"] or SANDBOX_TIMEOUT_MS}}
 
     return describe_tool
 

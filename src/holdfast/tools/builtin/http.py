@@ -39,7 +39,8 @@ if TYPE_CHECKING:
 OWNER: Final = "holdfast built-in"
 MAX_REDIRECTS: Final = 5
 MAX_URL_CHARS: Final = 8192
-DEFAULT_LIMITS: Final = CapabilityLimits(timeout_ms=10_000)
+_TIMEOUT_MS: Final = 10_000
+DEFAULT_LIMITS: Final = CapabilityLimits(timeout_ms=_TIMEOUT_MS)
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Resolve = Callable[[str, int], Sequence[str]]
@@ -231,7 +232,7 @@ def _embedded(address: ipaddress.IPv6Address) -> list[ipaddress.IPv4Address]:
 
 
 def _fetch(gate: _Gate, url: str, limits: CapabilityLimits) -> _Body:
-    deadline = time.monotonic() + limits.timeout_ms / 1000
+    deadline = time.monotonic() + (limits.timeout_ms or _TIMEOUT_MS) / 1000
     for _ in range(MAX_REDIRECTS + 1):
         target, addresses = gate.admit(url)
         with _network_failures(target), _answer(target, addresses, deadline) as response:
