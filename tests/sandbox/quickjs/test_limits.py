@@ -58,6 +58,59 @@ def test_a_limit_ends_the_cell_and_leaves_the_state_as_it_was(
     assert cells.value("x", state=state) == 1
 
 
+MANY_JOBS = "for (let i = 0; i < {}; i++) await null\n"
+
+
+@pytest.mark.parametrize("count", [99_999, 100_000, 250_000])
+def test_a_cell_awaits_as_often_as_its_limits_allow(cells: Cells, count: int) -> None:
+    """Bug: 100,000 microtasks ended a run as INTERRUPTED: the engine ran only so many jobs."""
+    assert cells.value(MANY_JOBS.format(count) + "'done'") == "done"
+
+
+def test_jobs_run_to_their_end_after_an_answer_and_in_timers(cells: Cells) -> None:
+    """Bug: the engine stopped after 100,000 jobs wherever it was entered."""
+    run = cells.open("await add(1)\n" + MANY_JOBS.format(150_000) + "'done'")
+    run.start()
+    assert cells.ended(run.answer(1, CallAnswer())).result == "done"
+    timer = f"setTimeout(async () => {{ {MANY_JOBS.format(150_000)} ready('done') }}, 0)"
+    assert cells.value(f"await new Promise(ready => {timer})") == "done"
+    chain = "let p = Promise.resolve(0); for (let i = 0; i < 120000; i++) p = p.then(n => n + 1)\nawait p"
+    assert cells.value(chain, limits={"memory_mb": 256}) == 120_000
+
+
+def test_a_cell_is_suspended_between_many_jobs(cells: Cells, other: Cells) -> None:
+    """Bug: what runs after a suspension has as many jobs as it needs, too."""
+    many = MANY_JOBS.format(120_000)
+    code = f"let a = 1\n{many}a += await add(a)\n{many}a"
+    run = cells.open(code)
+    assert cells.made(run.start()) == [(1, "add")]
+    resumed = other.open(code, paused=run.suspend())
+    resumed.start()
+    assert other.ended(resumed.answer(1, CallAnswer(value=41))).result == 42
+
+
+@pytest.mark.parametrize(
+    "loop",
+    [
+        "while (true) await null",
+        "const f = () => Promise.resolve().then(f); await f()",
+        "const f = () => queueMicrotask(f); f(); await new Promise(() => {})",
+        "const f = async (): Promise<any> => { await null; return f() }; await f()",
+    ],
+)
+@pytest.mark.parametrize(
+    ("limits", "expected"),
+    [({"cpu_ms": 300}, Code.TIMEOUT_CPU), ({"wall_ms": 400}, Code.TIMEOUT_WALL)],
+)
+def test_jobs_that_never_end_meet_a_limit(
+    cells: Cells, loop: str, limits: dict[str, int], expected: str
+) -> None:
+    """Ours: running jobs until none is pending must not outlive the limits of the run."""
+    end = cells.run(loop, limits={"memory_mb": 512, **limits})
+    assert end.error is not None
+    assert (end.error.code, end.hard) == (expected, True)
+
+
 def test_what_was_printed_before_a_limit_is_told(cells: Cells) -> None:
     """Ours: what code said before it ran too long is how its author finds out why."""
     for code, limits in ((FOREVER, {"cpu_ms": 30}), (FOREVER, {"wall_ms": 40}), (NESTED, {"memory_mb": 8})):

@@ -229,8 +229,10 @@ class Guest:
         return True
 
     def run_jobs(self) -> None:
-        """Do everything that needs nothing from outside."""
-        self.calls["execute_pending_jobs"]()
+        """Run jobs until none is pending. The guest's own loop returns after 100,000 of them."""
+        execute = self.calls["execute_pending_jobs"]
+        while execute():
+            pass
 
     def collect_garbage(self) -> None:
         self.calls["run_gc"]()
