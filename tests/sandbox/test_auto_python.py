@@ -8,11 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.errors import Code, ErrorObject
+from holdfast.errors import Code, ErrorObject, HoldfastError
 from holdfast.model.capability import Capability
 from holdfast.model.limits import SessionLimits
 from holdfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
-from holdfast.sandbox.auto_python import AutoPython, AutoRun, lacking
+from holdfast.sandbox.auto_python import AutoPython, AutoRun, _OnMonty, lacking
 from holdfast.sandbox.cpython.cell_engine import CPythonCells
 from holdfast.sandbox.monty.cell_engine import MontyCells
 from holdfast.sandbox.monty.taking_out import definitions_in, literal
@@ -285,3 +285,15 @@ def test_literals_are_read_back_as_equal_values() -> None:
     for _ in range(1000):
         deep = [deep]
     assert literal(deep) is None
+
+
+def test_a_move_that_stands_still_frees_its_worker(auto: AutoPython) -> None:
+    """Bug: definitions that wait for something when they are made again kept a worker for ever."""
+    state = finished(opened(auto, "def f(): return 1", key="waits")).state
+    assert state is not None
+    place = msgspec.msgpack.decode(state, type=_OnMonty)
+    waits = msgspec.structs.replace(place, definitions={"f": "import time\ntime.sleep(9)\ndef f(): return 1"})
+    request = CellRequest(key="waits", code=INHERITS, limits=LIMITS, functions=Functions())
+    for _ in range(3):  # there are two workers
+        with pytest.raises(HoldfastError, match="it stands still"):
+            auto.moved(waits, request)

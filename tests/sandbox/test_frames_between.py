@@ -101,3 +101,20 @@ def test_the_end_of_the_other_side_is_an_end(pair: Pair, sent: bytes) -> None:
     ours.close()
     with pytest.raises(EOFError):
         frames.receive()
+
+
+@pytest.mark.parametrize("make", [socket_pair, pipe_pair])
+def test_an_end_tells_whether_it_has_something_to_read(make: Callable[[], tuple[Frames, Frames]]) -> None:
+    """Ours: a worker that has said more than it was asked for is not used again."""
+    ours, theirs = make()
+    assert not theirs.has_unread()
+    ours._write(framed(b"one") + b"\0")
+    assert theirs.has_unread()
+    assert theirs.receive() == b"one"
+    assert theirs.has_unread(), "one byte of a length has been read with the frame before it"
+    ours._write(b"\0\0\0")
+    assert theirs.receive() == b""
+    assert not theirs.has_unread()
+    ours.close()
+    assert theirs.has_unread(), "the end of the line is something to read"
+    theirs.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ctypes
 import dataclasses
+import json
 import os
 import signal
 import subprocess
@@ -50,6 +51,19 @@ def leave(status: int) -> None:
 @tool(isolate=True)
 def crash() -> None:
     ctypes.string_at(0)
+
+
+@tool(isolate=True)
+def plant(value: str, nonce: str | None = None) -> str:
+    """Write two answers to the host's pipe, with the nonce of this call if none is given."""
+    frame: Any = sys._getframe()
+    while frame is not None and "answers_fd" not in frame.f_locals:
+        frame = frame.f_back
+    if frame is not None and value:
+        own = getattr(frame.f_locals["request"], "nonce", "")
+        body = json.dumps({"nonce": own if nonce is None else nonce, "value": value}).encode()
+        os.write(frame.f_locals["answers_fd"], (len(body).to_bytes(4, "big") + body) * 2)
+    return f"true answer of {os.getpid()}"
 
 
 @tool(isolate=True, limits=CapabilityLimits(timeout_ms=700))
@@ -255,6 +269,14 @@ def test_two_calls_at_once_have_a_process_each(tmp_path: Path) -> None:
     met.append(call(meet, str(tmp_path), "b", "a"))
     other.join()
     assert met == [True, True]
+
+
+def test_what_a_tool_writes_in_one_call_does_not_answer_another() -> None:
+    """Bug: an answer that nobody had read was taken for that of the next call."""
+    assert call(plant, "planted") == "planted", "a tool may say of its own call what it likes"
+    assert call(plant, "").startswith("true answer")
+    assert code_of(plant, "planted", "0" * 32) == ("TOOL_ERROR", "the worker of plant() broke its protocol")
+    assert call(plant, "").startswith("true answer")
 
 
 def test_an_idle_worker_that_died_is_replaced() -> None:

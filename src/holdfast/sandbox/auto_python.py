@@ -136,7 +136,7 @@ class AutoPython:
     def moved(self, place: _OnMonty, request: CellRequest) -> tuple[_OnCPython, list[str]]:
         """The session in CPython, and what could not be taken along."""
         taken = self.monty.take_out(place.state, place.definitions)
-        ended = self.cpython.open(
+        making = self.cpython.open(
             CellRequest(
                 key=request.key,
                 code=_making(taken),
@@ -145,7 +145,9 @@ class AutoPython:
                 now_ms=request.now_ms,
                 seed=request.seed,
             )
-        ).start()
+        )
+        ended = making.start()
+        making.close()  # one that stands still would keep its place among the workers
         if not isinstance(ended, CellEnd) or ended.error is not None:
             problem = ended.error.message if isinstance(ended, CellEnd) and ended.error else "it stands still"
             raise _CannotMove(problem)

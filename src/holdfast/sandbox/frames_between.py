@@ -11,6 +11,7 @@ Rules
 from __future__ import annotations
 
 import os
+import select
 import socket
 import struct
 from abc import ABC, abstractmethod
@@ -38,6 +39,14 @@ class Frames(ABC):
     def has_more(self) -> bool:
         """Whether something has come after the last frame that was received."""
         return bool(self._rest)
+
+    def has_unread(self) -> bool:
+        """Whether `receive` has something to read, be it half a frame or the end of the line. Never waits."""
+        if self._rest:
+            return True
+        arrivals = select.poll()
+        arrivals.register(self._reads_from(), select.POLLIN)
+        return bool(arrivals.poll(0))
 
     def send(self, data: bytes) -> None:
         self._write(HEADER.pack(len(data)) + data)
@@ -69,6 +78,9 @@ class Frames(ABC):
         return data
 
     @abstractmethod
+    def _reads_from(self) -> int: ...
+
+    @abstractmethod
     def _read(self, size: int) -> bytes: ...
 
     @abstractmethod
@@ -84,6 +96,9 @@ class SocketFrames(Frames):
     def __init__(self, sock: socket.socket, max_frame: int = MAX_FRAME) -> None:
         super().__init__(max_frame)
         self._socket = sock
+
+    def _reads_from(self) -> int:
+        return self._socket.fileno()
 
     def _read(self, size: int) -> bytes:
         return self._socket.recv(size)
@@ -101,6 +116,9 @@ class PipeFrames(Frames):
     def __init__(self, reads: int, writes: int, max_frame: int = MAX_FRAME) -> None:
         super().__init__(max_frame)
         self._handles = (reads, writes)
+
+    def _reads_from(self) -> int:
+        return self._handles[0]
 
     def _read(self, size: int) -> bytes:
         return os.read(self._handles[0], size)

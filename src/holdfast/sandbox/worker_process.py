@@ -108,6 +108,10 @@ class WorkerProcess:
         except (OSError, EOFError):
             raise WorkerDied from None
 
+    def has_unread(self) -> bool:
+        """Whether there is anything to be read, be it the end of the line. Never waits."""
+        return self._frames.has_unread()
+
     def kill(self) -> None:
         """End the process at once, with everything in its process group."""
         with self._killing:

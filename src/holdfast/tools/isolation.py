@@ -11,12 +11,15 @@ Rules
 1. Only JSON crosses the pipe. Nothing is unpickled; exceptions are rebuilt by name from a fixed list.
 2. A worker serves one call at a time. It ends when the host does, by itself: its pipe ends.
 3. What cannot be found again in another process is refused when it is decorated.
+4. An answer carries the nonce of its request. A worker that has said anything else is ended, so that nothing
+   a tool writes in one call is taken for the answer to another.
 """
 
 from __future__ import annotations
 
 import inspect
 import os
+import secrets
 import select
 import signal
 import struct
@@ -69,6 +72,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
+    nonce: str
     target: Target
     args: list[Json]
     kwargs: dict[str, Json]
@@ -84,6 +88,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    nonce: str
     value: Json = None
     error: Failure | None = None
 
@@ -124,6 +129,10 @@ class _Late(Exception):
     """The deadline passed."""
 
 
+class _Confused(Exception):
+    """The answer is not one to the request."""
+
+
 class _TooLarge(Exception):
     """The answer is longer than any that could be accepted."""
 
@@ -144,11 +153,14 @@ class _Workers:
         timeout_ms = timeout_ms or self._limits.timeout_ms or SANDBOX_TIMEOUT_MS
         deadline = time.monotonic() + timeout_ms / 1000
         target = msgspec.structs.replace(self._target, path=list(sys.path))
-        request = Request(target=target, args=context.args, kwargs=context.kwargs)
+        nonce = secrets.token_hex(16)
+        request = Request(nonce=nonce, target=target, args=context.args, kwargs=context.kwargs)
         worker = self._take()
         try:
             data = worker.ask(msgspec.json.encode(request), self._max_answer_bytes(), deadline)
             answer = msgspec.json.decode(data, type=Answer)
+            if answer.nonce != nonce:
+                raise _Confused
         except BaseException as error:
             status = worker.end(deadline if isinstance(error, _Died) else 0)
             self._explain(error, status, timeout_ms)
@@ -172,7 +184,7 @@ class _Workers:
                     Code.RESPONSE_TOO_LARGE,
                     f"{self._name}() returned {error} bytes, the limit is {self._limits.max_response_bytes}",
                 ) from None
-            case msgspec.MsgspecError():
+            case msgspec.MsgspecError() | _Confused():
                 raise ToolError(Code.TOOL_ERROR, f"the worker of {self._name}() broke its protocol") from None
             case _:
                 raise error
@@ -215,8 +227,13 @@ class _Worker:
             os.set_blocking(fd, False)
 
     def usable(self) -> bool:
-        """Whether it is alive and ours: a fork of the host must not share its workers."""
-        return self._host_pid == os.getpid() and self._process.poll() is None
+        """Whether it is alive, silent, and ours: a fork of the host must not share its workers."""
+        return self._host_pid == os.getpid() and self._process.poll() is None and not self._has_spoken()
+
+    def _has_spoken(self) -> bool:
+        poll = select.poll()
+        poll.register(self._out, select.POLLIN)
+        return bool(poll.poll(0))
 
     def ask(self, data: bytes, max_bytes: int, deadline: float) -> bytes:
         """Send one frame and return the frame that answers it."""

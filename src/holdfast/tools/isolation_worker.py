@@ -3,8 +3,9 @@
 Theory of operation
 -------------------
 Frames are four bytes of length (big-endian) and JSON. A request names a function by file and qualified name
-and carries the call's arguments; the answer is `{"value": …}` or `{"error": {…}}`. The pipes are moved away
-from descriptors 0 and 1 before any foreign code is loaded, so that neither `print` nor `input` meets them.
+and carries the call's arguments; the answer is `{"value": …}` or `{"error": {…}}`, with the nonce of the
+request. The pipes are moved away from descriptors 0 and 1 before any foreign code is loaded, so that neither
+`print` nor `input` meets them.
 
 Rule: a thread waits for the end of the request pipe, which is the end of the host, and ends the process
 with it, whatever the tool is doing.
@@ -46,13 +47,13 @@ def main() -> None:
         request = msgspec.json.decode(requests.get(), type=Request)
         try:
             found = found or _find(request.target)
-            answer = Answer(value=_call(*found, request))
+            answer = Answer(nonce=request.nonce, value=_call(*found, request))
         except HoldfastError as error:
-            answer = Answer(
-                error=Failure(code=str(error.code), message=_text(error.message), hint=error.hint)
-            )
+            failure = Failure(code=str(error.code), message=_text(error.message), hint=error.hint)
+            answer = Answer(nonce=request.nonce, error=failure)
         except BaseException as error:
-            answer = Answer(error=Failure(type=type(error).__name__, message=_message_of(error)))
+            failure = Failure(type=type(error).__name__, message=_message_of(error))
+            answer = Answer(nonce=request.nonce, error=failure)
         _send(answers_fd, msgspec.json.encode(answer))
 
 

@@ -354,10 +354,10 @@ import gc, os, struct, sys, threading
 wire = next(o for o in gc.get_objects() if type(o).__name__ == 'Wire')
 def raw(data):
     while data: data = data[os.write(wire._handle, data):]
+def framed(data, nonce=None): return struct.pack('>I', 16 + len(data)) + (nonce or wire._nonce) + data
 def send(text, data=None):
     text = text.encode()
-    frame = text if data is None else b'#' + struct.pack('>I', len(text)) + text + data
-    raw(struct.pack('>I', len(frame)) + frame)
+    raw(framed(text if data is None else b'#' + struct.pack('>I', len(text)) + text + data))
 def call(name, args='[]', kwargs='{}', later='false', id=1):
     send('{"t":"call","id":%s,"name":"%s","later":%s,"args":%s,"kwargs":%s}' % (id, name, later, args, kwargs))
 def answer(): return os.read(wire._handle, 1 << 16)
@@ -409,9 +409,13 @@ FORGERIES: list[tuple[str, str]] = [
     ("a frame that never ends", "raw(struct.pack('>I', 90 << 20) + bytes(1000))\nthreading.Event().wait()"),
     ("half a length", "raw(b'\\0\\0')\nthreading.Event().wait()"),
     ("an empty frame", "raw(bytes(4))"),
-    ("bytes that are longer than the frame", "raw(struct.pack('>I', 5) + b'#' + b'\\xff' * 4)"),
-    ("bytes without a length", "raw(struct.pack('>I', 1) + b'#')"),
-    ("rubbish", "raw(os.urandom(1 << 16))"),
+    ("bytes that are longer than the frame", "raw(framed(b'#' + b'\\xff' * 4))"),
+    ("bytes without a length", "raw(framed(b'#'))"),
+    ("a frame of nothing", "raw(framed(b''))"),
+    ("rubbish", "raw(os.urandom(1 << 16))"), ("rubbish in a frame", "raw(framed(os.urandom(1 << 16)))"),
+    ("a frame without a nonce", "t = b'{\"t\":\"blocked\"}'\nraw(struct.pack('>I', len(t)) + t)"),
+    ("a frame of no run", "raw(framed(b'{\"t\":\"blocked\"}', bytes(16)))"),
+    ("a frame shorter than a nonce", "raw(struct.pack('>I', 8) + wire._nonce[:8])"),
     ("no json", "send('{')"), ("json of another kind", "send('[]')"), ("no type", "send('{}')"), ("another type", "send('{\"t\":\"x\"}')"),
     ("a key twice", "send('{\"t\":\"end\",\"t\":\"call\",\"result\":1}')"),
     ("silence", "threading.Event().wait()"),
@@ -480,6 +484,47 @@ def test_forged_arguments_do_not_fill_the_memory_of_the_host(any_jail: Target, s
     result = any_jail.attack(FORGE + code, sid, limits=limits)
     assert result.error is not None
     assert result.error.code == "REQUEST_TOO_LARGE"
+    any_jail.is_well(sid)
+
+
+PLANT = """
+def text(t, **more): return framed(__import__('json').dumps({'t': t, **more}).encode())
+end = text('ran', peak=0) + text('end', result='forged')
+note = text('call', id=1, name='note', later=False, args=['planted'])
+def plant(data):
+    os.write(wire._handle, end + data)  # at once: nobody stops the process in between
+    threading.Event().wait()
+"""
+PLANTED: list[tuple[str, str]] = [
+    ("a call", "plant(note)"),
+    ("a call, and the end of the next run", "plant(note + end)"),
+    ("the end of the next run", "plant(end)"),
+    ("many calls", "plant(note * 100)"),
+    ("output", "plant(text('out', stream='stdout', text='planted'))"),
+    ("a name to be loaded", "plant(text('load', name='planted'))"),
+    ("the end of the memory", "plant(text('memory'))"),
+    ("half a frame", "plant(note[:30])"), ("half a length", "plant(b'\\0\\0')"), ("one byte", "plant(b'x')"),
+    ("a call, behind a large frame", "plant(framed(b'x' * 100_000) + note)"),
+    ("a call after the true end", "f = wire.flush\ndef flush():\n    f()\n    os.write(wire._handle, note)\nwire.flush = flush\n1"),
+    ("a call, a moment after the end", "os.write(wire._handle, end)\nos.write(wire._handle, note)\nthreading.Event().wait()"),
+    ("a call from a thread that nobody counts", "import _thread\n_thread.start_new_thread(lambda: [os.write(wire._handle, note) for _ in range(9)], ())\nplant(b'')"),
+    ("a call from a thread, run by run", "import _thread\n_thread.start_new_thread(lambda: [call('note', '[\"planted\"]') for _ in range(10**9)], ())\n1"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [row[1] for row in PLANTED], ids=[row[0] for row in PLANTED])
+def test_what_one_run_plants_the_next_does_not_use(
+    any_jail: Target, sid: str, noted: list[Any], code: str
+) -> None:
+    """Bug: a run with no calls allowed wrote a call to its socket, and the next run carried it out."""
+    none = {**PLENTY, "max_external_calls": 0, "memory_mb": 200}
+    any_jail.attack(FORGE + PLANT + code, sid, limits=none)
+    assert noted == []
+    for _ in range(2):
+        result = any_jail.box.run("print('mine')\nadd(1) + 40", session=sid)
+        assert (result.status, result.result, result.stdout) == ("ok", 42, "mine\n"), result.error
+    assert noted == []
     any_jail.is_well(sid)
 
 

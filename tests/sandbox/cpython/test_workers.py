@@ -16,7 +16,7 @@ import pytest
 
 from holdfast.errors import Code
 from holdfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest, CellStep
-from holdfast.sandbox.cpython import workers
+from holdfast.sandbox.cpython import messages, workers
 from holdfast.sandbox.cpython.cell_engine import CPythonCells
 from holdfast.sandbox.cpython.jail import Jail
 
@@ -131,6 +131,37 @@ def test_an_idle_process_does_nothing(engine: CPythonCells, request_of: Request)
     end = ended(engine.open(request_of(code, key="busy")).start())
     assert end.error is None
     assert "busy" not in engine._host.workers._warm
+
+
+def test_a_process_that_said_too_much_is_not_used_again(engine: CPythonCells, request_of: Request) -> None:
+    """Bug: frames that one run had written were read by the next."""
+    first = ended(engine.open(request_of("x = 1", key="talks")).start())
+    worker = engine._host.workers._warm["talks"]
+    worker.process._frames._rest = b"\0"  # as if it had come with the last frame
+    assert ended(engine.open(request_of("x", key="talks", state=first.state)).start()).result == 1
+    assert engine._host.workers._warm["talks"] is not worker
+
+
+def test_every_run_has_a_nonce_of_its_own(engine: CPythonCells, request_of: Request) -> None:
+    """Ours: a frame is of use in the run that it was written in, and in no other."""
+    seen, state = set(), b""
+    for n in range(4):
+        end = ended(engine.open(request_of(f"x = {n}", key="nonce", state=state)).start())
+        state = end.state or state
+        seen.add(engine._host.workers._warm["nonce"].nonce)
+    assert len(seen) == 4
+    assert messages.NO_RUN not in seen
+
+
+def test_a_process_with_a_thread_that_nobody_counts_is_not_kept(
+    engine: CPythonCells, request_of: Request
+) -> None:
+    """Bug: threads that code started beside `threading` went on in the next run."""
+    code = "import _thread\nstarts, ends = _thread.allocate_lock(), _thread.allocate_lock()\n"
+    code += "starts.acquire()\nends.acquire()\ndef go():\n    starts.release()\n    ends.acquire()\n"
+    code += "_thread.start_new_thread(go, ())\nstarts.acquire()\ndel starts, ends, go"
+    assert ended(engine.open(request_of(code, key="hidden")).start()).error is None
+    assert "hidden" not in engine._host.workers._warm
 
 
 def test_a_process_that_ran_enough_is_replaced(

@@ -49,6 +49,7 @@ from holdfast.sandbox.cpython.messages import (
     Ended,
     LoadName,
     Message,
+    OfAnotherRun,
     OutOfMemory,
     Printed,
     Ran,
@@ -189,10 +190,10 @@ class CPythonCellRun(GuestRun):
         try:
             self._send(self._run_message(worker))
             return self._listen()
-        except GuestDied:
+        except (GuestDied, OfAnotherRun):
             if not worker.warm or self._ledger.made:
                 raise
-        self._drop_worker()  # it died while nobody looked, and has done nothing yet
+        self._drop_worker()  # an earlier run has spoiled it, or it died while idle; this run did nothing yet
         self.output.forget()
         return self._begin()
 
@@ -204,9 +205,8 @@ class CPythonCellRun(GuestRun):
 
     def _run_message(self, worker: Worker) -> bytes:
         loads = worker.version != self._state and self._before is not None
-        worker.version = None
-        worker.runs += 1
         message = {
+            "nonce": worker.begin(),
             "code": self._code,
             "inputs": {name: msgspec.Raw(data) for name, data in self._inputs.items()},
             "functions": list(self._request.functions.names()),
@@ -423,7 +423,8 @@ class CPythonCellRun(GuestRun):
             if self._stopped is not None:
                 raise RunStopped
         state = self._state_left(ended, data)
-        worker.version = None if ended.threads else self._state if state is None else state
+        busy = ended.threads or worker.process.has_unread()
+        worker.version = None if busy else self._state if state is None else state
         failure = None if error is None else Failure(error)
         return self._over(failure, value, state, tuple(ended.notes[:_MAX_NOTES]))
 

@@ -155,7 +155,7 @@ class GuestRun:
             frame = worker.process.receive()
         except WorkerDied:
             raise self._death(worker) from None
-        return read_message(frame)
+        return read_message(frame, worker.nonce)
 
     def _attached(self) -> Worker:
         worker = self._worker

@@ -39,7 +39,7 @@ from typing import Any, Final, Literal
 from holdfast.errors import CodeExecutionUnavailable, EngineFailed
 from holdfast.sandbox.cpython.guest import landlock, seccomp
 from holdfast.sandbox.cpython.guest.clearing import remove
-from holdfast.sandbox.cpython.messages import Failed, Ready, Unreadable, read_message
+from holdfast.sandbox.cpython.messages import NO_RUN, Failed, Ready, Unreadable, read_message
 from holdfast.sandbox.cpython.visible import GUEST, Package, interpreter, packages_of
 from holdfast.sandbox.worker_process import WorkerDied, WorkerProcess, socket_line
 
@@ -154,7 +154,7 @@ class JailProcess(WorkerProcess):
             frame, pid = self._first_frame()
             self._socket.settimeout(None)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
-            message, _ = read_message(frame)
+            message, _ = read_message(frame, NO_RUN)
         except (OSError, WorkerDied, Unreadable) as error:
             self.close()
             raise EngineFailed(

@@ -1,6 +1,8 @@
 """What the guest may say, and how it is read. Whatever else it says breaks the protocol.
 
 The guest is not trusted: every message is checked for its shape here, and for its place by whoever reads it.
+A frame begins with the nonce of the run that it belongs to: a guest can write frames ahead, but it cannot
+know the nonce of a run that has not begun.
 """
 
 from __future__ import annotations
@@ -14,6 +16,9 @@ from holdfast.model.canonical import Json, read_json
 
 MAX_TEXT: Final = 20 << 20
 """The largest message without the bytes that come with it: JSON takes much more memory when it is read."""
+NONCE_BYTES: Final = 16
+NO_RUN: Final = bytes(NONCE_BYTES)
+"""The nonce of what a process says before its first run."""
 _LENGTH: Final = struct.Struct(">I")
 _Text = Annotated[str, msgspec.Meta(max_length=100_000)]
 _Name = Annotated[str, msgspec.Meta(max_length=1_000)]
@@ -101,12 +106,18 @@ class Unreadable(Exception):
     """A frame that no honest guest sends."""
 
 
-def read_message(frame: bytes) -> tuple[Message, bytes]:
-    """The message in a frame, and the bytes that came with it."""
-    data, rest = frame, b""
-    if frame[:1] == b"#" and len(frame) >= 5:
-        end = 5 + _LENGTH.unpack(frame[1:5])[0]
-        data, rest = frame[5:end], frame[end:]
+class OfAnotherRun(Unreadable):
+    """A frame without the nonce of the run that reads it."""
+
+
+def read_message(frame: bytes, nonce: bytes) -> tuple[Message, bytes]:
+    """The message in a frame of the run that has this *nonce*, and the bytes that came with it."""
+    if not frame.startswith(nonce):
+        raise OfAnotherRun
+    data, rest = memoryview(frame)[NONCE_BYTES:], b""
+    if data[:1] == b"#" and len(data) >= 5:
+        end = 5 + _LENGTH.unpack(data[1:5])[0]
+        data, rest = data[5:end], bytes(data[end:])
     if len(data) > MAX_TEXT:
         raise Unreadable("a message is too large")
     try:

@@ -5,18 +5,21 @@ Rules
 1. A process serves one session and is then ended. One more than is needed is kept ready, because making one
    takes a thousand times longer than using one.
 2. A process that nobody runs code in is stopped, so that no thread of a guest goes on in the background.
+3. A process that has said more than belongs to its last run is ended: nothing of one run is read in another.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import signal
 import threading
 from typing import Final
 
 from holdfast.errors import EngineFailed
 from holdfast.sandbox.cpython.jail import Jail, JailProcess
+from holdfast.sandbox.cpython.messages import NO_RUN, NONCE_BYTES
 from holdfast.sandbox.cpython.meter import Meter
 from holdfast.sandbox.slots import Slots
 
@@ -25,19 +28,31 @@ MAX_RUNS: Final = 500
 
 
 class Worker:
-    """A session in a jailed process. `version` names the state that it holds, None if it cannot go on."""
+    """A session in a jailed process. `version` names the state that it holds, None if it cannot go on.
+
+    `nonce` is that of the run in it, which each frame from the process must carry.
+    """
 
     def __init__(self, process: JailProcess) -> None:
         self.process = process
         self.meter = Meter(process.guest_pid, process.home)
         self.version: bytes | None = b""
+        self.nonce = NO_RUN
         self.warm = False
         self.runs = 0
         self._halted = False
 
     def holds(self, state: bytes) -> bool:
-        """Whether a run from this state can begin here."""
-        return self.version == state and self.runs < MAX_RUNS and self.process.is_alive()
+        """Whether a run from this state can begin here: not if the process has spoken since its last run."""
+        fits = self.version == state and self.runs < MAX_RUNS
+        return fits and self.process.is_alive() and not self.process.has_unread()
+
+    def begin(self) -> str:
+        """Start a run with a new nonce, which is returned as text. What the process holds is unknown then."""
+        self.nonce = secrets.token_bytes(NONCE_BYTES)
+        self.version = None
+        self.runs += 1
+        return self.nonce.hex()
 
     def kill(self) -> None:
         self.meter.peak.bytes()

@@ -2,7 +2,8 @@
 
 Rules
 -----
-1. A process that is given back has forgotten its guest before it gets another. One that was busy is killed.
+1. A process that is given back has forgotten its guest before it gets another. One that was busy, or has
+   said more than it was asked for, is killed.
 2. A process ends after so many runs; one more than are in use is kept ready.
 3. `close` leaves no process.
 """
@@ -78,7 +79,8 @@ class Worker:
     def close(self) -> None:
         """Give the process to another session, without its guest; end it if that cannot be."""
         self.version = None
-        if self._busy or self._killed or self.runs >= MAX_RUNS or not self.is_alive():
+        spoiled = self._busy or self._killed or self.runs >= MAX_RUNS
+        if spoiled or not self.is_alive() or self._process.has_unread():
             self._home.end(self._process)
             return
         with contextlib.suppress(WorkerDied):

@@ -38,7 +38,7 @@ def main() -> None:
         _serve(config, handle)
     except BaseException as error:
         told = json.dumps({"t": "failed", "message": f"{type(error).__name__}: {error}"}).encode()
-        os.write(handle, len(told).to_bytes(4, "big") + told)
+        os.write(handle, (16 + len(told)).to_bytes(4, "big") + bytes(16) + told)  # of no run
         os._exit(70)
 
 

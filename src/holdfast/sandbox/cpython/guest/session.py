@@ -9,6 +9,7 @@ keeps it. A run ends with two frames: `ran`, before anything is kept, and `end`.
 
 from __future__ import annotations
 
+import _thread
 import builtins
 import inspect
 import io
@@ -32,7 +33,7 @@ from .program import CAUGHT, LATER, LOAD, VALUE, compile_cell, filename_of
 from .values import Foreign, to_json, untag
 from .wire import Wire, encode
 
-_OUT_OF_MEMORY: Final = b'\x00\x00\x00\x0e{"t":"memory"}'
+_OUT_OF_MEMORY: Final = b'{"t":"memory"}'
 _MAX_MESSAGE: Final = 20_000
 _OWN_FRAMES: Final = 16
 """How deep in frames of ours guest code begins, at most."""
@@ -55,6 +56,7 @@ class Session:
         self._bridge = Bridge(self._wire, self._around, self._printer)
         self._offered: list[str] = []
         self._kept_chance = False
+        self._last_words = b""
         module = types.ModuleType("__main__")
         self._names: dict[str, Any] = module.__dict__
         self._beside = {
@@ -81,6 +83,8 @@ class Session:
     # ── one run ──────────────────────────────────────────────────────────────────────────────────
 
     def _run(self, request: dict[str, Any], state: bytes) -> None:
+        self._wire.begin(bytes.fromhex(request["nonce"]))
+        self._last_words = self._wire.framed(_OUT_OF_MEMORY)  # while there is memory for it
         try:
             if state:
                 self._kept_chance = packing.unpack(state, self._names)
@@ -176,7 +180,7 @@ class Session:
             except MemoryError:
                 self._out_of_memory()
             end.update(names=names, plain=plain, notes=notes)
-        end["threads"] = threading.active_count() - 1
+        end["threads"] = _thread._count()  # also those that `threading` does not know
         self._clear_home()
         self._end(end, data)
 
@@ -219,7 +223,7 @@ class Session:
 
     def _out_of_memory(self) -> None:
         """Nothing goes on after this, whatever the code would like to do about it."""
-        os.write(self._handle, _OUT_OF_MEMORY)
+        os.write(self._handle, self._last_words)
         os._exit(1)
 
     def _import(self, *args: Any, **options: Any) -> Any:

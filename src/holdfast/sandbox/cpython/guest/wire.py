@@ -1,5 +1,8 @@
 """Frames on the socket to the host: a length (u32, big endian), JSON, and bytes after it if there are any.
 
+Frames to the host carry the nonce of their run between the length and the JSON. The host sends a new one with
+each run, so that it can tell a frame of this run from one that was written in an earlier run.
+
 Rules
 -----
 1. Frames are kept until the code cannot go on by itself, and then sent at once: one wake-up of the host each.
@@ -15,6 +18,7 @@ import threading
 from typing import Any, Final
 
 _HEADER: Final = struct.Struct(">I")
+_NONCE_BYTES: Final = 16
 _CHUNK: Final = 1 << 14
 _MUCH: Final = 1 << 20
 _WITH_BYTES: Final = 0x23
@@ -29,18 +33,26 @@ class Wire:
         self._handle = handle
         self._kept: list[bytes] = []
         self._buffer = b""
+        self._nonce = bytes(_NONCE_BYTES)
         self._sending = threading.RLock()
+
+    def begin(self, nonce: bytes) -> None:
+        """Start a run: its frames carry *nonce*. Drop what an earlier run posted and did not flush."""
+        self._nonce = nonce
+        self._kept.clear()
+
+    def framed(self, body: bytes) -> bytes:
+        """The bytes of a frame that holds *body*."""
+        return _HEADER.pack(_NONCE_BYTES + len(body)) + self._nonce + body
 
     def post(self, text: str, data: bytes | None = None) -> None:
         """Keep a frame for the next `flush`. What is no text raises UnicodeEncodeError and is not kept."""
         body = text.encode()
         if data is None:
-            self._kept.append(_HEADER.pack(len(body)) + body)
+            self._kept.append(self.framed(body))
         else:
-            self._kept += (
-                _HEADER.pack(5 + len(body) + len(data)) + b"#" + _HEADER.pack(len(body)) + body,
-                data,
-            )
+            size = _HEADER.pack(_NONCE_BYTES + 5 + len(body) + len(data))
+            self._kept += (size + self._nonce + b"#" + _HEADER.pack(len(body)) + body, data)
 
     def flush(self) -> None:
         with self._sending:
@@ -55,7 +67,7 @@ class Wire:
             self.flush()
         else:
             with self._sending:
-                self._write(_HEADER.pack(len(body)) + body)
+                self._write(self.framed(body))
         return self.receive()[0]
 
     def receive(self) -> tuple[dict[str, Any], bytes]:
