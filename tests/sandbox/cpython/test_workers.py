@@ -243,6 +243,18 @@ def test_nothing_of_a_jail_is_left_once_it_is_closed(kind: Any) -> None:
             other.wait()
 
 
+def test_closing_the_engine_reaps_the_process_of_a_cell_that_stands(request_of: Request) -> None:
+    """Bug: it was killed, and stayed as a zombie for as long as the host lived."""
+    cells = CPythonCells(capacity=2)
+    run = cells.open(request_of("add(1)", key="stands"))
+    assert isinstance(run.start(), CellPause)
+    worker = run._worker
+    assert worker is not None
+    cells.close()
+    assert not Path(f"/proc/{worker.process.pid}").exists()
+    assert ended(run.answer(1, value(2))).error is not None
+
+
 def test_an_engine_that_was_never_used_starts_nothing() -> None:
     """Ours: making one is free."""
     cells = CPythonCells()

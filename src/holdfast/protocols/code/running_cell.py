@@ -197,9 +197,16 @@ class RunningCell:
         self._compute(functools.partial(run.answer, number, answer))
 
     def _came_to(self, step: CellStep | None, error: BaseException | None) -> None:
-        """The engine has stopped computing."""
+        """The engine has stopped computing. Nobody waits for it once the turn was cancelled.
+
+        A future is cancelled before the task that awaits it, which then gives the cell up.
+        """
         self._computing = False
-        if self._given_up or self._through.cancelled():
+        if self._given_up:
+            if isinstance(step, CellPause):
+                self._close()  # `stop` came after its last step
+            return
+        if self._through.cancelled() or self._ended.cancelled():
             return
         if isinstance(step, CellPause):
             self._stands(step)
@@ -222,13 +229,14 @@ class RunningCell:
     def _give_up(self) -> None:
         """The turn goes on without the cell. One that computes is stopped, one that stands still closed."""
         self._given_up = True
-        run = self._run
-        if run is None:
-            return
-        if self._computing:
-            run.stop(_cancelled())
-        else:
-            self._ctx.threads.start(run.close)
+        if not self._computing:
+            self._close()
+        elif self._run is not None:
+            self._run.stop(_cancelled())
+
+    def _close(self) -> None:
+        if self._run is not None:
+            self._ctx.threads.start(self._run.close)
 
     # Called in the engine's thread
 

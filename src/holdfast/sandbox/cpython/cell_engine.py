@@ -83,6 +83,7 @@ class CPythonCells:
                 return
         for run in list(self._host.live):
             run.stop(cancelled_error())
+            run.hand_back()  # nobody else reaps the process of a cell that stands
         self._host.watchdog.close()
         self._host.workers.close()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -68,7 +69,7 @@ class CellHost:
     live: set[GuestRun] = field(default_factory=set)
 
 
-class GuestRun:
+class GuestRun(ABC):
     """A run as far as it concerns its process. `stop` it from anywhere."""
 
     def __init__(self, request: CellRequest, host: CellHost, earlier: Earlier | None) -> None:
@@ -101,6 +102,10 @@ class GuestRun:
             self._stopped = error
             if self._worker is not None:
                 self._worker.kill()
+
+    @abstractmethod
+    def hand_back(self) -> None:
+        """Free the slot of a cell that stands, and end its process. Harmless if it computes."""
 
     # ── limits ───────────────────────────────────────────────────────────────────────────────────
 

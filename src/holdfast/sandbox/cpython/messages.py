@@ -20,6 +20,7 @@ NONCE_BYTES: Final = 16
 NO_RUN: Final = bytes(NONCE_BYTES)
 """The nonce of what a process says before its first run."""
 _LENGTH: Final = struct.Struct(">I")
+_WITH_BYTES: Final = 0x23
 _Text = Annotated[str, msgspec.Meta(max_length=100_000)]
 _Name = Annotated[str, msgspec.Meta(max_length=1_000)]
 _Span = tuple[int | None, int | None, int | None, int | None]
@@ -115,7 +116,7 @@ def read_message(frame: bytes, nonce: bytes) -> tuple[Message, bytes]:
     if not frame.startswith(nonce):
         raise OfAnotherRun
     data, rest = memoryview(frame)[NONCE_BYTES:], b""
-    if data[:1] == b"#" and len(data) >= 5:
+    if len(data) >= 5 and data[0] == _WITH_BYTES:
         end = 5 + _LENGTH.unpack(data[1:5])[0]
         data, rest = data[5:end], bytes(data[end:])
     if len(data) > MAX_TEXT:

@@ -1,0 +1,222 @@
+"""A cell and a cancellation that meet: whichever is first, nothing raises and no run stays open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from holdfast.errors import EngineFailed, ErrorObject
+from holdfast.model.limits import SessionLimits
+from holdfast.plugins.protocol import ExecRequest
+from holdfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
+from holdfast.protocols.code.following import SessionReading
+from holdfast.protocols.code.running_cell import RunningCell
+from holdfast.protocols.code.values import ReadOnlyValues
+
+Job = Callable[[], Callable[[], object] | None]
+WAITS = CellPause((CellCall(number=1, name="pay"),))
+THROUGH = CellEnd(result=1)
+
+
+class Threads:
+    """Threads that work only when the test says so."""
+
+    def __init__(self) -> None:
+        self.jobs: list[Job] = []
+        self.given = asyncio.Event()
+
+    def start(self, job: Job) -> None:
+        self.jobs.append(job)
+        self.given.set()
+
+    def work(self) -> None:
+        """Do the next job and tell of it."""
+        then = self.jobs.pop(0)()
+        if then is not None:
+            then()
+
+
+@dataclass
+class Run:
+    """A run that comes to the given steps. `open` is whether it still holds a worker."""
+
+    steps: list[CellStep | Exception]
+    request: CellRequest
+    stopped: ErrorObject | None = None
+    open: bool = True
+
+    def start(self) -> CellStep:
+        step = self.steps.pop(0)
+        if self.request.through is not None and step == THROUGH:
+            self.request.through(THROUGH)
+        if isinstance(step, Exception):
+            self.open = False
+            raise step
+        self.open = isinstance(step, CellPause)
+        return step
+
+    def answer(self, number: int, answer: CallAnswer) -> CellStep:
+        return self.start()
+
+    def stop(self, error: ErrorObject) -> None:
+        self.stopped = error
+
+    def close(self) -> None:
+        self.open = False
+
+
+@dataclass
+class Stage:
+    """An engine, a turn's context and the threads between them, all in the hands of a test."""
+
+    steps: list[CellStep | Exception]
+    threads: Threads = field(default_factory=Threads)
+    runs: list[Run] = field(default_factory=list)
+    asked: list[Sequence[CellCall]] = field(default_factory=list)
+    session_id: str = "s"
+    turn_id: str = "t"
+    call_id: int = 1
+    now_ms: int = 0
+    seed: str = ""
+    functions: Any = None
+    output: Any = None
+
+    def check(self, code: str, **options: Any) -> list[Any]:
+        return []
+
+    def open(self, request: CellRequest) -> Run:
+        self.runs.append(Run(self.steps, request))
+        return self.runs[-1]
+
+    def ask(self, calls: Sequence[CellCall], hear: Callable[[int, CallAnswer], None]) -> None:
+        self.asked.append(calls)
+        self.hear = hear
+
+    async def read_blob(self, digest: str) -> bytes | None:
+        return None
+
+    def cell(self) -> RunningCell:
+        here: Any = self
+        values = ReadOnlyValues([], SessionReading(), {}, self.read_blob)
+        return RunningCell(here, ExecRequest(language="python", code="pay()"), values, here)
+
+
+def play(scene: Callable[[], Any]) -> None:
+    """Run a scene on a loop; whatever the loop would only log is an error."""
+    complaints: list[dict[str, Any]] = []
+
+    async def watched() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+        await scene()
+
+    asyncio.run(watched())
+    assert complaints == []
+
+
+async def begun(stage: Stage, cell: RunningCell) -> asyncio.Task[CellEnd]:
+    """The task that runs the cell, up to where the engine is to compute."""
+    task = asyncio.create_task(cell.run(b"", None, SessionLimits(), "calls"))
+    await stage.threads.given.wait()
+    return task
+
+
+async def cancelled(task: asyncio.Task[CellEnd]) -> None:
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+def finished(stage: Stage) -> bool:
+    """Let the threads do what was given to them; whether no run is open then."""
+    while stage.threads.jobs:
+        stage.threads.work()
+    return not any(run.open for run in stage.runs)
+
+
+def test_a_cancellation_and_the_end_of_what_is_stored_may_meet() -> None:
+    """Bug: the engine told of its end between the cancellation of the future and of its task."""
+
+    async def scene() -> None:
+        stage = Stage([THROUGH])
+        cell = stage.cell()
+        running = await begun(stage, cell)
+        then = stage.threads.jobs.pop(0)()  # the engine is through; the loop has not heard of the end
+        assert await running == THROUGH
+        ending = asyncio.create_task(cell.end())
+        await asyncio.sleep(0)
+        assert then is not None
+        then()
+        ending.cancel()  # its future is cancelled at once, its task only when the loop comes to it
+        with pytest.raises(asyncio.CancelledError):
+            await ending
+        assert finished(stage)
+
+    play(scene)
+
+
+@pytest.mark.parametrize("step", [WAITS, THROUGH, EngineFailed("broken")], ids=["waits", "ends", "fails"])
+@pytest.mark.parametrize("first", ["engine", "cancellation", "both at once"])
+def test_a_cancelled_cell_leaves_no_run_open(step: CellStep | Exception, first: str) -> None:
+    """Bug: a cell that stood still just as its turn was cancelled was stopped and never closed."""
+
+    async def scene() -> None:
+        stage = Stage([step])
+        cell = stage.cell()
+        task = await begun(stage, cell)
+        if first == "engine":  # it has come to its step; the loop does not know yet
+            then = stage.threads.jobs.pop(0)()
+            await cancelled(task)
+            assert then is not None
+            then()
+        elif first == "cancellation":
+            await cancelled(task)
+            stage.threads.work()
+        else:
+            stage.threads.work()
+            await cancelled(task)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert stage.asked == []
+        assert finished(stage)
+
+    play(scene)
+
+
+def test_an_answer_that_meets_a_cancellation_leaves_no_run_open() -> None:
+    """Bug: the same after an answer, where the run has a worker already."""
+
+    async def scene() -> None:
+        stage = Stage([WAITS, WAITS])
+        cell = stage.cell()
+        task = await begun(stage, cell)
+        stage.threads.work()
+        await asyncio.sleep(0)
+        stage.hear(1, CallAnswer())
+        then = stage.threads.jobs.pop(0)()
+        await cancelled(task)
+        assert then is not None
+        then()
+        await asyncio.sleep(0)
+        assert finished(stage)
+
+    play(scene)
+
+
+def test_a_cell_that_stands_when_its_turn_is_cancelled_is_closed() -> None:
+    """Ours: nobody else would give its worker back."""
+
+    async def scene() -> None:
+        stage = Stage([WAITS])
+        task = await begun(stage, stage.cell())
+        stage.threads.work()
+        await asyncio.sleep(0)
+        assert len(stage.asked) == 1
+        await cancelled(task)
+        stage.hear(1, CallAnswer())
+        assert finished(stage)
+
+    play(scene)
