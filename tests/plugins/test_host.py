@@ -186,6 +186,28 @@ def test_a_session_needs_a_protocol() -> None:
         host.build_session(SessionBuild(session_id="s"))
 
 
+@pytest.mark.parametrize("turns", [0, 1], ids=["new", "known"])
+def test_a_plugin_that_is_not_ready_fails_the_opening_of_the_session(place: Place, turns: int) -> None:
+    """Bug: its failure in `session_ready` was told at the first turn."""
+
+    class Unready(Plugin):
+        def session_ready(self, ctx: PluginSessionContext) -> None:
+            raise RuntimeError("no connection")
+
+    async def main() -> None:
+        well: Agent[Any, Any] = Agent(Actor(), name="a")
+        async with place.runtime() as runtime:
+            for _ in range(turns):
+                await (await runtime.session("s", agent=well)).turn("go")
+        async with place.runtime() as runtime:
+            with pytest.raises(PluginFailed, match=r"'unready' failed in session_ready.*no connection"):
+                await runtime.session("s", agent=Agent(Actor(), name="a", plugins=[Unready()]))
+            assert not runtime.works_on("s")
+            assert (await (await runtime.session("s", agent=well)).turn("go")).output == "done"
+
+    asyncio.run(main())
+
+
 def test_nothing_of_a_session_exists_whose_plugins_cannot_be_built(memory: Place) -> None:
     """Ours: a plugin that cannot be built leaves no turn behind."""
 
@@ -195,10 +217,9 @@ def test_nothing_of_a_session_exists_whose_plugins_cannot_be_built(memory: Place
 
     async def main() -> None:
         async with memory.runtime() as runtime:
-            session = await runtime.session("s", agent=Agent(Actor(), plugins=[Broken()]))
             with pytest.raises(PluginFailed, match="'broken'"):
-                await session.turn("go")
-            assert await session.turns() == []
+                await runtime.session("s", agent=Agent(Actor(), plugins=[Broken()]))
+            assert await runtime.store.turns("s") == []
             well = await runtime.session("s", agent=Agent(Actor()))
             assert (await well.turn("go")).output == "done"
 

@@ -47,9 +47,8 @@ def test_a_protocol_that_fails_when_the_session_is_opened_is_named(
 
     async def main() -> None:
         async with memory.runtime() as runtime:
-            session = await runtime.session("s", agent=Agent(Actor(), protocol=protocol(where, error)))
             with pytest.raises(PluginFailed, match="'broken'"):
-                await session.turn("go")
+                await runtime.session("s", agent=Agent(Actor(), protocol=protocol(where, error)))
 
     asyncio.run(main())
 

@@ -935,9 +935,8 @@ def test_state_of_a_newer_version_is_left_alone(place: Place) -> None:
         async with place.runtime() as runtime:
             await (await runtime.session("s", agent=Agent(model, plugins=[Newer()]))).turn("go")
         async with place.runtime() as runtime:
-            session = await runtime.session("s", agent=Agent(model, plugins=[Turns()]))
             with pytest.raises(PluginStateLost, match="'turns'"):
-                await session.turn("go")
+                await runtime.session("s", agent=Agent(model, plugins=[Turns()]))
         async with place.runtime() as runtime:
             await (await runtime.session("s", agent=Agent(model, plugins=[Newer()]))).turn("go")
         assert [one.instructions for one in model.requests] == ["turn 1", "turn 2"]

@@ -263,9 +263,8 @@ def test_code_mode_beside_the_code_protocol_is_a_conflict_that_names_both() -> N
     async def main() -> None:
         agent = agent_of("never", protocol="code", plugins=[CodeMode()])
         async with Runtime() as runtime:
-            session = await runtime.session("s", agent=agent)
             with pytest.raises(PluginConflict) as refused:
-                await session.turn("go")
+                await runtime.session("s", agent=agent)
             assert {refused.value.owner, refused.value.other} == {"code", "code-mode"}
             assert "'code'" in refused.value.message
             assert "'code-mode'" in refused.value.message

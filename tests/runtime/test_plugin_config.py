@@ -356,9 +356,8 @@ def test_options_that_a_plugin_does_not_take_are_refused_by_name(memory: Place) 
     async def main() -> None:
         agent: Agent[Any, Any] = Agent(ObedientModel(), plugins=[Adds("kind")])
         async with memory.runtime() as runtime:
-            session = await runtime.session("s", agent=agent, options={"adds": {"wrods": "stern"}})
             with pytest.raises(InvalidArgument, match="'wrods'"):
-                await session.turn("hello")
+                await runtime.session("s", agent=agent, options={"adds": {"wrods": "stern"}})
             session = await runtime.session("s", agent=agent, options={"adds": {"words": "mild"}})
             await session.turn("hello")
 

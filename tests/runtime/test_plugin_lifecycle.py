@@ -498,9 +498,8 @@ def test_the_options_of_a_protocol_are_kept_with_the_session(place: Place) -> No
         async with place.runtime() as runtime:
             await (await runtime.session("s", agent=speaking(Opts(heard)))).turn("hello")
         async with place.runtime() as runtime:
-            session = await runtime.session("s", agent=speaking(Newer(heard)))
             with pytest.raises(ProtocolError, match="version 1, this protocol reads 2"):
-                await session.turn("hello")
+                await runtime.session("s", agent=speaking(Newer(heard)))
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=speaking(Opts(heard)))
             await session.turn("hello")

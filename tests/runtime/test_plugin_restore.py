@@ -313,10 +313,10 @@ def test_a_version_that_is_refused_leaves_a_parked_turn_as_it_is(place: Place) -
             await call(session, "bump")
             assert (await session.turn("call refund").settled()).status == "waiting"
         async with place.runtime() as runtime:
-            session = await runtime.session("s", agent=agent_with(Newer()))
-            (approval,) = await session.approvals(pending=True)
             with pytest.raises(PluginStateLost, match="version 1"):
-                await session.approve(approval.approval_id)
+                await runtime.session("s", agent=agent_with(Newer()))
+            (approval,) = await runtime.approvals(session="s", pending=True)
+            await runtime.approve(approval.approval_id)
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=agent_with(Asking()))
             assert results((await go_on(session)).messages) == ["paid"]
@@ -364,9 +364,8 @@ def test_a_plugin_that_raises_while_it_is_restored_is_named_and_nothing_is_lost(
         async with place.runtime() as runtime:
             await call(await runtime.session("s", agent=agent_with(Counter())), "bump")
         async with place.runtime() as runtime:
-            session = await runtime.session("s", agent=agent_with(Forgetful()))
             with pytest.raises(PluginStateLost, match=r"'counter' failed in restore: KeyError") as caught:
-                await session.turn("hello")
+                await runtime.session("s", agent=agent_with(Forgetful()))
             assert "was not changed" in (caught.value.hint or "")
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=agent_with(Counter()))

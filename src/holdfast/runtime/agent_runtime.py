@@ -239,16 +239,23 @@ class Runtime:
     ) -> Session[Output]:
         """Open a session, or make it. A turn that was left unfinished there goes on by itself.
 
-        *options* are those of plugins, by plugin id; they hold from here on in this process.
+        *options* are those of plugins, by plugin id; they hold from here on in this process. A plugin that
+        fails while its part of the session is built raises `PluginFailed` here.
         """
         live = self.live(SessionId(session_id))
         chosen = agent or self._agent_of(live, await self.store.head(session_id))
         staff = self._open.staff(chosen)
-        await self._describe(session_id, chosen)
-        known, live.staff = live.staff is not None, staff
+        head = await self._describe(session_id, chosen)
+        before, live.staff = live.staff, staff
+        known = before is not None
         live.deps = deps if deps is not None else live.deps
         if options is not None:
             live.configure_plugins(_known_options(as_options(options), staff))
+        try:
+            await live.build_plugins(head)
+        except BaseException:
+            live.staff = before
+            raise
         self._nudge.set()
         if await self.store.inputs(session_id):
             live.drain()
@@ -603,7 +610,8 @@ class Runtime:
 
     async def _describe(
         self, session_id: str, agent: Agent[Any, Any], charter: SessionCharter | None = None
-    ) -> None:
+    ) -> SessionHead:
+        """Record which agent and program work on a session, made now if there is none; its head."""
         now = self.now_ms()
         head = await self.store.open_session(
             SessionHead(
@@ -621,6 +629,9 @@ class Runtime:
             await self.store.describe(
                 session_id, agent=agent.name, model=agent.model_id, host=dict(self._host)
             )
+            changes = {"agent": agent.name, "model": agent.model_id, "host": self._host}
+            head = msgspec.structs.replace(head, **changes)
+        return head
 
     async def _before_last(self, session_id: str, turns: int) -> str:
         """The last node before the last *turns* turns."""

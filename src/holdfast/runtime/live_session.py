@@ -260,8 +260,13 @@ class LiveSession:
     async def current(self) -> SessionContext:
         """The same as they stand now, whoever has moved the session meanwhile."""
         if self.driver is not None and self.in_turn is not None:
+            return self.in_turn  # without a look at the store
+        return await self.build_plugins(await self._head())
+
+    async def build_plugins(self, head: SessionHead) -> SessionContext:
+        """Return the session as it stands at *head*, or in the middle of its unfinished turn."""
+        if self.driver is not None and self.in_turn is not None:
             return self.in_turn
-        head = await self._head()
         if (context := self._fitting(head)) is not None:
             return context
         turn = await self._place.store.open_turn(self.session_id)

@@ -252,9 +252,8 @@ def test_wrong_options_are_refused_in_code_and_with_a_session(memory: Place, opt
 
     async def main() -> None:
         async with memory.runtime() as runtime:
-            session = await runtime.session("s", agent=keeper("end"), options={"memory": options})
             with pytest.raises(HoldfastError, match="memory"):
-                await session.turn("go")
+                await runtime.session("s", agent=keeper("end"), options={"memory": options})
 
     asyncio.run(main())
 
