@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.sandbox.typescript.script import read_script
+from holdfast.sandbox.typescript import source
+from holdfast.sandbox.typescript.script import ScriptRefused, read_script
 
 pytestmark = pytest.mark.slow
 
@@ -61,6 +62,15 @@ BLANKED = [
     ("export default f", ";              f"),
     ("a\ntype B = 1\n(c)()", "a\n;         \n(c)()"),
     ("a = b as any\n(c)()", "a = b;      \n(c)()"),
+    ("a = b as any[]\n[c].d()", "a = b;        \n[c].d()"),
+    ("a = b as any[]\n\n  // c\n  [c, d].e()", "a = b;        \n\n  // c\n  [c, d].e()"),
+    ("a = b as any[] /* [\n */ [c].d()", "a = b;         /* [\n */ [c].d()"),
+    ("a = ['//'] as any[] // c\n[c].d()", "a = ['//'];         // c\n[c].d()"),
+    ("a = b as any[]  \r\n[c].d()", "a = b;          \r\n[c].d()"),
+    ("a = b satisfies { c: 1 }\n[c].d()", "a = b;                  \n[c].d()"),
+    ("a = (b as any)\n[c]", "a = (b       )\n[c]"),
+    ("a = b as any[]  \n`c`", "a = b;          \n`c`"),
+    ("(class { a = 1 as any[]\n['b'] = 2 })", "(class { a = 1;        \n['b'] = 2 })"),
     ("(function () { return <any>\n 5 })", "(function () { return (    \n 5) })"),
     ("f(<\nT>(a: T) => a)", "f((\n   a   ) => a)"),
     ("f((a): {\n b: string } => a)", "f((a    \n           ) => a)"),
@@ -122,6 +132,16 @@ def test_what_is_left_holds_no_types(code: str) -> None:
          "class C extends A { f() { return 4 } } new C().g()", 4),
         ("class A {}\n(() => 5)()", 5),
         ("let n = [3] as number[]\n;[n[0]]", [3]),
+        ("const a = [1] as any[]\n[a[0], 2].map((n) => n + 1)", [2, 3]),
+        ("const a = [1] as any[]\n[a[0]]", [1]),
+        ("let a: any = 1, b: any = 2\na = a as any\n[a, b] = [b, a];\n[a, b]", [2, 1]),
+        ("const a = [7, 8] as const\n[a[1]]", [8]),
+        ("const a = 'k' as keyof typeof globalThis\n[a]", ["k"]),
+        ("const a = (() => 5) as () => number\n[a()]", [5]),
+        ("const f = () => { const a = [[1]] as any[][]\n  [a[0], 2].length\n return a }\n[f()[0]]", [[1]]),
+        ("const a = [5] as\n  any\n  []\na[0]", 5),
+        ("const a: any = [[3, 4]]\nconst b = a\n[0] as any\n[b]", [[3, 4]]),
+        ("const a: any = { b: 2 }\nconst c = (a as any)\n['b']\nc", 2),
         ("const f = (x: number): x is 1 => x === 1; f(1)", True),
         ("class A { get: number\n foo() { return 1 } } new A().foo()", 1),
         ("class A { x = 1 as any\n private *b() { yield 2 } all() { return [...this.b()] } } new A().all()",
@@ -158,3 +178,16 @@ def test_lines_and_widths_stay_unless_told(guest: Any) -> None:
     script = read_script(code)
     assert script.javascript.count("\n") == 2
     assert guest.failure(code)[1] == (2, 38)
+
+
+def test_a_cast_whose_type_goes_on_with_a_bracket_on_the_next_line_is_refused() -> None:
+    """Bug: what stood in the brackets was taken for a type, and left out without a word."""
+    with pytest.raises(ScriptRefused) as refused:
+        read_script("f(a as any\n[b])")
+    assert "where the type of this cast ends" in str(refused.value)
+
+
+@pytest.mark.parametrize("piece", ["a/*", "a//", "a\n", "'", "`", "a as b\n[", "/* */a\n["])
+def test_looking_for_brackets_takes_no_longer_than_the_code_is_long(piece: str) -> None:
+    """Ours: whoever writes the code must not choose how long reading it takes."""
+    source._late_brackets(f"x as any\n{piece * 100_000}[".encode())

@@ -27,6 +27,7 @@ from holdfast.model.diagnostic import Diagnostic, Severity
 if TYPE_CHECKING:
     from tree_sitter import Node
 
+CASTS: Final = ("as_expression", "satisfies_expression")
 MAX_CODE_CHARS: Final = 1 << 20
 _BREAK: Final = re.compile(rb"\r\n|\n|\r|\xe2\x80[\xa8\xa9]")
 _SHORT_CHARS: Final = 20_000
@@ -44,6 +45,16 @@ _LATE_TEMPLATE: Final = re.compile(rb"(?m)^((?:(?!//)[^\n])+)\n(?=[ \t]*`)")
 """A line before one that begins with a template: the parser misses that a type has ended there."""
 
 
+_CAST: Final = re.compile(rb"\b(?:as|satisfies)\b")
+_GAP: Final = re.compile(
+    rb"""(?s)"(?:\\.|[^"\\\r\n])*+"?|'(?:\\.|[^'\\\r\n])*+'?|`(?:\\.|[^`\\])*+`?"""
+    rb"""|((?:[ \t\r\n]|//[^\r\n]*+|/\*.*?(?:\*/|\Z))++)"""
+)
+"""Strings, so that nothing in them is looked at, or blanks and comments, as group 1. Takes linear time."""
+_MAY_END_TYPE: Final = re.compile(rb"[\w$\])}\"'`]|(?<!=)>")
+_MAX_TRIES: Final = 4
+
+
 class Unreadable(Exception):
     """Code that is no text that a parser can be given."""
 
@@ -53,13 +64,16 @@ class Unreadable(Exception):
 
 
 class Source:
-    """Code, its bytes and its syntax tree."""
+    """Code, its bytes and its syntax tree, which is that of `parsed`: a text of the same length."""
 
-    __slots__ = ("_starts", "code", "data", "gave_up_at", "root")
+    __slots__ = ("_starts", "code", "data", "gave_up_at", "parsed", "root")
 
-    def __init__(self, code: str, data: bytes, root: Node, gave_up_at: int | None = None) -> None:
+    def __init__(
+        self, code: str, data: bytes, parsed: bytes, root: Node, gave_up_at: int | None = None
+    ) -> None:
         self.code = code
         self.data = data
+        self.parsed = parsed
         self.root = root
         self.gave_up_at = gave_up_at
         self._starts: list[int] | None = None
@@ -129,19 +143,65 @@ def _parse(code: str) -> Source:
     data = _encoded(code)
     parsed = _LONG_CAST.sub(lambda found: found[0].replace(b".", b"_"), data)
     source = _parsed(code, data, parsed)
-    if not source.is_sound and _LATE_TEMPLATE.search(parsed):
-        again = _parsed(code, data, _LATE_TEMPLATE.sub(rb"\1;", parsed))
+    if _CAST.search(parsed) and (gaps := _late_brackets(parsed)):
+        source = _with_casts_ended(source, gaps)
+    if not source.is_sound and _LATE_TEMPLATE.search(source.parsed):
+        again = _parsed(code, data, _LATE_TEMPLATE.sub(rb"\1;", source.parsed))
         return again if again.is_sound else source
     return source
+
+
+def _late_brackets(parsed: bytes) -> list[tuple[int, int]]:
+    """Where a line begins with a bracket, after what may be a type: the start and end of what is between."""
+    gaps = (match.span(1) for match in _GAP.finditer(parsed) if match[1])
+    return [
+        gap
+        for gap in gaps
+        if parsed.startswith(b"[", gap[1])
+        and _BREAK.search(parsed, *gap)
+        and _MAY_END_TYPE.match(parsed, gap[0] - 1)
+    ]
+
+
+def _with_casts_ended(source: Source, gaps: list[tuple[int, int]]) -> Source:
+    """The source as TypeScript reads it: a line break before a bracket ends the type of a cast.
+
+    The parser would read on and take the bracket for a part of the type. A semicolon in the gap keeps it from
+    that; where it turns out that no cast ends there, it is taken back.
+    """
+    for _ in range(_MAX_TRIES):
+        tried = _parsed(source.code, source.data, _with_semicolons(source.parsed, gaps))
+        ended = [gap for gap in gaps if _cast_ends_at(tried.root, gap[0])]
+        if len(ended) == len(gaps):
+            return tried if tried.is_sound else source
+        gaps = ended
+    return source
+
+
+def _with_semicolons(parsed: bytes, gaps: list[tuple[int, int]]) -> bytes:
+    """The text with a semicolon, and nothing else but blanks and line breaks, in each gap."""
+    text = bytearray(parsed)
+    for start, end in gaps:
+        text[start:end] = b";" + re.sub(rb"[^\r\n]", b" ", parsed[start + 1 : end])
+    return bytes(text)
+
+
+def _cast_ends_at(root: Node, end: int) -> bool:
+    node = root.descendant_for_byte_range(end - 1, end)
+    while node is not None and node.end_byte == end:
+        if node.type in CASTS:
+            return True
+        node = node.parent
+    return False
 
 
 def _parsed(code: str, data: bytes, parsed: bytes) -> Source:
     """Code and its tree, which is that of a text of the same length."""
     parser = _parser("language_typescript")
     if len(parsed) <= 2 * _PIECE_BYTES:
-        return Source(code, data, parser.parse(parsed).root_node)
+        return Source(code, data, parsed, parser.parse(parsed).root_node)
     feed = _Feed(parsed)
-    return Source(code, data, parser.parse(feed.read).root_node, gave_up_at=feed.stopped_at)
+    return Source(code, data, parsed, parser.parse(feed.read).root_node, gave_up_at=feed.stopped_at)
 
 
 class _Feed:

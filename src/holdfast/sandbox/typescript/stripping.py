@@ -23,7 +23,7 @@ from holdfast.model.diagnostic import Diagnostic
 from holdfast.sandbox.typescript.edits import Edits
 from holdfast.sandbox.typescript.landmarks import Landmarks
 from holdfast.sandbox.typescript.lowering import Lowering
-from holdfast.sandbox.typescript.source import Source, error
+from holdfast.sandbox.typescript.source import CASTS, Source, error
 from holdfast.sandbox.typescript.top_level import TopLevel
 
 if TYPE_CHECKING:
@@ -34,6 +34,7 @@ BUILT_IN_HINT: Final = (
     "is needed of the world is a function that can be called"
 )
 _MAX_TOLD: Final = 20
+_SEMICOLON: Final = 0x3B
 _NO_MODULES: Final = "there are no modules here: nothing can be imported"
 
 
@@ -77,8 +78,10 @@ class Stripper:
     def statement(self, node: Node) -> None:
         """Remember where a statement ends that has no semicolon of its own."""
         end = node.end_byte
-        while self._data[end - 1 : end] in (b"\n", b"\r"):  # where the parser was given a semicolon
+        if self._source.parsed[end - 1] == _SEMICOLON != self._data[end - 1]:  # only the parser was given it
             end -= 1
+            while self._data[end - 1] in b" \t\r\n":
+                end -= 1
         if self._data[end - 1 : end] != b";":
             self._ends.add(end)
         self._pending.extend(node.named_children)
@@ -111,13 +114,15 @@ class Stripper:
         expression = node.named_children[0]
         if expression.type == "comment":
             expression = next(part for part in node.named_children if part.type != "comment")
+        if node.type in CASTS and self._breaks(expression.end_byte, node.end_byte):
+            self._check_type(node)
         self.edits.blank(expression.end_byte, node.end_byte)
         self._pending.append(expression)
 
     def call(self, node: Node) -> None:
         """A cast is never called: where the parser says so, two statements meet without a semicolon."""
         parts = node.named_children
-        if parts[0].type in _CASTS:
+        if parts[0].type in CASTS:
             if not self._breaks(parts[0].end_byte, parts[1].start_byte):
                 self._refuse_cast(parts[0])
             self._ends.add(parts[0].end_byte)
@@ -126,9 +131,21 @@ class Stripper:
     def member(self, node: Node) -> None:
         """Nor does a cast have members: where the parser says so, it has misread a type."""
         parts = node.named_children
-        if parts[0].type in _CASTS:
+        if parts[0].type in CASTS:
             self._refuse_cast(parts[0])
         self._pending.extend(parts)
+
+    def _check_type(self, node: Node) -> None:
+        """Refuse a cast whose type goes on with a bracket on another line: that would be a statement."""
+        pending = [node.named_children[-1]]
+        while pending:
+            part = pending.pop()
+            pending += part.named_children
+            if part.type in ("array_type", "lookup_type"):
+                element, bracket = part.children[0], next(one for one in part.children if one.type == "[")
+                if self._breaks(element.end_byte, bracket.start_byte):
+                    self._refuse_cast(node)
+                    return
 
     def _refuse_cast(self, node: Node) -> None:
         hint = "put the cast into parentheses, or give its type a name: type T = ..."
@@ -315,7 +332,6 @@ class Stripper:
         return b"\n" in part or b"\r" in part or b"\xe2\x80\xa8" in part or b"\xe2\x80\xa9" in part
 
 
-_CASTS: Final = ("as_expression", "satisfies_expression")
 _DECLARATIONS: Final = frozenset({
     "class_declaration", "abstract_class_declaration", "function_declaration", "enum_declaration", "comment",
     "generator_function_declaration", "interface_declaration", "type_alias_declaration", "function_signature",
@@ -344,7 +360,7 @@ _HANDLERS: Final[dict[str, Callable[[Stripper, Node], None]]] = {
         Stripper.statement,
     ),
     **dict.fromkeys(
-        (*_CASTS, "non_null_expression", "instantiation_expression"),
+        (*CASTS, "non_null_expression", "instantiation_expression"),
         Stripper.cast,
     ),
     **dict.fromkeys(("member_expression", "subscript_expression"), Stripper.member),
