@@ -19,6 +19,7 @@ from crash_scenarios.theatre import ForkServer, Theatre, Truth
 from holdfast import Agent, Attachment, CompleteLater, RunContext, Runtime, Session, tool
 from holdfast.errors import RecordCorrupt, StoreError, StoreUnavailable
 from holdfast.providers.scripted import ScriptedModel
+from holdfast.store.sqlite.checksums import open_checked
 
 
 @pytest.fixture
@@ -217,7 +218,7 @@ def test_a_flipped_byte_in_a_record_that_a_turn_reads_is_an_error_that_names_it(
 
 def _flip(path: Path, table: str, column: str, where: str) -> None:
     """Change one byte in the middle of a column."""
-    with apsw.Connection(str(path)) as db:
+    with open_checked(str(path)) as db:
         value: bytes = db.execute(f"SELECT {column} FROM {table} WHERE {where}").get
         middle = len(value) // 2
         damaged = value[:middle] + bytes([value[middle] ^ 1]) + value[middle + 1 :]

@@ -35,6 +35,7 @@ from holdfast.errors import (
 from holdfast.model.approval import Decision
 from holdfast.ports.sandbox_store import SandboxStore
 from holdfast.store.memory import MemorySandboxStore
+from holdfast.store.sqlite.checksums import open_checked
 from holdfast.store.sqlite.database import Database
 from holdfast.store.sqlite.sandbox import SqliteSandboxStore
 from holdfast.testing.stores import (
@@ -107,7 +108,7 @@ def outputs(script: str, count: int, *arguments: object) -> list[str]:
 
 
 def overwrite(path: Path, table: str, column: str, value: bytes | str) -> None:
-    with contextlib.closing(apsw.Connection(str(path))) as connection:
+    with contextlib.closing(open_checked(str(path))) as connection:
         connection.execute(f"UPDATE {table} SET {column} = ?", (value,))
 
 
@@ -362,7 +363,7 @@ def write_together(database: Database, jobs: list[Callable[[apsw.Connection], An
     for number in range(len(jobs)):
         threads.append(threading.Thread(target=write, args=(number,)))
         threads[-1].start()
-        while database._jobs.qsize() <= number:
+        while database._group.jobs.qsize() <= number:
             time.sleep(0.001)
     go.set()
     for thread in threads:
@@ -372,8 +373,8 @@ def write_together(database: Database, jobs: list[Callable[[apsw.Connection], An
 
 @pytest.fixture
 def notes(tmp_path: Path) -> Iterator[Database]:
-    with contextlib.closing(Database(tmp_path / "notes.db")) as database:
-        database.migrate("notes", ["CREATE TABLE notes (body)"])
+    components = {"notes": ["CREATE TABLE notes (body)"]}
+    with contextlib.closing(Database(tmp_path / "notes.db", components)) as database:
         yield database
 
 
@@ -393,7 +394,7 @@ def test_writes_of_many_callers_share_one_transaction(notes: Database) -> None:
         commits.append(1)
         return False
 
-    notes._writer.set_commit_hook(count)
+    notes._group.connection.set_commit_hook(count)
     assert write_together(notes, [note(number) for number in range(10)]) == list(range(10))
     assert len(commits) == 2  # what held the writer up, and the group
     assert bodies(notes) == list(range(10))
@@ -428,7 +429,7 @@ def test_a_job_that_makes_sqlite_give_up_the_transaction_undoes_only_itself(note
 def test_a_commit_that_fails_fails_every_job_of_the_group(notes: Database) -> None:
     """Ours: nobody is told that something is on disk which is not."""
     refuse = threading.Event()
-    notes._writer.set_commit_hook(refuse.is_set)
+    notes._group.connection.set_commit_hook(refuse.is_set)
 
     def last(db: apsw.Connection) -> None:
         refuse.set()
@@ -503,7 +504,7 @@ def test_a_byte_flipped_in_the_file_itself_is_found(path: Path) -> None:
     data[data.rindex(b"0123456789")] ^= 1
     path.write_bytes(data)
     with contextlib.closing(SqliteSandboxStore(path)) as store:
-        with pytest.raises(RecordCorrupt, match="session s1"):
+        with pytest.raises(RecordCorrupt, match=r"page \d+ does not match its checksum"):
             store.load_session("s1")
         assert [session.meta.id for session in store.list_sessions()] == ["s1"]
         assert store.delete_session("s1") is True

@@ -200,7 +200,7 @@ def test_ten_thousand_occurrences_told_twice_share_transactions(store: SqliteSes
 
     async def scenario() -> None:
         await store.open_session(a_head())
-        store.database._writer.set_commit_hook(lambda: commits.append(1) is not None)
+        store.database._group.connection.set_commit_hook(lambda: commits.append(1) is not None)
         told = [f"k{number}" for number in range(10_000)] * 2
         heard = await asyncio.gather(*(store.occur(an_occurrence(key), (delivery(key),)) for key in told))
         assert sum(heard) == 10_000
@@ -218,7 +218,7 @@ def test_a_thousand_tasks_come_and_go_in_a_few_transactions(store: SqliteSession
 
     async def scenario() -> None:
         await store.open_session(a_head())
-        store.database._writer.set_commit_hook(lambda: commits.append(1) is not None)
+        store.database._group.connection.set_commit_hook(lambda: commits.append(1) is not None)
         await asyncio.gather(*(store.add_task(a_task(name)) for name in names))
         assert [it.id for it in await store.tasks(session_id="s1", live=True)] == names
         cancel = becomes(TaskState.CANCELLED)

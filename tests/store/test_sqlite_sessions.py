@@ -24,6 +24,7 @@ from holdfast.model.task import TaskState
 from holdfast.model.wait import Completed
 from holdfast.ports.session_store import Begun, PruneRequest, Repeated, Save
 from holdfast.store.sqlite import session_schema
+from holdfast.store.sqlite.checksums import open_checked
 from holdfast.store.sqlite.sandbox import SqliteSandboxStore
 from holdfast.store.sqlite.sessions import SqliteSessionStore
 from holdfast.testing import stores
@@ -290,7 +291,7 @@ def test_a_forked_child_is_told_to_open_the_file_itself(store: SqliteSessionStor
 def test_writes_of_many_sessions_share_transactions(store: SqliteSessionStore) -> None:
     """Ours: journal rule 7; a hundred sessions pay for a few syncs."""
     commits: list[int] = []
-    store.database._writer.set_commit_hook(lambda: commits.append(1) is not None)
+    store.database._group.connection.set_commit_hook(lambda: commits.append(1) is not None)
 
     async def scenario() -> None:
         await asyncio.gather(*(store.open_session(a_head(f"s{n}")) for n in range(100)))
@@ -305,7 +306,7 @@ def test_a_plain_turn_is_two_transactions(store: SqliteSessionStore) -> None:
     """Ours: each one costs a sync."""
     asyncio.run(take_turn(store, "t0"))
     commits: list[int] = []
-    store.database._writer.set_commit_hook(lambda: commits.append(1) is not None)
+    store.database._group.connection.set_commit_hook(lambda: commits.append(1) is not None)
     asyncio.run(take_turn(store, "t1"))
     assert len(commits) == 2
 
@@ -485,7 +486,7 @@ def test_a_flipped_bit_is_noticed_by_whoever_reads_the_record(path: Path, table:
         store = reopened(path)
         await fill(store)
         key = {"waits": "wait_id", "occurrences": "key"}.get(table, "rowid")
-        db = apsw.Connection(str(path))
+        db = open_checked(str(path))
         db.execute("DROP INDEX turns_open")  # it would refuse the damage itself
         for row, value in db.execute(f'SELECT {key}, "{column}" FROM {table}').fetchall():
             if value is None:
@@ -546,7 +547,7 @@ def test_a_full_disk_is_an_error_and_writes_nothing(store: SqliteSessionStore) -
     async def scenario() -> None:
         await take_turn(store, "t0")
         begun = await begin(store, "t1")
-        writer = store.database._writer
+        writer = store.database._group.connection
         pages = writer.execute("PRAGMA page_count").get
         writer.execute(f"PRAGMA max_page_count = {pages}").fetchall()
         large = a_save("t1", *(an_entry(f"k{n}", b"x" * 5_000) for n in range(10)))

@@ -65,9 +65,9 @@ def test_a_plain_turn_costs_no_statement_for_what_it_has_not(store: SqliteSessio
         return True
 
     asyncio.run(take_turn(store, "t0", state=a_state("one")))
-    store.database._writer.exec_trace = note
+    store.database._group.connection.exec_trace = note
     asyncio.run(take_turn(store, "t1"))
-    store.database._writer.exec_trace = None
+    store.database._group.connection.exec_trace = None
     assert [word for word in seen if word not in ("BEGIN", "COMMIT", "SAVEPOINT", "RELEASE")] == [
         *("SELECT", "UPDATE", "INSERT"),
         *("SELECT", "INSERT", "UPDATE", "UPDATE"),

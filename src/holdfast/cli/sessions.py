@@ -172,6 +172,22 @@ def prune(
     return _said(_pruned_text(pruned), pruned)
 
 
+@command.command("backup")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+@answers
+def backup(invocation: Invocation, *, file: Path) -> Answer:
+    """Copy the whole database to a new FILE, also while programs use it."""
+    import contextlib
+
+    from holdfast.runtime.data_dir import DataDir
+    from holdfast.store.sqlite.backup import back_up
+    from holdfast.store.sqlite.database import Database
+
+    with contextlib.closing(Database(DataDir(invocation.data_dir).database)) as database:
+        copy = back_up(database, file)
+    return _said(str(copy), {"file": str(copy), "bytes": copy.stat().st_size})
+
+
 @command.command("delete")
 @click.argument("session_id")
 @answers

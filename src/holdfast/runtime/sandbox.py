@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Self, TypedDict, TypeVar, Unpack
 
 import msgspec
 
-from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.errors import HoldfastError, InvalidArgument, NotConfigured
 from holdfast.model.approval import Approval, Decision
 from holdfast.model.canonical import Json, to_json
 from holdfast.model.capability import Capability
@@ -412,4 +412,11 @@ def _open_store(data_dir: str | os.PathLike[str] | None) -> tuple[SandboxStore, 
     from holdfast.store.sqlite.sandbox import SqliteSandboxStore
 
     home = DataDir(Path(data_dir))
-    return SqliteSandboxStore(home.database), home.snapshot_key()
+    store = SqliteSandboxStore(home.database)
+    try:
+        return store, home.snapshot_key()
+    except NotConfigured:
+        if store.database.writable or home.key_file.exists():
+            store.close()
+            raise
+        return store, secrets.token_bytes(32)  # nothing was ever signed here, and nothing can be

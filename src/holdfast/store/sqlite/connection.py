@@ -5,6 +5,7 @@ Rule: whatever SQLite says, callers hear it as one of the store's own errors, wi
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Final
 import apsw
 
 from holdfast.errors import InvalidArgument, RecordCorrupt, StoreError, StoreUnavailable
+from holdfast.store.sqlite.checksums import find_damaged_page, is_checked, open_checked, page_damaged
 
 _PRAGMAS: Final = """
 PRAGMA synchronous = FULL;
@@ -22,15 +24,17 @@ PRAGMA journal_size_limit = 16777216;
 
 
 def connect(path: Path, busy_timeout_ms: int) -> apsw.Connection:
-    """A connection in WAL mode with full sync, that waits for others in short steps."""
-    connection = apsw.Connection(str(path))
-    patience = _Patience(busy_timeout_ms)
+    """Open *path* in WAL mode with full sync and page checksums, waiting for others in short steps."""
+    connection = open_checked(str(path))
+    patience = Patience(busy_timeout_ms)
     connection.set_busy_handler(patience)
     # Without it SQLite prepares a statement anew for every value that is bound: 8 µs become 110.
     connection.config(apsw.SQLITE_DBCONFIG_ENABLE_QPSG, 1)
     try:
         _enter_wal(connection, patience)
         connection.execute(_PRAGMAS)
+        if not is_checked(connection):  # its header was damaged since the file was opened
+            raise page_damaged(path, 1)
     except BaseException:
         connection.close(True)
         raise
@@ -41,7 +45,9 @@ def create_file(path: Path) -> None:
     """Make the file and its directory, for this user only. What exists keeps its mode."""
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        # Closing a file drops all locks that this process has on it: one that exists is not touched.
+        with contextlib.suppress(FileExistsError):
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600))
     except (OSError, ValueError) as error:
         raise StoreUnavailable(f"cannot open {path}: {error}", hint="check the path and its mode") from error
 
@@ -66,7 +72,7 @@ def translated(error: BaseException, path: Path) -> BaseException:
     return found
 
 
-class _Patience:
+class Patience:
     """How long to wait for another process. Short steps, because SQLite's own let it starve."""
 
     def __init__(self, timeout_ms: int) -> None:
@@ -82,7 +88,7 @@ class _Patience:
         return True
 
 
-def _enter_wal(connection: apsw.Connection, patience: _Patience) -> None:
+def _enter_wal(connection: apsw.Connection, patience: Patience) -> None:
     """Switch to WAL. SQLite asks no busy handler here, so the waiting is ours."""
     attempt = 0
     while True:
@@ -116,6 +122,8 @@ def _store_error(error: apsw.Error, path: Path) -> StoreError:
             return StoreUnavailable(
                 f"{path} cannot be opened", hint="check the path, its mode and free space"
             )
+        case apsw.IOError() if getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA:
+            return page_damaged(path, _damaged_page(path))
         case apsw.IOError():
             return StoreUnavailable(
                 f"the disk failed on {path}: {error}", hint="check the disk and its free space"
@@ -126,6 +134,12 @@ def _store_error(error: apsw.Error, path: Path) -> StoreError:
             return _damaged(f"{path} is damaged: {error}")
         case _:
             return StoreError(f"SQLite refused on {path}: {error}")
+
+
+def _damaged_page(path: Path) -> int | None:
+    with contextlib.suppress(apsw.Error, OSError):
+        return find_damaged_page(path)
+    return None
 
 
 def _damaged(message: str) -> RecordCorrupt:

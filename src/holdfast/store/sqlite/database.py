@@ -15,21 +15,30 @@ Rules
    nothing but the connection it is given.
 4. A connection never crosses a fork; the child is told to open the file anew.
 
-Not here: tables. A component brings its own through `migrate`.
+5. A file that this process cannot write to is opened for reading only (see `read_only`).
+6. Every page of the file carries a checksum (see `checksums`). A file without checksums is upgraded before
+   anything else uses it.
+
+Not here: tables. A component brings its own as migrations.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
+import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import apsw
 
 from holdfast.errors import SchemaTooNew, StoreUnavailable
-from holdfast.store.sqlite.connection import bytes_on_disk, connect, create_file, translated
+from holdfast.store.sqlite.checksums import ensure_checksums
+from holdfast.store.sqlite.connection import Patience, bytes_on_disk, connect, create_file, translated
+from holdfast.store.sqlite.read_only import can_write, connect_read_only, copy_to_private_directory
 from holdfast.store.sqlite.writer import GroupWriter, Job
 
 if TYPE_CHECKING:
@@ -38,7 +47,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 BUSY_TIMEOUT_MS: Final = 10_000
+UPGRADE_TIMEOUT_MS: Final = 60_000
+"""How long to wait for other programs before a file without checksums can be upgraded."""
+
 MAX_READERS: Final = 8
+NO_COMPONENTS: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
 
 _VERSIONS: Final = """
 CREATE TABLE IF NOT EXISTS holdfast_schema (
@@ -49,31 +62,74 @@ CREATE TABLE IF NOT EXISTS holdfast_schema (
 
 
 class Database:
-    """A SQLite file. `write` and `read` may be called from any thread, `write_soon` from any loop."""
+    """A SQLite file. `write` and `read` may be called from any thread, `write_soon` from any loop.
 
-    def __init__(self, path: str | Path, *, busy_timeout_ms: int = BUSY_TIMEOUT_MS) -> None:
+    *components* are the tables that the file has: migrations by the name of their component. They are brought
+    to the last migration, however many programs open the file at once.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        components: Mapping[str, Sequence[str]] = NO_COMPONENTS,
+        *,
+        busy_timeout_ms: int = BUSY_TIMEOUT_MS,
+    ) -> None:
         self.path = Path(path).absolute()
         self._busy_timeout_ms = busy_timeout_ms
         self._pid = os.getpid()
         self._gate = threading.Lock()
         self._closed = False
         self._readers: list[apsw.Connection] = []
-        create_file(self.path)
+        self._group: GroupWriter | None = None
+        self._private: tempfile.TemporaryDirectory[str] | None = None
+        self._read_path = self.path
+        self._for_writing = can_write(self.path)
         try:
-            self._writer = self._connect()
+            if self._for_writing:
+                self._open_for_writing(components)
+            else:
+                self._open_for_reading(components)
         except (apsw.Error, UnicodeError) as error:
+            self.close()
             raise self._translated(error) from error
-        self._group = GroupWriter(self._writer, self._translated)
-        self._jobs = self._group.jobs
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_for_writing(self, components: Mapping[str, Sequence[str]]) -> None:
+        create_file(self.path)
+        patience = Patience(max(self._busy_timeout_ms, UPGRADE_TIMEOUT_MS))
+        ensure_checksums(self.path, patience, lambda db: self._migrate_all(db, components))
+        self._group = GroupWriter(self._connect(), self._translated)
+        if self.read(lambda db: self._is_behind(db, components)):
+            self.write(lambda db: self._migrate_all(db, components))
+
+    def _open_for_reading(self, components: Mapping[str, Sequence[str]]) -> None:
+        """Read the file where it is, or else a private copy that can be brought up to date."""
+        with contextlib.suppress(apsw.CantOpenError):
+            reader = self._connect()
+            self._readers.append(reader)
+            self._refuse_newer(reader, components)
+            if not self._has_old_tables(reader, components):
+                return
+            self._readers.pop().close(True)
+        self._private, self._read_path = copy_to_private_directory(self.path)
+        Database(self._read_path, components).close()
+
+    @property
+    def writable(self) -> bool:
+        """Whether this process may write to the file; if not, `write` raises `StoreUnavailable`."""
+        return self._group is not None
 
     def write(self, job: Callable[[apsw.Connection], T]) -> T:
         """Run *job* in a transaction; returns when that is on disk."""
         self.require_open()  # before the gate, which a fork may have left shut
         queued = Job(job)
         with self._gate:
-            self.require_open()
-            self._jobs.put(queued)
-        self._group.finish(queued)
+            group = self._require_writable()
+            group.jobs.put(queued)
+        group.finish(queued)
         if queued.error is not None:
             raise self._translated(queued.error)
         return queued.result
@@ -88,9 +144,9 @@ class Database:
         self.require_open()
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         with self._gate:
-            self.require_open()
-            self._jobs.put(Job(job, future))
-            self._group.wake()
+            group = self._require_writable()
+            group.jobs.put(Job(job, future))
+            group.wake()
         return future
 
     def read(self, query: Callable[[apsw.Connection], T]) -> T:
@@ -106,26 +162,20 @@ class Database:
 
         def in_transaction(db: apsw.Connection) -> T:
             db.execute("BEGIN")
-            try:
-                return query(db)
-            finally:
-                db.execute("COMMIT")
+            result = query(db)
+            db.execute("COMMIT")  # after an error the connection is closed instead, see `_read`
+            return result
 
         return self.read(in_transaction)
 
-    def migrate(self, component: str, migrations: Sequence[str]) -> None:
-        """Bring the tables of *component* to the last of *migrations*, whoever else does so now."""
-        if self.read(lambda db: self._version(db, component)) != len(migrations):
-            self.write(lambda db: self._migrate(db, component, migrations))
-
     def compact(self) -> None:
         """Give the space of what was deleted back to the file system."""
-        self.require_open()
-        with self._group.pen:
+        group = self._require_writable()
+        with group.pen:
             self.require_open()
             try:
-                self._writer.execute("VACUUM")
-                self._writer.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+                group.connection.execute("VACUUM")
+                group.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
             except apsw.Error as error:
                 raise self._translated(error) from error
 
@@ -151,17 +201,52 @@ class Database:
             if self._closed:
                 return
             self._closed = True
-        self._group.close()
+        if self._group is not None:
+            self._group.close()
         while self._readers:
             self._readers.pop().close(True)
+        if self._private is not None:
+            self._private.cleanup()
+
+    def _require_writable(self) -> GroupWriter:
+        self.require_open()
+        if self._group is None:
+            raise StoreUnavailable(
+                f"{self.path} cannot be written to", hint="check the mode of file and directory"
+            )
+        return self._group
 
     def _connect(self) -> apsw.Connection:
-        return connect(self.path, self._busy_timeout_ms)
+        if self._for_writing:
+            return connect(self.path, self._busy_timeout_ms)
+        return connect_read_only(self._read_path, self._busy_timeout_ms)
 
     def _translated(self, error: BaseException) -> BaseException:
         return translated(error, self.path)
 
     # Migrations
+
+    def _is_behind(self, db: apsw.Connection, components: Mapping[str, Sequence[str]]) -> bool:
+        return any(self._version(db, name) != len(known) for name, known in components.items())
+
+    def _has_old_tables(self, db: apsw.Connection, components: Mapping[str, Sequence[str]]) -> bool:
+        """Whether a reader needs migrations that change more than the version."""
+        missing = [one for name, known in components.items() for one in known[self._version(db, name) :]]
+        return any(map(_changes_tables, missing))
+
+    def _refuse_newer(self, db: apsw.Connection, components: Mapping[str, Sequence[str]]) -> None:
+        for name, known in components.items():
+            if (version := self._version(db, name)) > len(known):
+                raise SchemaTooNew(
+                    f"{self.path} has version {version} of the {name} tables, "
+                    f"this Holdfast knows versions up to {len(known)}",
+                    hint="upgrade Holdfast, or use another file",
+                )
+
+    def _migrate_all(self, db: apsw.Connection, components: Mapping[str, Sequence[str]]) -> None:
+        self._refuse_newer(db, components)
+        for name, known in components.items():
+            self._migrate(db, name, known)
 
     def _version(self, db: apsw.Connection, component: str) -> int:
         # `table_exists` would answer from what this connection knew before others made the table.
@@ -172,12 +257,6 @@ class Database:
 
     def _migrate(self, db: apsw.Connection, component: str, migrations: Sequence[str]) -> None:
         version = self._version(db, component)
-        if version > len(migrations):
-            raise SchemaTooNew(
-                f"{self.path} has version {version} of the {component} tables, "
-                f"this Holdfast knows versions up to {len(migrations)}",
-                hint="upgrade Holdfast, or use another file",
-            )
         db.execute(_VERSIONS)
         for migration in migrations[version:]:
             db.execute(migration)
@@ -203,3 +282,9 @@ class Database:
         else:
             self._readers.append(reader)
         return result
+
+
+def _changes_tables(migration: str) -> bool:
+    """Whether there is more in a migration than comments."""
+    lines = (line.strip() for line in migration.splitlines())
+    return any(line and not line.startswith("--") for line in lines)

@@ -51,13 +51,8 @@ class SqliteSandboxStore:
     durable = True
 
     def __init__(self, path: str | Path) -> None:
-        self.database = Database(path)
-        try:
-            self.database.migrate(schema.COMPONENT, schema.MIGRATIONS)
-            self._locks = _FileLocks(self.database.path.parent / "locks")
-        except BaseException:
-            self.database.close()
-            raise
+        self.database = Database(path, {schema.COMPONENT: schema.MIGRATIONS})
+        self._locks = _FileLocks(self.database.path.parent / "locks")
 
     def hold(self, session_id: str) -> AbstractContextManager[None]:
         self.database.require_open()
@@ -304,8 +299,6 @@ class _FileLocks:
         self._guard = threading.Lock()
         self._idle: OrderedDict[str, int] = OrderedDict()
         self._closed = False
-        if fcntl is not None:
-            _outside(lambda: directory.mkdir(mode=0o700, exist_ok=True))
 
     def acquire(self, session_id: str) -> int:
         """Wait for the session's lock; gives what `release` wants back."""
@@ -314,8 +307,7 @@ class _FileLocks:
         with self._guard:
             held = self._idle.pop(session_id, None)
         if held is None:
-            path = self._directory / f"{session_id}.lock"
-            held = _outside(lambda: os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+            held = _outside(lambda: self._open(session_id))
         try:
             fcntl.flock(held, fcntl.LOCK_EX)
         except BaseException as error:
@@ -324,6 +316,15 @@ class _FileLocks:
                 raise StoreUnavailable(f"session {session_id!r} cannot be locked: {error}") from error
             raise
         return held
+
+    def _open(self, session_id: str) -> int:
+        """Open a lock file. The directory is made with the first: reading needs no locks."""
+        path = self._directory / f"{session_id}.lock"
+        try:
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        except FileNotFoundError:
+            self._directory.mkdir(mode=0o700, exist_ok=True)
+            return os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
 
     def release(self, session_id: str, held: int) -> None:
         if fcntl is None:

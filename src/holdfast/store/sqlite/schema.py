@@ -81,6 +81,10 @@ MIGRATIONS: Final = (
     CREATE INDEX approvals_by_session ON approvals (session_id);
     CREATE INDEX approvals_by_run ON approvals (run_id);
     """,
+    """
+    -- Every page of the file carries a checksum from here on (`checksums`). The tables are the same: the
+    -- version rises so that programs which write no checksums refuse the file.
+    """,
 )
 
 

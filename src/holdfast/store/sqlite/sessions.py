@@ -82,15 +82,15 @@ class SqliteSessionStore:
     def __init__(
         self, path: str | Path, *, owner_is_dead: Callable[[str], bool] = lambda owner: False
     ) -> None:
-        self.database = Database(path)
+        self.database = Database(
+            path,
+            {
+                schema.COMPONENT: schema.MIGRATIONS,
+                session_schema.COMPONENT: session_schema.MIGRATIONS,
+            },
+        )
         self._owner_is_dead = owner_is_dead
         self._threads = DaemonThreads("holdfast-reader", at_most=MAX_READERS)
-        try:
-            self.database.migrate(schema.COMPONENT, schema.MIGRATIONS)
-            self.database.migrate(session_schema.COMPONENT, session_schema.MIGRATIONS)
-        except BaseException:
-            self.database.close()
-            raise
 
     async def close(self) -> None:
         await self._threads.run(self.database.close)

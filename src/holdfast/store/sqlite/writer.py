@@ -63,7 +63,7 @@ class GroupWriter:
     ) -> None:
         self.jobs: queue.SimpleQueue[Job[Any]] = queue.SimpleQueue()
         self.pen = threading.Lock()
-        self._connection = connection
+        self.connection = connection
         self._translated = translated
         self._asleep = threading.Lock()
         self._asleep.acquire()
@@ -88,7 +88,7 @@ class GroupWriter:
         """Write what is queued, end the thread and close the connection. Nothing may be queued after it."""
         with self.pen:
             self._drain()
-            self._connection.close(True)
+            self.connection.close(True)
         self._ended = True
         if self._thread is not None and self._thread is not threading.current_thread():
             self.wake()
@@ -144,9 +144,9 @@ class GroupWriter:
 
     def _transact(self, jobs: list[Job[Any]]) -> None:
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
+            self.connection.execute("BEGIN IMMEDIATE")
             if whole := self._run_all(jobs):
-                self._connection.execute("COMMIT")
+                self.connection.execute("COMMIT")
         except BaseException as error:
             self._roll_back()
             for job in jobs:
@@ -159,7 +159,7 @@ class GroupWriter:
 
     def _run_all(self, jobs: list[Job[Any]]) -> bool:
         """Run the jobs; false if one failed in a way that may concern the others."""
-        db = self._connection
+        db = self.connection
         for job in jobs:
             before = db.total_changes()
             try:
@@ -175,10 +175,10 @@ class GroupWriter:
         """Run the jobs in one transaction, each in a savepoint of its own."""
         job = jobs[0]
         try:
-            self._connection.execute("BEGIN IMMEDIATE")
+            self.connection.execute("BEGIN IMMEDIATE")
             for job in jobs:
                 self._attempt(job)
-            self._connection.execute("COMMIT")
+            self.connection.execute("COMMIT")
         except _TransactionLost:
             for other in jobs:
                 if other is not job:
@@ -191,20 +191,20 @@ class GroupWriter:
 
     def _attempt(self, job: Job[Any]) -> None:
         """Run one job. Its failure is its own, unless SQLite gave up the transaction."""
-        self._connection.execute("SAVEPOINT job")
+        self.connection.execute("SAVEPOINT job")
         try:
             job.error = None
-            job.result = job.run(self._connection)
+            job.result = job.run(self.connection)
         except BaseException as error:
             job.error = error
-            if not self._connection.in_transaction:
+            if not self.connection.in_transaction:
                 raise _TransactionLost from None
-            self._connection.execute("ROLLBACK TO job")
-        self._connection.execute("RELEASE job")
+            self.connection.execute("ROLLBACK TO job")
+        self.connection.execute("RELEASE job")
 
     def _roll_back(self) -> None:
         try:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
+            if self.connection.in_transaction:
+                self.connection.execute("ROLLBACK")
         except apsw.Error:  # the transaction is over either way; the caller hears of the first error
             pass
