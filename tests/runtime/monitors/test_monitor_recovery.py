@@ -197,6 +197,25 @@ def test_starting_an_id_whose_runtime_was_killed_needs_no_recovery_before(victim
     asyncio.run(restart())
 
 
+def test_one_armed_at_session_start_starts_again_if_the_session_is_opened_at_once(victim: Victim) -> None:
+    """Bug: its record still said that it runs, so it was not started; then it was closed, and stayed dead."""
+    victim.start(
+        {"id": "armed", "command": "echo up; sleep 1000", "arm": "session_start"},
+        {"id": "manual", "command": "echo up; sleep 1000"},
+    )
+    victim.kill()
+
+    async def scenario() -> None:
+        async with Stage(victim.database) as stage:
+            await stage.monitors.session_opened(SESSION)
+            assert (await stage.status("armed")).state is MonitorState.RUNNING
+            assert (await stage.status("manual")).state is MonitorState.FAILED
+            await stage.monitors.recover()
+            assert (await stage.status("armed")).state is MonitorState.RUNNING
+
+    asyncio.run(scenario())
+
+
 def test_stopping_one_whose_runtime_was_killed_closes_it(victim: Victim) -> None:
     """Ours: so that it does not come back."""
     victim.start({"id": "m", "command": "echo up; sleep 1000", "restart": True})

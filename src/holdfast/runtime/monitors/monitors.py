@@ -132,9 +132,11 @@ class Monitors:
         Once for each session here. One that somebody stopped comes back only if it is among *specs*.
         """
         self._require_open()
-        before = [
-            record.status for task in await self._desk.tasks(session_id) if (record := monitor_of(task))
-        ]
+        tasks = await self._desk.tasks(session_id)
+        if any(not task.state.is_terminal and self._is_left(task) for task in tasks):
+            await self.recover()  # the record of a process that is gone still says that it runs
+            tasks = await self._desk.tasks(session_id)
+        before = [record.status for task in tasks if (record := monitor_of(task))]
         known = [one.spec for one in before if one.state.is_over and one.state is not MonitorState.STOPPED]
         armed = {spec.id: spec for spec in (*known, *specs) if spec.arm == "session_start"}
         for spec in armed.values():
