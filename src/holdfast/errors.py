@@ -5,6 +5,7 @@ The first split is whose fault it is::
     HoldfastError
     ├── CallerError            what was asked for cannot be done as asked
     │   ├── InvalidArgument        INVALID_ARGUMENT
+    │   │   └── ValueTooLarge      REQUEST_TOO_LARGE
     │   ├── InvalidSessionId       INVALID_SESSION_ID
     │   ├── InvalidToolName        INVALID_TOOL_NAME
     │   ├── ToolNameTaken          INVALID_TOOL_NAME
@@ -204,6 +205,16 @@ class CallerError(HoldfastError):
 
 class InvalidArgument(CallerError):
     """A value that was passed in does not fit."""
+
+
+class ValueTooLarge(InvalidArgument):
+    """A value takes more bytes, or has more parts, than it may. `limit` says how many it may have."""
+
+    code = Code.REQUEST_TOO_LARGE
+
+    def __init__(self, limit: str) -> None:
+        super().__init__(f"the value is too large: {limit}", hint="pass less at once")
+        self.limit = limit
 
 
 class InvalidSessionId(CallerError):

@@ -28,6 +28,7 @@ from holdfast.ports.code_engine import (
 from holdfast.sandbox.monty.cell_engine import MontyCells
 from holdfast.sandbox.monty.cell_run import MontyCellRun
 from holdfast.sandbox.monty.state import decode_cell, encode_cell
+from holdfast.sandbox.run_errors import argument_not_json
 
 BIG = "x" * 5_000_000
 STOPPED = ErrorObject(code=Code.CANCELLED, message="enough")
@@ -232,7 +233,7 @@ def test_an_argument_that_is_not_json_is_told_with_the_call(cell: Open) -> None:
     for argument, what in [("{1, 2}", "set"), ("b'x'", "bytes"), ("lambda: 1", "function")]:
         pause = cell(f"add({argument})").start()
         assert isinstance(pause, CellPause)
-        assert pause.calls[0].problem == f"an argument of add() is not JSON: it holds {what}"
+        assert pause.calls[0].problem == argument_not_json("add", what)
 
 
 def test_a_function_that_there_is_not_is_an_unknown_tool(cell: Open) -> None:

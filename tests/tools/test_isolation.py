@@ -227,7 +227,7 @@ def test_a_tool_error_keeps_its_code_and_hint() -> None:
 
 def test_a_result_over_the_frame_cap_is_refused_unread() -> None:
     """Seed: a tool that returns 100 MB becomes a typed failure."""
-    code, message = code_of(big, 20_000_000)
+    code, message = code_of(big, 10_000_000)
     assert code == "RESPONSE_TOO_LARGE"
     assert "the limit is 1000" in message
     assert call(big, 500) == "x" * 500

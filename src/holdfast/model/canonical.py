@@ -18,44 +18,81 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import InvalidArgument
+from holdfast.model.bounds import MAX_VALUE_BYTES, check_bounds, check_json_bounds
 
 Json = Any
 """A JSON value: None, bool, int, float, str, list, or dict with string keys."""
 
 _SMALL_VALUES: Final = 32
+_SMALL_CHARS: Final = 4_096
+_INFINITY: Final = float("inf")
 _SAFE_INTEGER: Final = 1 << 53
 _MUCH_BYTES: Final = 1 << 18
 _decoder: Final = msgspec.json.Decoder()
 _strict = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":"))
 
 
-def to_json(value: object) -> tuple[Json, int]:
+def to_json(value: object, max_bytes: int = MAX_VALUE_BYTES) -> tuple[Json, int]:
     """Return *value* as plain JSON data of its own, and its size in bytes as JSON.
 
     Tuples become lists and integer keys strings, as Python's own `json` has it. Anything else that
-    is not JSON (NaN, bytes, sets, cycles, lone surrogates, objects) raises `InvalidArgument`.
+    is not JSON (NaN, bytes, sets, cycles, lone surrogates, objects) raises `InvalidArgument`. A value over
+    `MAX_VALUE_NODES` or surely over *max_bytes* raises `ValueTooLarge`; compare the size with the limit.
     """
     if _is_small_and_plain(value):
         data = msgspec.json.encode(value)
         return msgspec.json.decode(data), len(data)
+    plain = check_bounds(value, max_bytes)
     try:
-        data = _strict.encode(value).encode()
+        data = msgspec.json.encode(value if plain else _with_text_keys(value))
         return read_json(data), len(data)
-    except (TypeError, ValueError, RecursionError, msgspec.DecodeError) as error:
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidArgument(f"not JSON: {_reason(error)}") from None
 
 
 def read_json(data: bytes | msgspec.Raw) -> Json:
-    """The value that JSON stands for. What is no JSON raises as `msgspec` does."""
-    if len(memoryview(data)) <= _MUCH_BYTES:
+    """Decode JSON. Raise `ValueTooLarge` instead of decoding too many nodes, else as `msgspec` does."""
+    size = len(memoryview(data))
+    if size <= _MUCH_BYTES:
         return _decoder.decode(data)
-    with _without_collecting():
+    check_json_bounds(data, size)
+    with without_collecting():
         return _decoder.decode(data)
+
+
+def _with_text_keys(value: Any) -> Any:
+    """*value* with its keys and subclasses of built-in types as Python's own `json` writes them.
+
+    Raise `TypeError` or `ValueError` for what `json` refuses. Recursive: check the bound of *value* before.
+    """
+    if value is None or value is True or value is False:
+        return value
+    if isinstance(value, str):
+        return str.__str__(value)
+    if isinstance(value, int):
+        return int.__int__(value)
+    if isinstance(value, float):
+        if not -_INFINITY < value < _INFINITY:
+            raise ValueError(f"{float.__float__(value)} is not a JSON number")
+        return float.__float__(value)
+    if isinstance(value, (list, tuple)):
+        return [_with_text_keys(item) for item in value]
+    if isinstance(value, dict):
+        return {_text_key(key): _with_text_keys(item) for key, item in value.items()}
+    raise TypeError(f"a value of type {type(value).__name__}")
+
+
+def _text_key(key: Any) -> str:
+    if isinstance(key, str):
+        return key
+    if key is None or isinstance(key, (bool, int, float)):
+        return _strict.encode(key)
+    raise TypeError(f"an object with a {type(key).__name__} as a key")
 
 
 @contextlib.contextmanager
-def _without_collecting() -> Iterator[None]:
-    """Millions of new objects make the collector of garbage look at all of them again and again."""
+def without_collecting() -> Iterator[None]:
+    """Pause the garbage collector, which would traverse millions of new objects again and again."""
     pauses = gc.isenabled()
     if pauses:
         gc.disable()
@@ -75,20 +112,26 @@ def _is_small_and_plain(value: object) -> bool:
         one = pending.pop()
         kind = type(one)
         if kind is str:
-            if not one.isascii():
+            if len(one) > _SMALL_CHARS or not one.isascii():
                 return False
         elif kind is int:
             if not -_SAFE_INTEGER < one < _SAFE_INTEGER:
                 return False
         elif kind is list:
+            if len(one) > _SMALL_VALUES:
+                return False
             pending += one
         elif kind is dict:
-            if not all(type(key) is str and key.isascii() for key in one):
+            if len(one) > _SMALL_VALUES or not all(_is_small_key(key) for key in one):
                 return False
             pending += one.values()
         elif one is not None and kind is not bool:
             return False
     return not pending
+
+
+def _is_small_key(key: object) -> bool:
+    return type(key) is str and len(key) <= _SMALL_CHARS and key.isascii()
 
 
 def canonical_json(value: object) -> bytes:

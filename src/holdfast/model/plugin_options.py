@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.errors import InvalidArgument
+from holdfast.model.bounds import check_bounds
 from holdfast.model.canonical import Json, to_json
 
 T = TypeVar("T")
@@ -29,6 +30,7 @@ class PluginOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     def with_typed(self, plugin_id: str, value: object) -> PluginOptions:
         """These, and *value* as the options of one plugin."""
         try:
+            check_bounds(value)
             clean, _ = to_json(msgspec.to_builtins(value))
         except (TypeError, InvalidArgument) as error:
             raise InvalidArgument(f"the options of plugin {plugin_id!r} are not JSON: {error}") from None

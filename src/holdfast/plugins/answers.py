@@ -11,6 +11,7 @@ from typing import TypeVar
 import msgspec
 
 from holdfast.errors import HoldfastError, PluginFailed
+from holdfast.model.bounds import check_bounds
 from holdfast.model.canonical import Json, to_json
 from holdfast.model.frame import FrameSwitch
 from holdfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
@@ -129,6 +130,7 @@ def read_catalog(hook: RegisteredHook, answer: object) -> ToolCatalogContributio
 
 def read_json(hook: RegisteredHook, answer: object) -> Json:
     try:
+        check_bounds(answer)
         clean, size = to_json(msgspec.to_builtins(answer))
     except (HoldfastError, TypeError, ValueError, RecursionError) as error:
         raise PluginFailed(hook.plugin_id, hook.kind, f"its answer is not JSON: {error}") from None
@@ -140,9 +142,10 @@ def read_json(hook: RegisteredHook, answer: object) -> Json:
 def _written(hook: RegisteredHook, answer: object, kind: type[T], limit: int = MAX_BYTES) -> T:
     """An answer as it comes back from being written down, so that a replay sees the same."""
     try:
+        check_bounds(answer, limit)
         data = msgspec.json.encode(answer)
         value = msgspec.json.decode(data, type=kind)
-    except (TypeError, ValueError, UnicodeError, RecursionError, msgspec.MsgspecError) as error:
+    except (HoldfastError, TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         problem = f"what it answers with cannot be written down: {error}"
         raise PluginFailed(hook.plugin_id, hook.kind, problem) from None
     if len(data) > limit:

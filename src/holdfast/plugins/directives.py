@@ -24,7 +24,16 @@ from typing import Final, Generic, TypeVar, get_args
 
 import msgspec
 
-from holdfast.errors import Code, ErrorObject, PluginConflict, PluginFailed, TurnCode
+from holdfast.errors import (
+    Code,
+    ErrorObject,
+    InvalidArgument,
+    PluginConflict,
+    PluginFailed,
+    TurnCode,
+    ValueTooLarge,
+)
+from holdfast.model.bounds import check_bounds
 from holdfast.model.canonical import Json
 from holdfast.model.directive import (
     AbortTurn,
@@ -114,12 +123,15 @@ def _written(hook: RegisteredHook, given: Sequence[PluginDirective]) -> list[Plu
     """The directives as they come back from being written down, so that a replay sees the same."""
     if not given:
         return []
+    limit = MAX_CALL_BYTES if any(isinstance(one, _OF_A_CALL) for one in given) else MAX_BYTES
     try:
+        check_bounds(given, limit)
         data = _encode(given)
         directives = _decode(data)
-    except (TypeError, ValueError, UnicodeError, RecursionError, msgspec.MsgspecError) as error:
+    except ValueTooLarge as error:
+        raise _refused(hook, f"its directives are too large: {error.limit}") from None
+    except (InvalidArgument, TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise _refused(hook, f"its directives cannot be written down: {error}") from None
-    limit = MAX_CALL_BYTES if any(isinstance(one, _OF_A_CALL) for one in given) else MAX_BYTES
     if len(data) > limit:
         raise _refused(hook, f"its directives are {len(data)} bytes, the limit is {limit}")
     return directives

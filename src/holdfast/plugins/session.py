@@ -16,6 +16,7 @@ import msgspec
 
 from holdfast.errors import HoldfastError, PluginFailed, UnknownAction
 from holdfast.machine.inputs import Stage
+from holdfast.model.bounds import check_bounds
 from holdfast.model.canonical import Json
 from holdfast.model.directive import ReplaceToolArgs
 from holdfast.model.message import Message
@@ -452,6 +453,7 @@ class PluginSession(RememberingPlugins):
         self, name: str, arguments: object = None, answer: type[T] | Any = Any, **where: Any
     ) -> T:
         """Call an action with values and get one of type *answer*."""
+        check_bounds(arguments)
         raw = await self.invoke_plugin_action(name, msgspec.to_builtins(arguments), **where)
         try:
             value: T = msgspec.convert(raw, answer)

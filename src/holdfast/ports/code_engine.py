@@ -53,14 +53,15 @@ class CellFunctions(Protocol):
 class CellCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that the code made. `number` counts the calls of the cell from 1.
 
-    `problem` tells of an argument that has no JSON form; the call cannot be carried out then.
+    `problem` says why the call cannot be carried out: an argument has no JSON form, or the arguments are too
+    large.
     """
 
     number: int
     name: str
     args: list[Json] = msgspec.field(default_factory=list)
     kwargs: dict[str, Json] = msgspec.field(default_factory=dict)
-    problem: str | None = None
+    problem: ErrorObject | None = None
 
 
 class CallAnswer(msgspec.Struct, frozen=True, kw_only=True):

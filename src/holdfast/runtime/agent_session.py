@@ -10,6 +10,7 @@ import msgspec
 from holdfast.errors import ApprovalNotFound, InvalidArgument, PluginFailed, SessionNotFound
 from holdfast.graph import messages_of, nodes_of
 from holdfast.model.approval import Approval
+from holdfast.model.bounds import check_bounds
 from holdfast.model.canonical import Json, to_json
 from holdfast.model.frame import FrameSwitch
 from holdfast.model.head import SessionHead
@@ -300,6 +301,7 @@ class Session(Generic[Output]):
 
 def _checked(payload: Payload) -> Payload:
     """Refuse what the store could not read back."""
+    check_bounds(payload)
     try:
         read: Payload = msgspec.json.decode(msgspec.json.encode(payload), type=Payload)
         return read

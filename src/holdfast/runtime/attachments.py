@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, ValueTooLarge
 from holdfast.model.canonical import digest_bytes, encode_sorted, to_json
 from holdfast.model.message import AttachmentPart, Content, InputPart, Part, TextPart
 from holdfast.ports.session_store import Blob
@@ -108,6 +108,8 @@ def _input_blob(name: str, value: object) -> tuple[Blob, str]:
     else:
         try:
             data, media_type = encode_sorted(to_json(value)[0]), "application/json"
+        except ValueTooLarge as error:
+            raise InvalidArgument(f"input {name!r} is too large: {error.limit}") from None
         except InvalidArgument as error:
             raise InvalidArgument(f"input {name!r} is {error.message}") from None
     if len(data) > MAX_ATTACHMENT_BYTES:

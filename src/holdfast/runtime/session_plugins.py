@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from holdfast.errors import InvalidArgument, SessionBusy, UnknownSession
+from holdfast.model.bounds import check_bounds
 from holdfast.model.canonical import Json, to_json
 from holdfast.model.plugin_options import PluginOptions
 from holdfast.model.session_policy import SessionPolicy
@@ -270,6 +271,7 @@ class SessionPlugins(_Part):
         before = context.policy
         try:
             wanted = msgspec.structs.replace(before, **changes)
+            check_bounds(wanted)
             wanted = msgspec.convert(msgspec.to_builtins(wanted), SessionPolicy)
         except (TypeError, msgspec.ValidationError) as error:
             raise InvalidArgument(f"a session cannot be configured like this: {error}") from None

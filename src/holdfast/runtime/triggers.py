@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Final, TypeVar, assert_never
 import msgspec
 
 from holdfast.errors import CallerError, Code, InvalidArgument
+from holdfast.model.bounds import check_bounds
 from holdfast.model.canonical import Json, canonical_json, digest_bytes, encode_sorted, to_json
 from holdfast.model.ids import SessionId
 from holdfast.model.message import UserMessage
@@ -241,6 +242,7 @@ def _hearing(known: list[Trigger], timer: Trigger, now_ms: int) -> list[Trigger]
 
 def _checked(value: S) -> S:
     """The same, read as the store reads it; what it could not read is refused here."""
+    check_bounds(value)
     try:
         return msgspec.convert(msgspec.to_builtins(value), type(value))
     except (msgspec.ValidationError, TypeError) as error:

@@ -30,6 +30,7 @@ from holdfast.errors import (
     InvalidArgument,
     SessionNotFound,
     SessionWaiting,
+    ValueTooLarge,
 )
 from holdfast.model.approval import Approval, ApprovalState, Decision
 from holdfast.model.canonical import Json, to_json
@@ -228,8 +229,17 @@ class CodeSessions:
             size = len(request.code)
         if size > self._config.max_code_bytes:
             raise _TooLarge(f"the code is {size} bytes, the limit is {self._config.max_code_bytes}")
-        if request.inputs and (size := to_json(request.inputs)[1]) > self._config.max_input_bytes:
-            raise _TooLarge(f"the inputs are {size} bytes, the limit is {self._config.max_input_bytes}")
+        if request.inputs:
+            self._check_inputs(request.inputs)
+
+    def _check_inputs(self, inputs: dict[str, Json]) -> None:
+        limit = self._config.max_input_bytes
+        try:
+            _, size = to_json(inputs, limit)
+        except ValueTooLarge as error:
+            raise _TooLarge(f"the inputs are too large: {error.limit}") from None
+        if size > limit:
+            raise _TooLarge(f"the inputs are {size} bytes, the limit is {limit}")
 
     @staticmethod
     def _order(live: LiveSession, request: RunRequest) -> RunOrder:

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from holdfast.errors import Code, ErrorObject
+from holdfast.errors import ErrorObject
 from holdfast.model.approval import Approval, ApprovalState
 from holdfast.model.call import SettledCall
 from holdfast.ports.code_engine import CallAnswer
@@ -67,9 +67,8 @@ class RunCalls(CallsUnderWay):
         """Check a call up to and including its approval policy."""
         return self._dispatcher.admit(name, args, kwargs, session_id=self._session_id, call_id=call_id)
 
-    def refuse(self, name: str, problem: str) -> SettledCall:
-        """A call whose arguments have no JSON form."""
-        error = ErrorObject(code=Code.INVALID_ARGUMENT, message=problem)
+    def refuse(self, name: str, error: ErrorObject) -> SettledCall:
+        """Settle a call whose arguments have no JSON form or exceed a limit."""
         return settle_failure(self._dispatcher.registry.require(name), "", error)
 
     def call_here(self, call: Admitted) -> Driven[SettledCall | None]:

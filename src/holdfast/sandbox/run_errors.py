@@ -52,6 +52,22 @@ def stdout_error(limits: SessionLimits) -> ErrorObject:
     )
 
 
+def argument_not_json(name: str, foreign: str) -> ErrorObject:
+    """The error of a call with an argument that has no JSON form; *foreign* names its type."""
+    return ErrorObject(
+        code=Code.INVALID_ARGUMENT, message=f"an argument of {name}() is not JSON: it holds {foreign}"
+    )
+
+
+def request_too_large(name: str, limit: str) -> ErrorObject:
+    """The error of a call whose arguments are too large; *limit* says what the limit is."""
+    return ErrorObject(
+        code=Code.REQUEST_TOO_LARGE,
+        message=f"the arguments of {name}() are too large: {limit}",
+        hint="pass less per call",
+    )
+
+
 def deadlock_error() -> ErrorObject:
     return ErrorObject(code=Code.INTERRUPTED, message="guest code waits for calls that nobody answers")
 

@@ -28,7 +28,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from holdfast.errors import Code, HoldfastError
+from holdfast.errors import Code, HoldfastError, ValueTooLarge
 from holdfast.model.call import SettledCall, ToolCallContext
 from holdfast.model.canonical import Json, to_json
 from holdfast.model.limits import SANDBOX_TIMEOUT_MS
@@ -115,7 +115,7 @@ class Dispatcher:
         """JSON, schema, request size: what must hold again when a person has edited the arguments."""
         digest = ""
         try:
-            (clean_args, clean_kwargs), size = to_json([args, kwargs])
+            (clean_args, clean_kwargs), size = _bounded(tool, args, kwargs)
             digest = request_digest(tool.name, clean_args, clean_kwargs)
             context = ToolCallContext(name=tool.name, args=clean_args, kwargs=clean_kwargs)
             bound = tool.bind(context)
@@ -292,6 +292,17 @@ class Dispatcher:
                 f"{name}() may be called {rate_per_min} times a minute",
                 hint=f"wait {wait:.0f} s",
             )
+
+
+def _bounded(tool: RegisteredTool, args: object, kwargs: object) -> tuple[Json, int]:
+    """The arguments as JSON, and their size. Raise `Refused` for what surely exceeds the request size."""
+    try:
+        return to_json([args, kwargs], tool.capability.limits.max_request_bytes)
+    except ValueTooLarge as error:
+        raise Refused(
+            Code.REQUEST_TOO_LARGE,
+            f"the arguments of {tool.name}() are too large: {error.limit}",
+        ) from None
 
 
 def _enter_span(call: Admitted) -> None:

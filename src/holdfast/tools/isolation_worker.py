@@ -27,7 +27,8 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.errors import Code, HoldfastError, InvalidArgument, ToolError
+from holdfast.errors import Code, HoldfastError, InvalidArgument, ToolError, ValueTooLarge
+from holdfast.model.bounds import check_bounds
 from holdfast.model.canonical import Json, to_json
 from holdfast.tools.decorator import Tool
 from holdfast.tools.isolation import HEADER, Answer, Failure, Request, Target
@@ -133,6 +134,8 @@ def _call(function: Callable[..., Any], signature: Signature, request: Request) 
 def _plain(value: object) -> Json:
     try:
         return to_json(value)[0]
+    except ValueTooLarge as error:
+        raise ToolError(Code.RESPONSE_TOO_LARGE, f"the result is too large: {error.limit}") from None
     except InvalidArgument as error:
         reason = error.message
     try:
@@ -146,6 +149,7 @@ def _plain(value: object) -> Json:
 
 def _message_of(error: BaseException) -> str:
     try:
+        check_bounds(error.args)
         return _text(
             str(error.args[0]) if isinstance(error, KeyError) and len(error.args) == 1 else str(error)
         )

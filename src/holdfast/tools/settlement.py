@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import time
 
-from holdfast.errors import Code, ErrorObject, HoldfastError, InvalidArgument
+from holdfast.errors import Code, ErrorObject, HoldfastError, InvalidArgument, ValueTooLarge
+from holdfast.model.bounds import check_bounds
 from holdfast.model.call import CallStatus, ExternalCallRecord, GuestException, SettledCall
 from holdfast.model.canonical import Json, digest_bytes, encode_sorted, nested_deeper_than, to_json
 from holdfast.tools.admission import Admitted
@@ -137,8 +138,13 @@ def _checked_output(tool: RegisteredTool, raw: object) -> Json:
             Code.TOOL_ERROR,
             f"{tool.name}() answered with {type(raw).__name__}, which only a turn understands",
         )
-    value, size = _to_output(raw)
     limit = tool.capability.limits.max_response_bytes
+    try:
+        value, size = _to_output(raw, limit)
+    except ValueTooLarge as error:
+        raise Refused(
+            Code.RESPONSE_TOO_LARGE, f"{tool.name}() returned a value that is too large: {error.limit}"
+        ) from None
     if size > limit:
         raise Refused(Code.RESPONSE_TOO_LARGE, f"{tool.name}() returned {size} bytes, the limit is {limit}")
     if nested_deeper_than(value, _MAX_DEPTH):
@@ -160,15 +166,20 @@ class Refused(HoldfastError):
         self.code = code
 
 
-def _to_output(value: object) -> tuple[Json, int]:
+def _to_output(value: object, max_bytes: int) -> tuple[Json, int]:
+    """The result as JSON, and its size. Raise `ValueTooLarge` before anything else looks at the result."""
     try:
-        return to_json(value)
+        return to_json(value, max_bytes)
+    except ValueTooLarge:
+        raise
     except InvalidArgument as error:
         plain = _plain(value)
         if plain is value:
             raise Refused(Code.SERIALIZE_ERROR, f"the tool's result is {error.message}") from None
     try:
-        return to_json(plain)
+        return to_json(plain, max_bytes)
+    except ValueTooLarge:
+        raise
     except InvalidArgument as error:
         raise Refused(Code.SERIALIZE_ERROR, f"the tool's result is {error.message}") from None
 
@@ -210,6 +221,7 @@ def _seen_message(error: ErrorObject) -> str:
 def _message_of(error: BaseException) -> str:
     """The exception's text, made fit for JSON and for a guest."""
     try:
+        check_bounds(error.args)
         text = str(error.args[0]) if isinstance(error, KeyError) and len(error.args) == 1 else str(error)
     except BaseException:
         return "(its message cannot be shown)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +17,8 @@ from holdfast import BlockingSandbox, RunResult, tool
 from holdfast.errors import Code
 from holdfast.model.capability import Capability
 from holdfast.sandbox.cpython import cell_engine as cpython
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 SECRET = "holdfast-test-secret-5f2c"
 LIMITS = {"cpu_ms": 200, "wall_ms": 900, "memory_mb": 32}

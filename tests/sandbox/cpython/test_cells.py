@@ -22,6 +22,7 @@ from holdfast.ports.code_engine import (
 )
 from holdfast.sandbox.cpython.cell_engine import CPythonCells
 from holdfast.sandbox.cpython.cell_run import CPythonCellRun
+from holdfast.sandbox.run_errors import argument_not_json, request_too_large
 
 pytestmark = pytest.mark.slow
 
@@ -184,7 +185,7 @@ def test_an_argument_that_is_not_json_is_told_with_the_call(cell: Open, argument
     run = cell(f"{code}add({argument})")
     pause = run.start()
     assert isinstance(pause, CellPause)
-    assert pause.calls[0].problem == f"an argument of add() is not JSON: it holds {what}"
+    assert pause.calls[0].problem == argument_not_json("add", what)
     run.close()
 
 
@@ -409,7 +410,7 @@ def test_a_result_or_an_argument_that_is_too_large_is_told(cell: Open) -> None:
     assert (end.error.code, end.hard) == (Code.RESPONSE_TOO_LARGE, False)
     pause = cell("add('x' * (17 << 20))", limits={"memory_mb": 256}).start()
     assert isinstance(pause, CellPause)
-    assert pause.calls[0].problem == "the arguments of add() are larger than 16777216 bytes"
+    assert pause.calls[0].problem == request_too_large("add", "the limit is 16777216 bytes as JSON")
 
 
 def test_syntax_errors_run_nothing(cell: Open) -> None:

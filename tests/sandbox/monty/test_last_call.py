@@ -12,6 +12,7 @@ from holdfast.model.capability import Capability
 from holdfast.model.limits import SessionLimits
 from holdfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest
 from holdfast.sandbox.monty.cell_engine import MontyCells
+from holdfast.sandbox.run_errors import argument_not_json
 
 LAST = frozenset({"finish"})
 
@@ -140,7 +141,7 @@ def test_an_argument_that_is_not_json_is_told_of(engine: MontyCells) -> None:
     end = ended(engine, "f = lambda: 1\nfinish({'f': f})")
     assert end.error is None
     assert end.last_call is not None
-    assert end.last_call.call.problem == "an argument of finish() is not JSON: it holds function"
+    assert end.last_call.call.problem == argument_not_json("finish", "function")
 
 
 def test_code_that_fails_before_its_last_call_has_failed(engine: MontyCells) -> None:

@@ -14,6 +14,7 @@ import pytest
 from holdfast.errors import Code, EngineFailed, ErrorObject, InvalidArgument
 from holdfast.model.call import GuestException
 from holdfast.ports.code_engine import CallAnswer, CellCall, CellPause, CodeEngine
+from holdfast.sandbox.run_errors import argument_not_json
 
 pytestmark = pytest.mark.slow
 
@@ -192,7 +193,7 @@ def test_an_argument_that_is_not_json_is_told_with_the_call(cells: Cells, argume
     """Ours: the call cannot be carried out, and the code learns why."""
     pause = cells.open(f"await add({argument})").start()
     assert isinstance(pause, CellPause)
-    assert pause.calls[0].problem == f"an argument of add() is not JSON: it holds {what}"
+    assert pause.calls[0].problem == argument_not_json("add", what)
 
 
 def test_a_function_that_there_is_not_is_an_unknown_tool(cells: Cells) -> None:

@@ -46,6 +46,7 @@ from holdfast.ports.code_engine import (
 )
 from holdfast.protocols.code.own_functions import CONTINUE_AS, FINISH
 from holdfast.protocols.code.values import ReadOnlyValues
+from holdfast.tools.settlement import GUEST_EXCEPTION
 
 _MAX_ANSWER_BYTES: Final = 1 << 20
 _LAST: Final = frozenset({FINISH})
@@ -288,7 +289,8 @@ class RunningCell:
         if call.name not in (FINISH, CONTINUE_AS):
             return None
         if call.problem is not None:
-            return _raised("TypeError", call.problem)
+            kind = GUEST_EXCEPTION.get(call.problem.code, "RuntimeError")
+            return _raised(kind, call.problem.message)
         if not self._request.accept_finish:
             return _raised("RuntimeError", f"{call.name}() is not possible here")
         problem = self._finish(call) if call.name == FINISH else self._continue_as(call)

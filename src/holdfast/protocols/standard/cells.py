@@ -26,7 +26,6 @@ import msgspec
 
 from holdfast.durable.effects import Deliver
 from holdfast.errors import (
-    Code,
     CodeExecutionRuntimeStopped,
     ErrorObject,
     HoldfastError,
@@ -291,8 +290,7 @@ class _Cell:
     def _called(self, call: CellCall) -> CellCalled:
         """The call with its arguments by name, as the machine takes it."""
         if call.problem is not None:
-            error = ErrorObject(code=Code.INVALID_ARGUMENT, message=call.problem)
-            return CellCalled(name=call.name, error=error)
+            return CellCalled(name=call.name, error=call.problem)
         try:
             args, named = _by_name(self._seat, call)
         except HoldfastError as error:

@@ -18,6 +18,7 @@ from holdfast.machine.inputs import (
     decode_input,
     encode_input,
 )
+from holdfast.model.bounds import check_bounds
 from holdfast.model.call import CallStatus, SettledCall
 from holdfast.model.canonical import to_json
 from holdfast.model.frame import FrameSwitch
@@ -128,6 +129,7 @@ class Execution:
             case CompleteAfter():
                 return [WaitOpened(at_ms=now, wait=self._timer_wait(value, now))]
             case ContinueAs():
+                check_bounds(value.seed)
                 switch = FrameSwitch(
                     frame_id=f"{self._turn_id}.f{call_id}",
                     reason=value.reason,

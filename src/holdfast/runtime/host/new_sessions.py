@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, assert_never
 import msgspec
 
 from holdfast.errors import InvalidArgument
+from holdfast.model.bounds import check_bounds
 from holdfast.model.canonical import Json, digest_bytes
 from holdfast.model.charter import SessionCharter
 from holdfast.model.frame import FrameSwitch
@@ -107,6 +108,7 @@ def new_session(request: SessionCreateRequest, maker: Maker, inherited: Inherite
 
 def charter_of(request: SessionCreateRequest, maker: Maker) -> SessionCharter:
     """What the new session may do, and for whom."""
+    check_bounds(request)
     depth = maker.depth + 1 if request.child else 0
     if depth > MAX_DEPTH:
         raise InvalidArgument(

@@ -8,6 +8,7 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import Code, ErrorObject, HoldfastError, InvalidArgument
+from holdfast.model.bounds import check_bounds
 from holdfast.model.canonical import Json, to_json
 from holdfast.model.task import TaskRecord, TaskSpec, TaskState
 from holdfast.plugins.running import described
@@ -22,6 +23,7 @@ _replace = msgspec.structs.replace
 
 def registered(spec: TaskSpec, session_id: str, owner: str, now_ms: int) -> TaskRecord:
     """A task that begins now."""
+    check_bounds(spec)
     try:
         spec = msgspec.convert(msgspec.to_builtins(spec), TaskSpec)
         body, size = to_json(spec.body)

@@ -28,6 +28,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import CallerError, InvalidArgument, MonitorNotFound, TaskExists
+from holdfast.model.bounds import check_bounds
 from holdfast.model.monitor import (
     MonitorSnapshot,
     MonitorSpec,
@@ -420,6 +421,7 @@ class Monitors:
 
 def _checked(spec: MonitorSpec) -> MonitorSpec:
     """A spec as decoding it would have it: `wake="queue_turn"` is a `WakePolicy`, and no limit is passed."""
+    check_bounds(spec)
     try:
         spec = msgspec.json.decode(msgspec.json.encode(spec), type=MonitorSpec)
     except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:

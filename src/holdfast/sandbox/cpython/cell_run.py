@@ -27,7 +27,8 @@ from typing import Any, Final
 
 import msgspec
 
-from holdfast.errors import Code, EngineFailed, ErrorObject, HoldfastError, InvalidArgument
+from holdfast.errors import EngineFailed, ErrorObject, HoldfastError, InvalidArgument, ValueTooLarge
+from holdfast.model.bounds import MAX_VALUE_BYTES
 from holdfast.model.canonical import Json
 from holdfast.ports.code_engine import (
     SLEEP,
@@ -67,8 +68,15 @@ from holdfast.sandbox.cpython.state import (
     encode_state,
 )
 from holdfast.sandbox.cpython.workers import Worker
-from holdfast.sandbox.monty.values import MAX_RESULT_BYTES, not_serializable
-from holdfast.sandbox.run_errors import calls_error, cancelled_error, deadlock_error, memory_error
+from holdfast.sandbox.monty.values import not_serializable, result_too_large
+from holdfast.sandbox.run_errors import (
+    argument_not_json,
+    calls_error,
+    cancelled_error,
+    deadlock_error,
+    memory_error,
+    request_too_large,
+)
 
 _LONG_S: Final = 0.05
 _MAX_ARGUMENTS: Final = 32 << 20
@@ -265,13 +273,19 @@ class CPythonCellRun(GuestRun):
         self._argument_bytes += len(memoryview(called.args)) + len(memoryview(called.kwargs))
         if self._argument_bytes > _MAX_ARGUMENTS:
             raise RunFailed(failures.arguments_error(_MAX_ARGUMENTS))
-        args, kwargs = read_value(called.args), read_value(called.kwargs)
+        problem = _problem_of(called)
+        args: Json = []
+        kwargs: Json = {}
+        try:
+            args, kwargs = read_value(called.args), read_value(called.kwargs)
+        except ValueTooLarge as error:
+            problem = request_too_large(called.name, error.limit)
         if not isinstance(args, list) or not isinstance(kwargs, dict) or self._packing:
             raise Unreadable
         if called.name == SLEEP and SLEEP not in self._request.functions and not _is_sleep(args, kwargs):
             raise Unreadable
         number = self._ledger.count + 1
-        return CellCall(number=number, name=called.name, args=args, kwargs=kwargs, problem=called.problem)
+        return CellCall(number=number, name=called.name, args=args, kwargs=kwargs, problem=problem)
 
     def _known_answer(self, called: Called, call: CellCall) -> CallAnswer | None:
         """The answer that is given on the spot, or was."""
@@ -437,9 +451,12 @@ class CPythonCellRun(GuestRun):
         if ended.foreign is not None:
             return None, not_serializable(ended.foreign)
         size = ended.size or len(memoryview(ended.result))
-        if size > MAX_RESULT_BYTES:
-            return None, _too_large(size)
-        return read_value(ended.result), None
+        if size > MAX_VALUE_BYTES:
+            return None, result_too_large(f"it is {size} bytes as JSON, the limit is {MAX_VALUE_BYTES}")
+        try:
+            return read_value(ended.result), None
+        except ValueTooLarge as error:
+            return None, result_too_large(error.limit)
 
     def _state_left(self, ended: Ended, data: bytes) -> bytes | None:
         """What the code left; None if that is what there was."""
@@ -526,9 +543,9 @@ def _ledger_of(paused: PausedCell) -> Ledger:
     )
 
 
-def _too_large(size: int) -> ErrorObject:
-    return ErrorObject(
-        code=Code.RESPONSE_TOO_LARGE,
-        message=f"the result is {size} bytes as JSON, the limit is {MAX_RESULT_BYTES}",
-        hint="leave it in a variable and return a part of it",
-    )
+def _problem_of(called: Called) -> ErrorObject | None:
+    """Why the guest could not send the arguments of a call."""
+    if called.problem is None:
+        return None
+    explain = request_too_large if called.too_large else argument_not_json
+    return explain(called.name, called.problem)

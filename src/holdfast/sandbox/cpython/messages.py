@@ -61,6 +61,7 @@ class Called(msgspec.Struct, frozen=True, tag="call", tag_field="t"):
     args: msgspec.Raw = msgspec.Raw(b"[]")
     kwargs: msgspec.Raw = msgspec.Raw(b"{}")
     problem: _Text | None = None
+    too_large: bool = False
 
 
 class Blocked(msgspec.Struct, frozen=True, tag="blocked", tag_field="t"):

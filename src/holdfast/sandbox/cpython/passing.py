@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import InvalidArgument
+from holdfast.model.bounds import check_bounds
 
 _MAX_DEPTH: Final = 200
 _sequences: Final = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
@@ -44,6 +45,8 @@ def encode(value: Any) -> bytes:
 
 
 def encode_tagged(value: Any) -> bytes:
+    """The JSON of `tagged`. Raises `ValueTooLarge` before it looks at a value that exceeds a limit."""
+    check_bounds(value)
     return _encoder.encode(tagged(value))
 
 

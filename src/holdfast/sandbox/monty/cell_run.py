@@ -76,7 +76,13 @@ from holdfast.sandbox.monty.stepper import ASYNC_SLEEP, SLEEP
 from holdfast.sandbox.monty.steps import Blocked, Finished, HostCall, Step
 from holdfast.sandbox.monty.values import first_foreign, may_hold_stand_ins, not_serializable
 from holdfast.sandbox.monty.workers import Worker, Workers
-from holdfast.sandbox.run_errors import calls_error, cancelled_error, deadlock_error
+from holdfast.sandbox.run_errors import (
+    argument_not_json,
+    calls_error,
+    cancelled_error,
+    deadlock_error,
+    request_too_large,
+)
 from holdfast.sandbox.watchdog import Watchdog
 
 _SMALL_CHARS: Final = 1_000
@@ -483,6 +489,8 @@ def cell_call(call: HostCall, number: int) -> CellCall:
         name, args, kwargs = SLEEP_CALL, [], {"seconds": seconds}
     else:
         name, args, kwargs = call.name, list(call.args), call.kwargs
+    if call.too_large is not None:
+        return CellCall(number=number, name=name, problem=request_too_large(name, call.too_large))
     foreign, clean = call.foreign, None
     if foreign is None:
         try:
@@ -490,8 +498,7 @@ def cell_call(call: HostCall, number: int) -> CellCall:
         except InvalidArgument:
             foreign = first_foreign([args, kwargs])
     if clean is None:
-        problem = f"an argument of {name}() is not JSON: it holds {foreign}"
-        return CellCall(number=number, name=name, problem=problem)
+        return CellCall(number=number, name=name, problem=argument_not_json(name, str(foreign)))
     return CellCall(number=number, name=name, args=clean[0], kwargs=clean[1])
 
 
@@ -499,10 +506,12 @@ def _last_call(name: str, span: Span, value: Json, failure: Failure | None) -> L
     """The call that the code ended with; *failure* tells why its value is none."""
     if failure is None:
         return LastCall(CellCall(number=0, name=name, args=[value]), span)
-    problem = failure.error.message
-    if failure.error.code == Code.RESULT_NOT_SERIALIZABLE:
-        problem = f"an argument of {name}() is not JSON: it holds {failure.error.hint}"
-    return LastCall(CellCall(number=0, name=name, problem=problem), span)
+    error = failure.error
+    if error.code == Code.RESULT_NOT_SERIALIZABLE:
+        error = argument_not_json(name, str(error.hint))
+    elif error.code == Code.RESPONSE_TOO_LARGE:
+        error = request_too_large(name, error.message.removeprefix("the result is too large: "))
+    return LastCall(CellCall(number=0, name=name, problem=error), span)
 
 
 def _plan_of(request: CellRequest, before: EngineState | None, paused: PausedCell | None) -> RunPlan:

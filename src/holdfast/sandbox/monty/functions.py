@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from holdfast.model.capability import Capability
+
 
 class Callables(Protocol):
     """What guest code may call, for running it."""
 
     def __contains__(self, name: object, /) -> bool: ...
+
+    def capability(self, name: str) -> Capability: ...
 
     def suggest(self, name: str) -> str | None: ...
 

@@ -51,7 +51,7 @@ from holdfast.sandbox.monty.workers import Worker, Workers
 from holdfast.sandbox.pump import Driven
 from holdfast.sandbox.registry_functions import RegistryFunctions
 from holdfast.sandbox.run_calls import RunCalls, RunHost, answer_of
-from holdfast.sandbox.run_errors import deadlock_error
+from holdfast.sandbox.run_errors import argument_not_json, deadlock_error, request_too_large
 from holdfast.sandbox.run_order import RunOrder
 from holdfast.sandbox.session_engine import Ended, Parked
 from holdfast.sandbox.snapshots import PausedRun
@@ -180,9 +180,10 @@ class MontyRun(EngineRun):
         return self._answer(call, self._calls.wait_for(call.call_id))
 
     def _admit(self, call: HostCall) -> Admission:
+        if call.too_large is not None:
+            return self._calls.refuse(call.name, request_too_large(call.name, call.too_large))
         if call.foreign is not None:
-            problem = f"an argument of {call.name}() is not JSON: it holds {call.foreign}"
-            return self._calls.refuse(call.name, problem)
+            return self._calls.refuse(call.name, argument_not_json(call.name, call.foreign))
         return self._calls.admit(call.name, call.args, call.kwargs, call.call_id)
 
     def _on_approval_needed(self, call: HostCall, admitted: Admitted) -> Step | Parked:

@@ -10,7 +10,9 @@ from __future__ import annotations
 import functools
 from typing import Any, Final, get_args
 
-from holdfast.errors import Code, ErrorObject
+from holdfast.errors import Code, ErrorObject, ValueTooLarge
+from holdfast.model.bounds import check_bounds
+from holdfast.model.canonical import without_collecting
 from holdfast.ports.code_engine import CallAnswer
 from holdfast.sandbox.monty import engine, shadow
 from holdfast.sandbox.monty.dump import stand_ins
@@ -78,7 +80,8 @@ class Stepper:
         """Answer what needs no decision, up to the next thing that does."""
         while True:
             if isinstance(snapshot, engine.MontyComplete):
-                return Finished(snapshot.output)
+                with without_collecting():
+                    return Finished(snapshot.output)
             if isinstance(snapshot, engine.FutureSnapshot):
                 return Blocked(snapshot, snapshot.pending_call_ids)
             if isinstance(snapshot, engine.NameLookupSnapshot):
@@ -101,8 +104,12 @@ class Stepper:
         if (too_many := self._count_call()) is not None:
             return too_many
         args, kwargs = snapshot.args, snapshot.kwargs
-        foreign = self._stand_in_among(snapshot, [*args, *kwargs.values()])
         awaited = self._is_awaited(snapshot, name)
+        try:
+            check_bounds([args, kwargs], self._functions.capability(name).limits.max_request_bytes)
+        except ValueTooLarge as error:
+            return HostCall(snapshot, name, (), {}, snapshot.call_id, awaited, too_large=error.limit)
+        foreign = self._stand_in_among(snapshot, [*args, *kwargs.values()])
         return HostCall(snapshot, name, args, kwargs, snapshot.call_id, awaited, foreign)
 
     def _count_call(self) -> Failure | None:

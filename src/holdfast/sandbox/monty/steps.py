@@ -21,6 +21,8 @@ class HostCall:
     awaited: bool
     foreign: str | None = None
     """The type of an argument that has no JSON form and arrived as its text."""
+    too_large: str | None = None
+    """The limit that the arguments exceed; they are left out then."""
 
 
 @dataclass(frozen=True, slots=True)

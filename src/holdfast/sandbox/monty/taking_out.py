@@ -21,6 +21,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+from holdfast.errors import InvalidArgument
+from holdfast.model.bounds import MAX_VALUE_BYTES, check_bounds
 from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.dump import stand_ins
 from holdfast.sandbox.monty.state import EngineState
@@ -63,9 +65,12 @@ def take_out(state: EngineState | None, definitions: dict[str, str], workers: Wo
     found: dict[str, str | None] = {}
     worker = workers.attach(state, state.limits)
     try:
+        room = MAX_VALUE_BYTES
         for name in state.names:
             with contextlib.suppress(_Unbound):
-                found[name] = _value_of(worker, name)
+                text = _value_of(worker, name)
+                found[name] = text if text is None or len(text) <= room else None
+                room -= len(found[name] or "")
     finally:
         worker.close()
     values = {name: text for name, text in found.items() if text is not None}
@@ -91,10 +96,15 @@ def _value_of(worker: Worker, name: str) -> str | None:
 
 
 def literal(value: object) -> str | None:
-    """A value as Python text that makes an equal one; None if it is made of anything but built-in types."""
+    """A value as Python text that makes an equal one.
+
+    None if the value is made of anything but built-in types, or exceeds the bound on values: its text would
+    repeat each part that it shares.
+    """
     try:
+        check_bounds(value)
         return "".join(_literal(value, 0))
-    except (_NoLiteral, RecursionError):
+    except (_NoLiteral, RecursionError, InvalidArgument):
         return None
 
 

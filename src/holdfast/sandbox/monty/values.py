@@ -10,7 +10,8 @@ import re
 from collections.abc import Container, Iterator
 from typing import Any, Final
 
-from holdfast.errors import Code, ErrorObject, InvalidArgument
+from holdfast.errors import Code, ErrorObject, InvalidArgument, ValueTooLarge
+from holdfast.model.bounds import MAX_VALUE_BYTES
 from holdfast.model.canonical import Json, to_json
 
 _STAND_IN = re.compile(r"<.*>|[\w.]+\(.*\)|\[\.\.\.\]|\{\.\.\.\}|\(\.\.\.\)|\.\.\.", re.S)
@@ -18,24 +19,24 @@ _STAND_IN = re.compile(r"<.*>|[\w.]+\(.*\)|\[\.\.\.\]|\{\.\.\.\}|\(\.\.\.\)|\.\.
 TYPE_NAME: Final = re.compile(r"<([\w.]+)|([\w.]+)\(")
 
 
-MAX_RESULT_BYTES: Final = 16 << 20
-
-
 def json_of(value: object) -> tuple[Json, ErrorObject | None]:
     """The value as JSON, or why it is not."""
     try:
         clean, size = to_json(value)
+    except ValueTooLarge as error:
+        return None, result_too_large(error.limit)
     except InvalidArgument:
         return None, not_serializable(first_foreign(value))
-    if size > MAX_RESULT_BYTES:
-        return None, _too_large(size)
+    if size > MAX_VALUE_BYTES:
+        return None, result_too_large(f"it is {size} bytes as JSON, the limit is {MAX_VALUE_BYTES}")
     return clean, None
 
 
-def _too_large(size: int) -> ErrorObject:
+def result_too_large(limit: str) -> ErrorObject:
+    """The error of a run whose result is too large; *limit* says what the limit is."""
     return ErrorObject(
         code=Code.RESPONSE_TOO_LARGE,
-        message=f"the result is {size} bytes as JSON, the limit is {MAX_RESULT_BYTES}",
+        message=f"the result is too large: {limit}",
         hint="leave it in a variable and return a part of it",
     )
 

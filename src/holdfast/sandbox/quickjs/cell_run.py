@@ -29,9 +29,10 @@ from typing import Final
 
 import msgspec
 
-from holdfast.errors import Code, EngineFailed, ErrorObject, InvalidArgument
+from holdfast.errors import Code, EngineFailed, ErrorObject, InvalidArgument, ValueTooLarge
+from holdfast.model.bounds import check_json_bounds
 from holdfast.model.call import GuestException
-from holdfast.model.canonical import Json
+from holdfast.model.canonical import Json, read_json
 from holdfast.ports.code_engine import (
     SLEEP,
     CallAnswer,
@@ -42,7 +43,7 @@ from holdfast.ports.code_engine import (
     CellRequest,
     CellStep,
 )
-from holdfast.sandbox.monty.values import MAX_RESULT_BYTES, json_of, not_serializable
+from holdfast.sandbox.monty.values import not_serializable, result_too_large
 from holdfast.sandbox.output import Output
 from holdfast.sandbox.quickjs.failures import Source, stopped_error, syntax_error, thrown_error
 from holdfast.sandbox.quickjs.frames import (
@@ -79,7 +80,14 @@ from holdfast.sandbox.quickjs.state import (
     other_build,
 )
 from holdfast.sandbox.quickjs.workers import Workers
-from holdfast.sandbox.run_errors import calls_error, cancelled_error, deadlock_error, wall_error
+from holdfast.sandbox.run_errors import (
+    argument_not_json,
+    calls_error,
+    cancelled_error,
+    deadlock_error,
+    request_too_large,
+    wall_error,
+)
 from holdfast.sandbox.typescript.script import Script, ScriptRefused, read_script
 from holdfast.sandbox.watchdog import Watchdog
 from holdfast.sandbox.worker_process import WorkerDied
@@ -337,11 +345,17 @@ class QuickJsCellRun:
             seconds = float(msgspec.json.decode(raw))
             return CellCall(number=number, name=SLEEP, kwargs={"seconds": max(0.0, seconds)})
         if problem is not None:
-            text = f"an argument of {name}() is not JSON: it holds {problem}"
-            return CellCall(number=number, name=name, problem=text)
-        args = _read_arguments(raw)
+            return CellCall(number=number, name=name, problem=argument_not_json(name, problem))
         functions = self._request.functions
-        named = named_arguments(args, functions.capability(name)) if name in functions else None
+        if name not in functions:  # its arguments are not looked at
+            return CellCall(number=number, name=name)
+        capability = functions.capability(name)
+        try:
+            check_json_bounds(raw, max_bytes=capability.limits.max_request_bytes)
+        except ValueTooLarge as error:
+            return CellCall(number=number, name=name, problem=request_too_large(name, error.limit))
+        args = _read_arguments(raw)
+        named = named_arguments(args, capability)
         if named is not None:
             return CellCall(number=number, name=name, kwargs=named)
         return CellCall(number=number, name=name, args=args)
@@ -399,9 +413,11 @@ class QuickJsCellRun:
             return thrown_error(_decoded(poll.detail), self._source), None
         if poll.outcome == "foreign":
             return not_serializable(msgspec.json.decode(poll.detail, type=str)), None
-        value = msgspec.json.decode(poll.detail)
-        error = json_of(value)[1] if len(poll.detail) > MAX_RESULT_BYTES else None
-        return error, None if error else value
+        try:
+            check_json_bounds(poll.detail)
+        except ValueTooLarge as error:
+            return result_too_large(error.limit), None
+        return None, read_json(poll.detail)
 
     def _kept(
         self, reply: Reply, error: ErrorObject | None, names: list[str] | None, result: Json = None

@@ -9,6 +9,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import EngineFailed, HoldfastError, InvalidArgument
+from holdfast.model.bounds import check_bounds
 from holdfast.model.canonical import to_json
 from holdfast.model.capability import Capability
 from holdfast.sandbox.typescript.checks import STANDARD_FUNCTIONS, touched_names
@@ -33,6 +34,7 @@ def bridge_text(value: Any) -> str:
     It is JSON; a `b` and one character for each byte; or, where there are bytes within a value, a `v` and the
     JSON of a mark and the value, in which `{mark: characters}` stands for bytes.
     """
+    check_bounds(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return "b" + _characters(value)
     if _holds_bytes(value):

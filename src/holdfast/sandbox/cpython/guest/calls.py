@@ -131,10 +131,10 @@ class Bridge:
             text = f'{head},"args":{to_json(args)},"kwargs":{to_json(kwargs) if kwargs else "{}"}}}'
             if len(text) <= _MAX_CALL:
                 return text
-            problem = f"the arguments of {name}() are larger than {_MAX_CALL} bytes"
+            limit = f"the limit is {_MAX_CALL} bytes as JSON"
+            return f'{head},"problem":{encode(limit)},"too_large":true}}'
         except Foreign as foreign:
-            problem = f"an argument of {name}() is not JSON: it holds {foreign}"
-        return f'{head},"problem":{encode(problem)}}}'
+            return f'{head},"problem":{encode(str(foreign))}}}'
 
 
 class Tool:

@@ -1,0 +1,187 @@
+"""The bound on values, before anything else traverses them."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import InvalidArgument, ValueTooLarge
+from holdfast.model import to_json
+from holdfast.model.bounds import MAX_VALUE_NODES, check_bounds, check_json_bounds
+from holdfast.model.canonical import read_json
+
+
+@dataclasses.dataclass
+class Pair:
+    left: Any
+    right: Any
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    left: Any
+    right: Any
+
+
+class Struct(msgspec.Struct):
+    left: Any
+    right: Any
+
+
+def _doubled(make: Any, depth: int = 60) -> Any:
+    value: Any = 1
+    for _ in range(depth):
+        value = make(value)
+    return value
+
+
+SHARED = {
+    "lists": lambda x: [x, x],
+    "tuples": lambda x: (x, x),
+    "dicts": lambda x: {"a": x, "b": x},
+    "dicts with other keys": lambda x: {1: x, 2: x},
+    "ordered dicts": lambda x: OrderedDict(a=x, b=x),
+    "deques": lambda x: deque([x, x]),
+    "dataclasses": lambda x: Pair(x, x),
+    "dataclasses with slots": lambda x: Slots(x, x),
+    "structs": lambda x: Struct(x, x),
+    "mixed": lambda x: [{"a": (x, x)}, Pair(x, x)],
+}
+
+
+@pytest.mark.parametrize("make", SHARED.values(), ids=SHARED)
+def test_shared_parts_count_each_time_they_are_met(make: Any) -> None:
+    """Bug: forty lists in memory are 2**41 values to an encoder, which knows no limit and holds the GIL."""
+    value = _doubled(make)
+    began = time.monotonic()
+    with pytest.raises(ValueTooLarge, match="the limit is 250000 parts") as refused:
+        check_bounds(value)
+    assert refused.value.code == "REQUEST_TOO_LARGE"
+    with pytest.raises(ValueTooLarge):
+        to_json(value)
+    assert time.monotonic() - began < 20  # not for ever
+
+
+def test_keys_are_walked_and_never_hashed() -> None:
+    """Bug: hashing a tuple walks it as a tree too."""
+
+    class Never:
+        def __hash__(self) -> int:
+            raise AssertionError("hashed")
+
+    assert not check_bounds([Never(), {"a": Never()}])
+    deep = _doubled(lambda x: (x, x), 12)
+    held = {deep: 1}
+    with pytest.raises(ValueTooLarge):
+        check_bounds(held, max_nodes=1000)
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["x" * 2000, ["x" * 100] * 20, {"x" * 2000: 1}, b"x" * 2000, bytearray(2000), [memoryview(b"x" * 2000)],
+     10**3000, [10**30] * 80, {str(n): n for n in range(300)}, [None] * 400, Pair("x" * 2000, 1)],
+    ids=lambda value: type(value).__name__,
+)  # fmt: skip
+def test_bytes_are_bounded_before_anything_is_encoded(value: object) -> None:
+    """Ours: a limit on bytes is kept without making the bytes."""
+    with pytest.raises(ValueTooLarge, match="the limit is 1000 bytes as JSON"):
+        check_bounds(value, max_bytes=1000)
+
+
+_json = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    max_leaves=10,
+)
+
+
+@given(_json)
+def test_nothing_within_the_limit_is_refused(value: Any) -> None:
+    """Ours: the walk counts the least that a value can take."""
+    try:
+        data = msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return
+    assert check_bounds(value, max_bytes=len(data))
+    check_json_bounds(data, max_bytes=len(data))
+
+
+@given(_json, st.integers(1, 30))
+def test_text_is_bounded_by_the_same_number_of_nodes(value: Any, most: int) -> None:
+    """Ours: JSON that arrives as text is bounded before it is decoded, whatever its strings hold."""
+    try:
+        data = msgspec.json.encode([value, ',:[{"\\', '\\\\"'])
+    except UnicodeEncodeError:
+        return
+    tree = msgspec.json.decode(data)
+    assert _fits(lambda: check_json_bounds(data, max_nodes=most)) >= _fits(
+        lambda: check_bounds(tree, max_nodes=most)
+    )
+
+
+def _fits(check: Callable[[], object]) -> bool:
+    try:
+        check()
+    except ValueTooLarge:
+        return False
+    return True
+
+
+def test_text_with_too_many_nodes_is_not_decoded() -> None:
+    """Ours: what guests send as JSON is decoded in one go, and holds the GIL for as long."""
+    with pytest.raises(ValueTooLarge, match="the limit is 250000 parts"):
+        read_json(b"[" + b"1," * 300_000 + b"1]")
+    assert len(read_json(b"[" + b"[]," * 200_000 + b"{}]")) == 200_001
+    assert read_json(b'["' + b",:" * 300_000 + b'"]') == [",:" * 300_000]
+    assert read_json(b'["' + b'\\"' * 300_000 + b'", 1]') == ['"' * 300_000, 1]
+
+
+def test_the_bound_is_on_both_sides_of_the_limit() -> None:
+    """Ours: 250,000 values and keys fit, one more does not."""
+    assert check_bounds([0] * (MAX_VALUE_NODES - 1))
+    with pytest.raises(ValueTooLarge):
+        check_bounds([0] * MAX_VALUE_NODES)
+    assert check_bounds({str(n): n for n in range((MAX_VALUE_NODES - 1) // 2)})
+
+
+def test_a_cycle_is_told_apart_from_a_large_value() -> None:
+    """Ours: both walks end, and the message says which it was."""
+    ring: list[Any] = []
+    ring.append(ring)
+    pair = Pair(ring, None)
+    pair.right = pair
+    for value in (ring, {"a": [ring]}, pair):
+        with pytest.raises(InvalidArgument, match="holds itself") as refused:
+            check_bounds(value)
+        assert not isinstance(refused.value, ValueTooLarge)
+
+
+def test_the_walk_does_not_recurse() -> None:
+    """Ours: depth is no danger to the walk."""
+    value: list[Any] = []
+    for _ in range(sys.getrecursionlimit() * 3):
+        value = [value]
+    assert check_bounds(value)
+
+
+def test_plain_data_is_known_as_such() -> None:
+    """Ours: plain data is encoded as it is; the rest is written as Python's own `json` writes it."""
+
+    class Text(str):
+        pass
+
+    assert check_bounds({"a": [1, 2.5, None, True, ("x",)]})
+    for value in ({1: 2}, {1, 2}, float("nan"), Text("x"), Pair(1, 2), b"x"):
+        assert not check_bounds([value])
+    assert to_json([Text("x"), {True: 1, None: 2, 1.5: 3, 7: (4,)}, [0] * 50])[0] == [
+        "x", {"true": 1, "null": 2, "1.5": 3, "7": [4]}, [0] * 50
+    ]  # fmt: skip
