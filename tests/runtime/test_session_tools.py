@@ -74,7 +74,7 @@ def test_a_searchable_tool_is_known_and_neither_offered_nor_called(memory: Place
         async with memory.runtime() as runtime:
             session = await runtime.session("s", agent=clerk())
             await session.tools.set_availability(["one"], "searchable")
-            assert await offered(session) == ["two"]
+            assert await offered(session) == ["two", "search_tools"]
             assert await problem(session, "one") == "tool 'one' is not offered in this session"
             assert [one["availability"] for one in await session.tools.catalog()] == [
                 "searchable",

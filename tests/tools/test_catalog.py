@@ -109,7 +109,8 @@ def test_the_projection_is_json_and_made_once() -> None:
     assert catalog.project() == [
         {"id": "x:a", "name": "a", "description": "", "side_effect": "read", "availability": "callable"}
     ]
-    assert catalog.project() is catalog.project()
+    assert catalog._projection is catalog._projection
+    assert catalog.project() is not catalog.project()
 
 
 def test_contracts_are_asked_for_what_is_showcased_and_nothing_else() -> None:

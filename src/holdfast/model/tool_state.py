@@ -62,15 +62,24 @@ class ToolStateEntry(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_d
 
 
 class ToolState(msgspec.Struct, frozen=True, kw_only=True):
-    """Every tool that a registry knows, by id, at one generation."""
+    """Every tool that a registry knows, by id, at one generation.
+
+    `found` names the tools that the model has found by searching: those that are searchable are callable.
+    """
 
     generation: U64 = 0
     tools: dict[str, ToolStateEntry] = {}
+    found: tuple[str, ...] = ()
 
     def with_availability(self, names: Sequence[str], availability: ToolAvailability | None) -> ToolState:
-        """Override the availability of these tools; `None` clears the override."""
+        """Override the availability of these tools; `None` clears the override. They are found no more."""
         override = None if availability is None else checked_availability(availability)
-        return self._changed(names, lambda entry: msgspec.structs.replace(entry, availability=override))
+        changed = self._changed(names, lambda entry: msgspec.structs.replace(entry, availability=override))
+        return msgspec.structs.replace(changed, found=tuple(sorted(set(self.found) - set(names))))
+
+    def with_found(self, names: Sequence[str]) -> ToolState:
+        """Note that the model has found these tools."""
+        return msgspec.structs.replace(self, found=tuple(sorted({*self.found, *names})))
 
     def with_members(self, names: Sequence[str], member: bool) -> ToolState:
         """Put these tools into the catalog or take them out. Those taken out stay known."""

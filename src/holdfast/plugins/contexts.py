@@ -271,13 +271,14 @@ class SwitchAgentFrame(msgspec.Struct, frozen=True):
 
 
 class ToolCatalogContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The tools that a catalog is about to be made of."""
+    """The tools that a catalog is about to be made of. `found` are those that the model has found."""
 
     session_id: str
     tools: Sequence[ToolManifest]
     tool_access: SessionToolAccess
     extensions: PluginExtensions
     subagent: SubagentContext | None = None
+    found: frozenset[str] = frozenset()
 
 
 class SubagentContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -266,13 +266,16 @@ class TurnDriverPreamble(msgspec.Struct, frozen=True, kw_only=True):
 
     `tools` are offered to the model by its provider, `prompt` goes into the system prompt, and `host` makes
     whatever carries out the commands of one turn. `warns_of_budget`: the model is told when a turn's budget
-    runs out.
+    runs out. `own` are tools by name that the protocol brings itself, beside those of the catalog. `found`
+    are those of the `tools` that the model has found by searching: they are offered in the turn that runs.
     """
 
     host: Callable[[TurnSeat], EffectHost]
     tools: tuple[Capability, ...] = ()
     prompt: tuple[PromptContribution, ...] = ()
     warns_of_budget: bool = False
+    own: Mapping[str, RegisteredTool] = msgspec.field(default_factory=dict)
+    found: tuple[Capability, ...] = ()
 
 
 class ProtocolDriverPlugin(Protocol):
@@ -303,10 +306,10 @@ class Bench(msgspec.Struct, frozen=True):
 
 
 class Cells(msgspec.Struct, frozen=True):
-    """What the cells of a turn are run by, whose plugin that is, and what they may call."""
+    """What the cells of a turn are run by, whose plugin that is, and what a cell that begins may call."""
 
     executor: CodeExecutorPlugin
-    functions: CodeFunctions
+    functions: Callable[[], CodeFunctions]
     plugin_id: str = ""
 
 
@@ -322,6 +325,8 @@ class TurnSeat(msgspec.Struct, frozen=True, kw_only=True):
     bench: Bench
     hooks: TurnHooks
     preamble: TurnDriverPreamble
+    current: Callable[[], TurnDriverPreamble]
+    """The preamble of now: that of the turn's beginning, unless the catalog has changed."""
     find_tool: Callable[[str], RegisteredTool]
     instructions: str = ""
     output: OutputContract | None = None

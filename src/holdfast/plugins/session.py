@@ -398,7 +398,7 @@ class PluginSession(RememberingPlugins):
             answer = self.runner.call_plain(hook, ctx)
             if answer is not None:
                 found.append(read_catalog(hook, answer))
-        return resolve_catalog(ctx.tools, found, self.tool_catalog_overlay, ctx.tool_access)
+        return resolve_catalog(ctx.tools, found, self.tool_catalog_overlay, ctx.tool_access, ctx.found)
 
     # Forks
 

@@ -37,7 +37,7 @@ from holdfast.model.tool_access import SessionToolAccess
 from holdfast.model.tool_state import ToolState
 from holdfast.plugins.contexts import ToolCatalogContext
 from holdfast.plugins.execution_memory import ExecutionMemory
-from holdfast.plugins.protocol import Cells, ProtocolBuildInput, TurnDriverPreamble
+from holdfast.plugins.protocol import Cells, CodeFunctions, ProtocolBuildInput, TurnDriverPreamble
 from holdfast.plugins.session import PluginSession
 from holdfast.ports.session_store import Blob, StateRecord
 from holdfast.tools.catalog import ToolCatalog, ToolCatalogContribution
@@ -182,7 +182,11 @@ class SessionContext:
         executor = self.plugins.code_executor()
         if executor is None:
             return None
-        functions = executor.functions(self.artifact().catalog, self.tool_registry.require)
+
+        def functions() -> CodeFunctions:
+            """What code may call now: a search in the middle of a turn adds to it."""
+            return executor.functions(self.artifact().catalog, self.tool_registry.require)
+
         return Cells(executor, functions, self.plugins.owner_of("code_executor"))
 
     def tool_catalog(self) -> list[dict[str, Any]]:
@@ -194,12 +198,16 @@ class SessionContext:
         if self.artifact().catalog.may_call(name):
             return self.tool_registry.require(name)
         self.tool_registry.require(name)  # says it better, if there is no such tool at all
-        raise UnknownTool(f"tool {name!r} is not offered in this session")
+        listed = self.artifact().catalog.find(name) is not None
+        raise UnknownTool(
+            f"tool {name!r} is not offered in this session",
+            hint="find it first: search_tools(query) makes what it finds callable" if listed else None,
+        )
 
     def called_tool(self, name: str) -> RegisteredTool:
         """The tool of a call that was made: one of the session, or one that only its code has."""
         cells = self.cells()
-        own = None if cells is None else cells.functions.own(name)
+        own = None if cells is None else cells.functions().own(name)
         return own or self.tool_registry.require(name)
 
     def _build(self) -> CatalogArtifact:
@@ -211,6 +219,7 @@ class SessionContext:
                 tool_access=plugins.tool_access,
                 extensions=plugins.extensions,
                 subagent=plugins.subagent_context,
+                found=registry.found,
             )
         )
         preamble = plugins.build_preamble(

@@ -322,6 +322,7 @@ class TurnRunner:
             bench=staff.bench,
             hooks=self._hooks,
             preamble=context.artifact().preamble,
+            current=lambda: context.artifact().preamble,
             find_tool=context.find_tool,
             instructions=render(()),
             output=staff.agent.output_type,

@@ -10,12 +10,13 @@ Rules
 -----
 1. Authority comes last and only narrows: it never brings back what a contributor hid or switched off.
 2. What is hidden stays hidden. An availability may be set again by whoever comes later, up to the authority.
+   What is searchable in the end, and was found by the model, is callable.
 3. A contribution that names a tool that is not there says nothing about it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
 from typing import Any
 
@@ -29,10 +30,14 @@ from holdfast.tools.registered_tool import RegisteredTool
 
 
 class CatalogTool(msgspec.Struct, frozen=True):
-    """One tool of a catalog, under the availability that it has there."""
+    """One tool of a catalog, under the availability that it has there.
+
+    One that was `found` is callable because the model has found it, and would be searchable otherwise.
+    """
 
     manifest: ToolManifest
     availability: ToolAvailability
+    found: bool = False
 
     @property
     def name(self) -> str:
@@ -85,6 +90,14 @@ class ToolCatalog(msgspec.Struct, frozen=True, dict=True):
         """Whether the session's model may call this tool."""
         return name in self._callable_names
 
+    def found(self) -> tuple[CatalogTool, ...]:
+        """What the model may call because it has found it."""
+        return tuple(tool for tool in self.tools if tool.found)
+
+    def has_more(self) -> bool:
+        """Whether there are tools that the model has to find, or has found."""
+        return any(tool.found or tool.availability == ToolAvailability.SEARCHABLE for tool in self.tools)
+
     def capabilities(self, resolve: Callable[[str], RegisteredTool]) -> list[Capability]:
         """The contracts of what is showcased, as *resolve* (a registry's `require`) gives them."""
         return [resolve(tool.name).capability for tool in self.showcased()]
@@ -119,14 +132,26 @@ def resolve_catalog(
     contributions: Sequence[ToolCatalogContribution],
     overlay: ToolCatalogContribution,
     access: SessionToolAccess,
+    found: Set[str] = frozenset(),
 ) -> ToolCatalog:
-    """The catalog of one session: plugin contributors in order, then its overlay, its authority last."""
+    """The catalog of one session: plugin contributors in order, then its overlay, its authority last.
+
+    *found* are the names of the tools that the model has found by searching.
+    """
     listed = {manifest.name: manifest for manifest in manifests}
     levels = {name: manifest.availability for name, manifest in listed.items()}
     for contribution in (*contributions, overlay):
         _contribute(levels, contribution)
     on = [name for name, level in levels.items() if level != ToolAvailability.OFF]
-    return ToolCatalog(tuple(CatalogTool(listed[name], levels[name]) for name in access.select(on)))
+    return ToolCatalog(
+        tuple(_catalog_tool(listed[name], levels[name], name in found) for name in access.select(on))
+    )
+
+
+def _catalog_tool(manifest: ToolManifest, level: ToolAvailability, found: bool) -> CatalogTool:
+    if found and level == ToolAvailability.SEARCHABLE:
+        return CatalogTool(manifest, ToolAvailability.CALLABLE, found=True)
+    return CatalogTool(manifest, level)
 
 
 def _contribute(levels: dict[str, ToolAvailability], contribution: ToolCatalogContribution) -> None:

@@ -154,10 +154,16 @@ class ToolRegistry:
         """The same object as long as nothing has changed but which tools are resolved."""
         return self._table
 
+    @property
+    def found(self) -> frozenset[str]:
+        """The names of the tools that the model has found by searching."""
+        return frozenset(self._table.found)
+
     def export_state(self) -> ToolState:
         """What is known about every tool, orphans among them."""
         with self._lock:
-            return ToolState(generation=self._generation, tools=dict(self._table.state))
+            table = self._table
+            return ToolState(generation=self._generation, tools=dict(table.state), found=table.found)
 
     def apply_state(self, state: ToolState) -> int:
         """Take over a changed state of this very generation; returns the new one."""
@@ -168,12 +174,12 @@ class ToolRegistry:
                 raise UnknownTool(
                     f"there is no tool with the id {unknown[0][:80]!r}", hint="nothing was changed"
                 )
-            return self._commit(self._table.with_state(state.tools))
+            return self._commit(self._table.with_state(state))
 
     def restore_state(self, state: ToolState) -> None:
         """Go on from a stored state and its generation. What no source offers now becomes an orphan."""
         with self._lock:
-            self._table = self._table.with_state(state.tools)
+            self._table = self._table.with_state(state)
             self._generation = state.generation
 
     def set_availability(self, names: Sequence[str], availability: ToolAvailability | None) -> int:
@@ -211,6 +217,8 @@ class ToolRegistry:
         composed = self.fork() if include_base_tools else ToolRegistry()
         if include_base_tools:
             composed._generation = max(1, composed._generation)
+        else:
+            composed._table = ToolTable(found=self._table.found)
         if providers:
             composed._commit(composed._table.overlay(CONTEXT, bindings), bindings)
         return composed

@@ -27,7 +27,7 @@ import msgspec
 
 from holdfast.errors import ToolConflict
 from holdfast.model.tool_manifest import ToolManifest
-from holdfast.model.tool_state import ToolAvailability, ToolStateEntry
+from holdfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
 from holdfast.tools.provider import Binding
 
 
@@ -57,11 +57,15 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class ToolTable(msgspec.Struct, frozen=True, dict=True):
-    """Entries by id, the ids of the bound ones by name, and the sources in the order they came."""
+    """Entries by id, the ids of the bound ones by name, the sources in the order they came.
+
+    `found` are names of tools that the model has found by searching, whoever offers them.
+    """
 
     entries: dict[str, Entry] = msgspec.field(default_factory=dict)
     bound: dict[str, str] = msgspec.field(default_factory=dict)
     sources: tuple[str, ...] = ()
+    found: tuple[str, ...] = ()
 
     @cached_property
     def visible(self) -> dict[str, Entry]:
@@ -106,7 +110,7 @@ class ToolTable(msgspec.Struct, frozen=True, dict=True):
             entries[manifest.id] = _bind(source, binding, entries.get(manifest.id))
             bound[manifest.name] = manifest.id
         sources = self.sources if source in self.sources else (*self.sources, source)
-        return ToolTable(entries, bound, sources)
+        return ToolTable(entries, bound, sources, self.found)
 
     def rebind(self, source: str, bindings: Sequence[Binding]) -> ToolTable:
         """Bind these to a source, and nothing else: what it no longer offers becomes an orphan."""
@@ -129,15 +133,16 @@ class ToolTable(msgspec.Struct, frozen=True, dict=True):
         left = {tool_id: entry for tool_id, entry in below.entries.items() if tool_id not in ids}
         return msgspec.structs.replace(below, entries=left).rebind(source, bindings)
 
-    def with_state(self, state: Mapping[str, ToolStateEntry]) -> ToolTable:
+    def with_state(self, given: ToolState) -> ToolTable:
         """Take the settings of a state. Of what it does not list, a bound tool has none, an orphan goes."""
+        state = given.tools
         entries = {
             tool_id: _settle(entry, state.get(tool_id))
             for tool_id, entry in self.entries.items()
             if entry.binding is not None
         }
         orphans = {tool_id: Entry(kept) for tool_id, kept in state.items() if tool_id not in entries}
-        return msgspec.structs.replace(self, entries={**entries, **orphans})
+        return msgspec.structs.replace(self, entries={**entries, **orphans}, found=given.found)
 
     def _ids_of(self, source: str) -> list[str]:
         return [tool_id for tool_id in self.bound.values() if self.entries[tool_id].kept.source == source]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from typing import Any
 
 import pytest
 
-from holdfast import RegisteredTool, tool
+from holdfast import RegisteredTool, RunContext, tool
 from holdfast.errors import HoldfastError, ToolOrphaned, UnknownTool
 from holdfast.model import ToolCallContext, auto_approval
 from holdfast.model.capability import SideEffect
@@ -157,9 +158,21 @@ CATALOG = ToolCatalog(
 def call(name: str, *args: Any) -> Any:
     found = {each.name: each for each in discovery(CATALOG, resolve)}[name]
     assert found.capability.side_effect == "none"
-    value = found.call(ToolCallContext(name=name, args=list(args)))
+    value = made(found, *args)
     found.check_output(value)
     return value
+
+
+def made(found: RegisteredTool, *args: Any) -> Any:
+    """Call a tool outside of any session."""
+    bound = found.bind(ToolCallContext(name=found.name, args=list(args)))
+    if not found.takes_context:
+        return found.handler(*bound.args, **bound.kwargs)
+
+    async def main() -> Any:
+        return await found.handler(RunContext(None), *bound.args, **bound.kwargs)
+
+    return asyncio.run(main())
 
 
 def test_search_tools_tells_how_to_call_what_it_finds() -> None:
@@ -211,9 +224,9 @@ def test_what_is_not_in_the_catalog_cannot_be_described() -> None:
     """Ours: a session's authority holds for looking, too."""
     found = {each.name: each for each in discovery(ToolCatalog(), resolve)}
     with pytest.raises(HoldfastError):
-        found["describe_tool"].call(ToolCallContext(name="describe_tool", args=["transfer"]))
-    assert found["search_tools"].call(ToolCallContext(name="search_tools", args=["money"])) == []
-    assert found["list_tools"].call(ToolCallContext(name="list_tools")) == []
+        made(found["describe_tool"], "transfer")
+    assert made(found["search_tools"], "money") == []
+    assert made(found["list_tools"]) == []
 
 
 def test_list_tools_names_all_of_them() -> None:

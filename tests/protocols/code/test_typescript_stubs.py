@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import re
 from typing import Any, Literal
@@ -14,7 +15,7 @@ from test_tool_guide import catalog_of, many, raw
 from tree_sitter import Language as Grammar
 from tree_sitter import Node, Parser
 
-from holdfast import tool
+from holdfast import RunContext, tool
 from holdfast.model import auto_approval
 from holdfast.model.language import Language
 from holdfast.model.tool_state import ToolAvailability
@@ -367,11 +368,12 @@ def test_tools_are_found_and_described_in_typescript() -> None:
     """Seed: search_tools and describe_tool give signatures; ours: in the language of the session."""
     catalog, resolve = catalog_of(refund.registered, find_orders.registered)
     search, describe, _ = discovery(catalog, resolve, TYPESCRIPT)
-    (hit,) = search.handler("pay back")
+    ctx = RunContext(None)
+    (hit,) = asyncio.run(search.handler(ctx, "pay back"))
     assert hit["signature"] == (
         "declare function refund(args: { order_id: string; cents: number }): Promise<string>;"
     )
-    (found,) = search.handler("find")
+    (found,) = asyncio.run(search.handler(ctx, "find"))
     assert found["signature"] == (
         'declare function find_orders(args: { text: string; state?: "open" | "paid"; limit?: number }): '
         "Promise<Record<string, any>[]>;"
@@ -379,4 +381,6 @@ def test_tools_are_found_and_described_in_typescript() -> None:
     assert declaration_of(find_orders.capability).endswith(
         "Promise<{ number: string; lines: { product: string; count?: number }[]; parent?: any }[]>;"
     )
-    assert describe.handler("refund")["signature"] == signature_of(refund.registered, TYPESCRIPT)
+    assert asyncio.run(describe.handler(ctx, "refund"))["signature"] == signature_of(
+        refund.registered, TYPESCRIPT
+    )

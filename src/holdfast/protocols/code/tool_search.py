@@ -6,11 +6,15 @@ An index is made once of a catalog: every word of a name or a description, in it
 that have it. A query is looked up word by word. A word counts more in a name than in a description, whole
 than as a beginning, as a beginning than inside, and more the fewer tools have it.
 
-Rule: the same catalog and query give the same list; of equals, the one that the catalog has first is first.
+Rules
+-----
+1. The same catalog and query give the same list; of equals, the one that the catalog has first is first.
+2. What is searchable and was found is callable for the rest of the session: by the next call or cell.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
 from bisect import bisect_right
@@ -21,11 +25,12 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from holdfast.errors import HoldfastError, UnknownTool
+from holdfast.errors import GenerationMismatch, HoldfastError, ServiceUnavailable, UnknownTool
 from holdfast.model.language import Language
 from holdfast.model.tool_state import ToolAvailability
 from holdfast.protocols.code.tool_guide import Resolve, signature_of
 from holdfast.tools.catalog import CatalogTool, ToolCatalog
+from holdfast.tools.context import RunContext
 from holdfast.tools.decorator import Tool, tool
 from holdfast.tools.registered_tool import RegisteredTool
 from holdfast.tools.stubs import stub_of
@@ -36,6 +41,7 @@ MAX_RESULTS: Final = 50
 _MAX_DESCRIPTION_CHARS: Final = 2_000
 _MAX_TERMS: Final = 12
 _MANY: Final = 1_000
+_MOST_TRIES: Final = 20
 _WORD: Final = re.compile(r"[^\W_]+")
 _PART: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _STOP_WORDS: Final = frozenset({
@@ -169,28 +175,57 @@ def discovery(
     return [replace(each.registered, owner=OWNER) for each in made]
 
 
+def searching(catalog: ToolCatalog, resolve: Resolve) -> RegisteredTool:
+    """`search_tools` alone, for models that call what it finds by native calls."""
+    return replace(_search_tools(catalog, resolve, Language.PYTHON).registered, owner=OWNER)
+
+
 def _search_tools(catalog: ToolCatalog, resolve: Resolve, language: Language) -> Tool[..., Any]:
     index = _once(lambda: ToolIndex(catalog.searchable()))
 
+    def look_up(query: str, limit: int) -> list[tuple[CatalogTool, str]]:
+        hits = index().search(query, min(max(limit, 1), MAX_RESULTS))
+        return [(hit, _signature_line(hit.name, resolve, language)) for hit in hits]
+
     @tool(side_effect="none")
-    def search_tools(
-        query: Annotated[str, _QUERY], limit: Annotated[int, _LIMIT] = 10
+    async def search_tools(
+        ctx: RunContext[Any], query: Annotated[str, _QUERY], limit: Annotated[int, _LIMIT] = 10
     ) -> list[dict[str, Any]]:
         """Find tools by what they do: name, signature, description and may_call of each, the best first."""
-        hits = index().search(query, min(max(limit, 1), MAX_RESULTS))
-        return [_hit(hit, resolve, language) for hit in hits]
+        hits = await asyncio.to_thread(look_up, query, limit)  # an index of many tools takes its time
+        found = await _found(ctx, [hit for hit, _ in hits])
+        return [_hit(hit, line, hit.name in found) for hit, line in hits]
 
     return search_tools
 
 
+async def _found(ctx: RunContext[Any], hits: Sequence[CatalogTool]) -> set[str]:
+    """Note that the model has found these tools, for the session; the names of those that it may call."""
+    far = [hit.name for hit in hits if hit.availability < ToolAvailability.CALLABLE]
+    callable_now = {hit.name for hit in hits} - set(far)
+    if not far:
+        return callable_now
+    for _ in range(_MOST_TRIES):
+        try:
+            state = await ctx.host.tool_state(ctx.session_id)
+            await ctx.host.apply_tool_state(ctx.session_id, state.with_found(far))
+        except ServiceUnavailable:  # there is no session to find them for
+            return callable_now
+        except GenerationMismatch:
+            continue  # another call has changed the tools in between
+        return callable_now | set(far)
+    return callable_now
+
+
 def _describe_tool(catalog: ToolCatalog, resolve: Resolve, language: Language) -> Tool[..., Any]:
     @tool(side_effect="none")
-    def describe_tool(name: Annotated[str, _NAME]) -> dict[str, Any]:
+    async def describe_tool(ctx: RunContext[Any], name: Annotated[str, _NAME]) -> dict[str, Any]:
         """Describe one tool in full: its signature, description, schemas, side_effect and approval."""
         found = catalog.find(name)
         if found is None:
             raise UnknownTool(f"there is no tool {name[:80]!r}", hint=_suggestion(name, catalog.names))
-        return _description(found, resolve(name), language)
+        may_call = name in await _found(ctx, [found])
+        return _description(await asyncio.to_thread(resolve, name), language, may_call)
 
     return describe_tool
 
@@ -219,12 +254,12 @@ def _once(make: Callable[[], ToolIndex]) -> Callable[[], ToolIndex]:
     return get
 
 
-def _hit(found: CatalogTool, resolve: Resolve, language: Language) -> dict[str, Any]:
+def _hit(hit: CatalogTool, signature: str, may_call: bool) -> dict[str, Any]:
     return {
-        "name": found.name,
-        "signature": _signature_line(found.name, resolve, language),
-        "description": _first_line(found.manifest.description),
-        "may_call": found.availability >= ToolAvailability.CALLABLE,
+        "name": hit.name,
+        "signature": signature,
+        "description": _first_line(hit.manifest.description),
+        "may_call": may_call,
     }
 
 
@@ -239,7 +274,7 @@ def _signature_line(name: str, resolve: Resolve, language: Language) -> str:
     return stub_of(found).removesuffix(": ...")
 
 
-def _description(found: CatalogTool, registered: RegisteredTool, language: Language) -> dict[str, Any]:
+def _description(registered: RegisteredTool, language: Language, may_call: bool) -> dict[str, Any]:
     capability = registered.capability
     policy = capability.approval_policy
     return {
@@ -250,7 +285,7 @@ def _description(found: CatalogTool, registered: RegisteredTool, language: Langu
         "output_schema": capability.output_schema,
         "side_effect": str(capability.side_effect),
         "approval": policy if isinstance(policy, str) else "auto",
-        "may_call": found.availability >= ToolAvailability.CALLABLE,
+        "may_call": may_call,
     }
 
 

@@ -337,13 +337,13 @@ class CallDesk:
     # Small things
 
     def _find(self, call: ToolCall) -> RegisteredTool:
-        """The tool of a call: one of the session, or one that only code has, if code called it."""
+        """The tool of a call: of the session, of its protocol, or of its code, if code called it."""
         cells = self._seat.cells
         if cells is not None and (call.parent or call.name == cells.executor.cell_tool):
-            own = cells.functions.own(call.name)
+            own = cells.functions().own(call.name)
             if own is not None:
                 return own
-        return self._seat.find_tool(call.name)
+        return self._seat.preamble.own.get(call.name) or self._seat.find_tool(call.name)
 
     def _is_cell(self, call: ToolCall) -> bool:
         cells = self._seat.cells

@@ -200,7 +200,7 @@ class _Cell:
         self.seed = f"{seat.machine.nonce}.{self.turn_id}.{self.call_id}"
         self.threads: DaemonThreads = seat.bench.threads
         self.output: OutputContract | None = seat.output
-        self.functions: CodeFunctions = seat.cells.functions
+        self.functions: CodeFunctions = seat.cells.functions()
         self.engine: Callable[[EngineName], CodeEngine] = seat.bench.engine
         self._seat = seat
         self._command = command
@@ -292,7 +292,7 @@ class _Cell:
         if call.problem is not None:
             return CellCalled(name=call.name, error=call.problem)
         try:
-            args, named = _by_name(self._seat, call)
+            args, named = _by_name(self.functions, call)
         except HoldfastError as error:
             return CellCalled(name=call.name, arguments=call.kwargs, error=error.error_object())
         return CellCalled(name=call.name, arguments=named, args=tuple(args))
@@ -304,12 +304,11 @@ class _Cell:
         return self._numbers[call_id]
 
 
-def _by_name(seat: TurnSeat, call: CellCall) -> tuple[list[Json], dict[str, Json]]:
+def _by_name(functions: CodeFunctions, call: CellCall) -> tuple[list[Json], dict[str, Json]]:
     """Positional arguments under the names that the contract has for them, if it has names."""
     if not call.args:
         return [], call.kwargs
-    assert seat.cells is not None
-    schema = seat.cells.functions.capability(call.name).input_schema
+    schema = functions.capability(call.name).input_schema
     if schema.get("type") == "array":
         return call.args, call.kwargs
     names = list(schema.get("properties", ()))

@@ -28,6 +28,7 @@ from holdfast.machine.inputs import (
     OutputCheck,
     ToolSettled,
 )
+from holdfast.model.capability import Capability
 from holdfast.model.events import ModelCallStarted, ReasoningStreamed, TextRetracted, TextStreamed
 from holdfast.model.message import InputPart, Message, RequestedCall, TextPart, UserMessage
 from holdfast.model.outcome import Ended
@@ -181,7 +182,7 @@ class StandardHost:
         return ModelRequest(
             messages=self._shown_messages(messages),
             instructions=prompt,
-            tools=seat.preamble.tools,
+            tools=self._offered(),
             output_schema=None if seat.output is None else seat.output.schema,
             session_id=seat.session_id,
             turn_id=seat.machine.turn_id,
@@ -191,6 +192,14 @@ class StandardHost:
             attempt=attempt,
             read_blob=self._hooks.read_blob,
         )
+
+    def _offered(self) -> tuple[Capability, ...]:
+        """The tools of the turn's beginning, and what the model has found since, behind them."""
+        began, now = self._seat.preamble, self._seat.current()
+        if now is began:
+            return began.tools
+        known = {one.name for one in began.tools}
+        return (*began.tools, *(one for one in now.found if one.name not in known))
 
     async def _read_changed(self, stream: AsyncIterator[ModelDelta], shown: _Shown) -> ReplyEnded:
         """Take a reply in, and show it as plugins leave it."""

@@ -2,24 +2,41 @@
 
 from __future__ import annotations
 
+from holdfast.errors import ToolNameTaken
 from holdfast.plugins.plugin import Plugin
 from holdfast.plugins.protocol import ProtocolBuildInput, ProtocolSessionPlugin, TurnDriverPreamble
 from holdfast.plugins.registrar import PluginRegistrar
 from holdfast.protocols.standard.host import StandardHost
+from holdfast.tools.registered_tool import RegisteredTool
 
 
 class StandardDriver:
-    """Offers the showcased tools to the model as native tool calls."""
+    """Offers the showcased tools to the model as native tool calls, and a search if there are others."""
 
     shares_preambles = True
     """What it makes of a catalog has nothing of the session in it."""
 
     def build_preamble(self, given: ProtocolBuildInput) -> TurnDriverPreamble:
+        own = _search(given) if given.tool_catalog.has_more() else {}
+        found = [given.resolve(tool.name).capability for tool in given.tool_catalog.found()]
+        shown = given.tool_catalog.capabilities(given.resolve)
         return TurnDriverPreamble(
             host=StandardHost,
-            tools=tuple(given.tool_catalog.capabilities(given.resolve)),
+            tools=(*shown, *(tool.capability for tool in own.values()), *found),
             prompt=given.extra_prompt_contributions,
+            own=own,
+            found=tuple(found),
         )
+
+
+def _search(given: ProtocolBuildInput) -> dict[str, RegisteredTool]:
+    """The tool that finds those which the model is not shown; what it finds is offered from then on."""
+    from holdfast.protocols.code.tool_search import searching  # only catalogs with such tools need it
+
+    tool = searching(given.tool_catalog, given.resolve)
+    if given.tool_catalog.find(tool.name) is not None:
+        raise ToolNameTaken(tool.name, tool.owner, given.resolve(tool.name).owner)
+    return {tool.name: tool}
 
 
 class StandardProtocol(Plugin):
