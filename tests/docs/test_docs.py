@@ -18,6 +18,7 @@ from holdfast.cli.main import main
 from holdfast.errors import STATUS_OF_CODE, Code
 from holdfast.model import CapabilityLimits, SessionLimits
 from holdfast.model.language import EngineName
+from holdfast.model.limits import AGENT_TIMEOUT_MS, SANDBOX_TIMEOUT_MS
 from holdfast.plugins import shipped
 from holdfast.plugins.directives import ALLOWED
 from holdfast.plugins.hook import HOOKS, SLOTS
@@ -99,7 +100,10 @@ def test_every_limit_is_in_the_table_with_its_default(limits: SessionLimits | Ca
     shown = dict(re.findall(r"^\| `(\w+)` \| ([^|]+?) \|", text, re.MULTILINE))
     for name in limits.__struct_fields__:
         value = getattr(limits, name)
-        assert shown[name] == ("none" if value is None else f"{value:,}")
+        default = "none" if value is None else f"{value:,}"
+        if name == "timeout_ms":
+            default = f"{SANDBOX_TIMEOUT_MS:,}; for an agent {AGENT_TIMEOUT_MS:,}"
+        assert shown[name] == default
 
 
 def test_every_hook_is_in_the_table_with_what_the_kernel_says_about_it() -> None:

@@ -4,7 +4,9 @@ Theory of operation
 -------------------
 A function's parameters become one msgspec struct. Its JSON Schema is the contract's input schema, and
 decoding into it is the check: one definition, so that what is described and what is accepted agree.
-pydantic models take part through hooks and are never imported unless a user's signature names one.
+Constraints of other packages are translated first (`constraints.py`); where a class has some in its fields,
+`checks` is a struct with a shadow of that class, and the arguments have to fit both. pydantic models take
+part through hooks and are never imported unless a user's signature names one.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ import dataclasses
 import inspect
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -22,8 +24,10 @@ import msgspec
 
 from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
+from holdfast.tools.constraints import checked_type, checked_types, field_default
 from holdfast.tools.context import is_run_context, without_later
 from holdfast.tools.docstrings import Docs, read_docstring
+from holdfast.tools.json_types import type_without_json
 
 _NOT_CONVERTED = (bytes, bytearray, memoryview)
 """msgspec would write these as base64; they are not JSON, so they are left for the JSON check to refuse."""
@@ -38,6 +42,7 @@ class Signature:
     positional: int
     positional_only: int
     struct: type[msgspec.Struct]
+    checks: type[msgspec.Struct] | None
     returns: Any
     docs: Docs
     input_schema: dict[str, Any]
@@ -63,6 +68,8 @@ class Signature:
     def decode(self, named: dict[str, Json]) -> msgspec.Struct:
         """Check the arguments and convert them to what the function's annotations ask for."""
         try:
+            if self.checks is not None:
+                msgspec.convert(named, self.checks, dec_hook=_decode_custom)
             return msgspec.convert(named, self.struct, dec_hook=_decode_custom)
         except msgspec.ValidationError as error:
             raise InvalidArgument(
@@ -94,22 +101,34 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
         del parameters[0]
     _refuse_misplaced_context(parameters, hints, name)
     fields = [_field(parameter, hints, docs, name) for parameter in parameters]
+    checked = _checked([field[1] for field in fields], f"a parameter of tool {name}()")
     try:
-        struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True, frozen=True)
-        input_schema = schema_of(struct)
-    except TypeError as error:
+        described = _struct(
+            name, [(field[0], type_, *field[2:]) for field, type_ in zip(fields, checked, strict=True)]
+        )
+        input_schema = schema_of(described)
+        shadowed = not _classes_in(checked) <= _classes_in([field[1] for field in fields])
+        struct = _struct(name, fields) if shadowed else described
+    except (TypeError, ValueError) as error:
         raise InvalidArgument(
-            f"a parameter of tool {name}() has a type that JSON cannot carry: {error}",
+            f"a parameter of tool {name}() has a type that JSON cannot carry, or a constraint that its type "
+            f"cannot have: {error}",
             hint="use JSON types, dataclasses, TypedDict, Literal, Enum, msgspec structs or pydantic models",
         ) from None
     kinds = [parameter.kind for parameter in parameters]
-    returns = without_later(hints.get("return", Any))
+    (returns,) = _checked([without_later(hints.get("return", Any))], f"the result of tool {name}()")
+    if (refused := type_without_json(returns)) is not None:
+        raise InvalidArgument(
+            f"tool {name}() returns {refused}, which has no JSON form",
+            hint="return text (base64 for bytes), JSON types, dataclasses or pydantic models",
+        )
     return Signature(
         name=name,
         parameters=tuple(parameter.name for parameter in parameters),
         positional=sum(kind is not inspect.Parameter.KEYWORD_ONLY for kind in kinds),
         positional_only=sum(kind is inspect.Parameter.POSITIONAL_ONLY for kind in kinds),
         struct=struct,
+        checks=described if shadowed else None,
         returns=returns,
         docs=docs,
         input_schema=input_schema,
@@ -121,7 +140,7 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
 def schema_of(type_: Any) -> dict[str, Any]:
     """The JSON Schema of a type, its definitions under `$defs` at the root."""
     (schema,), definitions = msgspec.json.schema_components(
-        (type_,), schema_hook=_custom_schema, ref_template="#/$defs/{name}"
+        (checked_type(type_),), schema_hook=_custom_schema, ref_template="#/$defs/{name}"
     )
     reference = schema.get("$ref", "")
     name = reference.removeprefix("#/$defs/")
@@ -135,6 +154,8 @@ def schema_of(type_: Any) -> dict[str, Any]:
 
 def convert(value: Json, type_: Any) -> Any:
     """JSON data as a value of *type_*; `msgspec.ValidationError` says where it does not fit."""
+    if (checked := checked_type(type_)) is not type_:
+        msgspec.convert(value, checked, dec_hook=_decode_custom)
     return msgspec.convert(value, type_, dec_hook=_decode_custom)
 
 
@@ -177,10 +198,43 @@ def _field(
         annotation = Annotated[annotation, msgspec.Meta(description=text)]
     if parameter.default is inspect.Parameter.empty:
         return (parameter.name, annotation)
-    default = parameter.default
+    meta, given = field_default(parameter.default)
+    if meta is not None:
+        annotation = Annotated[annotation, meta]
+    if "default_factory" in given:
+        return (parameter.name, annotation, msgspec.field(default_factory=given["default_factory"]))
+    if not given:
+        return (parameter.name, annotation)
+    default = given["default"]
     if isinstance(default, (list, dict, set, bytearray)) and default:
         return (parameter.name, annotation, msgspec.field(default_factory=lambda: copy.deepcopy(default)))
     return (parameter.name, annotation, default)
+
+
+def _struct(name: str, fields: list[Any]) -> type[msgspec.Struct]:
+    return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True, frozen=True)
+
+
+def _checked(types_: list[Any], what: str) -> list[Any]:
+    try:
+        return checked_types(types_)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{what}: {error.message}", hint=error.hint) from None
+
+
+def _classes_in(types_: Iterable[Any]) -> set[type]:
+    """The classes that some types name, without those in their fields."""
+    found: set[type] = set()
+    for type_ in types_:
+        if isinstance(type_, typing.NewType):
+            type_ = type_.__supertype__
+        if typing.get_origin(type_) is Annotated:
+            found |= _classes_in([type_.__origin__])
+        elif args := typing.get_args(type_):
+            found |= _classes_in(args)
+        elif isinstance(type_, type):
+            found.add(type_)
+    return found
 
 
 def _output_schema(returns: Any) -> dict[str, Any]:
