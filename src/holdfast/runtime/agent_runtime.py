@@ -20,6 +20,7 @@ from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -150,6 +151,9 @@ class Runtime:
         )
         self._place: Workplace | None = None
         self._sessions: dict[str, LiveSession] = {}
+        self._released: WeakValueDictionary[str, LiveSession] = WeakValueDictionary()
+        self._last_seq = 0
+        self._seen_agents: dict[str, Agent[Any, Any]] = {}
         self._cached: OrderedDict[str, LiveSession] = OrderedDict()
         self._messages = 0
         self._ground: HostGround | None = None
@@ -205,6 +209,7 @@ class Runtime:
         self._place = None
         await self._end_beside()
         self._sessions.clear()
+        self._released.clear()
         self._cached.clear()
         await place.leases.close()
         try:
@@ -272,8 +277,8 @@ class Runtime:
         head = await self.store.head(SessionId(session_id))
         charter = None if head is None else _without_parent(head.charter)
         await self.store.fork(session_id, SessionId(new_id), at, self.now_ms(), charter=charter)
-        live, source = self.live(new_id), self._sessions.get(session_id)
-        if source is not None:
+        live = self.live(new_id)
+        if head is not None and (source := self._staffed(session_id, head.agent)) is not None:
             live.staff, live.deps, live.setup = source.staff, source.deps, source.setup.of_fork()
         return Session(self, live)
 
@@ -286,6 +291,7 @@ class Runtime:
     async def delete(self, session_id: str) -> bool:
         """Forget a session; false if there was none."""
         self._sessions.pop(session_id, None)
+        self._released.pop(session_id, None)
         if (live := self._cached.pop(session_id, None)) is not None:
             self._messages -= live.held
         if self._place is not None:
@@ -498,7 +504,7 @@ class Runtime:
 
     def tell(self, session_id: str, event: Event) -> None:
         """Show something to whoever observes a session here."""
-        live = self._sessions.get(session_id)
+        live = self._sessions.get(session_id) or self._released.get(session_id)
         if live is not None:
             live.feed.publish(event)
 
@@ -535,8 +541,8 @@ class Runtime:
         """The agent of this name: that of *near*, one that was passed in, or one that works here."""
         if near is not None and near.staff is not None and near.staff.agent.name == name:
             return near.staff.agent
-        if name in self._agents:
-            return self._agents[name]
+        if (known := self._known_agent(name)) is not None:
+            return known
         for live in self._sessions.values():
             if live.staff is not None and live.staff.agent.name == name:
                 return live.staff.agent
@@ -580,7 +586,9 @@ class Runtime:
         """What this process knows of a session."""
         found = self._sessions.get(session_id)
         if found is None:
-            found = self._sessions[session_id] = LiveSession(session_id, self._open, self._used)
+            found = self._released.pop(session_id, None)  # the host program still has it
+            found = found or LiveSession(session_id, self._open, self._used, self._last_seq)
+            self._sessions[session_id] = found
         return found
 
     @property
@@ -601,8 +609,8 @@ class Runtime:
     def _agent_of(self, live: LiveSession, head: SessionHead | None) -> Agent[Any, Any]:
         if live.staff is not None:
             return live.staff.agent
-        if head is not None and head.agent in self._agents:
-            return self._agents[head.agent]
+        if head is not None and (agent := self._known_agent(head.agent)) is not None:
+            return agent
         raise NotConfigured(
             f"no agent is known for session {live.session_id!r}",
             hint="pass agent=..., or Runtime(agents=[...])",
@@ -666,7 +674,7 @@ class Runtime:
 
     async def _check_edited(self, approval: Approval, kwargs: dict[str, Json]) -> None:
         """Refuse arguments that the tool would refuse, before the decision is spent."""
-        live = self._sessions.get(approval.session_id)
+        live = await self.put_to_work(approval.session_id)
         if live is None or live.staff is None:
             return
         checked = live.staff.bench.dispatcher.check(
@@ -725,12 +733,16 @@ class Runtime:
         live.drain()  # what was queued behind it
         return turn
 
+    def _known_agent(self, name: str) -> Agent[Any, Any] | None:
+        """The agent of this name that was passed in, or that worked on a session which was released since."""
+        return self._agents.get(name) or self._seen_agents.get(name)
+
     def _staffed(self, session_id: str, agent_name: str) -> LiveSession | None:
         """The session with its agent, or with the one that was passed in under this name."""
         live = self._sessions.get(session_id)
         if live is not None and live.staff is not None:
             return live
-        agent = self._agents.get(agent_name)
+        agent = self._known_agent(agent_name)
         if agent is None:
             return None
         try:
@@ -754,6 +766,21 @@ class Runtime:
             self._messages -= oldest.held
             oldest.held = 0
             oldest.forget()
+            self._release(oldest)
+
+    def _release(self, live: LiveSession) -> None:
+        """Let go of a session that can be made anew, unless the host program has it.
+
+        Its agent stays known by its name, and numbers of events are never used twice.
+        """
+        if live.staff is None or not live.holds_nothing:
+            return
+        agent = live.staff.agent
+        if self._known_agent(agent.name) is None:
+            self._seen_agents[agent.name] = agent
+        if self._known_agent(agent.name) is agent and self._sessions.pop(live.session_id, None) is not None:
+            self._last_seq = max(self._last_seq, live.last_seq)
+            self._released[live.session_id] = live
 
     def _holds_too_much(self) -> bool:
         sessions, config = len(self._cached), self._config

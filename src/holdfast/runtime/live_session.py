@@ -70,12 +70,16 @@ class LiveSession:
 
     __slots__ = (
         "_changes", "_context", "_deps", "_feed", "_frame", "_last_seq", "_lock", "_making", "_more",
-        "_on_use", "_place", "_refusal", "_running", "_stood", "_stuck", "_turns", "deps", "draining",
-        "driver", "held", "in_turn", "session_id", "setup", "staff",
+        "__weakref__", "_on_use", "_place", "_refusal", "_running", "_stood", "_stuck", "_turns", "deps",
+        "draining", "driver", "held", "in_turn", "session_id", "setup", "staff",
     )  # fmt: skip
 
     def __init__(
-        self, session_id: str, place: Workplace, on_use: Callable[[LiveSession, bool], None]
+        self,
+        session_id: str,
+        place: Workplace,
+        on_use: Callable[[LiveSession, bool], None],
+        last_seq: int = 0,
     ) -> None:
         self.session_id = session_id
         self.staff: Staff | None = None
@@ -94,7 +98,7 @@ class LiveSession:
         self.in_turn: SessionContext | None = None
         self._feed: LiveFeed | None = None
         self._frame: _Frame | None = None
-        self._last_seq = 0
+        self._last_seq = last_seq
         self._more = False
         self._stuck = False
         self._refusal: _Refusal | None = None
@@ -349,6 +353,18 @@ class LiveSession:
             self._feed = None
         if self._turns is not None and all(turn.done for turn in self._turns.values()):
             self._turns = None
+
+    @property
+    def last_seq(self) -> int:
+        """The number of the last event that was shown."""
+        return self._last_seq if self._feed is None else self._feed.last_seq
+
+    @property
+    def holds_nothing(self) -> bool:
+        """Whether nothing is lost if it is made anew: no turn, no listener, and nothing that was passed in."""
+        told = self._deps is None and self.deps is None and self.setup is AS_GIVEN
+        at_rest = not self.busy and not self.tasks() and self._turns is None and self._refusal is None
+        return told and at_rest and self._feed is None
 
     async def messages_of_turn(self, turn_id: str) -> tuple[Message, ...]:
         """What was said in a turn that has ended."""

@@ -1,0 +1,102 @@
+"""What a runtime keeps of sessions that it has worked on: nothing that grows with their number."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast import Agent, Runtime
+from holdfast.providers.scripted import ScriptedModel
+from holdfast.runtime.live_session import LiveSession
+
+
+def _agent(name: str = "clerk") -> Agent[Any, str]:
+    return Agent(ScriptedModel(["one", "two", "three"], strict=False), name=name)
+
+
+def _runtime(store: Path | None = None) -> Runtime:
+    runtime = Runtime(store)
+    runtime._config = msgspec.structs.replace(runtime._config, cached_sessions=4)
+    return runtime
+
+
+def _kept() -> int:
+    gc.collect()
+    return sum(1 for found in gc.get_objects() if isinstance(found, LiveSession))
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_sessions_that_are_not_used_any_more_are_let_go(tmp_path: Path, durable: bool) -> None:
+    """Bug: every session that was ever opened cost about 2 kB until the runtime was closed."""
+
+    async def scenario() -> None:
+        agent, before = _agent(), _kept()
+        async with _runtime(tmp_path / "holdfast.db" if durable else None) as runtime:
+            for number in range(40):
+                session = await runtime.session(f"s{number}", agent=agent)
+                await session.turn("hello")
+            assert _kept() - before <= 4 + 1
+
+    asyncio.run(scenario())
+
+
+def test_a_session_that_the_program_still_has_is_the_same_one(tmp_path: Path) -> None:
+    """Ours: two objects of one session would not see each other's events."""
+
+    async def scenario() -> None:
+        agent = _agent()
+        async with _runtime() as runtime:
+            held = await runtime.session("held", agent=agent)
+            await held.turn("hello")
+            for number in range(10):
+                await (await runtime.session(f"s{number}", agent=agent)).turn("hello")
+            again = await runtime.session("held")
+            assert again._live is held._live
+            assert (await again.turn("go on")).output == "two"
+
+    asyncio.run(scenario())
+
+
+def test_a_session_that_was_let_go_still_has_its_agent_and_new_event_numbers(tmp_path: Path) -> None:
+    """Ours: its queued input runs by itself, and no number of an event means two things."""
+
+    async def scenario() -> None:
+        agent = _agent()
+        async with _runtime(tmp_path / "holdfast.db") as runtime:
+            first = await runtime.session("first", agent=agent)
+            await first.turn("hello")
+            seen = first._live.last_seq
+            del first
+            for number in range(10):
+                await (await runtime.session(f"s{number}", agent=agent)).turn("hello")
+            gc.collect()
+            assert "first" not in runtime._sessions
+            await runtime.queue_turn("first", "input-1", "and now?")
+            live = await runtime.put_to_work("first")
+            assert live is not None
+            assert live.draining is not None
+            await live.draining
+            assert [turn.state for turn in await runtime.store.turns("first")] == ["ended"] * 2
+            assert live.last_seq > seen
+
+    asyncio.run(scenario())
+
+
+def test_agents_of_one_name_are_not_mixed_up(tmp_path: Path) -> None:
+    """Ours: a session keeps the very agent that it was opened with."""
+
+    async def scenario() -> None:
+        async with _runtime() as runtime:
+            agents = [_agent("same") for _ in range(10)]
+            for number, agent in enumerate(agents):
+                await (await runtime.session(f"s{number}", agent=agent)).turn("hello")
+            kept = [live.staff.agent for live in runtime._sessions.values() if live.staff is not None]
+            assert all(agent in kept for agent in agents[1:])
+            assert (await runtime.session("s9"))._live.staff.agent is agents[9]  # type: ignore[union-attr]
+
+    asyncio.run(scenario())
