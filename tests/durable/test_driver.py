@@ -362,6 +362,7 @@ def test_an_error_of_the_store_stops_the_driver_and_leaves_the_turn(bench: Calla
 
     async def test(one: Bench) -> None:
         async def fail() -> None:
+            one.clock.advance(31)
             raise StoreUnavailable("disk full")
 
         driver, host, commands = await one.begin(replied("answer"))
@@ -369,7 +370,6 @@ def test_an_error_of_the_store_stops_the_driver_and_leaves_the_turn(bench: Calla
         with pytest.raises(StoreUnavailable):
             await driver.drive(commands)
         assert host.stopped == 1
-        one.clock.advance(31)
         driver, _, commands = await one.take_over(replied("again"))
         assert finished(await driver.drive(commands)) == "again"
 

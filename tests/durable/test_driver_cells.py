@@ -123,6 +123,7 @@ def test_a_store_that_fails_while_a_cell_computes_is_the_error_of_the_turn(bench
 
     async def test(one: Bench, loop: SteppedLoop) -> None:
         async def fail() -> None:
+            one.clock.advance(31)  # the lease is over
             raise StoreUnavailable("disk full")
 
         driver, host, commands = await begin(one)

@@ -245,6 +245,7 @@ def test_a_store_that_fails_while_flushing_is_the_error_of_the_turn(bench: Bench
         driver, host, driving = await while_the_model_thinks(one)
 
         async def fail() -> None:
+            one.clock.advance(31)  # the lease is over
             raise StoreUnavailable("disk full")
 
         one.log.before_save = fail
@@ -266,6 +267,7 @@ def test_a_store_that_fails_does_not_hide_that_the_turn_was_left(bench: Benches)
         driver, _, driving = await while_the_model_thinks(one)
 
         async def fail() -> None:
+            one.clock.advance(31)  # the lease is over
             raise StoreUnavailable("disk full")
 
         one.log.before_save = fail

@@ -34,7 +34,7 @@ def theatre(tmp_path: Path) -> Iterator[Theatre]:
 
 def _same_process(server: ForkServer, home: Path, number: int) -> bool:
     """The disk fails from that write on; once it is whole, the same runtime goes on."""
-    report = server.run("sequence", home, fails_at=number, full=number % 2 == 0)
+    report = server.run("sequence", home, fails_at=number, full=number % 2 == 0, lease_s=0.3)
     assert report.get("status") == "done", (number, report)
     Truth(home, report).check("sequence")
     return bool(report["failures"])
@@ -42,7 +42,7 @@ def _same_process(server: ForkServer, home: Path, number: int) -> bool:
 
 def _next_process(server: ForkServer, home: Path, number: int) -> bool:
     """The disk fails from that write on, and the process gives up; another one finds the disk whole."""
-    report = server.run("sequence", home, fails_at=number, full=number % 2 == 0, gives_up=True)
+    report = server.run("sequence", home, fails_at=number, full=number % 2 == 0, gives_up=True, lease_s=0.3)
     failed = report.get("status") != "done"
     if failed:
         assert report.get("raised") == "StoreUnavailable", (number, report)

@@ -19,6 +19,8 @@ Rules
 3. The last reply and the commit are one transaction. It is refused if something was injected or the turn
    was cancelled in between: either is then dealt with, so that each wins or loses once.
 4. Whoever lost the lease writes nothing and stops.
+5. A write that fails because the store cannot be written now (disk full, I/O error, locked) is repeated while
+   the lease holds: what this process knows, such as the result of a payment, is not given up for one error.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ import msgspec
 
 from holdfast.durable.effects import Asks, EffectHost, Known, Prepared, Ready
 from holdfast.durable.keys import key_of
-from holdfast.errors import InternalError, LeaseLost, PluginStateLost, StoreError
+from holdfast.errors import InternalError, LeaseLost, PluginStateLost, StoreError, StoreUnavailable
 from holdfast.machine.commands import (
     CallModel,
     Checkpoint,
@@ -81,6 +83,9 @@ from holdfast.ports.session_store import (
 )
 
 T = TypeVar("T")
+
+_FIRST_RETRY_S: Final = 0.05
+_LONGEST_RETRY_S: Final = 2.0
 
 _FLUSH_S: Final = 0.005
 """So long may what plugins said wait to be written, where nothing follows from it."""
@@ -137,6 +142,7 @@ class TurnDriver:
         self.machine = machine
         self.lease = lease
         self.turn_id = machine.turn_id
+        self.held_until_ms = ground.clock.boot_ms() + lease.until_ms - ground.clock.now_ms()
         self._ground = ground
         self._store = ground.store
         self._host = ground.host
@@ -447,20 +453,18 @@ class TurnDriver:
         summary = self.machine.summary(outcome)
         kept = self._host.kept(tolerant=tolerant)
         blobs = self._take_blobs()
-        written = await self._store.commit(
-            self.lease,
-            ports.Commit(
-                turn_id=self.turn_id,
-                now_ms=self._now(),
-                entries=tuple(self.machine.whole()),
-                summary=summary,
-                model_calls=self.machine.model_calls,
-                usage=self.machine.ledger(self._ground.usage_source),
-                enqueue=self._next_inputs(outcome),
-                state=kept.state,
-                blobs=(*blobs, *kept.blobs),
-            ),
+        commit = ports.Commit(
+            turn_id=self.turn_id,
+            now_ms=self._now(),
+            entries=tuple(self.machine.whole()),
+            summary=summary,
+            model_calls=self.machine.model_calls,
+            usage=self.machine.ledger(self._ground.usage_source),
+            enqueue=self._next_inputs(outcome),
+            state=kept.state,
+            blobs=(*blobs, *kept.blobs),
         )
+        written = await self._write(lambda: self._store.commit(self.lease, commit))
         if isinstance(written, CommitRefused):
             self._blobs = blobs
             return written
@@ -499,7 +503,8 @@ class TurnDriver:
         self._require_lease()
         summary = self.machine.summary(outcome)
         self._note_states()  # what the host has changed since
-        await self._store.park(self.lease, self._take_unsaved(), summary)
+        save = self._take_unsaved()
+        await self._write(lambda: self._store.park(self.lease, save, summary))
         return Parked(summary)
 
     # Writing down
@@ -519,7 +524,7 @@ class TurnDriver:
         urgent = self._urgent
         save = self._take_unsaved()
         self._urgent = urgent  # what must be written first is, only once this is over
-        self._heed(await self._store.save(self.lease, save))
+        self._heed(await self._write(lambda: self._store.save(self.lease, save)))
         self._flushing = None  # if it fails, `_end_flushing` finds it
         self._flush_soon()
 
@@ -545,9 +550,23 @@ class TurnDriver:
         save = self._take_unsaved()
         if make_checkpoint is not None:
             save = msgspec.structs.replace(save, make_checkpoint=make_checkpoint)
-        saved = await self._store.save(self.lease, save)
+        saved = await self._write(lambda: self._store.save(self.lease, save))
         self._heed(saved)
         return saved.checkpoint
+
+    async def _write(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Have something written; while the store cannot be, and the lease holds, try again."""
+        pause_s = _FIRST_RETRY_S
+        while True:
+            try:
+                return await write()
+            except StoreUnavailable as error:
+                left_s = (self.held_until_ms - self._ground.clock.boot_ms()) / 1000
+                if not error.retryable or left_s <= 0:
+                    raise
+                await self._ground.sleep(min(pause_s, left_s))
+            self._require_lease()
+            pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
 
     def _heed(self, saved: Saved) -> None:
         if saved.cancel_requested and "cancel_requested" not in self._keys:

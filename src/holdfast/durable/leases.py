@@ -21,6 +21,8 @@ class Holder(Protocol):
 
     lease: Lease
     turn_id: str
+    held_until_ms: int
+    """Until then, by the boot-time clock, no other process may take the lease."""
 
     def lose(self) -> None:
         """The lease is gone."""
@@ -78,11 +80,14 @@ class LeaseKeeper:
 
     async def _renew(self) -> None:
         holders = list(self._holders.values())
+        until_ms = self._clock.boot_ms() + self.lease_ms
         renewed = await self._store.renew(
             tuple(holder.lease for holder in holders), self._clock.now_ms(), self.lease_ms
         )
         for holder in holders:
             if holder.lease.session_id in renewed.lost:
                 holder.lose()
-            elif holder.turn_id in renewed.cancelled:
+                continue
+            holder.held_until_ms = until_ms
+            if holder.turn_id in renewed.cancelled:
                 holder.request_cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Protocol
+from typing import Final, Protocol
 
 
 class Clock(Protocol):
@@ -12,6 +12,15 @@ class Clock(Protocol):
 
     def monotonic(self) -> float:
         """Seconds that never go back."""
+
+    def boot_ms(self) -> int:
+        """Milliseconds since this machine was started, those included in which it was suspended.
+
+        All processes of a machine have the same, and setting the time of day does not change it.
+        """
+
+
+_BOOT_TIME: Final = getattr(time, "CLOCK_BOOTTIME", None)
 
 
 class SystemClock:
@@ -22,3 +31,8 @@ class SystemClock:
 
     def monotonic(self) -> float:
         return time.monotonic()
+
+    def boot_ms(self) -> int:
+        if _BOOT_TIME is None:  # not Linux: as good as it gets, where suspension stops it
+            return time.monotonic_ns() // 1_000_000
+        return time.clock_gettime_ns(_BOOT_TIME) // 1_000_000

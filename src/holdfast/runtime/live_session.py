@@ -69,8 +69,8 @@ class LiveSession:
     """One session in this process. Used on the runtime's loop."""
 
     __slots__ = (
-        "_changes", "_context", "_deps", "_feed", "_frame", "_last_seq", "_lock", "_making", "_more",
-        "__weakref__", "_on_use", "_place", "_refusal", "_running", "_stood", "_stuck", "_turns", "deps",
+        "__weakref__", "_changes", "_context", "_deps", "_feed", "_frame", "_last_seq", "_lock", "_making",
+        "_more", "_on_use", "_place", "_refusal", "_running", "_stood", "_stuck", "_turns", "deps",
         "draining", "driver", "held", "in_turn", "session_id", "setup", "staff",
     )  # fmt: skip
 
@@ -361,7 +361,7 @@ class LiveSession:
 
     @property
     def holds_nothing(self) -> bool:
-        """Whether nothing is lost if it is made anew: no turn, no listener, and nothing that was passed in."""
+        """Whether nothing is lost if it is made anew: no turn, no listener, nothing that was passed in."""
         told = self._deps is None and self.deps is None and self.setup is AS_GIVEN
         at_rest = not self.busy and not self.tasks() and self._turns is None and self._refusal is None
         return told and at_rest and self._feed is None

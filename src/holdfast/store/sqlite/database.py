@@ -186,11 +186,13 @@ class Database:
     def require_open(self) -> None:
         """Refuse to go on with a file that was closed, or that belongs to the parent process."""
         if self._closed:
-            raise StoreUnavailable(f"the store {self.path} is closed")
+            raise _for_good(StoreUnavailable(f"the store {self.path} is closed"))
         if os.getpid() != self._pid:
-            raise StoreUnavailable(
-                f"the store {self.path} was opened before this process was forked",
-                hint="open it anew in the child process",
+            raise _for_good(
+                StoreUnavailable(
+                    f"the store {self.path} was opened before this process was forked",
+                    hint="open it anew in the child process",
+                )
             )
 
     def close(self) -> None:
@@ -211,8 +213,10 @@ class Database:
     def _require_writable(self) -> GroupWriter:
         self.require_open()
         if self._group is None:
-            raise StoreUnavailable(
-                f"{self.path} cannot be written to", hint="check the mode of file and directory"
+            raise _for_good(
+                StoreUnavailable(
+                    f"{self.path} cannot be written to", hint="check the mode of file and directory"
+                )
             )
         return self._group
 
@@ -282,6 +286,12 @@ class Database:
         else:
             self._readers.append(reader)
         return result
+
+
+def _for_good(error: StoreUnavailable) -> StoreUnavailable:
+    """An error that another attempt meets as well."""
+    error.retryable = False
+    return error
 
 
 def _changes_tables(migration: str) -> bool:

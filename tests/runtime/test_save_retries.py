@@ -1,0 +1,179 @@
+"""One failed write does not turn a result that this process knows into an interruption."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, cast
+
+import apsw
+import pytest
+
+from holdfast import Agent, Runtime, tool
+from holdfast.errors import LeaseLost, StoreUnavailable
+from holdfast.ports.session_store import SessionStore
+from holdfast.providers.scripted import ScriptedModel
+from holdfast.runtime.agent_runtime import open_store
+from holdfast.store.sqlite.connection import translated
+from holdfast.testing.clock import FakeClock
+
+FAULTS = [apsw.FullError, apsw.IOError, apsw.BusyError]
+
+
+class Faulty:
+    """A store whose writes of one kind fail, as SQLite's would, until it has failed so often."""
+
+    def __init__(self, path: Path, method: str, fault: type[apsw.Error], times: int) -> None:
+        self._store = open_store(path)
+        self._path, self._method, self._fault = path, method, fault
+        self.left = times
+        self.armed = False
+        self.on_failure: Callable[[], Awaitable[object]] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        if name != self._method or not self.armed:
+            return found
+
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            if self.left:
+                self.left -= 1
+                if self.on_failure is not None:
+                    await self.on_failure()
+                raise translated(self._fault("injected"), self._path)
+            return await found(*args, **kwargs)
+
+        return call
+
+
+class Till:
+    """A payment that is counted; it breaks the store as it is made."""
+
+    def __init__(self, store: Faulty) -> None:
+        self.paid = 0
+        self._store = store
+
+    def tool(self) -> Any:
+        @tool(side_effect="external_system")
+        async def pay() -> str:
+            """Pay."""
+            self.paid += 1
+            self._store.armed = True
+            return f"receipt {self.paid}"
+
+        return pay
+
+
+async def _run(
+    store: Faulty, clock: FakeClock, sleep: Callable[[float], Awaitable[None]]
+) -> tuple[Till, Any]:
+    till = Till(store)
+    agent = Agent(
+        ScriptedModel([{"tool_calls": [{"name": "pay"}]}, "done"], strict=False), tools=[till.tool()]
+    )
+    async with Runtime(cast(SessionStore, store), clock=clock, _sleep=sleep) as runtime:
+        session = await runtime.session("s", agent=agent)
+        return till, await session.turn("pay", idempotency_key="k").settled()
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("method", ["save", "commit"])
+def test_a_result_is_kept_and_saved_when_the_store_can_be_written_again(
+    tmp_path: Path, fault: type[apsw.Error], method: str
+) -> None:
+    """Bug: a payment was made, its save failed once, and the model was told that it was interrupted."""
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    async def scenario() -> None:
+        store = Faulty(tmp_path / "holdfast.db", method, fault, times=6)
+        till, result = await _run(store, FakeClock(), sleep)
+        assert till.paid == 1
+        assert result.output == "done"
+        assert "receipt 1" in str(result.messages)
+        assert "INTERRUPTED" not in str(result.messages)
+
+    asyncio.run(scenario())
+    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6]
+
+
+def test_the_save_is_given_up_when_the_lease_is_over(tmp_path: Path) -> None:
+    """Ours: after that another process may have the turn; it finds the intent, and reports it unknown."""
+    clock = FakeClock()
+
+    async def sleep(seconds: float) -> None:
+        clock.advance(seconds)
+
+    async def scenario() -> None:
+        store = Faulty(tmp_path / "holdfast.db", "save", apsw.FullError, times=1_000)
+        began = clock.boot_ms()
+        with pytest.raises(StoreUnavailable, match="full"):
+            await _run(store, clock, sleep)
+        assert 29_000 <= clock.boot_ms() - began <= 31_000
+
+    asyncio.run(scenario())
+
+
+def test_setting_the_clock_does_not_end_the_lease_of_a_save_that_is_repeated(tmp_path: Path) -> None:
+    """Ours: how long the lease holds is measured by the clock that is never set."""
+    clock = FakeClock()
+
+    async def sleep(seconds: float) -> None:
+        clock.set(864_000)
+
+    async def scenario() -> None:
+        store = Faulty(tmp_path / "holdfast.db", "save", apsw.FullError, times=3)
+        till, result = await _run(store, clock, sleep)
+        assert (till.paid, result.output) == (1, "done")
+
+    asyncio.run(scenario())
+
+
+def test_a_lease_that_is_lost_ends_the_attempts(tmp_path: Path) -> None:
+    """Ours: whoever lost the lease writes nothing and stops."""
+
+    async def scenario() -> None:
+        store = Faulty(tmp_path / "holdfast.db", "save", apsw.FullError, times=1_000)
+
+        async def sleep(seconds: float) -> None:
+            (driver,) = runtimes[0]._open.leases._holders.values()
+            driver.lose()
+
+        runtimes: list[Runtime] = []
+        till = Till(store)
+        agent = Agent(ScriptedModel([{"tool_calls": [{"name": "pay"}]}], strict=False), tools=[till.tool()])
+        async with Runtime(cast(SessionStore, store), clock=FakeClock(), _sleep=sleep) as runtime:
+            runtimes.append(runtime)
+            session = await runtime.session("s", agent=agent)
+            with pytest.raises(LeaseLost):
+                await session.turn("pay")
+        assert store.left == 999
+
+    asyncio.run(scenario())
+
+
+def test_a_turn_that_is_cancelled_meanwhile_still_has_its_result(tmp_path: Path) -> None:
+    """Ours: the cancellation ends the turn, and what was paid is in its history."""
+
+    async def scenario() -> None:
+        store = Faulty(tmp_path / "holdfast.db", "save", apsw.IOError, times=3)
+        till = Till(store)
+        agent = Agent(
+            ScriptedModel([{"tool_calls": [{"name": "pay"}]}, "x"], strict=False), tools=[till.tool()]
+        )
+
+        async def sleep(seconds: float) -> None:
+            await turn.cancel()
+
+        async with Runtime(cast(SessionStore, store), clock=FakeClock(), _sleep=sleep) as runtime:
+            session = await runtime.session("s", agent=agent)
+            turn = session.turn("pay")
+            result = await turn.settled()
+            assert result.status == "stopped"
+            assert "receipt 1" in str(await session.messages())
+        assert till.paid == 1
+
+    asyncio.run(scenario())
