@@ -78,6 +78,7 @@ from holdfast.runtime.triggers import (
 )
 from holdfast.runtime.turn import Turn
 from holdfast.runtime.workplace import RuntimeConfig, Staff, Workplace, is_turn_id, runtime_not_open
+from holdfast.tools.positional import ARGS
 from holdfast.tools.settlement import request_digest
 
 if TYPE_CHECKING:
@@ -666,20 +667,22 @@ class Runtime:
             raise ApprovalNotFound(approval_id)
         edited = None
         if decision.kwargs is not None:
-            await self._check_edited(approval, decision.kwargs)
-            edited = request_digest(approval.capability, [], decision.kwargs)
+            args, kwargs = _edited_arguments(approval, decision.kwargs)
+            decision = msgspec.structs.replace(decision, args=args, kwargs=kwargs)
+            await self._check_edited(approval, args, kwargs)
+            edited = request_digest(approval.capability, args, kwargs)
         decided = await self.store.decide(approval_id, decision, now_ms=self.now_ms(), edited_digest=edited)
         self._nudge.set()
         return decided
 
-    async def _check_edited(self, approval: Approval, kwargs: dict[str, Json]) -> None:
+    async def _check_edited(self, approval: Approval, args: list[Json], kwargs: dict[str, Json]) -> None:
         """Refuse arguments that the tool would refuse, before the decision is spent."""
         live = await self.put_to_work(approval.session_id)
         if live is None or live.staff is None:
             return
         checked = live.staff.bench.dispatcher.check(
             (await live.context()).called_tool(approval.capability),
-            [],
+            args,
             kwargs,
             session_id=approval.session_id,
             call_id=approval.call_id,
@@ -840,3 +843,11 @@ def _without_parent(charter: SessionCharter | None) -> SessionCharter | None:
 
 def _unknown_agent(name: str) -> Agent[Any, Any]:
     raise NotConfigured(f"no agent {name!r} is known here", hint="pass it in Runtime(agents=[...])")
+
+
+def _edited_arguments(approval: Approval, edited: dict[str, Json]) -> tuple[list[Json], dict[str, Json]]:
+    """A person's arguments; those of a call that was made by position are a list under `args`."""
+    args = edited.get(ARGS)
+    if approval.args and not approval.kwargs and isinstance(args, list) and len(edited) == 1:
+        return args, {}
+    return [], edited

@@ -9,6 +9,7 @@ import msgspec
 
 from holdfast.errors import TokenNotFound
 from holdfast.model.approval import Approval, ApprovalState
+from holdfast.model.canonical import Json
 from holdfast.model.wait import Approved, Denied, Elapsed, Expired, Wait, WaitOutcome
 
 TOKEN_PREFIX = "cpl_"  # noqa: S105 (the form of a token, none itself)
@@ -20,11 +21,16 @@ def answer_of(approval: Approval) -> WaitOutcome | None:
         case ApprovalState.PENDING:
             return None
         case ApprovalState.APPROVED:
-            return Approved(arguments=None if approval.edited_digest is None else approval.kwargs)
+            return Approved(arguments=None if approval.edited_digest is None else _edited(approval))
         case ApprovalState.DENIED:
             return Denied(reason=approval.reason)
         case ApprovalState.EXPIRED | ApprovalState.CANCELLED:
             return Expired()
+
+
+def _edited(approval: Approval) -> dict[str, Json]:
+    """The arguments as one object, as a model gives them: those by position are under `args`."""
+    return {"args": approval.args} if approval.args and not approval.kwargs else approval.kwargs
 
 
 def timed_out(wait: Wait, now_ms: int) -> WaitOutcome | None:

@@ -182,7 +182,7 @@ def _shadow_of(cls: type, fields: dict[str, Any]) -> Any:
         made.__doc__, made.__module__ = namespace["__doc__"], cls.__module__
         return made
     if issubclass(cls, tuple):
-        made = NamedTuple(cls.__name__, list(fields.items()))  # type: ignore[misc]
+        made = _named_tuple(cls.__name__, list(fields.items()))
         made.__new__.__defaults__ = tuple(cls._field_defaults.values())  # type: ignore[attr-defined]
         made._field_defaults = cls._field_defaults  # type: ignore[attr-defined]
         made.__module__ = cls.__module__
@@ -198,6 +198,10 @@ def _shadow_of(cls: type, fields: dict[str, Any]) -> Any:
         f"the constraints in the annotations of {cls.__name__} cannot be honoured",
         hint="make it a dataclass or a pydantic model",
     )
+
+
+_named_tuple: Final[Any] = NamedTuple
+"""Called as a function, which type checkers take for a declaration."""
 
 
 def _shadow_struct(cls: type[msgspec.Struct], fields: dict[str, Any], namespace: dict[str, Any]) -> Any:

@@ -21,7 +21,7 @@ from typing import Any, Final, assert_never
 import msgspec
 
 from holdfast.durable.effects import Asks, Deliver, Known, Prepared, Ready
-from holdfast.errors import Code, ErrorObject, HoldfastError
+from holdfast.errors import Code, ErrorObject, HoldfastError, InvalidArgument
 from holdfast.machine.commands import ContinueCell, RunTool
 from holdfast.machine.inputs import CallRuled, Input, ToolSettled
 from holdfast.model.approval import Approval, ApprovalState
@@ -45,6 +45,7 @@ from holdfast.protocols.standard.cells import CellDesk
 from holdfast.protocols.standard.execution import Execution, as_input
 from holdfast.tools.admission import Admission, Admitted, NeedsApproval
 from holdfast.tools.context import RunContext
+from holdfast.tools.positional import ARGS, from_native, is_positional
 from holdfast.tools.registered_tool import Bound, RegisteredTool
 from holdfast.tools.settlement import (
     request_digest,
@@ -205,11 +206,13 @@ class CallDesk:
     # Before the execution
 
     async def _admit(self, tool: RegisteredTool, command: RunTool) -> Admission:
+        args, named = self._given(tool, command, self._arguments(command))
+
         def admit() -> Admission:
             return self._dispatcher.admit_tool(
                 tool,
-                list(command.call.args),
-                self._arguments(command),
+                args,
+                named,
                 session_id=self._seat.session_id,
                 call_id=command.call.call_id,
             )
@@ -222,10 +225,11 @@ class CallDesk:
         if _terms(command.waited).get("contract") != tool.digest:
             message = f"{tool.name}() has changed since the call was approved, so it was not executed"
             return settle_failure(tool, "", ErrorObject(code=Code.PERMISSION_DENIED, message=message))
+        args, named = self._given(tool, command, self._executed_with(command))
         return self._dispatcher.check(
             tool,
-            list(command.call.args),
-            self._executed_with(command),
+            args,
+            named,
             session_id=self._seat.session_id,
             call_id=command.call.call_id,
         )
@@ -280,22 +284,22 @@ class CallDesk:
 
     def _request(self, tool: RegisteredTool, command: RunTool, reason: str | None) -> Approval:
         now, seat, call = self._now(), self._seat, command.call
-        arguments = self._arguments(command)
+        args, named = self._given(tool, command, self._arguments(command))
         return Approval(
             approval_id=f"apr_{secrets.token_hex(10)}",
             state=ApprovalState.PENDING,
             session_id=seat.session_id,
             capability=tool.name,
-            args=list(call.args),
-            kwargs=arguments,
+            args=args,
+            kwargs=named,
             requested_at=now,
             expires_at=now + self._bench.approval_ttl_ms,
             binding=digest_json(
                 [
                     tool.digest,
                     tool.name,
-                    *([list(call.args)] if call.args else []),
-                    arguments,
+                    *([args] if args else []),
+                    named,
                     seat.session_id,
                     self._turn_id,
                     call.call_id,
@@ -364,9 +368,8 @@ class CallDesk:
 
     def _placeholder(self, tool: RegisteredTool, command: RunTool) -> Admitted:
         """The call as settlement wants to see it; nothing is executed."""
-        context = ToolCallContext(
-            name=tool.name, args=list(command.call.args), kwargs=self._arguments(command)
-        )
+        args, named = self._recorded(tool, command)
+        context = ToolCallContext(name=tool.name, args=args, kwargs=named)
         nothing = Bound([], {}, [], {})
         digest = self._digest(tool, command)
         return Admitted(
@@ -380,7 +383,26 @@ class CallDesk:
         )
 
     def _digest(self, tool: RegisteredTool, command: RunTool) -> str:
-        return request_digest(tool.name, list(command.call.args), self._arguments(command))
+        return request_digest(tool.name, *self._recorded(tool, command))
+
+    def _recorded(self, tool: RegisteredTool, command: RunTool) -> tuple[list[Json], dict[str, Json]]:
+        """The arguments for the record of a call that is not executed, whether they fit or not."""
+        try:
+            return self._given(tool, command, self._arguments(command))
+        except InvalidArgument:
+            return list(command.call.args), self._arguments(command)
+
+    @staticmethod
+    def _given(
+        tool: RegisteredTool, command: RunTool, arguments: dict[str, Json]
+    ) -> tuple[list[Json], dict[str, Json]]:
+        """The arguments by position and by name; a model or a person gives them in one object."""
+        call, granted = command.call, command.granted
+        edited = isinstance(granted, Approved) and granted.arguments is arguments
+        replaced = edited or (arguments is not call.arguments and ARGS in arguments)
+        if not is_positional(tool.capability) or (call.parent and not replaced):
+            return list(call.args), arguments
+        return from_native(tool.capability, arguments), {}
 
     @staticmethod
     def _arguments(command: RunTool) -> dict[str, Json]:

@@ -7,6 +7,7 @@ from holdfast.plugins.plugin import Plugin
 from holdfast.plugins.protocol import ProtocolBuildInput, ProtocolSessionPlugin, TurnDriverPreamble
 from holdfast.plugins.registrar import PluginRegistrar
 from holdfast.protocols.standard.host import StandardHost
+from holdfast.tools.positional import native_contract
 from holdfast.tools.registered_tool import RegisteredTool
 
 
@@ -18,11 +19,11 @@ class StandardDriver:
 
     def build_preamble(self, given: ProtocolBuildInput) -> TurnDriverPreamble:
         own = _search(given) if given.tool_catalog.has_more() else {}
-        found = [given.resolve(tool.name).capability for tool in given.tool_catalog.found()]
+        found = [native_contract(given.resolve(tool.name).capability) for tool in given.tool_catalog.found()]
         shown = given.tool_catalog.capabilities(given.resolve)
         return TurnDriverPreamble(
             host=StandardHost,
-            tools=(*shown, *(tool.capability for tool in own.values()), *found),
+            tools=tuple(map(native_contract, (*shown, *(tool.capability for tool in own.values()), *found))),
             prompt=given.extra_prompt_contributions,
             own=own,
             found=tuple(found),
