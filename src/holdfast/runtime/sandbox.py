@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Self, TypedDict, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
 
 import msgspec
 
@@ -33,6 +33,7 @@ from holdfast.sandbox.config import SandboxConfig
 from holdfast.sandbox.engines import kind_of, usual_engine
 from holdfast.tools.builtin.discovery import discovery_tools
 from holdfast.tools.builtin.mounts import Mount, MountTable
+from holdfast.tools.context import RunContext
 from holdfast.tools.decorator import as_registered
 from holdfast.tools.registry import ToolRegistry
 
@@ -134,11 +135,13 @@ class SandboxOptions:
             return given
         return limits_over(self.limits, given)
 
-    def policy(self) -> dict[str, Json]:
-        """What guest code is told about its limits and grants."""
+    def policy(self, run: RunContext[Any] | None = None) -> dict[str, Json]:
+        """What guest code is told about its limits and grants: those of *run*, or of any run by default."""
         mounts = MountTable(self.mounts).mounts
+        of_session = (run and run.session_limits) or self.limits
         return {
-            "limits": msgspec.to_builtins(self.limits),
+            "limits": msgspec.to_builtins((run and run.limits) or of_session),
+            "session_limits": msgspec.to_builtins(of_session),
             "mounts": {path: "rw" if mount.writable else "ro" for path, mount in mounts.items()},
             "allow_hosts": list(self.allow_hosts),
         }

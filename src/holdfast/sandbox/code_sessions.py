@@ -138,6 +138,7 @@ class CodeSessions:
         self, live: LiveSession, order: RunOrder, ticket: RunTicket, decided: dict[int, Approval]
     ) -> Driven[RunResult]:
         """Drive a run to its end, store what it left, and let its worker go, whatever happens."""
+        order.session_limits = live.meta.limits
         run = live.engine.open(order, live.state, live.version, self._run_host(order, ticket))
         stored = False
         try:

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
+
 from holdfast.errors import ErrorObject
 from holdfast.model.approval import Approval, ApprovalState
 from holdfast.model.call import SettledCall
@@ -29,6 +31,7 @@ from holdfast.sandbox.run_errors import denial
 from holdfast.sandbox.run_order import RunOrder
 from holdfast.sandbox.watchdog import Watchdog
 from holdfast.tools.admission import Admission, Admitted
+from holdfast.tools.context import RunContext
 from holdfast.tools.dispatch import Dispatcher
 from holdfast.tools.running import RunningCall
 from holdfast.tools.settlement import settle_denied, settle_failure
@@ -57,6 +60,7 @@ class RunCalls(CallsUnderWay):
             settled=dict(paused.settled) if paused else {},
         )
         self._host = host
+        self._order = order
         self._session_id = order.session_id
         self._here: RunningCall | None = None
         self._interrupted = False
@@ -65,7 +69,10 @@ class RunCalls(CallsUnderWay):
 
     def admit(self, name: str, args: Any, kwargs: Any, call_id: int) -> Admission:
         """Check a call up to and including its approval policy."""
-        return self._dispatcher.admit(name, args, kwargs, session_id=self._session_id, call_id=call_id)
+        admission = self._dispatcher.admit(name, args, kwargs, session_id=self._session_id, call_id=call_id)
+        if isinstance(admission, Admitted) and admission.tool.takes_context:
+            return msgspec.structs.replace(admission, run_context=self._context(call_id))
+        return admission
 
     def refuse(self, name: str, error: ErrorObject) -> SettledCall:
         """Settle a call whose arguments have no JSON form or exceed a limit."""
@@ -123,6 +130,17 @@ class RunCalls(CallsUnderWay):
             self._running[self._here.call.call_id] = self._here
         super().abandon()
 
+    def _context(self, call_id: int) -> RunContext[Any]:
+        """What a tool may know about the run that calls it."""
+        order = self._order
+        return RunContext(
+            None,
+            order.session_id,
+            call_id=call_id,
+            limits=order.limits,
+            session_limits=order.session_limits,
+        )
+
     def _start_one(self, pending: PendingCall, approval: Approval) -> None:
         tool = self._dispatcher.registry.require(pending.name)
         checked = self._dispatcher.check(
@@ -131,7 +149,8 @@ class RunCalls(CallsUnderWay):
         if isinstance(checked, SettledCall):
             self.add(pending.call_id, checked)
         elif approval.state is ApprovalState.APPROVED and tool.digest == pending.contract:
-            self.start(checked)
+            context = self._context(pending.call_id) if tool.takes_context else None
+            self.start(msgspec.structs.replace(checked, run_context=context))
         else:
             self.add(pending.call_id, settle_denied(checked, denial(pending.name, approval)))
 

@@ -13,7 +13,8 @@ class RunOrder:
     """One run, as it was asked for. One that was parked goes on from `parked`, the engine's own bytes."""
 
     __slots__ = (
-        "code", "inputs", "limits", "parked", "paused", "return_snapshot", "run_id_if_known", "session_id",
+        "code", "inputs", "limits", "parked", "paused", "return_snapshot", "run_id_if_known",
+        "session_id", "session_limits",
     )  # fmt: skip
 
     def __init__(
@@ -27,6 +28,7 @@ class RunOrder:
         self.session_id = session_id
         self.code = code
         self.limits = limits
+        self.session_limits = limits
         self.inputs = inputs
         self.return_snapshot = return_snapshot
         self.paused: PausedRun | None = None

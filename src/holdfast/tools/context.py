@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, Union,
 
 from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
+from holdfast.model.limits import SessionLimits
 from holdfast.model.message import Message, UserMessage
 from holdfast.tools.no_host import NO_HOST
 
@@ -55,6 +56,10 @@ class RunContext(Generic[Deps]):
     token: str = field(default="", repr=False)
     model: AsksModel | None = field(default=None, repr=False)
     host: ToolHookHost = field(default=NO_HOST, repr=False)
+    limits: SessionLimits | None = field(default=None, repr=False)
+    """The limits of the run whose code made the call, in a sandbox without a model."""
+    session_limits: SessionLimits | None = field(default=None, repr=False)
+    """The limits of its session."""
 
     async def complete(
         self,

@@ -10,6 +10,7 @@ from holdfast.errors import UnknownTool
 from holdfast.model import ToolCallContext, auto_approval
 from holdfast.tools import ToolRegistry, tool
 from holdfast.tools.builtin.discovery import discovery_tools
+from holdfast.tools.context import RunContext
 
 
 @tool(side_effect="network", approval="manual")
@@ -29,7 +30,7 @@ def balance() -> int:
 
 def make() -> ToolRegistry:
     registry = ToolRegistry()
-    for each in discovery_tools(registry, lambda: {"network": False}):
+    for each in discovery_tools(registry, lambda run: {"network": False, "session": run.session_id}):
         registry.register(each)
     return registry
 
@@ -37,7 +38,8 @@ def make() -> ToolRegistry:
 def call(registry: ToolRegistry, name: str, *args: Any) -> Any:
     found = registry.require(name)
     bound = found.bind(ToolCallContext(name=name, args=list(args)))
-    value = found.handler(*bound.args, **bound.kwargs)
+    context = [RunContext(None, "s")] if found.takes_context else []
+    value = found.handler(*context, *bound.args, **bound.kwargs)
     found.check_output(value)
     return value
 
@@ -83,7 +85,7 @@ def test_an_unknown_name_suggests_a_close_one() -> None:
 
 def test_the_policy_is_what_the_host_says() -> None:
     """Seed: `current_policy()` is always there."""
-    assert call(make(), "current_policy") == {"network": False}
+    assert call(make(), "current_policy") == {"network": False, "session": "s"}
 
 
 def test_asking_has_no_effect() -> None:

@@ -125,7 +125,8 @@ class CodeExecutor:
     def functions(self, catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool]) -> SessionFunctions:
         """What code may call, made once for each catalog."""
         if self._functions is None or self._functions.catalog is not catalog:
-            self._functions = SessionFunctions(catalog, resolve, self._options.language)
+            options = self._options
+            self._functions = SessionFunctions(catalog, resolve, options.language, options.limits)
         return self._functions
 
     # Running

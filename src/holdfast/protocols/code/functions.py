@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable
 from holdfast.errors import ToolNameTaken
 from holdfast.model.capability import Capability
 from holdfast.model.language import Language
+from holdfast.model.limits import SessionLimits
 from holdfast.protocols.code.cell_history import RUN_CODE
 from holdfast.protocols.code.own_functions import OWNER, own_functions
 from holdfast.tools.catalog import ToolCatalog
@@ -22,10 +23,11 @@ class SessionFunctions:
         catalog: ToolCatalog,
         resolve: Callable[[str], RegisteredTool],
         language: Language = Language.PYTHON,
+        limits: SessionLimits | None = None,
     ) -> None:
         self.catalog = catalog
         self._resolve = resolve
-        self._own = own_functions(catalog, resolve, language)
+        self._own = own_functions(catalog, resolve, language, limits)
         for name, own in self._own.items():
             if catalog.find(name) is not None and resolve(name).handler is not own.handler:
                 raise ToolNameTaken(name, OWNER, resolve(name).owner)

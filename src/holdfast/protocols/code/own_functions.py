@@ -12,7 +12,7 @@ import msgspec
 from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
 from holdfast.model.language import Language
-from holdfast.model.limits import CapabilityLimits
+from holdfast.model.limits import CapabilityLimits, SessionLimits
 from holdfast.protocols.code.tool_search import discovery
 from holdfast.tools.catalog import ToolCatalog
 from holdfast.tools.context import CompleteAfter, RunContext
@@ -97,12 +97,25 @@ _FINISH_WITH_ANY: Final = _with_contract(finish, input_schema={"type": "array", 
 """`finish` where an object stands for named arguments: `finish({value: 1})` answers with that very object."""
 
 
+def _current_policy(limits: SessionLimits | None) -> Tool[..., Any]:
+    @tool(side_effect="none")
+    def current_policy() -> dict[str, Any]:
+        """Show the limits that every cell runs under."""
+        shown = msgspec.to_builtins(limits or SessionLimits())
+        return {"limits": shown, "session_limits": shown}
+
+    return current_policy
+
+
 def own_functions(
-    catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool], language: Language = Language.PYTHON
+    catalog: ToolCatalog,
+    resolve: Callable[[str], RegisteredTool],
+    language: Language = Language.PYTHON,
+    limits: SessionLimits | None = None,
 ) -> dict[str, RegisteredTool]:
-    """All of them, by name, as *language* calls them."""
+    """All of them, by name, as *language* calls them; *limits* are those of a cell."""
     ends = finish.registered if language is Language.PYTHON else _FINISH_WITH_ANY
-    made: list[Tool[..., Any]] = [sleep, llm, continue_as]
+    made: list[Tool[..., Any]] = [sleep, llm, continue_as, _current_policy(limits)]
     tools = [
         cell_tool(language),
         ends,

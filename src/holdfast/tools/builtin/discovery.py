@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.model.capability import Capability
 from holdfast.model.limits import SANDBOX_TIMEOUT_MS
+from holdfast.tools.context import RunContext
 from holdfast.tools.decorator import Tool, tool
 from holdfast.tools.registered_tool import RegisteredTool
 from holdfast.tools.registry import ToolRegistry
@@ -19,7 +20,10 @@ OWNER = "holdfast built-in"
 _NAME = msgspec.Meta(description="the name of a tool, as list_tools() gives it")
 
 
-def discovery_tools(registry: ToolRegistry, policy: Callable[[], dict[str, Any]]) -> list[RegisteredTool]:
+Policy = Callable[[RunContext[Any]], dict[str, Any]]
+
+
+def discovery_tools(registry: ToolRegistry, policy: Policy) -> list[RegisteredTool]:
     """`list_tools`, `describe_tool` and `current_policy`. They read the registry when they are called."""
     made = [_list_tools(registry), _describe_tool(registry), _current_policy(policy)]
     return [replace(each.registered, owner=OWNER) for each in made]
@@ -45,11 +49,11 @@ def _describe_tool(registry: ToolRegistry) -> Tool[..., Any]:
     return describe_tool
 
 
-def _current_policy(policy: Callable[[], dict[str, Any]]) -> Tool[..., Any]:
+def _current_policy(policy: Policy) -> Tool[..., Any]:
     @tool(side_effect="none")
-    def current_policy() -> dict[str, Any]:
-        """Show the limits and grants that the code runs under."""
-        return policy()
+    def current_policy(ctx: RunContext[Any]) -> dict[str, Any]:
+        """Show the limits of this run and of its session, and the grants that the code runs under."""
+        return policy(ctx)
 
     return current_policy
 

@@ -1,0 +1,45 @@
+"""`current_policy()`: what code is told about the limits it runs under."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, BlockingSandbox, CodeProtocol, ScriptedModel, SessionLimits
+from holdfast.protocols.code.executor import CELL_LIMITS
+
+ENGINES = [("monty", "python"), ("cpython", "python"), ("auto", "python"), ("quickjs", "typescript")]
+
+
+def asked(box: BlockingSandbox, language: str, **options: Any) -> Any:
+    code = "await current_policy()" if language == "typescript" else "current_policy()"
+    result = box.run(code, language=language, **options)
+    assert result.status == "ok", result.error
+    return result.result
+
+
+@pytest.mark.parametrize(("engine", "language"), ENGINES, ids=[engine for engine, _ in ENGINES])
+def test_code_is_told_the_limits_of_its_session_and_of_this_run(engine: str, language: str) -> None:
+    """Bug: it was told those of the sandbox, whatever session and run had."""
+    options: Any = {"engine": engine, "language": language, "limits": {"max_external_calls": 9}}
+    with BlockingSandbox(**options) as box:
+        usual = asked(box, language)
+        assert (usual["limits"]["max_external_calls"], usual["session_limits"]) == (9, usual["limits"])
+        box.create("own", language=language, limits={"max_external_calls": 7})  # type: ignore[arg-type]
+        own = asked(box, language, session="own")
+        assert own["limits"]["max_external_calls"] == own["session_limits"]["max_external_calls"] == 7
+        once = asked(
+            box, language, session="own", limits=SessionLimits(max_external_calls=5), timeout_ms=4_321
+        )
+        assert (once["limits"]["max_external_calls"], once["limits"]["wall_ms"]) == (5, 4_321)
+        assert once["session_limits"]["max_external_calls"] == 7
+
+
+def test_cells_of_an_agent_are_told_the_limits_of_a_cell() -> None:
+    """Bug: SPEC §4 says that it is always available, and cells did not have it."""
+    for limits in (CELL_LIMITS, SessionLimits(max_external_calls=3)):
+        model = ScriptedModel(['```python\nfinish(current_policy()["limits"]["max_external_calls"])\n```'])
+        agent: Agent[Any, Any] = Agent(model, protocol=CodeProtocol(limits=limits))
+        assert asyncio.run(agent.run("go")).output == str(limits.max_external_calls)
