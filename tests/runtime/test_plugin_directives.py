@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 from plugin_stand_ins import ObedientModel
-from stand_ins import Place, events_of, go_on, observed, of_kind, results, said, until
+from stand_ins import Place, agent_of, asks, events_of, go_on, observed, of_kind, results, said, until
 
 from holdfast import Agent, Plugin, RunContext, Session, hook, tool
+from holdfast.model.canonical import digest_json
 from holdfast.model.directive import (
     AbortTurn,
     CreateSession,
@@ -19,6 +20,7 @@ from holdfast.model.directive import (
     PluginDirective,
     RuntimeEvent,
     SessionRequest,
+    ShortCircuitTool,
     ask_person,
 )
 from holdfast.model.events import NodeCommitted, PluginEventEmitted
@@ -509,3 +511,41 @@ def test_a_message_that_comes_before_the_commit_has_the_end_asked_about_again(me
             assert said(await session.messages()) == ["hello", "wait", "after 2"]
 
     asyncio.run(main())
+
+
+@tool(side_effect="read")
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+@pytest.mark.parametrize("given", ["fresh", None, {"a": [1]}])
+def test_the_record_of_a_replaced_result_holds_the_digest_of_the_new_one(given: Any) -> None:
+    """Bug: the audit record kept the digest of the result that an after-hook had replaced."""
+
+    class Replaces(Plugin):
+        id = "replaces"
+
+        @hook
+        async def after_tool_call(self, ctx: Any) -> Any:
+            return [ShortCircuitTool(value=given)]
+
+    agent = agent_of(asks(("look", {})), "end", tools=[look], plugins=[Replaces()])
+    result = asyncio.run(agent.run("hi"))
+    (record,) = result.calls
+    assert record.response_digest == digest_json(given)
+
+
+def test_the_record_of_a_result_that_a_hook_made_to_fail_has_no_digest() -> None:
+    """Bug: the digest of a result that nobody got was kept."""
+
+    class Fails(Plugin):
+        id = "fails"
+
+        @hook
+        async def after_tool_call(self, ctx: Any) -> Any:
+            raise RuntimeError("no")
+
+    agent = agent_of(asks(("look", {})), "end", tools=[look], plugins=[Fails()])
+    (record,) = asyncio.run(agent.run("hi")).calls
+    assert (record.status, record.response_digest) == ("error", None)

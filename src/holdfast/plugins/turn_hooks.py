@@ -34,7 +34,7 @@ from holdfast.machine.commands import PrepareCall, RunHooks
 from holdfast.machine.inputs import CallPrepared, CallRuled, HooksRan, Stage, ToolSettled
 from holdfast.machine.turn_machine import TurnMachine
 from holdfast.model.call import CallStatus, ExternalCallRecord
-from holdfast.model.canonical import Json, digest_bytes
+from holdfast.model.canonical import Json, digest_bytes, encode_sorted
 from holdfast.model.capability import SideEffect
 from holdfast.model.directive import SessionRequest
 from holdfast.model.frame import FrameSwitch
@@ -446,7 +446,7 @@ class TurnHooks:
             value=result.value,
             error=result.error,
             exception=None if hearing.replaced else settled.exception,
-            record=_record_of(settled, result.error) if hearing.replaced else settled.record,
+            record=_record_of(settled, result.value, result.error) if hearing.replaced else settled.record,
             attachments=(*settled.attachments, *keeper.kept),
             shown=shown,
             ruling=composed.ruling,
@@ -643,19 +643,20 @@ async def whole_reply(model: ModelProvider, request: ModelRequest) -> ReplyEnded
 
 def _failed(settled: ToolSettled, error: ErrorObject) -> ToolSettled:
     return msgspec.structs.replace(
-        settled, value=None, error=error, exception=None, record=_record_of(settled, error), shown=None
+        settled, value=None, error=error, exception=None, record=_record_of(settled, None, error), shown=None
     )
 
 
-def _record_of(settled: ToolSettled, error: ErrorObject | None) -> ExternalCallRecord | None:
-    """The record of a call whose result a plugin has replaced."""
+def _record_of(settled: ToolSettled, value: Json, error: ErrorObject | None) -> ExternalCallRecord | None:
+    """The record of a call whose result a plugin has replaced: it names the new one."""
     record = settled.record
     if record is None:
         return None
     status = record.status
     if error is not None and record.error is None:
         status = _status_of(error)
-    return msgspec.structs.replace(record, error=error, status=status)
+    digest = digest_bytes(encode_sorted(value)) if error is None else None
+    return msgspec.structs.replace(record, error=error, status=status, response_digest=digest)
 
 
 def _status_of(error: ErrorObject) -> CallStatus:
