@@ -115,9 +115,12 @@ class WorkerProcess:
     def kill(self) -> None:
         """End the process at once, with everything in its process group."""
         with self._killing:
-            if self._process.poll() is None:
-                with contextlib.suppress(OSError):
-                    os.killpg(self._process.pid, signal.SIGKILL)
+            self._kill()
+
+    def _kill(self) -> None:
+        if self._process.poll() is None:
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def close(self) -> None:
         """End the process and wait for its end, which is near."""

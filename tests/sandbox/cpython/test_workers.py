@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -18,7 +20,8 @@ from holdfast.errors import Code
 from holdfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest, CellStep
 from holdfast.sandbox.cpython import messages, workers
 from holdfast.sandbox.cpython.cell_engine import CPythonCells
-from holdfast.sandbox.cpython.jail import Jail
+from holdfast.sandbox.cpython.jail import Jail, JailProcess
+from holdfast.sandbox.worker_process import WorkerDied
 
 pytestmark = pytest.mark.slow
 
@@ -253,6 +256,85 @@ def test_closing_the_engine_reaps_the_process_of_a_cell_that_stands(request_of: 
     cells.close()
     assert not Path(f"/proc/{worker.process.pid}").exists()
     assert ended(run.answer(1, value(2))).error is not None
+
+
+SILENT = "import threading\nprint('up')\nthreading.Event().wait()"
+
+
+def test_the_wall_limit_holds_where_the_jail_was_killed_from_outside(
+    jailed: CPythonCells, request_of: Request
+) -> None:
+    """Bug: once the process that the host had started was gone, nothing killed the guest any more."""
+    run = jailed.open(request_of(SILENT, key="orphan", limits={"wall_ms": 3_000}))
+    with ThreadPoolExecutor(1) as pool:
+        step = pool.submit(run.start)
+        while not run.output.stdout:
+            os.sched_yield()
+        worker = run._worker
+        assert worker is not None
+        os.kill(worker.process.pid, signal.SIGKILL)
+        try:
+            error = ended(step.result(30)).error
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker.process.guest_pid, signal.SIGKILL)
+    assert error is not None
+    assert error.code in (Code.TIMEOUT_WALL, Code.INTERRUPTED)
+    assert not is_alive(worker.process.guest_pid)
+
+
+def test_a_stop_does_not_wait_for_a_process_that_does_not_end(
+    request_of: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: the caller waited until the system had taken the jail down, however long that took."""
+    gone = threading.Event()
+    close = JailProcess.close
+
+    def slow(self: JailProcess) -> None:
+        assert gone.wait(30)
+        close(self)
+
+    cells = CPythonCells(capacity=1)
+    monkeypatch.setattr(JailProcess, "end", lambda self, patience_s: self.kill())
+    monkeypatch.setattr(JailProcess, "close", slow)
+    host = cells._started()
+    end = ended(cells.open(request_of(SILENT, limits={"wall_ms": 1_500})).start())
+    assert end.error is not None
+    assert end.error.code == Code.TIMEOUT_WALL
+    assert (host.workers.ending(), host.workers._free) == (1, 0), "it is counted until it is gone"
+    gone.set()
+    monkeypatch.undo()
+    assert ended(cells.open(request_of("1")).start()).result == 1, "its place is free again"
+    cells.close()
+    assert host.workers.ending() == 0
+
+
+def test_a_kill_ends_the_line_even_where_the_process_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: a process may hang in the system, where nothing can kill it for a while."""
+    process = Jail().start()
+    process.wait_until_ready()
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "killpg", lambda *_: None)
+            patch.setattr(signal, "pidfd_send_signal", lambda *_: None)
+            process.kill()
+            with pytest.raises(WorkerDied):
+                process.receive()
+    finally:
+        process.close()
+
+
+def test_a_stop_ends_the_waiting_for_a_jail_that_does_not_start(
+    request_of: Request, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: a run whose jail was still starting was over only when that had started, or a minute later."""
+    monkeypatch.setattr(Jail, "start", lambda self: JailProcess(["sleep", "1000"], None))
+    cells = CPythonCells(capacity=1)
+    end = ended(cells.open(request_of("1", limits={"wall_ms": 200})).start())
+    assert end.error is not None
+    assert end.error.code == Code.TIMEOUT_WALL
+    cells.prepare()
+    cells.close()
 
 
 def test_an_engine_that_was_never_used_starts_nothing() -> None:

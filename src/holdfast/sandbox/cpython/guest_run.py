@@ -14,10 +14,11 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
-from holdfast.errors import ErrorObject
+from holdfast.errors import EngineFailed, ErrorObject
 from holdfast.ports.code_engine import CellRequest
 from holdfast.sandbox.cpython import failures
 from holdfast.sandbox.cpython.failures import Failure
+from holdfast.sandbox.cpython.jail import JailProcess
 from holdfast.sandbox.cpython.messages import Message, read_message
 from holdfast.sandbox.cpython.workers import Worker, Workers
 from holdfast.sandbox.output import Output
@@ -87,6 +88,7 @@ class GuestRun(ABC):
         self._ended = False
         self._packing = False
         self._worker: Worker | None = None
+        self._starting: JailProcess | None = None
         self._has_slot = False
         self._looking = object()
 
@@ -102,6 +104,8 @@ class GuestRun(ABC):
             self._stopped = error
             if self._worker is not None:
                 self._worker.kill()
+            elif self._starting is not None:
+                self._starting.kill()
 
     @abstractmethod
     def hand_back(self) -> None:
@@ -171,9 +175,9 @@ class GuestRun(ABC):
     def _death(self, worker: Worker) -> Exception:
         """What the end of the process means: a stop, or that it died of what it did."""
         self._measure()
-        worker.process.close()
         if self._stopped is not None:
             return RunStopped()
+        worker.end()
         return GuestDied(failures.died_error(worker.process.status))
 
     # ── the worker ───────────────────────────────────────────────────────────────────────────────
@@ -194,12 +198,29 @@ class GuestRun(ABC):
         worker = self._worker
         if worker is None or not worker.holds(state) or not self._begun(worker):
             self._drop_worker()
-            worker = self._host.workers.fresh()
+            worker = self._fresh()
             if not self._begun(worker):
                 raise self._death(worker)
         self._packing = False
         self._host.watchdog.watch(self._looking, _LOOK_S, self._look)
         return worker
+
+    def _fresh(self) -> Worker:
+        """A worker with an empty session. A stop ends the waiting for it."""
+        try:
+            return self._host.workers.fresh(self._started_jail)
+        except EngineFailed:
+            if self._stopped is not None:
+                raise RunStopped from None
+            raise
+        finally:
+            self._starting = None
+
+    def _started_jail(self, process: JailProcess) -> None:
+        with self._stopping:
+            self._starting = process
+            if self._stopped is not None:
+                process.kill()
 
     def _begun(self, worker: Worker) -> bool:
         """Make the worker the run's own; false if it died while it was idle."""
@@ -219,7 +240,7 @@ class GuestRun(ABC):
         with self._stopping:
             worker, self._worker = self._worker, None
         if worker is not None:
-            worker.close()
+            self._host.workers.drop(worker)
 
     def _release(self) -> None:
         """Free the place and end the process in it."""

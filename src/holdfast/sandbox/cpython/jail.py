@@ -27,11 +27,13 @@ import json
 import os
 import select
 import shutil
+import signal
 import socket
 import struct
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
@@ -49,7 +51,7 @@ MAX_FRAME: Final = 96 << 20
 MAX_FILES_BYTES: Final = 64 << 20
 _NOBODY: Final = "65534"
 _READY_S: Final = 60.0
-_GONE_MS: Final = 2_000
+_GONE_S: Final = 2.0
 _PROBE_S: Final = 20.0
 _ENVIRONMENT: Final = {
     "PYTHONHASHSEED": "0",
@@ -168,7 +170,7 @@ class JailProcess(WorkerProcess):
                 f"a jail cannot be started: {why}", hint="`holdfast doctor` looks for the reason"
             )
         self.guest_pid = pid
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), self._killing:
             self._inside = [os.pidfd_open(pid)]
             self._inside.append(os.pidfd_open(_parent_of(pid)))
 
@@ -179,17 +181,47 @@ class JailProcess(WorkerProcess):
         pids = [_CREDENTIALS.unpack(item)[0] for _, kind, item in extra if kind == socket.SCM_CREDENTIALS]
         return self.receive(), (pids[0] if pids else 0)
 
+    def _kill(self) -> None:
+        """End every process of the jail, also if the one that was started is gone, and hang up.
+
+        Whoever listens to the guest finds the end of the line, however long the processes take to end.
+        """
+        super()._kill()
+        for handle in self._inside:
+            with contextlib.suppress(OSError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def end(self, patience_s: float) -> bool:
+        """Kill the jail; whether all of it was gone within *patience_s*. `close` does what is left then."""
+        self.kill()
+        until = time.monotonic() + patience_s
+        if self.status is None:
+            started = os.pidfd_open(self.pid)
+            _ends_before(started, until)
+            os.close(started)
+        return self.status is not None and all(_ends_before(handle, until) for handle in self._inside)
+
     def close(self) -> None:
         """End the process, and wait until guest and supervisor have ended, which are not ours to wait for."""
         super().close()
-        inside, self._inside = self._inside, []
+        until = time.monotonic() + _GONE_S
+        for handle in self._inside:
+            _ends_before(handle, until)
+        with self._killing:
+            inside, self._inside = self._inside, []
         for handle in inside:
-            ended = select.poll()
-            ended.register(handle, select.POLLIN)
-            ended.poll(_GONE_MS)
             os.close(handle)
         if self.home is not None:
             remove(self.home)
+
+
+def _ends_before(handle: int, until: float) -> bool:
+    """Whether a process ends before a moment; *handle* is its pidfd."""
+    ended = select.poll()
+    ended.register(handle, select.POLLIN)
+    return bool(ended.poll(max(0.0, until - time.monotonic()) * 1000))
 
 
 def _parent_of(pid: int) -> int:

@@ -6,6 +6,8 @@ Rules
    takes a thousand times longer than using one.
 2. A process that nobody runs code in is stopped, so that no thread of a guest goes on in the background.
 3. A process that has said more than belongs to its last run is ended: nothing of one run is read in another.
+4. Whoever gives a process up waits a moment at most until it is gone. One that takes longer keeps its place,
+   and is waited for in the background.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import os
 import secrets
 import signal
 import threading
+import time
+from collections.abc import Callable
 from typing import Final
 
 from holdfast.errors import EngineFailed
@@ -22,9 +26,12 @@ from holdfast.sandbox.cpython.jail import Jail, JailProcess
 from holdfast.sandbox.cpython.messages import NO_RUN, NONCE_BYTES
 from holdfast.sandbox.cpython.meter import Meter
 from holdfast.sandbox.slots import Slots
+from holdfast.sandbox.worker_process import WorkerDied
 
 MAX_RUNS: Final = 500
 """A process that ran so much is replaced: interpreters gather dust."""
+_PATIENCE_S: Final = 0.3
+_CLOSE_S: Final = 10.0
 
 
 class Worker:
@@ -68,6 +75,10 @@ class Worker:
             self._signal(signal.SIGCONT)
             self._halted = False
 
+    def end(self) -> bool:
+        """Kill the process; whether it was gone within a moment."""
+        return self.process.end(_PATIENCE_S)
+
     def close(self) -> None:
         self.process.close()
         self.meter.close()
@@ -85,20 +96,54 @@ class Workers(Slots[Worker]):
         self.jail = jail
         self._spare: Worker | None = None
         self._making: threading.Thread | None = None
+        self._starting: JailProcess | None = None
+        self._ending: set[threading.Thread] = set()
         self._closed = False
         self._changing = threading.Lock()
 
-    def fresh(self) -> Worker:
-        """A process with an empty session: the one that was kept ready, or a new one. Blocking."""
+    def fresh(self, started: Callable[[JailProcess], None]) -> Worker:
+        """A process with an empty session: the one that was kept ready, or a new one. Blocking.
+
+        *started* is told of a new one before it is waited for: to kill it ends the waiting.
+        """
         with self._changing:
             worker, self._spare = self._spare, None
         if worker is not None and not worker.process.is_alive():
             worker.close()
             worker = None
         if worker is None:
-            worker = self._made()
+            worker = self._made(started)
         self._replenish()
         return worker
+
+    def give_back(self, worker: Worker | None) -> None:
+        """Free a slot as soon as the process in it is gone."""
+        if worker is None or worker.end():
+            super().give_back(worker)
+        else:
+            self._later(lambda: super(Workers, self).give_back(worker))
+
+    def drop(self, worker: Worker) -> None:
+        """End the process of a run that keeps its slot."""
+        if worker.end():
+            worker.close()
+        else:
+            self._later(worker.close)
+
+    def ending(self) -> int:
+        """How many processes are waited for in the background."""
+        return len(self._ending)
+
+    def _later(self, work: Callable[[], None]) -> None:
+        def do() -> None:
+            try:
+                work()
+            finally:
+                self._ending.discard(thread)
+
+        thread = threading.Thread(target=do, name="holdfast-jail-end", daemon=True)
+        self._ending.add(thread)
+        thread.start()
 
     def prepare(self) -> None:
         """Have a process ready before it is needed."""
@@ -109,21 +154,30 @@ class Workers(Slots[Worker]):
         self._closed = True
         self.close_idle()
         with self._changing:
-            making = self._making
+            making, starting = self._making, self._starting
+        if starting is not None:
+            starting.kill()
         if making is not None:
             making.join()
+        until = time.monotonic() + _CLOSE_S
+        for thread in list(self._ending):
+            thread.join(max(0.0, until - time.monotonic()))
         with self._changing:
             spare, self._spare = self._spare, None
         if spare is not None:
             spare.close()
 
-    def _made(self) -> Worker:
+    def _made(self, started: Callable[[JailProcess], None]) -> Worker:
         if self._closed:
             raise EngineFailed("the sandbox is closed")
         process = self.jail.start()
+        started(process)
         process.wait_until_ready()
         try:
             return Worker(process)
+        except WorkerDied:  # killed as soon as it was ready
+            process.close()
+            raise EngineFailed("a jail ended before it was used") from None
         except EngineFailed:
             process.close()
             raise
@@ -135,12 +189,18 @@ class Workers(Slots[Worker]):
             self._making = threading.Thread(target=self._make_spare, name="holdfast-jail", daemon=True)
             self._making.start()
 
+    def _spare_started(self, process: JailProcess) -> None:
+        with self._changing:
+            self._starting = process
+            if self._closed:
+                process.kill()
+
     def _make_spare(self) -> None:
         worker: Worker | None = None
         with contextlib.suppress(EngineFailed):  # whoever needs one will be told
-            worker = self._made()
+            worker = self._made(self._spare_started)
         with self._changing:
-            self._making = None
+            self._making = self._starting = None
             if not self._closed:
                 self._spare, worker = worker, None
         if worker is not None:
