@@ -56,7 +56,7 @@ def read_json(data: bytes | msgspec.Raw) -> Json:
     if size <= _MUCH_BYTES:
         return _decoder.decode(data)
     check_json_bounds(data, size)
-    with without_collecting():
+    with _without_collecting():
         return _decoder.decode(data)
 
 
@@ -91,7 +91,7 @@ def _text_key(key: Any) -> str:
 
 
 @contextlib.contextmanager
-def without_collecting() -> Iterator[None]:
+def _without_collecting() -> Iterator[None]:
     """Pause the garbage collector, which would traverse millions of new objects again and again."""
     pauses = gc.isenabled()
     if pauses:

@@ -47,6 +47,11 @@ PYTHON = {
     "a tool's result": "give()",
     "a dataclass as a tool's result": "give_box()",
     "an exception of a tool": "fail()",
+    "tuples as keys of the result": TUPLES + "{a: 1}",
+    "tuples as keys of the result by name": TUPLES + "result = [{a}]",
+    "tuples as keys of the result of long code": "#" * 70_000 + "\n" + TUPLES + "{a: 1}",
+    "tuples as keys in an argument": TUPLES + "t({a: 1})",
+    "wide tuples as keys of the result": "a=(1,)*1000\nfor i in range(5): a=(a,)*1000\n{a: 1}",
     "an exception of the code": LISTS + "raise ValueError(a)",
     "printed": LISTS + "print(a)",
     "compared": LISTS + "b=[1]\nfor i in range(40): b=[b,b]\na == b",
@@ -71,6 +76,7 @@ CELLS = {
     "a cell's argument": LISTS + "t(a)",
     "a cell's finish": LISTS + "finish(a)",
     "a cell's finish in the middle": LISTS + "if True:\n    finish(a)",
+    "tuples as keys of a cell's result": TUPLES + "{a: 1}",
     "a cell's next task": LISTS + "continue_as('go on', a)",
 }
 

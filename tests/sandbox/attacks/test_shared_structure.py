@@ -47,6 +47,8 @@ def expected(engine: str, name: str) -> set[str | None]:
         return {"TOOL_ERROR"}
     if name in ("printed", "compared", "an exception of the code"):
         return {*GUEST, None}
+    if "as keys" in name:
+        return {"RESULT_NOT_SERIALIZABLE", "INVALID_ARGUMENT", *(GUEST if engine == "cpython" else ())}
     host = TOO_LARGE if "result" in name else REFUSED
     by_host = "input" in name or "tool's result" in name or engine in ("monty", "auto")
     return {*host} if by_host else {*host, *GUEST}
@@ -104,7 +106,8 @@ def test_shared_structure_in_a_cell_of_an_agent_is_an_error_the_model_sees(name:
     """Bug: the same in agents' cells; the turn goes on with the next cell."""
     ended = attacked("cells")[name]
     assert ended["status"] == "over"
-    assert ended["code"] in (
-        GUEST if "print" in name else {"RESPONSE_TOO_LARGE", "REQUEST_TOO_LARGE", "RUNTIME_ERROR"}
-    )
+    if "as keys" in name:
+        assert ended["code"] == "RESULT_NOT_SERIALIZABLE"
+    else:
+        assert ended["code"] in {"RESPONSE_TOO_LARGE", "REQUEST_TOO_LARGE", "RUNTIME_ERROR"}
     assert ended["stalled_ms"] < MAX_STALL_MS

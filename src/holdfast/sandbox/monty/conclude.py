@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
-from typing import Any, Final
+from typing import Final
 
 from holdfast.errors import Code, ErrorObject
 from holdfast.model.canonical import Json
 from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.monty import engine, shadow
-from holdfast.sandbox.monty.dump import stand_ins, without_sources
+from holdfast.sandbox.monty.dump import stand_ins, tuple_keys, without_sources
 from holdfast.sandbox.monty.failures import Failure
-from holdfast.sandbox.monty.feeding import feed_through, stub
+from holdfast.sandbox.monty.feeding import feed_through, show
 from holdfast.sandbox.monty.plan import RunPlan
 from holdfast.sandbox.monty.program import MARK_NAME, VALUE_NAME, Program, last_expression
 from holdfast.sandbox.monty.state import EngineState
-from holdfast.sandbox.monty.steps import Finished
+from holdfast.sandbox.monty.steps import Finished, ForeignValue, read_value
 from holdfast.sandbox.monty.values import (
     json_of,
     may_hold_stand_ins,
+    not_serializable,
     type_of_stand_in,
 )
 from holdfast.sandbox.monty.workers import Worker, Workers
@@ -44,10 +45,28 @@ def settle_names(plan: RunPlan, worker: Worker, outcome: Finished | Failure) -> 
 
 def find_value(plan: RunPlan, worker: Worker, outcome: Finished | Failure) -> object:
     """The run's value as the engine gave it."""
-    value = outcome.value if isinstance(outcome, Finished) else None
+    value = _finished_value(plan, worker, outcome) if isinstance(outcome, Finished) else None
     if plan.program.result_mode == "maybe":
         bound, found = _find_result(plan, worker)
         value = found if bound else value
+    return value
+
+
+def _finished_value(plan: RunPlan, worker: Worker, outcome: Finished) -> object:
+    """The value of the last expression."""
+    if not outcome.unread:
+        return outcome.value
+    program = plan.program
+    named = program.ends_with_value or program.result_mode == "always"
+    return _shown_value(worker, _value_expression(program)) if named else None
+
+
+def _shown_value(worker: Worker, expression: str) -> object:
+    """The value of an expression of ours, read once a dump has told that it can be."""
+    snapshot = show(worker, expression, None)
+    foreign = tuple_keys(snapshot.dump())
+    value = ForeignValue(foreign) if foreign is not None else read_value(lambda: snapshot.args[0])
+    snapshot.resume({"return_value": None})
     return value
 
 
@@ -82,6 +101,7 @@ def state_after(plan: RunPlan, before: EngineState | None, worker: Worker) -> tu
         result_later=bool(before and before.result_later) or program.rebinds_result_later,
         feeds=feeds,
         has_classes=bool(before and before.has_classes) or program.defines_classes,
+        nests_tuples=plan.nests_tuples,
         next_input=next_input,
     )
     return state, compacted
@@ -91,6 +111,8 @@ def value_as_json(value: object) -> tuple[Json, Failure | None]:
     """The value as JSON, or why it is not."""
     if value is None or type(value) is bool or (type(value) is int and value.bit_length() <= 64):
         return value, None
+    if isinstance(value, ForeignValue):
+        return None, Failure(not_serializable(value.kind))
     clean, error = json_of(value)
     return clean, Failure(error) if error is not None else None
 
@@ -116,12 +138,8 @@ def stand_in_shown(worker: Worker, program: Program, functions: Container[str]) 
 
     Hands the value to the host once more and looks at how the engine does it.
     """
-    worker.next_input += 1
     try:
-        snapshot: Any = worker.feed(f"__holdfast_show({_value_expression(program)})")
-        while isinstance(snapshot, engine.NameLookupSnapshot):
-            name = snapshot.variable_name
-            snapshot = snapshot.resume(value=stub(name)) if name in functions else snapshot.resume()
+        snapshot = show(worker, _value_expression(program), functions)
         found = stand_ins(snapshot.dump())
         snapshot.resume({"return_value": None})
     except engine.MontyError:
@@ -159,7 +177,7 @@ def _find_result(plan: RunPlan, worker: Worker) -> tuple[bool, object]:
     existed = "result" in plan.kept
     try:
         bound = not (existed and plan.program.reads_result) or _was_bound(worker)
-        value = feed_through(worker, "result") if bound else None
+        value = _result_value(plan, worker) if bound else None
     except engine.MontyRuntimeError as error:
         if "is not defined" not in str(error):
             raise
@@ -168,6 +186,10 @@ def _find_result(plan: RunPlan, worker: Worker) -> tuple[bool, object]:
         give_back = shadow.forget(["result"]) if bound else shadow.put_back(["result"], [])
         feed_through(worker, give_back)
     return bound, value
+
+
+def _result_value(plan: RunPlan, worker: Worker) -> object:
+    return _shown_value(worker, "result") if plan.nests_tuples else feed_through(worker, "result")
 
 
 def _was_bound(worker: Worker) -> bool:

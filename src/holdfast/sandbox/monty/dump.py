@@ -35,6 +35,22 @@ _MAY_DEFINE = re.compile(rb"\b(def|class|lambda)\b")
 _NUMBER = re.compile(rb"<python-input-(\d+)>")
 _MAP: Final = 5
 _STAND_IN_KINDS: Final = frozenset({b"Repr", b"Function", b"Cycle"})
+_HASHING_KINDS: Final = {b"Dict": "dict with tuple keys", b"Set": "set", b"FrozenSet": "frozenset"}
+_NUMBER_ITEM: Final = rb"(?:[\x00-\x17]|\x18.|\x19..|\x1a.{4}|\x1b.{8})"
+_ARRAY_HEAD: Final = rb"(?:[\x80-\x97]|\x98.|\x99..|\x9a.{4}|\x9b.{8})"
+_UNHASHED: Final = (
+    rb"\xa1cInt(?:[\x00-\x17\x20-\x37]|[\x18\x38].|[\x19\x39]..|[\x1a\x3a].{4}|[\x1b\x3b].{8})"
+    rb"|\xa1fString(?:" + b"|".join(b"%c.{%d}" % (0x60 + size, size) for size in range(24)) + rb")"
+    rb"|\xa1eFloat\xfb.{8}|\xa1dBool[\xf4\xf5]|dNone"
+    rb"|\xa1dList" + _ARRAY_HEAD + _NUMBER_ITEM + rb"*+"
+)
+"""Nodes that hash nothing, as the engine writes them. What follows an array of numbers is no number."""
+_DICT: Final = rb"|\xa1dDict" + _ARRAY_HEAD + rb"(?:\x82" + _NUMBER_ITEM + rb"{2})*+"
+_RUNS: Final = tuple(
+    (re.compile(rb"(?:" + nodes + rb"){1,4096}+", re.S), re.compile(nodes, re.S))
+    for nodes in (_UNHASHED + _DICT, _UNHASHED)
+)
+"""Many nodes at once, and one of them: before the first tuple, and after it."""
 MAX_SUSPENSIONS: Final = 2**31
 
 
@@ -104,10 +120,7 @@ def stand_ins(dump: bytes) -> list[str]:
 
     The engine hands a function, a range or a cycle over as its text; its dump still tells them apart.
     """
-    at = _HEADER_BYTES
-    for key in ("state", "Suspended", "FunctionCall", "args", "graph", "nodes"):
-        at = _value_of(dump, at, key)
-    count, at = _head(dump, at)
+    count, at = _head(dump, _argument_nodes(dump))
     found: list[str] = []
     for _ in range(count):
         if dump[at] >> 5 == _MAP:
@@ -117,6 +130,53 @@ def stand_ins(dump: bytes) -> list[str]:
                 found.append(_text_of(dump, text + size, kind))
         at = _skip(dump, at)
     return found
+
+
+@_careful
+def tuple_keys(dump: bytes) -> str | None:
+    """What among the arguments of the call that a dumped run stands at is hashed by its tuples, if anything.
+
+    It has no place in JSON, and must not become a Python object: hashing a tuple hashes all that it holds, as
+    often as it holds it.
+    """
+    count, at = _head(dump, _argument_nodes(dump))
+    tuples: set[int] = set()
+    index = 0
+    while index < count:
+        many, one = _RUNS[bool(tuples)]
+        if run := many.match(dump, at):
+            index += len(one.findall(dump, at, run.end()))
+            at = run.end()
+            continue
+        kind = dump[at + 2 : at + 2 + (dump[at + 1] & 0x1F)] if dump[at] >> 5 == _MAP else b""
+        if kind == b"Tuple":
+            tuples.add(index)
+        elif kind in _HASHING_KINDS and tuples:
+            hashed = _numbers(dump, at + 2 + len(kind), pairs=kind == b"Dict")
+            if not tuples.isdisjoint(hashed):
+                return _HASHING_KINDS[kind]
+        at = _skip(dump, at)
+        index += 1
+    return None
+
+
+def _numbers(dump: bytes, at: int, *, pairs: bool) -> list[int]:
+    """The numbers in an array, or the first of each pair in an array of pairs."""
+    count, at = _head(dump, at)
+    found = []
+    for _ in range(count):
+        number, after = _head(dump, _head(dump, at)[1] if pairs else at)
+        found.append(number)
+        at = _skip(dump, at) if pairs else after
+    return found
+
+
+def _argument_nodes(dump: bytes) -> int:
+    """Where the values are that the call holds which a dumped run stands at."""
+    at = _HEADER_BYTES
+    for key in ("state", "Suspended", "FunctionCall", "args", "graph", "nodes"):
+        at = _value_of(dump, at, key)
+    return at
 
 
 def _text_of(dump: bytes, at: int, kind: bytes) -> str:

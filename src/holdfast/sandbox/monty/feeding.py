@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Container
+from typing import Any, Final
 
 from holdfast.model.canonical import Json
 from holdfast.sandbox.monty import engine
+from holdfast.sandbox.monty.steps import read_value
 from holdfast.sandbox.monty.workers import Worker
 
 _STUBS: dict[str, Callable[..., None]] = {}
@@ -20,7 +21,26 @@ def feed_through(worker: Worker, code: str, inputs: dict[str, Json] | None = Non
         snapshot = snapshot.resume()
     if not isinstance(snapshot, engine.MontyComplete):
         raise TypeError(f"the engine answered with {snapshot!r}")
-    return snapshot.output
+    return read_value(lambda: snapshot.output)
+
+
+SHOW: Final = "__holdfast_show"
+
+
+def show(worker: Worker, expression: str, functions: Container[str] | None) -> Any:
+    """Have the guest hand the value of an expression of ours to the host, as the argument of a call.
+
+    Return the snapshot that stands at the call: its dump tells what its arguments are before they are read.
+    A name that is not bound is that of a function if it is among *functions*, or if those are not known.
+    """
+    worker.next_input += 1
+    snapshot: Any = worker.feed(f"{SHOW}({expression})", print_callback=_unheard)
+    while isinstance(snapshot, engine.NameLookupSnapshot):
+        name = snapshot.variable_name
+        snapshot = (
+            snapshot.resume(value=stub(name)) if functions is None or name in functions else snapshot.resume()
+        )
+    return snapshot
 
 
 def source_name(number: int) -> str:

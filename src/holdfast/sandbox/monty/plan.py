@@ -12,7 +12,8 @@ class RunPlan:
     """What the engine is to run: the code, its limits, the session's names, and where it goes on."""
 
     __slots__ = (
-        "borrowed", "filename", "inputs", "kept", "limits", "names", "paused_dump", "program", "sites",
+        "borrowed", "filename", "inputs", "kept", "limits", "names", "nests_tuples", "paused_dump", "program",
+        "sites",
     )  # fmt: skip
 
     def __init__(
@@ -24,8 +25,11 @@ class RunPlan:
         sites: dict[str, list[Site]],
         inputs: dict[str, Json] | None = None,
         all_inputs_end: bool = False,
+        nests_tuples: bool = False,
     ) -> None:
         self.program = program
+        self.nests_tuples = nests_tuples or program.nests_tuples
+        """Whether what the engine hands over must be looked at in a dump first; see `tuples`."""
         self.limits = limits
         self.names = names
         self.sites = sites

@@ -35,6 +35,7 @@ from holdfast.errors import Span
 from holdfast.model.diagnostic import Diagnostic
 from holdfast.sandbox.monty.ignored_methods import ignored_methods
 from holdfast.sandbox.monty.syntax import Names, bound_directly, children, names_in, parse
+from holdfast.sandbox.monty.tuples import may_nest_tuples
 
 Site = tuple[int, int]
 ResultMode = Literal["always", "maybe", "never"]
@@ -93,6 +94,12 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     """Why the code must not run, where the engine would run it and be wrong."""
     last_call: tuple[str, Span] | None = None
     """The call that the code ends with, if its argument was fed in its place."""
+    ends_with_value: bool = True
+    """Whether the last statement is an expression that can be named once more."""
+    unnamed: str | None = None
+    """What to feed if the engine refuses the code with a name around its last line."""
+    nests_tuples: bool = True
+    """Whether the code may make a tuple that holds a tuple; see `tuples`."""
 
     def changes_nothing(self, names: frozenset[str], classes: bool) -> bool:
         """Whether the run leaves a session as it was, given the session's names and whether it has classes.
@@ -120,13 +127,7 @@ def read_program(
     """
     tree = parse(code)
     if tree is None:
-        always = _RESULT.search(code) is not None
-        return Program(
-            code=code,
-            fed=f"{code}\nresult" if always else code,
-            result_mode="always" if always else "never",
-            bound=frozenset(_bound_by_text(code)),
-        )
+        return _unread_program(code)
     called = called_if_pure(tree)
     if called is not None:
         return Program(
@@ -136,6 +137,8 @@ def read_program(
             defines_functions=False,
             reads_only=called,
             defines_classes=False,
+            ends_with_value=bool(tree.body),
+            nests_tuples=may_nest_tuples(tree),
         )
     names = names_in(code, tree)
     mode = _result_mode(names, result_may_be_bound)
@@ -156,7 +159,45 @@ def read_program(
         inserted=tuple(_insertions(lines.data, edits)),
         defines_classes=names.defines_classes,
         refused=next(ignored_methods(code, tree), None),
+        ends_with_value=bool(tree.body) and isinstance(tree.body[-1], ast.Expr),
+        nests_tuples=may_nest_tuples(tree),
     )
+
+
+def _unread_program(code: str) -> Program:
+    """Code that is too long to be read, or that this Python cannot read."""
+    always = _RESULT.search(code) is not None
+    named = None if always else _with_named_last_line(code)
+    return Program(
+        code=code,
+        fed=f"{code}\nresult" if always else named or code,
+        result_mode="always" if always else "never",
+        bound=frozenset(_bound_by_text(code)),
+        ends_with_value=named is not None,
+        unnamed=code if named is not None else None,
+        inserted=((code.rstrip().count("\n") + 1, 1, len(_OPEN)),) if named is not None else (),
+    )
+
+
+def _with_named_last_line(code: str) -> str | None:
+    """The code with a name around its last line, which the engine refuses if that is no expression."""
+    before, newline, last = code.rstrip().rpartition("\n")
+    if not last or last[0].isspace() or before.endswith("\\") or not _is_balanced(last):
+        return None
+    return f"{before}{newline}{_OPEN}{last}\n{_CLOSE}"
+
+
+def _is_balanced(line: str) -> bool:
+    """Whether a line closes no bracket that it has not opened, and leaves none open."""
+    depth = 0
+    for character in line:
+        if character in "([{":
+            depth += 1
+        elif character in ")]}":
+            depth -= 1
+            if depth < 0:
+                return False
+    return depth == 0
 
 
 def _result_mode(names: Names, may_be_bound: bool) -> ResultMode:

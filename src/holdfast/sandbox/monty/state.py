@@ -21,7 +21,8 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
     `sites` holds, per earlier run, where its functions await host calls; `result_later` that one of
     them may bind `result`; `feeds` counts runs since the dump was last made smaller; `next_input` is the
-    number that the engine gives to the next source.
+    number that the engine gives to the next source; `nests_tuples` that code of the session may have nested
+    tuples, or that it was stored by a version that did not look.
     """
 
     dump: bytes
@@ -30,6 +31,7 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     sites: dict[str, list[Site]] = msgspec.field(default_factory=dict)
     result_later: bool = False
     has_classes: bool = False
+    nests_tuples: bool = True
     feeds: int = 0
     next_input: int = 0
     engine: str = ENGINE

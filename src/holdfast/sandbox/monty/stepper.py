@@ -10,18 +10,19 @@ from __future__ import annotations
 import functools
 from typing import Any, Final, get_args
 
+import msgspec
+
 from holdfast.errors import Code, ErrorObject, ValueTooLarge
 from holdfast.model.bounds import check_bounds
-from holdfast.model.canonical import without_collecting
 from holdfast.ports.code_engine import CallAnswer
 from holdfast.sandbox.monty import engine, shadow
-from holdfast.sandbox.monty.dump import stand_ins
+from holdfast.sandbox.monty.dump import stand_ins, tuple_keys
 from holdfast.sandbox.monty.failures import Failure
 from holdfast.sandbox.monty.feeding import feed_through, source_name, source_number, stub
 from holdfast.sandbox.monty.functions import Callables
 from holdfast.sandbox.monty.plan import RunPlan
 from holdfast.sandbox.monty.program import MARK_NAME
-from holdfast.sandbox.monty.steps import Blocked, Finished, HostCall, Step
+from holdfast.sandbox.monty.steps import Blocked, Finished, ForeignValue, HostCall, Step, read_value
 from holdfast.sandbox.monty.values import may_hold_stand_ins, type_of_stand_in
 from holdfast.sandbox.monty.workers import Worker
 from holdfast.sandbox.output import Output
@@ -50,9 +51,21 @@ class Stepper:
             hide = "result" in kept and program.result_mode == "maybe" and not program.reads_result
             mark = f"{MARK_NAME} = []\n" if marked else ""
             feed_through(worker, mark + shadow.keep(kept, unbind=["result"] if hide else []))
+        try:
+            return self.advance(self._fed(worker, program.fed, output))
+        except engine.MontySyntaxError:
+            if program.unnamed is None:
+                raise
+        self._plan.program = msgspec.structs.replace(
+            program, fed=program.unnamed, ends_with_value=False, inserted=()
+        )
+        return self.advance(self._fed(worker, program.unnamed, output))
+
+    def _fed(self, worker: Worker, code: str, output: Output) -> Any:
+        """Feed the code of the run. The engine numbers its sources, also those that it refuses."""
         self._plan.filename = source_name(worker.next_input)
         worker.next_input += 1
-        return self.advance(worker.feed(program.fed, inputs=self._plan.inputs or None, print_callback=output))
+        return worker.feed(code, inputs=self._plan.inputs or None, print_callback=output)
 
     def reload(self, worker: Worker, output: Output) -> Step:
         """Load a parked run and find what it stands at."""
@@ -80,8 +93,9 @@ class Stepper:
         """Answer what needs no decision, up to the next thing that does."""
         while True:
             if isinstance(snapshot, engine.MontyComplete):
-                with without_collecting():
-                    return Finished(snapshot.output)
+                if self._plan.nests_tuples:
+                    return Finished(None, unread=True)
+                return Finished(read_value(functools.partial(getattr, snapshot, "output")))
             if isinstance(snapshot, engine.FutureSnapshot):
                 return Blocked(snapshot, snapshot.pending_call_ids)
             if isinstance(snapshot, engine.NameLookupSnapshot):
@@ -103,8 +117,13 @@ class Stepper:
             return self._refuse_unknown(snapshot, name)
         if (too_many := self._count_call()) is not None:
             return too_many
-        args, kwargs = snapshot.args, snapshot.kwargs
         awaited = self._is_awaited(snapshot, name)
+        if self._plan.nests_tuples and (foreign := tuple_keys(snapshot.dump())) is not None:
+            return HostCall(snapshot, name, (), {}, snapshot.call_id, awaited, foreign)
+        given = read_value(lambda: (snapshot.args, snapshot.kwargs))
+        if isinstance(given, ForeignValue):
+            return HostCall(snapshot, name, (), {}, snapshot.call_id, awaited, given.kind)
+        args, kwargs = snapshot.args, snapshot.kwargs
         try:
             check_bounds([args, kwargs], self._functions.capability(name).limits.max_request_bytes)
         except ValueTooLarge as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,10 +36,32 @@ class Blocked:
 
 
 @dataclass(frozen=True, slots=True)
+class ForeignValue:
+    """A value that cannot be read from the engine because it is not JSON; *kind* is what it holds."""
+
+    kind: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
-    """The code ran to its end, and its last expression has this value."""
+    """The code ran to its end, and its last expression has this value, which may be *unread*."""
 
     value: object
+    unread: bool = False
+
+
+def read_value(read: Callable[[], object]) -> object:
+    """What *read* takes over from the engine, which hashes keys and items of sets on the way."""
+    pauses = gc.isenabled()
+    if pauses:  # it would look at all the new objects again and again
+        gc.disable()
+    try:
+        return read()
+    except TypeError:  # an instance of a guest's class has no hash here
+        return ForeignValue("dict or set with objects as keys")
+    finally:
+        if pauses:
+            gc.enable()
 
 
 Step = HostCall | Blocked | Finished | Failure

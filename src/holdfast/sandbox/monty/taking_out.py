@@ -24,12 +24,12 @@ from typing import Any, Final
 from holdfast.errors import InvalidArgument
 from holdfast.model.bounds import MAX_VALUE_BYTES, check_bounds
 from holdfast.sandbox.monty import engine
-from holdfast.sandbox.monty.dump import stand_ins
+from holdfast.sandbox.monty.dump import stand_ins, tuple_keys
+from holdfast.sandbox.monty.feeding import show
 from holdfast.sandbox.monty.state import EngineState
 from holdfast.sandbox.monty.syntax import parse
 from holdfast.sandbox.monty.workers import Worker, Workers
 
-_SHOW: Final = "__holdfast_show"
 _MAX_DEPTH: Final = 200
 _DEFINES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 
@@ -81,18 +81,17 @@ def take_out(state: EngineState | None, definitions: dict[str, str], workers: Wo
 
 def _value_of(worker: Worker, name: str) -> str | None:
     """A variable as an expression; None if it has no such form, `_Unbound` if there is no such variable."""
-    worker.next_input += 1
     try:
-        snapshot: Any = worker.feed(f"{_SHOW}({name})")
-        while isinstance(snapshot, engine.NameLookupSnapshot):
-            snapshot = snapshot.resume()
-        dumped, value = snapshot.dump(), snapshot.args[0]
+        snapshot = show(worker, name, ())
+        dumped = snapshot.dump()
+        readable = not stand_ins(dumped) and tuple_keys(dumped) is None
+        value = snapshot.args[0] if readable else None
         snapshot.resume({"return_value": None})
     except engine.MontyError as error:
         if "is not defined" in str(error):
             raise _Unbound from None
         return None
-    return None if stand_ins(dumped) else literal(value)
+    return literal(value) if readable else None
 
 
 def literal(value: object) -> str | None:
