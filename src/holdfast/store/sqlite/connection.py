@@ -15,6 +15,7 @@ import apsw
 
 from holdfast.errors import InvalidArgument, RecordCorrupt, StoreError, StoreUnavailable
 from holdfast.store.sqlite.checksums import find_damaged_page, is_checked, open_checked, page_damaged
+from holdfast.store.sqlite.lock_holders import find_lock_holder
 
 _PRAGMAS: Final = """
 PRAGMA synchronous = FULL;
@@ -113,7 +114,7 @@ def _store_error(error: apsw.Error, path: Path) -> StoreError:
                 f"the disk is full, {path} was not written", hint="free space, then retry"
             )
         case apsw.BusyError() | apsw.LockedError() | apsw.ProtocolError():
-            return StoreUnavailable(f"{path} is locked by another process", hint="retry, or end that process")
+            return _locked(path)
         case apsw.ReadOnlyError() | apsw.PermissionsError():
             return StoreUnavailable(
                 f"{path} cannot be written to", hint="check the mode of file and directory"
@@ -134,6 +135,17 @@ def _store_error(error: apsw.Error, path: Path) -> StoreError:
             return _damaged(f"{path} is damaged: {error}")
         case _:
             return StoreError(f"SQLite refused on {path}: {error}")
+
+
+def _locked(path: Path) -> StoreUnavailable:
+    """Name the process that has the lock; a process that is stopped keeps it until it continues or ends."""
+    holder = find_lock_holder(path)
+    if holder is None:
+        return StoreUnavailable(f"{path} is locked by another process", hint="retry, or end that process")
+    hint = f"retry, or end process {holder.pid}"
+    if holder.state.startswith("stopped"):
+        hint = f"let it continue (kill -CONT {holder.pid}) or end it (kill -KILL {holder.pid}), then retry"
+    return StoreUnavailable(f"{path} is locked by {holder}", hint=hint)
 
 
 def _damaged_page(path: Path) -> int | None:
