@@ -38,10 +38,17 @@ class LeaseKeeper:
         self._store = store
         self._clock = clock
         self.lease_ms = lease_ms
+        self.offset_ms = clock.now_ms() - clock.boot_ms()
         self._holders: dict[str, Holder] = {}
         self._task: asyncio.Task[None] | None = None
 
+    def now_ms(self) -> int:
+        """The time that leases go by: it moves with the boot-time clock, and setting the time of day does not
+        change it."""
+        return self._clock.boot_ms() + self.offset_ms
+
     def hold(self, holder: Holder) -> None:
+        holder.held_until_ms = holder.lease.until_ms - self.offset_ms
         self._holders[holder.turn_id] = holder
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._renew_for_ever())
@@ -52,7 +59,7 @@ class LeaseKeeper:
     async def give_back(self, lease: Lease) -> None:
         """End a lease whose turn is left unfinished, so that another process need not wait for its time."""
         with contextlib.suppress(StoreError):
-            await self._store.renew((lease,), self._clock.now_ms(), 0)
+            await self._store.renew((lease,), self.now_ms(), 0)
 
     async def close(self) -> None:
         if self._task is not None:
@@ -82,7 +89,7 @@ class LeaseKeeper:
         holders = list(self._holders.values())
         until_ms = self._clock.boot_ms() + self.lease_ms
         renewed = await self._store.renew(
-            tuple(holder.lease for holder in holders), self._clock.now_ms(), self.lease_ms
+            tuple(holder.lease for holder in holders), self.now_ms(), self.lease_ms
         )
         for holder in holders:
             if holder.lease.session_id in renewed.lost:

@@ -28,7 +28,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Protocol
+from typing import Final, Literal, Protocol
 
 import msgspec
 
@@ -58,11 +58,34 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Claimant(msgspec.Struct, frozen=True, kw_only=True):
-    """Who asks for a lease, when, and for how long."""
+    """Who asks for a lease, when, and for how long.
+
+    `lease_now_ms` is the time that leases go by (`SessionStore.see_clock`); None: they go by `now_ms`.
+    """
 
     owner: str
     now_ms: int
     lease_ms: int
+    lease_now_ms: int | None = None
+
+    @property
+    def lease_time_ms(self) -> int:
+        return self.now_ms if self.lease_now_ms is None else self.lease_now_ms
+
+
+CLOCK_TOLERANCE_MS: Final = 1_000
+"""By so much the time of day may differ from what was seen last without having been set."""
+
+
+class SeenClock(msgspec.Struct, frozen=True, kw_only=True):
+    """How the clocks of this machine stand to each other.
+
+    The time that leases go by is the boot-time clock plus `lease_offset_ms`, the same for every program on
+    this boot. `shift_ms` tells how far the time of day was set since a program last looked.
+    """
+
+    lease_offset_ms: int
+    shift_ms: int = 0
 
 
 class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -365,7 +388,14 @@ class SessionStore(Protocol):
     async def journal(self, turn_id: str) -> tuple[JournalEntry, ...]:
         """What a turn has saved so far, after its first input; nothing once it has ended."""
 
-    async def unfinished(self, now_ms: int) -> list[TurnRecord]:
+    async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
+        """Take note that the time of day is *offset_ms* ahead of the boot-time clock of *boot*.
+
+        If it was set by more than a second since it was last seen, timers and the time limits of external
+        completions are moved along, so that they last as long as they were meant to. Approvals stay.
+        """
+
+    async def unfinished(self, now_ms: int, *, lease_now_ms: int | None = None) -> list[TurnRecord]:
         """Turns that nobody runs and that could go on now: left by their owner, or with a wait that is over,
         or waiting with a request to cancel."""
 
@@ -450,6 +480,9 @@ class SessionStore(Protocol):
         """All of them, by name."""
 
     async def remove_trigger(self, name: str) -> bool: ...
+
+    async def replace_trigger(self, seen: Trigger, by: Trigger) -> bool:
+        """Put *by* in the place of *seen*; false if that is gone or has been changed."""
 
     async def occur(
         self, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None = None

@@ -53,7 +53,13 @@ from holdfast.plugins.running import DEFAULT_TIMEOUT_S
 from holdfast.ports.clock import Clock, SystemClock
 from holdfast.ports.host import RuntimeSessionHost
 from holdfast.ports.model_provider import ModelProvider
-from holdfast.ports.session_store import Pruned, PruneRequest, QueuedInput, SessionStore
+from holdfast.ports.session_store import (
+    CLOCK_TOLERANCE_MS,
+    Pruned,
+    PruneRequest,
+    QueuedInput,
+    SessionStore,
+)
 from holdfast.ports.trace import PhaseProbe, TraceSink
 from holdfast.runtime.agent import Agent
 from holdfast.runtime.agent_session import Session
@@ -65,6 +71,7 @@ from holdfast.runtime.host.tasks import Tasks
 from holdfast.runtime.lease_owners import owner_is_dead
 from holdfast.runtime.live_session import LiveSession
 from holdfast.runtime.materialize import chartered_model, require_same_provider
+from holdfast.runtime.process_identity import boot_id
 from holdfast.runtime.session_context import as_layer
 from holdfast.runtime.session_plugins import as_options
 from holdfast.runtime.triggers import (
@@ -73,6 +80,7 @@ from holdfast.runtime.triggers import (
     listeners,
     occurrence,
     put_trigger,
+    reschedule,
     verify_webhook,
     webhook_occurrence,
 )
@@ -154,6 +162,7 @@ class Runtime:
         self._sessions: dict[str, LiveSession] = {}
         self._released: WeakValueDictionary[str, LiveSession] = WeakValueDictionary()
         self._last_seq = 0
+        self._clock_offset_ms: int | None = None
         self._seen_agents: dict[str, Agent[Any, Any]] = {}
         self._cached: OrderedDict[str, LiveSession] = OrderedDict()
         self._messages = 0
@@ -182,6 +191,7 @@ class Runtime:
             prices=self._prices,
             limited=self._limited,
         )
+        await self._look_at_clock()
         self._ground = HostGround(self, self._place)
         self._keeper = asyncio.get_running_loop().create_task(self._keep())
         return self
@@ -695,6 +705,7 @@ class Runtime:
     async def _keep(self) -> None:
         while self._place is not None:  # a nudge can swallow the cancellation that comes with it
             with contextlib.suppress(StoreError):  # the next round may succeed
+                await self._look_at_clock()
                 await self.recover()
                 await self._start_queued()
                 await self._open_ground.recover()
@@ -703,6 +714,18 @@ class Runtime:
                 async with asyncio.timeout(self.poll_s):
                     await self._nudge.wait()
             self._nudge.clear()
+
+    async def _look_at_clock(self) -> None:
+        """See whether the time of day was set, and have everything that was planned by it planned anew."""
+        place, offset_ms = self._open, self._clock.now_ms() - self._clock.boot_ms()
+        known = self._clock_offset_ms
+        if known is not None and abs(offset_ms - known) <= CLOCK_TOLERANCE_MS:
+            return
+        with contextlib.suppress(StoreError):  # it may be for reading only
+            seen = await place.store.see_clock(boot_id(), offset_ms)
+            place.leases.offset_ms = seen.lease_offset_ms
+            await reschedule(place.store, self.now_ms())
+            self._clock_offset_ms = offset_ms
 
     async def _start_queued(self) -> None:
         """Fire what is due, and start what waits for sessions whose agent is known here."""
@@ -725,7 +748,8 @@ class Runtime:
     async def _unfinished(self) -> list[TurnRecord]:
         if not self._agents and not self._sessions:
             return []
-        return await self.store.unfinished(self.now_ms())
+        lease_now_ms = self._open.leases.now_ms()
+        return await self.store.unfinished(self.now_ms(), lease_now_ms=lease_now_ms)
 
     async def _take_up(self, record: TurnRecord) -> Turn[Any] | None:
         live = self._staffed(record.session_id, record.agent) or await self.put_to_work(record.session_id)

@@ -28,17 +28,29 @@ def _process(pid: int) -> str:
 
 
 def is_dead(owner: str) -> bool:
-    """Whether *owner* provably no longer runs: same machine, process gone."""
+    """Whether *owner* provably no longer runs: same machine, at an earlier boot or without its process."""
     try:
         where, pid, started = owner.rsplit(":", 2)
         if where != machine():
-            return False
+            return _was_here_before(where)
         os.kill(int(pid), 0)
     except ProcessLookupError:
         return True
     except (PermissionError, ValueError):
         return False
     return started != "?" and _start_time(int(pid)) != started
+
+
+def _was_here_before(where: str) -> bool:
+    """Whether *where* is this machine at an earlier boot."""
+    (host, _, boot), (our_host, _, our_boot) = where.rpartition("/"), machine().rpartition("/")
+    return host == our_host and "?" not in (boot, our_boot) and boot != our_boot
+
+
+def boot_id() -> str:
+    """Which boot of which machine this is. Containers of one machine have the same, and the same clock."""
+    host, _, boot = machine().rpartition("/")
+    return host if boot == "?" else boot
 
 
 def _start_time(pid: int) -> str:

@@ -111,7 +111,12 @@ class Workplace:
         return found
 
     def claimant(self, owner: str) -> Claimant:
-        return Claimant(owner=owner, now_ms=self.clock.now_ms(), lease_ms=self.config.lease_ms)
+        return Claimant(
+            owner=owner,
+            now_ms=self.clock.now_ms(),
+            lease_ms=self.config.lease_ms,
+            lease_now_ms=self.leases.now_ms(),
+        )
 
     async def close(self) -> None:
         """Close what was made here. Models that were passed in are their owner's."""

@@ -81,6 +81,13 @@ class MemoryHostRecords:
         with self._lock:
             return self._tables.triggers.remove(name)
 
+    async def replace_trigger(self, seen: Trigger, by: Trigger) -> bool:
+        with self._lock:
+            if self._tables.triggers.get(seen.name) != seen:
+                return False
+            self._tables.triggers.put(by)
+            return True
+
     async def occur(
         self, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None = None
     ) -> bool:

@@ -35,6 +35,7 @@ from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
 from holdfast.model.usage import UsageEntry, add_to_ledger
 from holdfast.model.wait import WaitOutcome
 from holdfast.ports.session_store import (
+    CLOCK_TOLERANCE_MS,
     Begun,
     Blob,
     Claimant,
@@ -51,6 +52,7 @@ from holdfast.ports.session_store import (
     Repeated,
     Save,
     Saved,
+    SeenClock,
     StateRecord,
     Takeover,
 )
@@ -70,6 +72,7 @@ class MemorySessionStore(MemoryHostRecords):
         self._lock = threading.Lock()
         self._tables = Tables()
         self._owner_is_dead = owner_is_dead
+        self._clocks: dict[str, tuple[int, int]] = {}
         self._fence = 0
 
     async def close(self) -> None:
@@ -255,7 +258,7 @@ class MemorySessionStore(MemoryHostRecords):
             row = self._tables.row(turn.session_id)
             if (earlier := self._earlier(turn)) is not None:
                 return Repeated(record=earlier)
-            self._require_no_turn(row, claimant.now_ms)
+            self._require_no_turn(row, claimant.lease_time_ms)
             consumed = row.consumed(turn.consumes)
             injected = tuple(item for item in row.injected() if item not in consumed)
             body = turn.make_input(row.head, injected)
@@ -266,7 +269,7 @@ class MemorySessionStore(MemoryHostRecords):
             if (turn := self._tables.open.get(turn_id)) is None:
                 raise TurnNotFound(turn_id)
             row = self._tables.row(turn.record.session_id)
-            if turn.lease is not None and self._is_live(turn.lease, claimant.now_ms):
+            if turn.lease is not None and self._is_live(turn.lease, claimant.lease_time_ms):
                 raise SessionBusy(row.head.session_id, turn.lease.owner)
             turn.lease = lease = self._lease(row.head.session_id, claimant)
             record = self._tables.change(turn, state=TurnState.RUNNING, summary=None)
@@ -329,9 +332,22 @@ class MemorySessionStore(MemoryHostRecords):
             turn = self._tables.open.get(turn_id)
             return () if turn is None else tuple(turn.journal)
 
-    async def unfinished(self, now_ms: int) -> list[TurnRecord]:
+    async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
         with self._lock:
-            return [turn.record for turn in self._tables.open.values() if self._could_go_on(turn, now_ms)]
+            lease_offset_ms, seen_ms = self._clocks.get(boot, (offset_ms, offset_ms))
+            self._clocks[boot] = (lease_offset_ms, offset_ms)
+            shift_ms = offset_ms - seen_ms
+            if abs(shift_ms) <= CLOCK_TOLERANCE_MS:
+                return SeenClock(lease_offset_ms=lease_offset_ms)
+            for turn in self._tables.open.values():
+                self._tables.move_waits(turn, shift_ms)
+            return SeenClock(lease_offset_ms=lease_offset_ms, shift_ms=shift_ms)
+
+    async def unfinished(self, now_ms: int, *, lease_now_ms: int | None = None) -> list[TurnRecord]:
+        lease_ms = now_ms if lease_now_ms is None else lease_now_ms
+        with self._lock:
+            unfinished = self._tables.open.values()
+            return [turn.record for turn in unfinished if self._could_go_on(turn, now_ms, lease_ms)]
 
     async def cancel(self, turn_id: str) -> bool:
         with self._lock:
@@ -377,7 +393,7 @@ class MemorySessionStore(MemoryHostRecords):
 
     def _lease(self, session_id: str, claimant: Claimant) -> Lease:
         self._fence += 1
-        until_ms = claimant.now_ms + claimant.lease_ms
+        until_ms = claimant.lease_time_ms + claimant.lease_ms
         return Lease(session_id=session_id, owner=claimant.owner, fence=self._fence, until_ms=until_ms)
 
     def _is_live(self, lease: Lease, now_ms: int) -> bool:
@@ -437,10 +453,10 @@ class MemorySessionStore(MemoryHostRecords):
             tables.add_input(tables.row(item.session_id), item)
         return row.head
 
-    def _could_go_on(self, turn: OpenTurn, now_ms: int) -> bool:
+    def _could_go_on(self, turn: OpenTurn, now_ms: int, lease_now_ms: int) -> bool:
         """Whether nobody runs the turn and there is something to do for it."""
         if turn.record.state is TurnState.RUNNING:
-            return turn.lease is None or not self._is_live(turn.lease, now_ms)
+            return turn.lease is None or not self._is_live(turn.lease, lease_now_ms)
         if turn.record.cancel_requested:
             return True
         return any(self._tables.outcome(turn, wait, now_ms) is not None for wait in turn.waits_for())

@@ -30,7 +30,7 @@ from holdfast.store.memory_states import MemoryStates
 from holdfast.store.memory_tasks import MemoryTasks
 from holdfast.store.memory_triggers import MemoryTriggers
 from holdfast.store.state_lines import state_id
-from holdfast.store.wait_outcomes import answer_of, expired, timed_out
+from holdfast.store.wait_outcomes import answer_of, expired, moved_along, timed_out
 
 
 @dataclass(slots=True)
@@ -179,6 +179,15 @@ class Tables:
         turn.record = msgspec.structs.replace(turn.record, **changes)
         self.turns[turn.record.turn_id] = turn.record
         return turn.record
+
+    def move_waits(self, turn: OpenTurn, shift_ms: int) -> None:
+        """Move the times of a turn's waits by how far the time of day was set."""
+        turn.waits = tuple(moved_along(wait, shift_ms) for wait in turn.waits)
+        summary = turn.record.summary
+        if summary is not None and isinstance(summary.outcome, Waiting):
+            waits = tuple(moved_along(wait, shift_ms) for wait in summary.outcome.waits)
+            outcome = msgspec.structs.replace(summary.outcome, waits=waits)
+            self.change(turn, summary=msgspec.structs.replace(summary, outcome=outcome))
 
     def close_turn(self, row: SessionRow, turn: OpenTurn) -> None:
         """Forget what a turn needs as long as it is open."""

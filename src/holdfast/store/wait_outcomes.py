@@ -15,6 +15,16 @@ from holdfast.model.wait import Approved, Denied, Elapsed, Expired, Wait, WaitOu
 TOKEN_PREFIX = "cpl_"  # noqa: S105 (the form of a token, none itself)
 
 
+def moved_along(wait: Wait, shift_ms: int) -> Wait:
+    """The wait after the time of day was set by *shift_ms*: it lasts as long as it was meant to.
+
+    An approval is not moved: people were told its time.
+    """
+    if wait.kind == "approval":
+        return wait
+    return msgspec.structs.replace(wait, due_at=max(0, wait.due_at + shift_ms))
+
+
 def answer_of(approval: Approval) -> WaitOutcome | None:
     """What a decision means to the call that waits for it; None while there is none."""
     match approval.state:

@@ -204,6 +204,15 @@ MIGRATIONS: Final = (
         PRIMARY KEY (source, key)
     ) STRICT, WITHOUT ROWID;
     """,
+    """
+    -- By how much the time of day is ahead of the boot-time clock: for leases of this boot, and as last seen.
+    CREATE TABLE clocks (
+        boot TEXT PRIMARY KEY,
+        lease_offset_ms INTEGER NOT NULL,
+        seen_offset_ms INTEGER NOT NULL,
+        digest BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    """,
 )
 
 _pack = msgspec.msgpack.Encoder().encode

@@ -89,7 +89,7 @@ class _Held(msgspec.Struct, frozen=True):
 
 
 def takeable(session: StoredSession, now_ms: int, is_dead: IsDead) -> bool:
-    """Whether nobody alive has the lease."""
+    """Whether nobody alive has the lease. *now_ms* is the time that leases go by."""
     return session.owner is None or session.until_ms <= now_ms or is_dead(session.owner)
 
 
@@ -121,7 +121,7 @@ def take_over(db: apsw.Connection, turn_id: str, claimant: Claimant, is_dead: Is
     if turn is None or turn.record.state == TurnState.ENDED or turn.input is None:
         raise TurnNotFound(turn_id)
     session = session_rows.require(db, turn.record.session_id)
-    if not takeable(session, claimant.now_ms, is_dead):
+    if not takeable(session, claimant.lease_time_ms, is_dead):
         raise SessionBusy(session.id, session.owner or "")
     record = _replace(turn.record, state=TurnState.RUNNING, summary=None)
     turn_rows.update(db, _replace(turn, record=record))
@@ -195,7 +195,7 @@ def cancel(db: apsw.Connection, turn_id: str) -> bool:
     return True
 
 
-def unfinished(db: apsw.Connection, now_ms: int, is_dead: IsDead) -> list[TurnRecord]:
+def unfinished(db: apsw.Connection, now_ms: int, lease_now_ms: int, is_dead: IsDead) -> list[TurnRecord]:
     """Turns that nobody runs and that could go on now, oldest first."""
     awake = _encode(sorted(session_waits.awake(db, now_ms))).decode()
     found = turn_rows.find_where(
@@ -204,7 +204,7 @@ def unfinished(db: apsw.Connection, now_ms: int, is_dead: IsDead) -> list[TurnRe
         "OR turns.turn_id IN (SELECT value FROM json_each(?)))",
         awake,
     )
-    return [turn.record for turn in found if _could_go_on(db, turn.record, now_ms, is_dead)]
+    return [turn.record for turn in found if _could_go_on(db, turn.record, lease_now_ms, is_dead)]
 
 
 def require_at_rest(db: apsw.Connection, session: StoredSession) -> None:
@@ -240,7 +240,7 @@ def _refuse(
     """Say why no turn can begin while another one is unfinished."""
     turn = turn_rows.find(db, turn_id)
     waits = turn is not None and turn.record.state == TurnState.WAITING
-    if not waits and not takeable(session, claimant.now_ms, is_dead):
+    if not waits and not takeable(session, claimant.lease_time_ms, is_dead):
         raise SessionBusy(session.id, session.owner or "")
     raise TurnUnfinished(session.id, turn_id, waits=waits)
 
@@ -258,7 +258,8 @@ def _begun(new: NewTurn, now_ms: int) -> TurnRecord:
 
 
 def _lease(db: apsw.Connection, session: StoredSession, claimant: Claimant) -> Lease:
-    leased = session_rows.lease(db, session, claimant.owner, claimant.now_ms + claimant.lease_ms)
+    until_ms = claimant.lease_time_ms + claimant.lease_ms
+    leased = session_rows.lease(db, session, claimant.owner, until_ms)
     return Lease(session_id=session.id, owner=claimant.owner, fence=leased.fence, until_ms=leased.until_ms)
 
 

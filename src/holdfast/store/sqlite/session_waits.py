@@ -24,7 +24,7 @@ from holdfast.model.wait import Wait, WaitOutcome
 from holdfast.ports.session_store import Save
 from holdfast.store.sqlite import approvals, schema, turn_rows
 from holdfast.store.sqlite.session_schema import Row, decoded, seal
-from holdfast.store.wait_outcomes import answer_of, expired, timed_out, turn_of_token
+from holdfast.store.wait_outcomes import answer_of, expired, moved_along, timed_out, turn_of_token
 
 _WAIT: Final = "SELECT turn_id, wait_id, stands, digest, wait, outcome FROM waits"
 
@@ -72,10 +72,18 @@ def stand(db: apsw.Connection, turn_id: str, outcome: Outcome) -> None:
     wanted = {wait.wait_id: wait for wait in outcome.waits}
     for stored in of_turn(db, turn_id):
         wait = wanted.pop(stored.wait_id, None)
-        if (wait is not None) != stored.stands or wait not in (None, stored.wait):
-            _write(db, _replace(stored, wait=wait or stored.wait, stands=wait is not None))
+        if (wait is not None) != stored.stands or stored.wait is None:
+            # What is stored was moved along if the time of day was set; the turn still has it as it was.
+            _write(db, _replace(stored, wait=stored.wait or wait, stands=wait is not None))
     for wait_id, wait in wanted.items():
         _write(db, StoredWait(turn_id, wait_id, wait, stands=True))
+
+
+def move_along(db: apsw.Connection, turn_id: str, shift_ms: int) -> None:
+    """Move the times of a turn's open waits by how far the time of day was set."""
+    for stored in of_turn(db, turn_id):
+        if stored.wait is not None and stored.outcome is None:
+            _write(db, _replace(stored, wait=moved_along(stored.wait, shift_ms)))
 
 
 def forget(db: apsw.Connection, turn_id: str) -> None:

@@ -32,6 +32,7 @@ from holdfast.model.turn import TurnRecord, TurnSummary
 from holdfast.model.usage import UsageEntry
 from holdfast.model.wait import WaitOutcome
 from holdfast.ports.session_store import (
+    CLOCK_TOLERANCE_MS,
     Begun,
     Blob,
     Claimant,
@@ -48,11 +49,13 @@ from holdfast.ports.session_store import (
     Repeated,
     Save,
     Saved,
+    SeenClock,
     StateRecord,
     Takeover,
 )
 from holdfast.store.sqlite import (
     approvals,
+    clocks,
     schema,
     session_history,
     session_inputs,
@@ -245,8 +248,16 @@ class SqliteSessionStore:
     async def journal(self, turn_id: str) -> tuple[JournalEntry, ...]:
         return await self._read(lambda db: turn_rows.journal(db, turn_id))
 
-    async def unfinished(self, now_ms: int) -> list[TurnRecord]:
-        return await self._read(lambda db: session_turns.unfinished(db, now_ms, self._owner_is_dead))
+    async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
+        seen = await self._read(lambda db: clocks.find(db, boot, offset_ms))
+        if seen is not None and abs(seen.shift_ms) <= CLOCK_TOLERANCE_MS:
+            return msgspec.structs.replace(seen, shift_ms=0)
+        return await self._write(lambda db: clocks.see(db, boot, offset_ms))
+
+    async def unfinished(self, now_ms: int, *, lease_now_ms: int | None = None) -> list[TurnRecord]:
+        lease_ms = now_ms if lease_now_ms is None else lease_now_ms
+        is_dead = self._owner_is_dead
+        return await self._read(lambda db: session_turns.unfinished(db, now_ms, lease_ms, is_dead))
 
     async def cancel(self, turn_id: str) -> bool:
         return await self._write(lambda db: session_turns.cancel(db, turn_id))
@@ -332,6 +343,9 @@ class SqliteSessionStore:
 
     async def remove_trigger(self, name: str) -> bool:
         return await self._write(lambda db: triggers.remove(db, name))
+
+    async def replace_trigger(self, seen: Trigger, by: Trigger) -> bool:
+        return await self._write(lambda db: triggers.replace(db, seen, by))
 
     async def occur(
         self, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None = None

@@ -51,6 +51,14 @@ def remove(db: apsw.Connection, name: str) -> bool:
     return db.changes() > 0
 
 
+def replace(db: apsw.Connection, seen: Trigger, by: Trigger) -> bool:
+    """Put *by* in the place of *seen*, if that is still there."""
+    if find(db, seen.name) != seen:
+        return False
+    put(db, by)
+    return True
+
+
 def occur(
     db: apsw.Connection, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None
 ) -> bool:
