@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import sys
@@ -117,6 +118,114 @@ class _MortalFile(apsw.VFSFile):
         super().xSync(flags)
 
 
+class RecordingDisk(apsw.VFS):
+    """The default VFS of this process from now on: it notes what is written, synced and deleted, in order."""
+
+    def __init__(self) -> None:
+        super().__init__("recording", "unix", makedefault=True)
+        self.steps: list[tuple[Any, ...]] = []
+
+    def xOpen(self, name: Any, flags: list[int]) -> _RecordedFile:
+        path = name.filename() if isinstance(name, apsw.URIFilename) else name
+        return _RecordedFile(self, path, name, flags)
+
+    def xDelete(self, name: str, sync: bool) -> None:
+        super().xDelete(name, sync)
+        self.steps.append(("delete", Path(name).name, sync))
+
+
+class _RecordedFile(apsw.VFSFile):
+    def __init__(self, disk: RecordingDisk, path: str | None, name: Any, flags: list[int]) -> None:
+        self._file = None if path is None else Path(path).name
+        self._disk = disk
+        self._is_new = path is not None and not os.path.exists(path)
+        super().__init__("unix", name, flags)
+
+    def _note(self, *step: Any) -> None:
+        if self._file is not None:
+            self._disk.steps.append((step[0], self._file, *step[1:]))
+
+    def xWrite(self, data: bytes, offset: int) -> None:
+        super().xWrite(data, offset)
+        self._note("write", offset, bytes(data))
+
+    def xTruncate(self, size: int) -> None:
+        super().xTruncate(size)
+        self._note("truncate", size)
+
+    def xSync(self, flags: int) -> None:
+        super().xSync(flags)
+        self._note("sync", self._is_new)
+        self._is_new = False
+
+
+class Platter:
+    """What a disk holds for certain, and what it has only been told."""
+
+    def __init__(self, files: dict[str, bytes]) -> None:
+        self.safe = {name: bytearray(data) for name, data in files.items()}
+        self._told: list[tuple[Any, ...]] = []
+
+    def take(self, step: tuple[Any, ...]) -> None:
+        """A sync makes what was told of its file certain; that of a new file, deletions before it, too."""
+        if step[0] == "delete" and step[2]:
+            self._settle(lambda told: told[0] == "delete")
+            self.safe.pop(step[1], None)
+            self._told = [told for told in self._told if told[1] != step[1]]
+        elif step[0] == "sync":
+            name, is_new = step[1], step[2]
+            self._settle(lambda told: told[1] == name or (is_new and told[0] == "delete"))
+        else:
+            self._told.append(step)
+
+    def _settle(self, certain: Any) -> None:
+        for told in [told for told in self._told if certain(told)]:
+            _apply(self.safe, told)
+            self._told.remove(told)
+
+    def after_power_loss(self, chance: random.Random | None) -> dict[str, bytes]:
+        """What is there afterwards: of what was only told nothing, or by *chance* some of it."""
+        files = {name: bytearray(data) for name, data in self.safe.items()}
+        for told in self._told if chance is not None else ():
+            if chance is not None and chance.random() < 0.5:
+                _apply(files, told)
+        return {name: bytes(data) for name, data in files.items()}
+
+
+def _apply(files: dict[str, bytearray], step: tuple[Any, ...]) -> None:
+    kind, name = step[:2]
+    if kind == "delete":
+        files.pop(name, None)
+        return
+    data = files.setdefault(name, bytearray())
+    if kind == "truncate":
+        del data[step[2] :]
+        return
+    offset, written = step[2:]
+    if len(data) < offset:
+        data.extend(bytes(offset - len(data)))
+    data[offset : offset + len(written)] = written
+
+
+def lose_power(old: Path, home: Path, every: int) -> int:
+    """Upgrade the file on a recording disk, and leave in *home* what power loss at each moment leaves."""
+    before = {part.name: part.read_bytes() for part in old.parent.glob(old.name + "*")}
+    disk = RecordingDisk()
+    open_database(old).close()
+    platter, chance, states = Platter(before), random.Random(1), 0
+    for number, step in enumerate(disk.steps):
+        platter.take(step)
+        if number % every:
+            continue
+        for survivor in (None, chance):
+            place = home / str(states)
+            place.mkdir()
+            for name, data in platter.after_power_loss(survivor).items():
+                (place / name).write_bytes(data)
+            states += 1
+    return states
+
+
 def dies(path: Path, number: int) -> bool:
     """Upgrade the file in a child process that dies at the n-th change; false if it lives to the end."""
     child = os.fork()
@@ -139,6 +248,9 @@ def dies(path: Path, number: int) -> bool:
 def main() -> None:
     """Kill an upgrade of the file at every STEP-th change, and continue with it; print how many died."""
     old, home, step = Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])
+    if sys.argv[4:] == ["power"]:
+        print(lose_power(old, home, step))
+        return
     number, deaths = 1, 0
     while True:
         place = home / str(number)

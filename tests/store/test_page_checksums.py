@@ -269,6 +269,27 @@ def test_many_programs_may_open_an_old_file_at_once(old: Path) -> None:
 
 
 @pytest.mark.slow
+def test_an_upgrade_that_loses_power_continues_at_the_next_open(
+    whole: Path, old: Path, tmp_path: Path
+) -> None:
+    """Ours: of what was written and not synced nothing is there, or some of it; no row is lost."""
+    home = tmp_path / "states"
+    home.mkdir()
+    with contextlib.closing(open_database(whole)) as database:
+        expected = rows_of(database)
+    program = str(Path(__file__).with_name("page_damage.py"))
+    command = [sys.executable, program, str(old), str(home), "11", "power"]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert int(ran.stdout) > 40
+    for place in home.iterdir():
+        with contextlib.closing(open_database(place / old.name)) as database:
+            assert rows_of(database) == expected, place.name
+            assert database.read(is_checked)
+        assert find_damaged_page(place / old.name) is None, place.name
+
+
+@pytest.mark.slow
 def test_an_upgrade_that_is_killed_at_any_write_continues_at_the_next_open(
     whole: Path, old: Path, tmp_path: Path
 ) -> None:

@@ -143,7 +143,7 @@ def _advance(path: Path, migrate: Callable[[apsw.Connection], None]) -> bool:
 
 def _create(path: Path) -> None:
     with contextlib.closing(open_checked(str(path))) as db:
-        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        db.execute("PRAGMA locking_mode = EXCLUSIVE; PRAGMA synchronous = EXTRA")
         db.reserve_bytes("main", _RESERVED)
         db.execute("BEGIN EXCLUSIVE")
         if _state_of(db, path) is _State.EMPTY:  # no other program was faster
@@ -179,7 +179,7 @@ def _write_checksums(path: Path) -> None:
 def _lock(db: apsw.Connection) -> None:
     """Leave WAL mode, which takes that no other connection is open, and keep others out until *db* closes."""
     db.execute("PRAGMA locking_mode = EXCLUSIVE")
-    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA synchronous = EXTRA")  # a journal that was deleted must not come back after power loss
     db.execute("PRAGMA journal_mode = DELETE").fetchall()
 
 
