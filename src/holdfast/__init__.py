@@ -108,6 +108,7 @@ _HOMES = {
     "holdfast.runtime.agent_runtime": ("Runtime",),
     "holdfast.runtime.agent_session": ("Session",),
     "holdfast.runtime.attachments": ("Attachment",),
+    "holdfast.runtime.dependencies": ("DepsContext",),
     "holdfast.runtime.result": (
         "TurnResult",
         "TurnStopped",
@@ -192,6 +193,7 @@ if TYPE_CHECKING:
     from holdfast.runtime.agent_session import Session as Session
     from holdfast.runtime.attachments import Attachment as Attachment
     from holdfast.runtime.blocking import BlockingSandbox as BlockingSandbox
+    from holdfast.runtime.dependencies import DepsContext as DepsContext
     from holdfast.runtime.result import TurnResult as TurnResult
     from holdfast.runtime.result import TurnStopped as TurnStopped
     from holdfast.runtime.sandbox import Sandbox as Sandbox

@@ -50,6 +50,9 @@ The first split is whose fault it is::
     │   ├── NotConfigured          IO_ERROR
     │   ├── ProviderMismatch       INVALID_ARGUMENT
     │   ├── CodeExecutionUnavailable   UNSUPPORTED_FEATURE
+    │   ├── TurnNotRunnable        a turn cannot run in this process and stays as it is
+    │   │   ├── DepsMissing        DEPS_MISSING
+    │   │   └── WrongAgent         WRONG_AGENT
     │   └── RuntimeClosed          INTERRUPTED
     ├── OutsideError           a tool, an engine or the network failed
     │   ├── ToolError              the tool author's own code, or TOOL_ERROR
@@ -142,7 +145,7 @@ class Code(enum.StrEnum):
 
 
 class TurnCode(enum.StrEnum):
-    """The stable codes of turns that end without an answer, beside those of `Code`."""
+    """The stable codes of turns that end or stay without an answer, beside those of `Code`."""
 
     PROVIDER_ERROR = "PROVIDER_ERROR"
     CONTEXT_OVERFLOW = "CONTEXT_OVERFLOW"
@@ -151,6 +154,8 @@ class TurnCode(enum.StrEnum):
     OUTPUT_INVALID = "OUTPUT_INVALID"
     PLUGIN_ABORT = "PLUGIN_ABORT"
     PLUGIN_ERROR = "PLUGIN_ERROR"
+    DEPS_MISSING = "DEPS_MISSING"
+    WRONG_AGENT = "WRONG_AGENT"
 
 
 _STATUS_GROUPS: Final = {
@@ -471,7 +476,7 @@ class SnapshotRefused(CallerError):
 class OperatorError(HoldfastError):
     """The installation or its configuration is wrong."""
 
-    code = Code.IO_ERROR
+    code: str = Code.IO_ERROR
 
 
 class NotConfigured(OperatorError):
@@ -482,6 +487,30 @@ class CodeExecutionUnavailable(OperatorError):
     """Code of this language cannot be run here."""
 
     code = Code.UNSUPPORTED_FEATURE
+
+
+class TurnNotRunnable(OperatorError):
+    """A turn cannot run in this process. It stays as it is, and none of its approvals is used."""
+
+    def __init__(self, message: str, *, turn_id: str, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.turn_id = turn_id
+
+
+class DepsMissing(TurnNotRunnable):
+    """The turn's agent declares `deps_type`, and this process has no deps for the turn."""
+
+    code = TurnCode.DEPS_MISSING
+
+
+class WrongAgent(TurnNotRunnable):
+    """The turn belongs to agent *owner*, and this process would continue it with another one."""
+
+    code = TurnCode.WRONG_AGENT
+
+    def __init__(self, message: str, *, turn_id: str, owner: str, hint: str | None = None) -> None:
+        super().__init__(message, turn_id=turn_id, hint=hint)
+        self.owner = owner
 
 
 class ProviderMismatch(OperatorError):

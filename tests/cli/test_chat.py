@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import pty
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from holdfast import Agent, Runtime, ScriptedModel, tool
 
 pytestmark = pytest.mark.slow
 
@@ -495,3 +498,33 @@ def test_one_turn_is_cancelled_by_ctrl_c(
     stdout, _ = running.communicate(timeout=20)
     assert time.monotonic() - before < 5
     assert (running.returncode, json.loads(stdout)["error"]["code"]) == (1, "CANCELLED")
+
+
+def test_a_chat_in_a_programs_session_says_whose_turn_is_in_the_way(
+    home: Path, terminal: Callable[..., Terminal]
+) -> None:
+    """Ours: the chat stays open; history can be read, and the turn given up."""
+
+    @tool(approval="manual")
+    def pay() -> str:
+        """Pay."""
+        return "paid"
+
+    async def left_by_a_program() -> None:
+        model = ScriptedModel([{"tool_calls": [{"name": "pay"}]}], name="x", strict=False)
+        async with Runtime(home / "holdfast.db") as runtime:
+            session = await runtime.session("theirs", agent=Agent(model, name="shop", tools=[pay]))
+            approval = (await session.turn("pay")).waits[0].wait_id
+        async with Runtime(home / "holdfast.db") as runtime:
+            await runtime.approve(approval)
+
+    home.mkdir(mode=0o700)
+    asyncio.run(left_by_a_program())
+    chat = terminal("chat", "--session", "theirs")
+    chat.expect("belongs to agent 'shop'")
+    chat.type("hello\n")
+    chat.expect("WRONG_AGENT")
+    chat.type("/cancel\n")
+    chat.expect("CANCELLED")
+    chat.type("/quit\n")
+    assert chat.exit_status() == 0

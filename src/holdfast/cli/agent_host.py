@@ -71,7 +71,7 @@ def recorded_settings(record: Mapping[str, Any]) -> AgentSettings:
     if not settings.model:
         raise NotConfigured(
             "the session's record does not say how to make its agent",
-            hint="go on with it in the program that made it, or give --model and --tools",
+            hint="go on with it in the program that began it",
         )
     return settings
 

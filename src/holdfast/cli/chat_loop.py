@@ -27,7 +27,8 @@ from holdfast.cli.standing import Standing, counted, standing_of
 from holdfast.cli.transcript import show_nodes, usage_table
 from holdfast.cli.turn_approvals import decide
 from holdfast.cli.turn_follow import Follower
-from holdfast.errors import HoldfastError, InvalidArgument
+from holdfast.cli.user import this_user
+from holdfast.errors import HoldfastError, InvalidArgument, TurnNotRunnable
 from holdfast.model.approval import Approval, Decision
 from holdfast.model.ids import SessionId
 from holdfast.model.turn import TurnState
@@ -283,11 +284,13 @@ class Chat:
         before = self._follower
         self._follower = Follower(self._host, session_id, self._screen.show)
         try:
-            standing = self._follow(self._enter(session_id))
+            self._see_through(self._follow(self._enter(session_id)))
+        except TurnNotRunnable as error:  # the session is open; its turn is its own agent's to continue
+            self._screen.end_line()
+            self._screen.note(f"{error.message}; /cancel gives it up", "yellow")
         except HoldfastError:
             self._follower = before
             raise
-        self._see_through(standing)
 
     async def _enter(self, session_id: str) -> None:
         self._session = await self._host.session(session_id)

@@ -13,13 +13,15 @@ from holdfast.cli.report import plain_table, show_waiting
 from holdfast.cli.standing import Standing, standing_of
 from holdfast.cli.transcript import show_nodes, usage_table
 from holdfast.model.approval import Approval
+from holdfast.model.blocked import Blocked
 from holdfast.model.head import SessionHead
 from holdfast.model.node import Node
 from holdfast.model.turn import TurnRecord, TurnState
 from holdfast.ports.session_store import QueuedInput
 from holdfast.runtime.agent_runtime import Runtime
+from holdfast.runtime.blocked_turns import blocked_in
 
-_COLOURS = {"running": "green", "waiting": "yellow", "interrupted": "red"}
+_COLOURS = {"running": "green", "waiting": "yellow", "interrupted": "red", "blocked": "red"}
 
 
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +38,10 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A session with its conversation. `unfinished` is the turn that runs, waits or was interrupted."""
+    """A session with its conversation. `unfinished` is the turn that runs, waits or was interrupted.
+
+    `blocked` says why that turn, or the next queued input, could not run when a process last tried.
+    """
 
     state: str
     head: SessionHead
@@ -45,6 +50,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     unfinished: TurnRecord | None
     approvals: list[Approval]
     inputs: list[QueuedInput]
+    blocked: Blocked | None = None
 
 
 async def overview(runtime: Runtime) -> list[SessionRow]:
@@ -56,7 +62,7 @@ async def overview(runtime: Runtime) -> list[SessionRow]:
         rows.append(
             SessionRow(
                 session_id=head.session_id,
-                state=_state(turns, left),
+                state=_state(turns, left, await blocked_in(runtime.store, head)),
                 turns=len(turns),
                 nodes=head.depth,
                 model=head.model,
@@ -75,14 +81,16 @@ async def look(runtime: Runtime, session_id: str) -> SessionView:
     turns = await session.turns()
     open_turn = _open_turn(turns)
     standing = None if open_turn is None else await standing_of(runtime, open_turn.turn_id)
+    blocked = await session.blocked()
     return SessionView(
-        state=_state(turns, left),
+        state=_state(turns, left, blocked),
         head=await session.head(),
         nodes=await session.nodes(),
         turns=turns,
         unfinished=open_turn,
         approvals=[] if standing is None else list(standing.approvals),
         inputs=await session.inputs(),
+        blocked=blocked,
     )
 
 
@@ -90,9 +98,11 @@ def _open_turn(turns: list[TurnRecord]) -> TurnRecord | None:
     return next((turn for turn in reversed(turns) if turn.state is not TurnState.ENDED), None)
 
 
-def _state(turns: list[TurnRecord], left: set[str]) -> str:
-    """`idle`, `waiting`, `running`, or `interrupted` if its process has gone."""
+def _state(turns: list[TurnRecord], left: set[str], blocked: Blocked | None) -> str:
+    """`idle`, `waiting`, `running`, `interrupted` (its process has gone) or `blocked` (see `SessionView`)."""
     turn = _open_turn(turns)
+    if blocked is not None and (turn is None or turn.turn_id in left):
+        return "blocked"
     if turn is None:
         return "idle"
     if turn.state is TurnState.WAITING:
@@ -143,10 +153,16 @@ def _facts_table(view: SessionView) -> Any:
         ("last used", moment(head.updated_at)),
         *([("forked from", head.forked_from)] if head.forked_from else []),
         *(("queued", item.input_id) for item in view.inputs),
+        *([("blocked", _why(view.blocked))] if view.blocked is not None else []),
     ]
     for label, value in facts:
         table.add_row(Text(label, "dim"), Text(value))
     return table
+
+
+def _why(blocked: Blocked) -> str:
+    error = blocked.error
+    return f"{error.code}: {error.message}" + (f" ({error.hint})" if error.hint else "")
 
 
 def _show_open(view: SessionView, invocation: Invocation) -> None:

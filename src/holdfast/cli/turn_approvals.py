@@ -17,7 +17,7 @@ from holdfast.cli.chat_screen import ChatScreen
 from holdfast.cli.options import Invocation
 from holdfast.cli.output import Answer, error_console
 from holdfast.cli.turn_follow import Follower, carry_out
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, TurnNotRunnable
 from holdfast.model.approval import Approval, Decision
 from holdfast.runtime.agent_runtime import Runtime
 
@@ -45,8 +45,12 @@ async def _record_only(
     invocation: Invocation, approval: Approval, decision: Decision, why: HoldfastError
 ) -> Answer:
     async with open_sessions(invocation.data_dir) as runtime:
-        decided = await decide(runtime, approval, decision)
-    goes_on = invocation.command("recover", "--session", approval.session_id)
+        return _recorded(invocation, await decide(runtime, approval, decision), why)
+
+
+def _recorded(invocation: Invocation, decided: Approval, why: HoldfastError) -> Answer:
+    """The decision is taken, and the turn goes on elsewhere."""
+    goes_on = invocation.command("recover", "--session", decided.session_id)
     document = {"approval": decided, "continued": False, "problem": why.error_object(), "command": goes_on}
     return Answer(document, lambda: _show_recorded(decided, why, goes_on))
 
@@ -60,7 +64,10 @@ def _show_recorded(decided: Approval, why: HoldfastError, goes_on: str) -> None:
 
 
 def _go_on(invocation: Invocation, host: AgentHost, approval: Approval, decision: Decision) -> Answer:
+    decided = approval
+
     async def work() -> None:
+        nonlocal decided
         await host.session(approval.session_id)
         await decide(host.runtime, approval, decision)
         await host.runtime.live(approval.session_id).turn_of(approval.run_id).settled()
@@ -72,6 +79,8 @@ def _go_on(invocation: Invocation, host: AgentHost, approval: Approval, decision
             standing = carry_out(follower, work(), lambda: screen.note("cancelling"))
     except (Terminated, Leave):
         return left_unfinished(invocation)
+    except TurnNotRunnable as error:
+        return _recorded(invocation, decided, error)
     if standing is None:
         return _elsewhere(approval)
     return standing.answer(invocation)

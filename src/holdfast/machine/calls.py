@@ -11,7 +11,7 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -193,6 +193,19 @@ class CallTable:
     def lacks_result(self, call_id: int) -> bool:
         call = self._round.get(call_id)
         return call is not None and call.result is None
+
+    def needed_tools(self, approved: Collection[str], begun: Collection[str]) -> set[str]:
+        """The tools of unsettled calls that a person approved, or that a process had begun to execute."""
+        return {
+            call.asked.name
+            for call in self._round.values()
+            if call.result is None
+            and (
+                isinstance(call.granted, Approved)
+                or (call.wait is not None and call.wait.wait_id in approved)
+                or _command(call).key in begun
+            )
+        }
 
     def waits(self) -> tuple[Wait, ...]:
         return tuple(call.wait for call in self._round.values() if call.wait is not None)

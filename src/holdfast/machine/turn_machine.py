@@ -44,7 +44,7 @@ the model sees of earlier turns (graph).
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import assert_never
 
 import msgspec
@@ -230,6 +230,13 @@ class TurnMachine:
     def any_cells(self) -> bool:
         """Whether code of the turn is in the middle, so that only who runs code can go on with it."""
         return self._calls.any_cells()
+
+    def needed_tools(self, approved: Collection[str], begun: Collection[str]) -> set[str]:
+        """The tools that only the turn's own agent has: of calls that a person approved, or that have begun.
+
+        *approved* are the waits that a person has ended so, and *begun* the keys of intents.
+        """
+        return self._calls.needed_tools(approved, begun)
 
     def answer(self, value: object = None) -> Finished:
         """How the turn would finish if the checkpoint before completion brought nothing."""

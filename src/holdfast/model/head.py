@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from holdfast.model.blocked import Blocked
 from holdfast.model.canonical import Json
 from holdfast.model.charter import SessionCharter
 from holdfast.model.frame import INITIAL
@@ -18,7 +19,8 @@ class SessionHead(msgspec.Struct, frozen=True, kw_only=True):
     `leaf` is the last node of the active path and `depth` the number of nodes on it. `revision` rises by one
     whenever the leaf moves. `host` describes the agent to whoever goes on with the session elsewhere. `state`
     names the state of plugins and tools that holds at the leaf. A session that another one made has a
-    `charter`.
+    `charter`. `metadata` is what the session was opened with; its forks and children have it too. `blocked`
+    says why the next turn could not run when a process last tried.
     """
 
     session_id: SessionIdField
@@ -36,6 +38,8 @@ class SessionHead(msgspec.Struct, frozen=True, kw_only=True):
     host: dict[str, Json] = msgspec.field(default_factory=dict)
     state: str | None = None
     charter: SessionCharter | None = None
+    metadata: dict[str, Json] = msgspec.field(default_factory=dict)
+    blocked: Blocked | None = None
 
     def __post_init__(self) -> None:
         check_session_id(self.session_id)

@@ -58,8 +58,9 @@ SessionStart = FromNothing | FromCurrent | FromSession | FromSnapshot
 class SessionCreateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A session to be made.
 
-    Without an id it gets one. A `child` has the session that asks for its parent, and never more tools than
-    that. `plugins` are built anew (`fresh`) or with what the parent's remember (`inherited`). The
+    Without an id it gets one. A `child` has the session that asks for its parent. It never has more tools
+    than that, unless its `authority` is its `own`, which an `agent` can have that the parent declares as its
+    subagent. `plugins` are built anew (`fresh`) or with what the parent's remember (`inherited`). The
     `first_turn_input` waits until somebody takes it, once.
     """
 
@@ -73,6 +74,7 @@ class SessionCreateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
     tool_access: SessionToolAccess = SessionToolAccess()
     task: str = ""
     subagent: bool = False
+    authority: Literal["narrowed", "own"] = "narrowed"
     first_turn_input: UserMessage | None = None
 
     def __post_init__(self) -> None:

@@ -118,6 +118,8 @@ class HookContext(msgspec.Struct, frozen=True, kw_only=True):
     extensions: PluginExtensions
     extension: Json = None
     """What the turn was given for the protocol."""
+    deps: Any = None
+    """What the turn's tools get as `RunContext.deps`."""
 
 
 class PromptHookContext(HookContext, frozen=True, kw_only=True):

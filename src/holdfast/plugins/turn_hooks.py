@@ -119,6 +119,7 @@ class TurnHooks:
         services: TurnServices,
         machine: TurnMachine,
         history: list[Message],
+        deps: Any = None,
     ) -> None:
         self._plugins = plugins
         self._services = services
@@ -134,6 +135,7 @@ class TurnHooks:
             "turn_id": machine.turn_id,
             "extensions": plugins.extensions,
             "extension": machine.extension,
+            "deps": deps,
         }
 
     @property

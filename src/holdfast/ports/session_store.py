@@ -33,6 +33,8 @@ from typing import Final, Literal, Protocol
 import msgspec
 
 from holdfast.model.approval import Approval, Decision
+from holdfast.model.blocked import Blocked
+from holdfast.model.canonical import Json
 from holdfast.model.charter import SessionCharter
 from holdfast.model.head import SessionHead
 from holdfast.model.ids import SessionIdField, check_session_id
@@ -290,8 +292,22 @@ class SessionStore(Protocol):
     async def heads(self) -> list[SessionHead]:
         """All sessions, the latest used first."""
 
-    async def describe(self, session_id: str, *, agent: str, model: str, host: dict[str, object]) -> None:
-        """Record who works on the session now; `SessionNotFound` if there is none."""
+    async def describe(
+        self,
+        session_id: str,
+        *,
+        agent: str,
+        model: str,
+        host: dict[str, object],
+        metadata: dict[str, Json] | None = None,
+    ) -> None:
+        """Record who works on the session now; `SessionNotFound` if there is none.
+
+        *metadata* replaces what the session was opened with; None keeps that.
+        """
+
+    async def note_blocked(self, session_id: str, blocked: Blocked | None) -> None:
+        """Record why the session's next turn cannot run; None clears the note. A missing session is fine."""
 
     async def delete_session(self, session_id: str) -> bool:
         """Forget the session, its turns and waiting inputs; `SessionBusy` while a live owner runs a turn."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 from holdfast.errors import InvalidArgument, InvalidSessionId
@@ -14,8 +14,10 @@ from holdfast.plugins.discovery import resolve_plugin
 from holdfast.plugins.plugin import PluginFactory, as_factory
 from holdfast.ports.model_provider import ModelProvider
 from holdfast.protocols.standard.plugin import StandardProtocol
+from holdfast.runtime.dependencies import DepsFactory, checked_factory, needs_deps
 from holdfast.runtime.output_type import OutputType
 from holdfast.runtime.session_context import as_layer
+from holdfast.tools.context import RunContext
 from holdfast.tools.decorator import as_registered
 from holdfast.tools.registry import ToolRegistry
 
@@ -53,7 +55,10 @@ class Agent(Generic[Deps, Output]):
         tools: functions, ideally decorated with `@tool`.
         plugins: what shapes its sessions: `Plugin`s, their classes, factories, or names of installed ones.
         system: more pieces of the system prompt, each in a slot.
-        deps_type: the type of what tools get as `RunContext.deps`; for the type checker.
+        deps_type: the type of what tools and hooks get as `ctx.deps`. An agent that declares it runs no turn
+            without deps.
+        deps: makes the deps of turns that have no others, such as those that the runtime resumes by itself:
+            a function, async function or async generator of a `DepsContext`.
         output_type: what the agent answers with. `str` is the model's text; of any other type the answer is
             checked, and the model is told if it does not fit.
         limits: what one turn may use.
@@ -70,6 +75,7 @@ class Agent(Generic[Deps, Output]):
         model: Model,
         *,
         deps_type: type[Deps],
+        deps: DepsFactory[Deps] | None = None,
         **options: Unpack[_Options],
     ) -> None: ...
     @overload
@@ -86,6 +92,7 @@ class Agent(Generic[Deps, Output]):
         model: Model,
         *,
         deps_type: type[Deps],
+        deps: DepsFactory[Deps] | None = None,
         output_type: type[Output],
         **options: Unpack[_Options],
     ) -> None: ...
@@ -99,6 +106,7 @@ class Agent(Generic[Deps, Output]):
         plugins: Iterable[object] = (),
         system: PromptLayer | Sequence[PromptContribution | str] | None = None,
         deps_type: Any = None,
+        deps: DepsFactory[Any] | None = None,
         output_type: Any = str,
         limits: UsageLimits | None = None,
         protocol: str | object = "standard",
@@ -112,6 +120,8 @@ class Agent(Generic[Deps, Output]):
         self.instructions = instructions
         self.registry = ToolRegistry(as_registered(one) for one in _listed(tools))
         self.deps_type = deps_type
+        self.deps: DepsFactory[Any] | None = checked_factory(deps)
+        self.needs_deps = needs_deps(deps_type)
         self.output_type: OutputType | None = None if output_type is str else OutputType(output_type)
         self.limits = checked_limits(limits) or UsageLimits()
         self.settings = dict(settings or {})
@@ -176,6 +186,16 @@ class Agent(Generic[Deps, Output]):
 
     def __repr__(self) -> str:
         return f"<Agent {self.name} on {self.model_id}>"
+
+
+def declared_agents(agent: Agent[Any, Any]) -> Mapping[str, Agent[Any, Any]]:
+    """The agents that an agent's plugins declare as its subagents, by name."""
+    found: dict[str, Agent[Any, Any]] = {}
+    for plugin in agent.plugins:
+        for declared in getattr(plugin, "declared_agents", ()):
+            if isinstance(declared, Agent):
+                found.setdefault(declared.name, declared)
+    return found
 
 
 def _checked_protocol(protocol: object) -> PluginFactory:

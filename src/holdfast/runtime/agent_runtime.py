@@ -19,7 +19,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -61,9 +61,11 @@ from holdfast.ports.session_store import (
     SessionStore,
 )
 from holdfast.ports.trace import PhaseProbe, TraceSink
-from holdfast.runtime.agent import Agent
+from holdfast.runtime.agent import Agent, declared_agents
 from holdfast.runtime.agent_session import Session
+from holdfast.runtime.dependencies import DepsFactory, checked_factory, fits, inherited_factory
 from holdfast.runtime.host.at_work import Waits
+from holdfast.runtime.host.deps import turn_deps
 from holdfast.runtime.host.ground import HostGround
 from holdfast.runtime.host.runtime_host import RuntimeHost
 from holdfast.runtime.host.session_hosts import HostViews
@@ -96,6 +98,8 @@ if TYPE_CHECKING:
 
 Output = TypeVar("Output")
 
+MAX_METADATA_BYTES: Final = 16 * 1024
+
 
 class Runtime:
     """Sessions over one store. Use it as `async with Runtime("holdfast.db") as runtime`.
@@ -103,7 +107,10 @@ class Runtime:
     Args:
         store: the path of a SQLite file, a directory to keep `holdfast.db` in, a `SessionStore`, or nothing:
             then everything is in memory and gone at the end.
-        agents: agents whose unfinished turns are taken up by themselves, found by their names.
+        agents: agents whose unfinished turns are taken up by themselves, found by their names. What they
+            declare as their subagents need not be listed.
+        deps: makes the deps of turns that have no others, such as those that the runtime resumes by itself: a
+            function, async function or async generator of a `DepsContext`. An agent's own factory goes first.
         lease_s: how long a process that stopped answering keeps its sessions from others.
         approval_ttl_s: how long a person has to decide.
         busy_timeout_s: how long a turn waits for another process to finish with the session.
@@ -124,6 +131,7 @@ class Runtime:
         store: str | os.PathLike[str] | SessionStore | None = None,
         *,
         agents: Iterable[Agent[Any, Any]] = (),
+        deps: DepsFactory[Any] | None = None,
         lease_s: float = 30.0,
         approval_ttl_s: float = 24 * 3600.0,
         busy_timeout_s: float = 60.0,
@@ -141,7 +149,8 @@ class Runtime:
         self.epoch = secrets.token_hex(6)
         self.poll_s = 1.0
         self._given = store
-        self._agents: dict[str, Agent[Any, Any]] = {agent.name: agent for agent in agents}
+        self._agents = _by_name(agents)
+        self._deps: DepsFactory[Any] | None = checked_factory(deps)
         self._clock = clock or SystemClock()
         self._host = dict(host or {})
         self._models = models
@@ -186,6 +195,9 @@ class Runtime:
             probe=self._probe,
             hook_timeout_s=self._hook_timeout_s,
             system=self._system,
+            deps=self._deps,
+            agent_named=self._agent_here,
+            describe=self._note_agent,
             create_session=self._create_session,
             hosts_of=self._hosts_of,
             prices=self._prices,
@@ -252,19 +264,23 @@ class Runtime:
         agent: Agent[Any, Output] | None = None,
         deps: Any = None,
         options: PluginOptions | Mapping[str, Json] | None = None,
+        metadata: Mapping[str, Json] | None = None,
     ) -> Session[Output]:
-        """Open a session, or make it. A turn that was left unfinished there goes on by itself.
+        """Open a session, or make it. A turn that its agent left unfinished there goes on by itself.
 
-        *options* are those of plugins, by plugin id; they hold from here on in this process. A plugin that
-        fails while its part of the session is built raises `PluginFailed` here.
+        *deps* are those of all turns of the session in this process that are given no others. *options* are
+        those of plugins, by plugin id; they hold from here on in this process. *metadata* is kept with the
+        session, in place of what it had, and passed to deps factories: which tenant or user it is for. A
+        plugin that fails while its part of the session is built raises `PluginFailed` here.
         """
         live = self.live(SessionId(session_id))
         chosen = agent or self._agent_of(live, await self.store.head(session_id))
         staff = self._open.staff(chosen)
-        head = await self._describe(session_id, chosen)
+        head = await self._describe(session_id, chosen, metadata=_checked_metadata(metadata))
         before, live.staff = live.staff, staff
         known = before is not None
         live.deps = deps if deps is not None else live.deps
+        live.try_again()
         if options is not None:
             live.configure_plugins(_known_options(as_options(options), staff))
         try:
@@ -289,8 +305,9 @@ class Runtime:
         charter = None if head is None else _without_parent(head.charter)
         await self.store.fork(session_id, SessionId(new_id), at, self.now_ms(), charter=charter)
         live = self.live(new_id)
-        if head is not None and (source := self._staffed(session_id, head.agent)) is not None:
+        if head is not None and (source := await self.at_work(head)) is not None:
             live.staff, live.deps, live.setup = source.staff, source.deps, source.setup.of_fork()
+            live.inherited = source.inherited
         return Session(self, live)
 
     async def rewind(self, session_id: str, to: str | None = None, *, turns: int = 1) -> SessionHead:
@@ -336,20 +353,21 @@ class Runtime:
         )
 
     async def _create_session(
-        self, request: SessionRequest, key: str, staff: Staff, tool_access: SessionToolAccess
+        self, request: SessionRequest, key: str, staff: Staff, maker: LiveSession
     ) -> None:
         """Make a session that a plugin asked for, with its first input. Asked twice, it is one session.
 
-        It has no more tools than the one that the plugin is in.
+        It has no more tools than *maker*, the session that the plugin is in, and the same deps and metadata.
         """
         session_id = SessionId(request.session_id or f"s-{digest_bytes(key.encode())[:24]}")
         agent = staff.agent
         if request.agent is not None and request.agent != agent.name:
-            agent = self._agents.get(request.agent) or _unknown_agent(request.agent)
-        limited = tool_access != SessionToolAccess()
-        await self._describe(session_id, agent, SessionCharter(tool_access=tool_access) if limited else None)
-        live = self.live(session_id)
-        live.staff = live.staff or self._open.staff(agent)
+            agent = self.agent_named(request.agent, near=maker)
+        tool_access = maker.setup.authority.tool_access
+        charter = None if tool_access == SessionToolAccess() else SessionCharter(tool_access=tool_access)
+        head = await self.store.head(maker.session_id)
+        await self._describe(session_id, agent, charter, metadata=None if head is None else head.metadata)
+        live = self.staff_session(session_id, agent, above=maker, deps=turn_deps(maker))
         if request.first_input is not None:
             await self.store.put_input(
                 QueuedInput(
@@ -549,36 +567,51 @@ class Runtime:
             live.drain()
 
     def agent_named(self, name: str, near: LiveSession | None = None) -> Agent[Any, Any]:
-        """The agent of this name: that of *near*, one that was passed in, or one that works here."""
-        if near is not None and near.staff is not None and near.staff.agent.name == name:
-            return near.staff.agent
+        """The agent of this name: that of *near*, one that it declares, or one that is known here."""
+        return _agent_below(near, name) or self._agent_here(name) or _unknown_agent(name)
+
+    def _agent_here(self, name: str) -> Agent[Any, Any] | None:
+        """The agent of this name that was passed in, or that works or worked here."""
         if (known := self._known_agent(name)) is not None:
             return known
         for live in self._sessions.values():
-            if live.staff is not None and live.staff.agent.name == name:
-                return live.staff.agent
-        return _unknown_agent(name)
+            if (found := _agent_below(live, name)) is not None:
+                return found
+        return None
 
-    def staff_session(self, session_id: str, agent: Agent[Any, Any], *, deps: Any = None) -> LiveSession:
-        """Let an agent work on a session, unless one does already."""
+    def staff_session(
+        self, session_id: str, agent: Agent[Any, Any], *, above: LiveSession | None = None, deps: Any = None
+    ) -> LiveSession:
+        """Let an agent work on a session, unless one does already.
+
+        It inherits *deps*, if they fit its own `deps_type`, and the deps factory of the session *above*.
+        """
         live = self.live(session_id)
         if live.staff is None:
             live.staff = self._open.staff(agent)
-        if live.deps is None:
+        if live.deps is None and fits(agent.deps_type, deps):
             live.deps = deps
+        if live.inherited is None and above is not None and above.staff is not None:
+            live.inherited = inherited_factory(above.staff.agent, above.inherited)
         return live
 
     async def at_work(self, head: SessionHead) -> LiveSession | None:
-        """The session with its agent, if that is known here: by its name, or as the agent of its parent."""
-        live = self._staffed(head.session_id, head.agent)
-        parent = None if head.charter is None else head.charter.parent_session_id
-        above = None if live is not None or parent is None else await self.store.head(parent)
-        if above is None:
+        """The session with its agent, if that is known here: by its name, or by the agent of its parent."""
+        live = self._sessions.get(head.session_id)
+        if live is not None and live.staff is not None:
             return live
-        found = await self.at_work(above)
-        if found is None or found.staff is None or found.staff.agent.name != head.agent:
+        parent = None if head.charter is None else head.charter.parent_session_id
+        parent_head = None if parent is None else await self.store.head(parent)
+        above = None if parent_head is None else await self.at_work(parent_head)
+        agent = _agent_below(above, head.agent) or self._known_agent(head.agent)
+        if agent is None:
             return None
-        return self.staff_session(head.session_id, found.staff.agent, deps=found.deps)
+        try:
+            return self.staff_session(
+                head.session_id, agent, above=above, deps=None if above is None else above.deps
+            )
+        except HoldfastError:  # its model cannot be opened here; other sessions can go on
+            return None
 
     # The rest
 
@@ -628,9 +661,17 @@ class Runtime:
         )
 
     async def _describe(
-        self, session_id: str, agent: Agent[Any, Any], charter: SessionCharter | None = None
+        self,
+        session_id: str,
+        agent: Agent[Any, Any],
+        charter: SessionCharter | None = None,
+        *,
+        metadata: dict[str, Json] | None = None,
     ) -> SessionHead:
-        """Record which agent and program work on a session, made now if there is none; its head."""
+        """Record which agent and program work on a session, made now if there is none; its head.
+
+        While a turn of another agent is unfinished, the session stays on record as that agent's.
+        """
         now = self.now_ms()
         head = await self.store.open_session(
             SessionHead(
@@ -641,16 +682,29 @@ class Runtime:
                 model=agent.model_id,
                 host=self._host,
                 charter=charter,
+                metadata=metadata or {},
             )
         )
         require_same_provider(head, chartered_model(head) or agent.model_id)
-        if (head.agent, head.model, head.host) != (agent.name, agent.model_id, self._host):
-            await self.store.describe(
-                session_id, agent=agent.name, model=agent.model_id, host=dict(self._host)
-            )
-            changes = {"agent": agent.name, "model": agent.model_id, "host": self._host}
-            head = msgspec.structs.replace(head, **changes)
-        return head
+        kept = head.metadata if metadata is None else metadata
+        if (head.agent, head.model, head.host, head.metadata) == (
+            agent.name, agent.model_id, self._host, kept,
+        ):  # fmt: skip
+            return head
+        turn = None if head.agent == agent.name else await self.store.open_turn(session_id)
+        if turn is not None and turn.agent not in ("", agent.name):
+            return head
+        await self._note_agent(session_id, agent, metadata=metadata)
+        changes = {"agent": agent.name, "model": agent.model_id, "host": self._host, "metadata": kept}
+        return msgspec.structs.replace(head, **changes)
+
+    async def _note_agent(
+        self, session_id: str, agent: Agent[Any, Any], *, metadata: dict[str, Json] | None = None
+    ) -> None:
+        """Record that an agent works on a session."""
+        await self.store.describe(
+            session_id, agent=agent.name, model=agent.model_id, host=dict(self._host), metadata=metadata
+        )
 
     async def _before_last(self, session_id: str, turns: int) -> str:
         """The last node before the last *turns* turns."""
@@ -752,8 +806,8 @@ class Runtime:
         return await self.store.unfinished(self.now_ms(), lease_now_ms=lease_now_ms)
 
     async def _take_up(self, record: TurnRecord) -> Turn[Any] | None:
-        live = self._staffed(record.session_id, record.agent) or await self.put_to_work(record.session_id)
-        if live is None or live.busy:
+        live = await self._live_for(record)
+        if live is None or live.busy or live.is_blocked:
             return None
         turn = live.turn_of(record.turn_id)
         turn.start()
@@ -764,21 +818,16 @@ class Runtime:
         """The agent of this name that was passed in, or that worked on a session which was released since."""
         return self._agents.get(name) or self._seen_agents.get(name)
 
-    def _staffed(self, session_id: str, agent_name: str) -> LiveSession | None:
-        """The session with its agent, or with the one that was passed in under this name."""
-        live = self._sessions.get(session_id)
-        if live is not None and live.staff is not None:
+    async def _live_for(self, record: TurnRecord) -> LiveSession | None:
+        """The session of an unfinished turn with an agent: its own, or the one that the turn belongs to."""
+        live = await self.put_to_work(record.session_id)
+        agent = self._known_agent(record.agent)
+        if live is not None or agent is None:
             return live
-        agent = self._known_agent(agent_name)
-        if agent is None:
-            return None
         try:
-            staff = self._open.staff(agent)
+            return self.staff_session(record.session_id, agent)
         except HoldfastError:  # its model cannot be opened here; other sessions can go on
             return None
-        live = self.live(session_id)
-        live.staff = staff
-        return live
 
     def _used(self, live: LiveSession, parked: bool) -> None:
         """Keep the sessions used last as they are, and let go of the others."""
@@ -863,6 +912,48 @@ def _without_parent(charter: SessionCharter | None) -> SessionCharter | None:
     if charter is None:
         return None
     return msgspec.structs.replace(charter, parent_session_id=None, depth=0, subagent=False, request="")
+
+
+def _by_name(agents: Iterable[Agent[Any, Any]]) -> dict[str, Agent[Any, Any]]:
+    """The agents by name, with those that they declare as subagents; two of one name are refused."""
+    found: dict[str, Agent[Any, Any]] = {}
+    for agent in agents:
+        if found.setdefault(agent.name, agent) is not agent:
+            raise InvalidArgument(
+                f"Runtime(agents=...) has two agents of the name {agent.name!r}",
+                hint="unfinished turns find their agent by its name: give each its own with Agent(name=...)",
+            )
+    todo = list(found.values())
+    for agent in todo:
+        for declared in declared_agents(agent).values():
+            if declared.name not in found:
+                found[declared.name] = declared
+                todo.append(declared)
+    return found
+
+
+def _agent_below(live: LiveSession | None, name: str) -> Agent[Any, Any] | None:
+    """The agent of a session, or one that it declares as a subagent, if it has this name."""
+    agent = None if live is None or live.staff is None else live.staff.agent
+    if agent is None or agent.name == name:
+        return agent
+    return declared_agents(agent).get(name)
+
+
+def _checked_metadata(metadata: Mapping[str, Json] | None) -> dict[str, Json] | None:
+    """A copy of what a session is opened with; `InvalidArgument` if it cannot be kept."""
+    if metadata is None:
+        return None
+    if not isinstance(metadata, Mapping):
+        raise InvalidArgument("metadata is not an object", hint='pass metadata={"tenant": "acme"}')
+    clean, size = to_json(dict(metadata))
+    if size > MAX_METADATA_BYTES:
+        raise InvalidArgument(
+            f"metadata has {size:,} bytes, and may have {MAX_METADATA_BYTES:,}",
+            hint="keep an id there, and look the rest up in the deps factory",
+        )
+    kept: dict[str, Json] = clean
+    return kept
 
 
 def _unknown_agent(name: str) -> Agent[Any, Any]:

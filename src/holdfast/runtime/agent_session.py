@@ -10,6 +10,7 @@ import msgspec
 from holdfast.errors import ApprovalNotFound, InvalidArgument, PluginFailed, SessionNotFound
 from holdfast.graph import messages_of, nodes_of
 from holdfast.model.approval import Approval
+from holdfast.model.blocked import Blocked
 from holdfast.model.bounds import check_bounds
 from holdfast.model.canonical import Json, to_json
 from holdfast.model.frame import FrameSwitch
@@ -23,6 +24,7 @@ from holdfast.plugins.protocol import ProtocolSessionContext
 from holdfast.ports.session_store import Blob, QueuedInput, SessionStore
 from holdfast.runtime.agent import checked_limits
 from holdfast.runtime.attachments import Prompt, read_prompt, with_inputs
+from holdfast.runtime.blocked_turns import blocked_in
 from holdfast.runtime.observation import Cursor, Observed, Observer
 from holdfast.runtime.result import TurnResult
 from holdfast.runtime.session_context import Overlay, as_layer
@@ -85,8 +87,19 @@ class Session(Generic[Output]):
         """The turn that waits or was left by its process, if there is one."""
         return await self._store.open_turn(self.session_id)
 
+    async def blocked(self) -> Blocked | None:
+        """Why the next turn of the session cannot run, as the last process that tried noted; None if it can.
+
+        That is a turn that stands still, or an input that stays queued, for want of deps or of its agent.
+        """
+        return await blocked_in(self._store, await self.head())
+
     async def resume(self) -> Turn[Output] | None:
-        """Go on with the unfinished turn, as far as that is possible now; None if there is none."""
+        """Go on with the unfinished turn, as far as that is possible now; None if there is none.
+
+        Awaiting it raises `WrongAgent` if it belongs to an agent that is not known here, and `DepsMissing` if
+        there are no deps for it.
+        """
         record = await self.unfinished()
         if record is None:
             return None
@@ -173,6 +186,7 @@ class Session(Generic[Output]):
         approval = await self._store.approval(approval_id)
         if approval is None or approval.session_id != self.session_id:
             raise ApprovalNotFound(approval_id)
+        await self._live.require_runnable(approval.run_id)
 
     # Input while a turn runs
 

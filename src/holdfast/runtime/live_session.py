@@ -19,18 +19,21 @@ from holdfast.errors import (
     RuntimeClosed,
     SessionBusy,
     SessionNotFound,
+    TurnNotRunnable,
     TurnUnfinished,
 )
 from holdfast.graph import messages_of
 from holdfast.machine.turn_machine import TurnMachine
-from holdfast.model.events import Event
+from holdfast.model.blocked import Blocked
+from holdfast.model.events import Event, TurnBlocked
 from holdfast.model.head import SessionHead
 from holdfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
 from holdfast.model.node import Segment
 from holdfast.model.outcome import Finished, FrameSwitched
 from holdfast.model.plugin_options import PluginOptions
-from holdfast.model.turn import TurnSummary
+from holdfast.model.turn import TurnState, TurnSummary
 from holdfast.ports.session_store import JournalEntry, QueuedInput
+from holdfast.runtime.dependencies import OwnedFactory
 from holdfast.runtime.host.at_work import detached
 from holdfast.runtime.live_feed import LiveFeed
 from holdfast.runtime.materialize import AS_GIVEN, SessionSetup, materialize, require_agent
@@ -69,9 +72,9 @@ class LiveSession:
     """One session in this process. Used on the runtime's loop."""
 
     __slots__ = (
-        "__weakref__", "_changes", "_context", "_deps", "_feed", "_frame", "_last_seq", "_lock", "_making",
-        "_more", "_on_use", "_place", "_refusal", "_running", "_stood", "_stuck", "_turns", "deps",
-        "draining", "driver", "held", "in_turn", "session_id", "setup", "staff",
+        "__weakref__", "_blocked", "_changes", "_context", "_deps", "_feed", "_frame", "_last_seq", "_lock",
+        "_making", "_more", "_on_use", "_place", "_refusal", "_running", "_stood", "_stuck", "_turns", "deps",
+        "draining", "driver", "held", "in_turn", "inherited", "session_id", "setup", "staff",
     )  # fmt: skip
 
     def __init__(
@@ -84,6 +87,8 @@ class LiveSession:
         self.session_id = session_id
         self.staff: Staff | None = None
         self.deps: Any = None
+        self.inherited: OwnedFactory | None = None
+        """Makes the deps of turns if the agent has no factory: that of the agent above a subagent."""
         self.driver: TurnDriver | None = None
         self.draining: asyncio.Task[None] | None = None
         self.setup: SessionSetup = AS_GIVEN
@@ -102,6 +107,7 @@ class LiveSession:
         self._more = False
         self._stuck = False
         self._refusal: _Refusal | None = None
+        self._blocked: _Refusal | None = None
         self._deps: tuple[str, Any] | None = None
         self._turns: dict[str, Turn[Any]] | None = None
         self._running: set[asyncio.Task[Any]] = set()
@@ -175,7 +181,8 @@ class LiveSession:
 
     async def _run_input(self, item: QueuedInput) -> bool:
         """Run the turn of an input; false if it has to wait."""
-        request = TurnRequest(message=item.message, deps=self.deps, consumes=item.input_id)
+        deps = self._deps_of_input(item)
+        request = TurnRequest(message=item.message, deps=deps, consumes=item.input_id)
         try:
             await self.new_turn(request).settled()
         except InputNotFound:
@@ -183,23 +190,70 @@ class LiveSession:
         except HoldfastError as error:
             self._stuck = True  # it stays queued, mostly behind a turn that waits or was interrupted
             if not isinstance(error, _IN_ITS_TURN):
-                self._refuse(item, error)
+                await self._refuse(item, error)
             return False
         self._refusal = None
         return True
 
-    def _refuse(self, item: QueuedInput, error: HoldfastError) -> None:
-        """Say once why the turn of an input could not be run, and let it be tried less and less often."""
+    def _deps_of_input(self, item: QueuedInput) -> Any:
+        """The deps of an input's turn: those of the turn that made the input, or the session's."""
+        made_by, deps = self._deps or ("", None)
+        return deps if made_by and item.input_id.startswith(f"{made_by}.") else self.deps
+
+    async def _refuse(self, item: QueuedInput, error: HoldfastError) -> None:
+        """Say once why the turn of an input could not be run, and try it less and less often."""
         problem = f"the turn of input {item.input_id} of {self.session_id} could not be run: {error}"
-        before = self._refusal
+        is_new = self._refusal is None or self._refusal.problem != problem
+        self._refusal = self._refused(self._refusal, problem)
+        if is_new and isinstance(error, TurnNotRunnable):
+            await self._note_blocked(error, input_id=item.input_id)
+
+    async def block(self, turn_id: str, error: TurnNotRunnable) -> None:
+        """Say once why a turn cannot be resumed here, and let the keeper try it less and less often."""
+        problem = f"turn {turn_id} of {self.session_id} is not resumed: {error}"
+        is_new = self._blocked is None or self._blocked.problem != problem
+        self._blocked = self._refused(self._blocked, problem)
+        if is_new:
+            await self._note_blocked(error, turn_id=turn_id)
+
+    def _refused(self, before: _Refusal | None, problem: str) -> _Refusal:
+        """Report a problem if it is a new one, and double the pause before the next attempt."""
         if before is None or before.problem != problem:
             self._place.report("", "queue", problem)
         pause_s = _FIRST_PAUSE_S if before is None else min(2 * before.pause_s, _LONGEST_PAUSE_S)
-        self._refusal = _Refusal(problem, pause_s, self._place.clock.monotonic() + pause_s)
+        return _Refusal(problem, pause_s, self._place.clock.monotonic() + pause_s)
+
+    async def _note_blocked(self, error: HoldfastError, *, turn_id: str = "", input_id: str = "") -> None:
+        """Tell observers, and whoever looks at the session later, why its next turn cannot run."""
+        why = error.error_object()
+        self.feed.publish(TurnBlocked(error=why, turn_id=turn_id, input_id=input_id))
+        note = Blocked(error=why, at_ms=self._place.clock.now_ms(), turn_id=turn_id, input_id=input_id)
+        await self._place.store.note_blocked(self.session_id, note)
+
+    async def unblock(self, head: SessionHead) -> None:
+        """A turn runs here: what kept it from running is over."""
+        self._blocked = None
+        if head.blocked is not None:
+            await self._place.store.note_blocked(self.session_id, None)
+
+    def try_again(self) -> None:
+        """Try at once what could not be run: the session was opened anew, maybe with what was missing."""
+        self._blocked = self._refusal = None
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether it is too early to try the turn again that could not be resumed."""
+        return self._blocked is not None and self._place.clock.monotonic() < self._blocked.until
 
     async def run(self, turn: Turn[Any]) -> TurnResult[Any]:
         """Run a new turn in the task that calls."""
         return await self._known(self._runner().run(turn))
+
+    async def require_runnable(self, turn_id: str) -> None:
+        """Raise `TurnNotRunnable` if this process could not go on with a turn of the session."""
+        record = await self._place.store.turn(turn_id)
+        if record is not None and record.state is not TurnState.ENDED:
+            await self._runner().require_runnable(record)
 
     async def _resume(self, turn: Turn[Any]) -> TurnResult[Any]:
         return await self._known(self._runner().resume(turn))
@@ -219,36 +273,43 @@ class LiveSession:
             raise runtime_not_open()
         return TurnRunner(self, self._place, require_agent(self.staff, self.session_id))
 
-    def turn_over(self, parked: bool, summary: TurnSummary) -> None:
-        """A turn has ended or waits; see what follows from it."""
+    def turn_over(self, parked: bool, summary: TurnSummary, *, goes_on: bool = False) -> None:
+        """A turn has ended or waits; see what follows from it. *goes_on*: in turns that it made itself."""
         if not parked:
-            self._deps = None
+            if not goes_on:
+                self._deps = None
             if self._stuck or not isinstance(summary.outcome, Finished):
                 self.drain()
         self._on_use(self, parked)
 
     def keep_deps(self, turn_id: str, deps: Any) -> None:
-        """What the turn was given by its caller, for as long as it waits here."""
+        """Keep what a turn's caller passed, while the turn waits here and for the turns that it makes."""
         self._deps = None if deps is self.deps else (turn_id, deps)
 
     def deps_of(self, turn_id: str) -> Any:
-        """What a turn that goes on is given: its own, or after a restart the session's."""
+        """The deps of a turn: its own, or after a restart the session's; None if there are neither."""
         return self._deps[1] if self._deps is not None and self._deps[0] == turn_id else self.deps
 
     # Plugins, tools and prompt
 
     async def context(
-        self, head: SessionHead | None = None, journal: Sequence[JournalEntry] | None = None
+        self,
+        head: SessionHead | None = None,
+        journal: Sequence[JournalEntry] | None = None,
+        staff: Staff | None = None,
     ) -> SessionContext:
-        """The session's plugins, tools and prompt, as they stand at *head*; made anew for a *journal*."""
-        if journal is None and (context := self._fitting(head)) is not None:
+        """The session's plugins, tools and prompt, as they stand at *head*; made anew for a *journal*.
+
+        They are those of the agent *staff*: the session's, or the one that a turn of the session belongs to.
+        """
+        staff = staff or require_agent(self.staff, self.session_id)
+        if journal is None and (context := self._fitting(head, staff)) is not None:
             return context
         if self._making is None:
             self._making = asyncio.Lock()
         async with self._making:  # whoever comes second gets what the first one made
-            if journal is None and (context := self._fitting(head)) is not None:
+            if journal is None and (context := self._fitting(head, staff)) is not None:
                 return context
-            staff = require_agent(self.staff, self.session_id)
             head = head or self._stood or await self._head()
             self.setup = self.setup.under(head.charter)
             self._context = await materialize(self._place, staff, self.setup, head, journal or ())
@@ -271,19 +332,21 @@ class LiveSession:
         """Return the session as it stands at *head*, or in the middle of its unfinished turn."""
         if self.driver is not None and self.in_turn is not None:
             return self.in_turn
-        if (context := self._fitting(head)) is not None:
+        staff = require_agent(self.staff, self.session_id)
+        if (context := self._fitting(head, staff)) is not None:
             return context
         turn = await self._place.store.open_turn(self.session_id)
-        journal = () if turn is None else await self._place.store.journal(turn.turn_id)
+        mine = turn is not None and turn.agent in ("", staff.agent.name)
+        journal = () if turn is None or not mine else await self._place.store.journal(turn.turn_id)
         return await self.context(head, journal or None)
 
     def stands(self, head: SessionHead) -> None:
         """Remember where the session stands, so that it need not be asked for when it is made anew."""
         self._stood = msgspec.structs.replace(head, host=_NOTHING, usage=())
 
-    def _fitting(self, head: SessionHead | None) -> SessionContext | None:
+    def _fitting(self, head: SessionHead | None, staff: Staff) -> SessionContext | None:
         """What is made already, if it is of this agent and stands at *head*."""
-        staff, context = require_agent(self.staff, self.session_id), self._context
+        context = self._context
         if context is None or context.plugins.host is not staff.host:
             return None
         if head is None:
@@ -363,7 +426,8 @@ class LiveSession:
     def holds_nothing(self) -> bool:
         """Whether nothing is lost if it is made anew: no turn, no listener, nothing that was passed in."""
         told = self._deps is None and self.deps is None and self.setup is AS_GIVEN
-        at_rest = not self.busy and not self.tasks() and self._turns is None and self._refusal is None
+        refused = self._refusal is not None or self._blocked is not None
+        at_rest = not self.busy and not self.tasks() and self._turns is None and not refused
         return told and at_rest and self._feed is None
 
     async def messages_of_turn(self, turn_id: str) -> tuple[Message, ...]:

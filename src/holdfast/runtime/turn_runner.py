@@ -9,9 +9,11 @@ somebody else has moved the session's leaf in between.
 Rules
 -----
 1. One turn of a session at a time, in this process by a lock, among processes by the lease.
-2. A turn that was left unfinished comes first, whoever left it.
+2. A turn that was left unfinished comes first, whoever left it. Only the agent that it belongs to resumes it.
 3. A turn that breaks with an error of ours or of the store stays unfinished: its lease is given back, and it
    can be resumed.
+4. Whether a turn can run here (its agent, its deps, the tools of approved calls) is known before anything of
+   it is journaled: `TurnNotRunnable` leaves it as it was.
 """
 
 from __future__ import annotations
@@ -19,23 +21,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import math
 import secrets
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.durable.driver import Committed, Driven, Ground, Parked, TurnDriver
-from holdfast.durable.replay import replay
+from holdfast.durable.replay import Replayed, replay
 from holdfast.errors import (
     Code,
     CodeExecutionUnavailable,
     ErrorObject,
     LeaseLost,
     NotConfigured,
+    ProviderMismatch,
     SessionBusy,
+    SessionNotFound,
     TurnNotFound,
+    TurnNotRunnable,
     TurnUnfinished,
+    UnknownTool,
+    WrongAgent,
 )
 from holdfast.machine.commands import Command, Commit
 from holdfast.machine.inputs import (
@@ -54,12 +62,21 @@ from holdfast.model.message import Message
 from holdfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
 from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
 from holdfast.model.usage import UsageEntry, UsageLimits
+from holdfast.model.wait import Approved, WaitOutcome
 from holdfast.plugins.contexts import TurnPersisted
 from holdfast.plugins.protocol import ProtocolSessionContext, TurnSeat
 from holdfast.plugins.turn_hooks import TurnHooks, TurnServices
 from holdfast.ports.model_provider import ModelProvider
-from holdfast.ports.session_store import Begun, Lease, NewTurn, QueuedInput, Takeover
+from holdfast.ports.session_store import Begun, Lease, NewTurn, QueuedInput, Save, Takeover
 from holdfast.ports.trace import UNDER
+from holdfast.runtime.dependencies import (
+    NO_DEPS,
+    DepsContext,
+    FactoryCall,
+    HeldDeps,
+    OwnedFactory,
+    deps_missing,
+)
 from holdfast.runtime.host.at_work import TurnAtWork, at_work
 from holdfast.runtime.lease_owners import new_owner, retire
 from holdfast.runtime.result import TurnResult
@@ -67,10 +84,14 @@ from holdfast.runtime.session_context import SessionContext
 from holdfast.runtime.turn import Turn, TurnRequest
 from holdfast.runtime.turn_witness import TurnWitness
 from holdfast.runtime.workplace import Staff, Workplace
+from holdfast.tools.context import RunContext
 
 if TYPE_CHECKING:
     from holdfast.runtime.live_session import LiveSession
     from holdfast.trace.turn_spans import TurnSpans
+
+Ended = Sequence[tuple[str, WaitOutcome]]
+"""Waits that are over, and how."""
 
 _FIRST_PAUSE_S = 0.01
 _LONGEST_PAUSE_S = 0.25
@@ -92,20 +113,115 @@ class TurnRunner:
         """Run a new turn from its input to its end, or to where it waits."""
         assert turn.request is not None
         async with self._live.lock:
-            with self._owner() as owner:
-                begun = await self._begin(turn, turn.request, owner)
-                if begun is None:
-                    return self._result(turn, TurnSummary(outcome=_never_begun()), ())
-                turn.has_begun(begun.turn_id if isinstance(begun, TurnRecord) else turn.turn_id)
-                if not isinstance(begun, TurnRecord):
-                    ran = await self._under(begun[0].lease, self._first(turn, turn.request, *begun))
-                    return await self._conclude(turn, ran)
+            held = await self._dependencies(turn.turn_id, turn.request.deps)
+            try:
+                with self._owner() as owner:
+                    begun = await self._begin(turn, turn.request, owner, held.value)
+                    if begun is None:
+                        return self._result(turn, TurnSummary(outcome=_never_begun()), ())
+                    turn.has_begun(begun.turn_id if isinstance(begun, TurnRecord) else turn.turn_id)
+                    if not isinstance(begun, TurnRecord):
+                        work = self._first(turn, turn.request, *begun, held.value)
+                        return await self._conclude(turn, await self._under(begun[0].lease, work))
+            finally:
+                await self._release(held)
             return await self._repeat(turn, begun)
 
     async def resume(self, turn: Turn[Any]) -> TurnResult[Any]:
         """Go on with a turn that waits or was left."""
         async with self._live.lock:
-            return await self._take_up(turn)
+            return await self._take_up(turn, _Patience(self._place.config.busy_timeout_ms / 1000))
+
+    async def require_runnable(self, record: TurnRecord) -> None:
+        """Raise `TurnNotRunnable` if the turn's agent is unknown here, or has no source of deps it needs."""
+        runner = self._runner_of(record)
+        given = self._live.deps_of(record.turn_id)
+        if given is None and runner._factory() is None and runner._staff.agent.needs_deps:
+            raise deps_missing(runner._staff.agent, record.turn_id)
+
+    # What a turn needs in order to run
+
+    async def _dependencies(self, turn_id: str, given: Any) -> HeldDeps:
+        """The deps of a turn: *given*, or what a factory makes; `DepsMissing` if the agent needs some."""
+        agent = self._staff.agent
+        if given is not None:
+            return HeldDeps(given)
+        source = self._factory()
+        if source is None:
+            if agent.needs_deps:
+                raise deps_missing(agent, turn_id)
+            return NO_DEPS
+        head = await self._place.store.head(self._live.session_id)
+        if head is None:
+            raise SessionNotFound(self._live.session_id)
+        about = DepsContext(
+            session_id=head.session_id,
+            turn_id=turn_id,
+            agent=agent.name,
+            metadata=head.metadata,
+            parent_session_id=None if head.charter is None else head.charter.parent_session_id,
+        )
+        held = await FactoryCall(source, about, self._place.hook_timeout_s, self._place.threads).held()
+        if held.value is None and agent.needs_deps:
+            await self._release(held)
+            raise deps_missing(agent, turn_id, returned_none=source.owner)
+        return held
+
+    def _factory(self) -> OwnedFactory | None:
+        """What makes deps here: the agent's factory, that of the agent above it, or the runtime's."""
+        agent, place = self._staff.agent, self._place
+        if agent.deps is not None:
+            return OwnedFactory(agent.deps, f"agent {agent.name!r}")
+        if self._live.inherited is not None:
+            return self._live.inherited
+        return None if place.deps is None else OwnedFactory(place.deps, "the runtime")
+
+    async def _release(self, held: HeldDeps) -> None:
+        place = self._place
+        await held.release(place.hook_timeout_s, lambda problem: place.report("", "deps", problem))
+
+    async def _ready(self, turn: Turn[Any], record: TurnRecord) -> tuple[TurnRunner, HeldDeps]:
+        """The runner of the agent that the turn belongs to, and the turn's deps; `TurnNotRunnable`.
+
+        A turn that was cancelled is only ended, which any agent can do.
+        """
+        given = None if turn.request is None else turn.request.deps
+        given = self._live.deps_of(turn.turn_id) if given is None else given
+        if record.cancel_requested:
+            return self, HeldDeps(given)
+        runner = self._runner_of(record)
+        return runner, await runner._dependencies(turn.turn_id, given)
+
+    def _runner_of(self, record: TurnRecord) -> TurnRunner:
+        """This runner, or one with the agent that the turn belongs to; `WrongAgent` if it is unknown here."""
+        here = self._staff.agent
+        if record.agent in ("", here.name):
+            return self
+        owner = self._place.agent_named(record.agent)
+        if owner is None:
+            raise _of_another_agent(record, here.name)
+        return TurnRunner(self._live, self._place, self._place.staff(owner))
+
+    async def _own_context(self, taken: Takeover, replayed: Replayed, ended: Ended) -> SessionContext:
+        """The session in the middle of the turn; `WrongAgent` if another agent of the same name began it.
+
+        That is one on another provider, or one that has a tool whose call was approved or is under way.
+        """
+        agent, turn_id = self._staff.agent, taken.record.turn_id
+        try:
+            context = await self._live.context(taken.head, taken.journal, self._staff)
+        except ProviderMismatch as error:
+            raise _other_agent_of_name(turn_id, agent.name, error.message) from error
+        if taken.record.cancel_requested:
+            return context
+        approved = {wait_id for wait_id, outcome in ended if isinstance(outcome, Approved)}
+        for name in sorted(replayed.machine.needed_tools(approved, replayed.intents)):
+            try:
+                context.called_tool(name)
+            except UnknownTool:
+                problem = f"the one here has no tool {name!r}, which the turn is about to call"
+                raise _other_agent_of_name(turn_id, agent.name, problem) from None
+        return context
 
     @contextlib.contextmanager
     def _owner(self) -> Iterator[str]:
@@ -116,8 +232,11 @@ class TurnRunner:
         finally:
             retire(owner)
 
-    async def _under(self, lease: Lease, work: Awaitable[_Ran]) -> _Ran:
-        """Do *work* under a lease. If it breaks, the turn stays unfinished and the lease is given back."""
+    async def _under(self, lease: Lease, work: Awaitable[_Ran], waited: TurnRecord | None = None) -> _Ran:
+        """Do *work* under a lease. If it breaks, the turn stays unfinished and the lease is given back.
+
+        A turn that *waited* and cannot run here waits again.
+        """
         self._spans = None
         try:
             return await work
@@ -125,17 +244,20 @@ class TurnRunner:
             if self._spans is not None:
                 self._spans.left(error)
             self._live.forget()
-            if not isinstance(error, LeaseLost):
+            if isinstance(error, TurnNotRunnable) and waited is not None and waited.summary is not None:
+                nothing = Save(turn_id=waited.turn_id, entries=())
+                await asyncio.shield(self._place.store.park(lease, nothing, waited.summary))
+            elif not isinstance(error, LeaseLost):
                 await asyncio.shield(self._place.leases.give_back(lease))
             raise
 
     # Beginning
 
     async def _begin(
-        self, turn: Turn[Any], request: TurnRequest, owner: str
+        self, turn: Turn[Any], request: TurnRequest, owner: str, deps: Any
     ) -> tuple[Begun, TurnStarted] | TurnRecord | None:
         """Make the turn durable; None if it was given up before that."""
-        context = await self._live.context()
+        context = await self._live.context(staff=self._staff)
         if request.extension is not None:
             await context.plugins.ask_protocol("validate_turn_extension", request.extension)
         await self._require_price(request.limits or context.policy.limits, context)
@@ -148,7 +270,7 @@ class TurnRunner:
             except TurnUnfinished as unfinished:
                 if unfinished.waits and not await self._can_go_on(unfinished.turn_id):
                     raise
-                await self._take_up(self._live.turn_of(unfinished.turn_id))
+                await self._take_up(self._live.turn_of(unfinished.turn_id), patience)
             except SessionBusy:
                 if not await patience.pause():
                     raise
@@ -203,31 +325,62 @@ class TurnRunner:
         )
         return new, made
 
-    async def _first(self, turn: Turn[Any], request: TurnRequest, begun: Begun, started: TurnStarted) -> _Ran:
+    async def _first(
+        self, turn: Turn[Any], request: TurnRequest, begun: Begun, started: TurnStarted, deps: Any
+    ) -> _Ran:
         machine = TurnMachine()
         self._live.keep_deps(turn.turn_id, request.deps)
         self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id))
-        context = await self._live.context(begun.head)
+        await self._at_begin(begun.head)
+        context = await self._live.context(begun.head, staff=self._staff)
         commands = machine.feed(started)
-        driver = await self._driver(turn, machine, begun, request.deps, context)
+        driver = await self._driver(turn, machine, begun, deps, context)
         if self._spans is not None:
             self._spans.began(started, UNDER.get())
         if turn.withdrawn:
             commands = driver.feed(CancelRequested(at_ms=self._place.clock.now_ms()))
         return await self._drive(context, driver, begun.head, commands)
 
+    async def _at_begin(self, head: SessionHead) -> None:
+        """Bring what is on record about the session up to date, now that a turn of this agent runs."""
+        if head.blocked is not None:
+            await self._live.unblock(head)
+        if head.agent != self._staff.agent.name and self._place.describe is not None:
+            await self._place.describe(self._live.session_id, self._staff.agent)
+
     # Going on
 
-    async def _take_up(self, turn: Turn[Any]) -> TurnResult[Any]:
-        patience = _Patience(self._place.config.busy_timeout_ms / 1000)
-        while True:
-            try:
-                return await self._take_over(turn)
-            except TurnNotFound:
-                return await self._ended_elsewhere(turn)
-            except SessionBusy:
-                if not await patience.pause():
-                    raise
+    async def _take_up(self, turn: Turn[Any], patience: _Patience) -> TurnResult[Any]:
+        """Resume a turn, or give its result if another process ends it meanwhile."""
+        ready: tuple[TurnRunner, HeldDeps] | None = None
+        try:
+            while True:
+                record = await self._place.store.turn(turn.turn_id)
+                if record is None or record.state is TurnState.ENDED:
+                    return await self._ended_elsewhere(turn)
+                try:
+                    ready = ready or await self._ready(turn, record)
+                    return await ready[0]._take_over(turn, record, ready[1].value)
+                except TurnNotFound:
+                    return await self._ended_elsewhere(turn)
+                except TurnNotRunnable as error:
+                    if await self._stands_still(turn.turn_id):
+                        await self._live.block(turn.turn_id, error)
+                        raise
+                    if record.summary is not None:  # nothing that it waits for has happened yet
+                        return self._result(turn, record.summary, ())
+                    if not await patience.pause():  # another process runs it
+                        raise
+                except SessionBusy:
+                    if not await patience.pause():
+                        raise
+        finally:
+            if ready is not None:
+                await self._release(ready[1])
+
+    async def _stands_still(self, turn_id: str) -> bool:
+        """Whether the turn could go on now, and no process runs it."""
+        return any(one.turn_id == turn_id for one in await self._place.store.unfinished(self._now()))
 
     async def _ended_elsewhere(self, turn: Turn[Any]) -> TurnResult[Any]:
         """The result of a turn that somebody else has ended in the meantime."""
@@ -236,21 +389,22 @@ class TurnRunner:
             raise TurnNotFound(turn.turn_id)
         return self._result(turn, record.summary, await self._live.messages_of_turn(turn.turn_id))
 
-    async def _take_over(self, turn: Turn[Any]) -> TurnResult[Any]:
+    async def _take_over(self, turn: Turn[Any], record: TurnRecord, deps: Any) -> TurnResult[Any]:
         """Go on with a turn now; `SessionBusy` if somebody else has it."""
         with self._owner() as owner:
             taken = await self._place.store.take_over(turn.turn_id, self._place.claimant(owner))
-            ran = await self._under(taken.lease, self._go_on(turn, taken))
+            waited = record if record.state is TurnState.WAITING else None
+            ran = await self._under(taken.lease, self._go_on(turn, taken, deps), waited)
             return await self._conclude(turn, ran)
 
-    async def _go_on(self, turn: Turn[Any], taken: Takeover) -> _Ran:
-        now = self._place.clock.now_ms()
+    async def _go_on(self, turn: Turn[Any], taken: Takeover, deps: Any) -> _Ran:
+        now = self._now()
         ended = await self._place.store.ended_waits(turn.turn_id, now)
         replayed = replay(turn.turn_id, taken.input, taken.journal)
         machine = replayed.machine
+        context = await self._own_context(taken, replayed, ended)
         self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id, resumed=True))
-        deps = turn.request.deps if turn.request is not None else self._live.deps_of(turn.turn_id)
-        context = await self._live.context(taken.head, taken.journal)
+        await self._live.unblock(taken.head)
         if machine.any_cells() and context.cells() is None and not taken.record.cancel_requested:
             raise _cannot_run_code(self._staff.agent.name, turn.turn_id)
         if not taken.record.cancel_requested:
@@ -311,7 +465,7 @@ class TurnRunner:
             settings=context.policy.settings,
             cost=self._place.cost_of(model.model_id),
         )
-        self._hooks = TurnHooks(context.plugins, services, machine, history)
+        self._hooks = TurnHooks(context.plugins, services, machine, history, deps)
         return TurnSeat(
             session_id=live.session_id,
             machine=machine,
@@ -374,8 +528,10 @@ class TurnRunner:
 
     async def _create_session(self, request: SessionRequest, key: str) -> None:
         assert self._place.create_session is not None
-        tool_access = self._live.setup.authority.tool_access
-        await self._place.create_session(request, key, self._staff, tool_access)
+        await self._place.create_session(request, key, self._staff, self._live)
+
+    def _now(self) -> int:
+        return self._place.clock.now_ms()
 
     def _trace(self, turn_id: str, plugin_id: str, name: str, body: Json) -> None:
         self._place.record(self._live.session_id, turn_id, plugin_id, name, body)
@@ -433,8 +589,10 @@ class TurnRunner:
             assert isinstance(summary.outcome, Waiting)
             self._live.show(turn, TurnParked(turn_id=turn.turn_id, waits=summary.outcome.waits))
         self._tell_trace(summary, ran.machine)
-        self._live.turn_over(isinstance(ran.driven, Parked), summary)
-        if isinstance(ran.driven, Committed) and ran.machine.next_messages():
+        said = isinstance(ran.driven, Committed) and bool(ran.machine.next_messages())
+        goes_on = said or isinstance(summary.outcome, FrameSwitched)
+        self._live.turn_over(isinstance(ran.driven, Parked), summary, goes_on=goes_on)
+        if said:
             self._live.drain()
         return self._result(turn, summary, tuple(ran.machine.messages))
 
@@ -463,17 +621,8 @@ class TurnRunner:
 
     async def _repeat(self, turn: Turn[Any], record: TurnRecord) -> TurnResult[Any]:
         """The result of a turn that ran, runs or waits already under the same idempotency key."""
-        pause = _FIRST_PAUSE_S
-        while record.state is TurnState.RUNNING:
-            try:
-                return await self._take_over(turn)
-            except TurnNotFound:
-                return await self._ended_elsewhere(turn)
-            except SessionBusy:
-                await asyncio.sleep(pause)
-                pause = min(pause * 2, _LONGEST_PAUSE_S)
-            found = await self._place.store.turn(record.turn_id)
-            record = found or record
+        if record.state is TurnState.RUNNING:
+            return await self._take_up(turn, _Patience(math.inf))
         assert record.summary is not None
         return self._result(turn, record.summary, await self._live.messages_of_turn(record.turn_id))
 
@@ -524,6 +673,25 @@ class _Patience:
         self._left_s -= self._pause_s
         self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
         return True
+
+
+def _of_another_agent(record: TurnRecord, here: str) -> WrongAgent:
+    return WrongAgent(
+        f"turn {record.turn_id} belongs to agent {record.agent!r}, and this is agent {here!r}",
+        turn_id=record.turn_id,
+        owner=record.agent,
+        hint=f"open the session with agent {record.agent!r} or pass it to Runtime(agents=[...]); "
+        "or cancel the turn",
+    )
+
+
+def _other_agent_of_name(turn_id: str, name: str, problem: str) -> WrongAgent:
+    return WrongAgent(
+        f"turn {turn_id} belongs to another agent of the name {name!r}: {problem}",
+        turn_id=turn_id,
+        owner=name,
+        hint="resume it with the agent that began it, or cancel the turn",
+    )
 
 
 def _cannot_run_code(agent: str, turn_id: str) -> CodeExecutionUnavailable:

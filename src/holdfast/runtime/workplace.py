@@ -19,7 +19,6 @@ from holdfast.model.language import EngineName
 from holdfast.model.limits import AGENT_TIMEOUT_MS
 from holdfast.model.prompt import PromptLayer
 from holdfast.model.session_policy import SessionPolicy
-from holdfast.model.tool_access import SessionToolAccess
 from holdfast.model.usage import Usage
 from holdfast.plugins.contexts import NoHosts, SessionHosts
 from holdfast.plugins.host import PluginHost
@@ -31,12 +30,14 @@ from holdfast.ports.model_provider import ModelProvider
 from holdfast.ports.session_store import Claimant, SessionStore
 from holdfast.ports.trace import PhaseProbe, TraceSink
 from holdfast.runtime.agent import Agent
+from holdfast.runtime.dependencies import DepsFactory
 from holdfast.runtime.shelf import StoreShelf
 from holdfast.tools.dispatch import Dispatcher
 from holdfast.tools.threads import DaemonThreads
 
 if TYPE_CHECKING:
     from holdfast.providers.prices import Prices
+    from holdfast.runtime.live_session import LiveSession
     from holdfast.trace.tracer import Tracer
 
 log: Final = logging.getLogger("holdfast")
@@ -87,7 +88,12 @@ class Workplace:
     probe: PhaseProbe | None = None
     hook_timeout_s: float = DEFAULT_TIMEOUT_S
     system: PromptLayer = _NO_LAYER
-    create_session: Callable[[SessionRequest, str, Staff, SessionToolAccess], Awaitable[None]] | None = None
+    deps: DepsFactory[Any] | None = None
+    agent_named: Callable[[str], Agent[Any, Any] | None] = lambda name: None
+    """The agent of a name that is known in this process."""
+    describe: Callable[[str, Agent[Any, Any]], Awaitable[None]] | None = None
+    """Records that an agent works on a session."""
+    create_session: Callable[[SessionRequest, str, Staff, LiveSession], Awaitable[None]] | None = None
     hosts_of: Callable[[str], SessionHosts] = lambda session_id: NoHosts()
     threads: DaemonThreads = field(default_factory=lambda: DaemonThreads("holdfast-turns"))
     _rules: LazyRules | None = None

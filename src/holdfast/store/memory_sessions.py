@@ -26,6 +26,8 @@ from holdfast.errors import (
 )
 from holdfast.graph import Branch, frame_path, path
 from holdfast.model.approval import Approval, Decision
+from holdfast.model.blocked import Blocked
+from holdfast.model.canonical import Json
 from holdfast.model.charter import SessionCharter
 from holdfast.model.head import SessionHead
 from holdfast.model.ids import SessionId
@@ -96,10 +98,30 @@ class MemorySessionStore(MemoryHostRecords):
             found = [row.head for row in self._tables.sessions.values()]
         return sorted(found, key=lambda head: (-head.updated_at, -head.created_at, head.session_id))
 
-    async def describe(self, session_id: str, *, agent: str, model: str, host: dict[str, object]) -> None:
+    async def describe(
+        self,
+        session_id: str,
+        *,
+        agent: str,
+        model: str,
+        host: dict[str, object],
+        metadata: dict[str, Json] | None = None,
+    ) -> None:
         with self._lock:
             row = self._tables.row(session_id)
-            row.head = msgspec.structs.replace(row.head, agent=agent, model=model, host=dict(host))
+            row.head = msgspec.structs.replace(
+                row.head,
+                agent=agent,
+                model=model,
+                host=dict(host),
+                metadata=row.head.metadata if metadata is None else metadata,
+            )
+
+    async def note_blocked(self, session_id: str, blocked: Blocked | None) -> None:
+        with self._lock:
+            row = self._tables.sessions.get(session_id)
+            if row is not None:
+                row.head = msgspec.structs.replace(row.head, blocked=blocked)
 
     async def delete_session(self, session_id: str) -> bool:
         with self._lock:
@@ -150,6 +172,7 @@ class MemorySessionStore(MemoryHostRecords):
             forked_from=session_id,
             usage=(),
             charter=charter,
+            blocked=None,
         )
         state = head.state if at in (None, head.leaf) else self._tables.state_at(row, branch)
         self._tables.share(row, self._tables.add_session(head, branch))
@@ -171,7 +194,9 @@ class MemorySessionStore(MemoryHostRecords):
         else:
             self._fork(new.fork_of, head.session_id, new.at, head.created_at, head.charter)
         row = self._tables.row(head.session_id)
-        row.head = msgspec.structs.replace(row.head, agent=head.agent, model=head.model, host=head.host)
+        row.head = msgspec.structs.replace(
+            row.head, agent=head.agent, model=head.model, host=head.host, metadata=head.metadata
+        )
         try:
             self._equip(row, new)
         except BaseException:

@@ -16,6 +16,7 @@ from holdfast.model.events.text_streamed import TextStreamed
 from holdfast.model.events.tool_call_settled import ToolCallSettled
 from holdfast.model.events.tool_call_started import ToolCallStarted
 from holdfast.model.events.turn_began import TurnBegan
+from holdfast.model.events.turn_blocked import TurnBlocked
 from holdfast.model.events.turn_committed import TurnCommitted
 from holdfast.model.events.turn_parked import TurnParked
 from holdfast.model.events.wait_began import WaitBegan
@@ -37,6 +38,7 @@ Event = (
     | PluginEventEmitted
     | TaskChanged
     | TurnParked
+    | TurnBlocked
     | TurnCommitted
     | NodeCommitted
     | Gap
@@ -58,6 +60,7 @@ __all__ = [
     "ToolCallSettled",
     "ToolCallStarted",
     "TurnBegan",
+    "TurnBlocked",
     "TurnCommitted",
     "TurnParked",
     "WaitBegan",

@@ -3,7 +3,8 @@
 Rules
 -----
 1. Whatever a call makes is named after that call: repeated after a crash, it finds what it had made.
-2. A subagent has no tool that the session lacks which asks for it.
+2. A subagent has no tool that the session lacks which asks for it, unless it is a declared agent: that has
+   the tools of its own, and the model can only leave some of them out.
 3. Nothing here waits for a subagent but `wait`.
 """
 
@@ -67,6 +68,7 @@ class SpawnRequest(msgspec.Struct, frozen=True):
             agent=self.agent,
             task=task_words(self.task, self.output_schema),
             tool_access=access,
+            authority="narrowed" if self.agent is None else "own",
         )
 
 
@@ -106,7 +108,8 @@ class SubagentTools:
         Args:
             task: what it is to do, and what to answer with.
             agent: the name of a special subagent; without one it is like you.
-            tools: the names of the tools that it may use, of those you have; without this, all of them.
+            tools: the names of the tools that it may use, of those you have, or of those that the special
+                subagent has; without this, all of them.
             output_schema: a JSON Schema that its answer must fit; wait() then has the answer as a value.
         """
         async with _while_open(ctx), self._one_at_a_time:
@@ -189,7 +192,7 @@ class SubagentTools:
         self._require_place(known)
         self._plugin.require_agent(asked.agent)
         _require_schema(asked.output_schema)
-        access = await tools_for_child(ctx.host, ctx.session_id, asked.tools)
+        access = await _access_for(ctx, asked)
         limits = await self._plugin.pool.allowance(children, known, asked.agent_id, asked.agent)
         with contextlib.suppress(SessionExists):  # made by this very call, before a crash
             await ctx.host.create_session(asked.session(access))
@@ -273,6 +276,13 @@ async def _is_closed(ctx: RunContext[Any]) -> bool:
     except HoldfastError:
         return True
     return False
+
+
+async def _access_for(ctx: RunContext[Any], asked: SpawnRequest) -> SessionToolAccess:
+    """The tools of a subagent: the session's, or if it is a declared agent its own, as far as wanted."""
+    if asked.agent is None:
+        return await tools_for_child(ctx.host, ctx.session_id, asked.tools)
+    return SessionToolAccess() if asked.tools is None else _exactly(asked.tools)
 
 
 async def tools_for_child(

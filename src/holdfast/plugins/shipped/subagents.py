@@ -3,12 +3,14 @@
     Agent(model, tools=[...], plugins=[Subagents(agents=[researcher], max_depth=2, max_children=8)])
 
 A subagent is a child session with a turn of its own: as durable as any, in any process that knows its agent.
-It begins without a history, with no more tools than its parent, and with what is left of its budget.
+It begins without a history and with what is left of its parent's budget. One that the developer declared
+(`agents=`) has the tools of its own agent, whether or not its parent has them; any other has no more tools
+than its parent.
 
 Rules
 -----
 1. The parent is never held up: `spawn_agent` returns when the subagent is on disk, and all work at once.
-2. Tools, depth and budget only ever shrink on the way down.
+2. Depth and budget only ever shrink on the way down, and so do the tools that a model passes on.
 3. A turn that ends without an answer closes the subagents that are still at work. So does a subagent's turn,
    however it ends: nobody would wait for them. A turn of the first session that has answered leaves them
    working, and a later one can wait for them.
@@ -21,7 +23,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -79,7 +81,8 @@ class Subagents(Plugin):
     """Give it to an agent whose work can be divided.
 
     Args:
-        agents: other agents that subagents may be, or their names; the runtime knows them by `agents=[...]`.
+        agents: other agents that subagents may be. Each keeps its own tools. An agent that is given by name
+            must be passed to `Runtime(agents=[...])` as well.
         max_depth: how many sessions may stand below the first one; a subagent at that depth has no subagents.
         max_children: how many subagents of one session may be at work at a time.
         share_budget: whether what subagents use counts against the limits of the turn that gave them work.
@@ -99,6 +102,7 @@ class Subagents(Plugin):
         self.max_depth = max_depth
         self.max_children = max_children
         self.share_budget = share_budget
+        self._declared = _Declared(one for one in agents if not isinstance(one, str))
         self._agent_limits = {_name_of(one): limits for one in agents if (limits := _limits_of(one))}
         self._check()
 
@@ -106,6 +110,16 @@ class Subagents(Plugin):
         super().configure(options)
         self.agents = [_name_of(one) for one in _listed(self.agents)]
         self._check()
+
+    @property
+    def declared_agents(self) -> Sequence[Any]:
+        """The agents that were passed as objects, for the runtime to find them by name."""
+        return self._declared.agents
+
+    @property
+    def declared_names(self) -> Sequence[str]:
+        """The names of the agents that may be subagents with their own authority."""
+        return self.agents
 
     def _check(self) -> None:
         for name in ("max_depth", "max_children"):
@@ -288,6 +302,18 @@ class Subagents(Plugin):
         own = sum((line.usage for line in head.usage), Usage())
         total = await tree_usage(ctx.host, self.session.session_id)
         return TreeUsage(own=own, subagents=less(total, own), total=total)
+
+
+class _Declared:
+    """Agents that a plugin refers to: the copies that sessions have of the plugin share them."""
+
+    __slots__ = ("agents",)
+
+    def __init__(self, agents: Iterable[Any]) -> None:
+        self.agents = tuple(agents)
+
+    def __deepcopy__(self, memo: object) -> _Declared:
+        return self
 
 
 def _listed(agents: object) -> Sequence[Any]:

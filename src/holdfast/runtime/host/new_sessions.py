@@ -9,7 +9,8 @@ and whoever asks for something else under its id is told that it exists.
 
 Rules
 -----
-1. No session has more tools than the one that asked for it, whether it is its child or a root.
+1. No session has more tools than the one that asked for it, whether it is its child or a root. The exception
+   is a child of an agent that the developer declared as a subagent (`authority="own"`).
 2. History brings what code has left and what was decided about tools. What plugins remember comes along only
    if it is `inherited`, or if it is a snapshot's.
 """
@@ -61,6 +62,8 @@ class Maker(msgspec.Struct, frozen=True, kw_only=True):
     agent: Agent[Any, Any]
     host: dict[str, Json]
     now_ms: int
+    declared: frozenset[str] = frozenset()
+    """The names of the agents that the session's plugins declare as subagents."""
 
     @property
     def tool_access(self) -> SessionToolAccess:
@@ -93,6 +96,7 @@ def new_session(request: SessionCreateRequest, maker: Maker, inherited: Inherite
         model=agent.model_id,
         host=maker.host,
         charter=charter_of(request, maker),
+        metadata=maker.head.metadata,
     )
     return NewSession(
         head=head,
@@ -120,11 +124,23 @@ def charter_of(request: SessionCreateRequest, maker: Maker) -> SessionCharter:
         depth=depth,
         task=request.task,
         subagent=request.subagent,
-        tool_access=request.tool_access.within(maker.tool_access),
+        tool_access=_tool_access(request, maker),
         plugin_options=request.plugin_options,
         policy=request.policy,
         request=digest_bytes(msgspec.json.encode([maker.head.session_id, request])),
     )
+
+
+def _tool_access(request: SessionCreateRequest, maker: Maker) -> SessionToolAccess:
+    """The tools that were asked for, within the maker's unless the agent has an authority of its own."""
+    if request.authority == "narrowed":
+        return request.tool_access.within(maker.tool_access)
+    if not request.child or request.agent not in maker.declared:
+        raise InvalidArgument(
+            f"agent {request.agent!r} is not declared as a subagent in session {maker.head.session_id!r}",
+            hint="declare it with Subagents(agents=[...]), or leave authority= out",
+        )
+    return request.tool_access
 
 
 def _source(request: SessionCreateRequest, maker: Maker) -> str | None:

@@ -20,6 +20,7 @@ from holdfast.model.message import UserMessage
 from holdfast.model.plugin_state import SessionState
 from holdfast.ports.session_store import Blob
 from holdfast.runtime.host.closing import close_tree
+from holdfast.runtime.host.deps import turn_deps
 from holdfast.runtime.host.new_sessions import Inherited, Maker, blobs_of, new_session, snapshot_in
 from holdfast.runtime.host.part import HostPart
 from holdfast.runtime.materialize import durable_state
@@ -45,13 +46,21 @@ class LifecycleService(HostPart):
         live = await self._runtime.at_work(own)
         agent = await self._agent(request, own, source, live)
         self._runtime.check_options(agent, request.plugin_options)
+        if request.authority == "own":
+            _require_tools(agent, request)
         await self._require_pieces(request)
         maker = Maker(
-            head=own, live=live, agent=agent, host=self._runtime.description, now_ms=self._runtime.now_ms()
+            head=own,
+            live=live,
+            agent=agent,
+            host=self._runtime.description,
+            now_ms=self._runtime.now_ms(),
+            declared=await _declared_in(live) if request.authority == "own" else frozenset(),
         )
         inherited = await self._inherited(own, live) if request.plugins == "inherited" else Inherited()
         made = await self._runtime.store.make_session(new_session(request, maker, inherited))
-        self._runtime.staff_session(made.session_id, agent, deps=None if live is None else live.deps)
+        deps = None if live is None else turn_deps(live)
+        self._runtime.staff_session(made.session_id, agent, above=live, deps=deps)
         return handle_of(made)
 
     async def take_first_turn_input(self, session_id: str) -> UserMessage | None:
@@ -100,6 +109,25 @@ class LifecycleService(HostPart):
                     f"the snapshot needs blob {digest}, which is not in this store",
                     hint="a snapshot can be taken up where it was made, as long as its session is kept",
                 )
+
+
+def _require_tools(agent: Agent[Any, Any], request: SessionCreateRequest) -> None:
+    """Refuse tools that the agent of a new session lacks; what its plugins bring is not known yet."""
+    has = [manifest.name for manifest in agent.registry.manifests()]
+    unknown = [name for name in request.tool_access.select(request.tool_access.tools) if name not in has]
+    if unknown and not agent.plugins:
+        raise InvalidArgument(
+            f"agent {agent.name!r} has no tool {unknown[0][:80]!r}",
+            hint=f"it has: {', '.join(has) or 'none'}",
+        )
+
+
+async def _declared_in(live: LiveSession | None) -> frozenset[str]:
+    """The names of the agents that the plugins of a session declare as its subagents."""
+    if live is None:
+        return frozenset()
+    built = (await live.current()).plugins.plugins
+    return frozenset(name for plugin in built for name in getattr(plugin, "declared_names", ()))
 
 
 def handle_of(head: SessionHead) -> SessionHandle:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import TurnNotFound
 from holdfast.model.events import Event, Gap
@@ -20,11 +20,16 @@ from holdfast.model.host_requests import AssembledTurn, TurnInput
 from holdfast.model.turn import TurnRecord
 from holdfast.ports.host import SessionTurnHandle
 from holdfast.runtime.agent import checked_limits
+from holdfast.runtime.dependencies import fits
 from holdfast.runtime.host.at_work import detached
+from holdfast.runtime.host.deps import turn_deps
 from holdfast.runtime.host.part import HostPart
 from holdfast.runtime.host.turn_ends import assembled, turn_rests
 from holdfast.runtime.live_feed import Subscription
 from holdfast.runtime.turn import Turn, TurnRequest
+
+if TYPE_CHECKING:
+    from holdfast.runtime.live_session import LiveSession
 
 MAX_UNREAD: Final = 2_048
 
@@ -40,7 +45,7 @@ class TurnService(HostPart):
         turn = live.new_turn(
             TurnRequest(
                 message=input.message,
-                deps=live.deps,
+                deps=self._deps_for(live),
                 limits=checked_limits(input.limits),
                 idempotency_key=input.idempotency_key,
             )
@@ -56,6 +61,13 @@ class TurnService(HostPart):
         if not turn.began:
             await turn.settled()  # raises what kept it from beginning
         return SessionTurnHandle(turn_id=turn.turn_id, events=events)
+
+    def _deps_for(self, live: LiveSession) -> Any:
+        """The deps of a turn: those of the turn that starts it, if its agent can use them."""
+        asking = self._runtime.live(self.session_id)
+        passed = None if asking is live else turn_deps(asking)
+        agent = None if live.staff is None else live.staff.agent
+        return passed if agent is not None and fits(agent.deps_type, passed) else live.deps
 
     async def await_turn(self, turn_id: str) -> AssembledTurn:
         """The turn once it has ended, or waits; whoever runs it."""

@@ -136,6 +136,7 @@ def fork(
         forked_from=head.session_id,
         usage=(),
         charter=charter,
+        blocked=None,
     )
     return session_rows.insert(db, copied, session.family, _key_of(db, branch.leaf)).head
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import apsw
-import msgspec
 
 from holdfast.errors import SessionExists
 from holdfast.model.head import SessionHead
 from holdfast.model.usage import UsageEntry
 from holdfast.ports.session_store import NewSession
 from holdfast.store.sqlite import session_history, session_inputs, session_rows, session_states
-
-_replace = msgspec.structs.replace
 
 
 def make(db: apsw.Connection, new: NewSession) -> SessionHead:
@@ -44,9 +41,9 @@ def _begin(db: apsw.Connection, new: NewSession) -> None:
         source = session_rows.require(db, new.fork_of)
         session_history.fork(db, source, head.session_id, new.at, head.created_at, head.charter)
         forked = session_rows.require(db, head.session_id)
-        described = _replace(forked.head, agent=head.agent, model=head.model, host=head.host)
-        body = session_rows.encode_head(described)
-        session_rows.update(db, _replace(forked, head=described, body=body))
+        session_rows.replace_head(
+            db, forked, agent=head.agent, model=head.model, host=head.host, metadata=head.metadata
+        )
     if new.entries:
         made = session_rows.require(db, head.session_id)
         session_history.append(db, made, new.segment_id, new.entries, head.created_at)

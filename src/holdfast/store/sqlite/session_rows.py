@@ -6,7 +6,7 @@ Rule: a row is checked whenever it is read, also by whoever is about to write it
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 import apsw
 import msgspec
@@ -126,6 +126,12 @@ def update(db: apsw.Connection, session: StoredSession) -> StoredSession:
         ),
     )
     return session
+
+
+def replace_head(db: apsw.Connection, session: StoredSession, **changes: Any) -> None:
+    """Write other values of the session's head; where the session stands must not be among them."""
+    head = msgspec.structs.replace(session.head, **changes)
+    update(db, msgspec.structs.replace(session, head=head, body=_encode(head)))
 
 
 def lease(db: apsw.Connection, session: StoredSession, owner: str | None, until_ms: int) -> StoredSession:

@@ -23,6 +23,8 @@ import apsw
 import msgspec
 
 from holdfast.model.approval import Approval, Decision
+from holdfast.model.blocked import Blocked
+from holdfast.model.canonical import Json
 from holdfast.model.charter import SessionCharter
 from holdfast.model.head import SessionHead
 from holdfast.model.node import Entry, Segment
@@ -122,12 +124,27 @@ class SqliteSessionStore:
     async def heads(self) -> list[SessionHead]:
         return await self._read(session_rows.heads)
 
-    async def describe(self, session_id: str, *, agent: str, model: str, host: dict[str, object]) -> None:
+    async def describe(
+        self,
+        session_id: str,
+        *,
+        agent: str,
+        model: str,
+        host: dict[str, object],
+        metadata: dict[str, Json] | None = None,
+    ) -> None:
         def job(db: apsw.Connection) -> None:
             session = session_rows.require(db, session_id)
-            head = msgspec.structs.replace(session.head, agent=agent, model=model, host=host)
-            body = session_rows.encode_head(head)
-            session_rows.update(db, msgspec.structs.replace(session, head=head, body=body))
+            given = session.head.metadata if metadata is None else metadata
+            session_rows.replace_head(db, session, agent=agent, model=model, host=host, metadata=given)
+
+        await self._write(job)
+
+    async def note_blocked(self, session_id: str, blocked: Blocked | None) -> None:
+        def job(db: apsw.Connection) -> None:
+            session = session_rows.find(db, session_id)
+            if session is not None:
+                session_rows.replace_head(db, session, blocked=blocked)
 
         await self._write(job)
 

@@ -1,0 +1,85 @@
+"""A program's turns at the command line: they can be looked at, decided and given up, not taken over."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Agent, Runtime, tool
+from holdfast.providers.scripted import ScriptedModel
+
+
+@tool(approval="manual")
+def order(order_id: str) -> str:
+    """Look an order up."""
+    return f"order {order_id}"
+
+
+def _agent() -> Agent[Any, Any]:
+    calls = [{"name": "order", "arguments": {"order_id": "A1"}}]
+    model = ScriptedModel([{"tool_calls": calls}, "it is there"], name="x", strict=False)
+    return Agent(model, name="shop", tools=[order])
+
+
+@pytest.fixture
+def approved(holdfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file with a turn of a program that waited for an approval, which was given at the command line."""
+    monkeypatch.delenv("HOLDFAST_MODEL", raising=False)
+
+    async def left_by_a_program() -> None:
+        async with Runtime(home / "holdfast.db") as runtime:
+            await (await runtime.session("theirs", agent=_agent())).turn("look at A1")
+
+    home.mkdir(mode=0o700)
+    asyncio.run(left_by_a_program())
+    (asked,) = holdfast("approvals", "list", "--pending", "--json").document
+    assert holdfast("approvals", "approve", asked["approval_id"]).status == 0
+    return home / "holdfast.db"
+
+
+def _finish(database: Path) -> str:
+    async def main() -> str:
+        async with Runtime(database) as runtime:
+            session = await runtime.session("theirs", agent=_agent())
+            turn = session.follow((await session.turns())[0].turn_id)
+            result = await turn.settled()
+            assert [call.error for call in result.calls] == [None]
+            return result.text
+
+    return asyncio.run(main())
+
+
+def test_chat_leaves_a_programs_turn_to_the_program(holdfast: Any, approved: Path) -> None:
+    """Bug: `chat --session X` took over a program's turn and ended its approved call as UNKNOWN_TOOL."""
+    ran = holdfast("chat", "--session", "theirs", "hello", "--json")
+    assert ran.status == 1
+    assert ran.document["error"]["code"] == "WRONG_AGENT"
+    assert "belongs to agent 'shop'" in ran.document["error"]["message"]
+    assert _finish(approved) == "it is there"
+
+
+def test_recover_leaves_a_programs_turn_to_the_program_whatever_it_is_given(
+    holdfast: Any, approved: Path
+) -> None:
+    """Ours: another model under the turn's session is not the turn's agent."""
+    ran = holdfast("recover", "--model", "scripted:demo", "--json")
+    assert ran.status == 1
+    (one,) = ran.document
+    assert one["problem"]["code"] == "WRONG_AGENT"
+    assert _finish(approved) == "it is there"
+
+
+def test_sessions_show_and_list_say_why_a_turn_stands_still(holdfast: Any, approved: Path) -> None:
+    """Ours: the operator sees the reason without the program's log."""
+    assert holdfast("sessions", "show", "theirs", "--json").document["blocked"] is None
+    holdfast("chat", "--session", "theirs", "hello")
+    shown = holdfast("sessions", "show", "theirs", "--json").document
+    assert (shown["state"], shown["blocked"]["error"]["code"]) == ("blocked", "WRONG_AGENT")
+    assert shown["blocked"]["turn_id"] == shown["unfinished"]["turn_id"]
+    assert "belongs to agent 'shop'" in " ".join(holdfast("sessions", "show", "theirs").stdout.split())
+    assert [row["state"] for row in holdfast("sessions", "list", "--json").document] == ["blocked"]
+    _finish(approved)
+    assert holdfast("sessions", "show", "theirs", "--json").document["blocked"] is None
