@@ -60,6 +60,7 @@ The first split is whose fault it is::
     │   ├── CommandNotStarted      IO_ERROR (`runtime.monitors.command`)
     │   ├── EngineFailed           INTERRUPTED
     │   │   └── CodeExecutionRuntimeStopped
+    │   ├── InstructionsFailed     RUNTIME_ERROR
     │   ├── PluginFailed           PLUGIN_ERROR
     │   │   └── PluginStateLost    PLUGIN_ERROR
     │   └── ModelError             PROVIDER_ERROR, CONTEXT_OVERFLOW, RATE_LIMITED or the provider's own
@@ -631,6 +632,10 @@ class StoreUnavailable(StoreError):
     """The store could not be written: disk full, locked or unreadable."""
 
     retryable = True
+
+
+class InstructionsFailed(OutsideError):
+    """The function that makes an agent's instructions raised, or returned no text; the turn did not begin."""
 
 
 class PluginFailed(OutsideError):

@@ -29,13 +29,15 @@ if TYPE_CHECKING:
 Deps = TypeVar("Deps")
 Output = TypeVar("Output")
 Model = str | ModelProvider | Sequence[str | ModelProvider]
+Instructions = Callable[[RunContext[Any]], str | Awaitable[str]]
+"""Makes the instructions of one turn."""
 
 
 class _Options(TypedDict, total=False):
     """The settings of an agent that its type does not depend on."""
 
     name: str
-    instructions: str
+    instructions: str | Instructions
     tools: Iterable[object]
     plugins: Iterable[object]
     system: PromptLayer | Sequence[PromptContribution | str] | None
@@ -51,7 +53,8 @@ class Agent(Generic[Deps, Output]):
         model: `"provider:model"`, such as `"scripted:replies.json"`, or an object that is a `ModelProvider`.
             A list of them is asked in order: each next one when those before it have failed.
         name: sessions record it; another process finds the agent of an unfinished turn by it.
-        instructions: what the model is told before anything else.
+        instructions: what the model is told before anything else: a text, or a function, also async, of
+            `RunContext` that returns it. The function is called once for each turn, before the turn begins.
         tools: functions, ideally decorated with `@tool`.
         plugins: what shapes its sessions: `Plugin`s, their classes, factories, or names of installed ones.
         system: more pieces of the system prompt, each in a slot.
@@ -101,7 +104,7 @@ class Agent(Generic[Deps, Output]):
         model: Model,
         *,
         name: str = "agent",
-        instructions: str = "",
+        instructions: str | Instructions = "",
         tools: Iterable[object] = (),
         plugins: Iterable[object] = (),
         system: PromptLayer | Sequence[PromptContribution | str] | None = None,
@@ -117,7 +120,7 @@ class Agent(Generic[Deps, Output]):
         self.system = as_layer(system)
         self.model = _checked_model(model)
         self.name = _checked_name(name)
-        self.instructions = instructions
+        self.instructions = _checked_instructions(instructions)
         self.registry = ToolRegistry(as_registered(one) for one in _listed(tools))
         self.deps_type = deps_type
         self.deps: DepsFactory[Any] | None = checked_factory(deps)
@@ -134,9 +137,12 @@ class Agent(Generic[Deps, Output]):
         return self.model if isinstance(self.model, str) else self.model.model_id
 
     def policy(self) -> SessionPolicy:
-        """The settings that a session of this agent begins with."""
+        """The settings that a session of this agent begins with; instructions that are a function are not."""
         return SessionPolicy(
-            model=self.model_id, instructions=self.instructions, limits=self.limits, settings=self.settings
+            model=self.model_id,
+            instructions=self.instructions if isinstance(self.instructions, str) else "",
+            limits=self.limits,
+            settings=self.settings,
         )
 
     def read_output(self, text: str, value: Any) -> Any:
@@ -210,6 +216,15 @@ def _checked_protocol(protocol: object) -> PluginFactory:
             f"there is no protocol {protocol!r}", hint='use protocol="standard", protocol="code", or a plugin'
         )
     return as_factory(protocol)
+
+
+def _checked_instructions(instructions: object) -> Any:
+    if isinstance(instructions, str) or callable(instructions):
+        return instructions
+    raise InvalidArgument(
+        f"instructions is {type(instructions).__name__}, neither text nor a function",
+        hint='use instructions="You help.", or a function of RunContext that returns a text',
+    )
 
 
 def _listed_plugins(plugins: object) -> list[object]:

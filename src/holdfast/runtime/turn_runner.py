@@ -82,6 +82,7 @@ from holdfast.runtime.lease_owners import new_owner, retire
 from holdfast.runtime.result import TurnResult
 from holdfast.runtime.session_context import SessionContext
 from holdfast.runtime.turn import Turn, TurnRequest
+from holdfast.runtime.turn_instructions import with_instructions
 from holdfast.runtime.turn_witness import TurnWitness
 from holdfast.runtime.workplace import Staff, Workplace
 from holdfast.tools.context import RunContext
@@ -261,6 +262,8 @@ class TurnRunner:
         if request.extension is not None:
             await context.plugins.ask_protocol("validate_turn_extension", request.extension)
         await self._require_price(request.limits or context.policy.limits, context)
+        if not isinstance(self._staff.agent.instructions, str):
+            request = await self._instructed(turn.turn_id, request, deps, context)
         # Asks for the catalog: one that cannot be made fails before there is a turn.
         new, started = self._new_turn(turn.turn_id, request, context)
         patience = _Patience(self._place.config.busy_timeout_ms / 1000)
@@ -277,6 +280,22 @@ class TurnRunner:
             else:
                 return (begun, started[-1]) if isinstance(begun, Begun) else begun.record
         return None
+
+    async def _instructed(
+        self, turn_id: str, request: TurnRequest, deps: Any, context: SessionContext
+    ) -> TurnRequest:
+        """The request with what the function of the agent's instructions returns for this turn."""
+        ctx: RunContext[Any] = RunContext(
+            deps=deps, session_id=self._live.session_id, turn_id=turn_id, host=context.plugins.hosts.tool
+        )
+        layer = await with_instructions(
+            request.prompt,
+            self._staff.agent.instructions,
+            ctx,
+            threads=self._place.threads,
+            timeout_s=self._place.hook_timeout_s,
+        )
+        return msgspec.structs.replace(request, prompt=layer)
 
     async def _can_go_on(self, turn_id: str) -> bool:
         record = await self._place.store.turn(turn_id)
