@@ -6,13 +6,13 @@ import builtins
 import enum
 import keyword
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
 from holdfast.errors import InvalidToolName
 from holdfast.model.canonical import digest_json
-from holdfast.model.limits import CapabilityLimits
+from holdfast.model.limits import CapabilityLimits, none_means_defaults
 
 
 class SideEffect(enum.StrEnum):
@@ -47,6 +47,9 @@ def auto_approval(rule: str) -> AutoApproval:
     return AutoApproval(auto=AutoRule(rule=rule))
 
 
+_DEFAULT_LIMITS: Final = CapabilityLimits()
+
+
 class Capability(msgspec.Struct, frozen=True, kw_only=True):
     """What may be called, with what, and under which conditions.
 
@@ -67,6 +70,7 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
         check_capability_name(self.name)
         if self.idempotent is None:
             msgspec.structs.force_setattr(self, "idempotent", self.side_effect in REPEATABLE)
+        none_means_defaults(self, _DEFAULT_LIMITS)
 
     def digest(self) -> str:
         """The digest of the whole contract; an approval or a snapshot made under another one is void."""

@@ -58,6 +58,12 @@ class CapabilityLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown
                 raise InvalidArgument(f"{name} must be at least 1")
 
 
+def none_means_defaults(struct: msgspec.Struct, defaults: msgspec.Struct) -> None:
+    """Give a struct that was made with `limits=None` the default limits."""
+    if getattr(struct, "limits", defaults) is None:
+        msgspec.structs.force_setattr(struct, "limits", defaults)
+
+
 def require_unsigned(struct: msgspec.Struct) -> None:
     """Refuse limits that are not whole numbers from 0; construction checks what decoding checks."""
     for name in struct.__struct_fields__:

@@ -8,9 +8,10 @@ import msgspec
 
 from holdfast.model.ids import SessionIdField, check_session_id
 from holdfast.model.language import Language
-from holdfast.model.limits import U32, U64, SessionLimits
+from holdfast.model.limits import U32, U64, SessionLimits, none_means_defaults
 
 SNAPSHOT_VERSION: Final = 1
+_DEFAULT_LIMITS: Final = SessionLimits()
 
 
 class SessionMeta(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,6 +26,7 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         check_session_id(self.id)
+        none_means_defaults(self, _DEFAULT_LIMITS)
 
 
 class SessionInfo(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from holdfast.model.canonical import Json
+from holdfast.model.limits import none_means_defaults
 from holdfast.model.usage import UsageLimits
+
+_DEFAULT_LIMITS: Final = UsageLimits()
 
 
 class SessionPolicy(msgspec.Struct, frozen=True, kw_only=True):
@@ -15,6 +20,9 @@ class SessionPolicy(msgspec.Struct, frozen=True, kw_only=True):
     instructions: str = ""
     limits: UsageLimits = UsageLimits()
     settings: dict[str, Json] = msgspec.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        none_means_defaults(self, _DEFAULT_LIMITS)
 
 
 def same_provider(model_id: str, other_id: str) -> bool:

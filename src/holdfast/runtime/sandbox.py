@@ -51,7 +51,7 @@ class SandboxSettings(TypedDict, total=False):
     mounts: Mounts
     allow_hosts: Sequence[str]
     allow_private_hosts: bool
-    limits: SessionLimits | Mapping[str, int]
+    limits: SessionLimits | Mapping[str, int] | None
     data_dir: str | os.PathLike[str] | None
     approval_ttl_s: float
     workers: int | None
@@ -68,11 +68,11 @@ class SandboxOptions:
 
     `tools` are functions, ideally made with `@tool`; `mounts` map virtual paths to directories or `Mount`s;
     `allow_hosts` lists whom `fetch_text` and `fetch_json` may talk to; `limits` hold for sessions that bring
-    none of their own; without `data_dir` everything is in memory; `approval_ttl_s` is how long a person has;
-    `workers` bounds the worker processes; `host` is told to whoever continues a waiting run elsewhere.
-    `language` is that of new sessions and of code that does not say; `engine` is what runs it: `monty` (the
-    default), `cpython` or `auto` for Python, `quickjs` for TypeScript. A session that exists keeps its own.
-    `packages` are installed packages that code on `cpython` may import.
+    none of their own (None: the defaults); without `data_dir` everything is in memory; `approval_ttl_s` is
+    how long a person has; `workers` bounds the worker processes; `host` is told to whoever continues a
+    waiting run elsewhere. `language` is that of new sessions and of code that does not say; `engine` is what
+    runs it: `monty` (the default), `cpython` or `auto` for Python, `quickjs` for TypeScript. A session that
+    exists keeps its own. `packages` are installed packages that code on `cpython` may import.
     """
 
     tools: Iterable[object] = ()
@@ -91,7 +91,7 @@ class SandboxOptions:
 
     def __post_init__(self) -> None:
         if not isinstance(self.limits, SessionLimits):
-            object.__setattr__(self, "limits", limits_over(SessionLimits(), self.limits))
+            object.__setattr__(self, "limits", limits_over(SessionLimits(), self.limits or {}))
         object.__setattr__(self, "language", as_language(self.language))
         if self.engine is not None and kind_of(self.engine).language != self.language:
             raise InvalidArgument(

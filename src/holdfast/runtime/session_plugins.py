@@ -22,7 +22,7 @@ from holdfast.plugins.actions import PluginActionDef
 from holdfast.plugins.contexts import SessionConfigChanged
 from holdfast.plugins.session import PluginSession
 from holdfast.ports.session_store import SessionStore
-from holdfast.runtime.materialize import require_same_provider
+from holdfast.runtime.materialize import require_agent, require_same_provider
 from holdfast.runtime.session_context import Overlay, SessionContext
 from holdfast.tools.provider import ToolProvider
 from holdfast.tools.registry import CONTEXT, REGISTERED
@@ -265,10 +265,13 @@ class SessionPlugins(_Part):
     async def configure(self, **changes: Any) -> SessionPolicy:
         """Run with other settings from the next turn on, as plugins allow; in this process.
 
-        The model may be another one of the same provider: `ProviderMismatch` otherwise.
+        The model may be another one of the same provider: `ProviderMismatch` otherwise. `limits=None` are the
+        agent's own.
         """
         context = await self._live.current()
         before = context.policy
+        if changes.get("limits", before) is None:
+            changes["limits"] = require_agent(self._live.staff, self._live.session_id).policy.limits
         try:
             wanted = msgspec.structs.replace(before, **changes)
             check_bounds(wanted)

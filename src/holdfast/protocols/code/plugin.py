@@ -39,7 +39,7 @@ class _ActsInCode(Plugin):
         language: Literal["python", "typescript"] | Language = Language.PYTHON,
         engine: Literal["monty", "cpython", "auto", "quickjs"] | EngineName | None = None,
         check: Check = "calls",
-        limits: SessionLimits = CELL_LIMITS,
+        limits: SessionLimits | None = None,
         observation_chars: int = 8_000,
         finish: bool = True,
     ) -> None:
@@ -58,7 +58,7 @@ class _ActsInCode(Plugin):
                 {
                     "engine": self.engine or USUAL_ENGINE[language],
                     "check": self.check,
-                    "limits": msgspec.to_builtins(self.limits),
+                    "limits": msgspec.to_builtins(CELL_LIMITS if self.limits is None else self.limits),
                     "observation_chars": self.observation_chars,
                     "finish": self.finish,
                 },
@@ -111,7 +111,7 @@ class CodeProtocol(_ActsInCode):
         language: Literal["python", "typescript"] | Language = Language.PYTHON,
         engine: Literal["monty", "cpython", "auto", "quickjs"] | EngineName | None = None,
         check: Check = "calls",
-        limits: SessionLimits = CELL_LIMITS,
+        limits: SessionLimits | None = None,
         observation_chars: int = 8_000,
         guide_chars: int = 16_000,
         finish: bool = True,

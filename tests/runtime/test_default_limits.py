@@ -1,0 +1,71 @@
+"""`limits=None` means the defaults, wherever limits are accepted."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from stand_ins import Place, agent_of
+
+from holdfast import (
+    BlockingSandbox,
+    Capability,
+    CapabilityLimits,
+    CodeMode,
+    CodeProtocol,
+    Sandbox,
+    SessionLimits,
+    SessionMeta,
+    UsageLimits,
+    tool,
+)
+from holdfast.model.session_policy import SessionPolicy
+from holdfast.protocols.code.executor import CELL_LIMITS
+from holdfast.runtime.sandbox import SandboxOptions
+
+NONE: Any = None
+
+
+def test_a_sandbox_without_limits_has_the_default_ones() -> None:
+    """Bug: `Sandbox(limits=None)` was "'NoneType' object is not a mapping"."""
+    assert SandboxOptions(limits=NONE).limits == SessionLimits()
+    assert Sandbox(limits=None).options.limits == SessionLimits()
+    assert BlockingSandbox(limits=None).options.limits == SessionLimits()
+    with BlockingSandbox(limits=None) as box:
+        assert box.create("own", limits=None).meta.limits == SessionLimits()
+        assert box.run("1 + 1", session="own", limits=None).result == 2
+
+
+@pytest.mark.parametrize("kind", [CodeProtocol, CodeMode])
+def test_cells_without_limits_have_the_default_ones(kind: type[CodeProtocol | CodeMode]) -> None:
+    """Bug: `CodeProtocol(limits=None)` was refused, `CodeMode(limits=None)` failed in the first turn."""
+    assert kind(limits=None).options().limits == CELL_LIMITS
+    assert kind().options().limits == CELL_LIMITS
+
+
+def test_contracts_and_policies_without_limits_have_the_default_ones() -> None:
+    """Bug: the None was kept, and failed where the limit was looked at."""
+    assert Capability(name="x", description="", limits=NONE).limits == CapabilityLimits()
+    assert SessionPolicy(limits=NONE).limits == UsageLimits()
+    assert SessionMeta(limits=NONE).limits == SessionLimits()
+
+    @tool(limits=None)
+    def look() -> str:
+        return "seen"
+
+    assert agent_of("x", tools=[look], limits=None).limits == UsageLimits()
+
+
+def test_a_turn_without_limits_has_those_of_its_agent_and_so_has_a_session(memory: Place) -> None:
+    """Ours: None is "nothing else said", not "no limit"."""
+    own = UsageLimits(max_iterations=7)
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of("a", limits=own))
+            await session.turn("hi", limits=None)
+            await session.plugins.configure(limits=UsageLimits(max_iterations=3))
+            assert (await session.plugins.configure(limits=None)).limits == own
+
+    asyncio.run(main())
