@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import pwd
 import signal
 import subprocess
 from collections.abc import Callable
@@ -271,3 +273,23 @@ def test_a_denied_turn_tells_the_model_why(holdfast: Any, asked: str) -> None:
     denied = holdfast("approvals", "deny", asked, "--reason", "too much", "--json")
     assert (denied.status, denied.document["status"]) == (0, "finished")
     assert "too much" in denied.document["text"]
+
+
+def test_a_decision_names_the_user_who_took_it(holdfast: Any, waiting: str) -> None:
+    """Ours: an approval records who decided it; at the command line that is the system's user."""
+    holdfast("approvals", "approve", waiting)
+    decided = holdfast("approvals", "show", waiting, "--json").document
+    assert decided["decided_by"] == pwd.getpwuid(os.getuid()).pw_name
+    assert decided["decided_by"] in holdfast("approvals", "show", waiting).stdout
+
+
+@pytest.mark.parametrize("verdict", ["approve", "deny"])
+def test_a_decision_about_a_turn_can_be_taken_in_somebodys_name(
+    holdfast: Any, asked: str, verdict: str
+) -> None:
+    """Ours: for a service that decides on behalf of its users. The export of the session has the name."""
+    holdfast("approvals", verdict, asked, "--decided-by", "ada@example.com")
+    shown = holdfast("approvals", "show", asked, "--json").document
+    assert shown["decided_by"] == "ada@example.com"
+    exported = holdfast("sessions", "export", shown["session_id"]).document
+    assert [one["decided_by"] for one in exported["approvals"]] == ["ada@example.com"]

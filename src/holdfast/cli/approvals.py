@@ -16,6 +16,7 @@ from holdfast.cli.options import Invocation, JsonParameter, answers, grants_opti
 from holdfast.cli.output import Answer, console, moment
 from holdfast.cli.report import RunReport, call_text, plain_table, show_waiting
 from holdfast.cli.run import waiting_in
+from holdfast.cli.user import this_user
 
 if TYPE_CHECKING:
     from holdfast.model import Approval, RunResult
@@ -24,6 +25,14 @@ if TYPE_CHECKING:
 
 _TURN = "t_"
 """How the id of a turn begins."""
+
+decided_by_option = click.option(
+    "--decided-by",
+    default=this_user,
+    show_default="your user name",
+    metavar="NAME",
+    help="Who decides; kept with the decision.",
+)
 
 _COLOURS = {"pending": "yellow", "approved": "green", "denied": "red"}
 
@@ -90,6 +99,7 @@ Examples:
     help="The same by name, for runs and for turns of agents.",
 )
 @click.option("--reason", metavar="TEXT", help="Kept with the decision.")
+@decided_by_option
 @grants_options
 @answers
 def approve(
@@ -99,6 +109,7 @@ def approve(
     edited: Any,
     arguments: dict[str, Any] | None,
     reason: str | None,
+    decided_by: str,
     grants: Grants,
 ) -> Answer:
     """Let the call happen, continue its run or its turn and show the result.
@@ -111,21 +122,24 @@ def approve(
     if edited is not None and arguments is not None:
         raise click.UsageError("give --args or --arguments, not both")
     args, kwargs = _edited(edited if arguments is None else arguments)
-    return _decide(
-        invocation, approval_id, Decision(approved=True, reason=reason, args=args, kwargs=kwargs), grants
-    )
+    decision = Decision(approved=True, reason=reason, args=args, kwargs=kwargs, decided_by=decided_by)
+    return _decide(invocation, approval_id, decision, grants)
 
 
 @command.command("deny")
 @click.argument("approval_id")
 @click.option("--reason", metavar="TEXT", help="Told to the code that made the call.")
+@decided_by_option
 @grants_options
 @answers
-def deny(invocation: Invocation, *, approval_id: str, reason: str | None, grants: Grants) -> Answer:
+def deny(
+    invocation: Invocation, *, approval_id: str, reason: str | None, decided_by: str, grants: Grants
+) -> Answer:
     """Refuse the call and continue: code sees a PermissionError, a model is told."""
     from holdfast.model.approval import Decision
 
-    return _decide(invocation, approval_id, Decision(approved=False, reason=reason), grants)
+    decision = Decision(approved=False, reason=reason, decided_by=decided_by)
+    return _decide(invocation, approval_id, decision, grants)
 
 
 def _edited(edited: Any) -> tuple[list[Any] | None, dict[str, Any] | None]:
@@ -149,8 +163,14 @@ def _decide(invocation: Invocation, approval_id: str, decision: Decision, grants
 
 def _carry_out(box: BlockingSandbox, approval_id: str, decision: Decision) -> RunResult:
     if not decision.approved:
-        return box.deny(approval_id, reason=decision.reason)
-    return box.approve(approval_id, args=decision.args, kwargs=decision.kwargs, reason=decision.reason)
+        return box.deny(approval_id, reason=decision.reason, decided_by=decision.decided_by)
+    return box.approve(
+        approval_id,
+        args=decision.args,
+        kwargs=decision.kwargs,
+        reason=decision.reason,
+        decided_by=decision.decided_by,
+    )
 
 
 def _is_of_turn(approval: Approval) -> bool:
@@ -240,6 +260,8 @@ def _facts(approval: Approval, tools: tuple[str, ...]) -> list[tuple[str, str]]:
     ]
     if approval.decided_at:
         facts.append(("decided", moment(approval.decided_at)))
+    if approval.decided_by:
+        facts.append(("decided by", approval.decided_by))
     if approval.reason:
         facts.append(("reason", repr(approval.reason)))
     if approval.edited_digest:

@@ -220,18 +220,21 @@ class Chat:
 
     def _ask(self, approval: Approval) -> Decision | None:
         """Yes, no with a reason, or yes with other arguments; nothing if it is left for later."""
+        user = this_user()
         while True:
             answer = self._lines.ask("Approve? [y]es, [n]o, [e]dit, [l]ater: ")
             match answer and answer.lower():
                 case "y" | "yes":
-                    return Decision(approved=True)
+                    return Decision(approved=True, decided_by=user)
                 case "n" | "no":
                     reason = self._lines.ask("Reason, told to the model: ")
-                    return Decision(approved=False, reason=reason or None)
+                    return Decision(approved=False, reason=reason or None, decided_by=user)
                 case "e" | "edit":
                     given = json.dumps(approval.kwargs, ensure_ascii=False)
                     edited = self._lines.ask("Arguments as JSON: ", given)
-                    return None if edited is None else Decision(approved=True, kwargs=_object(edited))
+                    if edited is None:
+                        return None
+                    return Decision(approved=True, kwargs=_object(edited), decided_by=user)
                 case None | "l" | "later":
                     return None
 

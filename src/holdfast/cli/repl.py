@@ -21,6 +21,7 @@ from holdfast.cli.output import Answer, console, error_console, show_error
 from holdfast.cli.repl_input import GRAMMARS, Completer, Entries, Grammar, line_editing
 from holdfast.cli.report import RunReport, call_text, plain_table, show_box, show_commands, show_streams
 from holdfast.cli.run import waiting_in
+from holdfast.cli.user import this_user
 
 if TYPE_CHECKING:
     from holdfast.model import Approval, RunResult
@@ -144,10 +145,14 @@ class Repl:
                     return None
 
     def _decide(self, approval: Approval, *, approved: bool) -> RunResult:
-        identity = approval.approval_id
+        identity, user = approval.approval_id, this_user()
         box = self._box
         result = self._result_of(
-            lambda: box.approve(identity) if approved else box.deny(identity, reason="denied in the repl")
+            lambda: (
+                box.approve(identity, decided_by=user)
+                if approved
+                else box.deny(identity, reason="denied in the repl", decided_by=user)
+            )
         )
         if self.results and _is_parked(self.results[-1]):
             self.results[-1] = result

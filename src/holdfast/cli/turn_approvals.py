@@ -37,8 +37,15 @@ def decide_turn(
 async def decide(runtime: Runtime, approval: Approval, decision: Decision) -> Approval:
     """Take a decision, once."""
     if not decision.approved:
-        return await runtime.deny(approval.approval_id, reason=decision.reason)
-    return await runtime.approve(approval.approval_id, arguments=decision.kwargs, reason=decision.reason)
+        return await runtime.deny(
+            approval.approval_id, reason=decision.reason, decided_by=decision.decided_by
+        )
+    return await runtime.approve(
+        approval.approval_id,
+        arguments=decision.kwargs,
+        reason=decision.reason,
+        decided_by=decision.decided_by,
+    )
 
 
 async def _record_only(
@@ -69,7 +76,7 @@ def _go_on(invocation: Invocation, host: AgentHost, approval: Approval, decision
     async def work() -> None:
         nonlocal decided
         await host.session(approval.session_id)
-        await decide(host.runtime, approval, decision)
+        decided = await decide(host.runtime, approval, decision)
         await host.runtime.live(approval.session_id).turn_of(approval.run_id).settled()
 
     screen = ChatScreen(quiet=invocation.as_json)

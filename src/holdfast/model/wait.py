@@ -31,15 +31,17 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Approved(msgspec.Struct, frozen=True, kw_only=True, tag="approved", omit_defaults=True):
-    """A person said yes; `arguments`, if given, replace the call's."""
+    """A person, `by`, said yes; `arguments`, if given, replace the call's."""
 
     arguments: dict[str, Json] | None = None
+    by: str | None = None
 
 
 class Denied(msgspec.Struct, frozen=True, kw_only=True, tag="denied", omit_defaults=True):
-    """A person said no."""
+    """A person, `by`, said no."""
 
     reason: str | None = None
+    by: str | None = None
 
 
 class Expired(msgspec.Struct, frozen=True, kw_only=True, tag="expired"):

@@ -5,9 +5,9 @@ Theory of operation
 The runtime keeps a light record of each session that was opened here. One background task, the keeper, looks
 every second for turns that could go on: left by a process that died, or with a wait that is over. It resumes
 those whose agent is known here, because their session was opened here or because the agent was passed to
-`Runtime(agents=[...])`. So recovery at start-up, timers, expiry and decisions made in other processes are
-one thing. In the same rounds it fires the triggers that are due, and starts what is queued for sessions whose
-agent is known here.
+`Runtime(agents=[...])`, with the deps that a factory makes. So recovery at start-up, timers, expiry and
+decisions made in other processes are one thing. In the same rounds it fires the triggers that are due, and
+starts what is queued for sessions whose agent is known here.
 """
 
 from __future__ import annotations
@@ -404,15 +404,26 @@ class Runtime:
         return [one for one in found if not pending or self._is_open(one)]
 
     async def approve(
-        self, approval_id: str, *, arguments: Mapping[str, Json] | None = None, reason: str | None = None
+        self,
+        approval_id: str,
+        *,
+        arguments: Mapping[str, Json] | None = None,
+        reason: str | None = None,
+        decided_by: str | None = None,
     ) -> Approval:
-        """Let a call happen, once. Its turn goes on by itself where its agent is known."""
-        kwargs = None if arguments is None else to_json(dict(arguments))[0]
-        return await self._decide(approval_id, Decision(approved=True, reason=reason, kwargs=kwargs))
+        """Let a call happen, once. Its turn goes on by itself where its agent is known.
 
-    async def deny(self, approval_id: str, *, reason: str | None = None) -> Approval:
+        *decided_by* names the person who decided; it is kept with the approval.
+        """
+        kwargs = None if arguments is None else to_json(dict(arguments))[0]
+        decision = Decision(approved=True, reason=reason, kwargs=kwargs, decided_by=decided_by)
+        return await self._decide(approval_id, decision)
+
+    async def deny(
+        self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
+    ) -> Approval:
         """Refuse a call. Its turn goes on, and the model is told."""
-        return await self._decide(approval_id, Decision(approved=False, reason=reason))
+        return await self._decide(approval_id, Decision(approved=False, reason=reason, decided_by=decided_by))
 
     async def complete(self, token: str, value: Json = None) -> None:
         """Deliver the result of a call that a tool left to somebody outside."""

@@ -162,18 +162,34 @@ class Session(Generic[Output]):
         return await self._runtime.approvals(session=self.session_id, pending=pending)
 
     async def approve(
-        self, approval_id: str, *, arguments: Mapping[str, Json] | None = None, reason: str | None = None
+        self,
+        approval_id: str,
+        *,
+        arguments: Mapping[str, Json] | None = None,
+        reason: str | None = None,
+        decided_by: str | None = None,
     ) -> TurnResult[Output]:
-        """Let a call happen, with other arguments if given, and go on with its turn."""
+        """Let a call happen, with other arguments if given, and go on with its turn.
+
+        *decided_by* names the person who decided; it is kept with the approval.
+        If the turn cannot go on here, nothing is decided: `WrongAgent`, or `DepsMissing`. `Runtime.approve`
+        decides without going on.
+        """
         await self._require_own(approval_id)
         return await self._follow_decision(
-            await self._runtime.approve(approval_id, arguments=arguments, reason=reason)
+            await self._runtime.approve(
+                approval_id, arguments=arguments, reason=reason, decided_by=decided_by
+            )
         )
 
-    async def deny(self, approval_id: str, *, reason: str | None = None) -> TurnResult[Output]:
-        """Refuse a call and go on with its turn; the model is told."""
+    async def deny(
+        self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
+    ) -> TurnResult[Output]:
+        """Refuse a call and go on with its turn; the model is told. It needs what `approve` needs."""
         await self._require_own(approval_id)
-        return await self._follow_decision(await self._runtime.deny(approval_id, reason=reason))
+        return await self._follow_decision(
+            await self._runtime.deny(approval_id, reason=reason, decided_by=decided_by)
+        )
 
     async def _follow_decision(self, approval: Approval) -> TurnResult[Output]:
         """Go on with the turn until it has heard of the decision: it may have been under way already."""

@@ -128,13 +128,20 @@ class BlockingSandbox:
         args: Sequence[Json] | None = None,
         kwargs: Mapping[str, Json] | None = None,
         reason: str | None = None,
+        decided_by: str | None = None,
     ) -> RunResult:
-        """Let the call happen, with other arguments if given, and continue its run."""
-        return self._decide(approval_id, approving(args, kwargs, reason))
+        """Let the call happen, with other arguments if given, and continue its run.
 
-    def deny(self, approval_id: str, *, reason: str | None = None) -> RunResult:
+        *decided_by* names the person who decided; it is kept with the approval.
+        """
+        return self._decide(approval_id, approving(args, kwargs, reason, decided_by))
+
+    def deny(
+        self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
+    ) -> RunResult:
         """Refuse the call and continue its run, which sees a PermissionError."""
-        return self._decide(approval_id, Decision(approved=False, reason=reason))
+        decision = Decision(approved=False, reason=reason, decided_by=decided_by)
+        return self._decide(approval_id, decision)
 
     def create(
         self,

@@ -274,13 +274,20 @@ class Sandbox:
         args: Sequence[Json] | None = None,
         kwargs: Mapping[str, Json] | None = None,
         reason: str | None = None,
+        decided_by: str | None = None,
     ) -> RunResult:
-        """Let the call happen, with other arguments if given, and continue its run."""
-        return await self._open.decide(approval_id, approving(args, kwargs, reason))
+        """Let the call happen, with other arguments if given, and continue its run.
 
-    async def deny(self, approval_id: str, *, reason: str | None = None) -> RunResult:
+        *decided_by* names the person who decided; it is kept with the approval.
+        """
+        return await self._open.decide(approval_id, approving(args, kwargs, reason, decided_by))
+
+    async def deny(
+        self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
+    ) -> RunResult:
         """Refuse the call and continue its run, which sees a PermissionError."""
-        return await self._open.decide(approval_id, Decision(approved=False, reason=reason))
+        decision = Decision(approved=False, reason=reason, decided_by=decided_by)
+        return await self._open.decide(approval_id, decision)
 
     # ── sessions ─────────────────────────────────────────────────────────────────────────────────
 
@@ -372,13 +379,19 @@ def options_from(settings: SandboxSettings) -> SandboxOptions:
         raise InvalidArgument(f"Sandbox: {error}") from None
 
 
-def approving(args: Sequence[Json] | None, kwargs: Mapping[str, Json] | None, reason: str | None) -> Decision:
+def approving(
+    args: Sequence[Json] | None,
+    kwargs: Mapping[str, Json] | None,
+    reason: str | None,
+    decided_by: str | None = None,
+) -> Decision:
     """The decision to let a call happen, with other arguments if given."""
     return Decision(
         approved=True,
         reason=reason,
         args=to_json(list(args))[0] if args is not None else None,
         kwargs=to_json(dict(kwargs))[0] if kwargs is not None else None,
+        decided_by=decided_by,
     )
 
 

@@ -28,13 +28,20 @@ def decided(approval: Approval, decision: Decision, *, now_ms: int, edited_diges
     if now_ms >= approval.expires_at:
         return replace(approval, state=ApprovalState.EXPIRED, decided_at=now_ms)
     if not decision.approved:
-        return replace(approval, state=ApprovalState.DENIED, decided_at=now_ms, reason=decision.reason)
+        return replace(
+            approval,
+            state=ApprovalState.DENIED,
+            decided_at=now_ms,
+            reason=decision.reason,
+            decided_by=decision.decided_by,
+        )
     edited = decision.args is not None or decision.kwargs is not None
     return replace(
         approval,
         state=ApprovalState.APPROVED,
         decided_at=now_ms,
         reason=decision.reason,
+        decided_by=decision.decided_by,
         args=approval.args if decision.args is None else decision.args,
         kwargs=approval.kwargs if decision.kwargs is None else decision.kwargs,
         edited_digest=edited_digest if edited else None,

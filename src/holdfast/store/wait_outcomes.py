@@ -31,9 +31,10 @@ def answer_of(approval: Approval) -> WaitOutcome | None:
         case ApprovalState.PENDING:
             return None
         case ApprovalState.APPROVED:
-            return Approved(arguments=None if approval.edited_digest is None else _edited(approval))
+            edited = None if approval.edited_digest is None else _edited(approval)
+            return Approved(arguments=edited, by=approval.decided_by)
         case ApprovalState.DENIED:
-            return Denied(reason=approval.reason)
+            return Denied(reason=approval.reason, by=approval.decided_by)
         case ApprovalState.EXPIRED | ApprovalState.CANCELLED:
             return Expired()
 

@@ -186,7 +186,7 @@ class TurnSpans:
                 self._waits[wait.wait_id] = (wait, given.at_ms)
             case WaitEnded(wait_id=wait_id, outcome=outcome):
                 status, words = _wait_status(outcome)
-                self._end_wait(wait_id, given.at_ms, status, {"outcome": words})
+                self._end_wait(wait_id, given.at_ms, status, {"outcome": words, **_decided_by(outcome)})
             case _:
                 pass
         for command in following:
@@ -389,6 +389,13 @@ def _wait_status(outcome: WaitOutcome) -> tuple[TraceStatus, str]:
             return "error", "failed"
         case _:
             assert_never(outcome)
+
+
+def _decided_by(outcome: WaitOutcome) -> dict[str, Json]:
+    """Who decided, if a person did and gave a name."""
+    if isinstance(outcome, Approved | Denied) and outcome.by is not None:
+        return {"decided_by": outcome.by}
+    return {}
 
 
 def _arguments(call: RequestedCall) -> Json:

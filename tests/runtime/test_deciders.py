@@ -1,0 +1,73 @@
+"""An approval records who decided it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from stand_ins import Place, agent_of, asks, of_kind
+
+from holdfast import BlockingSandbox, tool
+from holdfast.errors import InvalidArgument
+from holdfast.model.approval import Decision
+from holdfast.model.events import WaitOver
+from holdfast.model.wait import Approved, Denied
+from holdfast.runtime.live_feed import Subscription
+
+REPLIES = (asks(("pay", {})), "end")
+
+
+@tool(approval="manual")
+def pay() -> str:
+    return "paid"
+
+
+@pytest.mark.parametrize("approve", [True, False])
+def test_the_record_and_the_event_of_a_decision_name_the_decider(place: Place, approve: bool) -> None:
+    """Ours: SPEC §14, the record of an approval names who decided it."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of(*REPLIES, tools=[pay]))
+            wait_id = (await session.turn("pay")).waits[0].wait_id
+        async with place.runtime() as runtime:
+            decide = runtime.approve if approve else runtime.deny
+            assert (await decide(wait_id, decided_by="ada")).decided_by == "ada"
+            heard = runtime.live("s").feed.listen(Subscription())
+            session = await runtime.session("s", agent=agent_of(*REPLIES, tools=[pay]))
+            await session.follow((await session.turns())[0].turn_id).settled()
+            (over,) = of_kind(WaitOver, iter(heard.take, None))
+            assert over.outcome == (Approved(by="ada") if approve else Denied(by="ada"))
+            (kept,) = await session.approvals()
+            assert kept.decided_by == "ada"
+
+    asyncio.run(main())
+
+
+def test_a_session_and_a_sandbox_take_the_name_too(memory: Place) -> None:
+    """Ours: every way to decide records the same."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_of(*REPLIES, *REPLIES, tools=[pay]))
+            await session.approve((await session.turn("a")).waits[0].wait_id, decided_by="ada")
+            await session.deny((await session.turn("b")).waits[0].wait_id, decided_by="bob")
+            assert {one.decided_by for one in await session.approvals()} == {"ada", "bob"}
+
+    asyncio.run(main())
+    with BlockingSandbox(tools=[pay]) as box:
+        box.run("pay()")
+        box.approve(box.approvals()[0].approval_id, decided_by="ada")
+        box.run("pay()")
+        box.deny(box.approvals(pending=True)[0].approval_id, decided_by="bob")
+        assert {one.decided_by for one in box.approvals()} == {"ada", "bob"}
+
+
+def test_a_decision_without_a_name_has_none_and_an_empty_name_is_refused() -> None:
+    """Ours: a program that does not say who decided is not made to invent somebody."""
+    assert Decision(approved=True).decided_by is None
+    bad: Any
+    for bad in ("", "  ", "x" * 257, 5):
+        with pytest.raises(InvalidArgument, match="decided_by"):
+            Decision(approved=True, decided_by=bad)
