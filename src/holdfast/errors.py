@@ -259,14 +259,13 @@ class UnknownTool(CallerError):
 
 
 class SessionNotFound(CallerError):
-    """No session has this id."""
+    """No session has this id: none of an agent, or with *sandbox* none of the sandbox."""
 
     code = Code.SESSION_NOT_FOUND
 
-    def __init__(self, session_id: str) -> None:
-        super().__init__(
-            f"there is no session {session_id!r}", hint="`holdfast session list` shows those that exist"
-        )
+    def __init__(self, session_id: str, *, sandbox: bool = False) -> None:
+        command = "holdfast session list" if sandbox else "holdfast sessions list"
+        super().__init__(f"there is no session {session_id!r}", hint=f"`{command}` shows those that exist")
 
 
 class SessionWaiting(CallerError):

@@ -64,3 +64,9 @@ def test_every_exception_class_of_ours_hangs_in_the_tree_and_has_a_known_code() 
         assert issubclass(kind, HoldfastError)
         assert str(kind.code) in STATUS_OF_CODE or str(kind.code) in set(TurnCode)
         assert kind.__name__ in (errors.__doc__ or "")
+
+
+def test_the_hint_of_a_missing_session_names_the_command_of_its_kind() -> None:
+    """Bug: for a session of an agent it named `holdfast session list`, which lists those of the sandbox."""
+    assert "`holdfast sessions list`" in str(errors.SessionNotFound("x"))
+    assert "`holdfast session list`" in str(errors.SessionNotFound("x", sandbox=True))

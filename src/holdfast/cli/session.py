@@ -118,7 +118,7 @@ def destroy(invocation: Invocation, *, session_id: str) -> Answer:
 
     with make_sandbox(invocation.data_dir, Grants()) as box:
         if not box.destroy(session_id):
-            raise SessionNotFound(session_id)
+            raise SessionNotFound(session_id, sandbox=True)
     return _said(f"session {session_id} is gone", {"session_id": session_id, "destroyed": True})
 
 

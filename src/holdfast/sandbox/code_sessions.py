@@ -340,7 +340,7 @@ class CodeSessions:
     def session(self, session_id: SessionId) -> SessionInfo:
         found = [info for info in self.sessions() if info.meta.id == session_id]
         if not found:
-            raise SessionNotFound(session_id)
+            raise SessionNotFound(session_id, sandbox=True)
         return found[0]
 
     def reset_session(self, session_id: SessionId) -> None:

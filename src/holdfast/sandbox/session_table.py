@@ -78,7 +78,7 @@ class SessionTable:
         """Hold a session, up to date, against everybody else; with *make* it is made like that."""
         live = self.find(session_id) if make is None else self.find_or_make(session_id, make)
         if live is None:
-            raise SessionNotFound(session_id)
+            raise SessionNotFound(session_id, sandbox=True)
         with live.lock, self._store.hold(session_id):
             self.refresh(live)
             yield live
@@ -92,7 +92,7 @@ class SessionTable:
         with live.lock if live is not None else nullcontext(), self._store.hold(session_id):
             stored = self._stored(session_id)
             if stored is None:
-                raise SessionNotFound(session_id)
+                raise SessionNotFound(session_id, sandbox=True)
             if (run := self._store.waiting_run(session_id)) is not None:
                 self._store.drop_run(run.run_id)
             self._services.engines.forget(session_id)
