@@ -57,6 +57,7 @@ _HOMES = {
         "UserMessage",
     ),
     "holdfast.model.head": ("SessionHead",),
+    "holdfast.model.ids": ("session_id_from",),
     "holdfast.model.host_requests": (
         "DirectRequest",
         "SessionCreateRequest",
@@ -157,6 +158,7 @@ if TYPE_CHECKING:
     from holdfast.model.host_requests import DirectRequest as DirectRequest
     from holdfast.model.host_requests import SessionCreateRequest as SessionCreateRequest
     from holdfast.model.host_requests import TurnInput as TurnInput
+    from holdfast.model.ids import session_id_from as session_id_from
     from holdfast.model.message import AssistantMessage as AssistantMessage
     from holdfast.model.message import InjectedTurnInput as InjectedTurnInput
     from holdfast.model.message import Message as Message

@@ -231,7 +231,8 @@ class InvalidSessionId(CallerError):
     def __init__(self, value: object) -> None:
         super().__init__(
             f"session id {str(value)[:80]!r} must match ^[a-zA-Z0-9_-]{{1,64}}$",
-            hint="use 1 to 64 ASCII letters, digits, '_' or '-'",
+            hint="use 1 to 64 ASCII letters, digits, '_' or '-'; "
+            "holdfast.session_id_from(text) makes such an id from any text",
         )
 
 

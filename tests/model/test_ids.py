@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.errors import InvalidSessionId
+from holdfast import session_id_from
+from holdfast.errors import InvalidArgument, InvalidSessionId
 from holdfast.model import Approval, RunRequest, SessionId, SessionMeta
 from holdfast.ports.sandbox_store import WaitingRun
 
@@ -62,3 +63,40 @@ def test_constructing_a_request_checks_its_session_id() -> None:
     """Seed: RunRequest::new returns the id's error."""
     with pytest.raises(InvalidSessionId):
         RunRequest(session_id="a/b", code="1")
+
+
+@pytest.mark.parametrize(
+    "text", [*BAD, "user@example.com/42", "x" * 1000, "\ud800", "-" * 65, "ok-" + "0" * 32, "中文"]
+)
+def test_any_text_makes_a_valid_id_and_always_the_same_one(text: str) -> None:
+    """Ours: products have ids of their own: addresses, paths, numbers of tickets."""
+    made = session_id_from(text)
+    assert SessionId(made) == made == session_id_from(text)
+    assert made != text
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_a_valid_id_is_its_own(text: str) -> None:
+    """Ours: a program that has valid ids already keeps its sessions."""
+    assert session_id_from(text) == text
+
+
+def test_texts_that_look_alike_have_ids_of_their_own() -> None:
+    """Ours: one user must not land in the session of another."""
+    texts = ["a@b", "a/b", "a b", "a.b", "a-b", "a--b", "A@b", "", " ", "x" * 100, "x" * 101, "é", "e\u0301"]
+    made = [session_id_from(text) for text in texts]
+    assert len(set(made)) == len(texts)
+    assert not set(made) & {session_id_from(one) for one in made if one not in texts}
+
+
+def test_the_readable_part_of_the_text_is_kept() -> None:
+    """Ours: whoever reads a list of sessions recognizes them."""
+    assert session_id_from("user@example.com/42").startswith("user-example-com-42-")
+    with pytest.raises(InvalidArgument, match="not from int"):
+        session_id_from(42)  # type: ignore[arg-type]
+
+
+def test_the_error_of_a_bad_id_names_the_helper() -> None:
+    """Ours: a hint is an instruction."""
+    with pytest.raises(InvalidSessionId, match=r"session_id_from\(text\)"):
+        SessionId("user@example.com")
