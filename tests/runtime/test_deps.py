@@ -15,9 +15,11 @@ from stand_ins import HeldModel, Place, agent_of, asks, results, until
 from holdfast import CompleteAfter, ContinueAs, Plugin, RunContext, hook, tool
 from holdfast.errors import DepsMissing, InvalidArgument
 from holdfast.model.approval import ApprovalState
+from holdfast.model.directive import CreateSession, SessionRequest
 from holdfast.model.events import TurnBlocked
+from holdfast.model.message import UserMessage
 from holdfast.model.turn import TurnState
-from holdfast.plugins.contexts import ToolCallHookContext, TurnHookContext
+from holdfast.plugins.contexts import ToolCallHookContext, TurnHookContext, TurnResultHookContext
 from holdfast.plugins.shipped import Subagents
 from holdfast.runtime.agent import Agent
 from holdfast.runtime.agent_runtime import Runtime
@@ -553,3 +555,47 @@ def test_metadata_is_kept_with_the_session_its_forks_and_children(place: Place) 
                 await runtime.session("s", agent=agent_of("b"), metadata={"x": "y" * 20_000})
 
     asyncio.run(main())
+
+
+def test_a_session_that_a_plugin_makes_has_the_deps_and_the_metadata_of_its_maker(memory: Place) -> None:
+    """Bug: the first turn of a session that a directive made ran without deps."""
+    paid: Paid = []
+
+    class Maker(Plugin):
+        @hook
+        async def after_turn(self, ctx: TurnResultHookContext) -> CreateSession | None:
+            if ctx.session_id != "s":
+                return None
+            first = SessionRequest(session_id="made", first_input=UserMessage(content="pay"))
+            return CreateSession(request=first)
+
+    async def main() -> None:
+        agent = shop_agent(*PAYING, paid=paid, plugins=[Maker()])
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent, metadata={"tenant": "acme"})
+            await session.turn("pay", deps=Shop("ours"))
+            await ended(runtime, "made")
+            head = await runtime.store.head("made")
+            assert head is not None
+            assert head.metadata == {"tenant": "acme"}
+
+    asyncio.run(main())
+    assert paid == ["ours", "ours"]
+
+
+def test_a_session_that_was_let_go_of_finds_its_deps_again(memory: Place) -> None:
+    """Ours: the cache of sessions decides about memory, not about deps."""
+    paid: Paid = []
+
+    async def main() -> None:
+        agent = shop_agent(*PAYING, *PAYING, paid=paid, deps=shops([]))
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent, metadata={"tenant": "acme"})
+            await session.turn("pay")
+            runtime.live("s").forget()
+            runtime._release(runtime.live("s"))
+            await runtime.queue_turn("s", "wake-1", "pay")
+            await until(lambda: len(paid) == 2)
+
+    asyncio.run(main())
+    assert paid == ["acme", "acme"]

@@ -15,6 +15,7 @@ from holdfast.errors import (
     InvalidArgument,
     TokenAlreadyUsed,
     TokenNotFound,
+    WrongAgent,
 )
 from holdfast.model.approval import ApprovalState, Decision
 from holdfast.model.call import CallStatus
@@ -278,8 +279,8 @@ def test_a_contract_that_changed_makes_the_approval_void(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_tool_that_is_gone_ends_the_wait_with_a_result(place: Place) -> None:
-    """Ours: an approved call of a tool that no longer exists fails, and the turn goes on."""
+def test_an_approved_call_of_a_tool_that_is_gone_waits_for_the_tool(place: Place) -> None:
+    """Bug: the approved call failed as UNKNOWN_TOOL, and the approval was spent."""
 
     async def main() -> None:
         async with place.runtime() as first:
@@ -287,7 +288,10 @@ def test_a_tool_that_is_gone_ends_the_wait_with_a_result(place: Place) -> None:
             wait = (await session.turn("pay")).waits[0]
         async with place.runtime() as second:
             session = await second.session("s", agent=agent_of(*PAYING))
-            assert results((await session.approve(wait.wait_id)).messages) == ["UNKNOWN_TOOL"]
+            with pytest.raises(WrongAgent, match="no tool 'pay'"):
+                await session.approve(wait.wait_id)
+            session = await second.session("s", agent=agent_of(*PAYING, tools=[pay]))
+            assert results((await go_on(session)).messages) == ["paid 5"]
 
     asyncio.run(main())
 

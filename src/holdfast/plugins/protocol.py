@@ -57,6 +57,7 @@ class ProtocolBeforeLlmCallContext(msgspec.Struct, frozen=True, kw_only=True):
     messages: Sequence[Message]
     prompt_tokens: int
     complete: Completer
+    deps: Any = None
 
 
 class ProtocolSessionMaterialization(msgspec.Struct, frozen=True, kw_only=True):

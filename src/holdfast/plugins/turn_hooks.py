@@ -333,6 +333,7 @@ class TurnHooks:
             messages=shown,
             prompt_tokens=self._prompt_tokens(),
             complete=self.complete,
+            deps=self._common["deps"],
         )
         request = make_request(self._services.render(()) if prompt is None else prompt, shown)
         answer = await at.call(hook, context, request)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from holdfast.errors import (
+    ErrorObject,
     InvalidSessionId,
     NodeNotFound,
     SessionBusy,
@@ -16,6 +18,7 @@ from holdfast.errors import (
     TurnNotFound,
 )
 from holdfast.graph import messages_of
+from holdfast.model.blocked import Blocked
 from holdfast.model.head import SessionHead
 from holdfast.ports.session_store import SessionStore
 from holdfast.testing.session_values import (
@@ -88,6 +91,37 @@ class HistoryContract:
         assert (head.leaf, head.revision, head.usage) == (before.leaf, before.revision, before.usage)
         with pytest.raises(SessionNotFound):
             await store.describe("s2", agent="a", model="m", host={})
+
+    @awaited
+    async def test_what_a_session_was_opened_with_is_kept_until_it_is_replaced(
+        self, store: SessionStore
+    ) -> None:
+        """Ours: deps are made of it by whoever resumes the session's turns; its forks have it, too."""
+        await store.open_session(msgspec.structs.replace(a_head(), metadata={"tenant": "acme"}))
+        await take_turn(store, "t1")
+        await store.describe("s1", agent="helper", model="m1", host={})
+        forked = await store.fork("s1", "s2", None, NOW)
+        assert forked.metadata == {"tenant": "acme"}
+        await store.describe("s1", agent="helper", model="m1", host={}, metadata={"tenant": "other"})
+        heads = {head.session_id: head.metadata["tenant"] for head in await store.heads()}
+        assert heads == {"s1": "other", "s2": "acme"}
+
+    @awaited
+    async def test_a_note_that_a_session_is_blocked_is_kept_until_it_is_cleared(
+        self, store: SessionStore
+    ) -> None:
+        """Ours: it moves nothing; forks do not have it, and a session that is gone needs none."""
+        await store.open_session(a_head())
+        before = await take_turn(store, "t1")
+        why = ErrorObject(code="DEPS_MISSING", message="no deps")
+        note = Blocked(error=why, at_ms=NOW, turn_id="t2")
+        await store.note_blocked("s1", note)
+        assert await store.head("s1") == msgspec.structs.replace(before, blocked=note)
+        assert (await store.fork("s1", "s2", None, NOW)).blocked is None
+        await store.note_blocked("s1", None)
+        assert await store.head("s1") == before
+        await store.note_blocked("nobody", note)
+        assert await store.head("nobody") is None
 
     @awaited
     async def test_a_deleted_session_is_gone_with_its_turns_and_inputs(self, store: SessionStore) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from stand_ins import HeldModel, Place, until
-from subagent_stage import Cast, calls, spawn
+from subagent_stage import Cast, calls, errors, spawn
 
 from holdfast import Agent, tool
 from holdfast.errors import InvalidArgument
@@ -64,7 +64,7 @@ def test_a_declared_subagent_keeps_the_tools_that_its_parent_lacks(place: Place)
 def test_the_model_can_leave_out_tools_of_a_declared_subagent(memory: Place) -> None:
     """Ours: what a model passes on is narrowed, here to a part of the specialist's own tools."""
     cast = Cast(
-        go=[calls(spawn("desk: count", agent="payer", tools=["count", "look"])), WAIT, "done"],
+        go=[calls(spawn("desk: count", agent="payer", tools=["count"])), WAIT, "done"],
         **{"desk:": ["one"]},
     )
 
@@ -75,6 +75,22 @@ def test_the_model_can_leave_out_tools_of_a_declared_subagent(memory: Place) -> 
 
     asyncio.run(main())
     assert cast.tools_of("desk:") == ["count"]
+
+
+def test_a_tool_that_a_declared_subagent_lacks_cannot_be_asked_for(memory: Place) -> None:
+    """Ours: the parent's tools are not the specialist's."""
+    cast = Cast(go=[calls(spawn("desk:", agent="payer", tools=["look"])), "so be it"])
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            lead = lead_of(cast, Agent(cast, name="payer", tools=[pay]))
+            session = await runtime.session("s", agent=lead)
+            await session.turn("go")
+            [error] = errors(await session.messages(), "spawn_agent")
+            assert error.message == "agent 'payer' has no tool 'look'"
+            assert len(await runtime.sessions()) == 1
+
+    asyncio.run(main())
 
 
 def test_a_model_passes_on_no_tool_of_its_own_that_it_lacks(memory: Place) -> None:

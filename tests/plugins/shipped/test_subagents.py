@@ -317,15 +317,18 @@ def test_a_schema_that_is_none_is_refused_before_anybody_works(memory: Place, sc
 
 
 def test_a_subagent_never_has_a_tool_that_its_parent_lacks(memory: Place) -> None:
-    """Seed: tool access never wider than the parent's, whatever the other agent brings."""
-    cast = Cast(Lead=[calls(spawn("Other.", agent="worker")), wait_all, told], **{"Other.": ["fine"]})
-    play(memory, team(cast, worker_tools=(look, peek)), lambda runtime, session: session.turn("Lead this."))
-    assert cast.tools_of("Other.") == ["look"]
+    """Seed: tool access never wider than the parent's, for a subagent that nobody declared."""
+    cast = Cast(
+        Lead=[calls(spawn("Twin.", tools=["look", "spawn_agent"])), wait_all, told],
+        **{"Twin.": [calls(spawn("Below.")), "fine"], "Below.": ["fine"]},
+    )
+    play(memory, team(cast, max_depth=3), lambda runtime, session: session.turn("Lead this."))
+    assert cast.tools_of("Below.") == ["look", "spawn_agent"]
 
 
 def test_asking_for_a_tool_that_one_lacks_is_refused(memory: Place) -> None:
     """Seed: a child asking for a tool the parent lacks does not get it."""
-    cast = Cast(Lead=[calls(spawn("Other.", agent="worker", tools=["look", "peek"])), "so be it"])
+    cast = Cast(Lead=[calls(spawn("Twin.", tools=["look", "peek"])), "so be it"])
 
     async def act(runtime: Runtime, session: Any) -> None:
         await session.turn("Lead this.")
@@ -346,15 +349,15 @@ def test_a_subagent_can_be_given_less(memory: Place, given: list[str], had: list
 
 
 def test_what_was_taken_from_the_parent_is_taken_from_its_subagents(memory: Place) -> None:
-    """Ours: a tool that is switched off in the session is not to be had through a subagent."""
-    cast = Cast(Lead=[calls(spawn("Other.", agent="worker")), wait_all, told], **{"Other.": ["fine"]})
+    """Ours: a tool that is switched off in the session is not to be had through a subagent like it."""
+    cast = Cast(Lead=[calls(spawn("Twin.")), wait_all, told], **{"Twin.": ["fine"]})
 
     async def act(runtime: Runtime, session: Any) -> None:
         await session.tools.set_availability("pay", "off")
         await session.turn("Lead this.")
 
     play(memory, team(cast), act)
-    assert cast.tools_of("Other.") == ["look"]
+    assert cast.tools_of("Twin.") == sorted([*SUBAGENT_TOOLS, "look"])
 
 
 def test_at_the_deepest_level_there_are_no_subagents(memory: Place) -> None:
