@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from stand_ins import Place, agent_of, asks, go_on, results
+from stand_ins import Place, agent_of, asks, go_on, results, until
 
 from holdfast import (
+    Attachment,
     Capability,
     CompleteAfter,
     CompleteLater,
@@ -20,7 +21,8 @@ from holdfast import (
     ToolCallContext,
     tool,
 )
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, ServiceUnavailable
+from holdfast.model.canonical import digest_bytes
 
 
 @dataclass
@@ -302,5 +304,110 @@ def test_a_tool_may_declare_a_value_or_a_later_one(memory: Place) -> None:
             session = await runtime.session("s", agent=agent_of(*script, tools=tools))
             await session.turn("hi")
             assert results((await go_on(session)).messages) == [5, "TOOL_ERROR"]
+
+    asyncio.run(main())
+
+
+# Attachments and triggers
+
+
+@tool(side_effect="write")
+async def chart(ctx: RunContext[Any], title: str) -> str:
+    """Draw a chart."""
+    part = ctx.attachments.keep(title.encode(), media_type="image/png", name="chart.png")
+    assert await ctx.attachments.read(part.digest) in (None, title.encode())
+    return part.digest
+
+
+@tool(side_effect="write")
+def sketch(ctx: RunContext[Any], title: str) -> str:
+    """Draw a sketch, on a thread."""
+    return ctx.attachments.keep(title.encode(), media_type="image/png", name="sketch.png").digest
+
+
+@pytest.mark.parametrize("name", ["chart", "sketch"])
+@pytest.mark.parametrize("protocol", ["standard", "code"])
+def test_a_tool_keeps_attachments_with_its_result(place: Place, protocol: str, name: str) -> None:
+    """Bug: the seed's tools have the attachment store in their context; ours had none."""
+
+    async def main() -> None:
+        script = (asks((name, {"title": "Q3"})), "Done.")
+        if protocol == "code":
+            script = (f"```python\n{name}('Q3')\n```", "Done.")  # type: ignore[assignment]
+        agent = agent_of(*script, tools=[chart, sketch], protocol=protocol)
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            result = await session.turn("draw")
+            kept = [part for one in result.messages for part in getattr(one, "attachments", ())]
+            [part] = [one for one in kept if one.name == f"{name}.png"]
+            digest = digest_bytes(b"Q3")
+            assert (part.digest, part.media_type, part.size) == (digest, "image/png", 2)
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            assert await session.attachment(digest) == b"Q3"
+
+    asyncio.run(main())
+
+
+def test_a_tool_reads_what_the_user_has_attached(memory: Place) -> None:
+    """Ours: the digest of an attachment is in the message; its bytes are for whoever asks."""
+    read: list[bytes | None] = []
+
+    @tool(side_effect="read")
+    async def scan(ctx: RunContext[Any], digest: str) -> None:
+        """Read an attachment."""
+        read.append(await ctx.attachments.read(digest))
+
+    async def main() -> None:
+        digest = digest_bytes(b"%PDF")
+        async with memory.runtime() as runtime:
+            agent = agent_of(asks(("scan", {"digest": digest})), "Done.", tools=[scan])
+            session = await runtime.session("s", agent=agent)
+            await session.turn(["read it", Attachment(b"%PDF", media_type="application/pdf")])
+        assert read == [b"%PDF"]
+
+    asyncio.run(main())
+
+
+def test_a_tool_tells_of_what_happened_once(place: Place) -> None:
+    """Bug: the seed's tools have a trigger router in their context; ours had none."""
+    woken: list[int] = []
+
+    @tool(side_effect="write")
+    async def ship(ctx: RunContext[Any], order: str) -> None:
+        """Ship an order."""
+        woken.append(await ctx.triggers.occur("shipped", {"order": order}))
+        woken.append(await ctx.triggers.occur("shipped", {"order": order}))
+        woken.append(await ctx.triggers.occur("shipped", {"order": order}, key="other"))
+        assert dict(ctx.triggers.sources) == {}
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            mailer = await runtime.session("mailer", agent=agent_of("Sent.", "Sent.", name="mailer"))
+            await runtime.add_trigger("mail", "shipped", "mailer", prompt="Tell them: {payload}")
+            agent = agent_of(asks(("ship", {"order": "A1"})), "Done.", tools=[ship], name="clerk")
+            await (await runtime.session("s", agent=agent)).turn("ship A1")
+            assert woken == [1, 0, 1]
+
+            async def told() -> bool:
+                return len(await mailer.turns()) == 2
+
+            await until(told)
+            assert "A1" in str((await mailer.messages())[0])
+
+    asyncio.run(main())
+
+
+def test_outside_of_turns_there_are_neither_attachments_nor_triggers() -> None:
+    """Ours: what is not to be had says so."""
+
+    async def main() -> None:
+        ctx: RunContext[None] = RunContext(None)
+        with pytest.raises(ServiceUnavailable, match="attachments"):
+            ctx.attachments.keep(b"x", media_type="text/plain")
+        with pytest.raises(ServiceUnavailable, match="attachments"):
+            await ctx.attachments.read("x")
+        with pytest.raises(ServiceUnavailable, match="triggers"):
+            await ctx.triggers.occur("shipped")
 
     asyncio.run(main())

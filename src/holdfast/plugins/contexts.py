@@ -16,7 +16,7 @@ from holdfast.machine.inputs import CheckpointKind
 from holdfast.model.call import ExternalCallRecord
 from holdfast.model.canonical import Json
 from holdfast.model.capability import SideEffect
-from holdfast.model.message import AttachmentPart, Message, UserMessage
+from holdfast.model.message import Message, UserMessage
 from holdfast.model.outcome import Ended
 from holdfast.model.session_policy import SessionPolicy
 from holdfast.model.tool_access import SessionToolAccess
@@ -32,7 +32,7 @@ from holdfast.ports.host import (
     TurnResultHookHost,
 )
 from holdfast.ports.model_provider import ReplyEnded
-from holdfast.tools.context import AsksModel
+from holdfast.tools.context import AsksModel, Attachments
 from holdfast.tools.no_host import NO_HOST
 
 StreamKind = Literal["text", "reasoning"]
@@ -50,14 +50,6 @@ class Shelf(Protocol):
 
 Completer = AsksModel
 """Asks the session's model for a text. What that used is in the ledger, under *source*."""
-
-
-class Attachments(Protocol):
-    """Bytes that are kept with the session, once, by their content."""
-
-    def keep(self, data: bytes, *, media_type: str, name: str | None = None) -> AttachmentPart: ...
-
-    async def read(self, digest: str) -> bytes | None: ...
 
 
 class SessionHosts(Protocol):

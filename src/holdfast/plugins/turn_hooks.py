@@ -70,6 +70,7 @@ from holdfast.ports.clock import Clock
 from holdfast.ports.host import ToolHookHost
 from holdfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded
 from holdfast.ports.session_store import Blob, JournalEntry
+from holdfast.tools.context import Attachments, Triggers
 
 Cost = Callable[[str, str, Usage], int | None]
 """What a reply cost, in 1e-9 dollars, or None. Of: the model asked, the one that served it, what it used."""
@@ -102,6 +103,8 @@ class TurnServices(msgspec.Struct, frozen=True, kw_only=True):
     """The prompt, with what plugins add to it."""
     create_session: Callable[[SessionRequest, str], Awaitable[None]]
     read_blob: Callable[[str], Awaitable[bytes | None]]
+    occur: Callable[[str, str, Json], Awaitable[int]]
+    """Tells of an occurrence: its source, its key and its payload; how many turns it becomes."""
     trace: Callable[[str, str, str, Json], None]
     """Records something: the turn, a plugin, a name and a body."""
     context: KeptContext
@@ -126,6 +129,7 @@ class TurnHooks:
         self._machine = machine
         self._history = history
         self._blobs: list[Blob] = []
+        self._keepers: dict[int, _AttachmentKeeper] = {}
         self._spent: list[UsageEntry] = []
         self._calls = 0
         self._last_call = 0
@@ -141,6 +145,30 @@ class TurnHooks:
     @property
     def stages(self) -> tuple[Stage, ...]:
         return self._plugins.stages
+
+    def attachments_of(self, call_id: int) -> Attachments:
+        """What the tool of a call keeps attachments with; `with_attachments` adds them to its result."""
+        keeper = self._keepers[call_id] = _AttachmentKeeper(self)
+        return keeper
+
+    def with_attachments(self, settled: ToolSettled) -> ToolSettled:
+        """The result of a call with the attachments that its tool has kept."""
+        keeper = self._keepers.pop(settled.call_id, None)
+        if keeper is None or not keeper.kept:
+            return settled
+        return msgspec.structs.replace(settled, attachments=(*settled.attachments, *keeper.kept))
+
+    def triggers_of(self, key: str) -> Triggers:
+        """What a call tells of occurrences with, under its idempotency *key*."""
+        return _CallTriggers(self, key)
+
+    @property
+    def trigger_sources(self) -> dict[str, str]:
+        events = self._plugins.triggers.events
+        return {name: event.description for name, event in events.items()}
+
+    async def occur(self, source: str, key: str, payload: Json) -> int:
+        return await self._services.occur(source, key, payload)
 
     @property
     def tool_host(self) -> ToolHookHost:
@@ -619,6 +647,23 @@ class _AttachmentKeeper:
 
     async def read(self, digest: str) -> bytes | None:
         return await self._hooks.read_blob(digest)
+
+
+class _CallTriggers:
+    """The `Triggers` of one call."""
+
+    __slots__ = ("_hooks", "_key")
+
+    def __init__(self, hooks: TurnHooks, key: str) -> None:
+        self._hooks = hooks
+        self._key = key
+
+    @property
+    def sources(self) -> dict[str, str]:
+        return self._hooks.trigger_sources
+
+    async def occur(self, source: str, payload: Json = None, *, key: str | None = None) -> int:
+        return await self._hooks.occur(source, self._key if key is None else key, payload)
 
 
 def priced(cost_of: Cost, model_id: str, reply: ReplyEnded) -> Usage:

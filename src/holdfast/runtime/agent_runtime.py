@@ -200,6 +200,7 @@ class Runtime:
             describe=self._note_agent,
             create_session=self._create_session,
             hosts_of=self._hosts_of,
+            occur=self.occur,
             prices=self._prices,
             limited=self._limited,
         )

@@ -479,6 +479,7 @@ class TurnRunner:
             render=render,
             create_session=self._create_session,
             read_blob=self._place.store.blob,
+            occur=self._place.occur,
             trace=self._trace,
             context=context,
             settings=context.policy.settings,

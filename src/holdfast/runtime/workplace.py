@@ -60,6 +60,10 @@ class RuntimeConfig(msgspec.Struct, frozen=True):
     cached_messages: int = 50_000
 
 
+async def _no_triggers(source: str, key: str, payload: Json) -> int:
+    return 0
+
+
 class Staff(msgspec.Struct, frozen=True):
     """An agent ready to work: its model open, its tools dispatched, its plugins ready to be built."""
 
@@ -95,6 +99,7 @@ class Workplace:
     """Records that an agent works on a session."""
     create_session: Callable[[SessionRequest, str, Staff, LiveSession], Awaitable[None]] | None = None
     hosts_of: Callable[[str], SessionHosts] = lambda session_id: NoHosts()
+    occur: Callable[[str, str, Json], Awaitable[int]] = _no_triggers
     threads: DaemonThreads = field(default_factory=lambda: DaemonThreads("holdfast-turns"))
     _rules: LazyRules | None = None
     _engines: LazyEngines = field(default_factory=lambda: LazyEngines())

@@ -6,15 +6,15 @@ the model nor guest code sees that parameter.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import UnionType
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, Union, get_args, get_origin
 
-from holdfast.errors import InvalidArgument
+from holdfast.errors import InvalidArgument, ServiceUnavailable
 from holdfast.model.canonical import Json
 from holdfast.model.limits import SessionLimits
-from holdfast.model.message import Message, UserMessage
+from holdfast.model.message import AttachmentPart, Message, UserMessage
 from holdfast.tools.no_host import NO_HOST
 
 if TYPE_CHECKING:
@@ -38,13 +38,58 @@ class AsksModel(Protocol):
     ) -> str: ...
 
 
+class Attachments(Protocol):
+    """Bytes that are kept with the session, once, by their content.
+
+    What a tool or a hook keeps goes with the result of the call.
+    """
+
+    def keep(self, data: bytes, *, media_type: str, name: str | None = None) -> AttachmentPart: ...
+
+    async def read(self, digest: str) -> bytes | None: ...
+
+
+class Triggers(Protocol):
+    """The triggers of the runtime, as a call may use them."""
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """The sources that the session's plugins announce, each with its description."""
+
+    async def occur(self, source: str, payload: Json = None, *, key: str | None = None) -> int:
+        """Tell that something happened at a source; it becomes a turn for each trigger of it: how many.
+
+        The same source and key are the same occurrence. Without a key it is one of this call's: the call
+        that is run again after a crash tells nothing twice.
+        """
+
+
+class _NoTurn:
+    """Attachments and triggers where there are none."""
+
+    sources: Mapping[str, str] = {}
+
+    def keep(self, data: bytes, *, media_type: str, name: str | None = None) -> AttachmentPart:
+        raise ServiceUnavailable("attachments", "there is no turn around the call")
+
+    async def read(self, digest: str) -> bytes | None:
+        raise ServiceUnavailable("attachments", "there is no turn around the call")
+
+    async def occur(self, source: str, payload: Json = None, *, key: str | None = None) -> int:
+        raise ServiceUnavailable("triggers", "there is no turn around the call")
+
+
+_NO_TURN: Final = _NoTurn()
+
+
 @dataclass(frozen=True, slots=True)
 class RunContext(Generic[Deps]):
     """One call, seen from inside its tool.
 
     `idempotency_key` is the same whenever this call is carried out, also by another process after a crash:
     hand it to the system you call. `deps` is what the agent was run with. `host` is what the tool may ask of
-    the runtime; outside of an agent's turn its methods raise `ServiceUnavailable`.
+    the runtime; outside of an agent's turn its methods raise `ServiceUnavailable`, and so do `attachments`,
+    which keeps bytes with the call's result, and `triggers`, which tells of what happened.
     """
 
     deps: Deps
@@ -60,6 +105,8 @@ class RunContext(Generic[Deps]):
     """The limits of the run whose code made the call, in a sandbox without a model."""
     session_limits: SessionLimits | None = field(default=None, repr=False)
     """The limits of its session."""
+    attachments: Attachments = field(default=_NO_TURN, repr=False)
+    triggers: Triggers = field(default=_NO_TURN, repr=False)
 
     async def complete(
         self,

@@ -194,6 +194,7 @@ class CallDesk:
             if not isinstance(given, ToolSettled):
                 deliver(given)
                 return
+            given = hooks.with_attachments(given)
             if not hooks.judges:
                 deliver(hooks.charged(given))
                 return
@@ -439,6 +440,8 @@ class CallDesk:
             token=self._token(command.call.call_id),
             model=self._seat.hooks.complete,
             host=self._seat.hooks.tool_host,
+            attachments=self._seat.hooks.attachments_of(command.call.call_id),
+            triggers=self._seat.hooks.triggers_of(f"{self._turn_id}.{command.call.call_id}"),
         )
 
     def _token(self, call_id: int) -> str:
