@@ -13,12 +13,14 @@ from stand_ins import Place, go_on, said, until
 from holdfast import Agent, Plugin, Runtime, Session, action, hook, tool
 from holdfast.errors import PluginFailed, ProtocolError
 from holdfast.model.canonical import Json
-from holdfast.model.host_requests import AppendSessionNodesRequest
+from holdfast.model.host_requests import Appended, AppendSessionNodesRequest
 from holdfast.model.message import UserMessage
 from holdfast.model.node import FrameOpened, Payload, PluginNode
 from holdfast.model.outcome import Finished, FrameSwitched, Stopped
 from holdfast.model.plugin_state import ProtocolTurnOptions, SessionState
+from holdfast.model.task import TaskState
 from holdfast.model.turn import TurnState
+from holdfast.model.usage import Usage
 from holdfast.plugins.contexts import SessionRestored, SwitchAgentFrame, TurnFinalized, TurnPersisted
 from holdfast.plugins.protocol import (
     ProtocolBeforeLlmCallContext,
@@ -282,6 +284,55 @@ class Switching(Chronicle):
             self.heard.append(("asked", request.instructions, len(request.messages)))
             return SwitchAgentFrame("f-2", "the task")
         return None
+
+
+class Uses(Chronicle):
+    """Uses everything that it has before a model call."""
+
+    async def before_llm_call(self, ctx: ProtocolBeforeLlmCallContext, request: ModelRequest) -> None:
+        self.heard.append((ctx.latest_prompt_usage, ctx.state.usage.calls, ctx.state.frame_id))
+        assert ctx.state.policy.instructions == "Be kind."
+        assert [*ctx.state.history, *ctx.state.turn_messages] == list(ctx.messages)
+        assert (await ctx.sessions.snapshot_current()).head.session_id == ctx.session_id
+        assert await ctx.sessions.tool_catalog(ctx.session_id) == []
+        done = await ctx.direct_llm_completion(ModelRequest(messages=[UserMessage(content="x")]), "rewrite")
+        assert (done.response.text, done.usage.calls) == ("ok", 1)
+        nodes = AppendSessionNodesRequest(nodes=(UserMessage(content="noted"),))
+        assert isinstance(await ctx.session_graph.append_session_nodes(ctx.session_id, nodes), Appended)
+        scope = ctx.process_scope()
+
+        async def index() -> str:
+            return "indexed"
+
+        async def wait() -> None:
+            await asyncio.Event().wait()
+
+        first = await scope.spawn("index", index)
+        held = await scope.spawn("wait", wait)
+        assert (await scope.spawn("wait", wait)).created_at == held.created_at, "it runs already"
+        assert first.id.startswith(ctx.turn_id)
+        assert [one.id for one in await scope.tasks()] == [first.id, held.id]
+        assert (await scope.cancel("wait")).state is TaskState.CANCELLED
+        assert (await ctx.processes.monitor_snapshot(ctx.session_id)).monitors == ()
+        assert not hasattr(ctx.processes, "start_turn"), "no more than its services"
+
+
+def test_a_protocol_has_the_services_of_the_seed_before_a_model_call(place: Place) -> None:
+    """Bug: ProtocolBeforeLlmCallContext had messages, a count of tokens and a way to ask for a text."""
+
+    async def main() -> None:
+        heard: list[Any] = []
+        agent = speaking(Uses(heard), instructions="Be kind.")
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            assert (await session.turn("hello")).output == "ok"
+            await session.turn("again")
+            usage = {entry.source: entry.usage.calls for entry in await session.usage()}
+            assert usage == {"turn": 2, "rewrite": 2}
+        told = [one for one in heard if len(one) == 3 and one[0] not in ("configure",)]
+        assert told == [(None, 0, "initial"), (Usage(), 0, "initial")]
+
+    asyncio.run(main())
 
 
 class Ours(Plugin):

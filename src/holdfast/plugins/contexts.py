@@ -24,9 +24,13 @@ from holdfast.model.tool_manifest import ToolManifest
 from holdfast.model.usage import Usage
 from holdfast.ports.host import (
     CheckpointHookHost,
+    DirectCompletionHost,
     HistoryHost,
     PluginActionHost,
+    ProcessService,
     PromptHookHost,
+    SessionGraphHost,
+    SessionStateService,
     ToolHookHost,
     TurnHookHost,
     TurnResultHookHost,
@@ -77,6 +81,18 @@ class SessionHosts(Protocol):
     def action(self) -> PluginActionHost: ...
 
     @property
+    def sessions(self) -> SessionStateService: ...
+
+    @property
+    def session_graph(self) -> SessionGraphHost: ...
+
+    @property
+    def processes(self) -> ProcessService: ...
+
+    @property
+    def completions(self) -> DirectCompletionHost: ...
+
+    @property
     def session(self) -> PluginActionHost:
         """What a plugin has beside its hooks; within a hook, no more of it than the hook has itself."""
 
@@ -85,6 +101,7 @@ class NoHosts:
     """The plugins of a session without a runtime."""
 
     prompt = turn = checkpoint = turn_result = history = tool = action = session = NO_HOST
+    sessions = session_graph = processes = completions = NO_HOST
 
 
 class PluginExtensions:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import msgspec
 
 from holdfast.durable.effects import EffectHost
-from holdfast.errors import CodeExecutionUnavailable, ProtocolError
+from holdfast.errors import CodeExecutionUnavailable, ProtocolError, TaskExists
 from holdfast.machine.inputs import OutputCheck, ToolSettled
 from holdfast.machine.turn_machine import TurnMachine
 from holdfast.model.canonical import Json
@@ -27,10 +27,21 @@ from holdfast.model.node import Payload
 from holdfast.model.plugin_options import PluginOptions
 from holdfast.model.plugin_state import ProtocolTurnOptions, SessionState
 from holdfast.model.prompt import PromptContribution
+from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.task import TaskKind, TaskRecord, TaskSpec
+from holdfast.model.usage import Usage
 from holdfast.plugins.contexts import Completer, PluginExtensions, SwitchAgentFrame
 from holdfast.plugins.triggers import TriggerEventCatalog
 from holdfast.ports.clock import Clock
 from holdfast.ports.code_engine import CallAnswer, CellCall, CellFunctions, CodeEngine
+from holdfast.ports.host import (
+    DirectCompletionHost,
+    DirectLlmCompletion,
+    ProcessService,
+    SessionGraphHost,
+    SessionStateService,
+    SessionTask,
+)
 from holdfast.ports.model_provider import ModelProvider, ModelRequest
 from holdfast.tools.catalog import ToolCatalog
 from holdfast.tools.dispatch import Dispatcher
@@ -49,8 +60,58 @@ class ProtocolSessionContext(msgspec.Struct, frozen=True):
     session_id: str
 
 
+class SessionReadView(msgspec.Struct, frozen=True, kw_only=True):
+    """A session in the middle of a turn, to be looked at.
+
+    `history` is what the frame had before the turn, `turn_messages` what the turn has said, and `usage` what
+    the turn has used so far.
+    """
+
+    session_id: str
+    turn_id: str
+    frame_id: str
+    policy: SessionPolicy
+    history: Sequence[Message]
+    turn_messages: Sequence[Message]
+    usage: Usage
+    model_calls: int
+
+
+class ProcessScope(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks that were begun for one model call, under names that a second attempt would choose again."""
+
+    session_id: str
+    parent_invocation: str
+    processes: ProcessService
+
+    def task_id(self, name: str) -> str:
+        return f"{self.parent_invocation}.{name}"
+
+    async def spawn(
+        self, name: str, task: SessionTask, *, kind: TaskKind = TaskKind.OTHER, label: str = ""
+    ) -> TaskRecord:
+        """Run a task of this call; if it runs already, its record."""
+        spec = TaskSpec(id=self.task_id(name), kind=kind, label=label or name)
+        try:
+            return await self.processes.spawn_managed_task(self.session_id, spec, task)
+        except TaskExists:
+            return next(one for one in await self.tasks() if one.id == spec.id)
+
+    async def tasks(self) -> list[TaskRecord]:
+        """The tasks of this call, the oldest first."""
+        found = await self.processes.list_background_tasks(self.session_id)
+        return [one for one in found if one.id.startswith(f"{self.parent_invocation}.")]
+
+    async def cancel(self, name: str) -> TaskRecord:
+        return await self.processes.cancel_background_task(self.session_id, self.task_id(name))
+
+
 class ProtocolBeforeLlmCallContext(msgspec.Struct, frozen=True, kw_only=True):
-    """The model is about to be asked; it need not be."""
+    """The model is about to be asked; it need not be.
+
+    `latest_prompt_usage` is what the last reply of the session used; None before the first one. `sessions`,
+    `session_graph` and `processes` are what the protocol may ask of the runtime here.
+    """
 
     session_id: str
     turn_id: str
@@ -58,6 +119,23 @@ class ProtocolBeforeLlmCallContext(msgspec.Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     complete: Completer
     deps: Any = None
+    state: SessionReadView
+    latest_prompt_usage: Usage | None
+    invocation: str
+    sessions: SessionStateService
+    session_graph: SessionGraphHost
+    processes: ProcessService
+    completions: DirectCompletionHost
+
+    async def direct_llm_completion(self, request: ModelRequest, usage_source: str) -> DirectLlmCompletion:
+        """Ask the session's model with a request of one's own, on the turn's account."""
+        return await self.completions.direct_llm_completion(request, usage_source)
+
+    def process_scope(self) -> ProcessScope:
+        """Return the scope of tasks that belong to this model call."""
+        return ProcessScope(
+            session_id=self.session_id, parent_invocation=self.invocation, processes=self.processes
+        )
 
 
 class ProtocolSessionMaterialization(msgspec.Struct, frozen=True, kw_only=True):

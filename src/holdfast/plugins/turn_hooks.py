@@ -43,6 +43,7 @@ from holdfast.model.outcome import Ended
 from holdfast.model.plugin_state import PluginSnapshotEntry, encode_entry, encode_state
 from holdfast.model.prompt import PromptContribution
 from holdfast.model.ruling import NOTHING_SAID, CallRuling, Ruling
+from holdfast.model.session_policy import SessionPolicy
 from holdfast.model.tool_state import ToolState
 from holdfast.model.usage import Usage, UsageEntry
 from holdfast.plugins.answers import read_switch
@@ -62,7 +63,7 @@ from holdfast.plugins.contexts import (
     TurnTransformContext,
 )
 from holdfast.plugins.directives import Composed, OwnedDirective, compose, compose_call
-from holdfast.plugins.protocol import ProtocolBeforeLlmCallContext
+from holdfast.plugins.protocol import ProtocolBeforeLlmCallContext, SessionReadView
 from holdfast.plugins.running import Current, RegisteredHook, described
 from holdfast.plugins.session import PluginSession, answers_for_model
 from holdfast.plugins.view import Earlier, view_of
@@ -80,7 +81,10 @@ MakeRequest = Callable[[str, list[Message]], ModelRequest]
 
 
 class KeptContext(Protocol):
-    """Knows what the store has of the session's plugins and tools, and what it does not have yet."""
+    """Knows what the session runs with, what the store has of it, and what the store does not have yet."""
+
+    frame: str
+    policy: SessionPolicy
 
     def kept(self, tolerant: bool) -> Kept: ...
 
@@ -362,18 +366,42 @@ class TurnHooks:
             prompt_tokens=self._prompt_tokens(),
             complete=self.complete,
             deps=self._common["deps"],
+            state=self._read_view(),
+            latest_prompt_usage=self._latest_usage(),
+            invocation=f"{self._machine.turn_id}.{command.key}",
+            sessions=self._plugins.hosts.sessions,
+            session_graph=self._plugins.hosts.session_graph,
+            processes=self._plugins.hosts.processes,
+            completions=self._plugins.hosts.completions,
         )
         request = make_request(self._services.render(()) if prompt is None else prompt, shown)
         answer = await at.call(hook, context, request)
         return None if answer is None else read_switch(hook, answer)
 
+    def _read_view(self) -> SessionReadView:
+        machine, context = self._machine, self._services.context
+        return SessionReadView(
+            session_id=self._plugins.session_id,
+            turn_id=machine.turn_id,
+            frame_id=context.frame,
+            policy=context.policy,
+            history=self._earlier(),
+            turn_messages=tuple(machine.messages),
+            usage=machine.usage,
+            model_calls=machine.model_calls,
+        )
+
     def _prompt_tokens(self) -> int:
         """What the model was last given, as its provider counted."""
+        usage = self._latest_usage() or Usage()
+        return usage.input + usage.cache_read + usage.cache_write
+
+    def _latest_usage(self) -> Usage | None:
+        """What the last reply used; None before the first one."""
         for message in chain(reversed(self._machine.messages), reversed(self._history)):
             if isinstance(message, AssistantMessage):
-                usage = message.usage
-                return usage.input + usage.cache_read + usage.cache_write
-        return 0
+                return message.usage
+        return None
 
     @property
     def shows_streams(self) -> bool:

@@ -186,6 +186,14 @@ class TraceHost(Protocol):
         """Put a record into the trace, below the span that is under way. It never fails."""
 
 
+class SessionStateService(SessionSnapshotHost, ToolCatalogHost, ToolStateHost, Protocol):
+    """Sessions as they stand, and their tools: what a protocol has of them before a model call."""
+
+
+class ProcessService(TaskHost, MonitorHost, Protocol):
+    """What goes on beside turns: tasks and monitors."""
+
+
 class PromptHookHost(SessionSnapshotHost, ToolCatalogHost, TaskHost, DirectCompletionHost, Protocol):
     """What a prompt hook may ask for."""
 

@@ -55,5 +55,21 @@ class HostViews:
         return self._view(ports.PluginActionHost)  # type: ignore[type-abstract]
 
     @property
+    def sessions(self) -> ports.SessionStateService:
+        return self._view(ports.SessionStateService)  # type: ignore[type-abstract]
+
+    @property
+    def session_graph(self) -> ports.SessionGraphHost:
+        return self._view(ports.SessionGraphHost)  # type: ignore[type-abstract]
+
+    @property
+    def processes(self) -> ports.ProcessService:
+        return self._view(ports.ProcessService)  # type: ignore[type-abstract]
+
+    @property
+    def completions(self) -> ports.DirectCompletionHost:
+        return self._view(ports.DirectCompletionHost)  # type: ignore[type-abstract]
+
+    @property
     def session(self) -> ports.PluginActionHost:
         return plugin_view(self._host)
