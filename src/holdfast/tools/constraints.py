@@ -178,7 +178,8 @@ def _shadow_of(cls: type, fields: dict[str, Any]) -> Any:
     if typing.is_typeddict(cls):
         optional: frozenset[str] = cls.__optional_keys__  # type: ignore[attr-defined]
         entries = {name: _entry(hint, name in optional) for name, hint in fields.items()}
-        made: Any = TypedDict(cls.__name__, entries)  # type: ignore[misc]
+        typed: Any = TypedDict
+        made = typed(cls.__name__, entries)
         made.__doc__, made.__module__ = namespace["__doc__"], cls.__module__
         return made
     if issubclass(cls, tuple):
