@@ -154,6 +154,8 @@ def _written(hook: RegisteredHook, answer: object, kind: type[T], limit: int = M
 
 
 def _utf8(hook: RegisteredHook, text: str) -> bytes:
+    if len(text) > MAX_BYTES:  # a character takes a byte at least
+        raise _too_much(hook, len(text))
     try:
         return text.encode()
     except UnicodeEncodeError:

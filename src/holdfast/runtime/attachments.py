@@ -101,6 +101,7 @@ def _checked_input_name(name: object) -> str:
 def _input_blob(name: str, value: object) -> tuple[Blob, str]:
     """The bytes of an input and what they are: text as it is, anything else as JSON."""
     if isinstance(value, str):
+        _refuse_long(f"input {name!r}", value, MAX_ATTACHMENT_BYTES)
         try:
             data, media_type = value.encode(), "text/plain"
         except UnicodeEncodeError:
@@ -117,12 +118,19 @@ def _input_blob(name: str, value: object) -> tuple[Blob, str]:
     return Blob(digest=digest_bytes(data), data=data), media_type
 
 
+def _refuse_long(what: str, text: str, limit: int) -> None:
+    """Raise before text is encoded that surely exceeds its limit: a character takes a byte at least."""
+    if len(text) > limit:
+        raise InvalidArgument(f"{what} has {len(text)} characters, the limit is {limit} bytes")
+
+
 def _checked_text(text: object) -> str:
     if not isinstance(text, str):
         raise InvalidArgument(
             f"a prompt is text, not {type(text).__name__}",
             hint="pass a text, an Attachment, or a list of them",
         )
+    _refuse_long("the prompt", text, MAX_TEXT_BYTES)
     try:
         size = len(text.encode())
     except UnicodeEncodeError:

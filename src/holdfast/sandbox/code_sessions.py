@@ -221,7 +221,7 @@ class CodeSessions:
         )
 
     def _check_request(self, request: RunRequest) -> None:
-        if not request.code.isascii():
+        if len(request.code) <= self._config.max_code_bytes and not request.code.isascii():
             try:
                 size = len(request.code.encode())
             except UnicodeEncodeError:

@@ -301,7 +301,7 @@ class RunningCell:
         value = call.args[0] if call.args else call.kwargs.get("value")
         output = self._ctx.output
         text = answer_text(value, output)
-        if len(text.encode("utf-8", "replace")) > _MAX_ANSWER_BYTES:
+        if len(text) > _MAX_ANSWER_BYTES or len(text.encode("utf-8", "replace")) > _MAX_ANSWER_BYTES:
             return f"the answer is larger than {_MAX_ANSWER_BYTES} bytes"
         if output is not None and (problem := output.check(text).problem) is not None:
             return f"the answer does not fit: {problem}"
