@@ -31,6 +31,8 @@ class Grants:
     allow_hosts: tuple[str, ...] = ()
     allow_private_hosts: bool = False
     packages: tuple[str, ...] = ()
+    mount_max_bytes: int | None = None
+    mount_max_files: int | None = None
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Grants:
@@ -42,6 +44,8 @@ class Grants:
             allow_hosts=tuple(record.get("allow_hosts", ())),
             allow_private_hosts=bool(record.get("allow_private_hosts", False)),
             packages=tuple(record.get("packages", ())),
+            mount_max_bytes=record.get("mount_max_bytes"),
+            mount_max_files=record.get("mount_max_files"),
         )
 
     def record(self) -> dict[str, Any]:
@@ -51,7 +55,11 @@ class Grants:
             "allow_hosts": list(self.allow_hosts),
             "allow_private_hosts": self.allow_private_hosts,
             "packages": list(self.packages),
+            **{name: value for name, value in self._quota().items() if value is not None},
         }
+
+    def _quota(self) -> dict[str, int | None]:
+        return {"mount_max_bytes": self.mount_max_bytes, "mount_max_files": self.mount_max_files}
 
     def over(self, recorded: Grants) -> Grants:
         """These on top of recorded ones: tool files replace, the rest adds."""
@@ -61,6 +69,8 @@ class Grants:
             allow_hosts=tuple(dict.fromkeys((*recorded.allow_hosts, *self.allow_hosts))),
             allow_private_hosts=self.allow_private_hosts or recorded.allow_private_hosts,
             packages=tuple(dict.fromkeys((*recorded.packages, *self.packages))),
+            mount_max_bytes=_either(self.mount_max_bytes, recorded.mount_max_bytes),
+            mount_max_files=_either(self.mount_max_files, recorded.mount_max_files),
         )
 
     def options(
@@ -68,11 +78,19 @@ class Grants:
     ) -> SandboxOptions:
         """The sandbox options that grant this. Raises `HoldfastError` for what cannot be granted."""
         from holdfast.runtime.sandbox import SandboxOptions
-        from holdfast.tools.builtin.mounts import Mount
+        from holdfast.tools.builtin.mounts import MOUNT_MAX_BYTES, MOUNT_MAX_FILES, Mount
 
         return SandboxOptions(
             tools=[tool for file in self.tools for tool in load_tools(file)],
-            mounts={virtual: Mount(path, writable) for virtual, (path, writable) in self.mounts.items()},
+            mounts={
+                virtual: Mount(
+                    path,
+                    writable,
+                    max_bytes=_either(self.mount_max_bytes, MOUNT_MAX_BYTES),
+                    max_files=_either(self.mount_max_files, MOUNT_MAX_FILES),
+                )
+                for virtual, (path, writable) in self.mounts.items()
+            },
             allow_hosts=self.allow_hosts,
             allow_private_hosts=self.allow_private_hosts,
             packages=self.packages,
@@ -81,6 +99,10 @@ class Grants:
             data_dir=data_dir,
             host=self.record(),
         )
+
+
+def _either(given: int | None, otherwise: int | None) -> int | None:
+    return otherwise if given is None else given
 
 
 def make_sandbox(

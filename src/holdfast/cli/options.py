@@ -145,6 +145,18 @@ _granting = (
         "--allow-host", "allow_hosts", multiple=True, metavar="HOST", help="Let code fetch from this host."
     ),
     click.option(
+        "--mount-max-files",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Let writable mounts hold this many files and directories (100,000).",
+    ),
+    click.option(
+        "--mount-max-bytes",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Let writable mounts hold this many bytes (1 GiB).",
+    ),
+    click.option(
         "--mount",
         "mounts",
         multiple=True,
@@ -172,6 +184,8 @@ def grants_options(function: Callable[..., Any]) -> Callable[..., Any]:
         allow_hosts: tuple[str, ...],
         allow_private_hosts: bool,
         packages: tuple[str, ...],
+        mount_max_bytes: int | None,
+        mount_max_files: int | None,
         **rest: Any,
     ) -> Any:
         grants = Grants(
@@ -180,6 +194,8 @@ def grants_options(function: Callable[..., Any]) -> Callable[..., Any]:
             allow_hosts=allow_hosts,
             allow_private_hosts=allow_private_hosts,
             packages=packages,
+            mount_max_bytes=mount_max_bytes,
+            mount_max_files=mount_max_files,
         )
         return function(*args, grants=grants, **rest)
 

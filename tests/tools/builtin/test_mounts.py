@@ -29,7 +29,7 @@ def read(table: MountTable, path: str) -> str:
 
 
 def write(table: MountTable, path: str, text: str) -> None:
-    with table.open_to_write(path) as file:
+    with table.open_to_write(path, len(text)) as file:
         os.write(file, text.encode())
 
 

@@ -48,7 +48,7 @@ def _write_text(table: MountTable, limits: CapabilityLimits) -> Tool[..., Any]:
             text: the whole new content.
         """
         data = text.encode()
-        with table.open_to_write(path) as file, os.fdopen(file, "wb", closefd=False) as stream:
+        with table.open_to_write(path, len(data)) as file, os.fdopen(file, "wb", closefd=False) as stream:
             stream.write(data)
         return len(data)
 

@@ -22,16 +22,19 @@ import stat
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from holdfast.errors import InvalidArgument
 from holdfast.tools.builtin.access import AccessDenied
+from holdfast.tools.builtin.mount_quota import quota_of
 
 MAX_HOPS: Final = 40
 MAX_DEPTH: Final = 64
 """Levels below a mount. Each one is an open directory while a path is walked."""
 MAX_PATH_CHARS: Final = 4096
+MOUNT_MAX_BYTES: Final = 1 << 30
+MOUNT_MAX_FILES: Final = 100_000
 
 _COMMON: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
 _WALK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -40,10 +43,16 @@ _MAYBE_SYMLINK: Final = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A directory of the host that guests may reach. Nothing is written unless `writable`."""
+    """A directory of the host that guests may reach. Nothing is written unless `writable`.
+
+    Guest code can make a writable one hold at most `max_bytes` in `max_files` files and directories, counting
+    what was there before; None is no limit.
+    """
 
     path: str
     writable: bool = False
+    max_bytes: int | None = MOUNT_MAX_BYTES
+    max_files: int | None = MOUNT_MAX_FILES
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +89,20 @@ class MountTable:
             yield file
 
     @contextmanager
-    def open_to_write(self, path: str) -> Iterator[int]:
-        """The descriptor of a regular file, made if need be, empty and open for writing."""
+    def open_to_write(self, path: str, size: int) -> Iterator[int]:
+        """The descriptor of a regular file, made if need be, empty and open for writing *size* bytes."""
         place = self._place(path)
-        if not place.mount.writable:
+        mount = place.mount
+        if not mount.writable:
             raise AccessDenied(f"{path} is on a read-only mount", hint=self._hint())
-        with _open_file(place, os.O_WRONLY | os.O_CREAT) as file:
-            os.ftruncate(file, 0)
-            yield file
+        quota = quota_of(mount.path)
+        with quota.writing():
+            held = _size_of(place)
+            limits = (mount.max_bytes, mount.max_files)
+            quota.require(path, size - (held or 0), 1 if held is None else 0, limits)
+            with _open_file(place, os.O_WRONLY | os.O_CREAT) as file:
+                os.ftruncate(file, 0)
+                yield file
 
     def entries(self, path: str) -> Iterator[tuple[str, bool]]:
         """Name and is-a-directory of what is in a directory, mount points included, in no order."""
@@ -199,6 +214,15 @@ def _open_file(place: _Place, flags: int) -> Iterator[int]:
         yield file
 
 
+def _size_of(place: _Place) -> int | None:
+    """How much a file holds that is about to be overwritten; None if there is none."""
+    try:
+        with _open_file(place, os.O_WRONLY) as file:
+            return os.fstat(file).st_size
+    except FileNotFoundError:
+        return None
+
+
 def _find_file(walk: _Walk, flags: int) -> int:
     while (name := walk.to_parent()) not in (None, "", "."):
         assert name is not None
@@ -307,4 +331,8 @@ def _checked_mount(virtual: str, mount: Any) -> Mount:
     path = os.path.realpath(mount.path)
     if not os.path.isdir(path):
         raise InvalidArgument(f"mount {virtual}: {os.fspath(mount.path)!r} is not a directory of the host")
-    return Mount(path, mount.writable)
+    for name in ("max_bytes", "max_files"):
+        value = getattr(mount, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+            raise InvalidArgument(f"mount {virtual}: {name} must be a whole number from 0, got {value!r}")
+    return replace(mount, path=path)

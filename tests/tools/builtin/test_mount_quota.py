@@ -1,0 +1,171 @@
+"""The quota of writable mounts: bytes and files."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import BlockingSandbox, Mount
+from holdfast.cli.host import Grants
+from holdfast.errors import InvalidArgument, ToolError
+from holdfast.tools.builtin import mount_quota
+from holdfast.tools.builtin.files import file_tools
+from holdfast.tools.builtin.mounts import MountTable
+
+
+def writer(path: Path, **limits: int | None) -> Any:
+    """`write_text` on `/out`."""
+    table = MountTable({"/out": Mount(str(path), writable=True, **limits)})
+    (write,) = (one for one in file_tools(table) if one.name == "write_text")
+    return lambda name, text: write.handler(path=f"/out/{name}", text=text)
+
+
+def refused(write: Any, name: str, text: str) -> str:
+    with pytest.raises(ToolError) as caught:
+        write(name, text)
+    assert caught.value.code == "QUOTA_EXCEEDED"
+    return caught.value.message
+
+
+def test_a_mount_takes_no_more_bytes_than_its_quota(tmp_path: Path) -> None:
+    """Bug: guest code could fill the host's disk through a writable mount."""
+    write = writer(tmp_path, max_bytes=10)
+    assert write("a", "12345") == 5
+    assert write("b", "12345") == 5
+    assert "/out/c" in refused(write, "c", "1")
+    assert refused(write, "a", "123456") == (
+        "/out/a cannot be written: its mount holds 10 bytes, and 1 more exceed its quota of 10"
+    )
+    assert (sorted(os.listdir(tmp_path)), (tmp_path / "a").read_text()) == (["a", "b"], "12345")
+
+
+def test_overwriting_counts_what_the_file_held_before(tmp_path: Path) -> None:
+    """Ours: the quota is about what the mount holds, not about what was written to it."""
+    write = writer(tmp_path, max_bytes=10)
+    for _ in range(5):
+        write("a", "1234567890")
+    write("a", "1")
+    write("b", "123456789")
+    refused(write, "a", "12")
+    write("b", "")
+    write("a", "1234567890")
+
+
+def test_bytes_are_counted_as_they_are_written(tmp_path: Path) -> None:
+    """Ours: UTF-8, not characters."""
+    write = writer(tmp_path, max_bytes=3)
+    refused(write, "a", "éé")
+    assert write("a", "é") == 2
+
+
+def test_a_mount_takes_no_more_files_than_its_quota(tmp_path: Path) -> None:
+    """Bug: empty files fill a disk, too. Directories count as well."""
+    (tmp_path / "sub").mkdir()
+    write = writer(tmp_path, max_files=3)
+    write("a", "")
+    write("sub/b", "")
+    assert "its quota is 3" in refused(write, "c", "")
+    write("a", "more")
+    assert not (tmp_path / "c").exists()
+
+
+def test_what_was_there_before_counts_and_may_always_shrink(tmp_path: Path) -> None:
+    """Ours: a mount that holds too much already can still be written to if that makes it no larger."""
+    (tmp_path / "old").write_text("x" * 100)
+    write = writer(tmp_path, max_bytes=10)
+    refused(write, "new", "1")
+    assert write("old", "y" * 100) == 100
+    assert write("old", "y" * 3) == 3
+    assert write("new", "1234567") == 7
+
+
+def test_room_that_the_host_makes_is_noticed_at_once(tmp_path: Path) -> None:
+    """Ours: nothing is refused by an old count."""
+    write = writer(tmp_path, max_bytes=10)
+    write("a", "1234567890")
+    (tmp_path / "a").unlink()
+    write("b", "1234567890")
+
+
+def test_a_file_that_the_host_makes_is_noticed_when_the_count_is_old(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ours: other processes write, too."""
+    write = writer(tmp_path, max_bytes=10)
+    write("a", "1")
+    (tmp_path / "b").write_text("123456789")
+    monkeypatch.setattr(mount_quota, "_FRESH_S", -1.0)
+    refused(write, "c", "1")
+
+
+def test_writes_at_once_keep_the_quota_together(tmp_path: Path) -> None:
+    """Ours: sixteen threads, two sandboxes' tables, one directory."""
+    writers = [writer(tmp_path, max_bytes=50, max_files=8) for _ in range(2)]
+    barrier = threading.Barrier(16)
+    failed: list[str] = []
+
+    def work(number: int) -> None:
+        barrier.wait()
+        try:
+            writers[number % 2](f"f{number}", "12345")
+        except ToolError as error:
+            failed.append(error.code)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(16)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert len(os.listdir(tmp_path)) == 8
+    assert failed == ["QUOTA_EXCEEDED"] * 8
+
+
+def test_a_write_that_fails_is_not_counted(tmp_path: Path) -> None:
+    """Ours: after a failure the mount is counted anew."""
+    write = writer(tmp_path, max_bytes=10)
+    with pytest.raises(FileNotFoundError):
+        write("missing/a", "12345678")
+    assert write("a", "1234567890") == 10
+
+
+def test_symlinks_are_not_followed_when_counting(tmp_path: Path) -> None:
+    """Ours: what is outside of the mount is not the mount's."""
+    outside, inside = tmp_path / "outside", tmp_path / "inside"
+    outside.mkdir()
+    inside.mkdir()
+    (outside / "big").write_text("x" * 100)
+    (inside / "link").symlink_to("../outside")
+    write = writer(inside, max_bytes=50)
+    assert write("a", "x" * 30) == 30
+
+
+@pytest.mark.parametrize("wrong", [-1, 1.5, True, "10"])
+def test_a_quota_that_is_no_number_is_refused(tmp_path: Path, wrong: Any) -> None:
+    """Ours: a mistake must not read as no quota."""
+    with pytest.raises(InvalidArgument, match="max_bytes"):
+        MountTable({"/out": Mount(str(tmp_path), writable=True, max_bytes=wrong)})
+
+
+def test_guest_code_sees_the_code_and_may_go_on(tmp_path: Path) -> None:
+    """Ours: a full mount is a failure of that call."""
+    mounts = {"/out": Mount(str(tmp_path), writable=True, max_bytes=4)}
+    with BlockingSandbox(mounts=mounts) as box:
+        code = (
+            "try:\n    write_text('/out/a', '12345')\nexcept RuntimeError as error:\n    result = str(error)"
+        )
+        assert box.run(code).result.startswith("QUOTA_EXCEEDED: /out/a")
+        assert box.run("write_text('/out/a', '1234')").result == 4
+
+
+def test_the_command_lines_quota_is_kept_with_what_waits(tmp_path: Path) -> None:
+    """Ours: a decision elsewhere runs under the same quota; older records have none and get the default."""
+    grants = Grants(mounts={"/out": (str(tmp_path), True)}, mount_max_bytes=7)
+    again = Grants.from_record(grants.record())
+    mount = again.options(None).mounts["/out"]
+    assert isinstance(mount, Mount)
+    assert (mount.max_bytes, mount.max_files) == (7, 100_000)
+    assert Grants.from_record({"mounts": {}}).mount_max_bytes is None
