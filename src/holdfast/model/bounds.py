@@ -30,6 +30,7 @@ MAX_VALUE_BYTES: Final = 16 << 20
 MAX_VALUE_NODES: Final = 250_000
 """The most values and keys that one value may consist of, shared parts counted each time."""
 
+_FEW_NODES: Final = 1_000
 _INFINITY: Final = float("inf")
 _SEQUENCES: Final[tuple[Any, ...]] = (list, tuple, set, frozenset, deque)
 _BUFFERS: Final = (bytes, bytearray, memoryview)
@@ -104,6 +105,13 @@ def check_json_bounds(
     text = bytes(data)
     if _separators(text) > max_nodes and _separators_outside(text) > max_nodes:
         raise ValueTooLarge(f"the limit is {max_nodes} parts")
+
+
+def count_json_nodes(data: bytes | msgspec.Raw) -> int:
+    """Return how many values and keys are inside JSON text, or a few more. Decodes nothing."""
+    text = bytes(data)
+    found = _separators(text)
+    return found if found <= _FEW_NODES else _separators_outside(text)
 
 
 def _separators(text: bytes, start: int = 0, end: int | None = None) -> int:

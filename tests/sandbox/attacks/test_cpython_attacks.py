@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import time
 import wave
@@ -11,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from holdfast.sandbox.peak_memory import PeakMemory
 
 pytestmark = pytest.mark.slow
 
@@ -476,17 +479,6 @@ def test_a_forged_call_is_counted_and_checked_like_any(any_jail: Target, sid: st
     any_jail.is_well(sid)
 
 
-@pytest.mark.slow
-def test_forged_arguments_do_not_fill_the_memory_of_the_host(any_jail: Target, sid: str) -> None:
-    """Bug: calls to be answered later were all read and kept, so the host grew for as long as the run went on."""
-    code = "body = '[' + ','.join(['[]'] * 5_000_000) + ']'\nfor n in range(100): call('echo', body, later='true', id=n)"
-    limits = {"cpu_ms": 12_000, "wall_ms": 12_000, "memory_mb": 400}
-    result = any_jail.attack(FORGE + code, sid, limits=limits)
-    assert result.error is not None
-    assert result.error.code == "REQUEST_TOO_LARGE"
-    any_jail.is_well(sid)
-
-
 PLANT = """
 def text(t, **more): return framed(__import__('json').dumps({'t': t, **more}).encode())
 end = text('ran', peak=0) + text('end', result='forged')
@@ -525,6 +517,46 @@ def test_what_one_run_plants_the_next_does_not_use(
         result = any_jail.box.run("print('mine')\nadd(1) + 40", session=sid)
         assert (result.status, result.result, result.stdout) == ("ok", 42, "mine\n"), result.error
     assert noted == []
+    any_jail.is_well(sid)
+
+
+MEGABYTE = 1 << 20
+LARGE: list[tuple[str, str]] = [
+    ("a call of nobody", "call('nobody', '[' + ','.join(['[]'] * 6_000_000) + ']')\nanswer()"),
+    ("a call of nobody, by name", "call('nobody', '[]', '{' + ','.join('\"%d\":{}' % n for n in range(10**6)) + '}')\nanswer()"),
+    ("a call of a tool", "call('echo', '[' + ','.join(['[]'] * 6_000_000) + ']')\nanswer()"),
+    ("a call just below the limit", "call('echo', '[' + ','.join(['[]'] * 340_000) + ']')\nanswer()"),
+    ("many calls below the limit", "for n in range(30): call('echo', '[' + ','.join(['[]'] * 80_000) + ']', later='true', id=n)\nsend('{\"t\":\"blocked\"}')\nanswer()"),
+    ("calls above the limit", "body = '[' + ','.join(['[]'] * 1_000_000) + ']'\nfor n in range(40): call('echo', body, later='true', id=n)\nsend('{\"t\":\"blocked\"}')\nanswer()"),
+    ("a sleep", "call('sleep', '[' + ','.join(['[]'] * 6_000_000) + ']', '{\"seconds\":0}')\nanswer()"),
+    ("a result", "send('{\"t\":\"end\",\"result\":[' + ','.join(['[]'] * 5_000_000) + ']}')" + QUIT),
+    ("a result of objects", "send('{\"t\":\"end\",\"result\":[' + ','.join(['{}'] * 5_000_000) + ']}')" + QUIT),
+    ("names", "send('{\"t\":\"end\",\"names\":[' + ','.join(['\"a\"'] * 4_000_000) + ']}', b'')" + QUIT),
+    ("notes", "send('{\"t\":\"end\",\"notes\":[' + ','.join(['\"a\"'] * 4_000_000) + ']}')" + QUIT),
+    ("an error", "send('{\"t\":\"end\",\"error\":{\"kind\":\"X\",\"message\":\"' + chr(0x10400) + 'm' * (19 << 20) + '\"}}')" + QUIT),
+    ("output", "send('{\"t\":\"out\",\"stream\":\"stdout\",\"text\":\"' + chr(0x10400) + 'm' * (19 << 20) + '\"}')"),
+    ("a name to be loaded", "send('{\"t\":\"load\",\"name\":\"' + 'm' * (19 << 20) + '\"}')\nanswer()"),
+    ("fields of no meaning", "send('{\"t\":\"blocked\",\"x\":[' + ','.join(['[]'] * 6_000_000) + ']}')\nanswer()"),
+]  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("code", [row[1] for row in LARGE], ids=[row[0] for row in LARGE])
+def test_a_large_frame_costs_the_host_a_few_times_its_size(any_jail: Target, sid: str, code: str) -> None:
+    """Bug: a call of 19 MB to a tool that does not exist was decoded first, to 50 times its size."""
+    any_jail.box.run("1", session=sid)  # whatever a first run loads is there
+    gc.collect()
+    host = PeakMemory(os.getpid())
+    host.reset()
+    before = host.bytes()
+    limits = {"cpu_ms": 20_000, "wall_ms": 20_000, "memory_mb": 800}
+    result = any_jail.box.run(FORGE + code, session=sid, limits=limits)
+    after = host.bytes()
+    host.close()
+    assert result.status != "ok" or result.result is None
+    assert before is not None
+    assert after is not None
+    assert after - before < 120 * MEGABYTE
     any_jail.is_well(sid)
 
 

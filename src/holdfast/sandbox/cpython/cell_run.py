@@ -28,7 +28,7 @@ from typing import Any, Final
 import msgspec
 
 from holdfast.errors import EngineFailed, ErrorObject, HoldfastError, InvalidArgument, ValueTooLarge
-from holdfast.model.bounds import MAX_VALUE_BYTES
+from holdfast.model.bounds import MAX_VALUE_BYTES, count_json_nodes
 from holdfast.model.canonical import Json
 from holdfast.ports.code_engine import (
     SLEEP,
@@ -55,6 +55,7 @@ from holdfast.sandbox.cpython.messages import (
     Printed,
     Ran,
     Unreadable,
+    read_names,
     read_value,
     with_bytes,
 )
@@ -81,6 +82,8 @@ from holdfast.sandbox.run_errors import (
 _LONG_S: Final = 0.05
 _MAX_ARGUMENTS: Final = 32 << 20
 """What the calls that are made before a pause may be given together: read, it takes many times as much."""
+_MAX_ARGUMENT_NODES: Final = 1_000_000
+_SLACK_BYTES: Final = 1_000
 _MAX_LOADED: Final = 10_000
 _MAX_NOTES: Final = 100
 _FOR_EVER_S: Final = sys.float_info.max
@@ -104,7 +107,7 @@ class CPythonCellRun(GuestRun):
         self._using = threading.Lock()
         self._stood_at = 0.0
         self._new: list[CellCall] = []
-        self._argument_bytes = 0
+        self._argument_bytes = self._argument_nodes = 0
         self._result: CellEnd | None = None
 
     # ── what the port asks ───────────────────────────────────────────────────────────────────────
@@ -270,22 +273,36 @@ class CPythonCellRun(GuestRun):
         return None if called.later else self._stand(number)
 
     def _cell_call(self, called: Called) -> CellCall:
-        self._argument_bytes += len(memoryview(called.args)) + len(memoryview(called.kwargs))
-        if self._argument_bytes > _MAX_ARGUMENTS:
-            raise RunFailed(failures.arguments_error(_MAX_ARGUMENTS))
-        problem = _problem_of(called)
+        """A call of the cell's. Its name and sizes are checked before its arguments are decoded."""
+        sleeps = called.name == SLEEP and SLEEP not in self._request.functions
+        if self._packing or not (sleeps or called.name in self._request.functions):
+            raise Unreadable  # an honest guest knows what it may call
+        problem = _problem_of(called) or self._too_large(called, sleeps)
         args: Json = []
         kwargs: Json = {}
-        try:
-            args, kwargs = read_value(called.args), read_value(called.kwargs)
-        except ValueTooLarge as error:
-            problem = request_too_large(called.name, error.limit)
-        if not isinstance(args, list) or not isinstance(kwargs, dict) or self._packing:
+        if problem is None:
+            try:
+                args, kwargs = read_value(called.args), read_value(called.kwargs)
+            except ValueTooLarge as error:
+                problem = request_too_large(called.name, error.limit)
+        if not isinstance(args, list) or not isinstance(kwargs, dict):
             raise Unreadable
-        if called.name == SLEEP and SLEEP not in self._request.functions and not _is_sleep(args, kwargs):
+        if sleeps and not _is_sleep(args, kwargs):
             raise Unreadable
         number = self._ledger.count + 1
         return CellCall(number=number, name=called.name, args=args, kwargs=kwargs, problem=problem)
+
+    def _too_large(self, called: Called, sleeps: bool) -> ErrorObject | None:
+        """Why the arguments are not decoded, if so. Those of all calls before a pause have a limit, too."""
+        size = len(memoryview(called.args)) + len(memoryview(called.kwargs))
+        limit = 0 if sleeps else self._request.functions.capability(called.name).limits.max_request_bytes
+        if size > limit + limit // 4 + _SLACK_BYTES:  # the guest writes some numbers longer than we do
+            return request_too_large(called.name, f"the limit is {limit} bytes as JSON")
+        self._argument_bytes += size
+        self._argument_nodes += count_json_nodes(called.args) + count_json_nodes(called.kwargs)
+        if self._argument_bytes > _MAX_ARGUMENTS or self._argument_nodes > _MAX_ARGUMENT_NODES:
+            raise RunFailed(failures.arguments_error(_MAX_ARGUMENTS, _MAX_ARGUMENT_NODES))
+        return None
 
     def _known_answer(self, called: Called, call: CellCall) -> CallAnswer | None:
         """The answer that is given on the spot, or was."""
@@ -351,7 +368,8 @@ class CPythonCellRun(GuestRun):
         """Wait, and tell of the calls made since."""
         self._ledger.at = at
         self._stood_at = time.monotonic()
-        calls, self._new, self._argument_bytes = tuple(self._new), [], 0
+        calls, self._new = tuple(self._new), []
+        self._argument_bytes = self._argument_nodes = 0
         return CellPause(calls)
 
     # ── answers ──────────────────────────────────────────────────────────────────────────────────
@@ -431,16 +449,17 @@ class CPythonCellRun(GuestRun):
         if ended.too_large is not None:
             raise RunFailed(failures.too_large_error(ended.too_large))
         value, error = self._outcome(ended)
+        names, notes = read_names(ended.names), read_names(ended.notes) or []
         worker = self._attached()
         with self._stopping:
             self._ended = True
             if self._stopped is not None:
                 raise RunStopped
-        state = self._state_left(ended, data)
+        state = self._state_left(ended, names, data)
         busy = ended.threads or worker.process.has_unread()
         worker.version = None if busy else self._state if state is None else state
         failure = None if error is None else Failure(error)
-        return self._over(failure, value, state, tuple(ended.notes[:_MAX_NOTES]))
+        return self._over(failure, value, state, tuple(notes[:_MAX_NOTES]))
 
     def _outcome(self, ended: Ended) -> tuple[Json, ErrorObject | None]:
         """The value of the run, or what is wrong with it."""
@@ -458,14 +477,14 @@ class CPythonCellRun(GuestRun):
         except ValueTooLarge as error:
             return None, result_too_large(error.limit)
 
-    def _state_left(self, ended: Ended, data: bytes) -> bytes | None:
+    def _state_left(self, ended: Ended, names: list[str] | None, data: bytes) -> bytes | None:
         """What the code left; None if that is what there was."""
-        if ended.names is None:
+        if names is None:
             return None
         before = self._before
-        if before is not None and before.payload == data and before.names == ended.names:
+        if before is not None and before.payload == data and before.names == names:
             return None
-        return encode_state(SessionState(payload=data, names=ended.names, plain=ended.plain))
+        return encode_state(SessionState(payload=data, names=names, plain=ended.plain))
 
     def _over(
         self,

@@ -92,10 +92,11 @@ def _is_called(code: str, name: str, span: Span | None) -> bool:
     )
 
 
-def arguments_error(most: int) -> ErrorObject:
+def arguments_error(most: int, nodes: int) -> ErrorObject:
     return ErrorObject(
         code=Code.REQUEST_TOO_LARGE,
-        message=f"the calls that the code made at once have more than {most} bytes of arguments",
+        message=f"the calls that the code made at once have more than {most} bytes or {nodes} values "
+        "of arguments",
         hint="make fewer calls at once, or smaller ones",
     )
 

@@ -7,15 +7,22 @@ know the nonce of a run that has not begun.
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Annotated, Final, Literal
 
 import msgspec
 
+from holdfast.errors import ValueTooLarge
+from holdfast.model.bounds import check_json_bounds
 from holdfast.model.canonical import Json, read_json
 
 MAX_TEXT: Final = 20 << 20
 """The largest message without the bytes that come with it: JSON takes much more memory when it is read."""
+_MAX_SHORT: Final = 1 << 20
+_MAX_LONG: Final = {b"out": 4 << 20, b"call": MAX_TEXT, b"end": MAX_TEXT}
+"""What messages of these types may take before anything in them is read; the others are short."""
+_TYPE: Final = re.compile(rb'\{"t":"(\w{1,20})"')
 NONCE_BYTES: Final = 16
 NO_RUN: Final = bytes(NONCE_BYTES)
 """The nonce of what a process says before its first run."""
@@ -83,7 +90,7 @@ class Ran(msgspec.Struct, frozen=True, tag="ran", tag_field="t"):
 
 
 class Ended(msgspec.Struct, frozen=True, tag="end", tag_field="t"):
-    """The run is over. `names` are those of the state that comes with it, None if nothing changed.
+    """The run is over. `names` are those of the state that comes with it, null if nothing changed.
 
     `foreign` is what a result holds that is not JSON, `size` that of a result that is too large to be sent.
     """
@@ -92,9 +99,9 @@ class Ended(msgspec.Struct, frozen=True, tag="end", tag_field="t"):
     foreign: _Name | None = None
     size: int | None = None
     error: GuestError | None = None
-    names: list[_Name] | None = None
+    names: msgspec.Raw = msgspec.Raw(b"null")
     plain: bool = False
-    notes: list[_Name] = []
+    notes: msgspec.Raw = msgspec.Raw(b"[]")
     threads: int = 0
     lost: GuestError | None = None
     too_large: int | None = None
@@ -102,6 +109,8 @@ class Ended(msgspec.Struct, frozen=True, tag="end", tag_field="t"):
 
 Message = Ready | Failed | Printed | Called | Blocked | LoadName | OutOfMemory | Ran | Ended
 _decoder: Final = msgspec.json.Decoder(Message)
+_names: Final[msgspec.json.Decoder[list[str] | None]] = msgspec.json.Decoder(list[_Name] | None)
+_MAX_NAMES_BYTES: Final = 4 << 20
 
 
 class Unreadable(Exception):
@@ -120,11 +129,21 @@ def read_message(frame: bytes, nonce: bytes) -> tuple[Message, bytes]:
     if len(data) >= 5 and data[0] == _WITH_BYTES:
         end = 5 + _LENGTH.unpack(data[1:5])[0]
         data, rest = data[5:end], bytes(data[end:])
-    if len(data) > MAX_TEXT:
-        raise Unreadable("a message is too large")
+    found = _TYPE.match(data)
+    if found is None or len(data) > _MAX_LONG.get(found[1], _MAX_SHORT):
+        raise Unreadable("a message of no type, or too large for its type")
     try:
         return _decoder.decode(data), rest
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise Unreadable(str(error)) from None
+
+
+def read_names(raw: msgspec.Raw) -> list[str] | None:
+    """Names in a message, or null. Raise `Unreadable` instead of reading too many."""
+    try:
+        check_json_bounds(raw, max_bytes=_MAX_NAMES_BYTES)
+        return _names.decode(raw)
+    except (msgspec.DecodeError, ValueError, ValueTooLarge) as error:
         raise Unreadable(str(error)) from None
 
 
