@@ -175,6 +175,7 @@ class MontyCellRun(EngineRun):
             self._host.workers.reclaim(self)
             try:
                 self._put_aside()
+                self._check_loads()
                 return encode_cell(self._paused())
             finally:
                 self._leave(cancelled_error())
@@ -317,6 +318,13 @@ class MontyCellRun(EngineRun):
         self._measure()
         self._release()
 
+    def _check_loads(self) -> None:
+        """Refuse to suspend a cell that could not be taken up again."""
+        try:
+            self._host.workers.check_loads(self.plan.paused_dump, self.plan.limits, paused=True)
+        except engine.MontyError as error:
+            raise EngineFailed(f"the cell cannot be suspended: {error}") from error
+
     def _release(self) -> None:
         """Free the slot and the process in it."""
         if not self._has_slot:
@@ -386,7 +394,7 @@ class MontyCellRun(EngineRun):
         if self.plan.program.changes_nothing(self.plan.names, before is not None and before.has_classes):
             fed_without_storing(worker)
             return None
-        state, compacted = state_after(self.plan, before, worker)
+        state, compacted = state_after(self.plan, before, worker, self._host.workers)
         data = encode_state(state)
         worker.version = None if compacted else data
         worker.unsaved_feeds = 0

@@ -79,8 +79,13 @@ def give_names_back(plan: RunPlan, worker: Worker, others: Iterable[str] = ()) -
         feed_through(worker, shadow.put_back(kept, unbound))
 
 
-def state_after(plan: RunPlan, before: EngineState | None, worker: Worker) -> tuple[EngineState, bool]:
-    """The session's new state, and whether it was made smaller than what the worker holds."""
+def state_after(
+    plan: RunPlan, before: EngineState | None, worker: Worker, workers: Workers
+) -> tuple[EngineState, bool]:
+    """The session's new state, and whether it was made smaller than what the worker holds.
+
+    Raise as the engine does if the state could not be stored, or not be loaded again.
+    """
     dump = worker.session.dump()
     feeds = (before.feeds if before else 0) + 1
     compacted = feeds >= _COMPACT_AFTER_FEEDS and len(dump) >= _COMPACT_FROM_BYTES
@@ -88,6 +93,7 @@ def state_after(plan: RunPlan, before: EngineState | None, worker: Worker) -> tu
     if compacted:
         dump, next_input = without_sources(dump)
         feeds = 0
+    workers.check_loads(dump, plan.limits)
     sites = dict(before.sites) if before else {}
     program = plan.program
     if program.defines_functions and program.awaited:
@@ -160,8 +166,8 @@ def not_kept(error: Exception, limits: SessionLimits) -> ErrorObject:
         return ErrorObject(code=Code.INTERRUPTED, message=f"the process that ran the code died: {error}")
     return ErrorObject(
         code=Code.MEMORY_EXCEEDED,
-        message=f"what the run left in the session cannot be stored within {limits.memory_mb} MB",
-        hint="storing takes up to four times the memory of large strings; keep less, or raise memory_mb",
+        message=f"what the run left in the session cannot be stored and loaded within {limits.memory_mb} MB",
+        hint="that takes up to four times the memory of the values; keep less, or raise memory_mb",
     )
 
 

@@ -216,13 +216,17 @@ class MontyRun(EngineRun):
         """Wait for calls in flight, then dump the engine where it stands."""
         while self._calls.some:
             self._calls.hear()
-        dump = self._in_engine(snapshot.dump)
+        dump = self._in_engine(lambda: self._loadable(snapshot.dump()))
         if isinstance(dump, Failure):
             return Failure(dump.error, hard=True)
         self._measure()
         if self._place.worker is not None:
             self._place.worker.version = None  # it stands in the middle of a run
         return Parked(encode_paused(PausedState(before=self._before, dump=dump)), self._paused())
+
+    def _loadable(self, dump: bytes) -> bytes:
+        self._place.workers.check_loads(dump, self.plan.limits, paused=True)
+        return dump
 
     def _paused(self) -> PausedRun:
         order, plan, calls = self._order, self.plan, self._calls
@@ -271,7 +275,7 @@ class MontyRun(EngineRun):
             fed_without_storing(worker)
             return self._over(*self._looked_through(value, failure, before))
         try:
-            state, compacted = state_after(plan, before, worker)
+            state, compacted = state_after(plan, before, worker, self._place.workers)
         except engine.MontyError as error:
             return self._unchanged(Failure(not_kept(error, plan.limits), hard=True))
         value, failure = self._looked_through(value, failure, state)

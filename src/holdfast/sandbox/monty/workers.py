@@ -9,7 +9,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from holdfast.errors import EngineFailed
+from holdfast.errors import Code, EngineFailed
 from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.dump import MAX_SUSPENSIONS, with_limits
@@ -24,6 +24,22 @@ KILL_GRACE_S: Final = 0.4
 
 _SLEEPS_WHOLE: Final = {"sleep_system_max": float("inf")}
 """Unless told, the engine cuts sleeps to ten seconds. How long code may run is a limit of ours."""
+
+
+_LOADING_FACTOR: Final = 16
+"""Loading a dump takes at most eight times its size (measured: many small strings, lists or functions)."""
+
+
+class StateTooLarge(EngineFailed):
+    """A session's state does not fit into the memory that a run may have."""
+
+    code = Code.MEMORY_EXCEEDED
+
+    def __init__(self, limits: SessionLimits) -> None:
+        super().__init__(
+            f"the session's state cannot be loaded within {limits.memory_mb} MB",
+            hint="run with the memory_mb that the session was last run with, or more",
+        )
 
 
 @dataclass(slots=True, eq=False)
@@ -95,8 +111,26 @@ class Workers(Slots[Worker]):
             worker.next_input = state.next_input
         except Exception as error:
             worker.close()
+            if "memory limit" in str(error):
+                raise StateTooLarge(limits) from error
             raise EngineFailed(f"the session's state cannot be loaded: {error}") from error
         return worker
+
+    def check_loads(self, dump: bytes, limits: SessionLimits, *, paused: bool = False) -> None:
+        """Raise as the engine does if *dump*, made under *limits*, could not be loaded under them. Blocking.
+
+        Loading takes more memory than the values had. Only a dump that may be too large is tried.
+        """
+        if len(dump) * _LOADING_FACTOR <= limits.memory_mb << 20:
+            return
+        worker = self.attach_bare(limits)
+        try:
+            if paused:
+                worker.session.load_snapshot(dump)
+            else:
+                worker.session.load_session(dump)
+        finally:
+            worker.close()
 
     def attach_bare(self, limits: SessionLimits, **options: Any) -> Worker:
         """A worker with an empty session, for checks, rules and snapshots of a running program. Blocking."""
