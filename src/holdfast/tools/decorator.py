@@ -32,7 +32,7 @@ class Tool(Generic[P, R]):
     def capability(self) -> Capability:
         return self.registered.capability
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class ToolMethod(Generic[P, R]):
         """The tool whose handler is the method of this very object."""
         return self._registered.with_handler(types.MethodType(self.function, self._instance))
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
         value: R = types.MethodType(self.function, self._instance)(*args, **kwargs)
         return value
 

@@ -225,4 +225,4 @@ def _message_of(error: BaseException) -> str:
         text = str(error.args[0]) if isinstance(error, KeyError) and len(error.args) == 1 else str(error)
     except BaseException:
         return "(its message cannot be shown)"
-    return text.encode("utf-8", "replace").decode()[:4096]
+    return text.encode("utf-8", "backslashreplace").decode()[:4096]

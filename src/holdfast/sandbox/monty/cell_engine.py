@@ -10,7 +10,7 @@ from holdfast.model.language import Language
 from holdfast.ports.code_engine import CellFunctions, CellRequest, Check, Touched
 from holdfast.sandbox.monty.cell_check import DeclaredFunctions, check_calls, names_touched
 from holdfast.sandbox.monty.cell_run import CellHost, MontyCellRun
-from holdfast.sandbox.monty.ignored_methods import ignored_methods
+from holdfast.sandbox.monty.ignored_methods import misread
 from holdfast.sandbox.monty.state import decode_state
 from holdfast.sandbox.monty.syntax import MAX_READ_CHARS, parse
 from holdfast.sandbox.monty.taking_out import TakenOut, take_out
@@ -64,7 +64,7 @@ class MontyCells:
         bound = frozenset(self.names(state))
         tree = parse(code)
         found = check_calls(code, tree, bound, functions, inputs) if tree is not None else []
-        found += ignored_methods(code, tree)
+        found += misread(code, tree)
         if check == "calls" and (tree is not None or len(code) > MAX_READ_CHARS):
             return found
         declared = DeclaredFunctions(functions, bound.union(inputs))

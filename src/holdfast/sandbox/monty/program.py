@@ -33,7 +33,7 @@ import msgspec
 
 from holdfast.errors import Span
 from holdfast.model.diagnostic import Diagnostic
-from holdfast.sandbox.monty.ignored_methods import ignored_methods
+from holdfast.sandbox.monty.ignored_methods import misread
 from holdfast.sandbox.monty.syntax import Names, bound_directly, children, names_in, parse
 from holdfast.sandbox.monty.tuples import may_nest_tuples
 
@@ -139,6 +139,7 @@ def read_program(
             defines_classes=False,
             ends_with_value=bool(tree.body),
             nests_tuples=may_nest_tuples(tree),
+            refused=next(misread(code, tree), None),
         )
     names = names_in(code, tree)
     mode = _result_mode(names, result_may_be_bound)
@@ -158,7 +159,7 @@ def read_program(
         rebinds_result_later=names.global_result,
         inserted=tuple(_insertions(lines.data, edits)),
         defines_classes=names.defines_classes,
-        refused=next(ignored_methods(code, tree), None),
+        refused=next(misread(code, tree), None),
         ends_with_value=bool(tree.body) and isinstance(tree.body[-1], ast.Expr),
         nests_tuples=may_nest_tuples(tree),
     )
@@ -174,6 +175,7 @@ def _unread_program(code: str) -> Program:
         result_mode="always" if always else "never",
         bound=frozenset(_bound_by_text(code)),
         ends_with_value=named is not None,
+        refused=next(misread(code, None), None),
         unnamed=code if named is not None else None,
         inserted=((code.rstrip().count("\n") + 1, 1, len(_OPEN)),) if named is not None else (),
     )

@@ -23,7 +23,7 @@ from holdfast.model.limits import SessionLimits
 from holdfast.sandbox.monty import engine
 from holdfast.sandbox.monty.failures import MODULES, unsupported_feature
 from holdfast.sandbox.monty.functions import Declared
-from holdfast.sandbox.monty.ignored_methods import ignored_methods
+from holdfast.sandbox.monty.ignored_methods import misread
 from holdfast.sandbox.monty.program import WAITERS, called_name
 from holdfast.sandbox.monty.syntax import parse
 from holdfast.sandbox.monty.workers import Worker, Workers
@@ -58,7 +58,7 @@ class Validator:
         try:
             found = self._type_check(code, known, deadline)
             found += [item for item in self._refusals(code, deadline) if not _covered(item, found)]
-            found += ignored_methods(code, parse(code))
+            found += misread(code, parse(code))
         except engine.MontyCrashedError:
             raise too_slow(timeout_ms) from None
         return sorted(found, key=_place)[:_MAX_DIAGNOSTICS]

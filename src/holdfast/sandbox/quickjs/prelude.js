@@ -37,7 +37,6 @@
   const join = uncurry(Array.prototype.join), sort = uncurry(Array.prototype.sort);
   const iso = uncurry(Date.prototype.toISOString), time = uncurry(Date.prototype.getTime);
   const wellFormed = uncurry(String.prototype.isWellFormed), hasOwn = Object.hasOwn;
-  const toWellFormed = uncurry(String.prototype.toWellFormed);
   const repeat = uncurry(String.prototype.repeat), padStart = uncurry(String.prototype.padStart);
   const regexText = uncurry(RegExp.prototype.toString), errorText = uncurry(Error.prototype.toString);
   const functionText = uncurry(Function.prototype.toString), radix = uncurry(Number.prototype.toString);
@@ -83,7 +82,18 @@
     problem ??= what;
     return "null";
   };
-  const safe = (text) => stringify(toWellFormed(text));
+  // Half of a surrogate pair is shown as its escape: text that leaves the guest is Unicode.
+  const escaped = (text) => {
+    let shown = "";
+    for (let i = 0; i < text.length; i++) {
+      const pair = i + 1 < text.length ? text[i] + text[i + 1] : text[i];
+      if (wellFormed(text[i])) shown += text[i];
+      else if (wellFormed(pair)) shown += text[i] + text[++i];
+      else shown += slice(stringify(text[i]), 1, -1);
+    }
+    return shown;
+  };
+  const safe = (text) => stringify(wellFormed(text) ? text : escaped(text));
   const textOf = (v) => (wellFormed(v) ? stringify(v) : foreign("a string with a lone surrogate"));
 
   const listOf = (v, depth) => {
@@ -174,7 +184,12 @@
       mapSet(waiting, id, { __proto__: null, resolve, reject, place: typeof place === "string" ? place : "" });
     });
   };
-  const tool = (name) => ({ [name]: (...args) => call(name, args) })[name];
+  const tool = (name) => {
+    const made = ({ [name]: (...args) => call(name, args) })[name];
+    const text = "function " + name + "() { [native code] }";
+    put(made, "toString", () => text);
+    return made;
+  };
 
   const failure = (type, message, code, place, error) => {
     const made = new (errorTypes[type] ?? $Error)(message);

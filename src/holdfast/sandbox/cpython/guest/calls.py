@@ -146,12 +146,12 @@ class Tool:
         self.__name__ = self.__qualname__ = name
         self._bridge = bridge
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if self._bridge.is_awaited(sys._getframe(1)):
             return self._bridge.call_later(self.__name__, args, kwargs)
         return self._bridge.call(self.__name__, args, kwargs)
 
-    def later(self, *args: Any, **kwargs: Any) -> Later:
+    def later(self, /, *args: Any, **kwargs: Any) -> Later:
         return self._bridge.call_later(self.__name__, args, kwargs)
 
     def __reduce__(self) -> tuple[Any, ...]:

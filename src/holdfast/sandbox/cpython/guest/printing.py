@@ -71,7 +71,7 @@ class Printer:
             del parts[:same]
 
     def _post_text(self, stream: str, text: str) -> None:
-        text = text.encode("utf-8", "replace").decode()
+        text = text.encode("utf-8", "backslashreplace").decode()
         for start in range(0, len(text), _PIECE):
             piece = encode(text[start : start + _PIECE])
             self._wire.post(f'{{"t":"out","stream":"{stream}","text":{piece}}}')
@@ -81,7 +81,7 @@ class Stream(io.TextIOBase):
     """`sys.stdout` or `sys.stderr` of guest code."""
 
     encoding = "utf-8"
-    errors = "replace"
+    errors = "backslashreplace"
 
     def __init__(self, name: str, printer: Printer) -> None:
         self.name = f"<{name}>"

@@ -318,8 +318,8 @@ def _told(error: BaseException) -> dict[str, Any]:
         single = error.args[0] if len(error.args) == 1 and type(error.args[0]) is str else text
     except BaseException:
         text = single = "<its text cannot be shown>"
-    text = text[:_MAX_MESSAGE].encode("utf-8", "replace").decode()
-    single = single[:_MAX_MESSAGE].encode("utf-8", "replace").decode()
+    text = text[:_MAX_MESSAGE].encode("utf-8", "backslashreplace").decode()
+    single = single[:_MAX_MESSAGE].encode("utf-8", "backslashreplace").decode()
     return {"kind": kind, "text": single, "message": f"{kind}: {text}" if text else kind}
 
 
