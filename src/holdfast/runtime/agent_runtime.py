@@ -819,7 +819,7 @@ class Runtime:
 
     async def _take_up(self, record: TurnRecord) -> Turn[Any] | None:
         live = await self._live_for(record)
-        if live is None or live.busy or live.is_blocked:
+        if live is None or live.busy or (live.is_blocked and not record.cancel_requested):
             return None
         turn = live.turn_of(record.turn_id)
         turn.start()
