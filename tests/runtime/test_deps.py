@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from stand_ins import HeldModel, Place, agent_of, asks, results, until
 
-from holdfast import CompleteAfter, ContinueAs, Plugin, RunContext, hook, tool
+from holdfast import CompleteAfter, ContinueAs, Plugin, RunContext, TurnInput, hook, tool
 from holdfast.errors import DepsMissing, InvalidArgument
 from holdfast.model.approval import ApprovalState
 from holdfast.model.directive import CreateSession, SessionRequest
@@ -100,6 +100,23 @@ def test_an_approved_call_of_a_resumed_turn_has_the_deps_that_the_factory_makes(
     assert paid == ["acme"]
     (session,) = calls
     assert (session.session_id, session.agent, session.metadata) == ("s", "agent", {"tenant": "acme"})
+
+
+def test_a_call_that_code_made_has_them_too(memory: Place) -> None:
+    """Ours: a cell that stopped at an approval goes on elsewhere, and its call has the factory's deps."""
+    paid: Paid = []
+    cell = "```python\nfinish(pay())\n```"
+
+    async def main() -> None:
+        agent = shop_agent(cell, paid=paid, approval="manual", protocol="code")
+        approval = await parked(memory, agent, Shop("ours"))
+        agent = shop_agent(cell, paid=paid, approval="manual", protocol="code")
+        async with memory.runtime(agents=[agent], deps=shops([])) as runtime:
+            await runtime.approve(approval)
+            await ended(runtime)
+
+    asyncio.run(main())
+    assert paid == ["acme"]
 
 
 def test_a_timer_goes_on_with_the_deps_of_the_factory(memory: Place) -> None:
@@ -599,3 +616,25 @@ def test_a_session_that_was_let_go_of_finds_its_deps_again(memory: Place) -> Non
 
     asyncio.run(main())
     assert paid == ["acme", "acme"]
+
+
+def test_a_turn_that_is_started_in_another_session_has_the_deps_of_that_one(memory: Place) -> None:
+    """Ours: a tool that starts a turn for another user must not lend it the deps of its own."""
+    paid: Paid = []
+
+    @tool
+    async def ask(ctx: RunContext[Shop]) -> str:
+        asked = TurnInput(message=UserMessage(content="pay"))
+        return (await ctx.host.start_turn("theirs", asked)).text
+
+    async def main() -> None:
+        asking = agent_of(asks(("ask", {})), "end", tools=[ask], deps_type=Shop)
+        async with memory.runtime(deps=shops([])) as runtime:
+            paying = shop_agent(*PAYING, paid=paid, name="paying")
+            await runtime.session("theirs", agent=paying, metadata={"tenant": "acme"})
+            session = await runtime.session("s", agent=asking)
+            result = await session.turn("go", deps=Shop("ours"))
+            assert results(result.messages) == ["end"]
+
+    asyncio.run(main())
+    assert paid == ["acme"]

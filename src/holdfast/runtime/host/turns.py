@@ -45,7 +45,7 @@ class TurnService(HostPart):
         turn = live.new_turn(
             TurnRequest(
                 message=input.message,
-                deps=self._deps_for(live),
+                deps=await self._deps_for(live),
                 limits=checked_limits(input.limits),
                 idempotency_key=input.idempotency_key,
             )
@@ -62,12 +62,19 @@ class TurnService(HostPart):
             await turn.settled()  # raises what kept it from beginning
         return SessionTurnHandle(turn_id=turn.turn_id, events=events)
 
-    def _deps_for(self, live: LiveSession) -> Any:
-        """The deps of a turn: those of the turn that starts it, if its agent can use them."""
-        asking = self._runtime.live(self.session_id)
-        passed = None if asking is live else turn_deps(asking)
+    async def _deps_for(self, live: LiveSession) -> Any:
+        """The deps of a turn: in a session below this one, those of the turn that starts it if they fit.
+
+        Any other session has its own: they may be another user's.
+        """
+        asking = await self._runtime.put_to_work(self.session_id)
+        passed = None if asking is None else turn_deps(asking)
         agent = None if live.staff is None else live.staff.agent
-        return passed if agent is not None and fits(agent.deps_type, passed) else live.deps
+        if agent is None or not fits(agent.deps_type, passed):
+            return live.deps
+        head = await self._runtime.store.head(live.session_id)
+        below = head is not None and await self._is_above(self.session_id, head)
+        return passed if below else live.deps
 
     async def await_turn(self, turn_id: str) -> AssembledTurn:
         """The turn once it has ended, or waits; whoever runs it."""
