@@ -111,8 +111,13 @@ _HOMES = {
     "holdfast.runtime.attachments": ("Attachment",),
     "holdfast.runtime.dependencies": ("DepsContext",),
     "holdfast.runtime.result": (
+        "AwaitedResult",
+        "FinishedTurn",
+        "FrameSwitchedTurn",
+        "StoppedTurn",
         "TurnResult",
         "TurnStopped",
+        "WaitingTurn",
     ),
     "holdfast.runtime.turn": ("Turn",),
     "holdfast.trace": (
@@ -196,8 +201,13 @@ if TYPE_CHECKING:
     from holdfast.runtime.attachments import Attachment as Attachment
     from holdfast.runtime.blocking import BlockingSandbox as BlockingSandbox
     from holdfast.runtime.dependencies import DepsContext as DepsContext
+    from holdfast.runtime.result import AwaitedResult as AwaitedResult
+    from holdfast.runtime.result import FinishedTurn as FinishedTurn
+    from holdfast.runtime.result import FrameSwitchedTurn as FrameSwitchedTurn
+    from holdfast.runtime.result import StoppedTurn as StoppedTurn
     from holdfast.runtime.result import TurnResult as TurnResult
     from holdfast.runtime.result import TurnStopped as TurnStopped
+    from holdfast.runtime.result import WaitingTurn as WaitingTurn
     from holdfast.runtime.sandbox import Sandbox as Sandbox
     from holdfast.runtime.turn import Turn as Turn
     from holdfast.tools import RegisteredTool as RegisteredTool

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from stand_ins import HeldModel, agent_of, asks, events_of, of_kind, said
 
-from holdfast import Agent, TurnStopped, UsageLimits, tool
+from holdfast import Agent, ContinueAs, Turn, TurnStopped, UsageLimits, tool
 from holdfast.errors import HoldfastError, InvalidArgument, ModelError, NobodyWaits, ToolNameTaken
 from holdfast.model.events import TextStreamed, TurnBegan, TurnCommitted
 from holdfast.model.outcome import StopReason
@@ -243,3 +243,67 @@ def test_a_run_without_a_runtime_that_has_to_wait_says_so() -> None:
     agent = Agent(ScriptedModel([asking], strict=False), tools=[pay])
     with pytest.raises(NobodyWaits, match=r"has to wait \(approval\)"):
         agent.run_sync("pay")
+
+
+@tool
+def hand_over(task: str) -> ContinueAs:
+    """Continue in a new frame."""
+    return ContinueAs(task)
+
+
+def handing_over(task: str) -> dict[str, Any]:
+    return {"tool_calls": [{"name": "hand_over", "arguments": {"task": task}}]}
+
+
+def test_a_run_without_a_runtime_continues_in_the_frames_that_the_model_opens() -> None:
+    """Bug: the task of the new frame was lost, and `output` was None although nothing said so."""
+    agent = Agent(ScriptedModel([handing_over("go on"), handing_over("end it"), "done"]), tools=[hand_over])
+    result = agent.run_sync("begin")
+    assert (result.status, result.output) == ("finished", "done")
+    assert said(result.messages) == ["begin", "go on", "end it"]
+    assert (result.usage.calls, len(result.calls)) == (3, 2)
+
+
+def test_a_stream_shows_the_events_of_every_frame() -> None:
+    """Ours: the handle stands for the whole run, so its events and its cancellation do, too."""
+
+    async def main() -> None:
+        agent = Agent(ScriptedModel([handing_over("go on"), "done"]), tools=[hand_over])
+        turn = agent.run_stream("begin")
+        events = await events_of(turn)
+        assert len(of_kind(TurnBegan, events)) == 2
+        assert isinstance(events[-1], TurnCommitted)
+        assert (await turn).output == "done"
+
+    asyncio.run(main())
+
+
+def test_the_limits_of_a_run_hold_for_all_its_frames_together() -> None:
+    """Ours: a model that hands over to itself forever must end somewhere."""
+    model = ScriptedModel([handing_over(f"step {n}") for n in range(9)], strict=False)
+    agent = Agent(model, tools=[hand_over], limits=UsageLimits(max_iterations=3))
+    with pytest.raises(TurnStopped, match="used up its limits") as caught:
+        agent.run_sync("begin")
+    assert (caught.value.code, caught.value.reason) == ("TURN_BUDGET", StopReason.TURN_BUDGET)
+    assert caught.value.result.usage.calls == 3
+
+
+def test_a_run_that_is_cancelled_in_a_later_frame_ends() -> None:
+    """Ours: `cancel` reaches the turn that runs now."""
+
+    async def main() -> None:
+        turns: list[Turn[str]] = []
+
+        @tool
+        async def stop() -> str:
+            assert await turns[0].cancel()
+            return "too late"
+
+        asking = {"tool_calls": [{"name": "stop", "arguments": {}}]}
+        model = ScriptedModel([handing_over("go on"), asking], strict=False)
+        turns.append(Agent(model, tools=[hand_over, stop]).run_stream("begin"))
+        with pytest.raises(TurnStopped) as caught:
+            await turns[0]
+        assert caught.value.reason is StopReason.CANCELLED
+
+    asyncio.run(main())

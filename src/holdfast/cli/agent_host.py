@@ -5,7 +5,7 @@ Rule: what another process needs to make the same agent again is recorded with e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,6 +21,7 @@ from holdfast.runtime.agent import Agent
 from holdfast.runtime.agent_runtime import Runtime
 from holdfast.runtime.agent_session import Session
 from holdfast.runtime.data_dir import DataDir
+from holdfast.tools.decorator import AnyTool
 
 
 class AgentHost:
@@ -93,7 +94,7 @@ def check_given(given: AgentSettings) -> None:
             load_tools(file)
 
 
-def _tools_of(settings: AgentSettings) -> list[object]:
+def _tools_of(settings: AgentSettings) -> Sequence[AnyTool[Any]]:
     """The tools of the files; the demo without any has its own."""
     if settings.is_demo and not settings.tools:
         return [demo_tools.order, demo_tools.refund]

@@ -33,7 +33,7 @@ from typing import Any, Final, Protocol, TypeVar, assert_never
 import msgspec
 
 from holdfast.durable.effects import Asks, EffectHost, Known, Prepared, Ready
-from holdfast.durable.keys import key_of
+from holdfast.durable.keys import key_of, task_input_id
 from holdfast.errors import InternalError, LeaseLost, PluginStateLost, StoreError, StoreUnavailable
 from holdfast.machine.commands import (
     CallModel,
@@ -490,7 +490,7 @@ class TurnDriver:
         if not isinstance(outcome, FrameSwitched) or outcome.switch.task is None:
             return None
         return QueuedInput(
-            input_id=f"{self.turn_id}.task",
+            input_id=task_input_id(self.turn_id),
             session_id=self.lease.session_id,
             kind="queue",
             message=UserMessage(content=outcome.switch.task),

@@ -32,6 +32,11 @@ from holdfast.machine.inputs import (
 from holdfast.machine.turn_machine import TurnMachine
 
 
+def task_input_id(turn_id: str) -> str:
+    """The id of the queued input with which the turn *turn_id* starts the next one, in a new frame."""
+    return f"{turn_id}.task"
+
+
 def key_of(given: Input, machine: TurnMachine, fence: int) -> str:
     """The key of an input that *machine* is about to be fed."""
     match given:  # what comes most often comes first

@@ -16,14 +16,16 @@ from holdfast.ports.model_provider import ModelProvider
 from holdfast.protocols.standard.plugin import StandardProtocol
 from holdfast.runtime.dependencies import DepsFactory, checked_factory, needs_deps
 from holdfast.runtime.output_type import OutputType
+from holdfast.runtime.result import FinishedTurn
 from holdfast.runtime.session_context import as_layer
 from holdfast.tools.context import RunContext
-from holdfast.tools.decorator import as_registered
+from holdfast.tools.decorator import AnyTool, as_registered
 from holdfast.tools.registry import ToolRegistry
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeForm
+
     from holdfast.runtime.attachments import Prompt
-    from holdfast.runtime.result import TurnResult
     from holdfast.runtime.turn import Turn
 
 Deps = TypeVar("Deps")
@@ -33,12 +35,12 @@ Instructions = Callable[[RunContext[Any]], str | Awaitable[str]]
 """Makes the instructions of one turn."""
 
 
-class _Options(TypedDict, total=False):
-    """The settings of an agent that its type does not depend on."""
+class _Options(TypedDict, Generic[Deps], total=False):
+    """The settings that every kind of agent takes."""
 
     name: str
     instructions: str | Instructions
-    tools: Iterable[object]
+    tools: Iterable[AnyTool[Deps]]
     plugins: Iterable[object]
     system: PromptLayer | Sequence[PromptContribution | str] | None
     limits: UsageLimits | None
@@ -71,33 +73,33 @@ class Agent(Generic[Deps, Output]):
     """
 
     @overload
-    def __init__(self: Agent[None, str], model: Model, **options: Unpack[_Options]) -> None: ...
+    def __init__(self: Agent[None, str], model: Model, **options: Unpack[_Options[None]]) -> None: ...
     @overload
     def __init__(
         self: Agent[Deps, str],
         model: Model,
         *,
-        deps_type: type[Deps],
+        deps_type: TypeForm[Deps],
         deps: DepsFactory[Deps] | None = None,
-        **options: Unpack[_Options],
+        **options: Unpack[_Options[Deps]],
     ) -> None: ...
     @overload
     def __init__(
         self: Agent[None, Output],
         model: Model,
         *,
-        output_type: type[Output],
-        **options: Unpack[_Options],
+        output_type: TypeForm[Output],
+        **options: Unpack[_Options[None]],
     ) -> None: ...
     @overload
     def __init__(
         self: Agent[Deps, Output],
         model: Model,
         *,
-        deps_type: type[Deps],
+        deps_type: TypeForm[Deps],
         deps: DepsFactory[Deps] | None = None,
-        output_type: type[Output],
-        **options: Unpack[_Options],
+        output_type: TypeForm[Output],
+        **options: Unpack[_Options[Deps]],
     ) -> None: ...
     def __init__(
         self,
@@ -105,7 +107,7 @@ class Agent(Generic[Deps, Output]):
         *,
         name: str = "agent",
         instructions: str | Instructions = "",
-        tools: Iterable[object] = (),
+        tools: Iterable[AnyTool[Any]] = (),
         plugins: Iterable[object] = (),
         system: PromptLayer | Sequence[PromptContribution | str] | None = None,
         deps_type: Any = None,
@@ -154,20 +156,25 @@ class Agent(Generic[Deps, Output]):
         prompt: Prompt,
         *,
         inputs: Mapping[str, Any] | None = None,
-        deps: Any = None,
+        deps: Deps | None = None,
         limits: UsageLimits | None = None,
-    ) -> TurnResult[Output]:
-        """One turn in a session of its own, in memory. `TurnStopped` if it ends without an answer."""
-        return await self.run_stream(prompt, inputs=inputs, deps=deps, limits=limits)
+    ) -> FinishedTurn[Output]:
+        """Run one turn in a session of its own, in memory, to its answer.
+
+        Raise `TurnStopped` if it ends without an answer, and `NobodyWaits` if it has to wait.
+        """
+        result = await self.run_stream(prompt, inputs=inputs, deps=deps, limits=limits)
+        assert isinstance(result, FinishedTurn)  # every other end of such a turn is raised
+        return result
 
     def run_sync(
         self,
         prompt: Prompt,
         *,
         inputs: Mapping[str, Any] | None = None,
-        deps: Any = None,
+        deps: Deps | None = None,
         limits: UsageLimits | None = None,
-    ) -> TurnResult[Output]:
+    ) -> FinishedTurn[Output]:
         """`run` without an event loop."""
         import asyncio
 
@@ -182,7 +189,7 @@ class Agent(Generic[Deps, Output]):
         prompt: Prompt,
         *,
         inputs: Mapping[str, Any] | None = None,
-        deps: Any = None,
+        deps: Deps | None = None,
         limits: UsageLimits | None = None,
     ) -> Turn[Output]:
         """`run` as a turn to iterate over: its events as they happen; awaiting it gives the result."""

@@ -19,7 +19,7 @@ import secrets
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -96,6 +96,7 @@ if TYPE_CHECKING:
     from holdfast.providers.rate_limit import RateLimit
     from holdfast.runtime.monitors.monitors import Monitors
 
+Deps = TypeVar("Deps")
 Output = TypeVar("Output")
 
 MAX_METADATA_BYTES: Final = 16 * 1024
@@ -258,15 +259,35 @@ class Runtime:
 
     # Sessions
 
+    @overload
     async def session(
         self,
         session_id: str = "default",
         *,
-        agent: Agent[Any, Output] | None = None,
+        agent: None = None,
         deps: Any = None,
         options: PluginOptions | Mapping[str, Json] | None = None,
         metadata: Mapping[str, Json] | None = None,
-    ) -> Session[Output]:
+    ) -> Session[Any]: ...
+    @overload
+    async def session(
+        self,
+        session_id: str = "default",
+        *,
+        agent: Agent[Deps, Output],
+        deps: Deps | None = None,
+        options: PluginOptions | Mapping[str, Json] | None = None,
+        metadata: Mapping[str, Json] | None = None,
+    ) -> Session[Output, Deps]: ...
+    async def session(
+        self,
+        session_id: str = "default",
+        *,
+        agent: Agent[Any, Any] | None = None,
+        deps: Any = None,
+        options: PluginOptions | Mapping[str, Json] | None = None,
+        metadata: Mapping[str, Json] | None = None,
+    ) -> Session[Any]:
         """Open a session, or make it. A turn that its agent left unfinished there goes on by itself.
 
         *deps* are those of all turns of the session in this process that are given no others. *options* are

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 import msgspec
@@ -26,7 +27,7 @@ from holdfast.runtime.agent import checked_limits
 from holdfast.runtime.attachments import Prompt, read_prompt, with_inputs
 from holdfast.runtime.blocked_turns import blocked_in
 from holdfast.runtime.observation import Cursor, Observed, Observer
-from holdfast.runtime.result import TurnResult
+from holdfast.runtime.result import AwaitedResult
 from holdfast.runtime.session_context import Overlay, as_layer
 from holdfast.runtime.session_plugins import SessionPlugins, SessionTools
 from holdfast.runtime.turn import Turn, TurnRequest
@@ -38,12 +39,20 @@ if TYPE_CHECKING:
     from holdfast.runtime.live_session import LiveSession
 
 Output = TypeVar("Output")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as _TypeVar
+
+    Deps = _TypeVar("Deps", default=Any)
+else:  # before Python 3.13, only typing_extensions knows defaults, and we do not depend on it
+    Deps = TypeVar("Deps")
 
 
-class Session(Generic[Output]):
+class Session(Generic[Output, Deps]):
     """One session of a runtime. Several of these may stand for the same session."""
 
     __slots__ = ("_live", "_runtime", "session_id")
+    if not TYPE_CHECKING:
+        __class_getitem__ = classmethod(GenericAlias)  # Deps may be left out
 
     def __init__(self, runtime: Runtime, live: LiveSession) -> None:
         self._runtime = runtime
@@ -57,7 +66,7 @@ class Session(Generic[Output]):
         prompt: Prompt,
         *,
         inputs: Mapping[str, Any] | None = None,
-        deps: Any = None,
+        deps: Deps | None = None,
         limits: UsageLimits | None = None,
         idempotency_key: str | None = None,
         system: PromptLayer | Sequence[PromptContribution | str] | None = None,
@@ -168,7 +177,7 @@ class Session(Generic[Output]):
         arguments: Mapping[str, Json] | None = None,
         reason: str | None = None,
         decided_by: str | None = None,
-    ) -> TurnResult[Output]:
+    ) -> AwaitedResult[Output]:
         """Let a call happen, with other arguments if given, and go on with its turn.
 
         *decided_by* names the person who decided; it is kept with the approval.
@@ -184,17 +193,17 @@ class Session(Generic[Output]):
 
     async def deny(
         self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
-    ) -> TurnResult[Output]:
+    ) -> AwaitedResult[Output]:
         """Refuse a call and go on with its turn; the model is told. It needs what `approve` needs."""
         await self._require_own(approval_id)
         return await self._follow_decision(
             await self._runtime.deny(approval_id, reason=reason, decided_by=decided_by)
         )
 
-    async def _follow_decision(self, approval: Approval) -> TurnResult[Output]:
+    async def _follow_decision(self, approval: Approval) -> AwaitedResult[Output]:
         """Go on with the turn until it has heard of the decision: it may have been under way already."""
         while True:
-            result: TurnResult[Output] = await self._live.turn_of(approval.run_id)
+            result: AwaitedResult[Output] = await self._live.turn_of(approval.run_id)
             if all(wait.wait_id != approval.approval_id for wait in result.waits):
                 return result
 
@@ -287,7 +296,7 @@ class Session(Generic[Output]):
         )
         return await self.append([FrameOpened(switch=switch)])
 
-    async def fork(self, new_id: str, *, at: str | None = None) -> Session[Output]:
+    async def fork(self, new_id: str, *, at: str | None = None) -> Session[Output, Deps]:
         """A new session over the same history, up to the node *at* if given."""
         return await self._runtime.fork(self.session_id, new_id, at=at)
 

@@ -34,7 +34,7 @@ from holdfast.sandbox.engines import kind_of, usual_engine
 from holdfast.tools.builtin.discovery import discovery_tools
 from holdfast.tools.builtin.mounts import Mount, MountTable
 from holdfast.tools.context import RunContext
-from holdfast.tools.decorator import as_registered
+from holdfast.tools.decorator import AnyTool, as_registered
 from holdfast.tools.registry import ToolRegistry
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ Mounts = Mapping[str, Mount | str | os.PathLike[str]]
 class SandboxSettings(TypedDict, total=False):
     """The keywords of `Sandbox(...)` and `BlockingSandbox(...)`; `SandboxOptions` says what they mean."""
 
-    tools: Iterable[object]
+    tools: Iterable[AnyTool[None]]
     mounts: Mounts
     allow_hosts: Sequence[str]
     allow_private_hosts: bool
@@ -75,7 +75,7 @@ class SandboxOptions:
     exists keeps its own. `packages` are installed packages that code on `cpython` may import.
     """
 
-    tools: Iterable[object] = ()
+    tools: Iterable[AnyTool[None]] = ()
     mounts: Mounts = field(default_factory=dict)
     allow_hosts: Sequence[str] = ()
     allow_private_hosts: bool = False

@@ -12,12 +12,11 @@ from holdfast.errors import RuntimeClosed
 from holdfast.model.canonical import Json
 from holdfast.model.events import Event
 from holdfast.model.message import UserMessage
-from holdfast.model.outcome import Stopped
 from holdfast.model.prompt import PromptLayer
 from holdfast.model.usage import UsageLimits
 from holdfast.ports.session_store import Blob
 from holdfast.runtime.live_feed import Subscription
-from holdfast.runtime.result import TurnResult, TurnStopped
+from holdfast.runtime.result import AwaitedResult, StoppedTurn, TurnResult, TurnStopped
 
 Output = TypeVar("Output")
 
@@ -89,6 +88,10 @@ class Turn(Generic[Output]):
         self.turn_id, self.began = turn_id, True
         self._tell_begin_waiter()
 
+    def continue_as(self, turn_id: str, request: TurnRequest) -> None:
+        """Let this handle stand for the turn that continues the work in a new frame."""
+        self.turn_id, self.request, self.began = turn_id, request, False
+
     def _tell_begin_waiter(self) -> None:
         if self._begin_waiter is not None and not self._begin_waiter.done():
             self._begin_waiter.set_result(None)
@@ -123,7 +126,7 @@ class Turn(Generic[Output]):
         for subscription in self._subscriptions:
             subscription.hear(event)
 
-    def __await__(self) -> Generator[Any, None, TurnResult[Output]]:
+    def __await__(self) -> Generator[Any, None, AwaitedResult[Output]]:
         return self._result().__await__()
 
     def subscribe(self, subscription: Subscription) -> None:
@@ -136,9 +139,9 @@ class Turn(Generic[Output]):
         self.start()
         return self._events(subscription)
 
-    async def _result(self) -> TurnResult[Output]:
+    async def _result(self) -> AwaitedResult[Output]:
         result = await self.settled()
-        if isinstance(result.outcome, Stopped):
+        if isinstance(result, StoppedTurn):
             raise TurnStopped(result)
         return result
 

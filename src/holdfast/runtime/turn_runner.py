@@ -79,7 +79,7 @@ from holdfast.runtime.dependencies import (
 )
 from holdfast.runtime.host.at_work import TurnAtWork, at_work
 from holdfast.runtime.lease_owners import new_owner, retire
-from holdfast.runtime.result import TurnResult
+from holdfast.runtime.result import TurnResult, result_of
 from holdfast.runtime.session_context import SessionContext
 from holdfast.runtime.turn import Turn, TurnRequest
 from holdfast.runtime.turn_instructions import with_instructions
@@ -649,19 +649,10 @@ class TurnRunner:
     def _result(
         self, turn: Turn[Any], summary: TurnSummary, messages: tuple[Message, ...]
     ) -> TurnResult[Any]:
-        outcome = summary.outcome
-        output = None
+        outcome, output = summary.outcome, None
         if isinstance(outcome, Finished):
             output = self._staff.agent.read_output(outcome.text, outcome.value)
-        return TurnResult(
-            turn_id=turn.turn_id,
-            session_id=self._live.session_id,
-            outcome=outcome,
-            output=output,
-            usage=summary.usage,
-            calls=summary.calls,
-            messages=messages,
-        )
+        return result_of(turn.turn_id, self._live.session_id, summary, messages, output)
 
 
 class _Ran:

@@ -20,7 +20,7 @@ from holdfast.tools.no_host import NO_HOST
 if TYPE_CHECKING:
     from holdfast.ports.host import ToolHookHost
 
-Deps = TypeVar("Deps")
+Deps_co = TypeVar("Deps_co", covariant=True)
 
 DEFAULT_COMPLETION_S: Final = 24 * 3600.0
 
@@ -83,7 +83,7 @@ _NO_TURN: Final = _NoTurn()
 
 
 @dataclass(frozen=True, slots=True)
-class RunContext(Generic[Deps]):
+class RunContext(Generic[Deps_co]):
     """One call, seen from inside its tool.
 
     `idempotency_key` is the same whenever this call is carried out, also by another process after a crash:
@@ -92,7 +92,7 @@ class RunContext(Generic[Deps]):
     which keeps bytes with the call's result, and `triggers`, which tells of what happened.
     """
 
-    deps: Deps
+    deps: Deps_co
     session_id: str = ""
     turn_id: str = ""
     call_id: int = 0

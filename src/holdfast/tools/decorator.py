@@ -6,25 +6,46 @@ import functools
 import inspect
 import types
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Union,
+    cast,
+    overload,
+)
 
 import msgspec
 
 from holdfast.errors import InvalidArgument
 from holdfast.model.capability import ApprovalPolicy, Capability, SideEffect
 from holdfast.model.limits import CapabilityLimits
+from holdfast.tools.context import RunContext
 from holdfast.tools.registered_tool import OnInterrupted, OnTimeout, RegisteredTool, owner_of
 from holdfast.tools.schema import read_signature
 
 P = ParamSpec("P")
 R = TypeVar("R")
+Instance = TypeVar("Instance")
+Deps = TypeVar("Deps")
+Function = TypeVar("Function")
+Function_co = TypeVar("Function_co", covariant=True)
+Needs_co = TypeVar("Needs_co", covariant=True)
 
 
-class Tool(Generic[P, R]):
-    """A function that is also a capability. Calling it calls the function."""
+class Tool(Generic[Function_co, Needs_co]):
+    """A function that is also a capability. Calling it calls the function.
 
-    def __init__(self, function: Callable[P, R], registered: RegisteredTool) -> None:
-        functools.update_wrapper(self, function)
+    `Needs_co` is `Callable[[Deps], None]`, where `Deps` is what the function requires of `RunContext.deps`:
+    `object` if it takes no `RunContext`. Only type checkers use it.
+    """
+
+    def __init__(self, function: Callable[..., Any], registered: RegisteredTool) -> None:
+        functools.update_wrapper(cast("Any", self), function)
         self.function = function
         self.registered = registered
 
@@ -32,8 +53,14 @@ class Tool(Generic[P, R]):
     def capability(self) -> Capability:
         return self.registered.capability
 
-    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.function(*args, **kwargs)
+    if TYPE_CHECKING:
+
+        @property
+        def __call__(self) -> Function_co: ...
+    else:
+
+        def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+            return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<tool {self.registered.name}>"
@@ -68,8 +95,43 @@ class ToolMethod(Generic[P, R]):
         return f"<tool method {self._registered.name}>"
 
 
+class PlainFunction(Protocol):
+    """A function without `@tool`. Type checkers do not compare its `RunContext` with the agent's deps."""
+
+    @property
+    def __name__(self) -> str: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+AnyTool = Union[Tool[Any, Callable[[Deps], None]], RegisteredTool, PlainFunction]  # noqa: UP007 - generic
+"""A tool for an agent whose deps are `Deps`, in any of the forms users have it in."""
+
+
+class ToolDecorator(Protocol):
+    """The decorator that `tool(...)` returns."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # a RunContext is never the object of a method
+        self, function: Callable[Concatenate[RunContext[Deps], P], R], /
+    ) -> Tool[Callable[Concatenate[RunContext[Deps], P], R], Callable[[Deps], None]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Instance, RunContext[Deps], P], R], /
+    ) -> Tool[Callable[Concatenate[Instance, RunContext[Deps], P], R], Callable[[Deps], None]]: ...
+    @overload
+    def __call__(self, function: Function, /) -> Tool[Function, Callable[[object], None]]: ...
+
+
 @overload
-def tool(function: Callable[P, R], /) -> Tool[P, R]: ...
+def tool(  # type: ignore[overload-overlap]  # a RunContext is never the object of a method
+    function: Callable[Concatenate[RunContext[Deps], P], R], /
+) -> Tool[Callable[Concatenate[RunContext[Deps], P], R], Callable[[Deps], None]]: ...
+@overload
+def tool(
+    function: Callable[Concatenate[Instance, RunContext[Deps], P], R], /
+) -> Tool[Callable[Concatenate[Instance, RunContext[Deps], P], R], Callable[[Deps], None]]: ...
+@overload
+def tool(function: Function, /) -> Tool[Function, Callable[[object], None]]: ...
 @overload
 def tool(
     *,
@@ -82,8 +144,8 @@ def tool(
     isolate: bool = False,
     on_interrupted: OnInterrupted = "report",
     on_timeout: OnTimeout = "report",
-) -> Callable[[Callable[P, R]], Tool[P, R]]: ...
-def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+) -> ToolDecorator: ...
+def tool(function: Any = None, /, **options: Any) -> Any:
     """Make a capability of a typed function.
 
     The schema comes from the annotations, the description and the parameters' descriptions from the
@@ -110,7 +172,7 @@ def tool(function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
     return lambda decorated: _tool_of(decorated, options)
 
 
-def _tool_of(function: Any, options: dict[str, Any]) -> Tool[..., Any] | ToolMethod[..., Any]:
+def _tool_of(function: Any, options: dict[str, Any]) -> Tool[Any, Any] | ToolMethod[..., Any]:
     if not _is_method(function):
         return _make(function, **options)
     if options.get("isolate"):
@@ -129,7 +191,7 @@ def _is_method(function: Any) -> bool:
 
 
 def _make(
-    function: Callable[P, R],
+    function: Callable[..., Any],
     *,
     name: str | None = None,
     description: str | None = None,
@@ -140,7 +202,7 @@ def _make(
     isolate: bool = False,
     on_interrupted: OnInterrupted = "report",
     on_timeout: OnTimeout = "report",
-) -> Tool[P, R]:
+) -> Tool[Any, Any]:
     if not callable(function) or not hasattr(function, "__name__"):
         raise InvalidArgument(f"@tool needs a function, not {function!r}")
     called = name or function.__name__
@@ -182,7 +244,7 @@ def as_registered(candidate: object) -> RegisteredTool:
     if isinstance(candidate, (Tool, ToolMethod)):
         return candidate.registered
     if callable(candidate):
-        made: Tool[..., Any] = tool(candidate)
+        made: Tool[Any, Any] = tool(candidate)
         return made.registered
     raise InvalidArgument(f"{candidate!r} is not a tool", hint="pass functions, ideally decorated with @tool")
 

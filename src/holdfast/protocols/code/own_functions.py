@@ -79,7 +79,7 @@ def continue_as(task: str, seed: Json = None) -> None:
     """End the turn and go on with *task* in a fresh context that knows only *seed*. Variables stay."""
 
 
-def _with_contract(tool: Tool[..., Any], **changes: Any) -> RegisteredTool:
+def _with_contract(tool: Tool[Any, Any], **changes: Any) -> RegisteredTool:
     return replace(tool.registered, capability=msgspec.structs.replace(tool.capability, **changes))
 
 
@@ -97,7 +97,7 @@ _FINISH_WITH_ANY: Final = _with_contract(finish, input_schema={"type": "array", 
 """`finish` where an object stands for named arguments: `finish({value: 1})` answers with that very object."""
 
 
-def _current_policy(limits: SessionLimits | None) -> Tool[..., Any]:
+def _current_policy(limits: SessionLimits | None) -> Tool[Any, Any]:
     @tool(side_effect="none")
     def current_policy() -> dict[str, Any]:
         """Show the limits that every cell runs under."""
@@ -115,7 +115,7 @@ def own_functions(
 ) -> dict[str, RegisteredTool]:
     """All of them, by name, as *language* calls them; *limits* are those of a cell."""
     ends = finish.registered if language is Language.PYTHON else _FINISH_WITH_ANY
-    made: list[Tool[..., Any]] = [sleep, llm, continue_as, _current_policy(limits)]
+    made: list[Tool[Any, Any]] = [sleep, llm, continue_as, _current_policy(limits)]
     tools = [
         cell_tool(language),
         ends,

@@ -180,7 +180,7 @@ def searching(catalog: ToolCatalog, resolve: Resolve) -> RegisteredTool:
     return replace(_search_tools(catalog, resolve, Language.PYTHON).registered, owner=OWNER)
 
 
-def _search_tools(catalog: ToolCatalog, resolve: Resolve, language: Language) -> Tool[..., Any]:
+def _search_tools(catalog: ToolCatalog, resolve: Resolve, language: Language) -> Tool[Any, Any]:
     index = _once(lambda: ToolIndex(catalog.searchable()))
 
     def look_up(query: str, limit: int) -> list[tuple[CatalogTool, str]]:
@@ -217,7 +217,7 @@ async def _found(ctx: RunContext[Any], hits: Sequence[CatalogTool]) -> set[str]:
     return callable_now
 
 
-def _describe_tool(catalog: ToolCatalog, resolve: Resolve, language: Language) -> Tool[..., Any]:
+def _describe_tool(catalog: ToolCatalog, resolve: Resolve, language: Language) -> Tool[Any, Any]:
     @tool(side_effect="none")
     async def describe_tool(ctx: RunContext[Any], name: Annotated[str, _NAME]) -> dict[str, Any]:
         """Describe one tool in full: its signature, description, schemas, side_effect and approval."""
@@ -230,7 +230,7 @@ def _describe_tool(catalog: ToolCatalog, resolve: Resolve, language: Language) -
     return describe_tool
 
 
-def _list_tools(catalog: ToolCatalog) -> Tool[..., Any]:
+def _list_tools(catalog: ToolCatalog) -> Tool[Any, Any]:
     @tool(side_effect="none")
     def list_tools() -> list[dict[str, str]]:
         """List every tool that can be found: its name, and the first line of its description."""

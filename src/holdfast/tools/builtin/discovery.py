@@ -29,7 +29,7 @@ def discovery_tools(registry: ToolRegistry, policy: Policy) -> list[RegisteredTo
     return [replace(each.registered, owner=OWNER) for each in made]
 
 
-def _list_tools(registry: ToolRegistry) -> Tool[..., Any]:
+def _list_tools(registry: ToolRegistry) -> Tool[Any, Any]:
     @tool(side_effect="none")
     def list_tools() -> list[dict[str, Any]]:
         """List the tools that can be called: name, description, side_effect and approval of each."""
@@ -38,7 +38,7 @@ def _list_tools(registry: ToolRegistry) -> Tool[..., Any]:
     return list_tools
 
 
-def _describe_tool(registry: ToolRegistry) -> Tool[..., Any]:
+def _describe_tool(registry: ToolRegistry) -> Tool[Any, Any]:
     @tool(side_effect="none")
     def describe_tool(name: Annotated[str, _NAME]) -> dict[str, Any]:
         """Describe one tool in full: its input and output schemas, limits and approval policy."""
@@ -49,7 +49,7 @@ def _describe_tool(registry: ToolRegistry) -> Tool[..., Any]:
     return describe_tool
 
 
-def _current_policy(policy: Policy) -> Tool[..., Any]:
+def _current_policy(policy: Policy) -> Tool[Any, Any]:
     @tool(side_effect="none")
     def current_policy(ctx: RunContext[Any]) -> dict[str, Any]:
         """Show the limits of this run and of its session, and the grants that the code runs under."""

@@ -25,7 +25,7 @@ def file_tools(table: MountTable, *, limits: CapabilityLimits | None = None) -> 
     return [replace(each.registered, owner=OWNER) for each in made]
 
 
-def _read_text(table: MountTable, limits: CapabilityLimits) -> Tool[..., Any]:
+def _read_text(table: MountTable, limits: CapabilityLimits) -> Tool[Any, Any]:
     @tool(side_effect="read", limits=limits)
     def read_text(path: str) -> str:
         """Read a UTF-8 text file.
@@ -38,7 +38,7 @@ def _read_text(table: MountTable, limits: CapabilityLimits) -> Tool[..., Any]:
     return read_text
 
 
-def _write_text(table: MountTable, limits: CapabilityLimits) -> Tool[..., Any]:
+def _write_text(table: MountTable, limits: CapabilityLimits) -> Tool[Any, Any]:
     @tool(side_effect="write", idempotent=True, limits=limits)
     def write_text(path: str, text: str) -> int:
         """Write a text file as UTF-8, replacing what it held. Returns the number of bytes written.
@@ -55,7 +55,7 @@ def _write_text(table: MountTable, limits: CapabilityLimits) -> Tool[..., Any]:
     return write_text
 
 
-def _list_dir(table: MountTable, limits: CapabilityLimits) -> Tool[..., Any]:
+def _list_dir(table: MountTable, limits: CapabilityLimits) -> Tool[Any, Any]:
     @tool(side_effect="read", limits=limits)
     def list_dir(path: str = "/") -> list[str]:
         """List the names in a directory, sorted; directories end in "/".

@@ -88,7 +88,7 @@ def http_tools(
     return [replace(each.registered, owner=OWNER) for each in made]
 
 
-def _fetch_text(gate: _Gate, limits: CapabilityLimits) -> Tool[..., Any]:
+def _fetch_text(gate: _Gate, limits: CapabilityLimits) -> Tool[Any, Any]:
     @tool(side_effect="network", idempotent=True, limits=limits)
     def fetch_text(url: str) -> str:
         """Fetch a URL with GET and return the answer's text.
@@ -102,7 +102,7 @@ def _fetch_text(gate: _Gate, limits: CapabilityLimits) -> Tool[..., Any]:
     return fetch_text
 
 
-def _fetch_json(gate: _Gate, limits: CapabilityLimits) -> Tool[..., Any]:
+def _fetch_json(gate: _Gate, limits: CapabilityLimits) -> Tool[Any, Any]:
     @tool(side_effect="network", idempotent=True, limits=limits)
     def fetch_json(url: str) -> Any:
         """Fetch a URL with GET and return the JSON value of the answer.

@@ -1,0 +1,75 @@
+"""What type checkers say about programs that use Holdfast.
+
+The files in `cases` are checked, never run. A line that ends in `# error` must be reported by every checker,
+and no other line by any.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CASES = Path(__file__).parent / "cases"
+Places = set[tuple[str, int]]
+
+
+def expected() -> Places:
+    return {
+        (file.name, number)
+        for file in CASES.glob("*.py")
+        for number, line in enumerate(file.read_text().splitlines(), 1)
+        if line.endswith("# error")
+    }
+
+
+def check(*command: str) -> str:
+    """The report of a checker: its exit status is 1 when it found errors, more when it could not run."""
+    done = subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=CASES,
+        env={**os.environ, "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1, done.stdout + done.stderr
+    return done.stdout
+
+
+def assert_same(found: Places, report: str) -> None:
+    missed, extra = sorted(expected() - found), sorted(found - expected())
+    assert not missed, f"not reported: {missed}\n{report}"
+    assert not extra, f"reported by mistake: {extra}\n{report}"
+
+
+@pytest.mark.slow
+def test_mypy_reports_every_mistake_and_nothing_else(tmp_path: Path) -> None:
+    """Bug: `deps=42`, `tools=[5]` and `result.output.days` of a turn that waits passed the type checker."""
+    report = check(
+        "mypy",
+        "--strict",
+        "--config-file=",
+        f"--cache-dir={tmp_path}",
+        "--no-error-summary",
+        "--no-pretty",
+        ".",
+    )
+    lines = re.findall(r"^(?:\./)?([^:]+):(\d+): error:", report, re.MULTILINE)
+    assert_same({(Path(file).name, int(number)) for file, number in lines}, report)
+
+
+@pytest.mark.slow
+def test_pyright_reports_every_mistake_and_nothing_else() -> None:
+    """Bug: the same for the checker that editors use."""
+    report = check("pyright", "--pythonpath", sys.executable, "--outputjson", ".")
+    found = {
+        (Path(one["file"]).name, one["range"]["start"]["line"] + 1)
+        for one in json.loads(report)["generalDiagnostics"]
+        if one["severity"] == "error"
+    }
+    assert_same(found, report)
