@@ -43,7 +43,7 @@ def talk(invocation: Invocation, session_id: str, host: AgentHost) -> int:
     """Chat until the user leaves; returns the exit status."""
     background = Background()
     chat = Chat(invocation, host, background)
-    with sigterm_raises(), line_editing(invocation.data_dir / "chat_history", chat.completer()):
+    with sigterm_raises(), line_editing(invocation.beside("chat_history"), chat.completer()):
         background.run(host.__aenter__())
         try:
             chat.loop(session_id)

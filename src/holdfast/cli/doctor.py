@@ -19,6 +19,7 @@ from holdfast.cli.output import Answer, console
 
 if TYPE_CHECKING:
     from holdfast.errors import ErrorObject
+    from holdfast.runtime.data_dir import DataDir
     from holdfast.store.sqlite.database import Database
 
 _MIN_FREE_BYTES = 100_000_000
@@ -43,7 +44,9 @@ def command(invocation: Invocation) -> Answer:
     Engines that are not installed, or that this machine cannot confine, are named with the reason; that
     is no problem until a session asks for one. Providers of models are named if their key is there.
     """
-    home = invocation.data_dir.expanduser()
+    from holdfast.runtime.data_dir import DataDir
+
+    home = DataDir(invocation.data_dir, make=False)
     looks: dict[str, Callable[[], Check]] = {
         "python": _python,
         "platform": _platform,
@@ -92,7 +95,8 @@ def _platform() -> Check:
     return Check("platform", fits, platform.platform(), hint)
 
 
-def _data_dir(home: Path) -> Check:
+def _data_dir(data: DataDir) -> Check:
+    home = data.directory
     place = _existing(home)
     if not place.is_dir() or not os.access(place, os.W_OK | os.X_OK):
         another = "make it writable, or choose another with --data-dir or HOLDFAST_HOME"
@@ -100,7 +104,7 @@ def _data_dir(home: Path) -> Check:
     if place != home:
         return Check("data directory", True, f"{home}: {_NOT_YET}")
     mode = stat.S_IMODE(home.stat().st_mode)
-    private = not mode & 0o077
+    private = data.is_file or not mode & 0o077  # a database in a directory of others is private by itself
     hint = None if private else f"others can look into it: chmod 700 {home}"
     return Check("data directory", private, f"{home} (mode {mode:03o})", hint)
 
@@ -110,10 +114,10 @@ def _existing(home: Path) -> Path:
     return next(place for place in (home.absolute(), *home.absolute().parents) if place.exists())
 
 
-def _disk(home: Path) -> Check:
+def _disk(home: DataDir) -> Check:
     import shutil
 
-    free = shutil.disk_usage(_existing(home)).free
+    free = shutil.disk_usage(_existing(home.directory)).free
     enough = free >= _MIN_FREE_BYTES
     hint = None if enough else "make room; writes will fail when the disk is full"
     return Check("disk space", enough, f"{free / 1e9:.1f} GB free", hint)
@@ -140,14 +144,17 @@ def _first(database: Database, query: str) -> str:
     return database.read(lambda db: str(db.execute(query).get))
 
 
-def _database(home: Path) -> Check:
-    from holdfast.runtime.data_dir import DataDir
+def _database(home: DataDir) -> Check:
     from holdfast.store.sqlite import schema
     from holdfast.store.sqlite.sandbox import SqliteSandboxStore
 
-    if not (home / "holdfast.db").exists():
-        return Check("database", True, f"{home / 'holdfast.db'}: {_NOT_YET}")
-    store = SqliteSandboxStore(DataDir(home).database)
+    if not home.database.exists():
+        return Check("database", True, f"{home.database}: {_NOT_YET}")
+    mode = stat.S_IMODE(home.database.stat().st_mode)
+    if home.is_file and mode & 0o077:
+        hint = f"others can read it: chmod 600 {home.database}"
+        return Check("database", False, f"{home.database} (mode {mode:03o})", hint)
+    store = SqliteSandboxStore(home.database)
     try:
         sessions = len(store.list_sessions())
         verdict = _first(store.database, "PRAGMA quick_check")
@@ -157,13 +164,13 @@ def _database(home: Path) -> Check:
     return Check("database", verdict == "ok", detail, None if verdict == "ok" else "restore it from a backup")
 
 
-def _key(home: Path) -> Check:
+def _key(home: DataDir) -> Check:
     from holdfast.runtime.data_dir import KEY_VARIABLE, key_from_text
 
     if (given := os.environ.get(KEY_VARIABLE)) is not None:
         key_from_text(given)
         return Check("snapshot key", True, f"from {KEY_VARIABLE}")
-    file = home / "snapshot.key"
+    file = home.key_file
     if not file.exists():
         return Check("snapshot key", True, f"{file}: {_NOT_YET}")
     mode, size = stat.S_IMODE(file.stat().st_mode), file.stat().st_size
@@ -205,31 +212,31 @@ def _one_and_one(name: str, language: str) -> tuple[str, ErrorObject | None]:
     return f"1 + 1 failed: {error.message}", error
 
 
-def _agent_sessions(home: Path) -> Check:
+def _agent_sessions(home: DataDir) -> Check:
     import asyncio
 
-    if not (home / "holdfast.db").exists():
+    if not home.database.exists():
         return Check("agent sessions", True, "0")
-    sessions, unfinished = asyncio.run(_count_sessions(home))
+    sessions, unfinished = asyncio.run(_count_sessions(home.database))
     hint = "holdfast recover" if unfinished else None
     return Check("agent sessions", True, f"{sessions}, {unfinished} with a turn that could go on", hint)
 
 
-async def _count_sessions(home: Path) -> tuple[int, int]:
+async def _count_sessions(database: Path) -> tuple[int, int]:
     """How many there are, and how many turns nobody goes on with."""
     from holdfast.cli.agent_host import open_sessions
 
-    async with open_sessions(home) as runtime:
+    async with open_sessions(database) as runtime:
         unfinished = await runtime.store.unfinished(runtime.now_ms())
         return len(await runtime.sessions()), len(unfinished)
 
 
-def _approvals(home: Path) -> Check:
+def _approvals(home: DataDir) -> Check:
     from holdfast.runtime.blocking import BlockingSandbox
 
-    if not (home / "holdfast.db").exists():
+    if not home.database.exists():
         return Check("approvals", True, "0 waiting")
-    with BlockingSandbox(data_dir=home) as box:
+    with BlockingSandbox(data_dir=home.database) as box:
         waiting = len(box.approvals(pending=True))
     hint = "holdfast approvals list --pending" if waiting else None
     return Check("approvals", True, f"{waiting} waiting", hint)

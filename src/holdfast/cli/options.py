@@ -36,6 +36,12 @@ class Invocation:
 
         return self.given_data_dir or default_data_dir()
 
+    def beside(self, name: str) -> Path:
+        """The file *name* that belongs to the data, such as the history of what was typed."""
+        from holdfast.runtime.data_dir import DataDir
+
+        return DataDir(self.data_dir, make=False).beside(name)
+
     def command(self, *words: str) -> str:
         """The command line, for copying, that reaches the same data."""
         import shlex
@@ -77,8 +83,10 @@ _shared = (
     click.option("--json", "as_json", is_flag=True, help="Print exactly one JSON document."),
     click.option(
         "--data-dir",
-        type=click.Path(file_okay=False, path_type=Path),
-        help="Where sessions are kept.  [default: HOLDFAST_HOME, else ~/.holdfast]",
+        type=click.Path(path_type=Path),
+        metavar="DIR|FILE.db",
+        help='Where sessions are kept: a directory, or the file of a Runtime("FILE.db").  '
+        "[default: HOLDFAST_HOME, else ~/.holdfast]",
     ),
 )
 

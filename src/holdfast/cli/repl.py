@@ -57,7 +57,7 @@ def command(
         repl = Repl(
             box, invocation, SessionId(session_or_usual(session_id, language, engine)), GRAMMARS[language]
         )
-        with line_editing(invocation.data_dir / history, repl.completer()):
+        with line_editing(invocation.beside(history), repl.completer()):
             repl.loop()
     failed = any(result.status != "ok" for result in repl.results)
     return Answer(repl.results, lambda: None, int(failed and not repl.interactive))

@@ -52,7 +52,7 @@ def show(invocation: Invocation, *, session_id: str, file: Path | None, turn_id:
     from holdfast.errors import InvalidArgument, NotConfigured
     from holdfast.trace.reading import read_trace, span_trees
 
-    path = file or trace_file(invocation.data_dir) or invocation.data_dir / _USUAL
+    path = file or trace_file(invocation.data_dir) or invocation.beside(_USUAL)
     if not path.exists():
         raise NotConfigured(
             f"there is no trace {path}",
@@ -72,7 +72,11 @@ def trace_file(data_dir: Path, given: str | None = None) -> Path | None:
     chosen = given or os.environ.get(TRACE_VARIABLE, "")
     if chosen in ("", "0"):
         return None
-    return data_dir / _USUAL if chosen == "1" else Path(chosen).expanduser()
+    if chosen != "1":
+        return Path(chosen).expanduser()
+    from holdfast.runtime.data_dir import DataDir
+
+    return DataDir(data_dir).beside(_USUAL)
 
 
 def trace_sink(data_dir: Path, given: str | None = None) -> JsonlTrace | None:

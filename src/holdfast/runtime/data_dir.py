@@ -1,4 +1,12 @@
-"""The directory where one installation keeps what must outlive its processes."""
+"""The place where one installation keeps what must outlive its processes: a directory, or a database file.
+
+Rules
+-----
+1. An existing directory is a data directory, an existing file is a database. A path that does not exist yet
+   is a database if it ends in `.db`, `.sqlite` or `.sqlite3`, and a data directory otherwise.
+2. `holdfast.db` in a data directory is that data directory: both paths lead to the same key and history.
+3. The files that belong to any other database are beside it, and their names begin with its name.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +20,45 @@ from holdfast.errors import NotConfigured
 HOME_VARIABLE: Final = "HOLDFAST_HOME"
 KEY_VARIABLE: Final = "HOLDFAST_SNAPSHOT_KEY"
 _MIN_KEY_BYTES: Final = 16
+_DATABASE: Final = "holdfast.db"
+_DATABASE_SUFFIXES: Final = (".db", ".sqlite", ".sqlite3")
+_SQLITE_MAGIC: Final = b"SQLite format 3\0"
+_ANOTHER: Final = f"choose another with --data-dir or {HOME_VARIABLE}"
 
 
 class DataDir:
-    """`holdfast.db`, `snapshot.key` and the locks, readable by their owner alone."""
+    """A database, `snapshot.key`, the history of what was typed, a trace: readable by their owner alone.
 
-    def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path).expanduser()
-        try:
-            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise NotConfigured(
-                f"the data directory {self.path} cannot be made: {error.strerror or error}",
-                hint=f"choose another with --data-dir or {HOME_VARIABLE}",
-            ) from None
+    Args:
+        path: a directory, or a database file such as the `shop.db` of `Runtime("shop.db")`.
+        make: make the directory if it does not exist.
+    """
 
-    @property
-    def database(self) -> Path:
-        return self.path / "holdfast.db"
+    def __init__(self, path: str | os.PathLike[str], *, make: bool = True) -> None:
+        given = Path(path).expanduser()
+        self.is_file = _is_database(given)
+        self.database = given if self.is_file else given / _DATABASE
+        self.directory = self.database.parent
+        if make:
+            self._make_directory()
+
+    def beside(self, name: str) -> Path:
+        """The file *name* that belongs to this database."""
+        own = self.database.name == _DATABASE
+        return self.directory / (name if own else f"{self.database.name}.{name}")
 
     @property
     def key_file(self) -> Path:
-        return self.path / "snapshot.key"
+        return self.beside("snapshot.key")
+
+    def _make_directory(self) -> None:
+        try:
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise NotConfigured(
+                f"the data directory {self.directory} cannot be made: {error.strerror or error}",
+                hint=_ANOTHER,
+            ) from None
 
     def snapshot_key(self) -> bytes:
         """The key that signs snapshots: from the environment, else from a file made on first use."""
@@ -60,7 +85,7 @@ class DataDir:
 
     def _make_key(self) -> bytes:
         """Write the whole key under another name, then link it: two processes agree on the first."""
-        draft = self.path / f".snapshot.key.{os.getpid()}.{secrets.token_hex(4)}"
+        draft = self.directory / f".{self.key_file.name}.{os.getpid()}.{secrets.token_hex(4)}"
         handle = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with os.fdopen(handle, "wb") as file:
             file.write(secrets.token_bytes(32))
@@ -75,6 +100,25 @@ class DataDir:
         key = self._read_key()
         assert key is not None
         return key
+
+
+def _is_database(path: Path) -> bool:
+    """Whether *path* means a database file; raise `NotConfigured` if it can be neither file nor directory."""
+    try:
+        if path.is_dir():
+            return False
+        if not path.exists():
+            return path.suffix in _DATABASE_SUFFIXES
+        if not path.is_file():
+            raise NotConfigured(f"{path} is neither a directory nor a database file", hint=_ANOTHER)
+        with path.open("rb") as file:
+            start = file.read(len(_SQLITE_MAGIC))
+    except (OSError, ValueError) as error:
+        problem = getattr(error, "strerror", None) or error
+        raise NotConfigured(f"the data location {path} cannot be read: {problem}", hint=_ANOTHER) from None
+    if start not in (b"", _SQLITE_MAGIC):
+        raise NotConfigured(f"{path} is a file, but not a database", hint=_ANOTHER)
+    return True
 
 
 def default_data_dir() -> Path:
