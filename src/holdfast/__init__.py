@@ -47,6 +47,10 @@ _HOMES = {
         "tool",
     ),
     "holdfast.runtime.blocking": ("BlockingSandbox",),
+    "holdfast.runtime.current_turn": (
+        "CurrentTurn",
+        "SessionMessages",
+    ),
     "holdfast.runtime.sandbox": ("Sandbox",),
     "holdfast.tools.builtin.mounts": ("Mount",),
     "holdfast.model.message": (
@@ -200,6 +204,8 @@ if TYPE_CHECKING:
     from holdfast.runtime.agent_session import Session as Session
     from holdfast.runtime.attachments import Attachment as Attachment
     from holdfast.runtime.blocking import BlockingSandbox as BlockingSandbox
+    from holdfast.runtime.current_turn import CurrentTurn as CurrentTurn
+    from holdfast.runtime.current_turn import SessionMessages as SessionMessages
     from holdfast.runtime.dependencies import DepsContext as DepsContext
     from holdfast.runtime.result import AwaitedResult as AwaitedResult
     from holdfast.runtime.result import FinishedTurn as FinishedTurn

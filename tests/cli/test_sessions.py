@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Agent, Attachment, Runtime
+from holdfast import Agent, Attachment, Runtime, tool
 from holdfast.cli.session_export import SessionExport
 from holdfast.providers.scripted import ScriptedModel
 
@@ -70,6 +70,45 @@ def test_open_approvals_are_shown_with_the_conversation(holdfast: Any) -> None:
     (asked,) = view["approvals"]
     assert (view["state"], view["unfinished"]["turn_id"]) == ("waiting", asked["run_id"])
     assert f"approvals approve {asked['approval_id']}" in ran.stderr
+
+
+def test_the_turn_that_waits_is_shown_after_the_conversation_and_exported(holdfast: Any) -> None:
+    """Bug: `show` and `export` hid the turn that a person was to decide about."""
+    holdfast("chat", "hello")
+    holdfast("chat", "refund A1")
+    shown = holdfast("sessions", "show", "default").stdout
+    before, _, after = shown.partition("waits")
+    assert "user: hello" in before
+    assert "user: refund A1" not in before
+    assert "user: refund A1" in after
+    assert "refund(" in after
+    for words in ("show", "export"):
+        document = holdfast("sessions", words, "default", "--json").document
+        assert (len(document["nodes"]), document["current"]["state"]) == (2, "waiting")
+        said = document["current"]["messages"]
+        assert (said[0]["content"], said[-1]["tool_calls"][0]["name"]) == ("refund A1", "refund")
+        assert document["current"]["waits"][0]["kind"] == "approval"
+
+
+def test_the_attachments_of_the_turn_that_waits_are_exported(
+    holdfast: Any, home: Path, tmp_path: Path
+) -> None:
+    """Ours: an export needs nothing else to be read."""
+
+    @tool(approval="manual")
+    def refund() -> str:
+        return "paid"
+
+    async def main() -> None:
+        asking = {"tool_calls": [{"name": "refund", "arguments": {}}]}
+        agent = Agent(ScriptedModel([asking], strict=False), tools=[refund])
+        async with Runtime(home / "holdfast.db") as runtime:
+            session = await runtime.session("pictures", agent=agent)
+            await session.turn(["Refund this", Attachment(b"a picture", media_type="image/png")])
+
+    asyncio.run(main())
+    holdfast("sessions", "export", "pictures", "--attachments", str(tmp_path / "files"), "--json")
+    assert [file.read_bytes() for file in (tmp_path / "files").iterdir()] == [b"a picture"]
 
 
 def test_a_session_that_does_not_exist_leads_to_the_list(holdfast: Any) -> None:

@@ -15,11 +15,13 @@ from holdfast.cli.agent_options import AGENT_NAME, AgentSettings
 from holdfast.cli.host import load_tools, wrong_grants_are_wrong_usage
 from holdfast.cli.trace import trace_sink
 from holdfast.errors import NotConfigured, SessionNotFound
+from holdfast.model.node import Node
 from holdfast.providers.resolve import resolve_model
 from holdfast.providers.scripted import RepliesLeftOver
 from holdfast.runtime.agent import Agent
 from holdfast.runtime.agent_runtime import Runtime
 from holdfast.runtime.agent_session import Session
+from holdfast.runtime.current_turn import CurrentTurn
 from holdfast.runtime.data_dir import DataDir
 from holdfast.tools.decorator import AnyTool
 
@@ -82,6 +84,15 @@ async def known_session(runtime: Runtime, session_id: str) -> Session[Any]:
     if await runtime.store.head(session_id) is None:
         raise SessionNotFound(session_id)
     return Session(runtime, runtime.live(session_id))
+
+
+async def said_so_far(session: Session[Any]) -> tuple[list[Node], CurrentTurn | None]:
+    """The conversation of a session: its nodes, and the turn that has not ended, if there is one."""
+    current = await session.current_turn()
+    nodes = await session.nodes()
+    if current is not None and any(node.caused_by == current.turn_id for node in nodes):
+        current = None  # it has ended since, and is in the nodes now
+    return nodes, current
 
 
 def check_given(given: AgentSettings) -> None:

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from holdfast.cli.agent_host import AgentHost
+from holdfast.cli.agent_host import AgentHost, said_so_far
 from holdfast.cli.background import Background, Leave, Terminated, sigterm_raises
 from holdfast.cli.chat import DEMO_NOTE, left_unfinished
 from holdfast.cli.chat_input import ChatLines, SlashCompleter
@@ -24,7 +24,7 @@ from holdfast.cli.output import console, error_console, give, show_error
 from holdfast.cli.repl_input import line_editing
 from holdfast.cli.report import plain_table, show_box, show_commands
 from holdfast.cli.standing import Standing, counted, standing_of
-from holdfast.cli.transcript import show_nodes, usage_table
+from holdfast.cli.transcript import show_conversation, usage_table
 from holdfast.cli.turn_approvals import decide
 from holdfast.cli.turn_follow import Follower
 from holdfast.cli.user import this_user
@@ -259,7 +259,8 @@ class Chat:
         console().print(table)
 
     def _history(self, _: str) -> None:
-        show_nodes(console(), self._background.run(self._session.nodes()), ids=False)
+        nodes, current = self._background.run(said_so_far(self._session))
+        show_conversation(console(), nodes, current, ids=False)
 
     def _usage(self, _: str) -> None:
         console().print(usage_table(self._background.run(self._session.usage())))

@@ -11,18 +11,22 @@ from typing import Literal
 import click
 import msgspec
 
-from holdfast.cli.agent_host import known_session
+from holdfast.cli.agent_host import known_session, said_so_far
 from holdfast.model.approval import Approval
 from holdfast.model.head import SessionHead
 from holdfast.model.message import AttachmentPart, InputPart, TextPart, ToolMessage, UserMessage
-from holdfast.model.node import Node
+from holdfast.model.node import Node, Payload
 from holdfast.model.turn import TurnRecord
 from holdfast.model.usage import UsageEntry
 from holdfast.runtime.agent_runtime import Runtime
+from holdfast.runtime.current_turn import CurrentTurn
 
 
 class SessionExport(msgspec.Struct, frozen=True, kw_only=True):
-    """`nodes` are those of the active path, oldest first; `attachments` are named by their digests."""
+    """`nodes` are those of the active path, oldest first; `attachments` are named by their digests.
+
+    `current` is the turn that has not ended, if there is one; what was said in it is no part of `nodes` yet.
+    """
 
     format: Literal["holdfast.session"] = "holdfast.session"
     version: Literal[1] = 1
@@ -32,32 +36,33 @@ class SessionExport(msgspec.Struct, frozen=True, kw_only=True):
     usage: tuple[UsageEntry, ...]
     approvals: tuple[Approval, ...]
     attachments: tuple[AttachmentPart, ...]
+    current: CurrentTurn | None = None
 
 
 async def export_session(runtime: Runtime, session_id: str) -> SessionExport:
     session = await known_session(runtime, session_id)
+    nodes, current = await said_so_far(session)
     head = await session.head()
-    nodes = tuple(await session.nodes())
     turns = tuple(await session.turns())
+    said = (*(node.payload for node in nodes), *(() if current is None else current.messages))
     mine = {turn.turn_id for turn in turns}
     return SessionExport(
         head=head,
-        nodes=nodes,
+        nodes=tuple(nodes),
         turns=turns,
         usage=head.usage,
         approvals=tuple(one for one in await session.approvals() if one.run_id in mine),
-        attachments=tuple({part.digest: part for part in _attachments(nodes)}.values()),
+        attachments=tuple({part.digest: part for part in _attachments(said)}.values()),
+        current=current,
     )
 
 
-def _attachments(nodes: Iterable[Node]) -> Iterable[AttachmentPart]:
-    for node in nodes:
-        if isinstance(node.payload, UserMessage) and not isinstance(node.payload.content, str):
-            yield from (
-                _as_attachment(part) for part in node.payload.content if not isinstance(part, TextPart)
-            )
-        elif isinstance(node.payload, ToolMessage):
-            yield from node.payload.attachments
+def _attachments(said: Iterable[Payload]) -> Iterable[AttachmentPart]:
+    for payload in said:
+        if isinstance(payload, UserMessage) and not isinstance(payload.content, str):
+            yield from (_as_attachment(part) for part in payload.content if not isinstance(part, TextPart))
+        elif isinstance(payload, ToolMessage):
+            yield from payload.attachments
 
 
 def _as_attachment(part: AttachmentPart | InputPart) -> AttachmentPart:

@@ -6,12 +6,12 @@ from typing import Any
 
 import msgspec
 
-from holdfast.cli.agent_host import known_session
+from holdfast.cli.agent_host import known_session, said_so_far
 from holdfast.cli.options import Invocation
 from holdfast.cli.output import console, error_console, moment
 from holdfast.cli.report import plain_table, show_waiting
 from holdfast.cli.standing import Standing, standing_of
-from holdfast.cli.transcript import show_nodes, usage_table
+from holdfast.cli.transcript import show_conversation, usage_table
 from holdfast.model.approval import Approval
 from holdfast.model.blocked import Blocked
 from holdfast.model.head import SessionHead
@@ -20,6 +20,7 @@ from holdfast.model.turn import TurnRecord, TurnState
 from holdfast.ports.session_store import QueuedInput
 from holdfast.runtime.agent_runtime import Runtime
 from holdfast.runtime.blocked_turns import blocked_in
+from holdfast.runtime.current_turn import CurrentTurn
 
 _COLOURS = {"running": "green", "waiting": "yellow", "interrupted": "red", "blocked": "red"}
 
@@ -40,7 +41,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     """A session with its conversation. `unfinished` is the turn that runs, waits or was interrupted.
 
-    `blocked` says why that turn, or the next queued input, could not run when a process last tried.
+    `current` is what was said in that turn so far; it is no part of `nodes` yet. `blocked` says why that turn, or
+    the next queued input, could not run when a process last tried.
     """
 
     state: str
@@ -50,6 +52,7 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     unfinished: TurnRecord | None
     approvals: list[Approval]
     inputs: list[QueuedInput]
+    current: CurrentTurn | None = None
     blocked: Blocked | None = None
 
 
@@ -82,15 +85,17 @@ async def look(runtime: Runtime, session_id: str) -> SessionView:
     open_turn = _open_turn(turns)
     standing = None if open_turn is None else await standing_of(runtime, open_turn.turn_id)
     blocked = await session.blocked()
+    nodes, current = await said_so_far(session)
     return SessionView(
         state=_state(turns, left, blocked),
         head=await session.head(),
-        nodes=await session.nodes(),
+        nodes=nodes,
         turns=turns,
         unfinished=open_turn,
         approvals=[] if standing is None else list(standing.approvals),
         inputs=await session.inputs(),
         blocked=blocked,
+        current=current,
     )
 
 
@@ -130,7 +135,7 @@ def show_view(view: SessionView, invocation: Invocation) -> None:
     shown = console()
     shown.print(_facts_table(view))
     shown.print()
-    show_nodes(shown, view.nodes, ids=True)
+    show_conversation(shown, view.nodes, view.current, ids=True)
     if view.head.usage:
         shown.print()
         shown.print(usage_table(view.head.usage))

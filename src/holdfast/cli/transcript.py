@@ -27,21 +27,38 @@ from holdfast.model.usage import UsageEntry
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from holdfast.runtime.current_turn import CurrentTurn
+
 _STYLES = {"user": "bold", "tool": "dim", "cell": "dim", "stopped": "red", "frame": "cyan", "plugin": "dim"}
 
 
-def show_nodes(shown: Console, nodes: Sequence[Node], *, ids: bool) -> None:
-    """The conversation, one paragraph for each node, with node ids if they are wanted."""
+_STATES = {"running": "runs", "waiting": "waits", "interrupted": "was interrupted"}
+
+
+def show_conversation(
+    shown: Console, nodes: Sequence[Node], current: CurrentTurn | None, *, ids: bool
+) -> None:
+    """Print a paragraph for each node, with node ids if they are wanted, then the turn that has not ended."""
     from rich.text import Text
 
-    if not nodes:
+    if not nodes and current is None:
         shown.print("nothing was said yet", style="dim")
     for node in nodes:
-        who, text = _paragraph(node.payload)
         if ids:
             shown.print(Text(node.id, "dim"), soft_wrap=True)
-        said = (visible(text), _STYLES.get(who.partition(" ")[0], ""))
-        shown.print(Text.assemble((f"{who}: ", "cyan"), said), soft_wrap=True)
+        _show_paragraph(shown, node.payload)
+    if current is not None:
+        shown.print(Text(f"turn {current.turn_id} {_STATES[current.state]}", "yellow"), soft_wrap=True)
+        for message in current.messages:
+            _show_paragraph(shown, message)
+
+
+def _show_paragraph(shown: Console, payload: Payload) -> None:
+    from rich.text import Text
+
+    who, text = _paragraph(payload)
+    said = (visible(text), _STYLES.get(who.partition(" ")[0], ""))
+    shown.print(Text.assemble((f"{who}: ", "cyan"), said), soft_wrap=True)
 
 
 def _paragraph(payload: Payload) -> tuple[str, str]:

@@ -176,6 +176,14 @@ class Takeover(msgspec.Struct, frozen=True, kw_only=True):
     journal: tuple[JournalEntry, ...]
 
 
+class TurnInProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that has not ended, with its first input and its journal after that, all of one moment."""
+
+    record: TurnRecord
+    input: bytes
+    journal: tuple[JournalEntry, ...]
+
+
 class Save(msgspec.Struct, frozen=True, kw_only=True):
     """What a turn makes durable before it goes on.
 
@@ -400,6 +408,9 @@ class SessionStore(Protocol):
 
     async def open_turn(self, session_id: str) -> TurnRecord | None:
         """The session's turn that has not ended, if there is one."""
+
+    async def open_turn_journal(self, session_id: str) -> TurnInProgress | None:
+        """The session's turn that has not ended, with all that it has saved; takes no lease."""
 
     async def journal(self, turn_id: str) -> tuple[JournalEntry, ...]:
         """What a turn has saved so far, after its first input; nothing once it has ended."""

@@ -16,7 +16,7 @@ from holdfast.model.bounds import check_bounds
 from holdfast.model.canonical import Json, to_json
 from holdfast.model.frame import FrameSwitch
 from holdfast.model.head import SessionHead
-from holdfast.model.message import InjectedTurnInput, Message, UserMessage
+from holdfast.model.message import InjectedTurnInput, UserMessage
 from holdfast.model.node import Entry, FrameOpened, Node, Payload
 from holdfast.model.prompt import PromptContribution, PromptLayer
 from holdfast.model.turn import TurnRecord
@@ -26,6 +26,7 @@ from holdfast.ports.session_store import Blob, QueuedInput, SessionStore
 from holdfast.runtime.agent import checked_limits
 from holdfast.runtime.attachments import Prompt, read_prompt, with_inputs
 from holdfast.runtime.blocked_turns import blocked_in
+from holdfast.runtime.current_turn import CurrentTurn, SessionMessages, current_turn
 from holdfast.runtime.observation import Cursor, Observed, Observer
 from holdfast.runtime.result import AwaitedResult
 from holdfast.runtime.session_context import Overlay, as_layer
@@ -250,10 +251,22 @@ class Session(Generic[Output, Deps]):
         leaf = (await self.head()).leaf
         return [] if leaf is None else nodes_of(await self._store.path(leaf))
 
-    async def messages(self) -> list[Message]:
-        """What the model sees: the messages of the current frame."""
+    async def messages(self) -> SessionMessages:
+        """The messages of the current frame, with those of a turn that runs or waits.
+
+        `.current` is that turn, if there is one: its messages are the last ones, and its last calls may have
+        no results yet.
+        """
+        current = await self.current_turn()
         leaf = (await self.head()).leaf
-        return [] if leaf is None else messages_of(await self._store.frame(leaf))
+        segments = () if leaf is None else await self._store.frame(leaf)
+        if current is not None and any(segment.segment_id == current.turn_id for segment in segments):
+            current = None  # it has ended since, and is in the history now
+        return SessionMessages(messages_of(segments), current)
+
+    async def current_turn(self) -> CurrentTurn | None:
+        """The turn that runs, waits or was interrupted, if there is one, with what was said in it so far."""
+        return await current_turn(self._store, self.session_id, self._live.driver, self._runtime.now_ms())
 
     async def usage(self) -> tuple[UsageEntry, ...]:
         """What model calls used, a line for each source and model."""

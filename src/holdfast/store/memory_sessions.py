@@ -57,6 +57,7 @@ from holdfast.ports.session_store import (
     SeenClock,
     StateRecord,
     Takeover,
+    TurnInProgress,
 )
 from holdfast.store.memory import approval_order, decided
 from holdfast.store.memory_host_records import MemoryHostRecords
@@ -351,6 +352,14 @@ class MemorySessionStore(MemoryHostRecords):
         with self._lock:
             row = self._tables.sessions.get(session_id)
             return None if row is None or row.open is None else row.open.record
+
+    async def open_turn_journal(self, session_id: str) -> TurnInProgress | None:
+        with self._lock:
+            row = self._tables.sessions.get(session_id)
+            turn = None if row is None else row.open
+            if turn is None:
+                return None
+            return TurnInProgress(record=turn.record, input=turn.input, journal=tuple(turn.journal))
 
     async def journal(self, turn_id: str) -> tuple[JournalEntry, ...]:
         with self._lock:

@@ -434,6 +434,9 @@ class TurnContract:
         assert found is not None
         assert (found.turn_id, found.state) == (turn_id, TurnState.RUNNING)
         assert await store.journal(turn_id) == (entry,)
+        whole = await store.open_turn_journal("s1")
+        assert whole is not None
+        assert (whole.record.turn_id, whole.input, whole.journal) == (turn_id, begun.input, (entry,))
 
     @awaited
     async def test_an_ended_turn_is_not_open_and_has_no_journal(self, store: SessionStore) -> None:
@@ -442,3 +445,5 @@ class TurnContract:
         assert await store.open_turn("s1") is None
         assert await store.journal("t1") == ()
         assert await store.open_turn("nobody") is None
+        assert await store.open_turn_journal("s1") is None
+        assert await store.open_turn_journal("nobody") is None

@@ -54,6 +54,7 @@ from holdfast.ports.session_store import (
     SeenClock,
     StateRecord,
     Takeover,
+    TurnInProgress,
 )
 from holdfast.store.sqlite import (
     approvals,
@@ -259,6 +260,16 @@ class SqliteSessionStore:
         def query(db: apsw.Connection) -> TurnRecord | None:
             found = turn_rows.find_where(db, "sessions.id = ? AND turns.state <> 'ended'", session_id)
             return found[0].record if found else None
+
+        return await self._read(query)
+
+    async def open_turn_journal(self, session_id: str) -> TurnInProgress | None:
+        def query(db: apsw.Connection) -> TurnInProgress | None:
+            for turn in turn_rows.find_where(db, "sessions.id = ? AND turns.state <> 'ended'", session_id):
+                assert turn.input is not None  # it goes when the turn ends
+                saved = turn_rows.journal(db, turn.record.turn_id)
+                return TurnInProgress(record=turn.record, input=turn.input, journal=saved)
+            return None
 
         return await self._read(query)
 
