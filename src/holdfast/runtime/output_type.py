@@ -10,6 +10,7 @@ import msgspec
 from holdfast.errors import InvalidArgument
 from holdfast.machine.inputs import OutputCheck
 from holdfast.model.canonical import Json
+from holdfast.runtime.output_union import accepts_text, with_model_unions
 from holdfast.tools.schema import convert, schema_of
 
 _FENCED: Final = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.DOTALL)
@@ -19,24 +20,30 @@ class OutputType:
     """Checks an answer against a type, and makes the typed value of it."""
 
     def __init__(self, type_: Any) -> None:
-        self._type = type_
         try:
-            self.schema = schema_of(type_)
+            self._type = with_model_unions(type_)
+            self.schema = schema_of(self._type)
         except TypeError as error:
             raise InvalidArgument(
                 f"output_type {type_!r} cannot be described as JSON: {error}",
-                hint="use JSON types, dataclasses, TypedDict, Enum, msgspec structs or pydantic models",
+                hint="use JSON types, dataclasses, TypedDict, Enum, msgspec structs, pydantic models, or a "
+                "union of them",
             ) from None
+        self._accepts_text = accepts_text(self._type)
 
     def check(self, text: str) -> OutputCheck:
         """The answer as JSON, or what is wrong with it in words for the model."""
         try:
             value = msgspec.json.decode(_json_part(text))
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+            if self._accepts_text and text.strip():
+                return OutputCheck(value=text)
             return OutputCheck(problem=f"it must be JSON and nothing else ({error})")
         try:
             convert(value, self._type)
         except Exception as error:  # a user's own type may raise anything
+            if self._accepts_text and not isinstance(value, (dict, list)):
+                return OutputCheck(value=text)  # a number or a word that is meant as text
             return OutputCheck(problem=str(error) or type(error).__name__)
         return OutputCheck(value=value)
 

@@ -250,7 +250,30 @@ def _is_pydantic(type_: Any) -> bool:
     return hasattr(type_, "__pydantic_validator__") and hasattr(type_, "model_validate")
 
 
+class _ReadsItself(type):
+    """msgspec asks whether what a hook made is an instance; only the type knows, and it made it."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return True
+
+
+class CustomType(metaclass=_ReadsItself):
+    """A type that msgspec does not know and that reads JSON by itself, as values of any type."""
+
+    @classmethod
+    def from_json(cls, value: Json) -> Any:
+        """*value* as this type has it; `ValueError` if it does not fit."""
+        raise NotImplementedError
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """The JSON Schema of what `from_json` takes, with definitions under `$defs`."""
+        raise NotImplementedError
+
+
 def _decode_custom(type_: type, value: Any) -> Any:
+    if issubclass(type_, CustomType):
+        return type_.from_json(value)
     if _is_pydantic(type_):
         try:
             return type_.model_validate(value)  # type: ignore[attr-defined]
@@ -268,6 +291,8 @@ def _encode_custom(value: Any) -> Any:
 
 
 def _custom_schema(type_: type) -> dict[str, Any]:
+    if issubclass(type_, CustomType):
+        return type_.json_schema()
     if _is_pydantic(type_):
         schema: dict[str, Any] = type_.model_json_schema(ref_template="#/$defs/{model}")  # type: ignore[attr-defined]
         return schema

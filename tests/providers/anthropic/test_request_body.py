@@ -388,3 +388,30 @@ def test_a_tool_that_takes_positions_has_an_empty_object_for_a_schema() -> None:
     """Ours: the vendor takes schemas of objects only."""
     found = body(said("Hm?"), tools=(Capability(name="ring", description=""),), settings={"cache": False})
     assert found["tools"] == [{"name": "ring", "input_schema": {"type": "object", "properties": {}}}]
+
+
+UNION: dict[str, Any] = {
+    "anyOf": [
+        {
+            "title": "Verdict",
+            "type": "object",
+            "properties": {"late": {"type": "boolean"}},
+            "required": ["late"],
+        },
+        {
+            "title": "Question",
+            "type": "object",
+            "properties": {"text": {"type": "string"}},
+            "required": ["text"],
+        },
+    ]
+}
+
+
+def test_a_union_of_models_has_a_native_form() -> None:
+    """Ours: the vendor takes `anyOf` at the root; each member is closed."""
+    found = body(said("Hm?"), output_schema=UNION, model=NEWER)
+    members = found["output_config"]["format"]["schema"]["anyOf"]
+    assert [list(member["properties"]) for member in members] == [["late"], ["text"]]
+    assert all(member["additionalProperties"] is False for member in members)
+    assert "system" not in found

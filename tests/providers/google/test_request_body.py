@@ -393,3 +393,26 @@ def test_a_models_name_cannot_leave_its_place_in_the_path() -> None:
     """Ours: a name is quoted; a tuned model names its collection itself."""
     assert called(model="tunedModels/mine-1").path.startswith("/v1beta/tunedModels/mine-1:stream")
     assert called(model="a?b#c").path.startswith("/v1beta/models/a%3Fb%23c:stream")
+
+
+UNION: dict[str, Any] = {
+    "anyOf": [
+        {
+            "title": "Verdict",
+            "type": "object",
+            "properties": {"late": {"type": "boolean"}},
+            "required": ["late"],
+        },
+        {
+            "title": "Question",
+            "type": "object",
+            "properties": {"text": {"type": "string"}},
+            "required": ["text"],
+        },
+    ]
+}
+
+
+def test_a_union_of_models_is_sent_as_such() -> None:
+    """Ours: Gemini takes `anyOf` at the root."""
+    assert called(output_schema=UNION).body["generationConfig"]["responseJsonSchema"] == UNION

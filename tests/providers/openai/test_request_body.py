@@ -354,3 +354,42 @@ def test_a_schema_that_refers_to_itself_is_sent_as_an_object() -> None:
     sent = body(user(), output_schema={"$ref": "#/$defs/Node", "$defs": {"Node": node}})
     assert sent["text"]["format"]["schema"] == {**node, "$defs": {"Node": node}}
     assert sent["text"]["format"]["strict"] is True
+
+
+UNION: dict[str, Any] = {
+    "anyOf": [
+        {
+            "title": "Verdict",
+            "type": "object",
+            "properties": {"late": {"type": "boolean"}},
+            "required": ["late"],
+        },
+        {
+            "title": "Question",
+            "type": "object",
+            "properties": {"text": {"type": "string"}},
+            "required": ["text"],
+        },
+    ]
+}
+
+
+def test_a_union_of_models_is_asked_for_in_words() -> None:
+    """Ours: the API refuses a root that is `anyOf`, so a union is told, and checked when it comes."""
+    sent = body(user(), output_schema=UNION)
+    assert "text" not in sent
+    assert '"title":"Verdict"' in sent["instructions"]
+    assert '"title":"Question"' in sent["instructions"]
+
+
+def test_a_list_of_a_union_within_an_object_is_the_format() -> None:
+    """Ours: below the root, `anyOf` is part of what the API takes."""
+    closed = [{**one, "additionalProperties": False} for one in UNION["anyOf"]]
+    schema = {
+        "type": "object",
+        "properties": {"all": {"type": "array", "items": {"anyOf": closed}}},
+        "required": ["all"],
+        "additionalProperties": False,
+    }
+    sent = body(user(), output_schema=schema)["text"]["format"]
+    assert (sent["schema"], sent["strict"]) == (schema, True)

@@ -408,3 +408,28 @@ def test_thinking_parts_go_back_into_the_content() -> None:
         {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]},
         {"type": "text", "text": "so"},
     ]
+
+
+UNION: dict[str, Any] = {
+    "anyOf": [
+        {
+            "title": "Verdict",
+            "type": "object",
+            "properties": {"late": {"type": "boolean"}},
+            "required": ["late"],
+        },
+        {
+            "title": "Question",
+            "type": "object",
+            "properties": {"text": {"type": "string"}},
+            "required": ["text"],
+        },
+    ]
+}
+
+
+def test_a_union_of_models_is_told_in_words() -> None:
+    """Ours: a root that is no object is refused by most."""
+    made = body(HI, output_schema=UNION)
+    assert "response_format" not in made
+    assert '"title":"Question"' in made["messages"][0]["content"]
