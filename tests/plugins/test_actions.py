@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 from plugin_bench import Actor, PhaseLog, session_of
-from stand_ins import EchoModel, HeldModel, Place
+from stand_ins import EchoModel, HeldModel, Place, until
 
 from holdfast import Agent
 from holdfast.errors import (
@@ -22,6 +22,7 @@ from holdfast.errors import (
     UnknownAction,
     UnknownSession,
 )
+from holdfast.model.task import TaskRecord, TaskState
 from holdfast.plugins.actions import PluginActionContext, PluginActionDef, action
 from holdfast.plugins.hook import hook
 from holdfast.plugins.plugin import Plugin
@@ -261,6 +262,78 @@ def test_a_host_may_call_an_action_without_a_session(memory: Place, call: str) -
             assert (await act("board.status", default_to_current_session=False))["session"] is None
             with pytest.raises(MissingSession, match=r"action 'board\.add' needs a session"):
                 await act("board.add", {"text": "a"}, default_to_current_session=False)
+
+    asyncio.run(main())
+
+
+class Indexer(Plugin):
+    """Has work that takes its time."""
+
+    def __init__(self, go: asyncio.Event) -> None:
+        self._go = go
+
+    def __deepcopy__(self, memo: Any) -> Indexer:
+        return Indexer(self._go)
+
+    @action(kind="task")
+    async def index(self, ctx: PluginActionContext, args: list[str]) -> int:
+        """Index files."""
+        await self._go.wait()
+        if not args:
+            raise ValueError("nothing to index")
+        self.state = len(args)
+        return len(args)
+
+    @action
+    async def indexed(self, ctx: PluginActionContext) -> int | None:
+        """How many there are."""
+        return self.state if isinstance(self.state, int) else None
+
+
+def test_an_action_of_kind_task_runs_as_a_task_on_record(place: Place) -> None:
+    """Bug: tasks ran like commands: the caller waited, and hooks' time was all that they had."""
+
+    async def main() -> None:
+        go = asyncio.Event()
+        agent: Agent[Any, Any] = Agent(EchoModel(), name="a", plugins=[Indexer(go)])
+        async with place.runtime(hook_timeout_s=0.01) as runtime:
+            session = await runtime.session("s", agent=agent)
+            begun = await session.plugins.invoke("indexer.index", ["a", "b"])
+            assert (begun["session_id"], begun["state"]) == ("s", "running")
+            record = await session.plugins.call("indexer.index", [], TaskRecord)
+            assert record.label == "indexer.index"
+            assert record.body == {"action": "indexer.index", "arguments": []}
+            assert (await session.turn("beside it")).output == "re: beside it"
+            with pytest.raises(InvalidArgument):
+                await session.plugins.invoke("indexer.index", 7)
+            go.set()
+
+            async def ended() -> bool:
+                tasks = await runtime.host("s").list_background_tasks("s")
+                return all(one.state.is_terminal for one in tasks)
+
+            await until(ended)
+            good, bad = await runtime.host("s").list_background_tasks("s")
+            assert (good.id, good.state, good.result) == (begun["id"], TaskState.COMPLETED, 2)
+            assert bad.state is TaskState.FAILED
+            assert bad.error is not None
+            assert "plugin 'indexer' failed in action: ValueError: nothing to index" in bad.error.message
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            assert await session.plugins.invoke("indexer.indexed") == 2, "what it changed is kept"
+
+    asyncio.run(main())
+
+
+def test_a_task_of_an_action_can_be_cancelled(memory: Place) -> None:
+    """Ours: it is a task like any other."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=Agent(EchoModel(), plugins=[Indexer(asyncio.Event())]))
+            begun = await session.plugins.invoke("indexer.index", ["a"])
+            ended = await runtime.host("s").cancel_background_task("s", begun["id"])
+            assert ended.state is TaskState.CANCELLED
 
     asyncio.run(main())
 

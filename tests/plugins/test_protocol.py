@@ -58,6 +58,8 @@ class Log:
 class HopSession(ProtocolSessionPlugin):
     """Answers "hop" with a frame of its own, takes hints, and remembers how deep to think."""
 
+    turn_options_version = 2
+
     def __init__(self, log: Log) -> None:
         self.log = log
         self.tuning = Tuning()
@@ -250,6 +252,8 @@ def test_a_session_with_options_of_another_version_is_not_opened(memory: Place) 
     """Seed: another version is an error, for the session as well."""
 
     class OldSession(HopSession):
+        turn_options_version = 1
+
         def configure_runtime_on_materialize(
             self, ctx: ProtocolRuntimeContext, materialization: ProtocolSessionMaterialization
         ) -> None:

@@ -250,6 +250,40 @@ def test_plugins_of_a_turn_that_goes_on_elsewhere_hear_that_the_session_is_resto
 # The protocol
 
 
+class Sets(ProtocolSessionPlugin):
+    """Sets options of one version, and says that it reads another."""
+
+    def __init__(self, reads: int, writes: int | None) -> None:
+        self.turn_options_version = reads
+        self.writes = writes
+
+    def configure_runtime_on_materialize(
+        self, ctx: ProtocolRuntimeContext, materialization: ProtocolSessionMaterialization
+    ) -> None:
+        if self.writes is not None:
+            options = ProtocolTurnOptions(schema_version=self.writes, payload=self.writes)
+            ctx.set_protocol_turn_options_all_frames(options)
+
+
+def test_the_runtime_checks_the_version_of_a_protocols_options(place: Place) -> None:
+    """Bug: `any other version is an error` was left to each protocol; one that did not look read anything."""
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            with pytest.raises(ProtocolError, match="have version 2, this protocol reads 1"):
+                await runtime.session("other", agent=speaking(Sets(1, 2)))
+            await (await runtime.session("s", agent=speaking(Sets(1, 1)))).turn("hello")
+        async with place.runtime() as runtime:
+            with pytest.raises(ProtocolError, match="have version 1, this protocol reads 2"):
+                await runtime.session("s", agent=speaking(Sets(2, None)))
+            session = await runtime.session("s", agent=speaking(Sets(2, 2)))
+            assert (await session.turn("hello")).output == "ok", "a protocol may set its options anew"
+        async with place.runtime() as runtime:
+            await runtime.session("s", agent=speaking(Sets(2, None)))
+
+    asyncio.run(main())
+
+
 class Chronicle(ProtocolSessionPlugin):
     """A protocol's part in a session that writes down what is asked of it."""
 

@@ -159,6 +159,10 @@ class ProtocolRuntimeContext(Protocol):
 class ProtocolSessionPlugin:
     """A protocol's part in the life of a session. Everything may be left as it is."""
 
+    turn_options_version: int = 1
+    """The `schema_version` of the protocol's options. Others are refused when they are set, and when a
+    session that has kept them is opened, unless `configure_runtime_on_materialize` sets them anew."""
+
     async def initialize_session(self, ctx: ProtocolSessionContext) -> None:
         """The session is opened in this process."""
 
@@ -419,12 +423,17 @@ def read_turn_options(options: ProtocolTurnOptions | None, version: int, kind: t
     """The payload as the protocol wants it; an error if it was written for another version."""
     if options is None:
         return None
+    check_turn_options(options, version)
+    try:
+        return msgspec.convert(options.payload, kind)
+    except msgspec.ValidationError as error:
+        raise ProtocolError(f"the protocol's options do not fit: {error}") from None
+
+
+def check_turn_options(options: ProtocolTurnOptions, version: int) -> None:
+    """Raise `ProtocolError` if the options are not of *version*."""
     if options.schema_version != version:
         raise ProtocolError(
             f"the protocol's options have version {options.schema_version}, this protocol reads {version}",
             hint="open the session with the protocol that wrote them, or set them again",
         )
-    try:
-        return msgspec.convert(options.payload, kind)
-    except msgspec.ValidationError as error:
-        raise ProtocolError(f"the protocol's options do not fit: {error}") from None

@@ -23,7 +23,7 @@ from holdfast.model.message import Message
 from holdfast.model.prompt import PromptContribution, ordered
 from holdfast.model.session_policy import SessionPolicy, same_provider
 from holdfast.model.tool_access import SessionToolAccess
-from holdfast.plugins.actions import PluginActionContext, PluginActionDef
+from holdfast.plugins.actions import PluginActionContext, PluginActionDef, RegisteredAction
 from holdfast.plugins.answers import (
     read_catalog,
     read_chunk,
@@ -434,6 +434,24 @@ class PluginSession(RememberingPlugins):
 
         Errors: `UnknownAction`, `MissingSession`, `UnexpectedSession`, `InvalidArgument`, `PluginFailed`.
         """
+        call = self.prepare_plugin_action(
+            name, arguments, session_id=session_id, default_to_current_session=default_to_current_session
+        )
+
+        async def work(at: Current) -> Any:
+            return await at.call(call.hook, *call.given)
+
+        return call.check(await self.runner.stage(work))
+
+    def prepare_plugin_action(
+        self,
+        name: str,
+        arguments: Json = None,
+        *,
+        session_id: str | None = None,
+        default_to_current_session: bool = True,
+    ) -> ActionCall:
+        """Check a call of an action, and return it ready to be made; errors as of `invoke_plugin_action`."""
         action = self.contributions.actions.get(name)
         if action is None:
             known = ", ".join(sorted(self.contributions.actions)) or "none"
@@ -443,11 +461,7 @@ class PluginSession(RememberingPlugins):
         ctx = PluginActionContext(session_id=action.session_for(session_id, current), host=self.hosts.action)
         given: tuple[Any, ...] = (ctx,) if action.takes is None else (ctx, action.read(arguments))
         hook = RegisteredHook(action.definition.plugin_id, "action", action.handler)
-
-        async def work(at: Current) -> Any:
-            return await at.call(hook, *given)
-
-        return action.check(read_json(hook, await self.runner.stage(work)))
+        return ActionCall(action, hook, given, ctx.session_id)
 
     async def call_plugin_action(
         self, name: str, arguments: object = None, answer: type[T] | Any = Any, **where: Any
@@ -461,6 +475,19 @@ class PluginSession(RememberingPlugins):
             owner = self.contributions.actions[name].definition.plugin_id
             raise PluginFailed(owner, f"action {name}", f"its answer does not fit: {error}") from None
         return value
+
+
+class ActionCall(msgspec.Struct, frozen=True):
+    """A call of an action that was checked: what is called with what, and the session it works on."""
+
+    action: RegisteredAction
+    hook: RegisteredHook
+    given: tuple[Any, ...]
+    session_id: str | None
+
+    def check(self, answer: object) -> Json:
+        """The answer as JSON, if it is what the action says it gives."""
+        return self.action.check(read_json(self.hook, answer))
 
 
 def _of_same_provider(hook: RegisteredHook, before: SessionPolicy, after: SessionPolicy) -> SessionPolicy:

@@ -138,7 +138,7 @@ class Session(Generic[Output, Deps]):
     @property
     def plugins(self) -> SessionPlugins:
         """The session's plugins: what they bring, their actions, the settings that they watch over."""
-        return SessionPlugins(self._live, self._store, self._runtime.now_ms)
+        return SessionPlugins(self._live, self._store, self._runtime.now_ms, lambda: self._runtime.tasks)
 
     @property
     def tools(self) -> SessionTools:

@@ -150,6 +150,7 @@ async def _introduce(
             plugin_options=setup.authority.plugin_options, is_root_session=setup.parent_session_id is None
         ),
     )
+    context.check_protocol_turn_options()
     opened = SessionConfigChanged(session_id=head.session_id, before=None, after=context.policy)
     context.policy = await plugins.mutate_session_config(opened, context.policy)
     if head.leaf is not None and plugins.has_runtime_event_hooks("session_restored"):

@@ -37,7 +37,13 @@ from holdfast.model.tool_access import SessionToolAccess
 from holdfast.model.tool_state import ToolState
 from holdfast.plugins.contexts import ToolCatalogContext
 from holdfast.plugins.execution_memory import ExecutionMemory
-from holdfast.plugins.protocol import Cells, CodeFunctions, ProtocolBuildInput, TurnDriverPreamble
+from holdfast.plugins.protocol import (
+    Cells,
+    CodeFunctions,
+    ProtocolBuildInput,
+    TurnDriverPreamble,
+    check_turn_options,
+)
 from holdfast.plugins.session import PluginSession
 from holdfast.ports.session_store import Blob, StateRecord
 from holdfast.tools.catalog import ToolCatalog, ToolCatalogContribution
@@ -274,12 +280,23 @@ class SessionContext:
     def protocol_turn_options(self) -> ProtocolTurnOptions | None:
         return self.frame_options.get(self.frame, self.options)
 
+    def check_protocol_turn_options(self) -> None:
+        """Raise `ProtocolError` if the session has kept options that its protocol does not read."""
+        kept = (*self.frame_options.values(), *(() if self.options is None else (self.options,)))
+        for options in kept:
+            self._check_options(options)
+
+    def _check_options(self, options: ProtocolTurnOptions) -> None:
+        check_turn_options(options, getattr(self.plugins.protocol_session(), "turn_options_version", 1))
+
     def set_protocol_turn_options(self, options: ProtocolTurnOptions) -> None:
         """For the session, and for its current frame."""
+        self._check_options(options)
         self.options = options
         self.frame_options = {**self.frame_options, self.frame: options}
 
     def set_protocol_turn_options_all_frames(self, options: ProtocolTurnOptions) -> None:
+        self._check_options(options)
         self.options = options
         self.frame_options = {}
 

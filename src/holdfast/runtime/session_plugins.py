@@ -6,17 +6,20 @@ While a turn waits, or another process runs one, nothing can be changed.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from holdfast.errors import InvalidArgument, SessionBusy, UnknownSession
+from holdfast.errors import InvalidArgument, PluginFailed, SessionBusy, UnknownSession
 from holdfast.model.bounds import check_bounds
 from holdfast.model.canonical import Json, to_json
 from holdfast.model.plugin_options import PluginOptions
 from holdfast.model.session_policy import SessionPolicy
+from holdfast.model.task import TaskRecord, TaskSpec
 from holdfast.model.tool_state import ToolAvailability, ToolState
 from holdfast.plugins.actions import PluginActionDef
 from holdfast.plugins.contexts import SessionConfigChanged
@@ -28,6 +31,7 @@ from holdfast.tools.provider import ToolProvider
 from holdfast.tools.registry import CONTEXT, REGISTERED
 
 if TYPE_CHECKING:
+    from holdfast.runtime.host.tasks import Tasks
     from holdfast.runtime.live_session import LiveSession
 
 T = TypeVar("T")
@@ -165,6 +169,14 @@ class SessionTools(_Part):
 class SessionPlugins(_Part):
     """The plugins of a session."""
 
+    __slots__ = ("_tasks",)
+
+    def __init__(
+        self, live: LiveSession, store: SessionStore, now_ms: Any, tasks: Callable[[], Tasks]
+    ) -> None:
+        super().__init__(live, store, now_ms)
+        self._tasks = tasks
+
     async def installed(self) -> list[PluginInfo]:
         """What each of them brings, in order."""
         plugins = (await self._live.current()).plugins
@@ -209,18 +221,21 @@ class SessionPlugins(_Part):
         """Call an action with JSON and get JSON.
 
         Without a *session_id* it works on this session, or on none if that is no default: then an action
-        that needs one raises `MissingSession`.
+        that needs one raises `MissingSession`. An action of kind `task` runs beside turns, as a task of the
+        session: what is returned is its record, and what the action answers is the record's `result`.
 
         Errors: `UnknownAction`, `UnknownSession`, `MissingSession`, `UnexpectedSession`.
         """
         await self._require_session(name, session_id)
+        where: dict[str, Any] = {
+            "session_id": session_id,
+            "default_to_current_session": default_to_current_session,
+        }
+        if await self._is_task(name):
+            record: Json = msgspec.to_builtins(await self._start_task(name, arguments, **where))
+            return record
         async with self._for_action(name) as plugins:
-            return await plugins.invoke_plugin_action(
-                name,
-                arguments,
-                session_id=session_id,
-                default_to_current_session=default_to_current_session,
-            )
+            return await plugins.invoke_plugin_action(name, arguments, **where)
 
     async def call(
         self,
@@ -231,17 +246,56 @@ class SessionPlugins(_Part):
         session_id: str | None = None,
         default_to_current_session: bool = True,
     ) -> T:
-        """Call an action with values and get one of type *answer*; otherwise as `invoke`."""
+        """Call an action with values and get one of type *answer*; otherwise as `invoke`.
+
+        Of an action of kind `task` it is the `TaskRecord`.
+        """
         await self._require_session(name, session_id)
-        async with self._for_action(name) as plugins:
-            value: T = await plugins.call_plugin_action(
-                name,
-                arguments,
-                answer,
-                session_id=session_id,
-                default_to_current_session=default_to_current_session,
-            )
-        return value
+        where: dict[str, Any] = {
+            "session_id": session_id,
+            "default_to_current_session": default_to_current_session,
+        }
+        value: Any
+        if await self._is_task(name):
+            value = await self._start_task(name, msgspec.to_builtins(arguments), **where)
+        else:
+            async with self._for_action(name) as plugins:
+                value = await plugins.call_plugin_action(name, arguments, answer, **where)
+        found: T = value
+        return found
+
+    async def _is_task(self, name: str) -> bool:
+        action = (await self._live.current()).plugins.contributions.actions.get(name)
+        return action is not None and action.definition.kind == "task"
+
+    async def _start_task(self, name: str, arguments: Json, **where: Any) -> TaskRecord:
+        """Run an action as a task of the session it works on, or of this one."""
+        plugins = (await self._live.current()).plugins
+        call = plugins.prepare_plugin_action(name, arguments, **where)
+
+        async def work() -> Json:
+            try:
+                answer = call.check(await plugins.runner.call(call.hook, *call.given))
+            except PluginFailed:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():  # the task was cancelled, the action did not fail
+                    raise asyncio.CancelledError from None
+                raise
+            await self._keep_after_task()
+            return answer
+
+        spec = TaskSpec(
+            id=f"action.{name}.{secrets.token_hex(6)}",
+            label=name,
+            body={"action": name, "arguments": arguments},
+        )
+        return await self._tasks().spawn(call.session_id or self._live.session_id, spec, work)
+
+    async def _keep_after_task(self) -> None:
+        """Write down what a task has changed of the plugins; a turn that runs or waits does so itself."""
+        with contextlib.suppress(SessionBusy):
+            async with self._changing():
+                pass
 
     async def _require_session(self, name: str, session_id: str | None) -> None:
         if session_id is not None and await self._store.head(session_id) is None:

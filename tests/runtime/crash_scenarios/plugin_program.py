@@ -146,14 +146,13 @@ async def main(database: str, job: dict[str, Any]) -> None:
     model = ObedientModel()
     agent = Agent(model, name="clerk", plugins=[KNOWN[name]() for name in job["plugins"]])
     async with Runtime(database) as runtime:
-        session = await runtime.session("s", agent=agent)
-        report = [await _attempt(session, *step) for step in job["steps"]]
+        report = [await _attempt(runtime, agent, *step) for step in job["steps"]]
     print(json.dumps({"report": report, "prompts": model.prompts}), flush=True)
 
 
-async def _attempt(session: Session[Any], verb: str, given: Any = None) -> Any:
+async def _attempt(runtime: Runtime, agent: Agent[Any, Any], verb: str, given: Any = None) -> Any:
     try:
-        return await _do(session, verb, given)
+        return await _do(await runtime.session("s", agent=agent), verb, given)
     except HoldfastError as error:
         return {"raised": type(error).__name__, "message": error.message, "hint": error.hint}
 
