@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 
 def test_the_list_has_what_the_options_grant(holdfast: Any, refunds: str, tmp_path: Path) -> None:
     """Seed: an array of capabilities."""
@@ -37,3 +39,35 @@ def test_two_files_with_one_name_are_wrong_usage(holdfast: Any, refunds: str, tm
     ran = holdfast("tools", "list", "--tools", refunds, "--tools", str(other))
     assert ran.status == 2
     assert "already registered" in ran.stderr
+
+
+TOOLS = """
+from holdfast import tool
+from .models import RATE
+import words
+
+@tool(side_effect="read")
+def fee(cents: int) -> str:
+    return f"{cents * RATE} {words.UNIT}"
+
+@tool(side_effect="read", isolate=True)
+def alone(cents: int) -> str:
+    return f"{cents * RATE} {words.UNIT}"
+"""
+
+
+@pytest.mark.parametrize("is_package", [True, False], ids=["package", "directory"])
+@pytest.mark.parametrize("name", ["fee", "alone"])
+def test_a_tools_file_may_import_its_neighbours(
+    process: Any, tmp_path: Path, is_package: bool, name: str
+) -> None:
+    """Bug: `--tools desk/tools.py` with `from .models import …` could not be loaded, isolated or not."""
+    desk = tmp_path / "desk"
+    desk.mkdir()
+    if is_package:
+        (desk / "__init__.py").touch()
+    (desk / "tools.py").write_text(TOOLS)
+    (desk / "models.py").write_text("RATE = 2\n")
+    (desk / "words.py").write_text("UNIT = 'cents'\n")
+    ran = process("run", "-e", f"{name}(21)", "--tools", str(desk / "tools.py"), "--json")
+    assert ran.document["result"] == "42 cents", ran.stdout + ran.stderr

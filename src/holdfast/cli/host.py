@@ -6,7 +6,6 @@ repeat them. Rule: paths are absolute in it, because the decision may come from 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -161,36 +160,16 @@ def load_tools(file: str) -> list[RegisteredTool]:
 
 def _load_module(file: Path) -> ModuleType:
     from holdfast.errors import NotConfigured
+    from holdfast.tools.module_file import load_file
 
     if not file.is_file():
         raise NotConfigured(f"the tools file {file} is gone", hint="say where it is now with --tools FILE.py")
     try:
-        return _execute(file)
+        return load_file(file)
     except (Exception, SystemExit) as error:
         raise NotConfigured(
             f"the tools file {file} cannot be loaded: {type(error).__name__}: {error}{_where(error, file)}"
         ) from error
-
-
-def _execute(file: Path) -> ModuleType:
-    """Import a file by its path, under a name that no other file has."""
-    import hashlib
-    import importlib.util
-
-    name = f"holdfast_tools_{file.stem}_{hashlib.sha256(str(file).encode()).hexdigest()[:12]}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    if spec is None or spec.loader is None:
-        raise ImportError("it is not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    if str(file.parent) not in sys.path:
-        sys.path.append(str(file.parent))
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
 
 
 def _where(error: BaseException, file: Path) -> str:

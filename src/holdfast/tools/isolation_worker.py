@@ -22,6 +22,7 @@ import queue
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
@@ -32,9 +33,9 @@ from holdfast.model.bounds import check_bounds
 from holdfast.model.canonical import Json, to_json
 from holdfast.tools.decorator import Tool
 from holdfast.tools.isolation import HEADER, Answer, Failure, Request, Target
+from holdfast.tools.module_file import load_file
 from holdfast.tools.schema import Signature, encode_output, read_signature
 
-MODULE_NAME: Final = "__holdfast_isolated__"
 _MAX_MESSAGE_CHARS: Final = 4096
 
 
@@ -107,13 +108,7 @@ def _load(target: Target) -> ModuleType:
     """Import by name if the name leads to the same file, else load the file itself."""
     if _names_same_file(target):
         return importlib.import_module(target.module)
-    spec = importlib.util.spec_from_file_location(MODULE_NAME, target.file)
-    if spec is None or spec.loader is None:
-        raise ImportError("not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[MODULE_NAME] = module
-    spec.loader.exec_module(module)
-    return module
+    return load_file(Path(target.file))
 
 
 def _names_same_file(target: Target) -> bool:
