@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import json
 import os
 import pty
@@ -62,12 +63,13 @@ STUCK_SCRIPT = {
 class Terminal:
     """A command at a pseudo terminal, in a process of its own."""
 
-    def __init__(self, *words: str) -> None:
+    def __init__(self, *words: str, kind: str = "dumb") -> None:
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
-            os.environ.update(TERM="dumb", NO_COLOR="1", COLUMNS="120")
+            os.environ.update(TERM=kind, NO_COLOR="1", COLUMNS="120")
             os.execv(sys.executable, [sys.executable, "-m", "holdfast.cli.main", *words])
         self._shown = ""
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a read may end inside a character
 
     def expect(self, text: str) -> str:
         """Everything up to *text*, which is taken away with it."""
@@ -120,7 +122,10 @@ class Terminal:
         ready, _, _ = select.select([self._fd], [], [], 20)
         assert ready, f"nothing more came after {self._shown!r}"
         try:
-            return os.read(self._fd, 65536).decode("utf-8", "replace").replace("\r\n", "\n")
+            while data := os.read(self._fd, 65536):
+                if text := self._decoder.decode(data):
+                    return text.replace("\r\n", "\n")
+            return ""
         except OSError:  # the other end is closed
             return ""
 
@@ -134,8 +139,8 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 def terminal() -> Iterator[Callable[..., Terminal]]:
     opened: list[Terminal] = []
 
-    def begin(*words: str) -> Terminal:
-        opened.append(Terminal(*words))
+    def begin(*words: str, kind: str = "dumb") -> Terminal:
+        opened.append(Terminal(*words, kind=kind))
         return opened[-1]
 
     yield begin
@@ -528,3 +533,116 @@ def test_a_chat_in_a_programs_session_says_whose_turn_is_in_the_way(
     chat.expect("CANCELLED")
     chat.type("/quit\n")
     assert chat.exit_status() == 0
+
+
+def _said(holdfast: Any) -> list[str]:
+    """What the user said in the session."""
+    nodes = holdfast("sessions", "show", "default", "--json").document["nodes"]
+    return [node["payload"]["content"] for node in nodes if node["payload"]["type"] == "user"]
+
+
+PASTED = "def f():\n    return 1 \\\n        + 2\n\n/help is no command here\nend"
+
+
+@pytest.mark.parametrize("kind", ["dumb", "xterm"])
+def test_lines_that_arrive_together_are_one_message(
+    terminal: Callable[..., Terminal], script: Callable[..., str], holdfast: Any, kind: str
+) -> None:
+    """Bug: every line of a pasted text was a message of its own."""
+    chat = terminal("chat", "--model", script(STUCK_SCRIPT), kind=kind)
+    chat.expect("> ")
+    chat.type(PASTED.replace("\n", "\r") + "\r")
+    chat.expect("you said def f():")
+    chat.expect("> ")
+    chat.type("next\r")
+    chat.expect("you said next")
+    chat.expect("> ")
+    chat.type("/quit\r")
+    assert chat.exit_status() == 0
+    assert _said(holdfast) == [PASTED, "next"]
+
+
+def test_a_bracketed_paste_is_one_message(
+    terminal: Callable[..., Terminal], script: Callable[..., str], holdfast: Any
+) -> None:
+    """Bug: the same where the terminal marks what is pasted; it may be edited before it is sent."""
+    chat = terminal("chat", "--model", script(STUCK_SCRIPT), kind="xterm")
+    chat.expect("\x1b[?2004h")  # readline asks for the marks
+    chat.type("see: \x1b[200~" + PASTED.replace("\n", "\r") + "\r\x1b[201~")
+    chat.type("!\r")
+    chat.expect("you said see: def f():")
+    chat.expect("> ")
+    chat.type("/quit\r")
+    assert chat.exit_status() == 0
+    assert _said(holdfast) == [f"see: {PASTED}\n!"]
+
+
+def test_a_paste_without_a_line_break_at_its_end_is_sent_with_enter(
+    terminal: Callable[..., Terminal], script: Callable[..., str], holdfast: Any
+) -> None:
+    """Ours: the last line stands in the line editor, to be finished."""
+    chat = terminal("chat", "--model", script(STUCK_SCRIPT))
+    chat.expect("> ")
+    chat.type("one\rtwo")
+    chat.expect("… ")
+    chat.expect("two")
+    chat.type(" and more\r")
+    chat.expect("you said one")
+    chat.expect("> ")
+    chat.type("/quit\r")
+    assert chat.exit_status() == 0
+    assert _said(holdfast) == ["one\ntwo and more"]
+
+
+def test_commands_that_are_typed_ahead_stay_commands(
+    terminal: Callable[..., Terminal], script: Callable[..., str], holdfast: Any
+) -> None:
+    """Ours: whoever types `/usage` and `/quit` without waiting for an answer means both."""
+    chat = terminal("chat", "--model", script(STUCK_SCRIPT))
+    chat.expect("> ")
+    chat.type("/usage\r/quit\r")
+    assert chat.exit_status() == 0
+
+
+def test_a_backslash_continues_a_typed_line(
+    terminal: Callable[..., Terminal], script: Callable[..., str], holdfast: Any
+) -> None:
+    """Ours: a message of several lines can be typed as well as pasted."""
+    chat = terminal("chat", "--model", script(STUCK_SCRIPT))
+    chat.expect("> ")
+    chat.type("one \\\r")
+    chat.expect("… ")
+    chat.type("two\r")
+    chat.expect("you said one")
+    chat.expect("> ")
+    chat.type("/quit\r")
+    assert chat.exit_status() == 0
+    assert _said(holdfast) == ["one \ntwo"]
+
+
+def test_a_paste_that_ends_the_input_is_said_before_the_chat_ends(
+    terminal: Callable[..., Terminal], script: Callable[..., str], holdfast: Any
+) -> None:
+    """Ours: Ctrl-D right behind a message neither loses the message nor is lost itself."""
+    chat = terminal("chat", "--model", script(STUCK_SCRIPT))
+    chat.expect("> ")
+    chat.type("last words\r\x04")
+    assert chat.exit_status() == 0
+    assert _said(holdfast) == ["last words"]
+
+
+def test_what_was_pasted_before_a_question_does_not_answer_it(
+    terminal: Callable[..., Terminal], holdfast: Any
+) -> None:
+    """Bug: a second pasted line that read "y" approved the call that the first one led to."""
+    chat = terminal("chat")
+    question = "[l]ater: "
+    chat.expect("> ")
+    chat.type("refund A1\ry\r")
+    chat.expect(question)
+    chat.type("nonsense\ry\r")
+    chat.expect(question)
+    chat.type("l\r")
+    chat.expect("approvals approve apr_")
+    (asked, *_) = holdfast("approvals", "list", "--pending", "--json").document
+    assert asked["state"] == "pending"

@@ -1,12 +1,23 @@
-"""Lines of a chat, typed at a terminal, and answers to questions."""
+"""Messages of a chat, typed or pasted at a terminal, and answers to questions.
+
+Theory of operation
+-------------------
+A terminal that knows bracketed paste tells readline where a paste begins and ends, and `input` returns the
+whole of it, line breaks included. From any other terminal the lines of a paste come like typed ones, only
+faster. So after each line we look whether more has arrived already: nobody types that fast.
+"""
 
 from __future__ import annotations
 
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from typing import Final
 
-from holdfast.cli.repl_input import Completer, Entries
+from holdfast.cli.repl_input import Completer, Entries, has_typed_ahead
+
+_PASTE_S: Final = 0.03
 
 
 class SlashCompleter(Completer):
@@ -19,17 +30,31 @@ class SlashCompleter(Completer):
 
 
 class ChatLines:
-    """Reads what is said. A line that ends with a backslash goes on in the next."""
+    """Reads messages. Lines that arrive together are one message; a backslash at its end continues a line.
 
-    def __init__(self) -> None:
+    *is_command* tells lines that stand alone, whatever was typed behind them.
+    """
+
+    def __init__(self, is_command: Callable[[str], bool]) -> None:
+        self._is_command = is_command
         self._entries = Entries(interactive=True)
+        self._ended = False
+        _ask_for_bracketed_paste()
 
     def read(self) -> str:
-        """The next thing said. Ctrl-C and Ctrl-D raise what `input` raises for them."""
+        """The next message. Ctrl-C and Ctrl-D raise what `input` raises for them."""
+        if self._ended:
+            raise EOFError
         lines = [input("> ")]
-        while lines[-1].endswith("\\"):
-            lines[-1] = lines[-1][:-1]
-            lines.append(input("… "))
+        if self._is_command(lines[0]):
+            return lines[0].strip()
+        try:
+            while (pasted := has_typed_ahead(_PASTE_S)) or lines[-1].endswith("\\"):
+                if not pasted:
+                    lines[-1] = lines[-1][:-1]
+                lines.append(input("… "))
+        except EOFError:
+            self._ended = True  # what came before it is said first
         return "\n".join(lines).strip()
 
     def ask(self, question: str, prefilled: str = "") -> str | None:
@@ -39,6 +64,17 @@ class ChatLines:
         if answer is None:
             sys.stdout.write("\n")
         return answer
+
+
+def _ask_for_bracketed_paste() -> None:
+    """Let the terminal mark what is pasted. Python has this switched off; libedit does not know it."""
+    if os.environ.get("TERM", "dumb") == "dumb":
+        return
+    with suppress(ImportError):
+        import readline
+
+        if "libedit" not in (readline.__doc__ or ""):
+            readline.parse_and_bind("set enable-bracketed-paste on")
 
 
 @contextmanager

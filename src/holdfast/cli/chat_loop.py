@@ -68,7 +68,7 @@ class Chat:
         self._invocation = invocation
         self._host = host
         self._screen = ChatScreen()
-        self._lines = ChatLines()
+        self._lines = ChatLines(self._is_command)
         self._leaving = False
         self._commands: dict[str, tuple[Callable[[str], None], str]] = {
             "help": (self._help, "this list"),
@@ -117,7 +117,7 @@ class Chat:
     def _attend(self, line: str) -> None:
         """Do what a line says. Nothing that goes wrong ends the chat."""
         try:
-            if line.startswith("/"):
+            if line.startswith("/") and "\n" not in line:
                 self._obey(line[1:])
             elif line:
                 self._say(line)
@@ -244,6 +244,9 @@ class Chat:
         await runtime.live(approval.session_id).turn_of(approval.run_id).settled()
 
     # ── commands ─────────────────────────────────────────────────────────────────────────────────
+
+    def _is_command(self, line: str) -> bool:
+        return line.startswith("/") and line[1:].partition(" ")[0] in self._commands
 
     def _obey(self, line: str) -> None:
         word, _, rest = line.strip().partition(" ")

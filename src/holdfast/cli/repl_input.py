@@ -51,7 +51,12 @@ class Entries:
                 return entry
 
     def ask(self, question: str) -> str | None:
-        """One line in answer to a question; `None` if it was not answered (Ctrl-C, Ctrl-D)."""
+        """One line in answer to a question; `None` if it was not answered (Ctrl-C, Ctrl-D).
+
+        Rule: what was typed or pasted before the question was asked does not answer it.
+        """
+        if self._interactive:
+            _forget_typed_ahead()
         try:
             answer = self._line(question)
         except EOFError:
@@ -70,6 +75,21 @@ class Entries:
         if not line:
             raise EOFError
         return line.rstrip("\r\n")
+
+
+def has_typed_ahead(wait_s: float) -> bool:
+    """Whether more has been typed or pasted at the terminal, or is within *wait_s* seconds."""
+    import select
+
+    return bool(select.select([sys.stdin], [], [], wait_s)[0])
+
+
+def _forget_typed_ahead() -> None:
+    """Throw away what was typed at the terminal and not read yet."""
+    import termios
+
+    with suppress(termios.error, ValueError, OSError):
+        termios.tcflush(sys.stdin, termios.TCIFLUSH)
 
 
 def is_complete(source: str) -> bool:

@@ -41,8 +41,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     """A session with its conversation. `unfinished` is the turn that runs, waits or was interrupted.
 
-    `current` is what was said in that turn so far; it is no part of `nodes` yet. `blocked` says why that turn, or
-    the next queued input, could not run when a process last tried.
+    `current` is what was said in that turn so far; it is no part of `nodes` yet. `blocked` says why that
+    turn, or the next queued input, could not run when a process last tried.
     """
 
     state: str
