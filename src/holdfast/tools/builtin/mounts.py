@@ -23,7 +23,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 from holdfast.errors import InvalidArgument
 from holdfast.tools.builtin.access import AccessDenied
@@ -325,9 +325,8 @@ def _virtual_parts(virtual: str) -> tuple[str, ...]:
     return parts
 
 
-def _checked_mount(virtual: str, mount: Any) -> Mount:
-    if not isinstance(mount, Mount):
-        mount = Mount(os.fspath(mount))
+def _checked_mount(virtual: str, given: Mount | str | os.PathLike[str]) -> Mount:
+    mount = given if isinstance(given, Mount) else Mount(os.fspath(given))
     path = os.path.realpath(mount.path)
     if not os.path.isdir(path):
         raise InvalidArgument(f"mount {virtual}: {os.fspath(mount.path)!r} is not a directory of the host")
