@@ -15,6 +15,7 @@ import select
 import socket
 import struct
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 HEADER: Final = struct.Struct(">I")
@@ -49,7 +50,32 @@ class Frames(ABC):
         return bool(arrivals.poll(0))
 
     def send(self, data: bytes) -> None:
-        self._write(HEADER.pack(len(data)) + data)
+        if len(data) <= _CHUNK:
+            self._write(HEADER.pack(len(data)) + data)
+        else:  # a copy would take more than another call of the system
+            self._write(HEADER.pack(len(data)))
+            self._write(data)
+
+    def send_raw(self, parts: Iterable[bytes | memoryview]) -> None:
+        """Send bytes behind a frame that tells how many they are, in pieces of a megabyte or so."""
+        gathered: list[bytes | memoryview] = []
+        size = 0
+        for part in parts:
+            gathered.append(part)
+            size += len(part)
+            if size >= _MUCH:
+                self._write(gathered[0] if len(gathered) == 1 else b"".join(gathered))
+                gathered, size = [], 0
+        if size:
+            self._write(b"".join(gathered))
+
+    def receive_raw(self, size: int) -> Iterator[bytes]:
+        """The bytes that `send_raw` sends on the other side, piece by piece."""
+        while size:
+            data = self._rest[:size] or self._more(min(size, _MUCH))
+            self._rest = self._rest[len(data) :]
+            size -= len(data)
+            yield data
 
     def receive(self) -> bytes:
         """The next frame, waited for."""
@@ -84,7 +110,7 @@ class Frames(ABC):
     def _read(self, size: int) -> bytes: ...
 
     @abstractmethod
-    def _write(self, data: bytes) -> None: ...
+    def _write(self, data: bytes | memoryview) -> None: ...
 
     @abstractmethod
     def close(self) -> None: ...
@@ -103,7 +129,7 @@ class SocketFrames(Frames):
     def _read(self, size: int) -> bytes:
         return self._socket.recv(size)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes | memoryview) -> None:
         self._socket.sendall(data)
 
     def close(self) -> None:
@@ -123,7 +149,7 @@ class PipeFrames(Frames):
     def _read(self, size: int) -> bytes:
         return os.read(self._handles[0], size)
 
-    def _write(self, data: bytes) -> None:
+    def _write(self, data: bytes | memoryview) -> None:
         sent = os.write(self._handles[1], data)
         if sent < len(data):
             rest = memoryview(data)[sent:]

@@ -16,16 +16,20 @@ Rules
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import signal
 import socket
 import subprocess
 import threading
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from holdfast.errors import EngineFailed
 from holdfast.sandbox.frames_between import MAX_FRAME, Frames, FrameTooLarge, PipeFrames, SocketFrames
+
+_PIPE_BYTES: Final = 1 << 20
+"""So that a state of many megabytes does not change processes with every 64 KB."""
 
 
 class WorkerDied(Exception):
@@ -50,6 +54,9 @@ def pipe_line(max_frame: int = MAX_FRAME) -> Line:
     """A pipe for each direction, which wakes the other side a little faster."""
     stdin, writes = os.pipe()
     reads, stdout = os.pipe()
+    for handle in (stdin, reads):
+        with contextlib.suppress(OSError, AttributeError):  # the system has a limit for all of them together
+            fcntl.fcntl(handle, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
     return Line(PipeFrames(reads, writes, max_frame), stdin, stdout)
 
 
@@ -105,6 +112,20 @@ class WorkerProcess:
         except FrameTooLarge:
             self.kill()
             raise WorkerDied from None
+        except (OSError, EOFError):
+            raise WorkerDied from None
+
+    def send_raw(self, data: bytes) -> None:
+        """Send bytes behind a frame that tells how many they are."""
+        try:
+            self._frames.send_raw([data])
+        except OSError:
+            raise WorkerDied from None
+
+    def receive_raw(self, size: int) -> bytes:
+        """The bytes behind a frame."""
+        try:
+            return b"".join(self._frames.receive_raw(size))
         except (OSError, EOFError):
             raise WorkerDied from None
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -321,3 +323,44 @@ def test_modules_are_not_there(cells: Cells) -> None:
         "fetch('x')",
     ):
         assert cells.fails(code) is not None, code
+
+
+OVERHEAD_MB = 96
+"""As documented: what a worker takes beside the memory of its guest."""
+
+
+def resident_mb(pid: int, what: str) -> int:
+    text = Path(f"/proc/{pid}/status").read_text()
+    return next(int(line.split()[1]) >> 10 for line in text.splitlines() if line.startswith(what))
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "globalThis.x = new Uint8Array(50 << 20).fill(7); 1",
+        "globalThis.x = 'x'.repeat(50 << 20); x.length",
+        "globalThis.x = []; for (let i = 0; i < 300000; i++) x.push({ a: i, b: 's' + i })\nx.length",
+        "let y: any = []; for (let i = 0; i < 300000; i++) y.push({ a: i, b: 's' + i })\ny = null\n1",
+        "const y: any[] = []; while (true) y.push(new Uint8Array(1 << 20).fill(3))",
+        "'x'.repeat(15 << 20)",
+    ],
+    ids=["bytes", "text", "objects", "garbage", "too much", "result"],
+)
+def test_a_worker_takes_no_more_memory_than_its_guest_may_and_an_overhead(
+    spare: Callable[..., Cells], code: str
+) -> None:
+    """Bug: copies of the guest's memory made a worker five times as large as its limit allowed."""
+    cells = spare(1)
+    limits = {"memory_mb": 64}
+    state = cells.kept("globalThis.kept = 1", limits=limits)
+    end = cells.run(code, state=state, limits=limits)
+    for _ in range(2):
+        end = cells.run("1 + 1", state=end.state or state, limits=limits)
+        assert end.result == 2
+    paused = cells.open("await add(1)\nkept", state=end.state, limits=limits)
+    paused.start()
+    resumed = cells.open("await add(1)\nkept", paused=paused.suspend(), limits=limits)
+    resumed.start()
+    assert cells.ended(resumed.answer(1, CallAnswer())).result == 1
+    peaks = [resident_mb(process.pid, "VmHWM") for process in cells.engine._workers._all]
+    assert max(peaks) <= limits["memory_mb"] + OVERHEAD_MB

@@ -32,10 +32,15 @@ class Surroundings(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Image(msgspec.Struct, frozen=True, array_like=True):
-    """A guest at rest: what its memory holds beyond the boot image that has this digest."""
+    """A guest at rest: what its memory holds beyond the boot image that has this digest.
+
+    Between the processes `data` comes behind the frame, and `size` tells how much it is: a guest's memory is
+    large, and a worker has no memory for copies of it.
+    """
 
     boot: bytes = b""
     data: bytes = b""
+    size: int = 0
 
 
 class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):

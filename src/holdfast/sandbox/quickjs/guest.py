@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Final, Protocol
 
 import wasmtime
@@ -170,10 +170,10 @@ class Guest:
             raise Broken("the guest pointed outside of its memory")
         return ctypes.string_at(self._base() + at, size)
 
-    def read_runs(self, runs: Iterable[tuple[int, int]]) -> bytes:
-        """What lies between pairs of addresses that `changed` has found."""
-        view = memoryview((ctypes.c_ubyte * self.size).from_address(self._base()))
-        return b"".join([view[start:end] for start, end in runs])
+    def views(self, runs: Iterable[tuple[int, int]]) -> Iterator[memoryview]:
+        """The memory between pairs of addresses that `changed` found, until something enters the guest."""
+        view = memoryview((ctypes.c_ubyte * self.size).from_address(self._base())).cast("B")
+        return (view[start:end] for start, end in runs)
 
     def write(self, at: int, data: bytes) -> None:
         if at < 0 or at + len(data) > self.size:

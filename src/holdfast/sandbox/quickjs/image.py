@@ -5,13 +5,17 @@ where that has ended). What lies below the guest's data is its stack, which is e
 
     size, count | start, end | start, end | … | the bytes of each run
 
-Rules: `put` makes of a new guest what `take` was given; it raises `ValueError` for what is no snapshot, and
-never writes outside of a guest's data.
+Rules
+-----
+1. `load` makes of a new guest what a `Snapshot` was taken of; it raises `ValueError` for what is none, and
+   never writes outside of a guest's data.
+2. Neither copies the memory: a snapshot is read from it and written into it piece by piece.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from holdfast.sandbox.quickjs.guest import PAGE, Guest
@@ -19,37 +23,61 @@ from holdfast.sandbox.quickjs.guest import PAGE, Guest
 _PAIR: Final = struct.Struct("<II")
 _GAPS: Final = (64, 256, 4096, 1 << 16, 1 << 31)
 
-
-def take(guest: Guest) -> bytes:
-    """The snapshot of a guest that nothing has entered."""
-    guest.tidy()
-    listed = next(found for gap in _GAPS if (found := guest.changed(gap)) is not None)
-    head = _PAIR.pack(guest.size, len(listed) // _PAIR.size)
-    return head + listed + guest.read_runs(_PAIR.iter_unpack(listed))
+Runs = list[tuple[int, int]]
 
 
-def put(guest: Guest, data: bytes) -> None:
-    """Make a new guest what a snapshot tells. `Trapped` if it needs more memory than the guest may have."""
-    size, runs = _read_runs(data)
-    start = guest.boot.data
-    if size % PAGE or size < start + guest.boot.image_bytes:
-        raise ValueError("the size of the memory is wrong")
-    if any(not start <= first < end <= size for first, end in runs):
-        raise ValueError("a run lies outside of the memory")
-    at = _PAIR.size * (1 + len(runs))
-    if at + sum(end - first for first, end in runs) != len(data):
-        raise ValueError("the runs are incomplete")
-    guest.resize(size)
-    for first, end in runs:
-        guest.write(first, data[at : at + end - first])
-        at += end - first
+class Snapshot:
+    """A guest that nothing has entered, as a snapshot. It is gone as soon as something enters the guest."""
+
+    def __init__(self, guest: Guest) -> None:
+        guest.tidy()
+        listed = next(found for gap in _GAPS if (found := guest.changed(gap)) is not None)
+        self._guest = guest
+        self._runs: Runs = list(_PAIR.iter_unpack(listed))
+        self._head = _PAIR.pack(guest.size, len(self._runs)) + listed
+        self.size = len(self._head) + sum(end - start for start, end in self._runs)
+
+    def parts(self) -> Iterator[bytes | memoryview]:
+        yield self._head
+        yield from self._guest.views(self._runs)
 
 
-def _read_runs(data: bytes) -> tuple[int, list[tuple[int, int]]]:
-    if len(data) < _PAIR.size:
-        raise ValueError("there is no head")
-    size, count = _PAIR.unpack_from(data)
-    if len(data) < _PAIR.size * (1 + count):
+def load(guest: Guest, size: int, pieces: Iterable[bytes]) -> None:
+    """Make a new guest what a snapshot of *size* bytes tells. `Trapped` if it may not be so large."""
+    source = _Source(pieces)
+    memory, count = _PAIR.unpack(source.take(min(size, _PAIR.size)).ljust(_PAIR.size, b"\0"))
+    left = size - _PAIR.size * (1 + count)
+    if left < 0:
         raise ValueError("the list of runs is incomplete")
-    listed = data[_PAIR.size : _PAIR.size * (1 + count)]
-    return size, list(_PAIR.iter_unpack(listed))
+    runs: Runs = list(_PAIR.iter_unpack(source.take(_PAIR.size * count)))
+    start = guest.boot.data
+    if memory % PAGE or memory < start + guest.boot.image_bytes:
+        raise ValueError("the size of the memory is wrong")
+    if any(not start <= first < end <= memory for first, end in runs):
+        raise ValueError("a run lies outside of the memory")
+    if sum(end - first for first, end in runs) != left:
+        raise ValueError("the runs are incomplete")
+    guest.resize(memory)
+    for first, end in runs:
+        for piece in source.pieces(end - first):
+            guest.write(first, piece)
+            first += len(piece)
+
+
+class _Source:
+    """Bytes that come in pieces, taken by their number."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._rest = memoryview(b"")
+
+    def pieces(self, size: int) -> Iterator[bytes]:
+        while size:
+            if not self._rest:
+                self._rest = memoryview(next(self._pieces))
+            piece, self._rest = self._rest[:size], self._rest[size:]
+            size -= len(piece)
+            yield bytes(piece)
+
+    def take(self, size: int) -> bytes:
+        return b"".join(self.pieces(size))

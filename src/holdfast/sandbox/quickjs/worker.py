@@ -152,6 +152,8 @@ class Worker:
         self._guest: Guest | None = None
         self._opened: Open | None = None
         self._refusal: Reply | None = None
+        self._snapshot: image.Snapshot | None = None
+        self._kept_bytes = 0
         self._opening_ns = 0
         self._fuel = 0
         self._seed = ""
@@ -167,9 +169,18 @@ class Worker:
             if reply is not None and reply.more and not getattr(question, "early", False):
                 reply = _whole(reply, self._left(question))
             if reply is not None:
-                self._line.send(encode(reply))
+                self._send(reply)
                 if reply.more:
-                    self._line.send(encode(self._left(question)))
+                    self._send(self._left(question))
+            if isinstance(question, Dump):
+                self._forget()
+
+    def _send(self, reply: Reply) -> None:
+        """Send a reply, and behind it the memory of the guest if that belongs to it."""
+        self._line.send(encode(reply))
+        if reply.image is not None and self._snapshot is not None:
+            self._line.send_raw(self._snapshot.parts())
+        self._snapshot = None
 
     def _linger(self) -> None:
         """Look for the next question for a moment before going to sleep: to be woken takes as long again.
@@ -265,15 +276,20 @@ class Worker:
                 raise Gone
             return self._guest
         self._forget()
-        self._guest = guest = self._machine.guest(bounds.memory_bytes)
-        guest.outside = self
-        if given.data:
-            if given.boot != self._machine.boot.digest:
-                raise Refused("version", "")
-            try:
-                image.put(guest, given.data)
-            except ValueError as error:
-                raise Refused("corrupt", str(error)) from None
+        self._kept_bytes = given.size
+        pieces = self._line.receive_raw(given.size)
+        try:
+            self._guest = guest = self._machine.guest(bounds.memory_bytes)
+            guest.outside = self
+            if given.size:
+                if given.boot != self._machine.boot.digest:
+                    raise Refused("version", "")
+                image.load(guest, given.size, pieces)
+        except ValueError as error:
+            raise Refused("corrupt", str(error)) from None
+        finally:
+            for _ in pieces:  # what was not wanted must not be taken for the next question
+                pass
         return guest
 
     def _enter(self, guest: Guest, question: Run | Answer | Finish) -> tuple[Stop, list[str], bytes]:
@@ -324,12 +340,7 @@ class Worker:
         self._watch.begin(question.bounds)
         try:
             names = guest.call("close") if isinstance(question, Finish) else b""
-            taken = image.take(guest)
-            if len(taken) > _SMALL_IMAGE:
-                guest.collect_garbage()
-                taken = image.take(guest)
-            kept = Image(self._machine.boot.digest, taken)
-            return Reply(names=names, image=kept, memory_bytes=guest.size)
+            return Reply(names=names, image=self._taken(guest), memory_bytes=guest.size)
         except Exception as error:
             return msgspec.structs.replace(self._stopped(error), instructions=0)
         finally:
@@ -340,11 +351,21 @@ class Worker:
         if guest is None:
             return Reply(stop="broken", detail=["the worker holds no guest"])
         try:
-            return Reply(image=Image(self._machine.boot.digest, image.take(guest)), memory_bytes=guest.size)
+            self._snapshot = image.Snapshot(guest)
         except (Trapped, Broken) as error:
             return Reply(stop="broken", detail=[str(error)])
-        finally:
-            self._forget()
+        kept = Image(self._machine.boot.digest, size=self._snapshot.size)
+        return Reply(image=kept, memory_bytes=guest.size)
+
+    def _taken(self, guest: Guest) -> Image:
+        """What is left of a run, without garbage if there is more of it than there was before."""
+        snapshot = image.Snapshot(guest)
+        if snapshot.size > max(_SMALL_IMAGE, self._kept_bytes + self._kept_bytes // 4):
+            guest.collect_garbage()
+            snapshot = image.Snapshot(guest)
+            self._kept_bytes = snapshot.size
+        self._snapshot = snapshot
+        return Image(self._machine.boot.digest, size=snapshot.size)
 
     def _stopped(self, error: Exception, cpu_us: int = 0) -> Reply:
         """What ended the guest, what it had printed, and what it had computed."""
@@ -386,6 +407,7 @@ class Worker:
         return text
 
     def _forget(self) -> None:
+        self._snapshot = None
         if self._guest is not None:
             self._guest.close()
             self._guest = None

@@ -19,7 +19,19 @@ from typing import Final
 import msgspec
 
 from holdfast.errors import EngineFailed
-from holdfast.sandbox.quickjs.frames import Drop, Dump, Open, Question, Reply, Wanted, decode_answer, encode
+from holdfast.sandbox.quickjs.frames import (
+    Answer,
+    Drop,
+    Dump,
+    Finish,
+    Image,
+    Open,
+    Question,
+    Reply,
+    Wanted,
+    decode_answer,
+    encode,
+)
 from holdfast.sandbox.slots import Slots
 from holdfast.sandbox.worker_process import WorkerDied, WorkerProcess, pipe_line
 
@@ -52,13 +64,23 @@ class Worker:
 
     def tell(self, question: Open) -> None:
         """Say what has no answer. `WorkerDied` if there is nobody to hear it."""
-        self._process.send(encode(question))
+        self._send(question)
 
     def ask(self, question: Question) -> Wanted | Reply:
         """Ask, and wait for what comes. `WorkerDied` if nothing does."""
         self._busy = True
-        self._process.send(encode(question))
+        self._send(question)
         return self.hear()
+
+    def _send(self, question: Question) -> None:
+        """Send a question, and behind it the image that belongs to it."""
+        image = question.image if isinstance(question, Open | Answer | Finish) else None
+        if image is None or not image.data:
+            self._process.send(encode(question))
+            return
+        behind = Image(image.boot, size=len(image.data))
+        self._process.send(encode(msgspec.structs.replace(question, image=behind)))
+        self._process.send_raw(image.data)
 
     def hear(self) -> Wanted | Reply:
         """Wait for what comes next."""
@@ -68,6 +90,9 @@ class Worker:
         except msgspec.DecodeError:
             self.kill()
             raise WorkerDied from None
+        if isinstance(answer, Reply) and answer.image is not None:
+            image = Image(answer.image.boot, self._process.receive_raw(answer.image.size))
+            answer = msgspec.structs.replace(answer, image=image)
         self._busy = isinstance(answer, Reply) and answer.more
         self._home.has_answered()
         return answer
