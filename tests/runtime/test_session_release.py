@@ -87,6 +87,22 @@ def test_a_session_that_was_let_go_still_has_its_agent_and_new_event_numbers(tmp
     asyncio.run(scenario())
 
 
+def test_a_session_that_was_never_opened_here_is_left_alone(tmp_path: Path) -> None:
+    """Ours: that sessions are let go does not make their agent one that takes up others of its name."""
+
+    async def scenario() -> None:
+        async with Runtime(tmp_path / "holdfast.db") as other:
+            await other.session("foreign", agent=_agent())
+        async with _runtime(tmp_path / "holdfast.db") as runtime:
+            for number in range(10):
+                await (await runtime.session(f"s{number}", agent=_agent())).turn("hello")
+            assert await runtime.put_to_work("foreign") is None
+            assert runtime.works_on("s0")
+            assert not runtime.works_on("foreign")
+
+    asyncio.run(scenario())
+
+
 def test_agents_of_one_name_are_not_mixed_up(tmp_path: Path) -> None:
     """Ours: a session keeps the very agent that it was opened with."""
 
@@ -95,8 +111,8 @@ def test_agents_of_one_name_are_not_mixed_up(tmp_path: Path) -> None:
             agents = [_agent("same") for _ in range(10)]
             for number, agent in enumerate(agents):
                 await (await runtime.session(f"s{number}", agent=agent)).turn("hello")
-            kept = [live.staff.agent for live in runtime._sessions.values() if live.staff is not None]
-            assert all(agent in kept for agent in agents[1:])
-            assert (await runtime.session("s9"))._live.staff.agent is agents[9]  # type: ignore[union-attr]
+            assert len(runtime._sessions) <= 5
+            for number, agent in enumerate(agents):
+                assert (await runtime.session(f"s{number}"))._live.staff.agent is agent  # type: ignore[union-attr]
 
     asyncio.run(scenario())

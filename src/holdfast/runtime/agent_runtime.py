@@ -101,6 +101,9 @@ Output = TypeVar("Output")
 
 MAX_METADATA_BYTES: Final = 16 * 1024
 
+_MAX_WORKED_ON: Final = 100_000
+"""So many sessions that were let go are still known to be worked on here; each takes about 150 bytes."""
+
 
 class Runtime:
     """Sessions over one store. Use it as `async with Runtime("holdfast.db") as runtime`.
@@ -173,7 +176,7 @@ class Runtime:
         self._released: WeakValueDictionary[str, LiveSession] = WeakValueDictionary()
         self._last_seq = 0
         self._clock_offset_ms: int | None = None
-        self._seen_agents: dict[str, Agent[Any, Any]] = {}
+        self._worked_on: dict[str, Agent[Any, Any]] = {}  # sessions that were let go, the oldest first
         self._cached: OrderedDict[str, LiveSession] = OrderedDict()
         self._messages = 0
         self._ground: HostGround | None = None
@@ -235,6 +238,7 @@ class Runtime:
         await self._end_beside()
         self._sessions.clear()
         self._released.clear()
+        self._worked_on.clear()
         self._cached.clear()
         await place.leases.close()
         try:
@@ -342,6 +346,7 @@ class Runtime:
         """Forget a session; false if there was none."""
         self._sessions.pop(session_id, None)
         self._released.pop(session_id, None)
+        self._worked_on.pop(session_id, None)
         if (live := self._cached.pop(session_id, None)) is not None:
             self._messages -= live.held
         if self._place is not None:
@@ -582,7 +587,7 @@ class Runtime:
     def works_on(self, session_id: str) -> bool:
         """Whether the agent of a session is known here by now."""
         live = self._sessions.get(session_id)
-        return live is not None and live.staff is not None
+        return session_id in self._worked_on or (live is not None and live.staff is not None)
 
     async def queue_turn(self, session_id: str, input_id: str, text: str) -> None:
         """Queue an input for a session, once, and start its turn if its agent is known here."""
@@ -605,12 +610,12 @@ class Runtime:
 
     def _agent_here(self, name: str) -> Agent[Any, Any] | None:
         """The agent of this name that was passed in, or that works or worked here."""
-        if (known := self._known_agent(name)) is not None:
-            return known
+        if name in self._agents:
+            return self._agents[name]
         for live in self._sessions.values():
             if (found := _agent_below(live, name)) is not None:
                 return found
-        return None
+        return next((agent for agent in self._worked_on.values() if agent.name == name), None)
 
     def staff_session(
         self, session_id: str, agent: Agent[Any, Any], *, above: LiveSession | None = None, deps: Any = None
@@ -636,7 +641,11 @@ class Runtime:
         parent = None if head.charter is None else head.charter.parent_session_id
         parent_head = None if parent is None else await self.store.head(parent)
         above = None if parent_head is None else await self.at_work(parent_head)
-        agent = _agent_below(above, head.agent) or self._known_agent(head.agent)
+        agent = (
+            self._worked_on.get(head.session_id)
+            or _agent_below(above, head.agent)
+            or self._agents.get(head.agent)
+        )
         if agent is None:
             return None
         try:
@@ -686,8 +695,11 @@ class Runtime:
     def _agent_of(self, live: LiveSession, head: SessionHead | None) -> Agent[Any, Any]:
         if live.staff is not None:
             return live.staff.agent
-        if head is not None and (agent := self._known_agent(head.agent)) is not None:
-            return agent
+        known = self._worked_on.get(live.session_id)
+        if known is None and head is not None:
+            known = self._agents.get(head.agent)
+        if known is not None:
+            return known
         raise NotConfigured(
             f"no agent is known for session {live.session_id!r}",
             hint="pass agent=..., or Runtime(agents=[...])",
@@ -847,14 +859,10 @@ class Runtime:
         live.drain()  # what was queued behind it
         return turn
 
-    def _known_agent(self, name: str) -> Agent[Any, Any] | None:
-        """The agent of this name that was passed in, or that worked on a session which was released since."""
-        return self._agents.get(name) or self._seen_agents.get(name)
-
     async def _live_for(self, record: TurnRecord) -> LiveSession | None:
         """The session of an unfinished turn with an agent: its own, or the one that the turn belongs to."""
         live = await self.put_to_work(record.session_id)
-        agent = self._known_agent(record.agent)
+        agent = self._agents.get(record.agent)
         if live is not None or agent is None:
             return live
         try:
@@ -880,16 +888,19 @@ class Runtime:
     def _release(self, live: LiveSession) -> None:
         """Let go of a session that can be made anew, unless the host program has it.
 
-        Its agent stays known by its name, and numbers of events are never used twice.
+        That its agent works on it is remembered, for the last `_MAX_WORKED_ON` of them. Numbers of events are
+        never used twice.
         """
         if live.staff is None or not live.holds_nothing:
             return
-        agent = live.staff.agent
-        if self._known_agent(agent.name) is None:
-            self._seen_agents[agent.name] = agent
-        if self._known_agent(agent.name) is agent and self._sessions.pop(live.session_id, None) is not None:
-            self._last_seq = max(self._last_seq, live.last_seq)
-            self._released[live.session_id] = live
+        if self._sessions.pop(live.session_id, None) is None:
+            return  # it was deleted meanwhile
+        self._last_seq = max(self._last_seq, live.last_seq)
+        self._released[live.session_id] = live
+        self._worked_on.pop(live.session_id, None)
+        self._worked_on[live.session_id] = live.staff.agent
+        if len(self._worked_on) > _MAX_WORKED_ON:
+            del self._worked_on[next(iter(self._worked_on))]
 
     def _holds_too_much(self) -> bool:
         sessions, config = len(self._cached), self._config
