@@ -130,6 +130,7 @@ async def fill(store: SqliteSessionStore) -> None:
     await store.add_task(a_task("over", "s2", TaskState.COMPLETED))
     await store.put_trigger(a_trigger())
     await store.occur(an_occurrence(), (delivery(),))
+    await store.see_clock("boot", 5)
     running = await begin(store, "t2", "s2", claimant("dead"))
     await store.save(running.lease, a_save("t2", an_entry("model.1"), an_entry("tool.1", b"result")))
     state = Save(turn_id="t2", entries=(a_state_entry("plugin.p"),), blobs=(a_blob(b"other"),))
@@ -160,6 +161,7 @@ async def everything(store: SqliteSessionStore) -> list[object]:
         await store.approvals(),
         await store.approval("a1"),
         await store.unfinished(NOW),
+        await store.see_clock("boot", 5),
     ]
 
 
@@ -446,6 +448,7 @@ _FOUND_BY = {
     ("tasks", "seq"),
     ("occurrences", "source"),
     ("occurrences", "key"),
+    ("clocks", "boot"),
 }
 
 
@@ -485,7 +488,7 @@ def test_a_flipped_bit_is_noticed_by_whoever_reads_the_record(path: Path, table:
     async def scenario() -> None:
         store = reopened(path)
         await fill(store)
-        key = {"waits": "wait_id", "occurrences": "key"}.get(table, "rowid")
+        key = {"waits": "wait_id", "occurrences": "key", "clocks": "boot"}.get(table, "rowid")
         db = open_checked(str(path))
         db.execute("DROP INDEX turns_open")  # it would refuse the damage itself
         for row, value in db.execute(f'SELECT {key}, "{column}" FROM {table}').fetchall():
