@@ -152,8 +152,10 @@ def test_every_command_that_only_reads_works_where_nothing_can_be_written(
 def _drop_last_tables(path: Path) -> None:
     """Make the file one of the second version of the sessions' tables."""
     with contextlib.closing(apsw.Connection(str(path))) as db:
-        db.execute("DROP TABLE tasks; DROP TABLE triggers; DROP TABLE occurrences; DROP INDEX inputs_queued")
-        db.execute("DROP INDEX sessions_by_parent; ALTER TABLE sessions DROP COLUMN parent")
+        db.execute("DROP TABLE tasks; DROP TABLE triggers; DROP TABLE occurrences; DROP TABLE clocks")
+        db.execute(
+            "DROP INDEX inputs_queued; DROP INDEX sessions_by_parent; ALTER TABLE sessions DROP COLUMN parent"
+        )
         db.execute("UPDATE holdfast_schema SET version = 2 WHERE component = 'sessions'")
 
 
