@@ -15,9 +15,11 @@ from plugin_stand_ins import Builds, Counter, ObedientModel, Source, call, conte
 from stand_ins import Place
 
 from holdfast import Agent, Plugin, Session, hook
-from holdfast.errors import BadToolSource, ToolConflict
+from holdfast.errors import BadToolSource, InvalidArgument, ToolConflict
 from holdfast.model import prompt
+from holdfast.model.host_requests import SessionCreateRequest
 from holdfast.model.prompt import PromptContribution, PromptSlot
+from holdfast.model.tool_state import ToolAvailability
 from holdfast.plugins.contexts import ToolCatalogContext
 from holdfast.runtime.session_context import MAX_CATALOGS, MAX_PROMPTS, SessionContext
 from holdfast.tools.catalog import CatalogTool, ToolCatalogContribution
@@ -568,5 +570,47 @@ def test_the_prompt_cache_is_bounded(memory: Place) -> None:
             for number in range(MAX_PROMPTS + 5):
                 await it.session.turn("hello", system=[f"number {number}"])
             assert len(it.context._prompts) == MAX_PROMPTS
+
+    asyncio.run(main())
+
+
+# The overlay over the catalog
+
+
+class Raises(Plugin):
+    """Wants the tool to be called, and another one hidden."""
+
+    @hook
+    def tool_catalog(self, ctx: ToolCatalogContext) -> ToolCatalogContribution:
+        return ToolCatalogContribution({"base": ToolAvailability.CALLABLE}, frozenset({"secret"}))
+
+
+def test_the_session_has_its_say_about_the_catalog_after_plugins_and_before_its_authority(
+    memory: Place,
+) -> None:
+    """Bug: SPEC §4, plugin contributors, session overlay, authority last; nothing could set that overlay."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            tools = [named_tool("base"), named_tool("more"), named_tool("secret")]
+            it = await opened(runtime, Raises(), tools=tools)
+
+            async def levels() -> dict[str, str]:
+                return {one["name"]: one["availability"] for one in await it.session.tools.catalog()}
+
+            assert await levels() == {"base": "callable", "more": "showcased"}
+            say = it.session.tools.set_catalog_overlay
+            assert await say({"base": "showcased", "secret": "showcased"}, hidden=["more"]) is True
+            assert await levels() == {"base": "showcased"}, "what a plugin hid stays hidden"
+            assert await say({"base": "showcased", "secret": "showcased"}, hidden="more") is False
+            await it.session.turn("call more")
+            assert it.model.offered == ["base"]
+            await runtime.host("s").create_session(SessionCreateRequest(session_id="child"))
+            child = await runtime.host("s").tool_catalog("child")
+            assert [one["name"] for one in child] == ["base"], "a child sees no more than its parent"
+            assert await say() is True
+            assert await levels() == {"base": "callable", "more": "showcased"}
+            with pytest.raises(InvalidArgument, match="availability"):
+                await say({"base": "loud"})
 
     asyncio.run(main())

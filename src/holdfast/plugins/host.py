@@ -128,13 +128,14 @@ class PluginHost:
     ) -> PluginSession:
         """The plugins of *source*, with what they remember now, for another session."""
         snapshot, pieces = source.copied()
+        tools = source.tool_registry
         return self.build_session(
             SessionBuild(
                 session_id=session_id,
                 parent_session_id=parent_session_id,
                 snapshot=snapshot,
                 fetched=pieces,
-                tool_state=source.tool_registry.export_state(),
+                tool_state=None if tools.settings is source.given_tools else tools.export_state(),
                 overlay=source.tool_catalog_overlay if overlay is None else overlay,
                 authority=authority,
             )

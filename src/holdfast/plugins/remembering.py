@@ -72,14 +72,6 @@ class RememberingPlugins:
             pieces.update({blob.digest: blob.data for blob in blobs})
         return PluginSessionSnapshot(plugins=entries), pieces
 
-    def revisions(self) -> dict[str, tuple[str, int]]:
-        """Version and revision of each plugin that has something to remember, installed or not."""
-        absent = {
-            name: (entry.meta.plugin_version, entry.meta.revision) for name, entry in self._absent.items()
-        }
-        present = {plugin.id: (plugin.version, plugin.revision) for plugin in self.plugins if plugin.revision}
-        return {**absent, **present}
-
     def changed(self) -> dict[str, tuple[PluginSnapshotEntry, tuple[Blob, ...]]]:
         """What plugins remember that was not written down yet, and with that is."""
         revisions = [plugin.revision for plugin in self.plugins]
@@ -129,7 +121,18 @@ class RememberingPlugins:
                 return False
             if (entry.meta.plugin_version, entry.meta.revision) != (plugin.version, plugin.revision):
                 return False
-        return True
+        return all(previous.plugins.get(name) == entry for name, entry in self._absent.items())
+
+    def filled_up(self, stored: PluginSessionSnapshot) -> PluginSessionSnapshot:
+        """Return what was *stored*, with the plugins that had nothing to remember then."""
+        silent = {
+            plugin.id: PluginSnapshotEntry(
+                meta=PluginSnapshotMeta(plugin_id=plugin.id, plugin_version=plugin.version, revision=0)
+            )
+            for plugin in self.plugins
+            if plugin.id not in stored.plugins
+        }
+        return PluginSessionSnapshot(plugins={**stored.plugins, **silent}) if silent else stored
 
     def snapshot_revision_fingerprint(self) -> int:
         """A number that changes whenever a plugin, its version or its revision does."""

@@ -72,7 +72,7 @@ from holdfast.runtime.host.session_hosts import HostViews
 from holdfast.runtime.host.tasks import Tasks
 from holdfast.runtime.lease_owners import owner_is_dead
 from holdfast.runtime.live_session import LiveSession
-from holdfast.runtime.materialize import chartered_model, require_same_provider
+from holdfast.runtime.materialize import charter_of_fork, chartered_model, require_same_provider
 from holdfast.runtime.process_identity import boot_id
 from holdfast.runtime.session_context import as_layer
 from holdfast.runtime.session_plugins import as_options
@@ -326,14 +326,16 @@ class Runtime:
         return await self.store.heads()
 
     async def fork(self, session_id: str, new_id: str, *, at: str | None = None) -> Session[Any]:
-        """A new session over the same history. It costs the same however long that is."""
+        """A new session over the same history. It costs the same however long that is.
+
+        It has no parent and the default authority, also if it is the fork of a session with less.
+        """
         head = await self.store.head(SessionId(session_id))
-        charter = None if head is None else _without_parent(head.charter)
-        await self.store.fork(session_id, SessionId(new_id), at, self.now_ms(), charter=charter)
+        charter = None if head is None else charter_of_fork(head.charter)
+        made = await self.store.fork(session_id, SessionId(new_id), at, self.now_ms(), charter=charter)
         live = self.live(new_id)
         if head is not None and (source := await self.at_work(head)) is not None:
-            live.staff, live.deps, live.setup = source.staff, source.deps, source.setup.of_fork()
-            live.inherited = source.inherited
+            await live.fork_from(source, made)
         return Session(self, live)
 
     async def rewind(self, session_id: str, to: str | None = None, *, turns: int = 1) -> SessionHead:
@@ -949,13 +951,6 @@ def _known_options(options: PluginOptions, staff: Staff) -> PluginOptions:
                 f"agent {staff.agent.name!r} has no plugin {plugin_id!r}", hint=f"it has {', '.join(known)}"
             )
     return options
-
-
-def _without_parent(charter: SessionCharter | None) -> SessionCharter | None:
-    """The charter of a fork: it is nobody's child, and may do no more than what it is a fork of."""
-    if charter is None:
-        return None
-    return msgspec.structs.replace(charter, parent_session_id=None, depth=0, subagent=False, request="")
 
 
 def _by_name(agents: Iterable[Agent[Any, Any]]) -> dict[str, Agent[Any, Any]]:

@@ -315,6 +315,24 @@ class LiveSession:
             self._context = await materialize(self._place, staff, self.setup, head, journal or ())
             return self._context
 
+    async def fork_from(self, source: LiveSession, head: SessionHead) -> None:
+        """Begin as a fork of *source* whose history ends where that of *source* does.
+
+        Its plugins are forked where they are, if *source* is at rest here; otherwise they are built of the
+        store when they are wanted.
+        """
+        self.staff, self.deps, self.setup = source.staff, source.deps, source.setup.of_fork()
+        self.inherited = source.inherited
+        context = source._context
+        if source.busy or context is None or source._fitting(None) is not context:
+            return
+        if context.state_id != head.state or not context.is_stored():
+            return
+        forked = context.plugins.fork_for_session(self.session_id)
+        staff = require_agent(self.staff, self.session_id)
+        self.setup = msgspec.structs.replace(self.setup.under(head.charter), authority=forked.authority)
+        self._context = await materialize(self._place, staff, self.setup, head, forked=forked)
+
     @property
     def changes(self) -> asyncio.Lock:
         """Held by whoever changes plugins or tools between turns."""

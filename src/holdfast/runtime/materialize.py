@@ -26,8 +26,10 @@ from holdfast.plugins.contexts import SessionConfigChanged, SessionRestored, Sub
 from holdfast.plugins.execution_memory import STATE
 from holdfast.plugins.host import FULL, SessionAuthority, SessionBuild
 from holdfast.plugins.protocol import ProtocolSessionContext, ProtocolSessionMaterialization
+from holdfast.plugins.session import PluginSession
 from holdfast.ports.session_store import JournalEntry, SessionStore
 from holdfast.runtime.session_context import NO_OVERLAY, Overlay, SessionContext
+from holdfast.tools.catalog import NO_CATALOG_OVERLAY, ToolCatalogContribution
 from holdfast.tools.provider import ToolProvider
 
 if TYPE_CHECKING:
@@ -49,6 +51,7 @@ class SessionSetup(msgspec.Struct, frozen=True):
     parent_session_id: str | None = None
     policy: SessionPolicy | None = None
     charter: SessionCharter | None = None
+    catalog: ToolCatalogContribution = NO_CATALOG_OVERLAY
 
     def under(self, charter: SessionCharter | None) -> SessionSetup:
         """The same for a session with this charter."""
@@ -69,10 +72,10 @@ class SessionSetup(msgspec.Struct, frozen=True):
         )
 
     def of_fork(self) -> SessionSetup:
-        """The same for a fork of the session: what a charter has brought comes with the fork's own."""
-        if self.charter is None:
-            return self
-        return SessionSetup(overlay=self.overlay, sources=self.sources, policy=self.policy)
+        """The same for a fork of the session, which has no parent and the default authority."""
+        return SessionSetup(
+            overlay=self.overlay, sources=self.sources, policy=self.policy, catalog=self.catalog
+        )
 
     def with_source(self, name: str, provider: ToolProvider | None) -> SessionSetup:
         sources = {key: value for key, value in self.sources.items() if key != name}
@@ -82,6 +85,11 @@ class SessionSetup(msgspec.Struct, frozen=True):
 
 
 AS_GIVEN = SessionSetup()
+
+
+def charter_of_fork(charter: SessionCharter | None) -> SessionCharter | None:
+    """What a fork keeps of a charter: what it runs with. It is nobody's child, and has all rights."""
+    return None if charter is None or charter.policy is None else SessionCharter(policy=charter.policy)
 
 
 def _subagent_of(charter: SessionCharter) -> SubagentContext | None:
@@ -99,21 +107,26 @@ async def materialize(
     setup: SessionSetup,
     head: SessionHead,
     journal: Sequence[JournalEntry] = (),
+    forked: PluginSession | None = None,
 ) -> SessionContext:
-    """The session as it stands at *head*, or in the middle of the turn that *journal* is of."""
+    """The session as it stands at *head*, or in the middle of the turn that *journal* is of.
+
+    With *forked*, its plugins are those: they remember already what they have at *head*.
+    """
     state = await _read_state(place.store, head)
     states = _journaled(head, journal)
     execution = states.execution or state.execution
     fetched = await _fetch(place.store, [*state.plugins.plugins.values(), *states.plugins.values()])
     if execution is not None:
         fetched |= await _fetch(place.store, [execution], only=STATE)
-    plugins = staff.host.build_session(
+    plugins = forked or staff.host.build_session(
         SessionBuild(
             session_id=head.session_id,
             parent_session_id=setup.parent_session_id,
             snapshot=state.plugins,
             fetched=fetched,
             tool_state=state.tools,
+            overlay=setup.catalog,
             authority=setup.authority,
         )
     )

@@ -111,7 +111,7 @@ class SessionContext:
         self._words = (None, NO_OVERLAY, ())
         self._prompts: OrderedDict[tuple[PromptContribution, ...], str] = OrderedDict()
         given = plugins.given_tools
-        self._kept = _Kept({}, given, given, (None, {}), None)
+        self._kept = _Kept(PluginSessionSnapshot(), given, given, (None, {}), None)
         self._execution = ExecutionMemory(plugins)
 
     # The overlay
@@ -309,10 +309,7 @@ class SessionContext:
         self.frame = frame
         tools = self.plugins.tool_registry.settings
         self._kept = _Kept(
-            revisions={
-                name: (entry.meta.plugin_version, entry.meta.revision)
-                for name, entry in state.plugins.plugins.items()
-            },
+            plugins=self.plugins.filled_up(state.plugins),
             tools=tools,
             journaled=tools,
             options=(self.options, self.frame_options),
@@ -367,18 +364,31 @@ class SessionContext:
         self.state_id = state_id
         settings = self.plugins.tool_registry.settings
         self._kept = _Kept(
-            self.plugins.revisions(),
+            self.plugins.filled_up(self.plugins.snapshot(tolerant=True)[0]),
             settings,
             settings,
             (self.options, self.frame_options),
             self._execution.entry,
         )
 
+    def is_stored(self) -> bool:
+        """Whether the store has everything that there is to keep."""
+        return not self._has_changed()
+
+    def set_catalog_overlay(self, overlay: ToolCatalogContribution) -> bool:
+        """Lay *overlay* over what plugins make of the catalog; false if it lies there already."""
+        if self.plugins.tool_catalog_overlay == overlay:
+            return False
+        self.plugins.tool_catalog_overlay = overlay
+        self.overlay_revision += 1
+        self._catalogs.clear()
+        return True
+
     def _has_changed(self) -> bool:
         kept = self._kept
         return (
             self.plugins.tool_registry.settings is not kept.tools
-            or self.plugins.revisions() != kept.revisions
+            or not self.plugins.snapshot_is_current(kept.plugins)
             or (self.options, self.frame_options) != kept.options
             or self._execution.is_dirty
             or self._execution.entry is not kept.execution
@@ -393,7 +403,7 @@ class SessionContext:
 class _Kept(msgspec.Struct):
     """What the store has, in a form that is cheap to compare with what there is."""
 
-    revisions: dict[str, tuple[str, int]]
+    plugins: PluginSessionSnapshot
     tools: object
     journaled: object
     options: tuple[ProtocolTurnOptions | None, dict[str, ProtocolTurnOptions]]

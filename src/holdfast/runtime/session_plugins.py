@@ -27,6 +27,7 @@ from holdfast.plugins.session import PluginSession
 from holdfast.ports.session_store import SessionStore
 from holdfast.runtime.materialize import require_agent, require_same_provider
 from holdfast.runtime.session_context import Overlay, SessionContext
+from holdfast.tools.catalog import ToolCatalogContribution
 from holdfast.tools.provider import ToolProvider
 from holdfast.tools.registry import CONTEXT, REGISTERED
 
@@ -157,6 +158,22 @@ class SessionTools(_Part):
         changed = context.set_context_overlay(overlay)
         if changed:
             self._live.setup = msgspec.structs.replace(self._live.setup, overlay=overlay)
+        return changed
+
+    async def set_catalog_overlay(
+        self,
+        availability: Mapping[str, ToolAvailability | str] | None = None,
+        hidden: Sequence[str] | str = (),
+    ) -> bool:
+        """Say what the model sees of the tools, after all plugins have; false if it was said already.
+
+        It holds in this process, and for forks of the session. The session's authority comes after it.
+        """
+        levels = {name: _availability(level) for name, level in (availability or {}).items()}
+        overlay = ToolCatalogContribution(levels, frozenset(_names(hidden)))
+        changed = (await self._live.current()).set_catalog_overlay(overlay)
+        if changed:
+            self._live.setup = msgspec.structs.replace(self._live.setup, catalog=overlay)
         return changed
 
     async def refresh(self) -> None:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -59,6 +59,15 @@ class ToolCatalogContribution(msgspec.Struct, frozen=True):
 
     availability: Mapping[str, ToolAvailability] = msgspec.field(default_factory=dict)
     hidden: frozenset[str] = frozenset()
+
+    @property
+    def out_of_reach(self) -> tuple[str, ...]:
+        """The names of what this takes away from the model altogether."""
+        off = {name for name, level in self.availability.items() if level == ToolAvailability.OFF}
+        return tuple(sorted(self.hidden | off))
+
+
+NO_CATALOG_OVERLAY: Final = ToolCatalogContribution()
 
 
 class ToolCatalog(msgspec.Struct, frozen=True, dict=True):

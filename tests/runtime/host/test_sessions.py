@@ -37,6 +37,8 @@ from holdfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta
 from holdfast.model.session_policy import SessionPolicy
 from holdfast.model.tool_access import SessionToolAccess
 from holdfast.model.usage import UsageLimits
+from holdfast.plugins.host import FULL
+from holdfast.plugins.session import PluginSession
 
 
 class Placed(Plugin):
@@ -297,20 +299,60 @@ def test_what_a_child_is_made_with_holds_after_a_restart(place: Place) -> None:
     asyncio.run(main())
 
 
-def test_a_fork_of_a_child_is_nobodys_child_and_has_no_more_tools(place: Place) -> None:
-    """Ours: forking is no way out of a charter, in this process or another."""
+def test_a_host_program_forks_a_child_without_its_parent_and_with_the_default_authority(place: Place) -> None:
+    """Bug: SPEC §8 says default authority; a fork kept the narrowed one of the child."""
 
     async def main() -> None:
         async with staged(place) as stage:
-            child = await stage.open(
-                await stage.make("child", tool_access=SessionToolAccess(tools=("look",)))
-            )
+            narrow = SessionToolAccess(tools=("look",))
+            policy = SessionPolicy(instructions="Be brief.")
+            child = await stage.open(await stage.make("child", tool_access=narrow, policy=policy))
             await child.turn("one")
-            await child.fork("fork")
-            assert await stage.offered("fork") == ["look"]
+            everything = await stage.offered("root")
+            fork = await child.fork("fork")
+            assert await stage.offered("child") == ["look"]
+            assert await stage.offered("fork") == everything
+            assert (await fork.plugins.policy()).instructions == "Be brief.", "it runs with the same"
             assert [head.session_id for head in await stage.runtime.store.children("root")] == ["child"]
         async with staged(place, agents=True) as stage:
-            assert await stage.offered("fork") == ["look"]
+            assert await stage.offered("fork") == everything
+            context = await stage.runtime.live("fork").current()
+            assert (context.plugins.authority, context.plugins.subagent_context) == (FULL, None)
+
+    asyncio.run(main())
+
+
+def test_a_fork_takes_over_what_the_plugins_remember_where_they_are(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: nothing used the seed's fork_for_session; forks were always built of the store."""
+    forked: list[str] = []
+    fork = PluginSession.fork_for_session
+
+    def noted(self: PluginSession, session_id: str) -> PluginSession:
+        forked.append(session_id)
+        return fork(self, session_id)
+
+    monkeypatch.setattr(PluginSession, "fork_for_session", noted)
+
+    async def main() -> None:
+        async with staged(place, model=ObedientModel()) as stage:
+            root = stage.session
+            await root.turn("call bump")
+            at = (await root.head()).leaf
+            await root.turn("call bump")
+            await root.tools.set_catalog_overlay(hidden="put")
+            twin = await root.fork("twin")
+            early = await root.fork("early", at=at)
+            await root.turn("call bump")
+            counts = [await one.plugins.invoke("counter.count") for one in (root, twin, early)]
+            assert counts == [3, 2, 1]
+            assert forked == ["twin"], "of an earlier point, the store knows"
+            assert "put" not in await stage.offered("twin"), "the catalog's overlay comes along"
+            await twin.turn("call bump")
+        async with staged(place, model=ObedientModel(), agents=True) as stage:
+            twin = await stage.open("twin")
+            assert await twin.plugins.invoke("counter.count") == 3
 
     asyncio.run(main())
 

@@ -70,7 +70,10 @@ class Maker(msgspec.Struct, frozen=True, kw_only=True):
         """The tools that the session may use."""
         charter = self.head.charter
         granted = SessionToolAccess() if charter is None else charter.tool_access
-        return granted if self.live is None else self.live.setup.authority.tool_access.within(granted)
+        if self.live is None:
+            return granted
+        hidden = SessionToolAccess(hidden_tools=self.live.setup.catalog.out_of_reach)
+        return hidden.within(self.live.setup.authority.tool_access.within(granted))
 
     @property
     def depth(self) -> int:
