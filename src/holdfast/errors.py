@@ -547,14 +547,16 @@ class OutsideError(HoldfastError):
 class ToolError(OutsideError):
     """Raised by a tool to fail with a code of its own; guest code can catch it.
 
-    Raise it from a handler: `raise ToolError("OUT_OF_STOCK", "none left")`.
+    Raise it from a handler: `raise ToolError("OUT_OF_STOCK", "none left")`. With `ends_turn` the model is not
+    asked what to make of it: the turn stops as `tool_error`.
     """
 
     code: str = Code.TOOL_ERROR
 
-    def __init__(self, code: str, message: str, *, hint: str | None = None) -> None:
+    def __init__(self, code: str, message: str, *, hint: str | None = None, ends_turn: bool = False) -> None:
         super().__init__(message, hint=hint)
         self.code = code
+        self.ends_turn = ends_turn
 
 
 class EngineFailed(OutsideError):

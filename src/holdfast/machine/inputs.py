@@ -132,7 +132,8 @@ class CallRuled(_Input, frozen=True, kw_only=True, tag="call_ruled"):
 class ToolSettled(_Input, frozen=True, kw_only=True, tag="tool_settled"):
     """A call has its result, good or bad. `ruling` is what plugins had to say about it.
 
-    `exception` is what code sees of an error, where that does not follow from the error itself.
+    `exception` is what code sees of an error, where that does not follow from the error itself. With
+    `ends_turn` the tool wants the turn to stop over its error.
     """
 
     call_id: int
@@ -143,6 +144,7 @@ class ToolSettled(_Input, frozen=True, kw_only=True, tag="tool_settled"):
     attachments: tuple[AttachmentPart, ...] = ()
     shown: str | None = None
     ruling: Ruling = NOTHING_SAID
+    ends_turn: bool = False
 
 
 class CallTimedOut(_Input, frozen=True, kw_only=True, tag="call_timed_out"):

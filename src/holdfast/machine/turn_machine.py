@@ -45,7 +45,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Sequence
-from typing import assert_never
+from typing import Final, assert_never
 
 import msgspec
 
@@ -99,6 +99,9 @@ from holdfast.model.turn import TurnSummary
 from holdfast.model.usage import Usage, UsageEntry, UsageLimits, add_to_ledger
 
 _DEFAULT_LIMITS = UsageLimits()
+
+MAX_RESUMES: Final = 50
+"""So often in a row may a turn be taken up without getting any further, before it stops as interrupted."""
 
 _FAILED_CALL: dict[str, StopReason] = {
     TurnCode.CONTEXT_OVERFLOW: StopReason.CONTEXT_OVERFLOW,
@@ -171,6 +174,7 @@ class TurnMachine:
         self._switch: FrameSwitch | None = None
         self._wanted: FinishRequested | None = None
         self._budget: BudgetWatch | None = None
+        self._resumes = 0
 
     # What the shell may ask
 
@@ -268,6 +272,8 @@ class TurnMachine:
         self._watch.tick(given.at_ms)
         if self._is_over(given):
             return []
+        if self._resumes and not isinstance(given, Resumed):
+            self._resumes = 0
         match given:  # what comes most often comes first
             case ToolSettled():
                 return self._settled(given)
@@ -304,10 +310,20 @@ class TurnMachine:
             case Aborted():
                 return self._abort(given.reason, given.error)
             case Resumed():
-                self._watch.resume(given.at_ms)
-                return []
+                return self._taken_up(given)
             case _:
                 assert_never(given)
+
+    def _taken_up(self, given: Resumed) -> list[Command]:
+        """Another process has the turn. One that brings down each of them comes to an end."""
+        self._watch.resume(given.at_ms)
+        if self.phase is Phase.PARKED:
+            return []
+        self._resumes += 1
+        if self._resumes <= MAX_RESUMES:
+            return []
+        message = f"the turn was taken up {self._resumes} times in a row without getting any further"
+        return self._break_off(StopReason.INTERRUPTED, Code.INTERRUPTED, message)
 
     def _is_over(self, given: Input) -> bool:
         """Whether how the turn ends is decided, so that this can change nothing."""
@@ -450,6 +466,8 @@ class TurnMachine:
         self._take(given.ruling)
         if given.ruling.abort is not None:
             return self._abort(StopReason.PLUGIN_ABORT, given.ruling.abort)
+        if given.ends_turn and given.error is not None:
+            return self._abort(StopReason.TOOL_ERROR, given.error)
         return self._after_change()
 
     def _call_timed_out(self, given: CallTimedOut) -> list[Command]:

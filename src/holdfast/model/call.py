@@ -48,8 +48,12 @@ class GuestException(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SettledCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call that has its result: `value`, or `exception` where it failed."""
+    """A call that has its result: `value`, or `exception` where it failed.
+
+    With `ends_turn` its tool wants the turn to stop over the failure.
+    """
 
     record: ExternalCallRecord
     value: Json = None
     exception: GuestException | None = None
+    ends_turn: bool = False

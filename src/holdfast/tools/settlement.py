@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import time
 
-from holdfast.errors import Code, ErrorObject, HoldfastError, InvalidArgument, ValueTooLarge
+import msgspec
+
+from holdfast.errors import Code, ErrorObject, HoldfastError, InvalidArgument, ToolError, ValueTooLarge
 from holdfast.model.bounds import check_bounds
 from holdfast.model.call import CallStatus, ExternalCallRecord, GuestException, SettledCall
 from holdfast.model.canonical import Json, digest_bytes, encode_sorted, nested_deeper_than, to_json
@@ -100,7 +102,9 @@ def settle_outcome(call: Admitted, started: float, raw: object, error: BaseExcep
             raise error
         value = _checked_output(tool, raw)
     except HoldfastError as failure:
-        return settle_failure(tool, call.request_digest, failure.error_object(), _since(started))
+        settled = settle_failure(tool, call.request_digest, failure.error_object(), _since(started))
+        ends_turn = isinstance(failure, ToolError) and failure.ends_turn
+        return msgspec.structs.replace(settled, ends_turn=True) if ends_turn else settled
     except BaseException as raised:  # by the result itself, while it was converted
         return _settle_raised(call, started, raised)
     return SettledCall(record=_ok_record(call, started, value), value=value)

@@ -137,7 +137,7 @@ class Asker(Plugin):
         await ctx.host.spawn_hidden_task(ctx.session_id, "ask", work)
         return "asked"
 
-    @action(kind="task")
+    @action(kind="command")
     async def ask_now(self, ctx: Any) -> str:
         """Ask it from an action."""
         return str((await ctx.host.direct_completion(DirectRequest(prompt="action"), "action")).text)

@@ -177,4 +177,5 @@ def as_input(call_id: int, settled: SettledCall, now_ms: int) -> ToolSettled:
         error=settled.record.error,
         exception=settled.exception,
         record=settled.record,
+        ends_turn=settled.ends_turn,
     )
