@@ -323,8 +323,8 @@ class LiveSession:
         """
         self.staff, self.deps, self.setup = source.staff, source.deps, source.setup.of_fork()
         self.inherited = source.inherited
-        context = source._context
-        if source.busy or context is None or source._fitting(None) is not context:
+        context = None if source.staff is None else source._fitting(None, source.staff)
+        if source.busy or context is None:
             return
         if context.state_id != head.state or not context.is_stored():
             return
