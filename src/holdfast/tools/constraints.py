@@ -178,8 +178,7 @@ def _shadow_of(cls: type, fields: dict[str, Any]) -> Any:
     if typing.is_typeddict(cls):
         optional: frozenset[str] = cls.__optional_keys__  # type: ignore[attr-defined]
         entries = {name: _entry(hint, name in optional) for name, hint in fields.items()}
-        typed: Any = TypedDict
-        made = typed(cls.__name__, entries)
+        made = _typed_dict(cls.__name__, entries)
         made.__doc__, made.__module__ = namespace["__doc__"], cls.__module__
         return made
     if issubclass(cls, tuple):
@@ -202,7 +201,8 @@ def _shadow_of(cls: type, fields: dict[str, Any]) -> Any:
 
 
 _named_tuple: Final[Any] = NamedTuple
-"""Called as a function, which type checkers take for a declaration."""
+_typed_dict: Final[Any] = TypedDict
+"""Called as functions, which type checkers take for declarations."""
 
 
 def _shadow_struct(cls: type[msgspec.Struct], fields: dict[str, Any], namespace: dict[str, Any]) -> Any:

@@ -334,4 +334,5 @@ def _checked_mount(virtual: str, given: Mount | str | os.PathLike[str]) -> Mount
         value = getattr(mount, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
             raise InvalidArgument(f"mount {virtual}: {name} must be a whole number from 0, got {value!r}")
-    return replace(mount, path=path)
+    checked: Mount = replace(mount, path=path)
+    return checked
