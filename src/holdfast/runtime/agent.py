@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Deps = TypeVar("Deps")
 Output = TypeVar("Output")
 Model = str | ModelProvider | Sequence[str | ModelProvider]
-Instructions = Callable[[RunContext[Any]], str | Awaitable[str]]
+Instructions = Callable[[RunContext[Deps]], str | Awaitable[str]]
 """Makes the instructions of one turn."""
 
 
@@ -39,7 +39,7 @@ class _Options(TypedDict, Generic[Deps], total=False):
     """The settings that every kind of agent takes."""
 
     name: str
-    instructions: str | Instructions
+    instructions: str | Instructions[Deps]
     tools: Iterable[AnyTool[Deps]]
     plugins: Iterable[object]
     system: PromptLayer | Sequence[PromptContribution | str] | None
@@ -106,7 +106,7 @@ class Agent(Generic[Deps, Output]):
         model: Model,
         *,
         name: str = "agent",
-        instructions: str | Instructions = "",
+        instructions: str | Instructions[Any] = "",
         tools: Iterable[AnyTool[Any]] = (),
         plugins: Iterable[object] = (),
         system: PromptLayer | Sequence[PromptContribution | str] | None = None,

@@ -5,7 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from holdfast import Agent, BlockingSandbox, RegisteredTool, RunContext, Runtime, Sandbox, tool
+from holdfast import (
+    Agent,
+    BlockingSandbox,
+    DepsContext,
+    RegisteredTool,
+    RunContext,
+    Runtime,
+    Sandbox,
+    tool,
+)
 
 
 @dataclass
@@ -61,6 +70,22 @@ def undecorated(title: str) -> str:
     return title
 
 
+def make_shop(ctx: DepsContext) -> Shop:
+    return Shop(ctx.session_id)
+
+
+async def make_library(ctx: DepsContext) -> Library:
+    return Library()
+
+
+def instruct(ctx: RunContext[Shop]) -> str:
+    return f"Prices are in {ctx.deps.currency}."
+
+
+async def instruct_librarian(ctx: RunContext[Library]) -> str:
+    return "Be quiet."
+
+
 class Desk:
     @tool
     def look(self, title: str) -> str:
@@ -91,6 +116,11 @@ more = [now, order, pay]
 few = Agent(MODEL, tools=some)
 many = Agent(MODEL, deps_type=Shop, tools=more)
 
+made = Agent(MODEL, deps_type=Shop, deps=make_shop, instructions=instruct, tools=[pay])
+quiet = Agent(MODEL, deps_type=Library, deps=make_library, instructions=instruct_librarian)
+
+Agent(MODEL, deps_type=Shop, instructions=instruct_librarian)  # error
+Agent(MODEL, instructions=instruct)  # error
 Agent(MODEL, tools=[5])  # error
 Agent(MODEL, tools=["order"])  # error
 Agent(MODEL, tools=order)  # error
