@@ -61,7 +61,7 @@ FIELDS: list[tuple[type[msgspec.Struct], str]] = [
     (ErrorObject, "code message hint span"),
     (
         ExternalCallRecord,
-        "name side_effect duration_ms status request_digest response_digest error",
+        "name side_effect duration_ms status request_digest response_digest error traceback",
     ),
     (Metrics, "duration_ms memory_peak_bytes instructions external_calls_count"),
     (

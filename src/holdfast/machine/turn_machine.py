@@ -88,7 +88,7 @@ from holdfast.machine.inputs import (
 from holdfast.machine.progress import Progress
 from holdfast.machine.retry import Retry, decide
 from holdfast.machine.stopwatch import Stopwatch
-from holdfast.model.call import ExternalCallRecord
+from holdfast.model.call import MAX_TRACEBACKS, ExternalCallRecord
 from holdfast.model.frame import FrameSwitch
 from holdfast.model.message import AssistantMessage, Message, UserMessage
 from holdfast.model.node import Entry, FrameOpened, Payload, TurnEnded
@@ -457,11 +457,18 @@ class TurnMachine:
             return self._prepare()
         return self._stop(reason, error if why is None else _with_hint(error, why))
 
+    def _kept(self, record: ExternalCallRecord) -> ExternalCallRecord:
+        """The record as the turn keeps it: with its traceback, unless there are many of them already."""
+        if not record.traceback:
+            return record
+        many = sum(bool(one.traceback) for one in self.records) >= MAX_TRACEBACKS
+        return record.without_traceback() if many else record
+
     def _settled(self, given: ToolSettled) -> list[Command]:
         if not self._calls.settle(given):
             return []
         if given.record is not None:
-            self.records.append(given.record)
+            self.records.append(self._kept(given.record))
         self._charge(given.ruling)
         self._take(given.ruling)
         if given.ruling.abort is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from typing import Final
 
 import msgspec
 
@@ -10,6 +11,9 @@ from holdfast.errors import ErrorObject
 from holdfast.model.canonical import Json
 from holdfast.model.capability import SideEffect
 from holdfast.model.limits import U32
+
+MAX_TRACEBACKS: Final = 16
+"""So many records of one turn or run keep their tracebacks; those of further calls are only logged."""
 
 
 class CallStatus(enum.StrEnum):
@@ -21,7 +25,11 @@ class CallStatus(enum.StrEnum):
 
 
 class ExternalCallRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """What was asked and what came of it, as digests: the audit trail holds no payloads."""
+    """What was asked and what came of it, as digests: the audit trail holds no payloads.
+
+    `traceback` is that of the exception that the tool raised, for the tool's developer: at most 8 KB, without
+    secrets of the usual forms. Neither the model nor guest code nor the events of a session have it.
+    """
 
     name: str
     side_effect: SideEffect
@@ -30,6 +38,11 @@ class ExternalCallRecord(msgspec.Struct, frozen=True, kw_only=True):
     request_digest: str
     response_digest: str | None = None
     error: ErrorObject | None = None
+    traceback: str | msgspec.UnsetType = msgspec.UNSET
+    """Left out where there is none."""
+
+    def without_traceback(self) -> ExternalCallRecord:
+        return msgspec.structs.replace(self, traceback=msgspec.UNSET) if self.traceback else self
 
 
 class ToolCallContext(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,8 +77,9 @@ class TurnWitness:
             case ModelReplied(text=text, calls=calls, usage=usage, model=model):
                 return ReplyReceived(turn_id=turn_id, text=text, calls=calls, usage=usage, model=model)
             case ToolSettled(call_id=call_id, value=value, error=error, record=record):
+                shown = None if record is None else record.without_traceback()
                 return ToolCallSettled(
-                    turn_id=turn_id, call_id=call_id, value=value, error=error, record=record
+                    turn_id=turn_id, call_id=call_id, value=value, error=error, record=shown
                 )
             case ModelFailed(error=error, retryable=retryable, attempt=attempt):
                 return ModelCallFailed(

@@ -11,7 +11,7 @@ import time
 from typing import Final
 
 from holdfast.errors import HoldfastError
-from holdfast.model.call import CallStatus, ExternalCallRecord, SettledCall
+from holdfast.model.call import MAX_TRACEBACKS, CallStatus, ExternalCallRecord, SettledCall
 from holdfast.ports.journal import CallJournal
 from holdfast.sandbox.run_errors import under_way_error
 from holdfast.tools.admission import Admitted
@@ -117,8 +117,14 @@ class CallsUnderWay:
         return self._dispatcher.settle_late(running)
 
     def record(self, call_id: int, settled: SettledCall) -> SettledCall:
-        self.records[call_id] = settled.record
+        record = settled.record
+        if record.traceback and self._tracebacks() >= MAX_TRACEBACKS:
+            record = record.without_traceback()
+        self.records[call_id] = record
         return settled
+
+    def _tracebacks(self) -> int:
+        return sum(bool(record.traceback) for record in self.records.values())
 
     def record_waiting(self, call: Admitted) -> None:
         """The record of a call that waits for a person."""

@@ -25,7 +25,7 @@ from holdfast.errors import InvalidArgument
 from holdfast.model.capability import ApprovalPolicy, Capability, SideEffect
 from holdfast.model.limits import CapabilityLimits
 from holdfast.tools.context import RunContext
-from holdfast.tools.registered_tool import OnInterrupted, OnTimeout, RegisteredTool, owner_of
+from holdfast.tools.registered_tool import OnInterrupted, OnTimeout, RegisteredTool, ToolLoop, owner_of
 from holdfast.tools.schema import read_signature
 
 P = ParamSpec("P")
@@ -144,6 +144,8 @@ def tool(
     isolate: bool = False,
     on_interrupted: OnInterrupted = "report",
     on_timeout: OnTimeout = "report",
+    loop: ToolLoop = "own",
+    expose_errors: bool = True,
 ) -> ToolDecorator: ...
 def tool(function: Any = None, /, **options: Any) -> Any:
     """Make a capability of a typed function.
@@ -166,6 +168,13 @@ def tool(function: Any = None, /, **options: Any) -> Any:
         on_timeout: what becomes of such a call if it exceeds its time-out, so that nobody knows whether it
             took effect. "report" tells the model so, "ask" asks a person whether to run it again, "retry"
             runs it again, at most twice.
+        loop: the event loop that an `async` function runs on. "own" is a loop on a thread of its own:
+            whatever the function does, its time limit holds and nothing else waits. "runtime" is the loop
+            that the runtime runs on, for functions that use objects bound to that loop, such as a connection
+            pool of the application; if such a function blocks, every session waits.
+        expose_errors: whether the model and guest code see the message of an exception that the function
+            raises. If not, they see only that the call failed, and its number; the log and the record of the
+            call have the rest.
     """
     if function is not None:
         return _tool_of(function, options)
@@ -202,6 +211,8 @@ def _make(
     isolate: bool = False,
     on_interrupted: OnInterrupted = "report",
     on_timeout: OnTimeout = "report",
+    loop: ToolLoop = "own",
+    expose_errors: bool = True,
 ) -> Tool[Any, Any]:
     if not callable(function) or not hasattr(function, "__name__"):
         raise InvalidArgument(f"@tool needs a function, not {function!r}")
@@ -227,6 +238,8 @@ def _make(
         isolate=isolate,
         on_interrupted=on_interrupted,
         on_timeout=on_timeout,
+        loop=_loop(loop, called, function, isolate),
+        expose_errors=expose_errors,
     )
     if isolate and signature.takes_context:
         raise InvalidArgument(f"tool {called}() is isolated and cannot take a RunContext")
@@ -261,6 +274,17 @@ def _side_effect(value: SideEffect | str, name: str) -> SideEffect:
     except ValueError:
         known = ", ".join(SideEffect)
         raise InvalidArgument(f"side_effect {value!r} of tool {name}() is not one of {known}") from None
+
+
+def _loop(value: ToolLoop, name: str, function: Callable[..., Any], isolate: bool) -> ToolLoop:
+    if value not in ("own", "runtime"):
+        raise InvalidArgument(f"loop {value!r} of tool {name}() is unknown", hint='use "own" or "runtime"')
+    if value == "runtime" and (isolate or not inspect.iscoroutinefunction(function)):
+        why = "is isolated" if isolate else "is not `async def`"
+        raise InvalidArgument(
+            f"tool {name}() {why} and cannot run on the runtime's loop", hint="leave out loop="
+        )
+    return value
 
 
 def _approval(value: ApprovalPolicy, name: str) -> ApprovalPolicy:

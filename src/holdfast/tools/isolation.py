@@ -41,6 +41,7 @@ from holdfast.model.canonical import Json
 from holdfast.model.capability import Capability
 from holdfast.model.limits import SANDBOX_TIMEOUT_MS
 from holdfast.tools.registered_tool import RegisteredTool
+from holdfast.tools.tracebacks import with_traceback
 
 HEADER: Final = struct.Struct(">I")
 """A frame is its length and then that many bytes of JSON."""
@@ -85,6 +86,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: str | None = None
     type: str | None = None
     hint: str | None = None
+    traceback: str | None = None
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -166,7 +168,7 @@ class _Workers:
             self._explain(error, status, timeout_ms)
         self._give_back(worker)
         if answer.error is not None:
-            raise _rebuilt(answer.error)
+            raise with_traceback(_rebuilt(answer.error), answer.error.traceback)
         return answer.value
 
     def _max_answer_bytes(self) -> int:

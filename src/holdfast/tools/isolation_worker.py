@@ -35,6 +35,7 @@ from holdfast.tools.decorator import Tool
 from holdfast.tools.isolation import HEADER, Answer, Failure, Request, Target
 from holdfast.tools.module_file import load_file
 from holdfast.tools.schema import Signature, encode_output, read_signature
+from holdfast.tools.tracebacks import traceback_of
 
 _MAX_MESSAGE_CHARS: Final = 4096
 
@@ -52,9 +53,11 @@ def main() -> None:
             answer = Answer(nonce=request.nonce, value=_call(*found, request))
         except HoldfastError as error:
             failure = Failure(code=str(error.code), message=_text(error.message), hint=error.hint)
+            failure = msgspec.structs.replace(failure, traceback=traceback_of(error))
             answer = Answer(nonce=request.nonce, error=failure)
         except BaseException as error:
-            failure = Failure(type=type(error).__name__, message=_message_of(error))
+            kind, where = type(error).__name__, traceback_of(error)
+            failure = Failure(type=kind, message=_message_of(error), traceback=where)
             answer = Answer(nonce=request.nonce, error=failure)
         _send(answers_fd, msgspec.json.encode(answer))
 

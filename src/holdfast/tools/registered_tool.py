@@ -21,6 +21,9 @@ OnInterrupted = Literal["report", "ask", "retry"]
 OnTimeout = Literal["report", "ask", "retry"]
 """What becomes of a call that is not idempotent and exceeded its time-out."""
 
+ToolLoop = Literal["own", "runtime"]
+"""Where an async tool runs: on a loop of its own, or on the runtime's, which it must never block."""
+
 
 @dataclass(frozen=True, slots=True)
 class Bound:
@@ -49,6 +52,8 @@ class RegisteredTool:
     isolate: bool = False
     on_interrupted: OnInterrupted = "report"
     on_timeout: OnTimeout = "report"
+    loop: ToolLoop = "own"
+    expose_errors: bool = True
     digest: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -89,8 +94,9 @@ class RegisteredTool:
         owner: str = "",
         on_interrupted: OnInterrupted = "report",
         on_timeout: OnTimeout = "report",
+        loop: ToolLoop = "own",
     ) -> RegisteredTool:
-        """A tool from a contract and a coroutine function of the call's context, run on the loop."""
+        """A tool from a contract and a coroutine function of the call's context."""
         return cls(
             capability,
             handler,
@@ -98,6 +104,7 @@ class RegisteredTool:
             owner=owner or owner_of(handler),
             on_interrupted=on_interrupted,
             on_timeout=on_timeout,
+            loop=loop,
         )
 
     def with_handler(self, handler: Handler) -> RegisteredTool:

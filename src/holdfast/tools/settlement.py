@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from holdfast.errors import Code, ErrorObject, HoldfastError, InvalidArgument, ToolError, ValueTooLarge
 from holdfast.model.bounds import check_bounds
@@ -17,6 +18,7 @@ from holdfast.tools.admission import Admitted
 from holdfast.tools.context import Later
 from holdfast.tools.registered_tool import RegisteredTool
 from holdfast.tools.schema import encode_output
+from holdfast.tools.tracebacks import log_raised
 
 GUEST_EXCEPTION: dict[str, str] = {
     Code.PERMISSION_DENIED: "PermissionError",
@@ -35,6 +37,18 @@ _PASSED_ON = (
     IsADirectoryError, KeyError, LookupError, NotADirectoryError, NotImplementedError, OSError, OverflowError,
     PermissionError, RuntimeError, TimeoutError, TypeError, ValueError, ZeroDivisionError,
 )  # fmt: skip
+_OTHER_LOOP = (
+    "attached to a different loop",
+    "different event loop",
+    "Event loop is closed",
+)
+"""What asyncio and libraries over it say of an object that was made on another event loop."""
+
+_OTHER_LOOP_HINT = (
+    "the tool uses an object that belongs to another event loop: make it inside the tool, or declare the "
+    'tool with @tool(loop="runtime")'
+)
+
 _PASSED_ON_NAMES = {cls.__name__ for cls in _PASSED_ON}
 
 
@@ -49,6 +63,7 @@ def settle_failure(
     error: ErrorObject,
     duration_ms: int = 0,
     seen: GuestException | None = None,
+    traceback: str | UnsetType = UNSET,
 ) -> SettledCall:
     """A call that failed with *error*; guest code sees *seen*, or what the code stands for.
 
@@ -63,6 +78,7 @@ def settle_failure(
         status=_status_of(error.code),
         request_digest=digest,
         error=error,
+        traceback=traceback,
     )
     kind = GUEST_EXCEPTION.get(error.code, "RuntimeError")
     return SettledCall(
@@ -95,16 +111,12 @@ def settle_continued(call: Admitted, started: float) -> SettledCall:
 def settle_outcome(call: Admitted, started: float, raw: object, error: BaseException | None) -> SettledCall:
     """Make a settled call of what a handler returned or raised, whatever that is."""
     tool = call.tool
-    if error is not None and not isinstance(error, HoldfastError):
+    if error is not None:
         return _settle_raised(call, started, error)
     try:
-        if error is not None:
-            raise error
         value = _checked_output(tool, raw)
     except HoldfastError as failure:
-        settled = settle_failure(tool, call.request_digest, failure.error_object(), _since(started))
-        ends_turn = isinstance(failure, ToolError) and failure.ends_turn
-        return msgspec.structs.replace(settled, ends_turn=True) if ends_turn else settled
+        return settle_failure(tool, call.request_digest, failure.error_object(), _since(started))
     except BaseException as raised:  # by the result itself, while it was converted
         return _settle_raised(call, started, raised)
     return SettledCall(record=_ok_record(call, started, value), value=value)
@@ -122,13 +134,34 @@ def _ok_record(call: Admitted, started: float, value: Json) -> ExternalCallRecor
 
 
 def _settle_raised(call: Admitted, started: float, error: BaseException) -> SettledCall:
+    """A call whose handler raised. Its traceback is logged and kept in the record, and shown nowhere else."""
+    tool, digest, took_ms = call.tool, call.request_digest, _since(started)
+    failure, seen = _seen_of(call, error)
+    settled = settle_failure(tool, digest, failure, took_ms, seen, log_raised(call, error))
+    ends_turn = isinstance(error, ToolError) and error.ends_turn
+    return msgspec.structs.replace(settled, ends_turn=True) if ends_turn else settled
+
+
+def _seen_of(call: Admitted, error: BaseException) -> tuple[ErrorObject, GuestException | None]:
+    """What the model and guest code see of an exception. A `ToolError` is always meant for them."""
+    name = call.tool.name
+    if not call.tool.expose_errors and not isinstance(error, ToolError):
+        message = f"{name}() failed (call {call.call_id}); the log of the program has the details"
+        return ErrorObject(code=Code.TOOL_ERROR, message=message), None
+    if isinstance(error, HoldfastError):
+        return error.error_object(), None
     kind = type(error).__name__
     message = _message_of(error)
     raised = f"{kind}: {message}" if message else kind
-    failure = ErrorObject(code=Code.TOOL_ERROR, message=f"{call.tool.name}() raised {raised}")
+    hint = _OTHER_LOOP_HINT if _is_of_other_loop(call.tool, message) else None
+    failure = ErrorObject(code=Code.TOOL_ERROR, message=f"{name}() raised {raised}", hint=hint)
     passed = kind in _PASSED_ON_NAMES
     seen = GuestException(type=kind if passed else "RuntimeError", message=message if passed else raised)
-    return settle_failure(call.tool, call.request_digest, failure, _since(started), seen)
+    return failure, seen
+
+
+def _is_of_other_loop(tool: RegisteredTool, message: str) -> bool:
+    return tool.async_mode and tool.loop == "own" and any(words in message for words in _OTHER_LOOP)
 
 
 def _since(started: float) -> int:

@@ -64,6 +64,20 @@ def attributes_of(record: TraceRecord) -> dict[str, Attribute]:
             return found | _others(record.body)
 
 
+def exception_of(record: TraceRecord) -> dict[str, Attribute]:
+    """The exception that a tool raised, as the attributes of a span's event `exception`; empty if none."""
+    body = record.body if isinstance(record.body, dict) else {}
+    raised, content = body.get("exception"), body.get("content")
+    if not isinstance(raised, dict):
+        return {}
+    found: dict[str, Attribute] = {
+        "exception.type": _text(raised, "type"), "exception.stacktrace": _text(raised, "stack")
+    }  # fmt: skip
+    if isinstance(content, dict) and (whole := _text(content, "traceback")):
+        found |= {"exception.stacktrace": whole, "exception.message": _text(content, "error")}
+    return found
+
+
 def _of_turn(record: TraceRecord, body: dict[str, Json]) -> dict[str, Attribute]:
     found = _of_model(body) | _of_usage(body.get("usage"))
     if record.name:

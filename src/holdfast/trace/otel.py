@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.errors import NotConfigured
 from holdfast.model.trace_record import TraceRecord, trace_id_of
-from holdfast.trace.gen_ai import attributes_of, name_of
+from holdfast.trace.gen_ai import attributes_of, exception_of, name_of
 from holdfast.trace.redaction import Redaction, Redactor
 
 if TYPE_CHECKING:
@@ -100,7 +100,10 @@ class OtelTrace:
             )
         if record.status not in ("", "ok", "cancelled"):
             span.set_status(Status(StatusCode.ERROR))
-        span.end(started_ms * 1_000_000 + int((record.duration_ms or 0) * 1_000_000))
+        end_ns = started_ms * 1_000_000 + int((record.duration_ms or 0) * 1_000_000)
+        if raised := exception_of(record):
+            span.add_event("exception", raised, end_ns)
+        span.end(end_ns)
 
     def _parent(self, record: TraceRecord) -> Any:
         """The context that the span begins in: an empty one for the root of a trace."""

@@ -24,7 +24,7 @@ import msgspec
 from holdfast.errors import InvalidArgument
 from holdfast.model.canonical import Json
 from holdfast.model.trace_record import TraceRecord
-from holdfast.plugins.shipped.secret_finder import DEFAULT_PATTERNS, SecretFinder
+from holdfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder
 
 Redactor = Callable[[TraceRecord], TraceRecord | None]
 """Gives back a record as it may be written, or None if it may not be."""

@@ -55,6 +55,7 @@ from holdfast.model.wait import (
 )
 from holdfast.ports.session_store import JournalEntry
 from holdfast.ports.trace import Under
+from holdfast.tools.tracebacks import exception_type_of, frames_of
 from holdfast.trace.tracer import Tracer
 
 _CALL_STATUS: Final[dict[CallStatus, TraceStatus]] = {
@@ -235,8 +236,12 @@ class TurnSpans:
         body: dict[str, Json] = {} if given.error is None else {"error": given.error.code}
         if given.record is not None:
             body["side_effect"] = given.record.side_effect.value
+        traceback = "" if given.record is None else given.record.traceback
+        if traceback:
+            body["exception"] = {"type": exception_type_of(traceback), "stack": frames_of(traceback)}
         if self._tracer.contents:
-            body["content"] = {"result": given.value, "error": _said_of(given.error)}
+            content: dict[str, Json] = {"result": given.value, "error": _said_of(given.error)}
+            body["content"] = {**content, "traceback": traceback} if traceback else content
         self._end_call(given.call_id, given.at_ms, _settled_status(given), body)
 
     def _end_call(self, call_id: int, at_ms: int, status: TraceStatus, body: dict[str, Json]) -> None:

@@ -20,10 +20,10 @@ from holdfast.model.events import ReasoningStreamed, TextRetracted, TextStreamed
 from holdfast.model.message import AssistantMessage, Reasoning, ToolMessage, UserMessage
 from holdfast.plugins import Plugin, ShortCircuitTool, ToolResultHookContext, TurnTransformContext, hook
 from holdfast.plugins.shipped import Redact, ToolOutputBudget
-from holdfast.plugins.shipped.secret_finder import DEFAULT_PATTERNS, SecretFinder
 from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
 from holdfast.providers.scripted import ScriptedModel
 from holdfast.testing.clock import FakeClock
+from holdfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder
 
 # Written in halves: they are not secrets, but look like some to whoever scans this repository.
 OPENAI = "sk-" + "proj-Ab12Cd34Ef56Gh78Ij90"

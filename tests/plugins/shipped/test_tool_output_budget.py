@@ -315,7 +315,7 @@ def test_only_what_was_kept_in_this_session_can_be_read(place: Place) -> None:
             other = await runtime.session("other", agent=budgeted(calls, "end"))
             found = tool_messages((await other.turn("go")).messages)
             assert [one.error.code for one in found if one.error] == ["INVALID_ARGUMENT"] * len(names)
-            assert all("line 1" not in str(one) for one in found)
+            assert all("line 1" not in str((one.value, one.error, one.attachments)) for one in found)
 
     asyncio.run(main())
 

@@ -42,8 +42,8 @@ from holdfast.plugins.contexts import (
 )
 from holdfast.plugins.hook import hook
 from holdfast.plugins.plugin import Plugin, PluginSessionContext
-from holdfast.plugins.shipped.secret_finder import DEFAULT_PATTERNS, SecretFinder
 from holdfast.ports.model_provider import ReplyEnded
+from holdfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder
 
 
 class Redact(Plugin):
@@ -84,7 +84,8 @@ class Redact(Plugin):
     @hook
     async def after_tool_call(self, ctx: ToolResultHookContext) -> ShortCircuitTool | None:
         value, error = self._finder.clean(ctx.value), self._error(ctx.error)
-        if value == ctx.value and error == ctx.error:
+        traceback = "" if ctx.record is None else ctx.record.traceback or ""
+        if (value, error, self._finder.clean(traceback)) == (ctx.value, ctx.error, traceback):
             return None
         return ShortCircuitTool(value=value, error=error)
 
