@@ -380,7 +380,8 @@ class Scene:
             self.agent = Agent(self.model, tools=[self.notes.tool()], plugins=[plugin])
 
     def runtime(self) -> Runtime:
-        return self.place.runtime(trace=self.ear, hook_timeout_s=0.05)
+        limit = 10 if self.switch.fault == "huge output" else 0.25
+        return self.place.runtime(trace=self.ear, hook_timeout_s=limit)
 
     async def open(self, runtime: Runtime) -> Session[Any]:
         return await runtime.session("s", agent=self.agent)
@@ -623,7 +624,7 @@ def test_an_observer_that_hangs_does_not_keep_the_others_from_hearing(memory: Pl
     async def main() -> None:
         switch = Switch("turn_persisted", "hangs")
         agent = Agent(Actor(), plugins=[faulty(switch), Hearer()])
-        async with memory.runtime(hook_timeout_s=0.05) as runtime:
+        async with memory.runtime(hook_timeout_s=0.25) as runtime:
             session = await runtime.session("s", agent=agent)
             result = await session.turn("go")
             assert heard == [result.turn_id]

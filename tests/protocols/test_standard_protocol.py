@@ -37,19 +37,28 @@ def outcome_of(place: Place, function: Any, **arguments: Any) -> Any:
 # Kinds of tools
 
 
-def test_plain_functions_run_on_a_thread_and_coroutines_on_the_loop(memory: Place) -> None:
-    """Seed: sync functions run in a thread, async ones on the loop."""
+def test_tools_run_on_threads_of_their_own_unless_they_are_declared_to_run_on_the_loop(
+    memory: Place,
+) -> None:
+    """Seed: sync functions run in a thread. Ours: async ones as well, so that none can block the runtime."""
     where: dict[str, int] = {}
 
     def plain() -> None:
         where["plain"] = threading.get_ident()
 
     async def coroutine() -> None:
+        assert asyncio.get_event_loop() is asyncio.get_running_loop()
         where["coroutine"] = threading.get_ident()
 
-    run(memory, asks(("plain", {}), ("coroutine", {})), "end", tools=[plain, coroutine])
-    assert where["coroutine"] == threading.get_ident()
+    @tool(loop="runtime")
+    async def declared() -> None:
+        where["declared"] = threading.get_ident()
+
+    asked = asks(("plain", {}), ("coroutine", {}), ("declared", {}))
+    run(memory, asked, "end", tools=[plain, coroutine, declared])
+    assert where["declared"] == threading.get_ident()
     assert where["plain"] != threading.get_ident()
+    assert where["coroutine"] != threading.get_ident()
 
 
 def test_plain_functions_of_one_reply_run_at_once(memory: Place) -> None:
@@ -280,7 +289,7 @@ def test_a_tool_runs_as_often_at_once_as_it_allows(memory: Place) -> None:
     """Seed: concurrency waits."""
     running = most = 0
 
-    @tool(limits=CapabilityLimits(concurrency=2))
+    @tool(limits=CapabilityLimits(concurrency=2), loop="runtime")
     async def look(number: int) -> int:
         nonlocal running, most
         running += 1
@@ -299,7 +308,7 @@ def test_turns_of_all_sessions_share_the_limits_of_a_tool(memory: Place) -> None
     """Ours: what protects another system counts everybody."""
     running = most = 0
 
-    @tool(limits=CapabilityLimits(concurrency=1))
+    @tool(limits=CapabilityLimits(concurrency=1), loop="runtime")
     async def look() -> None:
         nonlocal running, most
         running += 1
@@ -323,7 +332,7 @@ def test_a_call_that_waits_for_a_slot_is_cancelled_with_its_turn(memory: Place) 
     async def main() -> None:
         started, release = asyncio.Event(), asyncio.Event()
 
-        @tool(limits=CapabilityLimits(concurrency=1))
+        @tool(limits=CapabilityLimits(concurrency=1), loop="runtime")
         async def look() -> str:
             started.set()
             await release.wait()
@@ -437,7 +446,7 @@ def test_a_tool_may_run_another_session_of_its_runtime(memory: Place) -> None:
     """Ours: sessions do not block each other."""
 
     async def main() -> None:
-        @tool
+        @tool(loop="runtime")
         async def ask_other(ctx: RunContext[Any], text: str) -> str:
             other = await ctx.deps.session("other", agent=Agent(EchoModel()))
             return str((await other.turn(text)).output)

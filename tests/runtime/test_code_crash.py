@@ -184,7 +184,7 @@ class LateCall:
             """Fails at once."""
             raise ValueError("bad")
 
-        @tool(side_effect="read")
+        @tool(side_effect="read", loop="runtime")
         async def slow() -> str:
             """Comes back when the cell that called it has ended."""
             await self._looked_at.wait()
@@ -196,6 +196,8 @@ class LateCall:
         late = self
 
         class Slowly(Plugin):
+            loop = "runtime"
+
             @hook
             async def after_tool_call(self, ctx: Any) -> None:
                 if (ctx.tool_name, ctx.call_id) == ("run_code", 2) and late.looks_for_ever:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any, cast
 
@@ -21,11 +22,15 @@ class Counting:
         self._store = store
         self.writes = 0
         self.when_it_ran: list[int] = []
+        self.waits_for: threading.Event | None = None
+        """Set by the tool, if nothing is to be written before it has run."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
     async def save(self, lease: Lease, save: Save) -> Saved:
+        if self.waits_for is not None:
+            assert await asyncio.to_thread(self.waits_for.wait, 10)
         self.writes += 1
         return await self._store.save(lease, save)
 
@@ -33,6 +38,8 @@ class Counting:
 def tools(store: Counting) -> dict[str, Any]:
     def note() -> str:
         store.when_it_ran.append(store.writes)
+        if store.waits_for is not None:
+            store.waits_for.set()
         return "noted"
 
     @tool(side_effect="none")
@@ -66,6 +73,7 @@ def tools(store: Counting) -> dict[str, Any]:
 async def run(path: Path, protocol: str, name: str, *replies: Any) -> list[int]:
     """The number of writes before each time that the tool ran."""
     store = Counting(open_store(path))
+    store.waits_for = threading.Event() if name == "compute" else None
     agent = Agent(ScriptedModel(replies), protocol=protocol, tools=[tools(store)[name]])
     async with Runtime(cast(SessionStore, store)) as runtime:
         session = await runtime.session("s", agent=agent)

@@ -213,7 +213,7 @@ def test_a_turn_under_way_keeps_its_settings(memory: Place) -> None:
     """Ours: from the next turn on."""
     sessions: list[Session[Any]] = []
 
-    @tool
+    @tool(loop="runtime")
     async def hurry() -> str:
         """Changes the settings."""
         await sessions[0].plugins.configure(instructions="quickly", limits=UsageLimits(max_iterations=1))
@@ -261,7 +261,7 @@ def test_a_mutator_that_fails_leaves_the_settings_as_they_were(
     async def main() -> None:
         model, trace = ObedientModel(), Trace()
         plugins = [Adds("kind"), Trips(how), AddsMore("brief")]
-        async with memory.runtime(hook_timeout_s=0.05, trace=trace) as runtime:
+        async with memory.runtime(hook_timeout_s=0.5, trace=trace) as runtime:
             session = await runtime.session("s", agent=Agent(model, instructions="be", plugins=plugins))
             await session.turn("hello")
             assert (await session.plugins.configure(instructions="stay")).instructions == "stay kind brief"
@@ -376,7 +376,7 @@ def test_other_options_while_a_turn_runs_hold_from_the_next_one_on(memory: Place
         async def turn_persisted(self, event: Any) -> None:
             persisted.append(self.words)
 
-    @tool
+    @tool(loop="runtime")
     async def reopen() -> str:
         """Opens the session with other options."""
         await runtimes[0].session("s", agent=agent, options={"adds": {"words": "mild"}})

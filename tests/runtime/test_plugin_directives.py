@@ -493,6 +493,7 @@ def test_a_message_that_comes_before_the_commit_has_the_end_asked_about_again(me
 
     class Interrupts(At):
         id = "interrupts"
+        loop = "runtime"
 
         @hook
         async def after_turn(self, ctx: Any) -> Any:

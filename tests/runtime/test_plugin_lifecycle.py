@@ -41,6 +41,8 @@ Told = tuple[str, Any, int, str | None]
 class Diary(Plugin):
     """Writes down in a list of the test's what it is told, beside where the store stands."""
 
+    loop = "runtime"
+
     def __init__(self, told: list[Told], runtimes: list[Runtime]) -> None:
         self._told = told
         self._runtimes = runtimes
@@ -162,7 +164,7 @@ def test_plugins_hear_of_a_turn_whose_session_the_runtime_lets_go_of_meanwhile(m
     """Bug: with more than 64 sessions in use, the plugins of a running turn were dropped and not told."""
     entered, go = asyncio.Event(), asyncio.Event()
 
-    @tool
+    @tool(loop="runtime")
     async def hold() -> str:
         """Waits."""
         entered.set()

@@ -246,7 +246,7 @@ def test_what_is_decided_while_a_turn_runs_is_written_with_that_turn(place: Plac
     """Ours: a tool's host may change tools in the middle; it holds for the next call and after a restart."""
     sessions: list[Session[Any]] = []
 
-    @tool
+    @tool(loop="runtime")
     async def switch() -> str:
         """Switches another tool off."""
         await sessions[-1].tools.set_availability("one", "off")
@@ -352,14 +352,14 @@ def test_a_source_may_go_while_a_turn_runs(memory: Place) -> None:
     """Ours: the model was offered its tool, and is told that it is gone."""
     sessions: list[Session[Any]] = []
 
-    @tool
+    @tool(loop="runtime")
     async def unplug() -> str:
         """Takes the source away, and has its tool called."""
         await sessions[0].tools.remove_source("live")
         await sessions[0].inject("call extra")
         return "gone"
 
-    @tool
+    @tool(loop="runtime")
     async def plug() -> str:
         """Brings one."""
         await sessions[0].tools.add_source("live", Source("extra"))

@@ -50,6 +50,7 @@ def test_a_message_injected_while_calls_run_is_delivered_after_them(place: Place
     """Seed: `inject` is delivered at the next checkpoint of this turn."""
 
     async def main() -> None:
+        @tool(loop="runtime")
         async def work() -> str:
             await session.inject("also this", id="in-1")
             return "worked"
@@ -373,6 +374,7 @@ def test_an_injected_message_survives_a_crash_after_its_delivery(place: Place) -
     """Ours: a claimed message is in the journal before the model is asked again."""
 
     async def main() -> None:
+        @tool(loop="runtime")
         async def work() -> str:
             await session.inject("also this")
             return "worked"

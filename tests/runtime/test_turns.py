@@ -22,7 +22,7 @@ from stand_ins import (
     until,
 )
 
-from holdfast import Agent, TurnStopped, UsageLimits
+from holdfast import Agent, TurnStopped, UsageLimits, tool
 from holdfast.errors import (
     IdempotencyConflict,
     InvalidArgument,
@@ -318,6 +318,7 @@ def test_parallel_calls_run_at_once_and_their_results_are_in_source_order(memory
         order: list[str] = []
         second_done = asyncio.Event()
 
+        @tool(loop="runtime")
         async def slow(key: str) -> str:
             await both.wait()
             if key == "a":

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from holdfast import Agent, Runtime, ScriptedModel, ToolMessage, tool
+from holdfast import Agent, Plugin, RunContext, Runtime, ScriptedModel, ToolMessage, hook, tool
 from holdfast.model.limits import CapabilityLimits
 
 uvloop = pytest.importorskip("uvloop")
@@ -64,3 +65,35 @@ def test_a_tool_that_hangs_is_given_up() -> None:
             assert result.error.code == "TIMEOUT_TOOL"
 
     uvloop.run(main())
+
+
+def test_an_async_tool_and_a_hook_that_block_stall_nothing() -> None:
+    """Ours: loops of their own, and the way back to this one."""
+    released = threading.Event()
+
+    class Slow(Plugin):
+        @hook
+        async def before_turn(self, ctx: Any) -> None:
+            await ctx.host.snapshot_current()
+
+    @tool(side_effect="read", limits=CapabilityLimits(timeout_ms=200))
+    async def block(ctx: RunContext[None]) -> str:
+        """Block."""
+        assert await ctx.host.list_background_tasks(ctx.session_id) == []
+        released.wait(20)
+        return "late"
+
+    async def main() -> None:
+        async with Runtime() as runtime:
+            asked = {"tool_calls": [{"name": "block", "arguments": {}}]}
+            agent = Agent(ScriptedModel([asked, "end"]), tools=[block], plugins=[Slow()])
+            session = await runtime.session("s", agent=agent)
+            done = await asyncio.wait_for(session.turn("hi"), 20)
+            (result,) = [one for one in done.messages if isinstance(one, ToolMessage)]
+            assert result.error is not None
+            assert result.error.code == "TIMEOUT_TOOL"
+
+    try:
+        uvloop.run(main())
+    finally:
+        released.set()

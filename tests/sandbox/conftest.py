@@ -61,7 +61,7 @@ _arrived: dict[str, asyncio.Event] = {}
 _counts: dict[str, int] = {}
 
 
-@tool(side_effect="read")
+@tool(side_effect="read", loop="runtime")
 async def meet_later(place: str, size: int, value: int = 0) -> int:
     """Come back when all are here, on the loop."""
     event = _arrived.setdefault(place, asyncio.Event())

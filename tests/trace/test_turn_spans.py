@@ -318,7 +318,7 @@ def test_a_turn_that_a_tool_begins_is_a_part_of_its_call() -> None:
         kept = Kept()
         async with Runtime(trace=kept) as runtime:
 
-            @tool
+            @tool(loop="runtime")
             async def delegate() -> str:
                 child = await runtime.session("child", agent=agent_of("done", name="helper"))
                 return str((await child.turn("work")).output)

@@ -12,7 +12,7 @@ Rules
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,14 +22,34 @@ from holdfast.model.plugin_state import PluginSessionSnapshot
 from holdfast.model.tool_access import SessionToolAccess
 from holdfast.model.tool_state import ToolState
 from holdfast.plugins.contexts import NoHosts, PluginExtensions, SessionHosts, Shelf, SubagentContext
-from holdfast.plugins.plugin import Plugin, PluginFactory, PluginSessionContext, SessionPlugin, as_factory
+from holdfast.plugins.plugin import (
+    Plugin,
+    PluginFactory,
+    PluginLoop,
+    PluginSessionContext,
+    SessionPlugin,
+    as_factory,
+    is_shipped,
+    loop_of,
+)
 from holdfast.plugins.registrar import Contributions, PluginRegistrar, collect_triggers
 from holdfast.plugins.remembering import Report
-from holdfast.plugins.running import HookRunner, at_once, described
+from holdfast.plugins.running import (
+    AT_HOME,
+    HookRunner,
+    NoAnswer,
+    PluginPlace,
+    at_once,
+    described,
+    within,
+)
 from holdfast.plugins.session import PluginSession
 from holdfast.tools.catalog import ToolCatalogContribution
+from holdfast.tools.loop_threads import SharedLoop
 from holdfast.tools.provider import StaticTools
 from holdfast.tools.registry import ToolRegistry
+
+T = TypeVar("T")
 
 _ALL_TOOLS = SessionToolAccess()
 _NO_OVERLAY = ToolCatalogContribution()
@@ -89,17 +109,41 @@ class PluginHost:
         self._read_attachment = read_attachment
         self._hosts_of = hosts_of
 
-    def build_session(self, build: SessionBuild) -> PluginSession:
-        """The plugins of one session, with what they remember."""
+    async def open_session(self, build: SessionBuild) -> PluginSession:
+        """Build the plugins of one session where plugins that block delay no other session."""
+        step = BuildStep()
+        return await self.aside(lambda: self.build_session(build, step), step)
+
+    async def aside(self, work: Callable[[], T], step: BuildStep) -> T:
+        """Call *work*, which calls plugins' functions that cannot await, away from the runtime's loop.
+
+        If it takes longer than hooks may, the plugin of *step* has failed.
+        """
+        runner = self.runner
+        if runner.loops is None or all(is_shipped(factory) for factory in self.factories):
+            return work()
+
+        async def called() -> T:
+            return work()
+
+        try:
+            return await within(runner.timeout_s, runner.loops.run(called))
+        except NoAnswer as problem:
+            raise PluginFailed(step.plugin_id, step.name, str(problem)) from None
+
+    def build_session(self, build: SessionBuild, step: BuildStep | None = None) -> PluginSession:
+        """The plugins of one session, with what they remember. *step* is told which plugin does what."""
+        step = step or BuildStep()
         extensions, hosts = PluginExtensions(), self._hosts_of(build.session_id)
-        contributions = Contributions()
+        contributions, places = Contributions(), self._places()
         plugins: list[SessionPlugin] = []
         contexts: list[PluginSessionContext] = []
         for factory in self.factories:
             ctx = self._context(factory.id, build, extensions, hosts)
-            plugin = _attempt(factory.id, "build", factory.build, ctx)
+            plugin = step.attempt(factory.id, "build", factory.build, ctx)
             _check_built(factory, plugin)
-            _attempt(factory.id, "register", plugin.register, PluginRegistrar(plugin.id, contributions))
+            contributions.places[plugin.id] = places[loop_of(plugin)]
+            step.attempt(factory.id, "register", plugin.register, PluginRegistrar(plugin.id, contributions))
             plugins.append(plugin)
             contexts.append(ctx)
         contributions.sort()
@@ -110,7 +154,7 @@ class PluginHost:
         if build.tool_state is not None:
             registry.restore_state(build.tool_state)
         for plugin, ctx in zip(plugins, contexts, strict=True):
-            _attempt(plugin.id, "session_ready", plugin.session_ready, ctx)
+            step.attempt(plugin.id, "session_ready", plugin.session_ready, ctx)
         session = PluginSession(self, build, plugins, contributions, registry, extensions)
         session.hosts = hosts
         session.given_tools = given_tools
@@ -156,6 +200,14 @@ class PluginHost:
             host=hosts.session,
         )
 
+    def _places(self) -> dict[PluginLoop | None, PluginPlace]:
+        """Where the code of a session's plugins runs, by what they declare; None stands for those we ship."""
+        runner = self.runner
+        if runner.loops is None:
+            return dict.fromkeys(("own", "runtime", None), AT_HOME)
+        own = PluginPlace(away=SharedLoop(runner.loops), stalls=runner.stalls)
+        return {"own": own, "runtime": PluginPlace(stalls=runner.stalls), None: AT_HOME}
+
     def _registry(self, contributions: Contributions) -> ToolRegistry:
         """The agent's tools and those of the plugins."""
         registry = self.tools.fork()
@@ -164,6 +216,17 @@ class PluginHost:
         for source, provider in contributions.providers:
             registry.upsert(source, provider)
         return registry
+
+
+class BuildStep:
+    """Which function of which plugin is called, for the error if it does not return."""
+
+    def __init__(self, plugin_id: str = "?", name: str = "build") -> None:
+        self.plugin_id, self.name = plugin_id, name
+
+    def attempt(self, plugin_id: str, name: str, function: Any, *given: Any) -> Any:
+        self.plugin_id, self.name = plugin_id, name
+        return _attempt(plugin_id, name, function, *given)
 
 
 def _attempt(plugin_id: str, what: str, function: Any, *given: Any) -> Any:

@@ -13,6 +13,9 @@ Rules
 2. What a plugin remembers is JSON in `state`, and is written whenever `revision` has risen. Assigning `state`
    raises it; whoever changes it in place calls `touch`.
 3. `version` is that of the state's shape. State of another version is refused, unless `migrate` can read it.
+4. The hooks of all plugins of a session run on one event loop that is not the runtime's, so that one that
+   blocks delays no other session. A class that declares `loop = "runtime"` has its hooks run on the runtime's
+   loop; the declaration covers that class, and not the classes that are made of it.
 """
 
 from __future__ import annotations
@@ -20,7 +23,7 @@ from __future__ import annotations
 import copy
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -40,6 +43,9 @@ if TYPE_CHECKING:
     from holdfast.plugins.registrar import PluginRegistrar
 
 P = TypeVar("P", bound="Plugin")
+
+PluginLoop = Literal["own", "runtime"]
+"""Where hooks and actions of a plugin run: on a loop of the session's plugins, or on the runtime's."""
 
 _NOT_OPTIONS = ("revision", "session")
 _ID = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
@@ -104,6 +110,7 @@ class Plugin:
     id: ClassVar[str] = ""
     version: ClassVar[str] = "1"
     summary: ClassVar[str] = ""
+    loop: ClassVar[PluginLoop] = "own"
 
     session: PluginSessionContext
     """The session that this plugin is in. The pattern has none."""
@@ -113,6 +120,12 @@ class Plugin:
         if "id" not in cls.__dict__:
             cls.id = _id_of(cls.__name__)
         check_plugin_id(cls.id)
+        if "loop" not in cls.__dict__:
+            cls.loop = "own"
+        if cls.loop not in ("own", "runtime"):
+            raise InvalidPlugin(
+                f"loop {cls.loop!r} of plugin {cls.id!r} is unknown", hint='use "own" or "runtime"'
+            )
 
     # What it remembers
 
@@ -197,6 +210,19 @@ def check_plugin_id(plugin_id: object) -> str:
             hint="use lower-case letters, digits, '-', '_' and '.', at most 64, beginning with a letter",
         )
     return plugin_id
+
+
+def loop_of(plugin: SessionPlugin) -> PluginLoop | None:
+    """Where the code of a plugin runs; None for one that this package ships, whose hooks never block."""
+    if is_shipped(plugin):
+        return None
+    loop: PluginLoop = "runtime" if getattr(plugin, "loop", "own") == "runtime" else "own"
+    return loop
+
+
+def is_shipped(plugin: object) -> bool:
+    """Whether a plugin or a factory is one of this package."""
+    return type(plugin).__module__.partition(".")[0] == __name__.partition(".")[0]
 
 
 def as_factory(given: object) -> PluginFactory:

@@ -18,7 +18,7 @@ from holdfast.plugins.actions import ActionMark, RegisteredAction, make_action
 from holdfast.plugins.answers import read_triggers
 from holdfast.plugins.executor_defaults import ExecutesCode, completed, lacking_member
 from holdfast.plugins.hook import HOOKS, LIFECYCLE, HookKind, require_kind
-from holdfast.plugins.running import HookRunner, RegisteredHook
+from holdfast.plugins.running import AT_HOME, HookRunner, PluginPlace, RegisteredHook
 from holdfast.plugins.triggers import TriggerEvent, TriggerEventCatalog
 from holdfast.tools.decorator import as_registered
 from holdfast.tools.provider import ToolProvider
@@ -52,6 +52,12 @@ class Contributions(msgspec.Struct):
     providers: list[tuple[str, ToolProvider]] = msgspec.field(default_factory=list)
     actions: dict[str, RegisteredAction] = msgspec.field(default_factory=dict)
     triggers: TriggerEventCatalog = msgspec.field(default_factory=TriggerEventCatalog)
+    places: dict[str, PluginPlace] = msgspec.field(default_factory=dict)
+    """Where the code of each plugin runs; on the runtime's loop if it is not here."""
+
+    def hook_of(self, plugin_id: str, kind: str, function: Function, priority: int = 0) -> RegisteredHook:
+        """A function of a plugin as a hook that runs where the plugin's code does."""
+        return RegisteredHook(plugin_id, kind, function, priority, self.places.get(plugin_id, AT_HOME))
 
     def sort(self) -> None:
         """Put the hooks that are asked by priority into that order; the others stay as they came."""
@@ -66,7 +72,7 @@ class Contributions(msgspec.Struct):
             _check_signature(plugin_id, kind, function)
             with contextlib.suppress(AttributeError):
                 raw.__holdfast_fits__ = name
-        self.hooks[name].append(RegisteredHook(plugin_id, name, function, priority))
+        self.hooks[name].append(self.hook_of(plugin_id, name, function, priority))
 
     def fill_slot(self, plugin_id: str, slot: str, value: Any) -> None:
         taken = self.slots.get(slot)

@@ -99,6 +99,7 @@ class RememberingPlugins:
         kept = self._written.get(plugin.id)
         if kept is not None and self._is_written(plugin):
             return kept.entry
+        revision = plugin.revision  # before the state: a hook on another thread may change both meanwhile
         try:
             entry, mine = _snapshot_of(plugin)
         except PluginStateLost as error:
@@ -108,7 +109,7 @@ class RememberingPlugins:
             return None if kept is None else kept.entry
         stored = set() if kept is None else set(kept.entry.artifacts.values())
         blobs += [blob for blob in mine if blob.digest not in stored]
-        self._written[plugin.id] = _Kept(plugin.version, plugin.revision, entry)
+        self._written[plugin.id] = _Kept(plugin.version, revision, entry)
         return entry
 
     def snapshot_is_current(self, previous: PluginSessionSnapshot | None) -> bool:

@@ -6,6 +6,8 @@ Rules
    cancellation that nobody asked for.
 2. The hooks of one stage share one deadline. A hook that is past it is cancelled, and whatever it still
    says does not count: silence must not become consent. One that does not stop even then is left behind.
+   That holds for a hook that never awaits: it runs on a loop of its session (`RegisteredHook.away`), unless
+   its plugin declares that it runs on the runtime's.
 3. A phase ends before its error travels on.
 """
 
@@ -13,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import ContextVar
 from typing import Any, Final, TypeVar
 
@@ -22,6 +24,8 @@ import msgspec
 from holdfast.errors import CallerError, HoldfastError, PluginFailed
 from holdfast.ports.trace import HookWatch, PhaseProbe
 from holdfast.tools.eager import Spares, Started
+from holdfast.tools.loop_threads import LoopThreads, SharedLoop
+from holdfast.tools.stalls import StallWatch, watched
 
 T = TypeVar("T")
 
@@ -46,6 +50,19 @@ class NoAnswer(Exception):
     """Hooks brought no answer in their time, or ended their own task. What it says is the problem."""
 
 
+class PluginPlace(msgspec.Struct, frozen=True):
+    """Where the code of a plugin runs in one session: on the loop *away*, or on the runtime's.
+
+    What runs on the runtime's loop, *stalls* watches. A plugin of this package has neither.
+    """
+
+    away: SharedLoop | None = None
+    stalls: StallWatch | None = None
+
+
+AT_HOME: Final = PluginPlace()
+
+
 class RegisteredHook(msgspec.Struct, frozen=True):
     """A hook with the plugin that brought it."""
 
@@ -53,10 +70,25 @@ class RegisteredHook(msgspec.Struct, frozen=True):
     kind: str
     function: Callable[..., Any]
     priority: int = 0
+    place: PluginPlace = AT_HOME
 
     @property
     def phase(self) -> str:
         return f"plugin_hook.{self.kind}.{self.plugin_id}"
+
+    def begin(self, *given: Any) -> Awaitable[Any]:
+        """What is to be awaited of the hook, wherever it runs."""
+        place = self.place
+        if place.away is not None:
+            return place.away.run(lambda: self.function(*given))
+        if place.stalls is not None:
+            return watched(self.function(*given), place.stalls, self.described)
+        answer: Awaitable[Any] = self.function(*given)
+        return answer
+
+    @property
+    def described(self) -> str:
+        return f"hook {self.kind} of plugin {self.plugin_id!r}"
 
 
 class HookRunner(msgspec.Struct):
@@ -67,6 +99,9 @@ class HookRunner(msgspec.Struct):
     spares: Spares = msgspec.field(default_factory=Spares)
     """Tasks to begin hooks in; closed by whoever made the runner."""
     watch: HookWatch | None = None
+    loops: LoopThreads | None = None
+    """Where plugins' coroutines run; without, all of them run on the caller's loop."""
+    stalls: StallWatch | None = None
 
     def call(self, hook: RegisteredHook, *given: Any) -> Coroutine[Any, Any, Any]:
         """What a hook answers; `PluginFailed` if it does not."""
@@ -85,7 +120,10 @@ class HookRunner(msgspec.Struct):
         if self.probe is not None:
             self.probe.begin_named(hook.phase)
         try:
-            return at_once(hook.function(*given))
+            if hook.place.stalls is None:
+                return at_once(hook.function(*given))
+            with hook.place.stalls.holding(hook.described):
+                return at_once(hook.function(*given))
         except BaseException as error:
             raise _failed(hook, error) from error
         finally:
@@ -127,7 +165,7 @@ class Current:
         if probe is not None:
             probe.begin_named(hook.phase)
         try:
-            return await hook.function(*given)
+            return await hook.begin(*given)
         except asyncio.CancelledError as error:
             if _is_wanted():
                 raise

@@ -311,7 +311,7 @@ class PluginSession(RememberingPlugins):
         owned = self.contributions.slots.get("tool_result_projector")
         if owned is None:
             return None
-        hook = RegisteredHook(owned.plugin_id, "tool_result_projector", owned.value)
+        hook = self.contributions.hook_of(owned.plugin_id, "tool_result_projector", owned.value)
 
         async def work(at: Current) -> str | None:
             return read_text(hook, await at.call(hook, ctx))
@@ -357,7 +357,7 @@ class PluginSession(RememberingPlugins):
     async def ask_protocol(self, method: str, *given: Any) -> Any:
         """Call a method of the protocol's session plugin, within the time that hooks have."""
         owner = self.contributions.slots["protocol_session"].plugin_id
-        hook = RegisteredHook(owner, method, getattr(self.protocol_session(), method))
+        hook = self.contributions.hook_of(owner, method, getattr(self.protocol_session(), method))
 
         async def work(at: Current) -> Any:
             return await at.call(hook, *given)
@@ -376,13 +376,13 @@ class PluginSession(RememberingPlugins):
         """Let the protocol read and set its options."""
         owned = self.contributions.slots["protocol_session"]
         method = "configure_runtime_on_materialize"
-        hook = RegisteredHook(owned.plugin_id, method, getattr(owned.value, method))
+        hook = self.contributions.hook_of(owned.plugin_id, method, getattr(owned.value, method))
         self.runner.call_plain(hook, ctx, opened)
 
     def build_preamble(self, given: ProtocolBuildInput) -> TurnDriverPreamble:
         """What the protocol makes of a catalog."""
         owned = self.contributions.slots["protocol_driver"]
-        hook = RegisteredHook(owned.plugin_id, "build_preamble", owned.value.build_preamble)
+        hook = self.contributions.hook_of(owned.plugin_id, "build_preamble", owned.value.build_preamble)
         preamble = self.runner.call_plain(hook, given)
         if not isinstance(preamble, TurnDriverPreamble):
             problem = f"it answered with a {type(preamble).__name__}, not with TurnDriverPreamble"
@@ -460,7 +460,7 @@ class PluginSession(RememberingPlugins):
         current = self.session_id if default_to_current_session and wanted != "forbidden" else None
         ctx = PluginActionContext(session_id=action.session_for(session_id, current), host=self.hosts.action)
         given: tuple[Any, ...] = (ctx,) if action.takes is None else (ctx, action.read(arguments))
-        hook = RegisteredHook(action.definition.plugin_id, "action", action.handler)
+        hook = self.contributions.hook_of(action.definition.plugin_id, "action", action.handler)
         return ActionCall(action, hook, given, ctx.session_id)
 
     async def call_plugin_action(

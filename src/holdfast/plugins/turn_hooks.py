@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Awaitable, Callable, Sequence
 from itertools import chain
@@ -64,7 +65,7 @@ from holdfast.plugins.contexts import (
 )
 from holdfast.plugins.directives import Composed, OwnedDirective, compose, compose_call
 from holdfast.plugins.protocol import ProtocolBeforeLlmCallContext, SessionReadView
-from holdfast.plugins.running import Current, RegisteredHook, described
+from holdfast.plugins.running import Current, described
 from holdfast.plugins.session import PluginSession, answers_for_model
 from holdfast.plugins.view import Earlier, view_of
 from holdfast.ports.clock import Clock
@@ -72,6 +73,8 @@ from holdfast.ports.host import ToolHookHost
 from holdfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded
 from holdfast.ports.session_store import Blob, JournalEntry
 from holdfast.tools.context import Attachments, Triggers
+from holdfast.tools.eager import Spares
+from holdfast.tools.home_loop import at_home
 
 Cost = Callable[[str, str, Usage], int | None]
 """What a reply cost, in 1e-9 dollars, or None. Of: the model asked, the one that served it, what it used."""
@@ -132,6 +135,7 @@ class TurnHooks:
         self._services = services
         self._machine = machine
         self._history = history
+        self._home = asyncio.get_running_loop()
         self._blobs: list[Blob] = []
         self._keepers: dict[int, _AttachmentKeeper] = {}
         self._spent: list[UsageEntry] = []
@@ -172,7 +176,12 @@ class TurnHooks:
         return {name: event.description for name, event in events.items()}
 
     async def occur(self, source: str, key: str, payload: Json) -> int:
-        return await self._services.occur(source, key, payload)
+        return await at_home(self._home, self._services.occur, source, key, payload)
+
+    @property
+    def spares(self) -> Spares:
+        """Tasks to begin work of the turn in."""
+        return self._plugins.runner.spares
 
     @property
     def tool_host(self) -> ToolHookHost:
@@ -358,7 +367,7 @@ class TurnHooks:
     ) -> FrameSwitch | None:
         protocol = self._plugins.protocol_session()
         owner = self._plugins.contributions.slots["protocol_session"].plugin_id
-        hook = RegisteredHook(owner, "before_llm_call", protocol.before_llm_call)
+        hook = self._plugins.contributions.hook_of(owner, "before_llm_call", protocol.before_llm_call)
         context = ProtocolBeforeLlmCallContext(
             session_id=self._plugins.session_id,
             turn_id=self._machine.turn_id,
@@ -567,7 +576,7 @@ class TurnHooks:
             output_schema=output_schema,
             settings=self._services.settings,
         )
-        reply, _ = await self.ask(request, source or "plugin")
+        reply, _ = await at_home(self._home, self.ask, request, source or "plugin")
         return reply.text
 
     async def ask(
@@ -651,7 +660,7 @@ class TurnHooks:
         return digest
 
     async def read_blob(self, digest: str) -> bytes | None:
-        return await self._services.read_blob(digest)
+        return await at_home(self._home, self._services.read_blob, digest)
 
     def _now(self) -> int:
         return self._services.clock.now_ms()
@@ -724,7 +733,7 @@ def _failed(settled: ToolSettled, error: ErrorObject) -> ToolSettled:
 
 
 def _record_of(settled: ToolSettled, value: Json, error: ErrorObject | None) -> ExternalCallRecord | None:
-    """The record of a call whose result a plugin has replaced: it names the new one."""
+    """The record of a call whose result a plugin has replaced: it names the new one, and no exception."""
     record = settled.record
     if record is None:
         return None
@@ -732,7 +741,9 @@ def _record_of(settled: ToolSettled, value: Json, error: ErrorObject | None) -> 
     if error is not None and record.error is None:
         status = _status_of(error)
     digest = digest_bytes(encode_sorted(value)) if error is None else None
-    return msgspec.structs.replace(record, error=error, status=status, response_digest=digest)
+    return msgspec.structs.replace(
+        record.without_traceback(), error=error, status=status, response_digest=digest
+    )
 
 
 def _status_of(error: ErrorObject) -> CallStatus:

@@ -683,6 +683,7 @@ class Runtime:
     def _open(self) -> Workplace:
         if self._place is None:
             raise runtime_not_open()
+        self._place.require_home()
         return self._place
 
     def _resolve(self, name: str) -> ModelProvider:

@@ -130,6 +130,7 @@ class LiveSession:
         return [task for task in (*self._running, self.draining) if task is not None and not task.done()]
 
     def new_turn(self, request: TurnRequest) -> Turn[Any]:
+        self._place.require_home()
         return Turn(new_turn_id(), self.session_id, request, self.run, self.cancel)
 
     def turn_of(self, turn_id: str) -> Turn[Any]:

@@ -5,12 +5,13 @@ Rule: what a session is made of is the same in every process, except for what th
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.errors import NotConfigured, ProviderMismatch, RecordCorrupt
+from holdfast.errors import HoldfastError, NotConfigured, ProviderMismatch, RecordCorrupt
 from holdfast.model.charter import SessionCharter
 from holdfast.model.head import SessionHead
 from holdfast.model.plugin_state import (
@@ -24,7 +25,7 @@ from holdfast.model.session_policy import SessionPolicy, same_provider
 from holdfast.model.tool_state import ToolState
 from holdfast.plugins.contexts import SessionConfigChanged, SessionRestored, SubagentContext
 from holdfast.plugins.execution_memory import STATE
-from holdfast.plugins.host import FULL, SessionAuthority, SessionBuild
+from holdfast.plugins.host import FULL, BuildStep, SessionAuthority, SessionBuild
 from holdfast.plugins.protocol import ProtocolSessionContext, ProtocolSessionMaterialization
 from holdfast.plugins.session import PluginSession
 from holdfast.ports.session_store import JournalEntry, SessionStore
@@ -119,7 +120,7 @@ async def materialize(
     fetched = await _fetch(place.store, [*state.plugins.plugins.values(), *states.plugins.values()])
     if execution is not None:
         fetched |= await _fetch(place.store, [execution], only=STATE)
-    plugins = forked or staff.host.build_session(
+    plugins = forked or await staff.host.open_session(
         SessionBuild(
             session_id=head.session_id,
             parent_session_id=setup.parent_session_id,
@@ -145,7 +146,21 @@ async def materialize(
         plugins.tool_registry.upsert(name, provider)
     context.set_context_overlay(setup.overlay)
     await _introduce(context, setup, state, head)
+    await _prepare_catalog(context)
     return context
+
+
+async def _prepare_catalog(context: SessionContext) -> None:
+    """Make the catalog before it is wanted, where a plugin that blocks delays no other session."""
+    hooks = context.plugins.contributions.hooks["tool_catalog"]
+
+    def build() -> None:
+        with contextlib.suppress(HoldfastError):  # raised again where the catalog is wanted
+            context.artifact()
+
+    if hooks:
+        step = BuildStep(", ".join(hook.plugin_id for hook in hooks), "tool_catalog")
+        await context.plugins.host.aside(build, step)
 
 
 async def _introduce(

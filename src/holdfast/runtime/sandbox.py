@@ -202,7 +202,7 @@ class Sandbox:
         if self._runtime is not None:
             raise InvalidArgument("this sandbox is open already")
         sessions = open_sessions(self.options, self.registry)
-        sessions.services.dispatcher.tool_loop = asyncio.get_running_loop()
+        sessions.services.dispatcher.home = asyncio.get_running_loop()
         self._runtime = CodeRuntime(sessions, self.options.language_of(None))
         return self
 

@@ -16,6 +16,7 @@ import msgspec
 from holdfast.errors import InstructionsFailed
 from holdfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
 from holdfast.plugins.running import described
+from holdfast.tools.stalls import StallWatch, watched
 
 if TYPE_CHECKING:
     from holdfast.tools.context import RunContext
@@ -30,6 +31,7 @@ async def with_instructions(
     ctx: RunContext[Any],
     *,
     threads: DaemonThreads,
+    stalls: StallWatch,
     timeout_s: float,
 ) -> PromptLayer:
     """The turn's own layer of the prompt, with the text that *function* returns in front."""
@@ -38,7 +40,7 @@ async def with_instructions(
         return layer
     try:
         async with asyncio.timeout(timeout_s):
-            text = await _called(function, ctx, threads)
+            text = await _called(function, ctx, threads, stalls)
     except (Exception, SystemExit) as error:
         raise InstructionsFailed(
             f"the function of the agent's instructions failed: {described(error)}"
@@ -51,10 +53,13 @@ async def with_instructions(
     return msgspec.structs.replace(layer, contributions=(said, *layer.contributions))
 
 
-async def _called(function: Callable[..., Any], ctx: RunContext[Any], threads: DaemonThreads) -> Any:
-    """Call an async function here, and any other in a thread, where it may block."""
+async def _called(
+    function: Callable[..., Any], ctx: RunContext[Any], threads: DaemonThreads, stalls: StallWatch
+) -> Any:
+    """Call an async function here, watched, and any other in a thread, where it may block."""
     called = function if inspect.isroutine(function) else getattr(function, "__call__", function)  # noqa: B004
     if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(called):
-        return await function(ctx)
+        what = f"the function of the agent's instructions, for session {ctx.session_id},"
+        return await watched(function(ctx), stalls, what)
     made = await threads.run(lambda: function(ctx))
     return await made if inspect.isawaitable(made) else made

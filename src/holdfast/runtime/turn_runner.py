@@ -293,6 +293,7 @@ class TurnRunner:
             self._staff.agent.instructions,
             ctx,
             threads=self._place.threads,
+            stalls=self._place.stalls,
             timeout_s=self._place.hook_timeout_s,
         )
         return msgspec.structs.replace(request, prompt=layer)

@@ -33,6 +33,9 @@ from holdfast.runtime.agent import Agent
 from holdfast.runtime.dependencies import DepsFactory
 from holdfast.runtime.shelf import StoreShelf
 from holdfast.tools.dispatch import Dispatcher
+from holdfast.tools.home_loop import homed
+from holdfast.tools.loop_threads import LoopThreads
+from holdfast.tools.stalls import StallWatch
 from holdfast.tools.threads import DaemonThreads
 
 if TYPE_CHECKING:
@@ -101,6 +104,11 @@ class Workplace:
     hosts_of: Callable[[str], SessionHosts] = lambda session_id: NoHosts()
     occur: Callable[[str, str, Json], Awaitable[int]] = _no_triggers
     threads: DaemonThreads = field(default_factory=lambda: DaemonThreads("holdfast-turns"))
+    loops: LoopThreads = field(default_factory=lambda: LoopThreads("holdfast-loop"))
+    """Where coroutines of tools and plugins run."""
+    stalls: StallWatch = field(default_factory=StallWatch)
+    home: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+    """The runtime's own loop."""
     _rules: LazyRules | None = None
     _engines: LazyEngines = field(default_factory=lambda: LazyEngines())
     _providers: dict[str, ModelProvider] = field(default_factory=dict)
@@ -129,6 +137,16 @@ class Workplace:
             lease_now_ms=self.leases.now_ms(),
         )
 
+    def require_home(self) -> None:
+        """Refuse a caller that runs on another event loop than the runtime: a tool, or a hook."""
+        here = asyncio._get_running_loop()
+        if here is not None and here is not self.home:
+            raise InvalidArgument(
+                "the runtime is used on another event loop than the one that it was opened on",
+                hint='in a tool or hook, use `ctx.host`, or declare the tool with @tool(loop="runtime") and '
+                'the plugin with `loop = "runtime"`',
+            )
+
     async def close(self) -> None:
         """Close what was made here. Models that were passed in are their owner's."""
         for staff in self._staff.values():
@@ -137,6 +155,7 @@ class Workplace:
         if self._rules is not None:
             self._rules.close()
         self._engines.close()
+        await self.threads.run(lambda: self.loops.close(wait_s=0.5))
         self.threads.close()
         providers, self._providers = self._providers if self.owns_models else {}, {}
         errors = []
@@ -164,10 +183,11 @@ class Workplace:
             clock=self.clock,
             evaluate_rule=self._rules,
             default_timeout_ms=AGENT_TIMEOUT_MS,
+            loops=self.loops,
+            stalls=self.stalls,
         )
         host = self._plugin_host(agent)
-        dispatcher.tool_loop = asyncio.get_running_loop()
-        dispatcher.spares = host.runner.spares
+        dispatcher.home = self.home
         dispatcher.traced = self.tracer is not None
         bench = Bench(dispatcher, self.threads, self.clock, self.config.approval_ttl_ms, self._engines.named)
         return Staff(agent, model, bench, host, agent.policy())
@@ -176,10 +196,12 @@ class Workplace:
         return PluginHost(
             [agent.protocol, *agent.plugins],
             agent.registry,
-            shelf_of=lambda plugin_id: StoreShelf(self.store, self.clock, plugin_id),
+            shelf_of=lambda plugin_id: StoreShelf(self.store, self.clock, plugin_id, self.home),
             report=self.report,
-            runner=HookRunner(self.hook_timeout_s, self.probe, watch=self.tracer),
-            read_attachment=self.store.blob,
+            runner=HookRunner(
+                self.hook_timeout_s, self.probe, watch=self.tracer, loops=self.loops, stalls=self.stalls
+            ),
+            read_attachment=homed(self.home, self.store.blob),
             hosts_of=self.hosts_of,
         )
 

@@ -13,20 +13,24 @@ slot of `concurrency` is taken only after the approval, so that a person's absen
 Rules
 -----
 1. Nothing a tool does escapes: whatever it raises or returns becomes a `SettledCall`.
-2. `timeout_ms` holds whatever the tool does, in real time. A thread that does not come back is left behind;
-   what it returns later is dropped.
+2. `timeout_ms` holds whatever the tool does, in real time. A handler runs on a thread of its own, an async
+   one with an event loop of its own, so one that blocks delays nothing else. A thread that does not come back
+   is left behind; what it returns later is dropped. Only a tool that is declared with `loop="runtime"` runs
+   on the runtime's loop; if it blocks, everything waits, and it has timed out once it is over.
 3. An effect that is not idempotent is journaled before it happens. One that was journaled by a process
    that died is never run again: it settles as INTERRUPTED.
 """
 
 from __future__ import annotations
 
+import asyncio
+import contextvars
 import queue
 import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from functools import partial
 
 from holdfast.errors import Code, HoldfastError, ValueTooLarge
 from holdfast.model.call import SettledCall, ToolCallContext
@@ -38,6 +42,7 @@ from holdfast.ports.journal import CallJournal
 from holdfast.ports.trace import UNDER, Under
 from holdfast.tools.admission import Admission, Admitted, NeedsApproval
 from holdfast.tools.loop_thread import LoopThread
+from holdfast.tools.loop_threads import LoopJob, LoopThreads
 from holdfast.tools.registered_tool import RegisteredTool
 from holdfast.tools.registry import ToolRegistry
 from holdfast.tools.running import UNHEARD, Arrived, Inbox, Listener, RunningCall
@@ -50,12 +55,8 @@ from holdfast.tools.settlement import (
     settle_timed_out,
 )
 from holdfast.tools.slots import Slots
+from holdfast.tools.stalls import StallWatch, watched
 from holdfast.tools.threads import DaemonThreads
-
-if TYPE_CHECKING:
-    import asyncio
-
-    from holdfast.tools.eager import Spares
 
 RuleEvaluator = Callable[[str, list[Json], dict[str, Json], str], bool]
 
@@ -71,25 +72,30 @@ class Dispatcher:
         clock: Clock,
         evaluate_rule: RuleEvaluator,
         default_timeout_ms: int = SANDBOX_TIMEOUT_MS,
+        loops: LoopThreads | None = None,
+        stalls: StallWatch | None = None,
     ) -> None:
         self.registry = registry
         self._default_timeout_ms = default_timeout_ms
         self._threads = threads
+        self._loops = loops or LoopThreads("holdfast-tools")
+        self._owns_loops = loops is None
+        self._stalls = stalls or StallWatch()
         self._clock = clock
         self._evaluate_rule = evaluate_rule
         self._slots: dict[str, Slots] = {}
         self._recent: dict[str, deque[float]] = {}
         self._lock = threading.Lock()
         self._own_loop = LoopThread()
-        self.tool_loop: asyncio.AbstractEventLoop | None = None
-        """Where async handlers run; a loop of its own if there is none."""
-        self.spares: Spares | None = None
-        """Tasks to begin async handlers in, closed by whoever has set it; without, a handler begins later."""
+        self.home: asyncio.AbstractEventLoop | None = None
+        """The runtime's loop, for tools with `loop="runtime"`. Without one they share a loop made here."""
         self.traced = False
         """Whether somebody keeps a trace: what an async handler does is then told as a part of its call."""
 
     def close(self) -> None:
         self._own_loop.close()
+        if self._owns_loops:
+            self._loops.close(wait_s=0.5)
 
     def admit(self, name: str, args: object, kwargs: object, *, session_id: str, call_id: int) -> Admission:
         """Check a call up to and including its approval policy."""
@@ -154,7 +160,9 @@ class Dispatcher:
         if journal is not None and (earlier := _intend(journal, call)) is not None:
             return earlier
         running = RunningCall(call, inbox, journal)
-        self._slots_of(call.tool).take(lambda: self._launch(running))
+        # The thread that gives back a slot may be another call's, so the context is taken here.
+        context = contextvars.copy_context() if call.tool.async_mode else None
+        self._slots_of(call.tool).take(lambda: self._launch(running, context))
         return running
 
     def start_here(self, call: Admitted, journal: CallJournal | None) -> RunningCall | SettledCall | None:
@@ -205,7 +213,7 @@ class Dispatcher:
                 slots = self._slots.setdefault(tool.digest, Slots(tool.capability.limits.concurrency))
         return slots
 
-    def _launch(self, running: RunningCall) -> None:
+    def _launch(self, running: RunningCall, context: contextvars.Context | None) -> None:
         """Run the handler: a plain function on a thread, a coroutine function on a loop."""
         call = running.call
         running._slots = self._slots_of(call.tool)
@@ -214,41 +222,56 @@ class Dispatcher:
             return
         running.started = time.monotonic()
         running.deadline = running.started + call.timeout_ms / 1000
-        if call.tool.async_mode:
-            self._launch_async(running)
-        else:
-            self._threads.start(lambda: _call_handler(running))
+        try:
+            if context is None:
+                self._threads.start(lambda: _call_handler(running))
+            elif call.tool.loop == "runtime":
+                self._launch_at_home(running, context)
+            else:
+                self._launch_apart(running, context)
+        except (RuntimeError, OSError) as error:  # no thread is to be had
+            running.finish(None, error)
         running.inbox.put(running)
 
-    def _launch_async(self, running: RunningCall) -> None:
-        import asyncio
-
-        from holdfast.tools.eager import Started
-
+    def _launch_apart(self, running: RunningCall, context: contextvars.Context) -> None:
+        """Run an async handler on a loop of its own."""
         call = running.call
+        if self.traced:
+            context.run(_enter_span, call)
+        job = running._task = LoopJob(call.invoke, partial(_finish_async, running), context)
+        self._loops.start(job)
+
+    def _launch_at_home(self, running: RunningCall, context: contextvars.Context) -> None:
+        """Run an async handler on the runtime's loop, under the watch for handlers that block it."""
+        call = running.call
+        loop = self.home or self._own_loop.loop
 
         async def body() -> None:
             if self.traced:
                 _enter_span(call)
             # Whatever is raised stays in here: SystemExit would end the loop and everything else on it.
+            value, error = None, None
             try:
-                value = await call.invoke()
-            except asyncio.CancelledError:
-                running.finish(None, RuntimeError("the tool was cancelled"))
+                value = await watched(call.invoke(), self._stalls, _described(call))
+            except asyncio.CancelledError as cancelled:
+                _finish_async(running, None, cancelled)
                 raise
-            except BaseException as error:
-                running.finish(None, error)
-            else:
-                running.finish(value, None)
+            except BaseException as raised:
+                error = raised
+            if self.seconds_left(running):
+                running.finish(value, error)
+            # else it has blocked the loop for longer than it has; whoever waits for it finds it late
 
-        loop = self.tool_loop or self._own_loop.loop
+        def begin() -> None:
+            task = loop.create_task(body(), context=context)
+            running._task = task
+            if running._finished.locked():  # given up in between
+                task.cancel()
+
         if loop is asyncio._get_running_loop():
-            if self.spares is not None and asyncio.current_task() is not None:
-                running._task = Started(body(), self.spares).task
-            else:
-                running._task = loop.create_task(body())
+            begin()
         else:
-            running._task = asyncio.run_coroutine_threadsafe(body(), loop)
+            loop.call_soon_threadsafe(begin)
 
     def _rule_approves(self, rule: str, call: Admitted) -> bool:
         try:
@@ -310,6 +333,16 @@ def _enter_span(call: Admitted) -> None:
     about = call.run_context
     if about is not None and about.turn_id:
         UNDER.set(Under(about.session_id, about.turn_id, span_id_of(about.turn_id, f"tool.{about.call_id}")))
+
+
+def _finish_async(running: RunningCall, value: object, error: BaseException | None) -> None:
+    if isinstance(error, asyncio.CancelledError):
+        error = RuntimeError("the tool was cancelled")
+    running.finish(value, error)
+
+
+def _described(call: Admitted) -> str:
+    return f"tool {call.tool.name}() of session {call.session_id}, call {call.call_id},"
 
 
 def _call_handler(running: RunningCall) -> None:

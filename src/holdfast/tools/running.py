@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.ports.journal import CallJournal
 from holdfast.tools.admission import Admitted
+from holdfast.tools.loop_threads import LoopJob
 from holdfast.tools.slots import Slots
 
 if TYPE_CHECKING:
     import asyncio
-    import concurrent.futures
 
 
 class RunningCall:
@@ -32,7 +32,7 @@ class RunningCall:
         self.deadline: float | None = None
         self._finished = threading.Lock()
         self._slots: Slots | None = None
-        self._task: concurrent.futures.Future[Any] | asyncio.Task[Any] | None = None
+        self._task: LoopJob[Any] | asyncio.Task[Any] | None = None
 
     def finish(self, value: object, error: BaseException | None) -> None:
         """Called by whoever ran the handler."""
@@ -51,9 +51,14 @@ class RunningCall:
     def abandon(self) -> bool:
         """Give the handler up; what it does later is not heard. False if it had finished."""
         ended = self._end()
-        if ended and self._task is not None:
-            self._task.cancel()
-        return ended
+        task = self._task
+        if not ended or task is None:
+            return ended
+        if isinstance(task, LoopJob):
+            task.cancel()
+        else:
+            task.get_loop().call_soon_threadsafe(task.cancel)
+        return True
 
     def _end(self) -> bool:
         if not self._finished.acquire(blocking=False):

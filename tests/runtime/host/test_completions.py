@@ -202,7 +202,7 @@ class Straggler(Plugin):
     def __deepcopy__(self, memo: Any) -> Straggler:
         return Straggler(self._left)
 
-    @tool(side_effect="read")
+    @tool(side_effect="read", loop="runtime")
     async def leave(self, ctx: RunContext[None]) -> str:
         """Ask without waiting."""
         asked = ctx.host.direct_completion(DirectRequest(prompt="late", model="late:one"), "late")

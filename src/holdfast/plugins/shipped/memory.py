@@ -91,7 +91,7 @@ class Memory(Plugin):
             if type(value) is not int or value < least:
                 raise InvalidArgument(f"{name} of plugin 'memory' is {value!r}; it is a number from {least}")
 
-    @tool(side_effect="write", idempotent=True)
+    @tool(side_effect="write", idempotent=True, loop="runtime")
     async def remember(self, ctx: RunContext[Any], text: str, tags: Tags = []) -> str:  # noqa: B006 - never changed
         """Make a note of something worth knowing later: a fact, a preference, a decision. Returns its id.
 
@@ -111,7 +111,7 @@ class Memory(Plugin):
         await self._put(note_id, Note(note_id=note_id, number=number, text=text.strip(), tags=tuple(tags)))
         return note_id
 
-    @tool(side_effect="read")
+    @tool(side_effect="read", loop="runtime")
     async def recall(self, query: str, limit: Limit = 5) -> list[Note]:
         """Find notes by their words and tags, the best fit first.
 
@@ -121,7 +121,7 @@ class Memory(Plugin):
         """
         return ranked(await self._notes(), query, limit)
 
-    @tool(side_effect="write", idempotent=True)
+    @tool(side_effect="write", idempotent=True, loop="runtime")
     async def forget(self, note_id: str) -> bool:
         """Remove a note that is wrong or no longer needed; false if there is none.
 

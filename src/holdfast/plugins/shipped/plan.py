@@ -74,7 +74,7 @@ class Plan(Plugin):
         if tidy != self.items:
             self.state = {"items": msgspec.to_builtins(tidy), "changed_by": changed_by}
 
-    @tool(side_effect="none")
+    @tool(side_effect="none", loop="runtime")
     async def update_plan(self, ctx: RunContext[Any], items: list[PlanItem]) -> str:
         """Write down the steps of the task, or how far they are. The user sees the plan.
 

@@ -92,7 +92,7 @@ class SubagentTools:
         self._plugin = plugin
         self._one_at_a_time = asyncio.Lock()
 
-    @tool(side_effect="external_system", idempotent=True, limits=_A_MINUTE)
+    @tool(side_effect="external_system", idempotent=True, limits=_A_MINUTE, loop="runtime")
     async def spawn_agent(
         self,
         ctx: RunContext[Any],
@@ -120,7 +120,7 @@ class SubagentTools:
                 await self._spawn(ctx, children, known, asked)
             return SpawnedAgent(agent_id)
 
-    @tool(side_effect="external_system", limits=_A_MINUTE)
+    @tool(side_effect="external_system", limits=_A_MINUTE, loop="runtime")
     async def send_input(self, ctx: RunContext[Any], agent_id: str, text: Text) -> SentInput:
         """Tell a subagent more. One at work reads it on its way; one that has ended goes on with it.
 
@@ -139,7 +139,7 @@ class SubagentTools:
             await self._begin_again(ctx, children, known, found.child, text)
             return SentInput(agent_id=agent_id, began=True)
 
-    @tool(side_effect="read", limits=_AN_HOUR)
+    @tool(side_effect="read", limits=_AN_HOUR, loop="runtime")
     async def wait(
         self,
         ctx: RunContext[Any],
@@ -167,7 +167,7 @@ class SubagentTools:
             await self._plugin.pool.look(children)
         return told
 
-    @tool(side_effect="external_system", idempotent=True, limits=_A_MINUTE)
+    @tool(side_effect="external_system", idempotent=True, limits=_A_MINUTE, loop="runtime")
     async def close(self, ctx: RunContext[Any], agent_id: str) -> SubagentReport:
         """End a subagent, and the subagents that it has itself. What they have used and said is kept.
 

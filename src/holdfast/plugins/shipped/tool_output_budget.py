@@ -83,7 +83,7 @@ class ToolOutputBudget(Plugin):
             return ShortCircuitTool(value=cut)
         return ShortCircuitTool(error=msgspec.structs.replace(ctx.error, message=cut))
 
-    @tool(side_effect="read")
+    @tool(side_effect="read", loop="runtime")
     async def read_output(self, attachment: str, start_line: int = 1, lines: int = 200) -> str:
         """Read from a tool output that was too long to be shown whole.
 

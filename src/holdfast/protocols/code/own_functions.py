@@ -42,7 +42,7 @@ def cell_tool(language: Language) -> RegisteredTool:
     return run_code.registered if language is Language.PYTHON else _RUN_TYPESCRIPT
 
 
-@tool(side_effect="none", limits=_A_MINUTE)
+@tool(side_effect="none", limits=_A_MINUTE, loop="runtime")
 async def sleep(
     seconds: float = 0, minutes: float = 0, hours: float = 0, days: float = 0
 ) -> CompleteAfter | None:
@@ -54,7 +54,7 @@ async def sleep(
     return None
 
 
-@tool(side_effect="read", limits=_TEN_MINUTES)
+@tool(side_effect="read", limits=_TEN_MINUTES, loop="runtime")
 async def llm(
     ctx: RunContext[Any],
     prompt: str,

@@ -100,7 +100,7 @@ class CellDesk:
 
     def _open(self, command: ContinueCell, deliver: Deliver) -> None:
         cell = self._cells[command.call.call_id] = _Cell(self._seat, command, deliver)
-        cell.task = Started(self._run(cell), self._seat.bench.dispatcher.spares).task
+        cell.task = Started(self._run(cell), self._seat.hooks.spares).task
 
     async def _run(self, cell: _Cell) -> None:
         ending = None

@@ -32,6 +32,11 @@ class HostPart:
         self._sees_all = sees_all
         self.session_id = session_id
 
+    @property
+    def place(self) -> Workplace | None:
+        """Where the runtime works, if it still does."""
+        return self._runtime.place
+
     def _place(self, method: str) -> Workplace:
         """Where the runtime works; `ServiceUnavailable` once it does not."""
         place = self._runtime.place

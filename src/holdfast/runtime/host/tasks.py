@@ -45,6 +45,8 @@ HIDDEN_GRACE_S: Final = 5.0
 """So long does closing a runtime wait for hidden tasks."""
 
 
+_HIDDEN: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("holdfast_hidden_task", default=None)
+"""The hidden task that this code is a part of, on whichever loop it runs."""
 _MINE: Final[ContextVar[Handle | None]] = ContextVar("holdfast_task", default=None)
 """The managed task that this code is."""
 
@@ -166,6 +168,7 @@ class Tasks:
 
     async def _run(self, handle: Handle, work: SessionTask) -> None:
         _MINE.set(handle)
+        _HIDDEN.set(None)
         change: changes.Change
         try:
             change = changes.finished(await work(), self._now())
@@ -331,11 +334,12 @@ class Tasks:
 
     async def await_hidden(self, session_id: str) -> None:
         """Until the session has no hidden task left, but for the one that asks."""
-        me = asyncio.current_task()
+        me = _HIDDEN.get() or asyncio.current_task()
         while others := [task for task in self._hidden.get(session_id, ()) if task is not me]:
             await asyncio.wait(others)
 
     async def _run_hidden(self, session_id: str, label: str, work: SessionTask) -> None:
+        _HIDDEN.set(asyncio.current_task())
         try:
             await work()
         except (Exception, SystemExit) as error:
@@ -358,7 +362,7 @@ class Tasks:
         await self._end_hidden(session_id)
 
     async def _end_hidden(self, session_id: str) -> None:
-        me = asyncio.current_task()
+        me = _HIDDEN.get() or asyncio.current_task()
         hidden = [task for task in self._hidden.get(session_id, ()) if task is not me]
         for task in hidden:
             task.cancel()

@@ -15,20 +15,29 @@ Rules
 1. A role's methods are read from `ports.host`; nothing here lists them a second time.
 2. A view has no attribute that its role does not have: `AttributeError`, not a refusal.
 3. The plugin's own view is refused what the hook under way has not: `ServiceUnavailable`.
+4. A view works on any event loop: the host does its work on the runtime's, and the code that a caller on
+   another loop hands over, such as that of a task, runs on a loop of its own.
 """
 
 from __future__ import annotations
 
+import asyncio
+import dataclasses
 import inspect
 from collections.abc import Callable
-from functools import cache
-from typing import Any, Final, TypeVar
+from functools import cache, partial
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from holdfast.errors import ServiceUnavailable
 from holdfast.plugins.running import HOOK
 from holdfast.ports import host as ports
+from holdfast.runtime.host.part import HostPart
+from holdfast.tools.home_loop import HomeIterator, at_home
 from holdfast.tools.no_host import SERVICES
+
+if TYPE_CHECKING:
+    from holdfast.runtime.workplace import Workplace
 
 R = TypeVar("R")
 
@@ -114,11 +123,29 @@ def _forwarding(name: str, member: Any, check: Callable[[str], None] | None) -> 
     async def call(self: Any, /, *args: Any, **kwargs: Any) -> Any:
         if check is not None:
             check(name)
-        return await getattr(_hosts[self], name)(*args, **kwargs)
+        host = _hosts[self]
+        method, place = getattr(host, name), host.place if isinstance(host, HostPart) else None
+        if place is None or asyncio.get_running_loop() is place.home:
+            return await method(*args, **kwargs)
+        return await _from_away(place, method, args, kwargs)
 
     call.__name__, call.__qualname__, call.__doc__ = name, name, member.__doc__
     call.__signature__ = inspect.signature(member)  # type: ignore[attr-defined]
     return call
+
+
+async def _from_away(place: Workplace, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Call the host from another loop; functions among the arguments run on loops of their own."""
+    args = tuple(_run_away(place, value) for value in args)
+    kwargs = {name: _run_away(place, value) for name, value in kwargs.items()}
+    answer = await at_home(place.home, method, *args, **kwargs)
+    if isinstance(answer, ports.SessionTurnHandle):
+        return dataclasses.replace(answer, events=HomeIterator(place.home, answer.events))
+    return answer
+
+
+def _run_away(place: Workplace, value: Any) -> Any:
+    return partial(place.loops.run, value) if callable(value) else value
 
 
 def _require_role(name: str) -> None:

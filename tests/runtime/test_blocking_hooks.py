@@ -1,0 +1,318 @@
+"""Plugin hooks that never await: they have their limit, and other sessions do not wait for them."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any, ClassVar
+
+import pytest
+from stand_ins import Place
+
+from holdfast import Agent, Plugin, ScriptedModel, TurnStopped, action, hook, tool
+from holdfast.errors import InvalidPlugin, PluginFailed
+
+TIMEOUT_S = 0.4
+
+
+class Blocking(Plugin):
+    """Blocks in the hook of one kind until it is released."""
+
+    kind: ClassVar[str] = ""
+    released: ClassVar[threading.Event] = threading.Event()
+    entered: ClassVar[threading.Event] = threading.Event()
+
+    def block(self, kind: str) -> None:
+        if type(self).kind == kind:
+            self.entered.set()
+            self.released.wait(30)
+
+    @hook
+    async def before_turn(self, ctx: Any) -> None:
+        self.block("before_turn")
+
+    @hook
+    async def prompt_contributor(self, ctx: Any) -> None:
+        self.block("prompt_contributor")
+
+    @hook
+    async def context_transform(self, ctx: Any, messages: Any) -> Any:
+        self.block("context_transform")
+        return messages
+
+    @hook
+    async def before_tool_call(self, ctx: Any) -> None:
+        self.block("before_tool_call")
+
+    @hook
+    async def after_tool_call(self, ctx: Any) -> None:
+        self.block("after_tool_call")
+
+    @hook
+    async def checkpoint(self, ctx: Any) -> None:
+        self.block("checkpoint")
+
+    @hook
+    async def assistant_stream(self, ctx: Any) -> str:
+        self.block("assistant_stream")
+        return str(ctx.chunk)
+
+    @hook
+    async def assistant_response(self, ctx: Any) -> Any:
+        self.block("assistant_response")
+        return ctx.response
+
+    @hook
+    async def after_turn(self, ctx: Any) -> None:
+        self.block("after_turn")
+
+    @hook
+    async def turn_finalized(self, event: Any) -> None:
+        self.block("turn_finalized")
+
+    @hook
+    async def turn_persisted(self, event: Any) -> None:
+        self.block("turn_persisted")
+
+    @hook
+    async def session_config_mutator(self, event: Any, policy: Any) -> Any:
+        self.block("session_config_mutator")
+        return policy
+
+    @action
+    async def act(self, ctx: Any) -> int:
+        self.block("action")
+        return 1
+
+
+@tool(side_effect="read")
+def look() -> str:
+    """Look."""
+    return "seen"
+
+
+FATAL = ("before_turn", "prompt_contributor", "context_transform", "checkpoint", "after_turn",
+         "assistant_stream", "assistant_response")  # fmt: skip
+CALLS = ("before_tool_call", "after_tool_call")
+HARMLESS = ("turn_finalized", "turn_persisted", "session_config_mutator")
+SCRIPT = [{"tool_calls": [{"name": "look", "arguments": {}}]}, "end"]
+
+
+@pytest.fixture(params=[*FATAL, *CALLS, *HARMLESS])
+def kind(request: pytest.FixtureRequest) -> Any:
+    Blocking.kind = request.param
+    Blocking.released, Blocking.entered = threading.Event(), threading.Event()
+    yield request.param
+    Blocking.released.set()
+    Blocking.kind = ""
+
+
+def test_a_hook_that_blocks_fails_as_its_table_says_and_stalls_no_other_session(
+    memory: Place, kind: str
+) -> None:
+    """Bug: a hook that never awaits stalled every session, and its limit did not hold."""
+
+    async def main() -> None:
+        async with memory.runtime(hook_timeout_s=TIMEOUT_S) as runtime:
+            agent = Agent(ScriptedModel(SCRIPT), plugins=[Blocking()], tools=[look])
+            other = await runtime.session("b", agent=Agent(ScriptedModel(["fine"] * 40)))
+            turn = (await runtime.session("a", agent=agent)).turn("go")
+            turn.start()
+            assert await asyncio.to_thread(Blocking.entered.wait, 10)
+            for _ in range(40):
+                assert (await asyncio.wait_for(other.turn("hi"), 10)).output == "fine"
+            await check(turn, kind)
+        assert not Blocking.released.is_set()
+
+    async def check(turn: Any, kind: str) -> None:
+        if kind in FATAL:
+            with pytest.raises(TurnStopped, match=f"plugin 'blocking' failed in {kind}: it did not answer"):
+                await asyncio.wait_for(turn, 20)
+            return
+        done = await asyncio.wait_for(turn, 20)
+        assert done.output == "end"
+        (result,) = [one for one in done.messages if one.__class__.__name__ == "ToolMessage"]
+        if kind in CALLS:
+            assert "did not answer within" in result.error.message
+        else:
+            assert result.value == "seen"
+
+    asyncio.run(main())
+
+
+def test_an_action_that_blocks_fails_at_its_limit(memory: Place) -> None:
+    """Bug: what a plugin lets others do could stall every session as well."""
+    Blocking.kind, Blocking.released = "action", threading.Event()
+
+    async def main() -> None:
+        async with memory.runtime(hook_timeout_s=TIMEOUT_S) as runtime:
+            agent = Agent(ScriptedModel(["x"]), plugins=[Blocking()])
+            session = await runtime.session("a", agent=agent)
+            asked = asyncio.ensure_future(session.plugins.invoke("blocking.act"))
+            other = await runtime.session("b", agent=Agent(ScriptedModel(["fine"])))
+            assert (await asyncio.wait_for(other.turn("hi"), 10)).output == "fine"
+            with pytest.raises(PluginFailed, match="did not answer"):
+                await asyncio.wait_for(asked, 20)
+
+    try:
+        asyncio.run(main())
+    finally:
+        Blocking.released.set()
+        Blocking.kind = ""
+
+
+class BlockingPlainly(Plugin):
+    """Blocks where nothing can be awaited."""
+
+    kind: ClassVar[str] = ""
+    released: ClassVar[threading.Event] = threading.Event()
+
+    def _block(self, kind: str) -> None:
+        if self.kind == kind:
+            self.released.wait(30)
+
+    def session_ready(self, ctx: Any) -> None:
+        self._block("session_ready")
+
+    def restore(self, meta: Any, reader: Any) -> None:
+        self._block("restore")
+        super().restore(meta, reader)
+
+    @hook
+    def tool_catalog(self, ctx: Any) -> None:
+        self._block("tool_catalog")
+
+    @hook
+    def trigger_catalog(self) -> list[Any]:
+        self._block("trigger_catalog")
+        return []
+
+
+@pytest.mark.parametrize("kind", ["session_ready", "restore", "tool_catalog", "trigger_catalog"])
+def test_a_plugin_that_blocks_while_its_session_is_opened_stalls_no_other_session(
+    memory: Place, kind: str
+) -> None:
+    """Bug: functions of plugins that cannot await are called when a session is opened, and may block."""
+    BlockingPlainly.kind, BlockingPlainly.released = kind, threading.Event()
+
+    async def main() -> None:
+        async with memory.runtime(hook_timeout_s=TIMEOUT_S) as runtime:
+            agent = Agent(ScriptedModel(["x"]), plugins=[BlockingPlainly()])
+
+            async def take_turn() -> None:
+                await (await runtime.session("a", agent=agent)).turn("go")
+
+            opened = asyncio.ensure_future(take_turn())
+            other = await runtime.session("b", agent=Agent(ScriptedModel(["fine"] * 20)))
+            for _ in range(20):
+                assert (await asyncio.wait_for(other.turn("hi"), 10)).output == "fine"
+            with pytest.raises(PluginFailed, match="did not answer within"):
+                await asyncio.wait_for(opened, 20)
+        assert not BlockingPlainly.released.is_set()
+
+    try:
+        asyncio.run(main())
+    finally:
+        BlockingPlainly.released.set()
+        BlockingPlainly.kind = ""
+
+
+class Counting(Plugin):
+    """Counts without a lock, and waits in between."""
+
+    def __init__(self) -> None:
+        self.threads: set[int] = set()
+        self.most = 0
+        self._now = 0
+
+    def __deepcopy__(self, memo: Any) -> Counting:
+        return self
+
+    @hook
+    async def before_tool_call(self, ctx: Any) -> None:
+        self.threads.add(threading.get_ident())
+        self._now += 1
+        self.most = max(self.most, self._now)
+        await asyncio.sleep(0.05)
+        self._now -= 1
+        self.state = {"calls": (self.state or {}).get("calls", 0) + 1}  # type: ignore[union-attr]
+
+
+def test_hooks_of_a_session_share_one_thread_and_interleave_where_they_await(memory: Place) -> None:
+    """Ours: a plugin needs no locks: its hooks never run at the same time, wherever they run."""
+    counting = Counting()
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            script = [{"tool_calls": [{"name": "look", "arguments": {}}] * 8}, "end"]
+            agent = Agent(ScriptedModel(script), plugins=[counting], tools=[look])
+            session = await runtime.session("a", agent=agent)
+            assert (await session.turn("go")).output == "end"
+
+    asyncio.run(main())
+    assert len(counting.threads) == 1
+    assert threading.get_ident() not in counting.threads
+    assert counting.most > 1
+    assert counting.state == {"calls": 8}
+
+
+class Where(Plugin):
+    loop = "runtime"
+    found: ClassVar[list[int]] = []
+
+    @hook
+    async def before_turn(self, ctx: Any) -> None:
+        self.found.append(threading.get_ident())
+
+
+class Derived(Where):
+    """Inherits the hook, and not the declaration."""
+
+
+def test_a_plugin_may_declare_that_its_hooks_run_on_the_runtimes_loop(memory: Place) -> None:
+    """Ours: for hooks that use objects of the application's loop. A class made of it declares it itself."""
+
+    async def main(plugin: Plugin) -> int:
+        Where.found.clear()
+        async with memory.runtime() as runtime:
+            agent = Agent(ScriptedModel(["x"]), plugins=[plugin])
+            await (await runtime.session(plugin.id, agent=agent)).turn("go")
+        (found,) = Where.found
+        return found
+
+    assert asyncio.run(main(Where())) == threading.get_ident()
+    assert asyncio.run(main(Derived())) != threading.get_ident()
+    with pytest.raises(InvalidPlugin, match="loop 'mine' of plugin 'broken' is unknown"):
+        type("Broken", (Plugin,), {"loop": "mine"})
+
+
+class Remembering(Plugin):
+    """Uses the services of its session in its hooks."""
+
+    heard: ClassVar[list[Any]] = []
+
+    @hook
+    async def before_turn(self, ctx: Any) -> None:
+        await self.session.shelf.put("", "key", b"value")
+        self.heard.append(await self.session.shelf.get("", "key"))
+        self.heard.append(type(await ctx.host.snapshot_current()).__name__)
+        self.heard.append(await ctx.complete([]))
+
+    @hook
+    async def after_tool_call(self, ctx: Any) -> None:
+        part = ctx.attachments.keep(b"data", media_type="text/plain")
+        self.heard.append(part.size)
+
+
+def test_a_hook_awaits_the_runtimes_services_on_its_own_loop(memory: Place) -> None:
+    """Ours: what a context offers works wherever the hook runs."""
+    Remembering.heard.clear()
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            agent = Agent(ScriptedModel(["thought", *SCRIPT]), plugins=[Remembering()], tools=[look])
+            session = await runtime.session("a", agent=agent)
+            assert (await session.turn("go")).output == "end"
+
+    asyncio.run(main())
+    assert Remembering.heard == [b"value", "SessionSnapshot", "thought", 4]

@@ -1,0 +1,216 @@
+"""Coroutines on event loops of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.errors import ServiceUnavailable
+from holdfast.tools.home_loop import HomeIterator, at_home
+from holdfast.tools.loop_threads import LoopThreads, SharedLoop
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for another thread."""
+    for _ in range(1_000):
+        if condition():
+            return
+        await asyncio.sleep(0.01)
+    raise AssertionError("it never came")
+
+
+VAR: contextvars.ContextVar[str] = contextvars.ContextVar("var", default="none")
+
+
+def test_a_loop_is_used_again_only_if_nothing_has_waited_on_it() -> None:
+    """Ours: an object bound to a loop fails at its second use, always."""
+
+    async def main() -> None:
+        threads, kept = LoopThreads(), []
+
+        async def quick() -> None:
+            kept.append(asyncio.get_running_loop())
+
+        async def waits() -> None:
+            kept.append(asyncio.get_running_loop())
+            await asyncio.sleep(0)
+
+        async def leaves_a_task() -> None:
+            kept.append(asyncio.get_running_loop())
+            left.append(asyncio.create_task(asyncio.sleep(60)))
+
+        left: list[Any] = []
+        await threads.run(quick)
+        assert not kept[0].is_closed()
+        for work in (waits, leaves_a_task):
+            await threads.run(work)
+            await until(kept[-1].is_closed)
+        assert left[0].cancelled()
+        threads.close(wait_s=5)
+
+    asyncio.run(main())
+
+
+def test_context_variables_go_along() -> None:
+    """Ours: the span of a call and its turn are known wherever its code runs, and on the way back."""
+
+    async def main() -> None:
+        home, threads = asyncio.get_running_loop(), LoopThreads()
+
+        async def read() -> str:
+            return VAR.get()
+
+        async def work() -> tuple[str, str]:
+            before = VAR.get()
+            VAR.set("inner")
+            return before, await at_home(home, read)
+
+        VAR.set("outer")
+        assert await threads.run(work) == ("outer", "inner")
+        assert VAR.get() == "outer"
+        threads.close(wait_s=5)
+
+    asyncio.run(main())
+
+
+def test_a_cancellation_crosses_in_both_directions() -> None:
+    """Ours: whoever waits is cancelled, and what it waits for as well."""
+    heard: list[str] = []
+
+    async def main() -> None:
+        home, threads = asyncio.get_running_loop(), LoopThreads()
+        started = asyncio.Event()
+
+        async def service() -> None:
+            started.set()
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                heard.append("service")
+                raise
+
+        async def work() -> None:
+            try:
+                await at_home(home, service)
+            except asyncio.CancelledError:
+                heard.append("work")
+                raise
+
+        running = asyncio.ensure_future(threads.run(work))
+        await started.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        await until(lambda: sorted(heard) == ["service", "work"])
+        threads.close(wait_s=5)
+
+    asyncio.run(main())
+
+
+def test_work_waits_for_a_thread_when_no_loop_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: out of file descriptors, calls wait instead of failing."""
+    made = 0
+
+    def limited(self: LoopThreads) -> asyncio.AbstractEventLoop:
+        nonlocal made
+        if made >= 2:
+            raise OSError(24, "Too many open files")
+        made += 1
+        return real(self)
+
+    real = LoopThreads.new_loop
+    monkeypatch.setattr(LoopThreads, "new_loop", limited)
+
+    async def main() -> None:
+        threads = LoopThreads()
+
+        async def quick() -> int:
+            return 1
+
+        assert sum(await asyncio.gather(*(threads.run(quick) for _ in range(20)))) == 20
+        threads.close(wait_s=5)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_no_loop_at_all_is_the_callers_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: nothing waits for a thread that never comes."""
+
+    def refused(self: LoopThreads) -> asyncio.AbstractEventLoop:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(LoopThreads, "new_loop", refused)
+
+    async def main() -> None:
+        threads = LoopThreads()
+        with pytest.raises(OSError, match="Too many open files"):
+            await threads.run(asyncio.Event().wait)
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_a_shared_loop_runs_one_coroutine_at_a_time_and_is_replaced_when_it_is_stuck() -> None:
+    """Ours: hooks of a session take turns; one that blocks for ever costs the session one thread."""
+    release = threading.Event()
+
+    async def main() -> None:
+        threads = LoopThreads()
+        shared = SharedLoop(threads)
+
+        async def where() -> int:
+            await asyncio.sleep(0.01)
+            return threading.get_ident()
+
+        assert len(set(await asyncio.gather(*(shared.run(where) for _ in range(10))))) == 1
+
+        async def stuck() -> int:
+            release.wait(30)
+            return threading.get_ident()
+
+        blocked = asyncio.ensure_future(shared.run(stuck))
+        await asyncio.sleep(0.05)
+        blocked.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await blocked
+        assert await asyncio.wait_for(shared.run(where), 10)
+        release.set()
+        threads.close(wait_s=5)
+
+    asyncio.run(main())
+
+
+def test_an_iterator_of_another_loop_is_read_here_and_a_closed_loop_says_so() -> None:
+    """Ours: the events of a turn reach a tool; after the runtime's end it is told."""
+    homes: list[asyncio.AbstractEventLoop] = []
+
+    async def main() -> None:
+        homes.append(asyncio.get_running_loop())
+        threads = LoopThreads()
+
+        async def numbers() -> Any:
+            for number in range(3):
+                await asyncio.sleep(0)
+                yield number
+
+        items = HomeIterator(homes[0], numbers())
+
+        async def read() -> list[int]:
+            found = [one async for one in items]
+            await items.aclose()
+            return found
+
+        assert await threads.run(read) == [0, 1, 2]
+        threads.close(wait_s=5)
+
+    asyncio.run(main())
+
+    async def late() -> None:
+        with pytest.raises(ServiceUnavailable, match="its event loop has ended"):
+            await at_home(homes[0], asyncio.sleep, 0)
+
+    asyncio.run(late())
