@@ -345,7 +345,9 @@ def test_a_turn_that_breaks_is_left_and_goes_on_in_the_same_trace() -> None:
 
         async def commit(self, *given: Any) -> Any:
             if self.fails:
-                raise StoreUnavailable("full")
+                error = StoreUnavailable("closed")
+                error.retryable = False
+                raise error
             return await super().commit(*given)
 
     async def main() -> Kept:
@@ -362,7 +364,7 @@ def test_a_turn_that_breaks_is_left_and_goes_on_in_the_same_trace() -> None:
 
     kept = asyncio.run(main())
     assert kept.names("event") == ["turn_began", "turn_left", "turn_taken_up"]
-    assert kept.of("event")[1].body == {"error": StoreUnavailable("full").code}
+    assert kept.of("event")[1].body == {"error": StoreUnavailable("closed").code}
     assert kept.one("turn").status == "ok"
 
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final, Protocol, TypeVar, assert_never
 
@@ -83,6 +84,7 @@ from holdfast.ports.session_store import (
 )
 
 T = TypeVar("T")
+log: Final = logging.getLogger("holdfast")
 
 _FIRST_RETRY_S: Final = 0.05
 _LONGEST_RETRY_S: Final = 2.0
@@ -555,7 +557,7 @@ class TurnDriver:
         return saved.checkpoint
 
     async def _write(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Have something written; while the store cannot be, and the lease holds, try again."""
+        """Return what *write* returns; while the store is unavailable and the lease holds, call it again."""
         pause_s = _FIRST_RETRY_S
         while True:
             try:
@@ -564,6 +566,13 @@ class TurnDriver:
                 left_s = (self.held_until_ms - self._ground.clock.boot_ms()) / 1000
                 if not error.retryable or left_s <= 0:
                     raise
+                if pause_s == _FIRST_RETRY_S:
+                    log.warning(
+                        "session %s, turn %s: cannot write to the store (%s); retrying until the lease ends",
+                        self.lease.session_id,
+                        self.turn_id,
+                        error,
+                    )
                 await self._ground.sleep(min(pause_s, left_s))
             self._require_lease()
             pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
