@@ -17,6 +17,7 @@ from holdfast.ports.model_provider import ModelDelta, ModelProvider, ModelReques
 from holdfast.providers.scripted import ScriptedModel
 from holdfast.runtime.agent import Agent
 from holdfast.runtime.agent_session import Session
+from holdfast.store.sqlite.checksums import open_checked
 
 
 def cell(code: str) -> str:
@@ -145,7 +146,7 @@ class AnsweringModel:
 
 def rows(path: Path, query: str, *values: Any) -> list[tuple[Any, ...]]:
     """What a store's file holds, read with the library that the store itself uses."""
-    database = apsw.Connection(str(path), flags=apsw.SQLITE_OPEN_READWRITE)
+    database = open_checked(str(path), apsw.SQLITE_OPEN_READWRITE)
     try:
         return list(database.execute(query, values))
     finally:

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import apsw
 import pytest
 from crash_scenarios.theatre import ForkServer, Theatre, Truth
 
@@ -145,7 +144,7 @@ def full_of_records(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Fac
             }
 
     facts = asyncio.run(make())
-    with contextlib.closing(apsw.Connection(str(path))) as db:  # it is copied without what stands beside it
+    with contextlib.closing(open_checked(str(path))) as db:  # it is copied without what stands beside it
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     return path, facts
 

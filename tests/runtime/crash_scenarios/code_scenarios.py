@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import apsw
 import msgspec
 from code_tools import CodeStage, asking, gated, hanging, ordinary, retrying, waiting
 from code_watch import CodeModel, break_something, watch_engine
@@ -35,6 +34,7 @@ from holdfast import Agent, CodeMode, Runtime, Session, TurnResult
 from holdfast.model.message import ToolMessage
 from holdfast.protocols.code.written import as_written
 from holdfast.runtime.agent_runtime import open_store
+from holdfast.store.sqlite.checksums import open_checked
 from holdfast.testing.crash_points import CrashPoints
 
 
@@ -318,7 +318,7 @@ def _journaled(database: Path) -> dict[str, Any]:
     """The turns that wait or have ended, and what the journals of the others hold."""
     if not database.exists():
         return {"states": [], "journal": []}
-    with contextlib.closing(apsw.Connection(str(database))) as connection:
+    with contextlib.closing(open_checked(str(database))) as connection:
         if not connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'journal'").get:
             return {"states": [], "journal": []}
         states = [list(row) for row in connection.execute("SELECT turn_id, state FROM turns")]

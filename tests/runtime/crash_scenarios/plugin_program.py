@@ -15,8 +15,6 @@ import signal
 import sys
 from typing import Any
 
-import apsw
-
 sys.path.insert(0, sys.argv[1])
 
 from plugin_stand_ins import Album, Counter, ObedientModel
@@ -26,6 +24,7 @@ from holdfast.errors import HoldfastError
 from holdfast.model.canonical import Json
 from holdfast.model.plugin_state import PluginSnapshotMeta
 from holdfast.plugins.snapshot import SnapshotReader
+from holdfast.store.sqlite.checksums import open_checked
 
 
 class Newer(Counter):
@@ -124,7 +123,7 @@ class Lingering(Patient):
 
 def _is_journaled(name: str) -> bool:
     """Asks the library that the store uses: another one would let go of its locks."""
-    with contextlib.closing(apsw.Connection(sys.argv[2])) as database:
+    with contextlib.closing(open_checked(sys.argv[2])) as database:
         found = database.execute("SELECT 1 FROM journal WHERE name = ? AND kind = 'input'", (name,))
         return found.get is not None
 

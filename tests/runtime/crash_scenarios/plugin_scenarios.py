@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-import apsw
 import msgspec
 from scenarios import (
     KEY,
@@ -42,6 +41,7 @@ from holdfast.plugins import contexts
 from holdfast.ports.model_provider import ModelDelta, ModelRequest
 from holdfast.ports.session_store import Lease, Save, Saved, SessionStore
 from holdfast.runtime.agent_runtime import open_store
+from holdfast.store.sqlite.checksums import open_checked
 from holdfast.testing.crash_points import CrashPoints
 
 MakePlugin = Callable[[Stage], Plugin]
@@ -229,7 +229,7 @@ def _journaled(database: Path) -> dict[str, Any]:
     """The turns that have ended, and the outcomes that the journals of the others hold."""
     if not database.exists():
         return {"ended": [], "journaled": []}
-    with contextlib.closing(apsw.Connection(str(database))) as connection:
+    with contextlib.closing(open_checked(str(database))) as connection:
         tables = connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'journal'").get
         if not tables:
             return {"ended": [], "journaled": []}
