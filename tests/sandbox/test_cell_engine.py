@@ -736,6 +736,28 @@ def plain(cells: MontyCells, n: int) -> int:
     return int(ended(run.answer(2, value(n))).result)
 
 
+@pytest.mark.slow
+def test_a_cell_whose_process_is_needed_goes_on_or_ends_with_the_reason() -> None:
+    """Bug: a cell that another session displaced ended as INTERRUPTED, or as if its code needed too much."""
+    cells = MontyCells(capacity=1)
+    ends: list[CellEnd] = []
+    try:
+        for size in (1, 4, 6, 7):  # the last two: can be dumped but not loaded, cannot be dumped
+            lists = "\n".join(f"d{n} = [[i] for i in range(15_000)]" for n in range(size))
+            code, limits = f"{lists}\nadd(1)\nlen(d0)", {"memory_mb": 16, "cpu_ms": 20_000, "wall_ms": 60_000}
+            run = cells.open(request(code, key=f"k{size}", limits=limits))
+            assert made(run.start()) == [(1, "add")]
+            assert ended(cells.open(request("1", key="needs a process")).start()).result == 1
+            ends.append(ended(run.answer(1, value(1))))
+    finally:
+        cells.close()
+    assert [end.result for end in ends] == [15_000, 15_000, None, None]
+    for end in ends[2:]:
+        assert end.error is not None
+        assert (end.error.code, end.hard, end.state) == (Code.MEMORY_EXCEEDED, True, None)
+        assert "another session needed the process of this run" in end.error.message
+
+
 def test_cells_that_are_given_up_free_their_workers(other: MontyCells) -> None:
     """Ours: a turn that ends early costs no worker."""
     for n in range(6):

@@ -55,6 +55,7 @@ from holdfast.sandbox.monty.conclude import (
     give_names_back,
     left_unchanged,
     not_kept,
+    not_put_aside,
     stand_in_shown,
     state_after,
     value_as_json,
@@ -187,13 +188,18 @@ class MontyCellRun(EngineRun):
             self._leave(cancelled_error())
 
     def hand_back(self) -> None:
-        """Free the slot for another session while the cell stands. Harmless if it does not."""
+        """Free the slot for another session while the cell stands. Harmless if it does not.
+
+        A cell that could not be loaded again ends: to keep its slot could block the call that it waits for.
+        """
         if not self._using.acquire(blocking=False):
             return
         try:
             if self._has_slot and self._result is None and self._standing is not None:
                 self._put_aside()
-        except EngineFailed:
+                self._check_loads()
+        except EngineFailed as error:
+            self.stop(not_put_aside(error, self.plan.limits))
             self._release()
         finally:
             self._using.release()

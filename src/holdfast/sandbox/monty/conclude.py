@@ -171,6 +171,18 @@ def not_kept(error: Exception, limits: SessionLimits) -> ErrorObject:
     )
 
 
+def not_put_aside(error: Exception, limits: SessionLimits) -> ErrorObject:
+    """Why a run that waited could not be stored when another session needed its process."""
+    if "memory limit" not in str(error):
+        return ErrorObject(code=Code.INTERRUPTED, message=f"the process that ran the code died: {error}")
+    return ErrorObject(
+        code=Code.MEMORY_EXCEEDED,
+        message="another session needed the process of this run, and the run cannot be stored and loaded "
+        f"within {limits.memory_mb} MB",
+        hint="hold less while a call is waited for, raise memory_mb, or allow more processes",
+    )
+
+
 def _value_expression(program: Program) -> str:
     """How the guest can name the run's value once more."""
     if program.reads_only is not None:
