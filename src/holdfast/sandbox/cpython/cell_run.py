@@ -42,12 +42,14 @@ from holdfast.ports.code_engine import (
 )
 from holdfast.sandbox.cpython import failures, passing
 from holdfast.sandbox.cpython.failures import CallErrors, Circumstances, Failure
+from holdfast.sandbox.cpython.guest import TRIED_BYTES
 from holdfast.sandbox.cpython.guest_run import CellHost, GuestDied, GuestRun, RunFailed, RunStopped
 from holdfast.sandbox.cpython.ledger import Diverged, Ledger, decode_answer
 from holdfast.sandbox.cpython.messages import (
     Blocked,
     Called,
     Ended,
+    Loaded,
     LoadName,
     Message,
     OfAnotherRun,
@@ -87,6 +89,10 @@ _SLACK_BYTES: Final = 1_000
 _MAX_LOADED: Final = 10_000
 _MAX_NOTES: Final = 100
 _FOR_EVER_S: Final = sys.float_info.max
+_LOADED_BY_USED: Final = 2
+"""Loaded values take at most twice what they took when they were packed: containers may be a step larger."""
+_LOADED_BY_PACKED: Final = 16
+"""Numbers that were one object are many when they are loaded: 3 bytes of the pickle, and up to 41 each."""
 
 
 class CPythonCellRun(GuestRun):
@@ -248,12 +254,14 @@ class CPythonCellRun(GuestRun):
                 return self._on_blocked()
             case Printed():
                 self.output(message.stream, message.text)
+            case Loaded():
+                self._on_loaded()
             case LoadName():
                 self._on_load(message.name)
             case Ran():
                 self._on_ran(message)
             case OutOfMemory():
-                raise RunFailed(memory_error(self._limits))
+                raise RunFailed(self._memory_error())
             case _:
                 raise Unreadable
         return None
@@ -275,7 +283,7 @@ class CPythonCellRun(GuestRun):
     def _cell_call(self, called: Called) -> CellCall:
         """A call of the cell's. Its name and sizes are checked before its arguments are decoded."""
         sleeps = called.name == SLEEP and SLEEP not in self._request.functions
-        if self._packing or not (sleeps or called.name in self._request.functions):
+        if self._loading or self._packing or not (sleeps or called.name in self._request.functions):
             raise Unreadable  # an honest guest knows what it may call
         problem = _problem_of(called) or self._too_large(called, sleeps)
         args: Json = []
@@ -359,6 +367,12 @@ class CPythonCellRun(GuestRun):
         self._packing = True
         if self._attached().meter.needs_more_than(self._limits, ran.peak):
             raise RunFailed(memory_error(self._limits))
+
+    def _memory_error(self) -> ErrorObject:
+        """What it means that the guest has run out of memory: that depends on what it was doing."""
+        if self._loading:
+            return failures.not_loaded_error(self._limits)
+        return (failures.not_kept_error if self._packing else memory_error)(self._limits)
 
     def _stood_long(self) -> bool:
         """Whether the process may have died without anybody hearing of it."""
@@ -451,11 +465,13 @@ class CPythonCellRun(GuestRun):
         value, error = self._outcome(ended)
         names, notes = read_names(ended.names), read_names(ended.notes) or []
         worker = self._attached()
+        state = self._state_left(ended, names, data)
+        if state is not None and self._may_not_load(data, ended.plain):
+            self._try_loading(data)
         with self._stopping:
             self._ended = True
             if self._stopped is not None:
                 raise RunStopped
-        state = self._state_left(ended, names, data)
         busy = ended.threads or worker.process.has_unread()
         worker.version = None if busy else self._state if state is None else state
         failure = None if error is None else Failure(error)
@@ -485,6 +501,13 @@ class CPythonCellRun(GuestRun):
         if before is not None and before.payload == data and before.names == names:
             return None
         return encode_state(SessionState(payload=data, names=names, plain=ended.plain))
+
+    def _may_not_load(self, payload: bytes, plain: bool) -> bool:
+        """Whether it must be tried if *payload* can be loaded within the memory that a run has."""
+        if not plain and len(payload) > TRIED_BYTES:
+            return True
+        used = self._attached().meter.used_bytes()
+        return _LOADED_BY_USED * used + _LOADED_BY_PACKED * len(payload) > self._limits.memory_mb << 20
 
     def _over(
         self,

@@ -117,6 +117,30 @@ def files_error() -> ErrorObject:
     )
 
 
+def not_loaded_error(limits: SessionLimits) -> ErrorObject:
+    return ErrorObject(
+        code=Code.MEMORY_EXCEEDED,
+        message=f"the session's state cannot be loaded within {limits.memory_mb} MB",
+        hint="run with the memory_mb that the session was last run with, or more",
+    )
+
+
+def not_kept_error(limits: SessionLimits) -> ErrorObject:
+    return ErrorObject(
+        code=Code.MEMORY_EXCEEDED,
+        message=f"what the run left in the session cannot be stored and loaded within {limits.memory_mb} MB",
+        hint="keep less in variables, or raise memory_mb",
+    )
+
+
+def not_loadable_error(why: str) -> ErrorObject:
+    return ErrorObject(
+        code=Code.SERIALIZE_ERROR,
+        message=f"what the run left in the session cannot be loaded again: {why}",
+        hint="keep data in variables, not objects that cannot be pickled and unpickled",
+    )
+
+
 def too_large_error(size: int) -> ErrorObject:
     return ErrorObject(
         code=Code.MEMORY_EXCEEDED,

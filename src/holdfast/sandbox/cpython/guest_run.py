@@ -16,10 +16,10 @@ from typing import Final, Protocol
 
 from holdfast.errors import EngineFailed, ErrorObject
 from holdfast.ports.code_engine import CellRequest
-from holdfast.sandbox.cpython import failures
+from holdfast.sandbox.cpython import failures, passing
 from holdfast.sandbox.cpython.failures import Failure
 from holdfast.sandbox.cpython.jail import JailProcess
-from holdfast.sandbox.cpython.messages import Message, read_message
+from holdfast.sandbox.cpython.messages import Ended, Loaded, Message, Unreadable, read_message, with_bytes
 from holdfast.sandbox.cpython.workers import Worker, Workers
 from holdfast.sandbox.output import Output
 from holdfast.sandbox.run_errors import cpu_error, memory_error, stdout_error, wall_error
@@ -27,6 +27,8 @@ from holdfast.sandbox.watchdog import Watchdog
 from holdfast.sandbox.worker_process import WorkerDied
 
 _LOOK_S: Final = 0.02
+_LOADING_MS: Final = 2_000
+"""What loading the session may compute in addition to `cpu_ms`. It is none of the code's computing."""
 
 
 class RunStopped(Exception):
@@ -86,8 +88,10 @@ class GuestRun(ABC):
         self._stopping = threading.Lock()
         self._stopped: ErrorObject | None = None
         self._ended = False
+        self._loading = False
         self._packing = False
         self._worker: Worker | None = None
+        self._trial: Worker | None = None
         self._starting: JailProcess | None = None
         self._has_slot = False
         self._looking = object()
@@ -102,10 +106,9 @@ class GuestRun(ABC):
             if self._ended or self._stopped is not None:
                 return
             self._stopped = error
-            if self._worker is not None:
-                self._worker.kill()
-            elif self._starting is not None:
-                self._starting.kill()
+            for process in (self._worker, self._trial, self._starting):
+                if process is not None:
+                    process.kill()
 
     @abstractmethod
     def hand_back(self) -> None:
@@ -133,9 +136,9 @@ class GuestRun(ABC):
             self._host.watchdog.watch(self._looking, _LOOK_S, self._look)
 
     def _used_up(self, worker: Worker) -> ErrorObject | None:
-        if worker.meter.computed_ms() > self._limits.cpu_ms:
+        if worker.meter.computed_ms() > self._limits.cpu_ms + (_LOADING_MS if self._loading else 0):
             return cpu_error(self._limits)
-        if not self._packing and worker.meter.needs_more_than(self._limits):
+        if not (self._loading or self._packing) and worker.meter.needs_more_than(self._limits):
             return memory_error(self._limits)
         if worker.meter.has_too_many_threads():
             return failures.threads_error()
@@ -201,6 +204,7 @@ class GuestRun(ABC):
             worker = self._fresh()
             if not self._begun(worker):
                 raise self._death(worker)
+        self._loading = worker.version != state
         self._packing = False
         self._host.watchdog.watch(self._looking, _LOOK_S, self._look)
         return worker
@@ -234,6 +238,52 @@ class GuestRun(ABC):
         except WorkerDied:
             return False
         return True
+
+    def _on_loaded(self) -> None:
+        """Let the code run in the loaded session. What the code uses is measured from here on."""
+        worker = self._attached()
+        if not self._loading:
+            raise Unreadable
+        try:
+            worker.meter.begin(self._limits)
+        except WorkerDied:
+            raise self._death(worker) from None
+        if worker.meter.needs_more_than(self._limits):
+            raise RunFailed(failures.not_loaded_error(self._limits))
+        self._loading = False
+        self._send(b"{}")
+
+    def _try_loading(self, payload: bytes) -> None:
+        """Load *payload* in a process of its own; raise `RunFailed` if a later run could not. Blocking.
+
+        A little memory and time must be left, so that what loads here loads everywhere, and code can run.
+        """
+        worker = self._fresh()
+        try:
+            with self._stopping:
+                self._trial = worker
+                if self._stopped is not None:
+                    raise RunStopped
+            worker.meter.begin(self._limits)
+            worker.process.send(with_bytes(passing.encode({"nonce": worker.begin()}), payload))
+            message, _ = read_message(worker.process.receive(), worker.nonce)
+            computed_ms = worker.meter.computed_ms()
+            worker.meter.begin(self._limits)  # what remains in memory now, all copies are freed
+            used = worker.meter.used_bytes()
+        except WorkerDied:
+            if self._stopped is not None:
+                raise RunStopped from None
+            raise RunFailed(failures.not_loadable_error("the process that loaded it died")) from None
+        finally:
+            with self._stopping:
+                self._trial = None
+            self._host.workers.drop(worker)
+        if isinstance(message, Ended) and message.lost is not None:
+            raise RunFailed(failures.not_loadable_error(message.lost.message))
+        if computed_ms > self._limits.cpu_ms + _LOADING_MS // 2:
+            raise RunFailed(failures.not_loadable_error(f"loading it takes {computed_ms:.0f} ms"))
+        if not isinstance(message, Loaded) or used > (self._limits.memory_mb << 20) * 15 // 16:
+            raise RunFailed(failures.not_kept_error(self._limits))
 
     def _drop_worker(self) -> None:
         """End the process and keep the place."""

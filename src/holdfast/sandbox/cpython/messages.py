@@ -54,6 +54,10 @@ class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="t"):
     message: _Text
 
 
+class Loaded(msgspec.Struct, frozen=True, tag="loaded", tag_field="t"):
+    """The session is loaded; the guest waits for leave to run the code."""
+
+
 class Printed(msgspec.Struct, frozen=True, tag="out", tag_field="t"):
     stream: Literal["stdout", "stderr"]
     text: str
@@ -107,7 +111,7 @@ class Ended(msgspec.Struct, frozen=True, tag="end", tag_field="t"):
     too_large: int | None = None
 
 
-Message = Ready | Failed | Printed | Called | Blocked | LoadName | OutOfMemory | Ran | Ended
+Message = Ready | Failed | Loaded | Printed | Called | Blocked | LoadName | OutOfMemory | Ran | Ended
 _decoder: Final = msgspec.json.Decoder(Message)
 _names: Final[msgspec.json.Decoder[list[str] | None]] = msgspec.json.Decoder(list[_Name] | None)
 _MAX_NAMES_BYTES: Final = 4 << 20

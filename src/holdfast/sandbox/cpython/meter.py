@@ -56,6 +56,10 @@ class Meter:
         """What the run has computed so far."""
         return (self._cpu_s() - self._cpu_start) * 1000
 
+    def used_bytes(self) -> int:
+        """The run's peak, without what the process had before its first run."""
+        return max(0, (self.peak.bytes() or 0) - self._own_memory)
+
     def needs_more_than(self, limits: SessionLimits, peak: int | None = None) -> bool:
         """Whether the run's peak, or the one given, is over its limit."""
         used = self.peak.bytes() if peak is None else peak

@@ -11,3 +11,8 @@ Rules
 1. Nothing here imports Holdfast: the jail does not show it. Modules import each other relatively.
 2. Nothing here is trusted by the host once guest code has run: code can rewrite every object of this process.
 """
+
+from typing import Final
+
+TRIED_BYTES: Final = 1 << 20
+"""Up to this size, the guest itself tries whether objects that it has packed can be loaded again."""

@@ -18,16 +18,17 @@ import pickle
 import random
 import sys
 import types
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import cloudpickle  # type: ignore[import-untyped]
 from cloudpickle import cloudpickle as _parts
+
+from . import TRIED_BYTES
 
 _HIDDEN: Final = frozenset({
     "__name__", "__doc__", "__package__", "__loader__", "__spec__", "__builtins__", "__annotations__",
 })  # fmt: skip
 _DEPTH: Final = 6_000
-_TRIED: Final = 1 << 20
 _SHOWN: Final = 60
 _EMPTY: Final = "empty"
 _parts._get_or_create_tracker_id = lambda cls: None
@@ -59,12 +60,12 @@ def pack(names: Names, chance: object) -> tuple[bytes, list[str], bool, list[str
         sys.setrecursionlimit(depth)
 
 
-def unpack(data: bytes, names: Names) -> bool:
+def unpack(file: IO[bytes], names: Names) -> bool:
     """Fill *names* with what was packed; tells whether chance goes on from there."""
     depth = sys.getrecursionlimit()
     sys.setrecursionlimit(_DEPTH)
     try:
-        kept, extras = _unpickled(data, names)
+        kept, extras = _unpickled(file, names)
         names.update(kept)
         if "decimal" in extras:
             decimal.setcontext(extras["decimal"])
@@ -75,11 +76,11 @@ def unpack(data: bytes, names: Names) -> bool:
         sys.setrecursionlimit(depth)
 
 
-def _unpickled(data: bytes, names: Names) -> Any:
+def _unpickled(file: IO[bytes], names: Names) -> Any:
     """What was pickled; its functions see *names*."""
     _loading.update(names=names, cells={})
     try:
-        return pickle.loads(data)  # noqa: S301 - this is the jail
+        return pickle.load(file)  # noqa: S301 - this is the jail
     finally:
         _loading.clear()
 
@@ -104,8 +105,8 @@ def _pack(what: object, names: Names) -> tuple[bytes, bool]:
         packer = _Packer(file, names)
         packer.dump(what)
         data = file.getvalue()
-    if not packer.plain and len(data) <= _TRIED:
-        _unpickled(data, {"__name__": "__main__", "__builtins__": names["__builtins__"]})
+    if not packer.plain and len(data) <= TRIED_BYTES:
+        _unpickled(io.BytesIO(data), {"__name__": "__main__", "__builtins__": names["__builtins__"]})
     return data, packer.plain
 
 

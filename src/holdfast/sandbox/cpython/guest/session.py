@@ -31,7 +31,7 @@ from .clock import install as install_clock
 from .printing import Printer, Stream
 from .program import CAUGHT, LATER, LOAD, VALUE, compile_cell, filename_of
 from .values import Foreign, to_json, untag
-from .wire import Wire, encode
+from .wire import Payload, Wire, encode
 
 _OUT_OF_MEMORY: Final = b'{"t":"memory"}'
 _MAX_MESSAGE: Final = 20_000
@@ -40,6 +40,7 @@ _OWN_FRAMES: Final = 16
 _IMPORT_DEPTH: Final = 1_500
 _MAX_RESULT: Final = 16 << 20
 _MAX_STATE: Final = 64 << 20
+_READ_BYTES: Final = 1 << 16
 _missing: Final = object()
 _import: Final = builtins.__import__
 
@@ -82,16 +83,10 @@ class Session:
 
     # ── one run ──────────────────────────────────────────────────────────────────────────────────
 
-    def _run(self, request: dict[str, Any], state: bytes) -> None:
+    def _run(self, request: dict[str, Any], state: Payload) -> None:
         self._wire.begin(bytes.fromhex(request["nonce"]))
         self._last_words = self._wire.framed(_OUT_OF_MEMORY)  # while there is memory for it
-        try:
-            if state:
-                self._kept_chance = packing.unpack(state, self._names)
-        except MemoryError:
-            self._out_of_memory()
-        except BaseException as error:
-            self._end({"lost": _told(error)})
+        if state.left and not self._load(state):
             return
         self._begin(request)
         inputs = {name: untag(value) for name, value in request["inputs"].items()}
@@ -104,6 +99,23 @@ class Session:
             self._names.pop(name, None)
         self._names.update(hidden)
         self._leave(end, request["pure"] or "syntax" in end.get("error", ()))
+
+    def _load(self, state: Payload) -> bool:
+        """Load the session, and let the host look at what that took; false if it cannot be loaded."""
+        lost: dict[str, Any] | None = None
+        try:
+            self._kept_chance = packing.unpack(io.BufferedReader(state, _READ_BYTES), self._names)
+        except MemoryError:
+            state.skip()  # the host still sends, and would not hear the last words
+            self._out_of_memory()
+        except BaseException as error:
+            lost = _told(error)
+        state.skip()
+        if lost is not None:
+            self._end({"lost": lost})
+            return False
+        self._wire.ask('{"t":"loaded"}')
+        return True
 
     def _begin(self, request: dict[str, Any]) -> None:
         for name in self._offered:

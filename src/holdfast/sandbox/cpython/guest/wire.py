@@ -11,6 +11,7 @@ Rules
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import struct
@@ -22,6 +23,7 @@ _NONCE_BYTES: Final = 16
 _CHUNK: Final = 1 << 14
 _MUCH: Final = 1 << 20
 _WITH_BYTES: Final = 0x23
+_scratch: Final = memoryview(bytearray(_CHUNK))
 _decode: Final = json.JSONDecoder().decode
 encode: Final = json.JSONEncoder(allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode
 
@@ -70,18 +72,27 @@ class Wire:
                 self._write(self.framed(body))
         return self.receive()[0]
 
-    def receive(self) -> tuple[dict[str, Any], bytes]:
-        """Wait for the host. Its frames are well formed."""
+    def receive(self) -> tuple[dict[str, Any], Payload]:
+        """Wait for the host. Its frames are well formed. The bytes after the JSON are still to be read."""
         frame = self._buffer or os.read(self._handle, _CHUNK)
-        if len(frame) > 4 and 4 + _HEADER.unpack_from(frame)[0] == len(frame):
-            frame, self._buffer = frame[4:], b""
-        else:
-            self._buffer = frame
-            frame = self._take(_HEADER.unpack(self._take(4))[0])
-        if frame[:1] != b"#":
-            return _decode(frame.decode()), b""
-        end = 5 + _HEADER.unpack(frame[1:5])[0]
-        return _decode(frame[5:end].decode()), frame[end:]
+        if len(frame) > 4 and frame[4] != _WITH_BYTES and 4 + _HEADER.unpack_from(frame)[0] == len(frame):
+            self._buffer = b""
+            return _decode(frame[4:].decode()), Payload(self, 0)
+        self._buffer = frame
+        size = _HEADER.unpack(self._take(4))[0]
+        first = self._take(1)
+        if first != b"#":
+            return _decode((first + self._take(size - 1)).decode()), Payload(self, 0)
+        text = self._take(_HEADER.unpack(self._take(4))[0])
+        return _decode(text.decode()), Payload(self, size - 5 - len(text))
+
+    def read_into(self, room: memoryview) -> int:
+        """Fill *room*, or the beginning of it, with what comes next; how many bytes that is."""
+        if not self._buffer:
+            return os.readv(self._handle, [room]) or os._exit(0)
+        part, self._buffer = self._buffer[: len(room)], self._buffer[len(room) :]
+        room[: len(part)] = part
+        return len(part)
 
     def _write(self, data: bytes) -> None:
         sent = os.write(self._handle, data) if data else 0
@@ -100,3 +111,25 @@ class Wire:
             self._buffer = b"".join(parts)
         taken, self._buffer = self._buffer[:size], self._buffer[size:]
         return taken
+
+
+class Payload(io.RawIOBase):
+    """The bytes after the JSON of a frame. They are read when they are needed, never all at once."""
+
+    def __init__(self, wire: Wire, size: int) -> None:
+        self._wire = wire
+        self.left = size
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        room = memoryview(buffer).cast("B")[: self.left]
+        size = self._wire.read_into(room) if room else 0
+        self.left -= size
+        return size
+
+    def skip(self) -> None:
+        """Read the rest and forget it; takes no memory."""
+        while self.readinto(_scratch):
+            pass
