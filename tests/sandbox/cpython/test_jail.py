@@ -103,6 +103,7 @@ def test_a_package_that_there_is_not_is_refused(name: str, request_of: Request) 
 
 HOST = """
 import sys, threading
+from holdfast.model.capability import Capability
 from holdfast.model.limits import SessionLimits
 from holdfast.ports.code_engine import CallAnswer, CellRequest
 from holdfast.sandbox.cpython.cell_engine import CPythonCells
@@ -110,6 +111,7 @@ from holdfast.sandbox.cpython.cell_engine import CPythonCells
 class Functions:
     def __contains__(self, name): return name == "add"
     def names(self): return ["add"]
+    def capability(self, name): return Capability(name=name, description="", input_schema={})
 
 def told(call):
     process = run._worker.process
