@@ -388,6 +388,7 @@ FORGERIES: list[tuple[str, str]] = [
     ("less than it used", "send('{\"t\":\"ran\",\"peak\":-9999999999999999999999}')" + QUIT),
     ("two ends", "send('{\"t\":\"end\",\"result\":1}')\nsend('{\"t\":\"end\",\"result\":2}')"),
     ("ready again", "send('{\"t\":\"ready\"}')"),
+    ("loaded again", "while True: send('{\"t\":\"loaded\"}')"),
     ("a call after the end", "send('{\"t\":\"ran\",\"peak\":0}')\ncall('note', '[\"late\"]')\nanswer()"),
     ("a call of nobody", "call('nobody')\nanswer()"),
     ("a call of nobody with a problem", "send('{\"t\":\"call\",\"id\":1,\"name\":\"nobody\",\"later\":false,\"problem\":\"p\"}')\nanswer()"),

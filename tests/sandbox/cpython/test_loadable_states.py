@@ -110,3 +110,19 @@ def test_a_state_too_large_for_a_run_is_told_as_such(
         assert (end.error.code, end.hard) == (Code.MEMORY_EXCEEDED, True)
         assert end.error.message == f"the session's state cannot be loaded within {memory_mb} MB"
     assert _run(other, request_of("len(d)", key="small", state=state)).result == 200_000
+
+
+def test_code_cannot_have_its_limits_counted_anew(
+    engine: CPythonCells, other: CPythonCells, request_of: Request
+) -> None:
+    """Ours: the guest says once that it has loaded the session, before the code runs."""
+    code = (
+        "import gc, os\nwire = next(o for o in gc.get_objects() if type(o).__name__ == 'Wire')\n"
+        'os.write(wire._handle, wire.framed(b\'{"t":"loaded"}\'))\nwhile True: pass'
+    )
+    state = _run(engine, request_of("x = 1", key="anew")).state
+    for cells, before in ((engine, state), (other, state), (other, b"")):
+        end = _run(cells, request_of(code, key="anew", state=before))
+        assert end.error is not None
+        assert (end.error.code, end.hard) == (Code.INTERRUPTED, True)
+        assert "makes no sense" in end.error.message
