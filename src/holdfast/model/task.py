@@ -46,12 +46,18 @@ class TaskState(enum.StrEnum):
 
 
 class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A task to be registered. `body` is for whoever runs it, and kept with the record."""
+    """A task to be registered. `body` is for whoever runs it, and kept with the record.
+
+    With `handle` its id is an async handle: the task is cancelled once its session holds on to it no more,
+    which is when the id stands in no message of the frame, no waiting input, no plugin's state and no
+    variable of code.
+    """
 
     id: TaskId
     kind: TaskKind = TaskKind.OTHER
     label: str = ""
     body: Json = None
+    handle: bool = False
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -68,6 +74,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     body: Json = None
     result: Json = None
     error: ErrorObject | None = None
+    handle: bool = False
 
     def __post_init__(self) -> None:
         check_session_id(self.session_id)

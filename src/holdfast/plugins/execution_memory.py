@@ -54,7 +54,7 @@ class ExecutionMemory:
         """Give the executor what was written down. Without an executor it is kept for another."""
         self.entry = entry
         if self._executor is not None and entry is not None:
-            self._executor.restore_execution_state(_read(entry, fetched))
+            self._executor.restore_execution_state(read_execution(entry, fetched))
 
 
 def _written(owner: str, revision: int, data: bytes) -> tuple[PluginSnapshotEntry, tuple[Blob, ...]]:
@@ -71,7 +71,8 @@ def _written(owner: str, revision: int, data: bytes) -> tuple[PluginSnapshotEntr
     return PluginSnapshotEntry(meta=meta, artifacts=writer.artifacts), tuple(writer.blobs)
 
 
-def _read(entry: PluginSnapshotEntry, fetched: Mapping[str, bytes]) -> bytes:
+def read_execution(entry: PluginSnapshotEntry, fetched: Mapping[str, bytes]) -> bytes:
+    """What was written down, as the executor gave it."""
     state = entry.meta.state
     try:
         assert isinstance(state, dict)

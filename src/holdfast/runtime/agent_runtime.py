@@ -94,6 +94,7 @@ from holdfast.tools.settlement import request_digest
 if TYPE_CHECKING:
     from holdfast.providers.prices import Prices, PriceTable
     from holdfast.providers.rate_limit import RateLimit
+    from holdfast.runtime.host.async_handles import AsyncHandles
     from holdfast.runtime.monitors.monitors import Monitors
 
 Deps = TypeVar("Deps")
@@ -342,7 +343,9 @@ class Runtime:
         """Move a session back to the node *to*, or by a number of turns. `rewind` leads forward as well."""
         if to is None:
             to = await self._before_last(session_id, turns)
-        return await self.store.rewind(session_id, to, self.now_ms())
+        head = await self.store.rewind(session_id, to, self.now_ms())
+        await self.handles.look(session_id)
+        return head
 
     async def delete(self, session_id: str) -> bool:
         """Forget a session; false if there was none."""
@@ -551,6 +554,10 @@ class Runtime:
     @property
     def tasks(self) -> Tasks:
         return self._open_ground.tasks
+
+    @property
+    def handles(self) -> AsyncHandles:
+        return self._open_ground.tasks.handles
 
     @property
     def monitors(self) -> Monitors:

@@ -334,6 +334,10 @@ class LiveSession:
         self.setup = msgspec.structs.replace(self.setup.under(head.charter), authority=forked.authority)
         self._context = await materialize(self._place, staff, self.setup, head, forked=forked)
 
+    def made_at(self, head: SessionHead) -> SessionContext | None:
+        """The session's plugins, tools and prompt, if they are made and stand at *head*."""
+        return None if self.staff is None else self._fitting(head, self.staff)
+
     @property
     def changes(self) -> asyncio.Lock:
         """Held by whoever changes plugins or tools between turns."""

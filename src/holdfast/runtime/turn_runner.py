@@ -595,6 +595,9 @@ class TurnRunner:
         if isinstance(ran.driven, Committed):
             self._live.remember(ran.base, ran.driven.head, ran.machine)
             await self._persisted(turn, ran.driven, ran.context)
+            handles = self._place.handles
+            if handles is not None and self._live.session_id in handles:
+                await handles.look(self._live.session_id)
             assert not isinstance(summary.outcome, Waiting)
             self._live.show(
                 turn,

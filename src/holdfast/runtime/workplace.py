@@ -40,6 +40,7 @@ from holdfast.tools.threads import DaemonThreads
 
 if TYPE_CHECKING:
     from holdfast.providers.prices import Prices
+    from holdfast.runtime.host.async_handles import AsyncHandles
     from holdfast.runtime.live_session import LiveSession
     from holdfast.trace.tracer import Tracer
 
@@ -113,6 +114,8 @@ class Workplace:
     _engines: LazyEngines = field(default_factory=lambda: LazyEngines())
     _providers: dict[str, ModelProvider] = field(default_factory=dict)
     _staff: dict[int, Staff] = field(default_factory=dict)
+    handles: AsyncHandles | None = field(default=None, init=False)
+    """The async handles that are watched here."""
     tracer: Tracer | None = field(default=None, init=False)
     """Takes what goes into the trace; None if nobody keeps one."""
 

@@ -35,18 +35,20 @@ class HostGround:
             takes_up=runtime.works_on,
         )
         self.waits = Waits()
+        place.handles = self.tasks.handles
         self._runtime = runtime
         self._clock = place.clock
         self._looked_s: float | None = None
 
     async def recover(self, *, now: bool = False) -> None:
-        """Look after tasks and monitors whose process is gone, unless that was done a moment ago."""
+        """Look after tasks and monitors whose process is gone, and after handles, but not too often."""
         at = self._clock.monotonic()
         if not now and self._looked_s is not None and 0 <= at - self._looked_s < _LOOK_S:
             return
         self._looked_s = at
         live = await self._runtime.store.tasks(live=True)
         await recover_tasks(self._runtime, live)
+        await self.tasks.handles.look_at_all()
         for session_id in {task.session_id for task in live if task.kind is TaskKind.MONITOR}:
             await self._runtime.put_to_work(session_id)
         try:

@@ -43,6 +43,7 @@ def registered(spec: TaskSpec, session_id: str, owner: str, now_ms: int) -> Task
         label=spec.label,
         owner=owner,
         body=body,
+        handle=spec.handle,
     )
 
 

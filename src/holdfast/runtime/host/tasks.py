@@ -30,6 +30,7 @@ from holdfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
 from holdfast.plugins.running import described
 from holdfast.ports.host import SessionTask, TaskCancel
 from holdfast.runtime.host import task_changes as changes
+from holdfast.runtime.host.async_handles import AsyncHandles
 from holdfast.runtime.host.at_work import detached
 from holdfast.runtime.host.closing import close_tree
 from holdfast.runtime.lease_owners import new_owner, owner_is_dead, retire
@@ -76,6 +77,7 @@ class Tasks:
         self.owner = new_owner(place.config.epoch)
         self.grace_s = GRACE_S
         self.hidden_grace_s = HIDDEN_GRACE_S
+        self.handles = AsyncHandles(runtime)
         self._runtime = runtime
         self._place = place
         self._store = place.store
@@ -102,6 +104,7 @@ class Tasks:
 
     async def _add(self, spec: TaskSpec, handle: Handle) -> TaskRecord:
         record = changes.registered(spec, handle.session_id, self.owner, self._now())
+        since = await self.handles.standpoint(handle.session_id) if record.handle else None
         self._coming.append(handle)
         try:
             await self._store.add_task(record)
@@ -109,12 +112,15 @@ class Tasks:
             self._coming.remove(handle)
         if handle.ending is None:
             self._handles[handle.key] = handle
+            if record.handle:
+                self.handles.watch(*handle.key, since)
         self.tell(record)
         return record
 
     async def unregister(self, session_id: str, task_id: str) -> None:
         """Forget a task. What runs goes on, and nobody hears of its end."""
         self._let_go((session_id, task_id))
+        self.handles.forget(session_id, task_id)
         await self._store.remove_task(session_id, task_id)
 
     def _let_go(self, key: tuple[str, str]) -> None:
@@ -314,14 +320,18 @@ class Tasks:
         """Give tasks to another session: all of them or none."""
         if not task_ids or from_id == to_id:
             return
+        since = await self.handles.standpoint(to_id)
         await self._store.move_tasks(from_id, to_id, tuple(dict.fromkeys(task_ids)), self._now())
         for task_id in task_ids:
+            self.handles.forget(from_id, task_id)
             handle = self._handles.pop((from_id, task_id), None)
             if handle is not None:
                 handle.session_id = to_id
                 self._handles[handle.key] = handle
             moved = await self._store.task(to_id, task_id)
             if moved is not None:
+                if moved.handle and not moved.state.is_terminal:
+                    self.handles.watch(to_id, task_id, since)
                 self.tell(moved)
 
     # Hidden tasks
@@ -374,6 +384,7 @@ class Tasks:
         for handle in gone:
             await self._end(handle)
             self._handles.pop(handle.key, None)
+        self.handles.forget_session(session_id)
         await self._end_hidden(session_id)
 
     async def finish_hidden(self) -> None:
@@ -412,8 +423,13 @@ class Tasks:
         key = (session_id, task_id)
         return key in self._handles or any(handle.key == key for handle in self._coming)
 
+    async def let_go_of(self, session_id: str, task_id: str) -> None:
+        """Ask for the end of a task, on record, without waiting for it."""
+        await self.change(session_id, task_id, changes.cancel_asked(self._now()))
+        self.cancel_soon(session_id, task_id)
+
     def cancel_soon(self, session_id: str, task_id: str) -> None:
-        """End a task that somebody in another process wants to end, without waiting for that."""
+        """End a task that somebody else wants to end, without waiting for that."""
         key = (session_id, task_id)
         if key not in self._ends:
             ending = self._ends[key] = self._start(self._end_for_others(session_id, task_id))
@@ -427,6 +443,7 @@ class Tasks:
 
     def tell(self, record: TaskRecord) -> None:
         """Tell observers and the trace what has become of a task."""
+        self.handles.heard(record, self.owner)
         self._runtime.tell(record.session_id, TaskChanged(record=record))
         if self._place.tracer is not None and record.state.is_terminal:
             self._place.tracer.task(record)

@@ -1,0 +1,358 @@
+"""How long async handles live: as long as their session holds on to them."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from typing import Any
+
+import pytest
+from code_stand_ins import cell, coder
+from host_stage import staged
+from plugin_stand_ins import ObedientModel
+from stand_ins import HeldModel, Place, until
+
+from holdfast import Plugin, RunContext, action, tool
+from holdfast.errors import PluginStateLost
+from holdfast.model.frame import FrameSwitch
+from holdfast.model.message import InjectedTurnInput, UserMessage
+from holdfast.model.node import FrameOpened
+from holdfast.model.outcome import FrameSwitched
+from holdfast.model.task import TaskSpec, TaskState
+from holdfast.protocols.code.plugin import CodeProtocol
+from holdfast.runtime.agent_runtime import Runtime
+
+
+async def _forever() -> None:
+    await asyncio.Event().wait()
+
+
+async def _spawn(runtime: Runtime, task_id: str, session_id: str = "root", *, handle: bool = True) -> None:
+    await runtime.host(session_id).spawn_managed_task(
+        session_id, TaskSpec(id=task_id, handle=handle), _forever
+    )
+
+
+async def _state(runtime: Runtime, task_id: str, session_id: str = "root") -> TaskState:
+    found = await runtime.store.task(session_id, task_id)
+    assert found is not None
+    return found.state
+
+
+async def _cancelled(runtime: Runtime, task_id: str, session_id: str = "root") -> None:
+    async def is_so() -> bool:
+        return await _state(runtime, task_id, session_id) is TaskState.CANCELLED
+
+    await until(is_so)
+
+
+async def _goes_on(runtime: Runtime, task_id: str, session_id: str = "root") -> bool:
+    return await _state(runtime, task_id, session_id) is TaskState.RUNNING
+
+
+class Jobs(Plugin):
+    """Remembers the ids of handles, or refuses to say."""
+
+    broken = False
+
+    @action(kind="command")
+    async def hold(self, ctx: Any, args: list[str]) -> None:
+        """Hold on to these."""
+        self.state = args
+
+    def snapshot(self, writer: Any) -> Any:
+        if self.broken:
+            raise PluginStateLost("jobs", "snapshot", "it does not say")
+        return super().snapshot(writer)
+
+
+class Begins(Plugin):
+    """Begins what goes on beside turns."""
+
+    @tool(side_effect="write")
+    async def begin(self, ctx: RunContext[Any], number: int = 0) -> str:
+        """Begin something; the id of its handle."""
+        task_id = f"job-{number or secrets.token_hex(6)}"
+        spec = TaskSpec(id=task_id, handle=True)
+        await ctx.host.spawn_managed_task(ctx.session_id, spec, _forever)
+        return task_id
+
+
+# What counts
+
+
+def test_a_handle_that_no_message_names_is_cancelled_when_a_turn_is_committed(place: Place) -> None:
+    """Bug: nothing ever cancelled a handle that its session had lost. Tasks that are none are left alone."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            for task_id in ("job-named", "job-lost"):
+                await _spawn(stage.runtime, task_id)
+            await _spawn(stage.runtime, "plain", handle=False)
+            assert await _goes_on(stage.runtime, "job-lost"), "not before the session moves"
+            await stage.session.turn("look at job-named")
+            assert await _state(stage.runtime, "job-lost") is not TaskState.RUNNING, (
+                "it was asked for already"
+            )
+            await _cancelled(stage.runtime, "job-lost")
+            await stage.session.turn("and then?")
+            assert await _goes_on(stage.runtime, "job-named")
+            assert await _goes_on(stage.runtime, "plain")
+
+    asyncio.run(main())
+
+
+def test_a_handle_that_a_tool_returned_lives_with_the_message(place: Place) -> None:
+    """Ours: a rewind to before it lets go of it; a handle is looked at once the turn is committed."""
+
+    async def main() -> None:
+        async with staged(place, Begins(), model=ObedientModel()) as stage:
+            await stage.session.turn("hi")
+            await stage.session.turn('call begin:{"number":1}')
+            await stage.session.turn("go on")
+            assert await _goes_on(stage.runtime, "job-1")
+            await stage.runtime.rewind("root", turns=1)
+            assert await _goes_on(stage.runtime, "job-1")
+            await stage.runtime.rewind("root", turns=1)
+            await _cancelled(stage.runtime, "job-1")
+
+    asyncio.run(main())
+
+
+def test_a_plugin_holds_on_to_a_handle_by_remembering_its_id(place: Place) -> None:
+    """Ours: what plugins remember is of the session as messages are; letting go needs no turn."""
+
+    async def main() -> None:
+        async with staged(place, Jobs()) as stage:
+            await stage.session.plugins.invoke("jobs.hold", ["job-1"])
+            await _spawn(stage.runtime, "job-1")
+            await stage.session.turn("hi")
+            await stage.runtime.recover_tasks()
+            assert await _goes_on(stage.runtime, "job-1")
+            await stage.session.plugins.invoke("jobs.hold", [])
+            await stage.runtime.recover_tasks()
+            await _cancelled(stage.runtime, "job-1")
+
+    asyncio.run(main())
+
+
+def test_a_piece_that_a_plugin_keeps_apart_counts_as_well(place: Place) -> None:
+    """Ours: a plugin's blobs are a part of what it remembers."""
+
+    async def main() -> None:
+        async with staged(place, model=ObedientModel()) as stage:
+            context = await stage.session._live.current()  # type: ignore[attr-defined]
+            album = next(one for one in context.plugins.plugins if one.id == "album")
+            album.pages["note"] = b"\0 see job-1 \0"  # type: ignore[attr-defined]
+            album.touch()  # type: ignore[attr-defined]
+            await _spawn(stage.runtime, "job-1")
+            await stage.session.turn("hi")
+            assert await _goes_on(stage.runtime, "job-1")
+
+    asyncio.run(main())
+
+
+def test_input_that_waits_holds_on_to_a_handle(place: Place) -> None:
+    """Ours: what the next turn will read counts, and is a message after that."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            told = InjectedTurnInput(message=UserMessage(content="job-1 has begun"))
+            await stage.host.inject_turn_input("root", told)
+            await _spawn(stage.runtime, "job-1")
+            await stage.session.append([UserMessage(content="moved")])
+            await stage.runtime.recover_tasks()
+            assert await _goes_on(stage.runtime, "job-1")
+            await stage.session.turn("hi")
+            await stage.session.turn("hi")
+            assert await _goes_on(stage.runtime, "job-1")
+
+    asyncio.run(main())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("padding", [0, 10_000, 100_000])
+@pytest.mark.parametrize("engine", ["monty", "cpython", "typescript"])
+def test_a_variable_of_code_holds_on_to_a_handle(memory: Place, engine: str, padding: int) -> None:
+    """Ours: in each engine, however large what code leaves is; a frame that forgets the words keeps those."""
+    typescript = engine == "typescript"
+    protocol = CodeProtocol(language="typescript") if typescript else CodeProtocol(engine=engine)  # type: ignore[arg-type]
+    if typescript:
+        kept = "'Ω ' + await begin({})" if padding else "{job: await begin({})}"
+        first = f"const kept = {kept}; const pad = 'xyz'.repeat({padding}); null"
+        second = "await begin({}); 1"
+    else:
+        first = f"kept = {{'job': begin()}}\npad = [str(n) for n in range({padding})]\nNone"
+        second = "len(begin())"
+
+    def reply(code: str) -> str:
+        return cell(code).replace("python", "typescript") if typescript else cell(code)
+
+    async def main() -> None:
+        script = [one for code in (first, "1 + 1", second, "1 + 1") for one in (reply(code), "ok")]
+        agent = coder(*script, plugins=[Begins()], protocol=protocol)
+        async with memory.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            await session.turn("begin")
+            (kept,) = await runtime.store.tasks(session_id="s")
+            await session.append([FrameOpened(switch=FrameSwitch(frame_id="f2", reason="mine"))])
+            await session.turn("hi")
+            assert await _goes_on(runtime, kept.id, "s")
+            await session.turn("again")
+            (lost,) = [one for one in await runtime.store.tasks(session_id="s") if one.id != kept.id]
+            await session.append([FrameOpened(switch=FrameSwitch(frame_id="f3", reason="mine"))])
+            await session.turn("hi")
+            assert await _goes_on(runtime, kept.id, "s")
+            await _cancelled(runtime, lost.id, "s")
+
+    asyncio.run(main())
+
+
+# When it is looked at
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", ["job-1", "nothing"])
+def test_a_frame_switch_keeps_the_handles_that_its_seed_or_task_names(place: Place, seed: str) -> None:
+    """Ours: after `continue_as` the model sees the new frame, and that is what counts."""
+
+    async def main() -> None:
+        code = f"begin(1)\nbegin(2)\ncontinue_as('go on with job-2', '{seed}')"
+        agent = coder(cell(code), "done", plugins=[Begins()])
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent)
+            first = await session.turn("go").settled()
+            assert isinstance(first.outcome, FrameSwitched)
+
+            async def went_on() -> bool:
+                return len(await session.turns()) == 2 and (await session.turns())[1].summary is not None
+
+            await until(went_on)
+            assert await _goes_on(runtime, "job-2", "s")
+            if seed == "job-1":
+                assert await _goes_on(runtime, "job-1", "s")
+            else:
+                await _cancelled(runtime, "job-1", "s")
+
+    asyncio.run(main())
+
+
+def test_a_handle_is_not_looked_at_while_a_turn_is_open(place: Place) -> None:
+    """Ours: what a turn has said so far is not committed, and counts for it all the same."""
+
+    async def main() -> None:
+        held = HeldModel()
+        async with staged(place, model=held) as stage:
+            running = asyncio.ensure_future(stage.session.turn("hi").settled())
+            await held.started.wait()
+            await _spawn(stage.runtime, "job-1")
+            await stage.runtime.recover_tasks()
+            assert await _goes_on(stage.runtime, "job-1")
+            held.go.set()
+            await running
+            await _cancelled(stage.runtime, "job-1")
+
+    asyncio.run(main())
+
+
+def test_a_handle_is_looked_at_when_another_process_moves_the_session(place: Place) -> None:
+    """Ours: whoever runs the task sees that its session has moved on, and ends it."""
+
+    async def main() -> None:
+        async with staged(place, agents=True) as stage, staged(place, agents=True) as elsewhere:
+            await _spawn(stage.runtime, "job-1")
+            await _spawn(stage.runtime, "job-2")
+            await elsewhere.session.turn("see job-2")
+            await stage.runtime.recover_tasks()
+            await _cancelled(stage.runtime, "job-1")
+            assert await _goes_on(stage.runtime, "job-2")
+
+    asyncio.run(main())
+
+
+def test_a_handle_that_was_handed_over_is_held_on_to_by_whoever_received_it(place: Place) -> None:
+    """Seed: transfer_async_handles; what the sender says or forgets counts no more."""
+
+    async def main() -> None:
+        async with staged(place) as stage:
+            await stage.make("child")
+            child = await stage.open("child")
+            for task_id in ("job-1", "job-2"):
+                await _spawn(stage.runtime, task_id, "child")
+            await child.turn("job-1 and job-2")
+            await stage.host.transfer_async_handles("child", "root", ["job-1", "job-2"])
+            await stage.runtime.recover_tasks()
+            await child.append([FrameOpened(switch=FrameSwitch(frame_id="f2", reason="mine"))])
+            await child.turn("hi")
+            await stage.runtime.recover_tasks()
+            assert await _goes_on(stage.runtime, "job-1"), "the receiver has not moved yet"
+            await stage.session.turn("take job-1")
+            await _cancelled(stage.runtime, "job-2")
+            assert await _goes_on(stage.runtime, "job-1")
+
+    asyncio.run(main())
+
+
+# What it costs, and what goes wrong
+
+
+def test_a_turn_without_handles_looks_for_none(memory: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: a plain turn pays nothing for them."""
+
+    async def main() -> None:
+        async with staged(memory) as stage:
+            await _spawn(stage.runtime, "plain", handle=False)
+            looked: list[str] = []
+            monkeypatch.setattr(stage.runtime.handles, "look", looked.append)
+            await stage.session.turn("hi")
+            assert looked == []
+
+    asyncio.run(main())
+
+
+def test_nothing_is_cancelled_while_it_cannot_be_said_what_is_held(place: Place) -> None:
+    """Ours: a plugin that does not say what it remembers may hold on to anything; turns go on."""
+
+    async def main() -> None:
+        async with staged(place, Jobs()) as stage:
+            context = await stage.session._live.current()  # type: ignore[attr-defined]
+            mine = next(one for one in context.plugins.plugins if one.id == "jobs")
+            await _spawn(stage.runtime, "job-1")
+            mine.broken = True  # type: ignore[attr-defined]
+            await stage.session.turn("hi")
+            assert await _goes_on(stage.runtime, "job-1")
+            mine.broken = False  # type: ignore[attr-defined]
+            await stage.session.turn("hi")
+            await _cancelled(stage.runtime, "job-1")
+
+    asyncio.run(main())
+
+
+def test_a_handle_that_has_ended_is_forgotten(memory: Place) -> None:
+    """Ours: what is watched here is what lives."""
+
+    async def main() -> None:
+        async with staged(memory) as stage:
+            await _spawn(stage.runtime, "job-1")
+            await stage.host.cancel_background_task("root", "job-1")
+            assert "root" not in stage.runtime.handles
+            await _spawn(stage.runtime, "job-1")
+            await stage.runtime.delete("root")
+            assert "root" not in stage.runtime.handles
+
+    asyncio.run(main())
+
+
+def test_a_handles_record_says_so_and_older_records_are_none(memory: Place) -> None:
+    """Ours: the mark is a part of the record, which old files do not have."""
+
+    async def main() -> None:
+        async with staged(memory) as stage:
+            await _spawn(stage.runtime, "job-1")
+            await _spawn(stage.runtime, "plain", handle=False)
+            found: dict[str, Any] = {
+                one.id: one.handle for one in await stage.host.list_background_tasks("root")
+            }
+            assert found == {"job-1": True, "plain": False}
+
+    asyncio.run(main())
