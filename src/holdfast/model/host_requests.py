@@ -60,7 +60,7 @@ class SessionCreateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defau
 
     Without an id it gets one. A `child` has the session that asks for its parent. It never has more tools
     than that, unless its `authority` is its `own`, which an `agent` can have that the parent declares as its
-    subagent. `plugins` are built anew (`fresh`) or with what the parent's remember (`inherited`). The
+    subagent. `plugins` are built anew (`fresh`) or forked with what the parent's remember (`inherited`). The
     `first_turn_input` waits until somebody takes it, once.
     """
 

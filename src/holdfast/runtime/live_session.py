@@ -6,6 +6,7 @@ Rule: everything here can be dropped at any time without loss, except while a tu
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -32,6 +33,7 @@ from holdfast.model.node import Segment
 from holdfast.model.outcome import Finished, FrameSwitched
 from holdfast.model.plugin_options import PluginOptions
 from holdfast.model.turn import TurnState, TurnSummary
+from holdfast.plugins.session import PluginSession
 from holdfast.ports.session_store import JournalEntry, QueuedInput
 from holdfast.runtime.dependencies import OwnedFactory
 from holdfast.runtime.host.at_work import detached
@@ -330,9 +332,24 @@ class LiveSession:
         if context.state_id != head.state or not context.is_stored():
             return
         forked = context.plugins.fork_for_session(self.session_id)
+        await self._take_over(forked, head)
+
+    async def begin_with(self, forked: PluginSession, head: SessionHead, *, whole: bool) -> None:
+        """Begin with plugins that were forked for this session, which was made a moment ago.
+
+        They are what it stands with at *head* if the fork is the *whole* of it; a session over a history has
+        the tools and variables of that, and is built of the store when it is wanted.
+        """
+        self.setup = msgspec.structs.replace(self.setup, catalog=forked.tool_catalog_overlay)
+        if whole and self._context is None:
+            with contextlib.suppress(HoldfastError):  # raised again where the session is wanted
+                await self._take_over(forked, head)
+
+    async def _take_over(self, forked: PluginSession, head: SessionHead) -> None:
         staff = require_agent(self.staff, self.session_id)
         self.setup = msgspec.structs.replace(self.setup.under(head.charter), authority=forked.authority)
         self._context = await materialize(self._place, staff, self.setup, head, forked=forked)
+        self._on_use(self, False)  # or it would be held for as long as no turn of it has run
 
     def made_at(self, head: SessionHead) -> SessionContext | None:
         """The session's plugins, tools and prompt, if they are made and stand at *head*."""

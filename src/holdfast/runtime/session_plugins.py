@@ -167,7 +167,8 @@ class SessionTools(_Part):
     ) -> bool:
         """Say what the model sees of the tools, after all plugins have; false if it was said already.
 
-        It holds in this process, and for forks of the session. The session's authority comes after it.
+        It holds in this process, for forks of the session and those that inherit its plugins as well. The
+        session's authority comes after it.
         """
         levels = {name: _availability(level) for name, level in (availability or {}).items()}
         overlay = ToolCatalogContribution(levels, frozenset(_names(hidden)))

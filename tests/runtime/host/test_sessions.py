@@ -8,16 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 from host_stage import Stage, said, staged
-from plugin_stand_ins import ObedientModel
+from plugin_stand_ins import Counter, ObedientModel
 from stand_ins import EchoModel, Place
 from stand_ins import said as words
 
-from holdfast import Plugin, action, hook
+from holdfast import Agent, Plugin, RunContext, action, hook, tool
 from holdfast.errors import (
     InvalidArgument,
     InvalidSessionId,
     NodeNotFound,
     NotConfigured,
+    PluginFailed,
     SessionExists,
     SessionNotFound,
 )
@@ -37,7 +38,7 @@ from holdfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta
 from holdfast.model.session_policy import SessionPolicy
 from holdfast.model.tool_access import SessionToolAccess
 from holdfast.model.usage import UsageLimits
-from holdfast.plugins.host import FULL
+from holdfast.plugins.host import FULL, SessionAuthority
 from holdfast.plugins.session import PluginSession
 
 
@@ -353,6 +354,158 @@ def test_a_fork_takes_over_what_the_plugins_remember_where_they_are(
         async with staged(place, model=ObedientModel(), agents=True) as stage:
             twin = await stage.open("twin")
             assert await twin.plugins.invoke("counter.count") == 3
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("child", [True, False])
+def test_an_inherited_session_is_a_fork_of_the_plugins_with_its_authority(
+    place: Place, child: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: nothing used the seed's fork_for_child_session; state was copied through the store alone."""
+    forked: list[tuple[str, str | None, SessionAuthority]] = []
+    fork = PluginSession.fork_for_child_session
+
+    def noted(
+        self: PluginSession, session_id: str, parent_session_id: str | None, authority: SessionAuthority
+    ) -> PluginSession:
+        forked.append((session_id, parent_session_id, authority))
+        return fork(self, session_id, parent_session_id, authority)
+
+    monkeypatch.setattr(PluginSession, "fork_for_child_session", noted)
+    wanted: dict[str, Any] = {
+        "child": child,
+        "plugins": "inherited",
+        "tool_access": SessionToolAccess(tools=("look", "bump", "paste", "put")),
+        "task": "count",
+        "subagent": True,
+        "plugin_options": PluginOptions(plugins={"placed": {"level": 9}}),
+    }
+    depth = {"depth": 1, "task": "count"} if child else {"depth": None, "task": None}
+    expected = {"parent": "root" if child else None, **depth, "level": 9}
+
+    async def looks_right(stage: Stage, heir: Any) -> None:
+        assert await heir.plugins.invoke("placed.where") == expected
+        assert await heir.plugins.invoke("counter.count") == 2
+        assert await heir.plugins.invoke("album.look") == {"page": "page" * 5}
+        assert sorted(await stage.offered("heir")) == ["bump", "look", "paste"]
+
+    async def main() -> None:
+        async with staged(place, Placed(), model=ObedientModel()) as stage:
+            root = stage.session
+            await root.turn("call bump bump paste")
+            await root.tools.set_catalog_overlay({"look": "searchable"}, hidden="put")
+            heir = await stage.open(await stage.make("heir", **wanted))
+            ((session_id, parent, authority),) = forked
+            assert (session_id, parent) == ("heir", "root" if child else None)
+            assert authority.plugin_options == wanted["plugin_options"]
+            assert (authority.subagent is not None) is child
+            made = stage.runtime.live("heir").made_at(await heir.head())
+            assert made is not None, "the fork is what the session begins with"
+            assert await stage.runtime.live("heir").current() is made
+            await root.turn("call bump")
+            await looks_right(stage, heir)
+            stage.runtime.live("heir").forget()
+            await looks_right(stage, heir)
+            levels = {one["name"]: one.get("availability") for one in await stage.host.tool_catalog("heir")}
+            assert levels["look"] != levels["bump"], "the overlay holds here, also when it is made anew"
+            await stage.make("heir", **wanted)
+            assert len(forked) == 1, "asked again, it is the same session"
+            await heir.turn("call bump")
+            await root.turn("hi")
+        async with staged(place, Placed(), model=ObedientModel(), agents=True) as stage:
+            heir = await stage.open("heir")
+            assert await heir.plugins.invoke("counter.count") == 3
+            assert await heir.plugins.invoke("placed.where") == expected
+            assert sorted(await stage.offered("heir")) == ["bump", "look", "paste"]
+
+    asyncio.run(main())
+
+
+class Inherits(Plugin):
+    """Makes a session in the middle of a turn, and remembers before and after."""
+
+    @tool(side_effect="write")
+    async def beget(self, ctx: RunContext[Any]) -> str:
+        """Make a session."""
+        self.state = "before"
+        request = SessionCreateRequest(session_id="heir", plugins="inherited")
+        made = await ctx.host.create_session(request)
+        self.state = "after"
+        return made.session_id
+
+    @action
+    async def remembered(self, ctx: Any) -> Any:
+        """What it remembers."""
+        return self.state
+
+
+def test_what_is_inherited_is_of_the_moment_at_which_it_was_asked_for(place: Place) -> None:
+    """Ours: in the middle of a turn as well; in this process and in the next."""
+
+    async def main() -> None:
+        async with staged(place, Inherits(), model=ObedientModel()) as stage:
+            await stage.session.turn("call beget")
+            heir = await stage.open("heir")
+            assert await heir.plugins.invoke("inherits.remembered") == "before"
+            assert await stage.session.plugins.invoke("inherits.remembered") == "after"
+        async with staged(place, Inherits(), model=ObedientModel(), agents=True) as stage:
+            heir = await stage.open("heir")
+            assert await heir.plugins.invoke("inherits.remembered") == "before"
+
+    asyncio.run(main())
+
+
+class Unborn(Plugin):
+    """Cannot be built for a child."""
+
+    def session_ready(self, ctx: Any) -> None:
+        if ctx.parent_session_id is not None:
+            raise RuntimeError("not for children")
+
+
+def test_a_session_whose_plugins_cannot_be_forked_is_not_made(place: Place) -> None:
+    """Ours: the plugin is named where the session is asked for, and nothing is left of it."""
+
+    async def main() -> None:
+        async with staged(place, Unborn()) as stage:
+            with pytest.raises(PluginFailed, match="'unborn'"):
+                await stage.make("heir", plugins="inherited")
+            assert await stage.runtime.store.head("heir") is None
+
+    asyncio.run(main())
+
+
+def test_sessions_that_inherited_plugins_are_let_go_of_before_their_first_turn(memory: Place) -> None:
+    """Ours: whoever makes many of them does not hold the plugins of all."""
+
+    async def main() -> None:
+        async with staged(memory) as stage:
+            stage.runtime._config = msgspec.structs.replace(stage.runtime._config, cached_sessions=2)
+            lives = [stage.runtime.live(await stage.make(plugins="inherited")) for _ in range(5)]
+            heads = [await stage.runtime.store.head(live.session_id) for live in lives]
+            made = [
+                head is not None and live.made_at(head) is not None
+                for live, head in zip(lives, heads, strict=True)
+            ]
+            assert made == [False, False, False, True, True]
+
+    asyncio.run(main())
+
+
+def test_an_inherited_session_of_another_agent_is_built_of_the_store(memory: Place) -> None:
+    """Ours: plugins are forked for the same agent; another has its own, and what they remember."""
+
+    async def main() -> None:
+        other = Agent(ObedientModel(), name="other", plugins=[Counter()])
+        async with staged(memory, model=ObedientModel()) as stage:
+            await stage.session.turn("call bump")
+            await stage.runtime.session("elsewhere", agent=other)
+            heir = await stage.open(await stage.make("heir", plugins="inherited", agent="other"))
+            assert await heir.plugins.invoke("counter.count") == 1
+            assert [one.id for one in await heir.plugins.installed()] != [
+                one.id for one in await stage.session.plugins.installed()
+            ]
 
     asyncio.run(main())
 

@@ -7,6 +7,9 @@ charter, the history it stands over, the state of its plugins, the input of its 
 the digest of the request, so that whoever asks again, after a crash for instance, is given the same session,
 and whoever asks for something else under its id is told that it exists.
 
+Plugins that are `inherited` are forked first, with the authority of the new session, as long as it has the
+same agent: what is written is what the fork remembers, and the fork is what the session begins with here.
+
 Rules
 -----
 1. No session has more tools than the one that asked for it, whether it is its child or a root. The exception
@@ -45,6 +48,7 @@ from holdfast.ports.session_store import Blob, NewSession, QueuedInput, StateRec
 from holdfast.runtime.workplace import new_turn_id
 
 if TYPE_CHECKING:
+    from holdfast.plugins.session import PluginSession
     from holdfast.runtime.agent import Agent
     from holdfast.runtime.live_session import LiveSession
 
@@ -86,11 +90,26 @@ class Inherited(msgspec.Struct, frozen=True):
     state: SessionState = _EMPTY
     blobs: tuple[Blob, ...] = ()
 
+    @classmethod
+    def of(cls, plugins: PluginSession) -> Inherited:
+        snapshot, pieces = plugins.copied()
+        blobs = tuple(Blob(digest=digest, data=data) for digest, data in pieces.items())
+        return cls(SessionState(plugins=snapshot, tools=plugins.tool_registry.export_state()), blobs)
 
-def new_session(request: SessionCreateRequest, maker: Maker, inherited: Inherited) -> NewSession:
+
+def new_session_id(request: SessionCreateRequest) -> SessionId:
+    return SessionId(request.session_id or f"s-{secrets.token_hex(12)}")
+
+
+def new_session(
+    request: SessionCreateRequest,
+    maker: Maker,
+    session_id: SessionId,
+    charter: SessionCharter,
+    inherited: Inherited,
+) -> NewSession:
     """The session that was asked for, whole."""
     now, agent = maker.now_ms, maker.agent
-    session_id = SessionId(request.session_id or f"s-{secrets.token_hex(12)}")
     head = SessionHead(
         session_id=session_id,
         created_at=now,
@@ -98,7 +117,7 @@ def new_session(request: SessionCreateRequest, maker: Maker, inherited: Inherite
         agent=agent.name,
         model=agent.model_id,
         host=maker.host,
-        charter=charter_of(request, maker),
+        charter=charter,
         metadata=maker.head.metadata,
     )
     return NewSession(

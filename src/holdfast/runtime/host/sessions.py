@@ -15,17 +15,25 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import InvalidArgument, ServiceUnavailable
 from holdfast.model.charter import SessionCharter
 from holdfast.model.head import SessionHead
-from holdfast.model.host_requests import FromSession, SessionCreateRequest, SessionHandle
+from holdfast.model.host_requests import FromNothing, FromSession, SessionCreateRequest, SessionHandle
 from holdfast.model.message import UserMessage
-from holdfast.model.plugin_state import SessionState
-from holdfast.ports.session_store import Blob
+from holdfast.plugins.host import BuildStep
 from holdfast.runtime.host.closing import close_tree
 from holdfast.runtime.host.deps import turn_deps
-from holdfast.runtime.host.new_sessions import Inherited, Maker, blobs_of, new_session, snapshot_in
+from holdfast.runtime.host.new_sessions import (
+    Inherited,
+    Maker,
+    blobs_of,
+    charter_of,
+    new_session,
+    new_session_id,
+    snapshot_in,
+)
 from holdfast.runtime.host.part import HostPart
-from holdfast.runtime.materialize import durable_state
+from holdfast.runtime.materialize import AS_GIVEN, durable_state
 
 if TYPE_CHECKING:
+    from holdfast.plugins.session import PluginSession
     from holdfast.runtime.agent import Agent
     from holdfast.runtime.live_session import LiveSession
 
@@ -57,10 +65,17 @@ class LifecycleService(HostPart):
             now_ms=self._runtime.now_ms(),
             declared=await _declared_in(live) if request.authority == "own" else frozenset(),
         )
-        inherited = await self._inherited(own, live) if request.plugins == "inherited" else Inherited()
-        made = await self._runtime.store.make_session(new_session(request, maker, inherited))
+        session_id, charter = new_session_id(request), charter_of(request, maker)
+        forked, inherited = None, Inherited()
+        if request.plugins == "inherited":
+            forked = await self._forked(request, maker, session_id, charter)
+            inherited = await self._inherited(own, live) if forked is None else Inherited.of(forked)
+        new = new_session(request, maker, session_id, charter, inherited)
+        made = await self._runtime.store.make_session(new)
         deps = None if live is None else turn_deps(live)
-        self._runtime.staff_session(made.session_id, agent, above=live, deps=deps)
+        child = self._runtime.staff_session(made.session_id, agent, above=live, deps=deps)
+        if forked is not None:
+            await child.begin_with(forked, made, whole=isinstance(request.start, FromNothing))
         return handle_of(made)
 
     async def take_first_turn_input(self, session_id: str) -> UserMessage | None:
@@ -94,11 +109,29 @@ class LifecycleService(HostPart):
         """What the plugins of this session remember now, in the middle of a turn as well."""
         if live is None:
             return Inherited(await durable_state(self._runtime.store, own))
-        context = await live.current()
-        snapshot, pieces = context.plugins.copied()
-        tools = context.plugins.tool_registry.export_state()
-        blobs = tuple(Blob(digest=digest, data=data) for digest, data in pieces.items())
-        return Inherited(SessionState(plugins=snapshot, tools=tools), blobs)
+        return Inherited.of((await live.current()).plugins)
+
+    async def _forked(
+        self, request: SessionCreateRequest, maker: Maker, session_id: str, charter: SessionCharter
+    ) -> PluginSession | None:
+        """The plugins of this session for the new one, with its authority.
+
+        None if that is made already, has another agent, or an authority that is not a part of this one's.
+        """
+        live, place = maker.live, self._runtime.place
+        if live is None or place is None or request.authority == "own":
+            return None
+        plugins = (await live.current()).plugins
+        if plugins.host is not place.staff(maker.agent).host:
+            return None
+        if request.session_id is not None and await self._runtime.store.head(session_id) is not None:
+            return None
+        authority = AS_GIVEN.under(charter).authority
+        parent = charter.parent_session_id
+        step = BuildStep(", ".join(plugin.id for plugin in plugins.plugins), "fork")
+        return await plugins.host.aside(
+            lambda: plugins.fork_for_child_session(session_id, parent, authority), step
+        )
 
     async def _require_pieces(self, request: SessionCreateRequest) -> None:
         """Refuse a snapshot whose larger pieces this store has not."""
