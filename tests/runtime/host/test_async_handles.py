@@ -293,6 +293,54 @@ def test_a_handle_that_was_handed_over_is_held_on_to_by_whoever_received_it(plac
     asyncio.run(main())
 
 
+def test_a_handle_that_another_process_hands_over_goes_on_and_belongs_to_the_receiver(place: Place) -> None:
+    """Bug: the process that ran it took it for a task of nobody, and failed it as INTERRUPTED."""
+
+    async def main() -> None:
+        async with staged(place, agents=True) as stage, staged(place, agents=True) as elsewhere:
+            await stage.make("child")
+            for task_id in ("job-1", "job-2"):
+                await _spawn(stage.runtime, task_id, "child")
+            await elsewhere.host.transfer_async_handles("child", "root", ["job-1", "job-2"])
+            await stage.runtime.recover_tasks()
+            assert await _goes_on(stage.runtime, "job-1")
+            await elsewhere.session.turn("take job-1")
+            await stage.runtime.recover_tasks()
+            await _cancelled(stage.runtime, "job-2")
+            assert await _goes_on(stage.runtime, "job-1")
+            await stage.host.cancel_background_task("root", "job-1")
+            assert await _state(stage.runtime, "job-1") is TaskState.CANCELLED
+
+    asyncio.run(main())
+
+
+def test_a_task_that_another_process_handed_over_ends_where_it_belongs(place: Place) -> None:
+    """Bug: its result was lost if it ended before its process had heard of that."""
+
+    async def main() -> None:
+        go = asyncio.Event()
+
+        async def work() -> str:
+            await go.wait()
+            return "done"
+
+        async with staged(place, agents=True) as stage, staged(place, agents=True) as elsewhere:
+            await stage.make("child")
+            await stage.host.spawn_managed_task("child", TaskSpec(id="job-1"), work)
+            await elsewhere.host.transfer_async_handles("child", "root", ["job-1"])
+            go.set()
+
+            async def is_over() -> bool:
+                return (await _state(stage.runtime, "job-1")).is_terminal
+
+            await until(is_over)
+            found = await stage.runtime.store.task("root", "job-1")
+            assert found is not None
+            assert (found.state, found.result) == (TaskState.COMPLETED, "done")
+
+    asyncio.run(main())
+
+
 # What it costs, and what goes wrong
 
 

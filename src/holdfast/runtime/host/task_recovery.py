@@ -4,7 +4,8 @@ Theory of operation
 -------------------
 A live record names the process that looks after it. The keeper looks at all live records once in a while:
 
-* Ours, and somebody wants it to end: it is ended here.
+* Ours, and somebody wants it to end: it is ended here. If another process has handed it over, what runs here
+  goes along.
 * Of a process that is gone, and a plain task: nobody can go on with it. It has failed as INTERRUPTED.
 * Of a process that is gone, and a subagent's: its session has a journal, and whoever knows the agent goes on
   with its turn. The task is taken over by such a process, and ends with that turn.
@@ -50,7 +51,8 @@ async def _look_after(runtime: Runtime, record: TaskRecord) -> None:
     ours = record.owner == runtime.tasks.owner
     if not ours and not owner_is_dead(record.owner):
         return
-    if ours and runtime.tasks.has(record.session_id, record.id):
+    runs_here = runtime.tasks.has(record.session_id, record.id)
+    if ours and (runs_here or await runtime.tasks.follow(record)):
         if record.state is TaskState.CANCEL_REQUESTED:
             runtime.tasks.cancel_soon(record.session_id, record.id)
         return

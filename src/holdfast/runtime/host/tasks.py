@@ -55,11 +55,12 @@ _MINE: Final[ContextVar[Handle | None]] = ContextVar("holdfast_task", default=No
 class Handle:
     """What this process has of a task. `session_id` changes when the task is handed over."""
 
-    __slots__ = ("cancel", "ending", "kind", "session_id", "task", "task_id")
+    __slots__ = ("cancel", "created_at", "ending", "kind", "session_id", "task", "task_id")
 
     def __init__(self, session_id: str, spec: TaskSpec, cancel: TaskCancel | None = None) -> None:
         self.session_id = session_id
         self.task_id = spec.id
+        self.created_at = 0
         self.kind = spec.kind
         self.cancel = cancel
         self.task: asyncio.Task[None] | None = None
@@ -104,6 +105,7 @@ class Tasks:
 
     async def _add(self, spec: TaskSpec, handle: Handle) -> TaskRecord:
         record = changes.registered(spec, handle.session_id, self.owner, self._now())
+        handle.created_at = record.created_at
         since = await self.handles.standpoint(handle.session_id) if record.handle else None
         self._coming.append(handle)
         try:
@@ -197,7 +199,7 @@ class Tasks:
         try:
             await self.change(*key, change)
         except TaskNotFound:  # it was handed over in between, or forgotten
-            if handle.key != key:
+            if handle.key != key or await self._moved(handle):
                 await self._settle(handle, change)
         except StoreError as error:
             self._place.report("", "task", f"the end of task {handle.task_id!r} is lost: {described(error)}")
@@ -324,15 +326,46 @@ class Tasks:
         await self._store.move_tasks(from_id, to_id, tuple(dict.fromkeys(task_ids)), self._now())
         for task_id in task_ids:
             self.handles.forget(from_id, task_id)
-            handle = self._handles.pop((from_id, task_id), None)
+            handle = self._handles.get((from_id, task_id))
             if handle is not None:
-                handle.session_id = to_id
-                self._handles[handle.key] = handle
+                self._rekey(handle, to_id)
             moved = await self._store.task(to_id, task_id)
             if moved is not None:
                 if moved.handle and not moved.state.is_terminal:
                     self.handles.watch(to_id, task_id, since)
                 self.tell(moved)
+
+    def _rekey(self, handle: Handle, session_id: str) -> None:
+        """What runs here for a task is of another session from here on."""
+        if self._handles.get(handle.key) is handle:
+            del self._handles[handle.key]
+        handle.session_id = session_id
+        self._handles[handle.key] = handle
+
+    async def follow(self, record: TaskRecord) -> bool:
+        """Whether *record* is of a task that runs here, and that another process has handed over."""
+        for handle in list(self._handles.values()):
+            same = (handle.task_id, handle.created_at) == (record.id, record.created_at)
+            if same and await self._store.task(*handle.key) is None:
+                self.handles.forget(*handle.key)
+                self._rekey(handle, record.session_id)
+                if record.handle:  # whoever handed it over looks at what came before that
+                    self.handles.watch(*handle.key, await self.handles.standpoint(record.session_id))
+                return True
+        return False
+
+    async def _moved(self, handle: Handle) -> bool:
+        """Whether another process has handed a task over that ran here; then it is followed."""
+        if self._handles.get(handle.key) is not handle:
+            return False  # it was forgotten
+        for record in await self._store.tasks(live=True):
+            mine = (record.id, record.owner, record.created_at)
+            if mine == (handle.task_id, self.owner, handle.created_at) and not self.has(
+                record.session_id, record.id
+            ):
+                self._rekey(handle, record.session_id)
+                return True
+        return False
 
     # Hidden tasks
 
