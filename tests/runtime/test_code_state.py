@@ -507,7 +507,7 @@ class LaterEngine(OtherState):
 def test_a_state_that_cannot_be_read_here_is_refused_and_stays(
     place: Place, protocol: type[OtherState], told: str
 ) -> None:
-    """Ours: refused with a typed error before a turn begins, and nothing is written over it."""
+    """Ours: refused with a typed error when the session is opened, and nothing is written over it."""
 
     async def main() -> None:
         async with place.runtime() as runtime:
@@ -515,14 +515,13 @@ def test_a_state_that_cannot_be_read_here_is_refused_and_stays(
             await session.turn("x = 1")
             before = await session.head()
         async with place.runtime() as runtime:
-            session = await runtime.session("s", agent=typing())
             for _ in range(2):
                 with pytest.raises(PluginStateLost, match=told) as refused:
-                    await session.turn("x = 2")
+                    await runtime.session("s", agent=typing())
                 assert refused.value.plugin_id == "code"
-            after = await session.head()
+            (after,) = await runtime.sessions()
             assert (after.state, after.leaf, after.revision) == (before.state, before.leaf, before.revision)
-            assert await session.unfinished() is None
+            assert await runtime.store.open_turn("s") is None
 
     asyncio.run(main())
 
@@ -556,9 +555,8 @@ def test_an_agent_for_another_language_is_refused_and_the_variables_stay(place: 
             await session.turn("x = 1")
         async with place.runtime() as runtime:
             other = typing(protocol=CodeProtocol(language="typescript"))
-            session = await runtime.session("s", agent=other)
             with pytest.raises(PluginStateLost, match=r"python.*typescript") as refused:
-                await session.turn("const x = 2")
+                await runtime.session("s", agent=other)
             assert "fixed" in str(refused.value.hint)
             session = await runtime.session("s", agent=typing())
             assert await value_of(session, "x") == 1
@@ -578,12 +576,11 @@ def test_a_state_with_a_flipped_byte_is_refused_by_name(file: Path, large: bool)
         table, column = ("blobs", "data") if large else ("states", "body")
         _flip(file, table, column)
         async with Runtime(file) as runtime:
-            session = await runtime.session("s", agent=typing())
             with pytest.raises(RecordCorrupt) as refused:
-                await session.turn("1")
+                await runtime.session("s", agent=typing())
             named = rows(file, "SELECT digest FROM blobs")[0][0] if large else str(state)
             assert named in refused.value.message
-            assert await session.unfinished() is None
+            assert await runtime.store.open_turn("s") is None
 
     asyncio.run(main())
 

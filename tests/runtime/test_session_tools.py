@@ -523,14 +523,15 @@ def test_ten_thousand_tools_cost_a_second_turn_nothing(memory: Place, availabili
         heard: list[ToolCatalogContext] = []
         async with memory.runtime() as runtime:
             session = await runtime.session("s", agent=clerk(heard=heard))
+            assert len(heard) == 1
             many = Source(*(f"tool_{number}" for number in range(10_000)), availability=availability)
             await session.tools.add_source("many", many)
             await session.turn("hello")
             shown = 10_000 if availability is ToolAvailability.SHOWCASED else 0
-            assert (many.listed, len(many.resolved), len(heard)) == (1, shown, 1)
+            assert (many.listed, len(many.resolved), len(heard)) == (1, shown, 2)
             for _ in range(3):
                 await session.turn("hello")
-            assert (many.listed, len(many.resolved), len(heard)) == (1, shown, 1)
+            assert (many.listed, len(many.resolved), len(heard)) == (1, shown, 2)
             requests = model_of(session).requests
             assert all(request.tools is requests[0].tools for request in requests)
             assert len(requests[0].tools) == shown + 2

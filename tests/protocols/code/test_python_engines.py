@@ -143,9 +143,8 @@ def test_what_cpython_has_left_is_not_read_by_monty(memory: Place) -> None:
             await (await runtime.session("c", agent=typing(CPYTHON))).turn("x = 1")
             await (await runtime.session("m", agent=typing(CodeProtocol()))).turn("x = 1")
         async with memory.runtime() as runtime:
-            session = await runtime.session("c", agent=typing(CodeProtocol()))
             with pytest.raises(PluginStateLost, match="python on cpython"):
-                await session.turn("x")
+                await runtime.session("c", agent=typing(CodeProtocol()))
             assert await value_of(await runtime.session("m", agent=typing(AUTO)), "x") == 1
 
     asyncio.run(main())

@@ -467,9 +467,8 @@ def test_language_and_engine_of_a_session_are_fixed(place: Place) -> None:
             session = await runtime.session("s", agent=typing())
             await session.turn("const x = 1")
         async with place.runtime() as runtime:
-            session = await runtime.session("s", agent=typing(CodeProtocol()))
             with pytest.raises(PluginStateLost, match="typescript on quickjs"):
-                await session.turn("x")
+                await runtime.session("s", agent=typing(CodeProtocol()))
 
     asyncio.run(main())
     with pytest.raises(InvalidArgument, match="engine quickjs runs typescript, not python"):
