@@ -290,12 +290,26 @@ def test_a_result_that_is_no_json_fails_the_cell_which_took_effect(
 
 
 @pytest.mark.parametrize("code", [r"print('\ud800')", r"'\ud800'", r"finish('\udfff')"])
-def test_what_is_no_unicode_is_replaced(place: Place, code: str) -> None:
-    """Ours: nothing that cannot be written down gets as far as the journal."""
-    replies = [cell(code)] if "finish" in code else [cell(code), "over"]
-    played = misbehave(place, *replies)
-    assert "\N{REPLACEMENT CHARACTER}" in observations(played.first.messages)[1]
-    assert isinstance(played.first.outcome, Finished)
+def test_code_with_a_lone_surrogate_is_refused_and_never_replaced(place: Place, code: str) -> None:
+    """Bug: Monty put U+FFFD in its place and the model was not told."""
+    played = misbehave(place, cell(f"kept = 'changed'\n{code}"), "over")
+    told = observations(played.first.messages)[1]
+    assert told.startswith("[cell 1] failed, nothing was executed\nerror:\nUNSUPPORTED_FEATURE: ")
+    assert "lone surrogate" in told
+    assert f"  2 | {code}\n" in told
+    assert "\N{REPLACEMENT CHARACTER}" not in told
+    assert played.first.outcome == Finished(text="over")
+    assert played.last.output == "before"
+
+
+@pytest.mark.parametrize("code", ["print(chr(0xD800))", "chr(0xD800)", "finish(chr(0xDFFF))"])
+def test_a_lone_surrogate_that_code_makes_gets_no_further_than_its_cell(place: Place, code: str) -> None:
+    """Ours: nothing that cannot be written down gets as far as the journal, nor is replaced."""
+    played = misbehave(place, cell(code), "over")
+    told = observations(played.first.messages)[1]
+    assert "\N{REPLACEMENT CHARACTER}" not in told
+    assert told.startswith("[cell 1] failed\nerror:\n")
+    assert played.first.outcome == Finished(text="over")
     assert played.last.output == "before"
 
 
