@@ -483,7 +483,7 @@ def test_a_result_may_come_before_the_turn_waits_for_it(place: Place) -> None:
     """Ours: the other side may be faster than the tool."""
 
     async def main() -> None:
-        @tool
+        @tool(loop="runtime")
         async def outside(ctx: RunContext[None]) -> CompleteLater:
             token = ctx.completion_token()
             await runtime.complete(token, "early")

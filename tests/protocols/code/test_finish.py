@@ -143,7 +143,10 @@ def test_an_answer_without_a_cell_is_checked_as_well(memory: Place) -> None:
     [
         ("{1, 2}", "TypeError: an argument of finish() is not JSON: it holds set"),
         ("look", "TypeError: an argument of finish() is not JSON: it holds function"),
-        ("'x' * 2_000_000", "ValueError: the answer is larger than 1048576 bytes"),
+        (
+            "'x' * 2_000_000",
+            "ValueError: the arguments of finish() are too large: the limit is 1048576 bytes as JSON",
+        ),
         ("1, 2", "TYPE_ERROR: finish() takes 1 argument, 2 were given"),
     ],
 )
@@ -186,7 +189,7 @@ def test_calls_under_way_when_a_task_finishes_are_waited_for(memory: Place) -> N
     """Ours: every call has its result before the turn ends, whoever wants it."""
     gate = asyncio.Event()
 
-    @tool(side_effect="write")
+    @tool(side_effect="write", loop="runtime")
     async def slow() -> str:
         """Take as long as the answer is not shown."""
         await gate.wait()
@@ -288,7 +291,7 @@ def test_a_message_at_the_last_moment_puts_the_end_off(place: Place) -> None:
     """Ours: as with any answer; the model sees the message and answers again."""
     sessions: list[Session[Any]] = []
 
-    @tool(side_effect="read")
+    @tool(side_effect="read", loop="runtime")
     async def slow() -> str:
         """While this runs somebody says something."""
         await sessions[0].inject("one more thing")
