@@ -13,10 +13,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from holdfast.testing.clock import FakeClock
 
 _numbers = itertools.count()
+
+# How long an example takes says nothing on a busy machine; Hypothesis's own profile for CI does the same.
+settings.register_profile("untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as for whatever a script starts in the background
     signal.signal(signal.SIGINT, signal.default_int_handler)  # children would inherit it
