@@ -209,7 +209,7 @@ def completed(stage: Stage) -> Tools:
 
 
 def completed_early(stage: Stage) -> Tools:
-    @tool
+    @tool(loop="runtime")
     async def later(ctx: RunContext[None]) -> CompleteLater:
         """Somebody else delivers the result before the wait for it is stored."""
         token = ctx.completion_token()
@@ -221,7 +221,7 @@ def completed_early(stage: Stage) -> Tools:
 
 
 def cancelling(stage: Stage) -> Tools:
-    @tool
+    @tool(loop="runtime")
     async def charge(ctx: RunContext[None]) -> str:
         """While it runs, somebody cancels the turn."""
         done = stage.effect("charge", ctx)
@@ -233,7 +233,7 @@ def cancelling(stage: Stage) -> Tools:
 
 
 def injecting(stage: Stage) -> Tools:
-    @tool
+    @tool(loop="runtime")
     async def charge(ctx: RunContext[None]) -> str:
         """While it runs, somebody says something more."""
         done = stage.effect("charge", ctx)
