@@ -47,10 +47,7 @@ _HOMES = {
         "tool",
     ),
     "holdfast.runtime.blocking": ("BlockingSandbox",),
-    "holdfast.runtime.current_turn": (
-        "CurrentTurn",
-        "SessionMessages",
-    ),
+    "holdfast.runtime.current_turn": ("SessionMessages",),
     "holdfast.runtime.sandbox": ("Sandbox",),
     "holdfast.tools.builtin.mounts": ("Mount",),
     "holdfast.model.message": (
@@ -60,6 +57,7 @@ _HOMES = {
         "ToolMessage",
         "UserMessage",
     ),
+    "holdfast.model.current_turn": ("CurrentTurn",),
     "holdfast.model.head": ("SessionHead",),
     "holdfast.model.ids": ("session_id_from",),
     "holdfast.model.host_requests": (
@@ -163,6 +161,7 @@ if TYPE_CHECKING:
     from holdfast.model import Span as Span
     from holdfast.model import ToolCallContext as ToolCallContext
     from holdfast.model import auto_approval as auto_approval
+    from holdfast.model.current_turn import CurrentTurn as CurrentTurn
     from holdfast.model.head import SessionHead as SessionHead
     from holdfast.model.host_requests import DirectRequest as DirectRequest
     from holdfast.model.host_requests import SessionCreateRequest as SessionCreateRequest
@@ -204,7 +203,6 @@ if TYPE_CHECKING:
     from holdfast.runtime.agent_session import Session as Session
     from holdfast.runtime.attachments import Attachment as Attachment
     from holdfast.runtime.blocking import BlockingSandbox as BlockingSandbox
-    from holdfast.runtime.current_turn import CurrentTurn as CurrentTurn
     from holdfast.runtime.current_turn import SessionMessages as SessionMessages
     from holdfast.runtime.dependencies import DepsContext as DepsContext
     from holdfast.runtime.result import AwaitedResult as AwaitedResult

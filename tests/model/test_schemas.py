@@ -36,6 +36,7 @@ from holdfast.model import (
 )
 from holdfast.model.cell import CallMade, CellReport
 from holdfast.model.charter import SessionCharter
+from holdfast.model.current_turn import CurrentTurn
 from holdfast.model.directive import RuntimeEvent, SessionRequest, ask_person
 from holdfast.model.events import WaitBegan
 from holdfast.model.frame import FrameSwitch
@@ -241,6 +242,7 @@ _EXAMPLES: dict[str, Any] = {
         truncated=True,
         finished=True,
     ),
+    "CurrentTurn": CurrentTurn(turn_id="t_1", state="waiting", messages=(_USER, _ASSISTANT), waits=(_WAIT,)),
     "InputPart": _INPUT,
     "CallRuling": CallRuling(arguments={"cents": 5}, settled=True, error=_ERROR),
     "PluginDirective": ask_person("it is a large sum"),
@@ -376,6 +378,7 @@ _REFUSED: dict[str, Any] = {
     "CallMade": {"call_id": 1, "name": "refund", "status": "fine"},
     "Capability": {"name": "refund"},
     "CellReport": {"stdout": "no index"},
+    "CurrentTurn": {"turn_id": "t_1", "state": "ended", "messages": []},
     "InputPart": {"type": "input", "name": "log", "digest": "ab", "media_type": "text/plain"},
     "CapabilityLimits": {"timeout_ms": -1},
     "ErrorObject": {"code": "TOOL_ERROR"},

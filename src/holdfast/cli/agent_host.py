@@ -15,13 +15,13 @@ from holdfast.cli.agent_options import AGENT_NAME, AgentSettings
 from holdfast.cli.host import load_tools, wrong_grants_are_wrong_usage
 from holdfast.cli.trace import trace_sink
 from holdfast.errors import NotConfigured, SessionNotFound
+from holdfast.model.current_turn import CurrentTurn
 from holdfast.model.node import Node
 from holdfast.providers.resolve import resolve_model
 from holdfast.providers.scripted import RepliesLeftOver
 from holdfast.runtime.agent import Agent
 from holdfast.runtime.agent_runtime import Runtime
 from holdfast.runtime.agent_session import Session
-from holdfast.runtime.current_turn import CurrentTurn
 from holdfast.runtime.data_dir import DataDir
 from holdfast.tools.decorator import AnyTool
 

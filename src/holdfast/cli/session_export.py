@@ -13,13 +13,13 @@ import msgspec
 
 from holdfast.cli.agent_host import known_session, said_so_far
 from holdfast.model.approval import Approval
+from holdfast.model.current_turn import CurrentTurn
 from holdfast.model.head import SessionHead
 from holdfast.model.message import AttachmentPart, InputPart, TextPart, ToolMessage, UserMessage
 from holdfast.model.node import Node, Payload
 from holdfast.model.turn import TurnRecord
 from holdfast.model.usage import UsageEntry
 from holdfast.runtime.agent_runtime import Runtime
-from holdfast.runtime.current_turn import CurrentTurn
 
 
 class SessionExport(msgspec.Struct, frozen=True, kw_only=True):

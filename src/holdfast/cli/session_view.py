@@ -14,13 +14,13 @@ from holdfast.cli.standing import Standing, standing_of
 from holdfast.cli.transcript import show_conversation, usage_table
 from holdfast.model.approval import Approval
 from holdfast.model.blocked import Blocked
+from holdfast.model.current_turn import CurrentTurn
 from holdfast.model.head import SessionHead
 from holdfast.model.node import Node
 from holdfast.model.turn import TurnRecord, TurnState
 from holdfast.ports.session_store import QueuedInput
 from holdfast.runtime.agent_runtime import Runtime
 from holdfast.runtime.blocked_turns import blocked_in
-from holdfast.runtime.current_turn import CurrentTurn
 
 _COLOURS = {"running": "green", "waiting": "yellow", "interrupted": "red", "blocked": "red"}
 

@@ -27,7 +27,7 @@ from holdfast.model.usage import UsageEntry
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from holdfast.runtime.current_turn import CurrentTurn
+    from holdfast.model.current_turn import CurrentTurn
 
 _STYLES = {"user": "bold", "tool": "dim", "cell": "dim", "stopped": "red", "frame": "cyan", "plugin": "dim"}
 

@@ -22,6 +22,7 @@ from holdfast.model.call import CallStatus, ExternalCallRecord, ToolCallContext
 from holdfast.model.capability import ApprovalPolicy, Capability, SideEffect
 from holdfast.model.cell import CallMade, CellReport
 from holdfast.model.charter import SessionCharter
+from holdfast.model.current_turn import CurrentTurn
 from holdfast.model.diagnostic import Diagnostic, Severity
 from holdfast.model.directive import PluginDirective, RuntimeEvent, SessionRequest
 from holdfast.model.events import Event
@@ -104,6 +105,7 @@ PUBLIC_VALUES: Final[dict[str, Any]] = {
     "Capability": Capability,
     "CapabilityLimits": CapabilityLimits,
     "CellReport": CellReport,
+    "CurrentTurn": CurrentTurn,
     "Decision": Decision,
     "Diagnostic": Diagnostic,
     "DirectCompletion": DirectCompletion,

@@ -14,6 +14,7 @@ from holdfast.model.approval import Approval
 from holdfast.model.blocked import Blocked
 from holdfast.model.bounds import check_bounds
 from holdfast.model.canonical import Json, to_json
+from holdfast.model.current_turn import CurrentTurn
 from holdfast.model.frame import FrameSwitch
 from holdfast.model.head import SessionHead
 from holdfast.model.message import InjectedTurnInput, UserMessage
@@ -26,7 +27,7 @@ from holdfast.ports.session_store import Blob, QueuedInput, SessionStore
 from holdfast.runtime.agent import checked_limits
 from holdfast.runtime.attachments import Prompt, read_prompt, with_inputs
 from holdfast.runtime.blocked_turns import blocked_in
-from holdfast.runtime.current_turn import CurrentTurn, SessionMessages, current_turn
+from holdfast.runtime.current_turn import SessionMessages, current_turn
 from holdfast.runtime.observation import Cursor, Observed, Observer
 from holdfast.runtime.result import AwaitedResult
 from holdfast.runtime.session_context import Overlay, as_layer

@@ -7,32 +7,14 @@ conversation reads them from there: while the turn runs or waits, in any process
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal
-
-import msgspec
 
 from holdfast.durable.driver import TurnDriver
 from holdfast.durable.replay import replay
+from holdfast.model.current_turn import CurrentState, CurrentTurn
 from holdfast.model.message import Message
 from holdfast.model.outcome import Waiting
 from holdfast.model.turn import TurnState
-from holdfast.model.wait import Wait
 from holdfast.ports.session_store import SessionStore, TurnInProgress
-
-CurrentState = Literal["running", "waiting", "interrupted"]
-
-
-class CurrentTurn(msgspec.Struct, frozen=True, kw_only=True):
-    """A turn that has not ended, as far as it is on disk; if it runs in this process, as far as it is known.
-
-    `state` is "interrupted" if its process has gone and no other has taken it over yet. The last calls in
-    `messages` may have no results yet.
-    """
-
-    turn_id: str
-    state: CurrentState
-    messages: tuple[Message, ...]
-    waits: tuple[Wait, ...] = ()
 
 
 class SessionMessages(list[Message]):
