@@ -1,8 +1,9 @@
 """Every hook with every fault, one cell each: guards fail closed, observers never kill, the session lives.
 
 A row is a place where a plugin has a say, a column is what it does wrong there. Each cell opens a session
-that has had a good turn, provokes the fault, looks at what the table says must come of it, then switches the
-fault off and has the same session finish a turn.
+that has had a good turn, provokes the fault, looks at what the table says must come of it, and where, then
+switches the fault off and has the same session finish a turn. Where a plugin is asked only while a session is
+opened, the fault is there before; a session that could not be opened is opened again without it.
 
 Columns that mean nothing in a row have a cell all the same: what is illegal as an answer there is garbage to
 the kernel, and a plain function that wants to be awaited is one that answers with a coroutine.
@@ -11,6 +12,7 @@ the kernel, and a plain function that wants to be awaited is one that answers wi
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -89,12 +91,16 @@ RAISED: dict[str, BaseException] = {
 
 @dataclass(slots=True)
 class Switch:
-    """Says what the plugin does wrong, for all its copies. `release` ends what would never stop."""
+    """Says what the plugin does wrong, for all its copies, on whatever thread they run.
+
+    `release` ends what would never stop, `hanging` is how many hooks have not ended.
+    """
 
     kind: str
     fault: str | None = None
     asked: int = 0
-    release: asyncio.Event = field(default_factory=asyncio.Event)
+    hanging: int = 0
+    release: threading.Event = field(default_factory=threading.Event)
 
     def __deepcopy__(self, memo: object) -> Switch:
         return self
@@ -131,16 +137,22 @@ class Switch:
         return HUGE[self.kind](given)
 
     async def _hang(self, given: tuple[Any, ...]) -> Any:
-        fault = self.fault
+        self.hanging += 1
+        try:
+            await self._wait(self.fault)
+        finally:
+            self.hanging -= 1
+        return good_answer(self.kind, given)
+
+    async def _wait(self, fault: str | None) -> None:
         if fault == "hangs":
             await asyncio.Event().wait()
         while not self.release.is_set():
             try:
-                await self.release.wait()
+                await asyncio.sleep(0.01)
             except asyncio.CancelledError:
                 if fault == "hangs and swallows the cancellation":
                     break
-        return good_answer(self.kind, given)
 
 
 ILLEGAL: dict[str, object] = {
@@ -247,6 +259,24 @@ ROWS: dict[str, str] = {
     "restore": OPENING_FAILS,
 }
 """Where a plugin has a say, and what comes of a fault there."""
+
+OPENING, CONFIGURING, ACTING, TURN = "opening", "configuring", "acting", "turn"
+
+REFUSED_AT: dict[str, str] = {
+    "tool_catalog": TURN,  # it is built while the session is opened, but nobody wants it there
+    "trigger_catalog": OPENING,
+    "action": ACTING,
+    "build": OPENING,
+    "register": OPENING,
+    "session_ready": OPENING,
+    "restore": OPENING,
+}
+"""Which step raises what comes of a fault, where one does."""
+
+ASKED_AT_OPENING = (
+    "session_restored", "tool_catalog", "trigger_catalog", "build", "register", "session_ready", "restore",
+)  # fmt: skip
+"""Where a plugin is asked while a session is opened, and not again without a reason."""
 
 PLAIN_LIVES = ("build", "register", "session_ready", "snapshot", "restore")
 OBSERVERS = ("turn_finalized", "turn_persisted", "session_restored", "session_config_changed")
@@ -395,19 +425,29 @@ class Scene:
 class Seen:
     """What came of a fault."""
 
+    session: Session[Any] | None = None
     result: TurnResult[Any] | None = None
     raised: BaseException | None = None
     policy: SessionPolicy | None = None
+    step: str = OPENING
+    """The last one that was begun."""
 
 
-async def _provoke(session: Session[Any], kind: str) -> Seen:
+async def _provoke(scene: Scene, runtime: Runtime, fault: str) -> Seen:
     """Everything at which a plugin may do something wrong."""
-    seen = Seen()
+    kind, switch, seen = scene.switch.kind, scene.switch, Seen()
     try:
-        seen.policy = await session.plugins.configure(instructions="Be brief.")
+        if kind in ASKED_AT_OPENING:
+            switch.fault = fault
+        seen.session = await scene.open(runtime)
+        switch.fault = fault
+        seen.step = CONFIGURING
+        seen.policy = await seen.session.plugins.configure(instructions="Be brief.")
         if kind == "action":
-            await session.plugins.invoke(f"{ID}.act")
-        seen.result = await session.turn("go").settled()
+            seen.step = ACTING
+            await seen.session.plugins.invoke(f"{ID}.act")
+        seen.step = TURN
+        seen.result = await seen.session.turn("go").settled()
     except BaseException as error:
         seen.raised = error
     return seen
@@ -475,25 +515,26 @@ def _check_harmless(scene: Scene, seen: Seen) -> None:
 def _check_refused(scene: Scene, seen: Seen) -> None:
     assert isinstance(seen.raised, HoldfastError)
     assert repr(ID) in seen.raised.message
+    assert seen.step == REFUSED_AT[scene.switch.kind]
 
 
-async def _cell(scene: Scene, kind: str, fault: str) -> None:
+async def _cell(scene: Scene, fault: str) -> None:
     switch = scene.switch
+    kind = switch.kind
     async with scene.runtime() as runtime:
         assert (await (await scene.open(runtime)).turn("first")).output == "done"
     async with scene.runtime() as runtime:
-        session = await scene.open(runtime)
-        switch.fault = fault
-        seen = await _provoke(session, kind)
+        seen = await _provoke(scene, runtime, fault)
         assert switch.asked, "the fault was never met"
         _check(scene, EXCEPTIONS.get((kind, fault), ROWS[kind]), seen)
         switch.fault = None
         switch.release.set()
+        session = seen.session or await scene.open(runtime)
         again = await session.turn("again")
         assert again.output == "done"
         assert errors_of(again.messages) == []
         assert await session.unfinished() is None
-        await until(lambda: not _left_over())
+        await until(lambda: not _left_over() and not switch.hanging)
 
 
 def _left_over() -> set[Any]:
@@ -510,7 +551,7 @@ def test_a_fault_comes_to_what_the_table_says(
     """Seed: guards fail closed, observers are never fatal, the session is usable after."""
 
     async def main() -> None:
-        await _cell(Scene(memory, Switch(kind)), kind, fault)
+        await _cell(Scene(memory, Switch(kind)), fault)
 
     asyncio.run(main())
     if EXCEPTIONS.get((kind, fault), ROWS[kind]) == NEVER_FATAL:
@@ -537,7 +578,7 @@ def test_a_fault_comes_to_the_same_in_a_file(kind: str, fault: str, tmp_path: Pa
     """Ours: what a fault means does not depend on the store."""
 
     async def main() -> None:
-        await _cell(Scene(Place(tmp_path / "holdfast.db", clock), Switch(kind)), kind, fault)
+        await _cell(Scene(Place(tmp_path / "holdfast.db", clock), Switch(kind)), fault)
 
     asyncio.run(main())
 
@@ -551,7 +592,7 @@ def test_a_hook_that_cancels_its_own_task_has_failed(kind: str, memory: Place) -
 
     async def main() -> None:
         scene = Scene(memory, Switch(kind))
-        await _cell(scene, kind, "cancels its own task")
+        await _cell(scene, "cancels its own task")
 
     asyncio.run(main())
 
@@ -639,6 +680,11 @@ def test_every_hook_has_a_row() -> None:
     assert set(ROWS) == set(HUGE)
     for name, kind in HOOKS.items():
         assert ROWS[name] == kind.on_failure
+    refused = {
+        kind for kind, outcome in ROWS.items() if outcome in (CATALOG_FAILS, ACTION_FAILS, OPENING_FAILS)
+    }
+    assert set(REFUSED_AT) == refused
+    assert {kind for kind, step in REFUSED_AT.items() if step == OPENING} < set(ASKED_AT_OPENING)
 
 
 def test_every_demanded_fault_has_a_column() -> None:
