@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import msgspec
@@ -267,9 +268,9 @@ def test_a_host_may_call_an_action_without_a_session(memory: Place, call: str) -
 
 
 class Indexer(Plugin):
-    """Has work that takes its time."""
+    """Has work that takes its time. It runs on a thread of its own, and so is told to go on."""
 
-    def __init__(self, go: asyncio.Event) -> None:
+    def __init__(self, go: threading.Event) -> None:
         self._go = go
 
     def __deepcopy__(self, memo: Any) -> Indexer:
@@ -278,7 +279,7 @@ class Indexer(Plugin):
     @action(kind="task")
     async def index(self, ctx: PluginActionContext, args: list[str]) -> int:
         """Index files."""
-        await self._go.wait()
+        await asyncio.to_thread(self._go.wait, 10)
         if not args:
             raise ValueError("nothing to index")
         self.state = len(args)
@@ -294,9 +295,9 @@ def test_an_action_of_kind_task_runs_as_a_task_on_record(place: Place) -> None:
     """Bug: tasks ran like commands: the caller waited, and hooks' time was all that they had."""
 
     async def main() -> None:
-        go = asyncio.Event()
+        go = threading.Event()
         agent: Agent[Any, Any] = Agent(EchoModel(), name="a", plugins=[Indexer(go)])
-        async with place.runtime(hook_timeout_s=0.01) as runtime:
+        async with place.runtime(hook_timeout_s=0.5) as runtime:
             session = await runtime.session("s", agent=agent)
             begun = await session.plugins.invoke("indexer.index", ["a", "b"])
             assert (begun["session_id"], begun["state"]) == ("s", "running")
@@ -306,6 +307,7 @@ def test_an_action_of_kind_task_runs_as_a_task_on_record(place: Place) -> None:
             assert (await session.turn("beside it")).output == "re: beside it"
             with pytest.raises(InvalidArgument):
                 await session.plugins.invoke("indexer.index", 7)
+            await asyncio.sleep(0.6)  # longer than hooks have
             go.set()
 
             async def ended() -> bool:
@@ -329,11 +331,13 @@ def test_a_task_of_an_action_can_be_cancelled(memory: Place) -> None:
     """Ours: it is a task like any other."""
 
     async def main() -> None:
+        go = threading.Event()
         async with memory.runtime() as runtime:
-            session = await runtime.session("s", agent=Agent(EchoModel(), plugins=[Indexer(asyncio.Event())]))
+            session = await runtime.session("s", agent=Agent(EchoModel(), plugins=[Indexer(go)]))
             begun = await session.plugins.invoke("indexer.index", ["a"])
             ended = await runtime.host("s").cancel_background_task("s", begun["id"])
             assert ended.state is TaskState.CANCELLED
+            go.set()
 
     asyncio.run(main())
 

@@ -242,11 +242,13 @@ def test_a_whole_reply_is_one_that_can_be_written_down() -> None:
 def test_a_policy_is_one_that_can_be_run_with() -> None:
     """Seed: a mutator answers with the policy."""
     assert read_policy(HOOK, SessionPolicy(model="m")) == SessionPolicy(model="m")
+    without: Any = None
+    assert read_policy(HOOK, SessionPolicy(limits=without)) == SessionPolicy()
     for wrong in (
         None,
         {"model": "m"},
         SessionPolicy(model=3),  # type: ignore[arg-type]
-        SessionPolicy(limits=None),  # type: ignore[arg-type]
+        SessionPolicy(limits=3),  # type: ignore[arg-type]
         SessionPolicy(instructions="x" * (2 * MIB)),
     ):
         refused(read_policy, wrong)

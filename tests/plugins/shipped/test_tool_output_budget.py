@@ -170,11 +170,20 @@ def test_other_json_is_cut_as_indented_json(place: Place) -> None:
     assert message.attachments[0].media_type == "application/json"
 
 
-def test_the_record_of_the_call_is_that_of_the_original(memory: Place) -> None:
-    """Ours: the audit trail is about what the tool did."""
-    message, _ = asyncio.run(fetched(memory, "rows"))
+def test_the_record_of_the_call_has_the_digest_of_what_is_shown(memory: Place) -> None:
+    """Ours: the record is of the message that it is in; the attachment has the digest of the original."""
+    message, kept = asyncio.run(fetched(memory, "rows"))
     assert message.record is not None
-    assert message.record.response_digest == digest_json(OUTPUTS["rows"])
+    assert message.record.response_digest == digest_json(message.value)
+    assert message.attachments[0].digest == digest_bytes(kept)
+    assert json.loads(kept) == OUTPUTS["rows"]
+
+
+def test_the_record_of_a_call_that_is_not_cut_is_left_alone(memory: Place) -> None:
+    """Ours: nothing was replaced."""
+    message, _ = asyncio.run(fetched(memory, "short"))
+    assert message.record is not None
+    assert message.record.response_digest == digest_json(OUTPUTS["short"])
 
 
 def test_one_line_of_a_megabyte_is_cut_between_characters(memory: Place) -> None:
