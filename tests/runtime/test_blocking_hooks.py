@@ -11,6 +11,7 @@ from stand_ins import Place
 
 from holdfast import Agent, Plugin, ScriptedModel, TurnStopped, action, hook, tool
 from holdfast.errors import InvalidPlugin, PluginFailed
+from holdfast.model.host_requests import SessionCreateRequest
 
 TIMEOUT_S = 0.4
 
@@ -188,16 +189,36 @@ class BlockingPlainly(Plugin):
         return []
 
 
+class Innocent(Plugin):
+    """Has its say in the same places, and never blocks."""
+
+    @hook
+    def tool_catalog(self, ctx: Any) -> None:
+        """Nothing to say."""
+
+    @hook
+    def trigger_catalog(self) -> list[Any]:
+        return []
+
+
+class InnocentLater(Innocent):
+    """The same, after the one that blocks."""
+
+
 @pytest.mark.parametrize("kind", ["session_ready", "restore", "tool_catalog", "trigger_catalog"])
 def test_a_plugin_that_blocks_while_its_session_is_opened_stalls_no_other_session(
     memory: Place, kind: str
 ) -> None:
-    """Bug: functions of plugins that cannot await are called when a session is opened, and may block."""
+    """Bug: functions of plugins that cannot await are called when a session is opened, and may block.
+
+    Bug: the error named another plugin, or all of them.
+    """
     BlockingPlainly.kind, BlockingPlainly.released = kind, threading.Event()
 
     async def main() -> None:
         async with memory.runtime(hook_timeout_s=TIMEOUT_S) as runtime:
-            agent = Agent(ScriptedModel(["x"]), plugins=[BlockingPlainly()])
+            plugins = [Innocent(), BlockingPlainly(), InnocentLater()]
+            agent = Agent(ScriptedModel(["x"]), plugins=plugins)
 
             async def take_turn() -> None:
                 await (await runtime.session("a", agent=agent)).turn("go")
@@ -206,9 +227,32 @@ def test_a_plugin_that_blocks_while_its_session_is_opened_stalls_no_other_sessio
             other = await runtime.session("b", agent=Agent(ScriptedModel(["fine"] * 20)))
             for _ in range(20):
                 assert (await asyncio.wait_for(other.turn("hi"), 10)).output == "fine"
-            with pytest.raises(PluginFailed, match="did not answer within"):
+            failed = f"plugin 'blocking-plainly' failed in {kind}: it did not answer within"
+            with pytest.raises(PluginFailed, match=failed):
                 await asyncio.wait_for(opened, 20)
         assert not BlockingPlainly.released.is_set()
+
+    try:
+        asyncio.run(main())
+    finally:
+        BlockingPlainly.released.set()
+        BlockingPlainly.kind = ""
+
+
+@pytest.mark.parametrize("kind", ["session_ready", "restore", "trigger_catalog"])
+def test_a_plugin_that_blocks_while_it_is_forked_is_named(memory: Place, kind: str) -> None:
+    """Bug: the error named all plugins of the session, and no function."""
+    BlockingPlainly.released = threading.Event()
+
+    async def main() -> None:
+        async with memory.runtime(hook_timeout_s=TIMEOUT_S) as runtime:
+            plugins = [Innocent(), BlockingPlainly(), InnocentLater()]
+            await runtime.session("a", agent=Agent(ScriptedModel(["x"]), plugins=plugins))
+            BlockingPlainly.kind = kind
+            request = SessionCreateRequest(session_id="b", plugins="inherited")
+            failed = f"plugin 'blocking-plainly' failed in {kind}: it did not answer within"
+            with pytest.raises(PluginFailed, match=failed):
+                await asyncio.wait_for(runtime.host("a").create_session(request), 20)
 
     try:
         asyncio.run(main())

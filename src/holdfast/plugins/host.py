@@ -36,6 +36,7 @@ from holdfast.plugins.registrar import Contributions, PluginRegistrar, collect_t
 from holdfast.plugins.remembering import Report
 from holdfast.plugins.running import (
     AT_HOME,
+    BuildStep,
     HookRunner,
     NoAnswer,
     PluginPlace,
@@ -129,7 +130,7 @@ class PluginHost:
         try:
             return await within(runner.timeout_s, runner.loops.run(called))
         except NoAnswer as problem:
-            raise PluginFailed(step.plugin_id, step.name, str(problem)) from None
+            raise step.late(problem) from None
 
     def build_session(self, build: SessionBuild, step: BuildStep | None = None) -> PluginSession:
         """The plugins of one session, with what they remember. *step* is told which plugin does what."""
@@ -140,22 +141,22 @@ class PluginHost:
         contexts: list[PluginSessionContext] = []
         for factory in self.factories:
             ctx = self._context(factory.id, build, extensions, hosts)
-            plugin = step.attempt(factory.id, "build", factory.build, ctx)
+            plugin = _attempt(step, factory.id, "build", factory.build, ctx)
             _check_built(factory, plugin)
             contributions.places[plugin.id] = places[loop_of(plugin)]
-            step.attempt(factory.id, "register", plugin.register, PluginRegistrar(plugin.id, contributions))
+            _attempt(step, factory.id, "register", plugin.register, PluginRegistrar(plugin.id, contributions))
             plugins.append(plugin)
             contexts.append(ctx)
         contributions.sort()
-        collect_triggers(contributions, self.runner)
+        collect_triggers(contributions, self.runner, step)
         _require_protocol(contributions)
         registry = self._registry(contributions)
         given_tools = registry.settings
         if build.tool_state is not None:
             registry.restore_state(build.tool_state)
         for plugin, ctx in zip(plugins, contexts, strict=True):
-            step.attempt(plugin.id, "session_ready", plugin.session_ready, ctx)
-        session = PluginSession(self, build, plugins, contributions, registry, extensions)
+            _attempt(step, plugin.id, "session_ready", plugin.session_ready, ctx)
+        session = PluginSession(self, build, plugins, contributions, registry, extensions, step)
         session.hosts = hosts
         session.given_tools = given_tools
         session.restore(build.snapshot or PluginSessionSnapshot(), build.fetched)
@@ -169,9 +170,11 @@ class PluginHost:
         parent_session_id: str | None = None,
         overlay: ToolCatalogContribution | None = None,
         authority: SessionAuthority = FULL,
+        step: BuildStep | None = None,
     ) -> PluginSession:
         """The plugins of *source*, with what they remember now, for another session."""
-        snapshot, pieces = source.copied()
+        step = step or BuildStep()
+        snapshot, pieces = source.copied(step)
         tools = source.tool_registry
         return self.build_session(
             SessionBuild(
@@ -182,7 +185,8 @@ class PluginHost:
                 tool_state=None if tools.settings is source.given_tools else tools.export_state(),
                 overlay=source.tool_catalog_overlay if overlay is None else overlay,
                 authority=authority,
-            )
+            ),
+            step,
         )
 
     def _context(
@@ -218,18 +222,8 @@ class PluginHost:
         return registry
 
 
-class BuildStep:
-    """Which function of which plugin is called, for the error if it does not return."""
-
-    def __init__(self, plugin_id: str = "?", name: str = "build") -> None:
-        self.plugin_id, self.name = plugin_id, name
-
-    def attempt(self, plugin_id: str, name: str, function: Any, *given: Any) -> Any:
-        self.plugin_id, self.name = plugin_id, name
-        return _attempt(plugin_id, name, function, *given)
-
-
-def _attempt(plugin_id: str, what: str, function: Any, *given: Any) -> Any:
+def _attempt(step: BuildStep, plugin_id: str, what: str, function: Any, *given: Any) -> Any:
+    step.begin(plugin_id, what)
     try:
         return at_once(function(*given))
     except HoldfastError as error:

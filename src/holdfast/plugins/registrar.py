@@ -18,7 +18,7 @@ from holdfast.plugins.actions import ActionMark, RegisteredAction, make_action
 from holdfast.plugins.answers import read_triggers
 from holdfast.plugins.executor_defaults import ExecutesCode, completed, lacking_member
 from holdfast.plugins.hook import HOOKS, LIFECYCLE, HookKind, require_kind
-from holdfast.plugins.running import AT_HOME, HookRunner, PluginPlace, RegisteredHook
+from holdfast.plugins.running import AT_HOME, BuildStep, HookRunner, PluginPlace, RegisteredHook
 from holdfast.plugins.triggers import TriggerEvent, TriggerEventCatalog
 from holdfast.tools.decorator import as_registered
 from holdfast.tools.provider import ToolProvider
@@ -275,10 +275,13 @@ class PluginRegistrar:
         self._contributions.add_hook(self.plugin_id, kind, function, priority)
 
 
-def collect_triggers(contributions: Contributions, runner: HookRunner | None = None) -> None:
-    """Ask the plugins that announce their triggers by a hook."""
-    runner = runner or HookRunner()
+def collect_triggers(
+    contributions: Contributions, runner: HookRunner | None = None, step: BuildStep | None = None
+) -> None:
+    """Ask the plugins that announce their triggers by a hook. *step* is told which one is asked."""
+    runner, step = runner or HookRunner(), step or BuildStep()
     for hook in contributions.hooks["trigger_catalog"]:
+        step.begin(hook.plugin_id, hook.kind)
         for event in read_triggers(hook, runner.call_plain(hook)):
             contributions.triggers.add(hook.plugin_id, event)
 

@@ -19,7 +19,7 @@ from holdfast.errors import PluginStateLost
 from holdfast.model.canonical import to_json
 from holdfast.model.plugin_state import PluginSessionSnapshot, PluginSnapshotEntry, PluginSnapshotMeta
 from holdfast.plugins.plugin import SessionPlugin
-from holdfast.plugins.running import at_once, described
+from holdfast.plugins.running import BuildStep, at_once, described
 from holdfast.plugins.snapshot import NO_ARTIFACTS, ArtifactReader, SnapshotWriter
 from holdfast.ports.session_store import Blob
 
@@ -41,8 +41,9 @@ class _Kept(msgspec.Struct):
 class RememberingPlugins:
     """The plugins of a session, as far as their memory goes."""
 
-    def __init__(self, plugins: Sequence[SessionPlugin], report: Report) -> None:
+    def __init__(self, plugins: Sequence[SessionPlugin], report: Report, step: BuildStep) -> None:
         self.plugins = tuple(plugins)
+        self.step = step
         self._report = report
         self._written: dict[str, _Kept] = {}
         self._absent: dict[str, PluginSnapshotEntry] = {}
@@ -63,11 +64,16 @@ class RememberingPlugins:
                 entries[plugin.id] = entry
         return PluginSessionSnapshot(plugins=entries), tuple(blobs)
 
-    def copied(self) -> tuple[PluginSessionSnapshot, dict[str, bytes]]:
-        """What all plugins remember now, and every piece of it that an installed one has, by its digest."""
+    def copied(self, step: BuildStep | None = None) -> tuple[PluginSessionSnapshot, dict[str, bytes]]:
+        """What all plugins remember now, and every piece of it that an installed one has, by its digest.
+
+        *step* is told which plugin is asked.
+        """
+        step = step or BuildStep()
         entries = dict(self._absent)
         pieces: dict[str, bytes] = {}
         for plugin in self.plugins:
+            step.begin(plugin.id, "snapshot")
             entries[plugin.id], blobs = _snapshot_of(plugin)
             pieces.update({blob.digest: blob.data for blob in blobs})
         return PluginSessionSnapshot(plugins=entries), pieces
@@ -163,6 +169,7 @@ class RememberingPlugins:
     def restore_one(
         self, plugin: SessionPlugin, entry: PluginSnapshotEntry | None, fetched: Mapping[str, bytes]
     ) -> None:
+        self.step.begin(plugin.id, "restore")
         if entry is None:
             meta = PluginSnapshotMeta(
                 plugin_id=plugin.id, plugin_version=plugin.version, revision=plugin.revision

@@ -91,6 +91,19 @@ class RegisteredHook(msgspec.Struct, frozen=True):
         return f"hook {self.kind} of plugin {self.plugin_id!r}"
 
 
+class BuildStep(msgspec.Struct):
+    """Which function of which plugin is called while a session is opened; the error if it does not return."""
+
+    plugin_id: str = "?"
+    name: str = "build"
+
+    def begin(self, plugin_id: str, name: str) -> None:
+        self.plugin_id, self.name = plugin_id, name
+
+    def late(self, problem: NoAnswer) -> PluginFailed:
+        return PluginFailed(self.plugin_id, self.name, str(problem))
+
+
 class HookRunner(msgspec.Struct):
     """Calls hooks, one stage at a time."""
 

@@ -82,6 +82,7 @@ from holdfast.plugins.protocol import (
 from holdfast.plugins.registrar import Contributions
 from holdfast.plugins.remembering import RememberingPlugins
 from holdfast.plugins.running import (
+    BuildStep,
     Current,
     NoAnswer,
     RegisteredHook,
@@ -116,8 +117,9 @@ class PluginSession(RememberingPlugins):
         contributions: Contributions,
         registry: ToolRegistry,
         extensions: PluginExtensions,
+        step: BuildStep,
     ) -> None:
-        super().__init__(plugins, host.report)
+        super().__init__(plugins, host.report, step)
         self.host = host
         self.session_id = build.session_id
         self.tool_registry = registry
@@ -383,6 +385,7 @@ class PluginSession(RememberingPlugins):
         """What the protocol makes of a catalog."""
         owned = self.contributions.slots["protocol_driver"]
         hook = self.contributions.hook_of(owned.plugin_id, "build_preamble", owned.value.build_preamble)
+        self.step.begin(hook.plugin_id, hook.kind)
         preamble = self.runner.call_plain(hook, given)
         if not isinstance(preamble, TurnDriverPreamble):
             problem = f"it answered with a {type(preamble).__name__}, not with TurnDriverPreamble"
@@ -395,6 +398,7 @@ class PluginSession(RememberingPlugins):
         """The tools of the session: as plugins, then the overlay, then the authority leave them."""
         found = []
         for hook in self._hooks("tool_catalog"):
+            self.step.begin(hook.plugin_id, hook.kind)
             answer = self.runner.call_plain(hook, ctx)
             if answer is not None:
                 found.append(read_catalog(hook, answer))
@@ -413,11 +417,19 @@ class PluginSession(RememberingPlugins):
         return self.host.fork(self, session_id, overlay=overlay)
 
     def fork_for_child_session(
-        self, session_id: str, parent_session_id: str | None, authority: SessionAuthority
+        self,
+        session_id: str,
+        parent_session_id: str | None,
+        authority: SessionAuthority,
+        step: BuildStep | None = None,
     ) -> PluginSession:
         """The same for a session that works for another, with *authority* as far as this one has it."""
         return self.host.fork(
-            self, session_id, parent_session_id=parent_session_id, authority=authority.within(self.authority)
+            self,
+            session_id,
+            parent_session_id=parent_session_id,
+            authority=authority.within(self.authority),
+            step=step,
         )
 
     # Actions

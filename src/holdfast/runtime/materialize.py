@@ -25,7 +25,7 @@ from holdfast.model.session_policy import SessionPolicy, same_provider
 from holdfast.model.tool_state import ToolState
 from holdfast.plugins.contexts import SessionConfigChanged, SessionRestored, SubagentContext
 from holdfast.plugins.execution_memory import STATE
-from holdfast.plugins.host import FULL, BuildStep, SessionAuthority, SessionBuild
+from holdfast.plugins.host import FULL, SessionAuthority, SessionBuild
 from holdfast.plugins.protocol import ProtocolSessionContext, ProtocolSessionMaterialization
 from holdfast.plugins.session import PluginSession
 from holdfast.ports.session_store import JournalEntry, SessionStore
@@ -159,8 +159,7 @@ async def _prepare_catalog(context: SessionContext) -> None:
             context.artifact()
 
     if hooks:
-        step = BuildStep(", ".join(hook.plugin_id for hook in hooks), "tool_catalog")
-        await context.plugins.host.aside(build, step)
+        await context.plugins.host.aside(build, context.plugins.step)
 
 
 async def _introduce(

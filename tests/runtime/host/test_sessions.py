@@ -367,10 +367,14 @@ def test_an_inherited_session_is_a_fork_of_the_plugins_with_its_authority(
     fork = PluginSession.fork_for_child_session
 
     def noted(
-        self: PluginSession, session_id: str, parent_session_id: str | None, authority: SessionAuthority
+        self: PluginSession,
+        session_id: str,
+        parent_session_id: str | None,
+        authority: SessionAuthority,
+        step: Any,
     ) -> PluginSession:
         forked.append((session_id, parent_session_id, authority))
-        return fork(self, session_id, parent_session_id, authority)
+        return fork(self, session_id, parent_session_id, authority, step)
 
     monkeypatch.setattr(PluginSession, "fork_for_child_session", noted)
     wanted: dict[str, Any] = {

@@ -17,7 +17,7 @@ from holdfast.model.charter import SessionCharter
 from holdfast.model.head import SessionHead
 from holdfast.model.host_requests import FromNothing, FromSession, SessionCreateRequest, SessionHandle
 from holdfast.model.message import UserMessage
-from holdfast.plugins.host import BuildStep
+from holdfast.plugins.running import BuildStep
 from holdfast.runtime.host.closing import close_tree
 from holdfast.runtime.host.deps import turn_deps
 from holdfast.runtime.host.new_sessions import (
@@ -128,9 +128,9 @@ class LifecycleService(HostPart):
             return None
         authority = AS_GIVEN.under(charter).authority
         parent = charter.parent_session_id
-        step = BuildStep(", ".join(plugin.id for plugin in plugins.plugins), "fork")
+        step = BuildStep()
         return await plugins.host.aside(
-            lambda: plugins.fork_for_child_session(session_id, parent, authority), step
+            lambda: plugins.fork_for_child_session(session_id, parent, authority, step), step
         )
 
     async def _require_pieces(self, request: SessionCreateRequest) -> None:
