@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -217,3 +219,53 @@ def test_a_waiting_turn_is_given_up(holdfast: Any) -> None:
     assert tool["payload"]["error"]["code"] == "CANCELLED"
     assert holdfast("chat", "hello").status == 0
     assert holdfast("sessions", "cancel", "default").status == 1
+
+
+# Page checksums
+
+
+def _open_with_another_program(database: Path) -> None:
+    """Write as a SQLite program does that knows no page checksums."""
+    with contextlib.closing(sqlite3.connect(database)) as other, other:
+        other.execute("PRAGMA user_version = 1")
+
+
+@pytest.mark.usefixtures("talked")
+def test_a_database_that_another_program_wrote_to_names_the_command_that_accepts_it(
+    holdfast: Any, home: Path
+) -> None:
+    """Bug: the only way back was a backup, although nothing was damaged."""
+    _open_with_another_program(home / "holdfast.db")
+    failed = holdfast("sessions", "list")
+    assert failed.status != 0
+    hint = " ".join(failed.stderr.split())
+    assert "backup" in hint
+    assert "holdfast sessions rewrite-checksums" in hint
+
+    done = holdfast("sessions", "rewrite-checksums", "--json").document
+    assert done["rewritten"] is True
+    assert done["records"] >= 3
+    (session,) = holdfast("sessions", "list", "--json").document
+    assert session["turns"] == 2
+    again = holdfast("sessions", "rewrite-checksums")
+    assert "nothing to do" in again.stdout
+
+
+@pytest.mark.usefixtures("talked")
+def test_a_damaged_record_is_named_when_its_checksums_are_to_be_rewritten(holdfast: Any, home: Path) -> None:
+    """Ours: what is really damaged stays refused, by name."""
+    _open_with_another_program(home / "holdfast.db")
+    with contextlib.closing(sqlite3.connect(home / "holdfast.db")) as other, other:
+        other.execute("UPDATE sessions SET fence = fence + 1")
+    refused = holdfast("sessions", "rewrite-checksums", "--json")
+    assert refused.status != 0
+    assert "session default does not match its digest" in refused.document["error"]["message"]
+    assert "backup" in refused.document["error"]["hint"]
+
+
+def test_checksums_of_no_database_make_none(holdfast: Any, home: Path) -> None:
+    """Ours: a wrong --data-dir is an error."""
+    refused = holdfast("sessions", "rewrite-checksums")
+    assert refused.status != 0
+    assert "does not exist" in refused.stderr
+    assert not (home / "holdfast.db").exists()

@@ -188,6 +188,26 @@ def backup(invocation: Invocation, *, file: Path) -> Answer:
     return _said(str(copy), {"file": str(copy), "bytes": copy.stat().st_size})
 
 
+@command.command("rewrite-checksums")
+@answers
+def rewrite_checksums(invocation: Invocation) -> Answer:
+    """Accept a database that another SQLite program wrote to after a crash.
+
+    Such a program leaves pages without their checksums, which look damaged. This checks every record, and
+    writes the checksums of all pages anew. A file that is really damaged, or in use, is refused unchanged.
+    """
+    from holdfast.cli.standing import counted
+    from holdfast.runtime.data_dir import DataDir
+    from holdfast.store.sqlite.checksum_rewrite import rewrite_checksums
+
+    file = DataDir(invocation.data_dir, make=False).database
+    records = rewrite_checksums(file)
+    said = "every page matches its checksum; nothing to do"
+    if records is not None:
+        said = f"checked {counted(records, 'record')} and wrote every checksum of {file} anew"
+    return _said(said, {"file": str(file), "rewritten": records is not None, "records": records})
+
+
 @command.command("delete")
 @click.argument("session_id")
 @answers

@@ -36,6 +36,11 @@ def find_all(
     return sorted(found, key=rules.approval_order)
 
 
+def check_all(db: apsw.Connection) -> int:
+    """Check the digest of every approval; return how many there are."""
+    return sum(1 for _ in map(schema.approval_of, db.execute(APPROVALS)))
+
+
 def insert(db: apsw.Connection, row: schema.Row) -> None:
     db.execute("INSERT INTO approvals VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", row)
     if not db.changes():

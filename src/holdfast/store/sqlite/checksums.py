@@ -12,6 +12,11 @@ file gets its checksums before any connection works on it, under an exclusive lo
     UPGRADING, nothing reserved  -> VACUUM that reserves the bytes                (one transaction)
     UPGRADING, bytes reserved    -> VACUUM through the checksum VFS, mark CHECKED (two transactions)
 
+    CHECKED, pages without them  -> check every record, mark UPGRADING            (two transactions)
+
+The last one is taken when the operator asks for it (see `checksum_rewrite`): frames of the write-ahead log
+have no checksums, so another SQLite program that copies them to the file leaves pages that look damaged.
+
 Each step is atomic, and the next program that opens the file continues with the step that is missing. The
 mark is the `application_id` in the file's header.
 
@@ -28,6 +33,7 @@ Rules
 from __future__ import annotations
 
 import contextlib
+import shlex
 import threading
 from collections.abc import Callable
 from enum import Enum
@@ -106,6 +112,27 @@ def ensure_checksums(
             attempt += 1
 
 
+def start_rewrite(path: Path, check: Callable[[apsw.Connection], None]) -> None:
+    """Let the next `ensure_checksums` write every checksum of a checked file anew, unless *check* raises.
+
+    *check* reads the file without page checksums, in a transaction that is undone if it raises. Raises
+    `apsw.BusyError` if another connection to the file is open.
+    """
+    _load()
+    _roll_back(path)
+    with contextlib.closing(_open_below(path)) as db:
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)  # a file that is refused stays as it is
+        db.execute("PRAGMA locking_mode = EXCLUSIVE")
+        db.execute("BEGIN EXCLUSIVE")
+        if _state_of(db, path) is not _State.CHECKED:
+            return
+        check(db)
+        db.execute("COMMIT")
+        db.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 0)
+        _lock(db)
+        db.execute(f"PRAGMA application_id = {_UPGRADING}")
+
+
 def find_damaged_page(path: Path) -> int | None:
     """Return the number of the first page in the file whose checksum is wrong; None if all are right."""
     _load()
@@ -124,9 +151,7 @@ def find_damaged_page(path: Path) -> int | None:
 
 def _advance(path: Path, migrate: Callable[[apsw.Connection], None]) -> bool:
     """Take the next step towards checksums; true once every page has one."""
-    if path.with_name(path.name + "-journal").exists():
-        with contextlib.closing(_open_below(path)) as db:  # rule 2
-            db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+    _roll_back(path)
     with contextlib.closing(_open_below(path)) as db:
         state = _state_of(db, path)
     match state:
@@ -139,6 +164,13 @@ def _advance(path: Path, migrate: Callable[[apsw.Connection], None]) -> bool:
         case _State.RESERVED:
             _write_checksums(path)
     return False
+
+
+def _roll_back(path: Path) -> None:
+    """Undo what a killed program has left half written (rule 2)."""
+    if path.with_name(path.name + "-journal").exists():
+        with contextlib.closing(_open_below(path)) as db:
+            db.execute("SELECT count(*) FROM sqlite_schema").fetchall()
 
 
 def _create(path: Path) -> None:
@@ -203,7 +235,11 @@ def page_damaged(path: Path, page: int | None) -> RecordCorrupt:
     where = "a page in its write-ahead log" if page is None else f"page {page}"
     error = RecordCorrupt("")
     error.message = f"{path} is damaged: {where} does not match its checksum"
-    error.hint = "restore the file from a backup; check the disk"
+    error.hint = (
+        "restore the file from a backup and check the disk; "
+        "or, if another SQLite program has opened the file, "
+        f"run: {shlex.join(('holdfast', 'sessions', 'rewrite-checksums', '--data-dir', str(path)))}"
+    )
     return error
 
 

@@ -18,19 +18,18 @@ from holdfast.store.sqlite import session_waits, turn_rows
 from holdfast.store.sqlite.session_schema import Row, seal
 from holdfast.store.wait_outcomes import moved_along
 
-_CLOCK: Final = "SELECT boot, lease_offset_ms, seen_offset_ms, digest FROM clocks WHERE boot = ?"
+_CLOCKS: Final = "SELECT boot, lease_offset_ms, seen_offset_ms, digest FROM clocks"
 
 _replace = msgspec.structs.replace
 
 
 def find(db: apsw.Connection, boot: str, offset_ms: int) -> SeenClock | None:
     """What is known of the clocks of *boot*; None if there is something to note."""
-    row: Row | None = db.execute(_CLOCK, (boot,)).fetchone()
+    row: Row | None = db.execute(f"{_CLOCKS} WHERE boot = ?", (boot,)).fetchone()
     if row is None:
         return None
-    _, lease_offset_ms, seen_ms, digest = row
-    if seal("clock", boot, lease_offset_ms, seen_ms) != digest:
-        raise RecordCorrupt(f"clock of boot {boot}")
+    _check(row)
+    _, lease_offset_ms, seen_ms, _ = row
     return SeenClock(lease_offset_ms=lease_offset_ms, shift_ms=offset_ms - seen_ms)
 
 
@@ -43,6 +42,20 @@ def see(db: apsw.Connection, boot: str, offset_ms: int) -> SeenClock:
         return _replace(seen, shift_ms=0)
     _move_waits(db, seen.shift_ms)
     return seen
+
+
+def check_all(db: apsw.Connection) -> int:
+    """Check the digest of every clock; return how many there are."""
+    clocks = db.execute(_CLOCKS).fetchall()
+    for row in clocks:
+        _check(row)
+    return len(clocks)
+
+
+def _check(row: Row) -> None:
+    boot, lease_offset_ms, seen_ms, digest = row
+    if seal("clock", boot, lease_offset_ms, seen_ms) != digest:
+        raise RecordCorrupt(f"clock of boot {boot}")
 
 
 def _move_waits(db: apsw.Connection, shift_ms: int) -> None:

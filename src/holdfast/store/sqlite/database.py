@@ -19,7 +19,7 @@ Rules
 6. Every page of the file carries a checksum (see `checksums`). A file without checksums is upgraded before
    anything else uses it.
 
-Not here: tables. A component brings its own as migrations.
+Not here: tables. A component brings its own as migrations (see `migrations`).
 """
 
 from __future__ import annotations
@@ -28,16 +28,23 @@ import contextlib
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, TypeVar
 
 import apsw
 
-from holdfast.errors import SchemaTooNew, StoreUnavailable
+from holdfast.errors import StoreUnavailable
 from holdfast.store.sqlite.checksums import ensure_checksums
 from holdfast.store.sqlite.connection import Patience, bytes_on_disk, connect, create_file, translated
+from holdfast.store.sqlite.migrations import (
+    Components,
+    has_old_tables,
+    is_behind,
+    migrate_all,
+    refuse_newer,
+)
 from holdfast.store.sqlite.read_only import can_write, connect_read_only, copy_to_private_directory
 from holdfast.store.sqlite.writer import GroupWriter, Job
 
@@ -51,14 +58,7 @@ UPGRADE_TIMEOUT_MS: Final = 60_000
 """How long to wait for other programs before a file without checksums can be upgraded."""
 
 MAX_READERS: Final = 8
-NO_COMPONENTS: Final[Mapping[str, Sequence[str]]] = MappingProxyType({})
-
-_VERSIONS: Final = """
-CREATE TABLE IF NOT EXISTS holdfast_schema (
-    component TEXT PRIMARY KEY,
-    version INTEGER NOT NULL
-) STRICT
-"""
+NO_COMPONENTS: Final[Components] = MappingProxyType({})
 
 
 class Database:
@@ -71,7 +71,7 @@ class Database:
     def __init__(
         self,
         path: str | Path,
-        components: Mapping[str, Sequence[str]] = NO_COMPONENTS,
+        components: Components = NO_COMPONENTS,
         *,
         busy_timeout_ms: int = BUSY_TIMEOUT_MS,
     ) -> None:
@@ -97,21 +97,21 @@ class Database:
             self.close()
             raise
 
-    def _open_for_writing(self, components: Mapping[str, Sequence[str]]) -> None:
+    def _open_for_writing(self, components: Components) -> None:
         create_file(self.path)
         patience = Patience(max(self._busy_timeout_ms, UPGRADE_TIMEOUT_MS))
-        ensure_checksums(self.path, patience, lambda db: self._migrate_all(db, components))
+        ensure_checksums(self.path, patience, lambda db: migrate_all(db, components, self.path))
         self._group = GroupWriter(self._connect(), self._translated)
-        if self.read(lambda db: self._is_behind(db, components)):
-            self.write(lambda db: self._migrate_all(db, components))
+        if self.read(lambda db: is_behind(db, components)):
+            self.write(lambda db: migrate_all(db, components, self.path))
 
-    def _open_for_reading(self, components: Mapping[str, Sequence[str]]) -> None:
+    def _open_for_reading(self, components: Components) -> None:
         """Read the file where it is, or else a private copy that can be brought up to date."""
         with contextlib.suppress(apsw.CantOpenError):
             reader = self._connect()
             self._readers.append(reader)
-            self._refuse_newer(reader, components)
-            if not self._has_old_tables(reader, components):
+            refuse_newer(reader, components, self.path)
+            if not has_old_tables(reader, components):
                 return
             self._readers.pop().close(True)
         self._private, self._read_path = copy_to_private_directory(self.path)
@@ -228,47 +228,6 @@ class Database:
     def _translated(self, error: BaseException) -> BaseException:
         return translated(error, self.path)
 
-    # Migrations
-
-    def _is_behind(self, db: apsw.Connection, components: Mapping[str, Sequence[str]]) -> bool:
-        return any(self._version(db, name) != len(known) for name, known in components.items())
-
-    def _has_old_tables(self, db: apsw.Connection, components: Mapping[str, Sequence[str]]) -> bool:
-        """Whether a reader needs migrations that change more than the version."""
-        missing = [one for name, known in components.items() for one in known[self._version(db, name) :]]
-        return any(map(_changes_tables, missing))
-
-    def _refuse_newer(self, db: apsw.Connection, components: Mapping[str, Sequence[str]]) -> None:
-        for name, known in components.items():
-            if (version := self._version(db, name)) > len(known):
-                raise SchemaTooNew(
-                    f"{self.path} has version {version} of the {name} tables, "
-                    f"this Holdfast knows versions up to {len(known)}",
-                    hint="upgrade Holdfast, or use another file",
-                )
-
-    def _migrate_all(self, db: apsw.Connection, components: Mapping[str, Sequence[str]]) -> None:
-        self._refuse_newer(db, components)
-        for name, known in components.items():
-            self._migrate(db, name, known)
-
-    def _version(self, db: apsw.Connection, component: str) -> int:
-        # `table_exists` would answer from what this connection knew before others made the table.
-        if db.execute("SELECT 1 FROM sqlite_schema WHERE name = 'holdfast_schema'").get is None:
-            return 0
-        found = db.execute("SELECT version FROM holdfast_schema WHERE component = ?", (component,)).get
-        return int(found or 0)
-
-    def _migrate(self, db: apsw.Connection, component: str, migrations: Sequence[str]) -> None:
-        version = self._version(db, component)
-        db.execute(_VERSIONS)
-        for migration in migrations[version:]:
-            db.execute(migration)
-        db.execute(
-            "INSERT INTO holdfast_schema VALUES (?1, ?2) ON CONFLICT DO UPDATE SET version = ?2",
-            (component, len(migrations)),
-        )
-
     # The readers
 
     def _read(self, query: Callable[[apsw.Connection], T]) -> T:
@@ -292,9 +251,3 @@ def _for_good(error: StoreUnavailable) -> StoreUnavailable:
     """An error that another attempt meets as well."""
     error.retryable = False
     return error
-
-
-def _changes_tables(migration: str) -> bool:
-    """Whether there is more in a migration than comments."""
-    lines = (line.strip() for line in migration.splitlines())
-    return any(line and not line.startswith("--") for line in lines)

@@ -20,6 +20,7 @@ from holdfast.store.sqlite import session_rows
 from holdfast.store.sqlite.session_schema import Row, decoded, seal
 
 _INPUT: Final = "SELECT seq, input_id, session, kind, content, digest, body FROM inputs"
+_BLOBS: Final = "SELECT digest, seal, data FROM blobs"
 _WAITING: Final = f"{_INPUT} WHERE session = ? AND kind <> 'claimed' ORDER BY seq"
 _QUEUED: Final = """
 WITH RECURSIVE queued (session) AS (
@@ -101,13 +102,24 @@ def put_blobs(db: apsw.Connection, blobs: tuple[Blob, ...]) -> None:
 
 
 def blob(db: apsw.Connection, digest: str) -> bytes | None:
-    row = db.execute("SELECT seal, data FROM blobs WHERE digest = ?", (digest,)).fetchone()
-    if row is None:
-        return None
-    data: bytes = row[1]
-    if seal("blob", digest, data) != row[0]:
+    row = db.execute(f"{_BLOBS} WHERE digest = ?", (digest,)).fetchone()
+    return None if row is None else _blob_of(row)
+
+
+def check_all(db: apsw.Connection) -> int:
+    """Check the digest of every input and every blob; return how many there are."""
+    inputs = 0
+    for row in db.execute(_INPUT):
+        _check(row)
+        inputs += 1
+    return inputs + sum(1 for _ in map(_blob_of, db.execute(_BLOBS)))
+
+
+def _blob_of(row: Row) -> bytes:
+    digest, sealed, data = row
+    if seal("blob", digest, data) != sealed:
         raise RecordCorrupt(f"blob {digest}")
-    return data
+    return bytes(data)
 
 
 def _put(db: apsw.Connection, session: int, item: QueuedInput) -> bool:

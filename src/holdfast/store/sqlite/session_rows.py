@@ -67,6 +67,12 @@ def find(db: apsw.Connection, session_id: str) -> StoredSession | None:
     return None if row is None else session_of(row)
 
 
+def check_all(db: apsw.Connection) -> int:
+    """Check the digest of every session and every segment; return how many there are."""
+    sessions = sum(1 for _ in map(session_of, db.execute(SESSIONS)))
+    return sessions + sum(1 for _ in map(segment_of, db.execute(SEGMENTS)))
+
+
 def key_of(db: apsw.Connection, session_id: str) -> int | None:
     """The key of a session, for those who read nothing else of it."""
     found: int | None = db.execute("SELECT key FROM sessions WHERE id = ?", (session_id,)).get

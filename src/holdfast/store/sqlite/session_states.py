@@ -51,10 +51,17 @@ def body(db: apsw.Connection, name: str) -> bytes | None:
     if key is None or (row := db.execute(_PLACED, (key,)).fetchone()) is None:
         return None
     _place_of(row)
-    data: bytes = db.execute("SELECT body FROM states WHERE key = ?", (key,)).get
-    if seal(data) != row[7]:
-        raise RecordCorrupt(f"state {name}")
-    return data
+    return _checked_body(db, row)
+
+
+def check_all(db: apsw.Connection) -> int:
+    """Check the digests of every state; return how many there are."""
+    states = 0
+    for row in db.execute(_PLACE):
+        _place_of(row)
+        _checked_body(db, row)
+        states += 1
+    return states
 
 
 def at_node(db: apsw.Connection, session: StoredSession, node: str, depth: int) -> str | None:
@@ -117,6 +124,14 @@ def _before(db: apsw.Connection, head: SessionHead) -> int | None:
 def _find(db: apsw.Connection, key: int) -> StatePlace | None:
     row = db.execute(_PLACED, (key,)).fetchone()
     return None if row is None else _place_of(row)
+
+
+def _checked_body(db: apsw.Connection, row: Row) -> bytes:
+    """The body of the state whose place is *row*."""
+    data: bytes = db.execute("SELECT body FROM states WHERE key = ?", (row[0],)).get
+    if seal(data) != row[7]:
+        raise RecordCorrupt(f"state {state_id(row[0])}")
+    return data
 
 
 def _place_of(row: Row) -> StatePlace:

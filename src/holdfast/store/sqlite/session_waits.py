@@ -168,6 +168,11 @@ def of_turn(db: apsw.Connection, turn_id: str) -> list[StoredWait]:
     return [_of(row) for row in db.execute(f"{_WAIT} WHERE turn_id = ?", (turn_id,)).fetchall()]
 
 
+def check_all(db: apsw.Connection) -> int:
+    """Check the digest of every wait; return how many there are."""
+    return sum(1 for _ in map(_of, db.execute(_WAIT)))
+
+
 def _approval_of(db: apsw.Connection, stored: StoredWait) -> Approval | None:
     assert stored.wait is not None
     return approvals.find(db, stored.wait_id) if stored.wait.kind == "approval" else None

@@ -38,6 +38,11 @@ def list_scope(db: apsw.Connection, plugin_id: str, scope: str) -> list[tuple[st
     return [_of(row) for row in db.execute(sql, (plugin_id, scope)).fetchall()]
 
 
+def check_all(db: apsw.Connection) -> int:
+    """Check the digest of every row; return how many there are."""
+    return sum(1 for _ in map(_of, db.execute(_SHELF)))
+
+
 def _of(row: Row) -> tuple[str, bytes]:
     plugin_id, scope, name, updated_at, digest, body = row
     if seal("shelf", plugin_id, scope, name, updated_at, body) != digest:

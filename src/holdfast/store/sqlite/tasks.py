@@ -80,6 +80,11 @@ def remove(db: apsw.Connection, session_id: str, task_id: str) -> bool:
     return db.changes() > 0
 
 
+def check_all(db: apsw.Connection) -> int:
+    """Check the digest of every task; return how many there are."""
+    return sum(1 for _ in map(_of, db.execute(_COLUMNS)))
+
+
 def _make_room(db: apsw.Connection, session: int, task_id: str) -> None:
     """Drop the task of that id if it is over."""
     if (there := _find(db, session, task_id)) is not None:

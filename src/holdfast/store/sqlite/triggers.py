@@ -22,6 +22,7 @@ from holdfast.store.sqlite import session_inputs, session_rows
 from holdfast.store.sqlite.session_schema import Row, decoded, seal
 
 _TRIGGERS: Final = "SELECT name, session, due, digest, body FROM triggers"
+_OCCURRENCES: Final = "SELECT source, key, at_ms, digest FROM occurrences"
 _NOTE: Final = "INSERT INTO occurrences VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 
 _encode = msgspec.json.Encoder().encode
@@ -77,11 +78,24 @@ def _note(db: apsw.Connection, occurrence: Occurrence) -> bool:
     db.execute(_NOTE, (*columns, seal("occurrence", *columns)))
     if db.changes():
         return True
-    sql = "SELECT source, key, at_ms, digest FROM occurrences WHERE source = ? AND key = ?"
-    row = db.execute(sql, columns[:2]).fetchone()
-    if row is None or seal("occurrence", *row[:3]) != row[3]:
-        raise RecordCorrupt(f"occurrence {occurrence.key} of {occurrence.source}")
+    row = db.execute(f"{_OCCURRENCES} WHERE source = ? AND key = ?", columns[:2]).fetchone()
+    _check_occurrence((*columns, None) if row is None else row)
     return False
+
+
+def check_all(db: apsw.Connection) -> int:
+    """Check the digest of every trigger and every occurrence; return how many there are."""
+    occurrences = 0
+    for row in db.execute(_OCCURRENCES):
+        _check_occurrence(row)
+        occurrences += 1
+    return occurrences + sum(1 for _ in map(_of, db.execute(_TRIGGERS)))
+
+
+def _check_occurrence(row: Row) -> None:
+    source, key, at_ms, digest = row
+    if seal("occurrence", source, key, at_ms) != digest:
+        raise RecordCorrupt(f"occurrence {key} of {source}")
 
 
 def _of(row: Row) -> Trigger:

@@ -36,6 +36,7 @@ _UPDATE: Final = (
     "UPDATE turns SET state = ?, ended_at = ?, cancel = ?, echoes = ?, digest = ?, summary = ?, input = ? "
     "WHERE turn_id = ?"
 )
+_ENTRIES: Final = "SELECT seq, turn_id, name, kind, digest, body FROM journal"
 _ADD_ENTRY: Final = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _REPLACE_ENTRY: Final = "INSERT OR REPLACE INTO journal VALUES (?, ?, ?, ?, ?, ?)"
 # Read whole, and with what belongs to no unfinished turn: an entry whose turn cannot be told any more is not
@@ -125,6 +126,15 @@ def find_where(db: apsw.Connection, condition: str, *values: str | int) -> list[
     """Turns that *condition* is true of, oldest first."""
     rows = db.execute(f"{_TURNS} WHERE {condition} ORDER BY turns.key", values).fetchall()
     return [turn_of(row[:-1], str(row[-1])) for row in rows]
+
+
+def check_all(db: apsw.Connection) -> int:
+    """Check the digest of every turn and every journal entry; return how many there are."""
+    turns = 0
+    for row in db.execute(_TURNS):
+        turn_of(row[:-1], str(row[-1]))
+        turns += 1
+    return turns + sum(1 for _ in map(_entry_of, db.execute(_ENTRIES)))
 
 
 # Answers that stand in the graph
