@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 log: Final = logging.getLogger("holdfast.tools")
 
 MAX_CHARS: Final = 8_192
+_MOST_CHARS: Final = MAX_CHARS * 4
+"""What is searched for secrets; a longer text, or line of one, is cut before it is copied."""
 _HEAD_CHARS: Final = 2_000
 _MAX_FRAMES: Final = 64
 _KEPT: Final = "__holdfast_traceback__"
@@ -57,8 +59,8 @@ def traceback_of(error: BaseException) -> str:
         text = kept if isinstance(kept, str) else _formatted(error)
     except BaseException:  # an exception of a tool may raise anything while it is shown
         text = f"{type(error).__name__} (its traceback cannot be shown)"
-    text = text.encode("utf-8", "replace").decode()
-    return _bounded(_finder().clean_text(_bounded(text, MAX_CHARS * 4)), MAX_CHARS)
+    text = _bounded(text, _MOST_CHARS).encode("utf-8", "replace").decode()
+    return _bounded(_finder().clean_text(text), MAX_CHARS)
 
 
 def with_traceback(error: BaseException, text: str | None) -> BaseException:
@@ -83,7 +85,7 @@ def exception_type_of(text: str) -> str:
 def _formatted(error: BaseException) -> str:
     where = _from_tool(error.__traceback__)
     shown = traceback.TracebackException(type(error), error, where, limit=-_MAX_FRAMES)
-    return "".join(shown.format()).rstrip()
+    return "".join(_bounded(line, _MOST_CHARS) for line in shown.format()).rstrip()
 
 
 def _from_tool(found: TracebackType | None) -> TracebackType | None:
