@@ -180,7 +180,7 @@ def test_a_turn_that_a_call_began_is_linked_to_it(receiver: Any) -> None:
     async def main() -> None:
         async with Runtime(trace=OtelTrace(provider)) as runtime:
 
-            @tool
+            @tool(loop="runtime")
             async def delegate() -> str:
                 child = await runtime.session("child", agent=agent_of("done", name="helper"))
                 return str((await child.turn("work")).output)
