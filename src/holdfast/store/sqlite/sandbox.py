@@ -250,10 +250,11 @@ def _update_session(
 
 
 def _retire_session(db: apsw.Connection, session_id: str) -> bool:
-    """Delete a session unread: one that is damaged can be destroyed too."""
-    epoch = db.execute("DELETE FROM sandbox_sessions WHERE id = ? RETURNING epoch", (session_id,)).get
+    """Delete a session unread: one that is damaged can be destroyed too. (RETURNING reads all columns.)"""
+    epoch = db.execute("SELECT epoch FROM sandbox_sessions WHERE id = ?", (session_id,)).get
     if epoch is None:
         return False
+    db.execute("DELETE FROM sandbox_sessions WHERE id = ?", (session_id,))
     db.execute(
         "INSERT INTO sandbox_retired VALUES (0, ?1) ON CONFLICT DO UPDATE SET epoch = max(epoch, ?1)",
         (epoch,),
