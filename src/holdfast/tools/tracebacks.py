@@ -11,11 +11,13 @@ from __future__ import annotations
 import logging
 import re
 import traceback
+from collections.abc import Iterator
 from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, ValueTooLarge
+from holdfast.model.bounds import check_bounds
 from holdfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder
 
 if TYPE_CHECKING:
@@ -28,6 +30,7 @@ _MOST_CHARS: Final = MAX_CHARS * 4
 """What is searched for secrets; a longer text, or line of one, is cut before it is copied."""
 _HEAD_CHARS: Final = 2_000
 _MAX_FRAMES: Final = 64
+_TITLE: Final = "Traceback (most recent call last):"
 _KEPT: Final = "__holdfast_traceback__"
 _TYPE: Final = re.compile(r"([A-Za-z_][\w.]*)(?::|\Z)")
 _FRAME: Final = re.compile(r'\s+File "[^"\n]*", line \d+, in \S+\Z')
@@ -84,8 +87,35 @@ def exception_type_of(text: str) -> str:
 
 def _formatted(error: BaseException) -> str:
     where = _from_tool(error.__traceback__)
+    if not all(_has_bounds(one) for one in _with_its_causes(error)):
+        frames = "".join(traceback.format_tb(where, limit=-_MAX_FRAMES))
+        return f"{_TITLE}\n{frames}{type(error).__name__}: (its message cannot be shown)"
     shown = traceback.TracebackException(type(error), error, where, limit=-_MAX_FRAMES)
     return "".join(_bounded(line, _MOST_CHARS) for line in shown.format()).rstrip()
+
+
+def _has_bounds(error: BaseException) -> bool:
+    """Whether what an exception carries may be made a text: a value that shares its parts has no end."""
+    try:
+        check_bounds([error.args, getattr(error, "__notes__", None)])
+    except ValueTooLarge:
+        return False
+    return True
+
+
+def _with_its_causes(error: BaseException) -> Iterator[BaseException]:
+    """*error* and all exceptions that its traceback shows."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        left += (one.__cause__, one.__context__)
+        if isinstance(one, BaseExceptionGroup):
+            left += one.exceptions
 
 
 def _from_tool(found: TracebackType | None) -> TracebackType | None:

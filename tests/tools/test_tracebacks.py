@@ -1,0 +1,68 @@
+"""Tracebacks of exceptions that carry values without end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from holdfast.tools.tracebacks import MAX_CHARS, exception_type_of, frames_of, traceback_of
+
+
+class _Endless:
+    """Stands for a value that shares its parts: whoever makes a text of it never returns."""
+
+    def __repr__(self) -> str:
+        raise KeyboardInterrupt("the value was made a text")
+
+
+def shared() -> list[Any]:
+    value: list[Any] = [_Endless()]
+    for _ in range(40):
+        value = [value, value]
+    return value
+
+
+def plainly() -> None:
+    raise ValueError(shared())
+
+
+def as_the_cause() -> None:
+    raise KeyError("outer") from ValueError(shared())
+
+
+def in_its_context() -> None:
+    try:
+        raise ValueError(shared())
+    except ValueError:
+        raise KeyError("outer")  # noqa: B904  # the context is what is tested
+
+
+def in_a_group() -> None:
+    raise ExceptionGroup("outer", [TypeError("one"), ValueError(shared())])
+
+
+def in_a_note() -> None:
+    error = ValueError("outer")
+    error.__notes__ = [shared()]  # type: ignore[list-item]
+    raise error
+
+
+@pytest.mark.parametrize("fail", [plainly, as_the_cause, in_its_context, in_a_group, in_a_note])
+def test_a_value_that_shares_its_parts_is_not_made_a_text(fail: Callable[[], None]) -> None:
+    """Bug: the host made a text of the value, past every limit of time and memory."""
+    with pytest.raises(Exception) as raised:  # noqa: PT011  # several types, none with a text
+        fail()
+    text = traceback_of(raised.value)
+    assert text.endswith(f"{raised.type.__name__}: (its message cannot be shown)")
+    assert f"in {fail.__name__}" in frames_of(text)
+    assert exception_type_of(text) == raised.type.__name__
+
+
+def test_a_long_message_is_cut_and_keeps_its_ends() -> None:
+    """Ours: rule 1 of the module."""
+    text = traceback_of(ValueError("first" + "x" * 1_000_000 + "last"))
+    assert len(text) <= MAX_CHARS
+    assert text.startswith("ValueError: first")
+    assert text.endswith("last")
