@@ -118,7 +118,7 @@ def hanging(stage: CodeStage) -> Tools:
 def gated(stage: CodeStage) -> Tools:
     """Of calls that are made at once, the last comes back first."""
 
-    @tool(side_effect="read")
+    @tool(side_effect="read", loop="runtime")  # the calls wait for each other
     async def stock(ctx: RunContext[None], name: str) -> str:
         """May be repeated."""
         await stage.after(name, [other for other in "xyz" if other > name])
