@@ -11,11 +11,11 @@ STAMP := $(VENV)/.stamp
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: $(STAMP) ## make .venv and install Holdfast in it, with the tools for development
+setup: $(STAMP) ## make .venv and install Standfast in it, with the tools for development
 	@:
 
 run: setup ## see it work: a tour of the sandbox
-	@$(BIN)/holdfast tour
+	@$(BIN)/standfast tour
 
 test: lint ## lint, then every test
 	@$(BIN)/python -m pytest -n auto
@@ -42,13 +42,13 @@ bench: setup ## measure the sandbox, engines, turns, plugins, cells, providers, 
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-		|| { echo "Holdfast needs Python 3.11 or later: make PYTHON=/path/to/python3 $(MAKECMDGOALS)" >&2; exit 1; }
+		|| { echo "Standfast needs Python 3.11 or later: make PYTHON=/path/to/python3 $(MAKECMDGOALS)" >&2; exit 1; }
 	@$(PYTHON) -c 'import ensurepip, venv' \
 		|| { echo "$(PYTHON) cannot make virtual environments; on Debian: apt-get install python3-venv" >&2; exit 1; }
 	@$(PYTHON) -m venv $(VENV)
 
 $(STAMP): pyproject.toml scripts/setup-engines | $(BIN)/python
-	@echo "installing Holdfast into $(VENV)"
+	@echo "installing Standfast into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@scripts/setup-engines $(VENV)
 	@touch $@

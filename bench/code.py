@@ -37,14 +37,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from holdfast import Agent, CodeProtocol, Runtime, Session, tool
-from holdfast.errors import HoldfastError
-from holdfast.model.call import GuestException
-from holdfast.model.capability import Capability
-from holdfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest
-from holdfast.protocols.code.executor import CELL_LIMITS
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.sandbox.monty.cell_engine import MontyCells
+from standfast import Agent, CodeProtocol, Runtime, Session, tool
+from standfast.errors import StandfastError
+from standfast.model.call import GuestException
+from standfast.model.capability import Capability
+from standfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest
+from standfast.protocols.code.executor import CELL_LIMITS
+from standfast.providers.scripted import ScriptedModel
+from standfast.sandbox.monty.cell_engine import MontyCells
 
 USER = "u" * 200
 REPLY = "r" * 400
@@ -190,7 +190,7 @@ def _finish(call: CellCall) -> CallAnswer | None:
 
 def _check(end: CellEnd) -> None:
     if end.error is not None and "SystemExit" not in end.error.message:
-        raise HoldfastError(end.error.message)
+        raise StandfastError(end.error.message)
 
 
 # Measuring
@@ -235,7 +235,7 @@ class Stage:
 
     async def run(self, *, engine: bool) -> None:
         bare = BareCells()
-        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as home:
+        with tempfile.TemporaryDirectory(prefix="standfast-bench-") as home:
             async with Runtime(Path(home) / "bench.db") as durable, Runtime() as memory:
                 sessions = {
                     "sqlite": await durable.session("bench", agent=self._agents["sqlite"]),
@@ -305,7 +305,7 @@ async def measure_one_step(workload: str, cell: Cell, last: Cell, rounds: int) -
     }
     for name in ("sqlite", "memory"):
         watches = {"one": Stopwatch(), "several": Stopwatch()}
-        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as home:
+        with tempfile.TemporaryDirectory(prefix="standfast-bench-") as home:
             async with Runtime(Path(home) / "bench.db" if name == "sqlite" else None) as runtime:
                 sessions = {key: await runtime.session(key, agent=agents[key]) for key in agents}
                 for turn in range(turns):
@@ -322,7 +322,7 @@ async def measure_one_step(workload: str, cell: Cell, last: Cell, rounds: int) -
 async def measure_waiting(rounds: int) -> None:
     """A cell that is suspended for a person, and one that goes on after the decision."""
     stops, goes_on = Stopwatch(), Stopwatch()
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as home:
+    with tempfile.TemporaryDirectory(prefix="standfast-bench-") as home:
         async with Runtime(Path(home) / "bench.db") as runtime:
             agent = Agent(script(asking, rounds + WARM_UP), protocol="code", tools=[act, ask, compute])
             session = await runtime.session("bench", agent=agent)
@@ -339,7 +339,7 @@ async def measure_waiting(rounds: int) -> None:
 async def measure_large(rounds: int) -> None:
     """A text of 5 MB that comes with a turn, and one that came with an earlier turn; a cell reads it."""
     given, kept = Stopwatch(), Stopwatch()
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as home:
+    with tempfile.TemporaryDirectory(prefix="standfast-bench-") as home:
         async with Runtime(Path(home) / "bench.db") as runtime:
             session = await runtime.session(
                 "bench", agent=Agent(script(reading, 2 * rounds + 4), protocol="code")

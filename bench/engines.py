@@ -34,15 +34,15 @@ from typing import Any
 
 import pydantic_monty
 
-from holdfast.model.capability import Capability
-from holdfast.model.limits import SessionLimits
-from holdfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest, CellRun, CodeEngine
-from holdfast.sandbox.cpython.cell_engine import CPythonCells
-from holdfast.sandbox.monty.cell_engine import MontyCells
-from holdfast.sandbox.quickjs import image
-from holdfast.sandbox.quickjs.cell_engine import QuickJsCells
-from holdfast.sandbox.quickjs.machine import Machine
-from holdfast.sandbox.typescript.script import read_script
+from standfast.model.capability import Capability
+from standfast.model.limits import SessionLimits
+from standfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest, CellRun, CodeEngine
+from standfast.sandbox.cpython.cell_engine import CPythonCells
+from standfast.sandbox.monty.cell_engine import MontyCells
+from standfast.sandbox.quickjs import image
+from standfast.sandbox.quickjs.cell_engine import QuickJsCells
+from standfast.sandbox.quickjs.machine import Machine
+from standfast.sandbox.typescript.script import read_script
 
 CALLS = 20
 QUIET_S = 0.25

@@ -1,7 +1,7 @@
 """What plugins and tools cost a turn, beside a turn without them. `python bench/plugins.py [--quick]`
 
-Prints one JSON object a line: framework ("holdfast" or "without"), workload, metric, value. Both are measured
-in the same run, rounds alternating, because machines are noisy; compare ratios, not absolutes.
+Prints one JSON object a line: framework ("standfast" or "without"), workload, metric, value. Both are
+measured in the same run, rounds alternating, because machines are noisy; compare ratios, not absolutes.
 
 - `twenty_plugins`: twenty plugins with one hook each, of every kind that a plain turn asks, over SQLite.
 - `tools_10000`: a turn with ten thousand tools in the catalog beside one with ten, nothing changed in
@@ -20,10 +20,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from holdfast import Agent, Plugin, Runtime, Session, hook
-from holdfast.model.capability import Capability, SideEffect
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.tools.registered_tool import RegisteredTool
+from standfast import Agent, Plugin, Runtime, Session, hook
+from standfast.model.capability import Capability, SideEffect
+from standfast.providers.scripted import ScriptedModel
+from standfast.tools.registered_tool import RegisteredTool
 
 USER = "u" * 200
 REPLY = "r" * 400
@@ -108,7 +108,7 @@ async def compare(workload: str, with_it: Agent[Any, str], without: Agent[Any, s
     with tempfile.TemporaryDirectory() as home:
         async with Runtime(Path(home) / "a.db") as one, Runtime(Path(home) / "b.db") as other:
             sessions = {
-                "holdfast": await one.session("s", agent=with_it),
+                "standfast": await one.session("s", agent=with_it),
                 "without": await other.session("s", agent=without),
             }
             for session in sessions.values():
@@ -146,7 +146,7 @@ def tools(number: int) -> list[RegisteredTool]:
 
 
 async def measure_opening(rounds: int) -> None:
-    for name, plugins in (("holdfast", [one_hook(number) for number in range(20)]), ("without", [])):
+    for name, plugins in (("standfast", [one_hook(number) for number in range(20)]), ("without", [])):
         agent = Agent(model(), plugins=plugins)
         async with Runtime() as runtime:
             begin = time.perf_counter()

@@ -32,24 +32,24 @@ from contextlib import asynccontextmanager, contextmanager
 import httpx2
 import msgspec
 
-from holdfast.errors import ModelError
-from holdfast.model.message import UserMessage
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
-from holdfast.providers.anthropic import AnthropicModel
-from holdfast.providers.google import GoogleModel
-from holdfast.providers.http.address import Address
-from holdfast.providers.http.dialect import Asked, Complaint, HttpCall, ServerEvent
-from holdfast.providers.http.model import HttpModel
-from holdfast.providers.http.secret import Secret
-from holdfast.providers.http.wire import Wire
-from holdfast.providers.openai import OpenAIModel
-from holdfast.providers.openai_compatible import OpenAICompatibleModel
-from holdfast.providers.script import Reply
-from holdfast.testing.servers.anthropic_server import AnthropicServer
-from holdfast.testing.servers.chat_server import ChatServer
-from holdfast.testing.servers.google_server import GoogleServer
-from holdfast.testing.servers.http_server import ModelServer, SeenRequest
-from holdfast.testing.servers.openai_server import OpenAIServer
+from standfast.errors import ModelError
+from standfast.model.message import UserMessage
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
+from standfast.providers.anthropic import AnthropicModel
+from standfast.providers.google import GoogleModel
+from standfast.providers.http.address import Address
+from standfast.providers.http.dialect import Asked, Complaint, HttpCall, ServerEvent
+from standfast.providers.http.model import HttpModel
+from standfast.providers.http.secret import Secret
+from standfast.providers.http.wire import Wire
+from standfast.providers.openai import OpenAIModel
+from standfast.providers.openai_compatible import OpenAICompatibleModel
+from standfast.providers.script import Reply
+from standfast.testing.servers.anthropic_server import AnthropicServer
+from standfast.testing.servers.chat_server import ChatServer
+from standfast.testing.servers.google_server import GoogleServer
+from standfast.testing.servers.http_server import ModelServer, SeenRequest
+from standfast.testing.servers.openai_server import OpenAIServer
 
 TARGET_US = 5.0
 BURST = 20

@@ -23,7 +23,7 @@ from pathlib import Path
 import apsw
 import pydantic_monty
 
-from holdfast import BlockingSandbox, Sandbox, tool
+from standfast import BlockingSandbox, Sandbox, tool
 
 CALLS = 30
 BUSY = "total = 0\nfor i in range(60000): total += i * i\ntotal"

@@ -27,9 +27,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
-from holdfast import Agent, Runtime, tool
-from holdfast.model.message import RequestedCall, ToolMessage
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
+from standfast import Agent, Runtime, tool
+from standfast.model.message import RequestedCall, ToolMessage
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
 
 USER = "u" * 200
 REPLY = "r" * 400
@@ -154,8 +154,8 @@ def main() -> None:
     options = parser.parse_args()
     if options.allocations:
         tracemalloc.start(1)
-    with tempfile.TemporaryDirectory(prefix="holdfast-soak-") as folder:
-        path = None if options.store == "memory" else Path(folder) / "holdfast.db"
+    with tempfile.TemporaryDirectory(prefix="standfast-soak-") as folder:
+        path = None if options.store == "memory" else Path(folder) / "standfast.db"
         asyncio.run(Soak(options, path).run())
 
 

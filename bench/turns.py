@@ -1,6 +1,6 @@
 """What a durable turn costs, beside the bare work it stands for. `python bench/turns.py [--quick]`
 
-Prints one JSON object a line: framework ("holdfast" or "floor"), workload, metric, value. The floor is
+Prints one JSON object a line: framework ("standfast" or "floor"), workload, metric, value. The floor is
 measured in the same run: for a durable turn, as many `synchronous=FULL` commits of the same bytes from one
 writer thread as the turn has steps that must not be lost (input, each reply, each result, the end; the last
 reply is the end). Rounds of both alternate, because machines are noisy; compare ratios, not absolutes.
@@ -28,8 +28,8 @@ from pathlib import Path
 
 import apsw
 
-from holdfast import Agent, Runtime, Session, tool
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, Runtime, Session, tool
+from standfast.providers.scripted import ScriptedModel
 
 USER = "u" * 200
 REPLY = "r" * 400
@@ -137,7 +137,7 @@ class Stopwatch:
 
 def disk_bytes(directory: Path) -> int:
     """The database's size once its log is folded in."""
-    db = apsw.Connection(str(directory / "holdfast.db"))
+    db = apsw.Connection(str(directory / "standfast.db"))
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     db.close()
     return sum(file.stat().st_size for file in directory.iterdir())
@@ -145,7 +145,7 @@ def disk_bytes(directory: Path) -> int:
 
 def used_bytes(directory: Path) -> int:
     """The pages of the database that hold something."""
-    db = apsw.Connection(str(directory / "holdfast.db"))
+    db = apsw.Connection(str(directory / "standfast.db"))
     pages, free = db.pragma("page_count"), db.pragma("freelist_count")
     db.close()
     return int(pages - free) * 4096
@@ -155,7 +155,7 @@ async def measure_turn(name: str, rounds: int, durable: bool) -> None:
     replies, sizes = STEPS[name]
     workload = f"{name}_sqlite" if durable else name
     ours, floor = Stopwatch(), Stopwatch()
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as directory:
+    with tempfile.TemporaryDirectory(prefix="standfast-bench-") as directory:
         home = Path(directory)
         bare = Floor(home / "floor.db") if durable else None
         (home / "ours").mkdir()
@@ -173,14 +173,14 @@ async def measure_turn(name: str, rounds: int, durable: bool) -> None:
                     await floor.time(lambda: commit_all(bare, sizes))
         if durable:
             report(
-                "holdfast",
+                "standfast",
                 workload,
                 "bytes_per_turn",
                 (used_bytes(home / "ours") - before) / (rounds + WARM_UP),
             )
         if bare is not None:
             bare.close()
-    for framework, watch in (("holdfast", ours), ("floor", floor)):
+    for framework, watch in (("standfast", ours), ("floor", floor)):
         if watch.wall:
             report(framework, workload, "ms_median", statistics.median(watch.wall))
             report(framework, workload, "cpu_ms_median", statistics.median(watch.cpu))
@@ -194,7 +194,7 @@ async def commit_all(floor: Floor, sizes: list[int]) -> None:
 async def measure_growth() -> None:
     """One session, 1,000 plain turns, then reopened."""
     watch = Stopwatch()
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as directory:
+    with tempfile.TemporaryDirectory(prefix="standfast-bench-") as directory:
         home = Path(directory)
         agent = Agent(script(plain(), 1100))
         async with Runtime(home) as runtime:
@@ -203,8 +203,8 @@ async def measure_growth() -> None:
                 await watch.time(lambda: session.turn(USER).settled())
         for turn in (10, 100, 1000):
             around = watch.cpu[max(0, turn - 20) : turn] if turn > 10 else watch.cpu[2:18]
-            report("holdfast", "growth_sqlite", f"cpu_ms_at_{turn}", statistics.median(around))
-        report("holdfast", "growth_sqlite", "bytes_at_1000", disk_bytes(home))
+            report("standfast", "growth_sqlite", f"cpu_ms_at_{turn}", statistics.median(around))
+        report("standfast", "growth_sqlite", "bytes_at_1000", disk_bytes(home))
         await measure_reopen(home, agent)
 
 
@@ -221,8 +221,8 @@ async def measure_reopen(home: Path, agent: Agent[None, str]) -> None:
             loads.append((time.perf_counter() - opened) * 1000)
             await session.turn(USER)
             turns.append((time.perf_counter() - started) * 1000)
-    report("holdfast", "reopen_1000", "ms_median", statistics.median(loads))
-    report("holdfast", "reopen_1000_and_turn", "ms_median", statistics.median(turns))
+    report("standfast", "reopen_1000", "ms_median", statistics.median(loads))
+    report("standfast", "reopen_1000_and_turn", "ms_median", statistics.median(turns))
 
 
 async def measure_stream(rounds: int) -> None:
@@ -237,14 +237,14 @@ async def measure_stream(rounds: int) -> None:
                 seen += 1
             assert seen >= 10_000
             costs.append((time.process_time() - cpu) * 1e6 / 10_000)
-    report("holdfast", "stream_10k", "cpu_us_per_chunk", statistics.median(costs[1:]))
+    report("standfast", "stream_10k", "cpu_us_per_chunk", statistics.median(costs[1:]))
 
 
 async def measure_concurrency(rounds: int) -> None:
     """100 sessions, 10 plain turns each, all at once."""
     rates, floors = [], []
     for _ in range(rounds):
-        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as directory:
+        with tempfile.TemporaryDirectory(prefix="standfast-bench-") as directory:
             async with Runtime(Path(directory)) as runtime:
                 agent = Agent(script(plain(), 11))
                 sessions = [await runtime.session(f"s{index}", agent=agent) for index in range(100)]
@@ -257,7 +257,7 @@ async def measure_concurrency(rounds: int) -> None:
                 await commit_all(floor, [200, 400])
             floors.append(1000 / (time.perf_counter() - started))
             floor.close()
-    report("holdfast", "concurrent_100x10_sqlite", "turns_per_s", statistics.median(rates))
+    report("standfast", "concurrent_100x10_sqlite", "turns_per_s", statistics.median(rates))
     report("floor", "concurrent_100x10_sqlite", "turns_per_s", statistics.median(floors))
 
 
@@ -268,7 +268,7 @@ async def ten_turns(session: Session[str]) -> None:
 
 async def measure_idle() -> None:
     """Memory of a session that has had a turn and waits for the next."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as directory:
+    with tempfile.TemporaryDirectory(prefix="standfast-bench-") as directory:
         async with Runtime(Path(directory)) as runtime:
             agent = Agent(script(plain(), 2))
             for index in range(100):
@@ -281,13 +281,13 @@ async def measure_idle() -> None:
             gc.collect()
             used = tracemalloc.get_traced_memory()[0] - before
             tracemalloc.stop()
-    report("holdfast", "idle_sessions_1000", "bytes_per_session", used / 1000)
+    report("standfast", "idle_sessions_1000", "bytes_per_session", used / 1000)
 
 
 CRASHED = """
 import asyncio, os, signal, sys
-from holdfast import Agent, Runtime, tool
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, Runtime, tool
+from standfast.providers.scripted import ScriptedModel
 @tool
 def act(x: int) -> str:
     os.kill(os.getpid(), signal.SIGKILL)
@@ -303,7 +303,7 @@ async def measure_recovery(rounds: int) -> None:
     """From opening the store of a process that was killed in a tool to the committed turn."""
     times = []
     for _ in range(rounds):
-        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as directory:
+        with tempfile.TemporaryDirectory(prefix="standfast-bench-") as directory:
             await asyncio.to_thread(subprocess.run, [sys.executable, "-c", CRASHED, directory], check=False)
             model = ScriptedModel([{"text": "-"}, {"text": REPLY}], strict=False)
             started = time.perf_counter()
@@ -313,18 +313,18 @@ async def measure_recovery(rounds: int) -> None:
                 assert turn is not None
                 assert (await turn).output == REPLY
                 times.append((time.perf_counter() - started) * 1000)
-    report("holdfast", "recover", "ms_median", statistics.median(times))
+    report("standfast", "recover", "ms_median", statistics.median(times))
 
 
 def measure_import(rounds: int) -> None:
-    """`import holdfast`, and the names that an agent needs, in fresh processes."""
+    """`import standfast`, and the names that an agent needs, in fresh processes."""
     for workload, statement in (
-        ("import", "import holdfast"),
-        ("import_agent", "from holdfast import Agent, Runtime, tool"),
+        ("import", "import standfast"),
+        ("import_agent", "from standfast import Agent, Runtime, tool"),
     ):
         code = f"import time; t = time.perf_counter(); {statement}; print(time.perf_counter() - t)"
         environment = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
-        with tempfile.TemporaryDirectory(prefix="holdfast-bench-") as cache:
+        with tempfile.TemporaryDirectory(prefix="standfast-bench-") as cache:
             environment["PYTHONPYCACHEPREFIX"] = cache
             times = [
                 float(
@@ -334,7 +334,7 @@ def measure_import(rounds: int) -> None:
                 )
                 for _ in range(rounds + 1)
             ]
-        report("holdfast", workload, "ms_median", statistics.median(times[1:]) * 1000)
+        report("standfast", workload, "ms_median", statistics.median(times[1:]) * 1000)
 
 
 async def main(quick: bool) -> None:

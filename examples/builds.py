@@ -1,14 +1,14 @@
 """Builds that go on beside the turns of an agent. The model is a script, so it needs no key.
 
-Run it with `python examples/builds.py`; `holdfast.db` is made where you are. One build ends while the program
-runs, the other is interrupted when it closes; `holdfast tasks list --data-dir .` then shows both.
+Run it with `python examples/builds.py`; `standfast.db` is made where you are. One build ends while the
+program runs, the other is interrupted when it closes; `standfast tasks list --data-dir .` then shows both.
 """
 
 import asyncio
 from functools import partial
 
-from holdfast import Agent, RunContext, Runtime, ScriptedModel, TaskSpec, TaskState, tool
-from holdfast.model.events import TaskChanged
+from standfast import Agent, RunContext, Runtime, ScriptedModel, TaskSpec, TaskState, tool
+from standfast.model.events import TaskChanged
 
 
 @tool(side_effect="write")
@@ -31,7 +31,7 @@ def script() -> ScriptedModel:
 
 
 async def main() -> None:
-    async with Runtime("holdfast.db") as runtime:
+    async with Runtime("standfast.db") as runtime:
         session = await runtime.session("ops", agent=Agent(script(), tools=[start_builds]))
         print((await session.turn("Build the docs and everything else.")).output)
         host = runtime.host("ops")

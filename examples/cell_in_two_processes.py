@@ -14,7 +14,7 @@ import os
 from late_orders import TASK, tell
 from refund_in_code import agent
 
-from holdfast import Runtime
+from standfast import Runtime
 
 
 async def main() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from holdfast import Session, ToolError, TurnResult, tool
+from standfast import Session, ToolError, TurnResult, tool
 
 TASK = "Pay back every order of customer 7 that came late."
 ORDERS = {

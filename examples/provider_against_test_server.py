@@ -9,11 +9,11 @@ Run it with `python examples/provider_against_test_server.py`.
 import asyncio
 import os
 
-from holdfast import Agent, tool
-from holdfast.testing.servers.anthropic_server import AnthropicServer
-from holdfast.testing.servers.chat_server import ChatServer
-from holdfast.testing.servers.google_server import GoogleServer
-from holdfast.testing.servers.openai_server import OpenAIServer
+from standfast import Agent, tool
+from standfast.testing.servers.anthropic_server import AnthropicServer
+from standfast.testing.servers.chat_server import ChatServer
+from standfast.testing.servers.google_server import GoogleServer
+from standfast.testing.servers.openai_server import OpenAIServer
 
 SCRIPT = [
     {"tool_calls": [{"name": "order", "arguments": {"order_id": "A1"}}]},

@@ -11,7 +11,7 @@ import asyncio
 
 from late_orders import TASK, TOOLS, approve_all, tell
 
-from holdfast import Agent, Runtime, ScriptedModel
+from standfast import Agent, Runtime, ScriptedModel
 
 CELL = """\
 I look at the orders and pay back what came late.

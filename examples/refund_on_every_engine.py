@@ -16,7 +16,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from holdfast import BlockingSandbox, tool
+from standfast import BlockingSandbox, tool
 
 PYTHON = 'paid = price("A1") + len(refund("A1")) + price("B2")\npaid'
 TYPESCRIPT = 'const paid: number = await price("A1") + (await refund("A1")).length + await price("B2")\npaid'

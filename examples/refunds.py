@@ -1,6 +1,6 @@
 """Tools of a small shop: look an order up, charge a fee, pay back after a person agreed.
 
-    holdfast run --tools examples/refunds.py -e 'total = fee() + refund("A1", 500)'
+    standfast run --tools examples/refunds.py -e 'total = fee() + refund("A1", 500)'
 
 Set REFUNDS_LEDGER to a file name to see what was really done, line by line.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from holdfast import ToolError, tool
+from standfast import ToolError, tool
 
 ORDERS = {
     "A1": {"id": "A1", "cents": 4200, "days_late": 6},

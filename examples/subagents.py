@@ -13,8 +13,8 @@ from typing import Any
 
 from late_orders import ORDERS, TOOLS
 
-from holdfast import Agent, Runtime, ScriptedModel, Session
-from holdfast.plugins.shipped import Subagents
+from standfast import Agent, Runtime, ScriptedModel, Session
+from standfast.plugins.shipped import Subagents
 
 ORDER = {
     "type": "object",

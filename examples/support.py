@@ -1,6 +1,6 @@
 """Tools of a support agent: look an order up, pay it back after a person agreed.
 
-    holdfast chat --model scripted:examples/support.json --tools examples/support.py
+    standfast chat --model scripted:examples/support.json --tools examples/support.py
 
 Set SUPPORT_LEDGER to a file name to see what was really done, line by line.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from holdfast import ToolError, tool
+from standfast import ToolError, tool
 
 ORDERS = {
     "A1": {"id": "A1", "cents": 4200, "days_late": 6},

@@ -1,11 +1,11 @@
 """An agent with two tools and a durable session. The model is a script, so it needs no key.
 
-Run it with `python examples/ten_lines.py`; `holdfast.db` is made where you are.
+Run it with `python examples/ten_lines.py`; `standfast.db` is made where you are.
 """
 
 import asyncio
 
-from holdfast import Agent, Runtime, tool
+from standfast import Agent, Runtime, tool
 
 
 @tool(side_effect="read")
@@ -24,7 +24,7 @@ agent = Agent("scripted:demo", tools=[order, refund])
 
 
 async def main() -> None:
-    async with Runtime("holdfast.db") as runtime:
+    async with Runtime("standfast.db") as runtime:
         session = await runtime.session("support-42", agent=agent)
         async for event in (turn := session.turn("Did order A1 arrive late?")):
             print(event)

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from holdfast.testing.clock import FakeClock
+from standfast.testing.clock import FakeClock
 
 _numbers = itertools.count()
 
@@ -72,7 +72,7 @@ class Child:
 @pytest.fixture(scope="session", autouse=True)
 def _no_settings_of_the_developer() -> Iterator[None]:
     """Keys and directories of whoever runs the tests stay out of them."""
-    saved = {name: os.environ.pop(name, None) for name in ("HOLDFAST_SNAPSHOT_KEY", "HOLDFAST_HOME")}
+    saved = {name: os.environ.pop(name, None) for name in ("STANDFAST_SNAPSHOT_KEY", "STANDFAST_HOME")}
     yield
     os.environ.update({name: value for name, value in saved.items() if value is not None})
 

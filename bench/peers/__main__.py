@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 HOME = HERE.parent.parent / "build" / "peers"
-OURS = {"holdfast, durable": (), "holdfast, durable, on uvloop": ("uvloop",)}
+OURS = {"standfast, durable": (), "standfast, durable, on uvloop": ("uvloop",)}
 PEERS = {"pydantic-ai code mode": "pydantic_ai_step.py", "smolagents": "smolagents_step.py"}
 TARGETS = {"pydantic-ai code mode": 10, "smolagents": 1}
 
@@ -60,7 +60,7 @@ def main() -> None:
     took: dict[str, list[float]] = {name: [] for name in (*OURS, *PEERS)}
     for number in range(1, arguments.rounds + 1):
         for name, loop in OURS.items():
-            took[name].append(measured(Path(sys.executable), "holdfast_step.py", *loop))
+            took[name].append(measured(Path(sys.executable), "standfast_step.py", *loop))
         for name, program in PEERS.items():
             took[name].append(measured(others, program))
         words = [f"{name} {times[-1]:.2f} ms" for name, times in took.items()]

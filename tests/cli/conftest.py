@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from holdfast.cli.main import main
+from standfast.cli.main import main
 
 REFUNDS = Path(__file__).parents[2] / "examples" / "refunds.py"
 
@@ -38,8 +38,8 @@ Run = Callable[..., Outcome]
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
-    monkeypatch.delenv("HOLDFAST_SNAPSHOT_KEY", raising=False)
+    monkeypatch.setenv("STANDFAST_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("STANDFAST_SNAPSHOT_KEY", raising=False)
     return tmp_path / "home"
 
 
@@ -57,7 +57,7 @@ def refunds() -> str:
 
 
 @pytest.fixture
-def holdfast() -> Run:
+def standfast() -> Run:
     """Run a command in this process."""
 
     def run(*words: str, stdin: str | bytes | None = None) -> Outcome:
@@ -69,7 +69,7 @@ def holdfast() -> Run:
 
 
 def command_line(*words: str) -> list[str]:
-    return [sys.executable, "-m", "holdfast.cli.main", *words]
+    return [sys.executable, "-m", "standfast.cli.main", *words]
 
 
 @pytest.fixture

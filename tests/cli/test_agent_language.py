@@ -9,29 +9,29 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_MODEL", raising=False)
+    monkeypatch.delenv("STANDFAST_MODEL", raising=False)
 
 
 @pytest.mark.slow
-def test_a_language_stands_for_acting_in_code_and_is_remembered(holdfast: Any) -> None:
+def test_a_language_stands_for_acting_in_code_and_is_remembered(standfast: Any) -> None:
     """Seed: `--language typescript`; another command decides, and the session goes on in its language."""
-    waiting = holdfast("chat", "--language", "typescript", "refund A1", "--json")
+    waiting = standfast("chat", "--language", "typescript", "refund A1", "--json")
     assert (waiting.status, waiting.document["status"]) == (1, "waiting")
     (asked,) = waiting.document["approvals"]
     assert (asked["capability"], asked["kwargs"]) == ("refund", {"order_id": "A1", "cents": 1999})
-    ran = holdfast("approvals", "approve", asked["approval_id"])
+    ran = standfast("approvals", "approve", asked["approval_id"])
     assert "The refund tool answered: 1999 cents of order A1 are paid back" in ran.stdout
-    again = holdfast("chat", "order A1")
+    again = standfast("chat", "order A1")
     assert '  │ const {days_late: late} = await order({order_id: "A1"});' in again.stderr.splitlines()
-    record = holdfast("sessions", "export", "default").document["head"]["host"]
+    record = standfast("sessions", "export", "default").document["head"]["host"]
     assert (record["protocol"], record["language"]) == ("code", "typescript")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("engine", "first"), [("cpython", "found = "), ("quickjs", "const {days_late")])
-def test_an_engine_stands_for_its_language(holdfast: Any, engine: str, first: str) -> None:
+def test_an_engine_stands_for_its_language(standfast: Any, engine: str, first: str) -> None:
     """Seed: `--engine`; what an engine runs is what the model writes."""
-    ran = holdfast("chat", "--engine", engine, "order A1")
+    ran = standfast("chat", "--engine", engine, "order A1")
     assert ran.stdout.splitlines()[-1].startswith("Order A1 came 6 days late.")
     assert f"  │ {first}" in ran.stderr
 
@@ -44,8 +44,8 @@ def test_an_engine_stands_for_its_language(holdfast: Any, engine: str, first: st
         (["--language", "ruby"], "'python', 'typescript'"),
     ],
 )
-def test_options_that_do_not_fit_are_wrong_usage(holdfast: Any, options: list[str], told: str) -> None:
+def test_options_that_do_not_fit_are_wrong_usage(standfast: Any, options: list[str], told: str) -> None:
     """Ours: it is said before anything is opened."""
-    ran = holdfast("chat", *options, "hello")
+    ran = standfast("chat", *options, "hello")
     assert ran.status == 2
     assert told in ran.stderr

@@ -18,23 +18,23 @@ TOTAL = 'total = fee() + refund("A1", 500)'
 
 
 @pytest.fixture
-def waiting(holdfast: Any, refunds: str, ledger: Path) -> str:
+def waiting(standfast: Any, refunds: str, ledger: Path) -> str:
     """The id of a request that waits in the session `default`."""
-    ran = holdfast("run", "--tools", refunds, "-e", TOTAL, "--json")
+    ran = standfast("run", "--tools", refunds, "-e", TOTAL, "--json")
     assert (ran.status, ran.document["status"]) == (1, "waiting_for_approval")
     assert ran.document["snapshot_id"].startswith("snap_")
-    listed = holdfast("approvals", "list", "--pending", "--json").document
+    listed = standfast("approvals", "list", "--pending", "--json").document
     return str(listed[0]["approval_id"])
 
 
-def test_a_request_has_the_named_fields(holdfast: Any, waiting: str) -> None:
+def test_a_request_has_the_named_fields(standfast: Any, waiting: str) -> None:
     """Seed: what `approvals list --json` has to show."""
-    (record,) = holdfast("approvals", "list", "--json").document
+    (record,) = standfast("approvals", "list", "--json").document
     assert record["approval_id"] == waiting
     assert (record["state"], record["session_id"], record["capability"]) == ("pending", "default", "refund")
     assert (record["args"], record["kwargs"]) == (["A1", 500], {})
     assert record["expires_at"] > record["requested_at"]
-    assert holdfast("approvals", "show", waiting, "--json").document == record
+    assert standfast("approvals", "show", waiting, "--json").document == record
 
 
 def test_another_process_continues_the_expression_and_the_fee_is_charged_once(
@@ -49,7 +49,7 @@ def test_another_process_continues_the_expression_and_the_fee_is_charged_once(
 
 @pytest.mark.slow
 def test_a_run_whose_process_was_killed_is_continued(
-    start: Callable[..., subprocess.Popen[str]], process: Any, holdfast: Any, refunds: str, ledger: Path
+    start: Callable[..., subprocess.Popen[str]], process: Any, standfast: Any, refunds: str, ledger: Path
 ) -> None:
     """Seed: SIGKILL between the question and the answer loses nothing and repeats nothing."""
     repl = subprocess.Popen(
@@ -59,7 +59,7 @@ def test_a_run_whose_process_was_killed_is_continued(
     assert repl.stdin is not None
     repl.stdin.write(f"{TOTAL}\n")
     repl.stdin.flush()
-    waiting = _wait_for_request(holdfast)
+    waiting = _wait_for_request(standfast)
     repl.send_signal(signal.SIGKILL)
     repl.wait(timeout=10)
     repl.stdin.close()
@@ -71,59 +71,59 @@ def test_a_run_whose_process_was_killed_is_continued(
 def _command_line() -> list[str]:
     import sys
 
-    return [sys.executable, "-m", "holdfast.cli.main"]
+    return [sys.executable, "-m", "standfast.cli.main"]
 
 
-def _wait_for_request(holdfast: Any) -> str:
+def _wait_for_request(standfast: Any) -> str:
     import time
 
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
-        if listed := holdfast("approvals", "list", "--pending", "--json").document:
+        if listed := standfast("approvals", "list", "--pending", "--json").document:
             return str(listed[0]["approval_id"])
         time.sleep(0.05)
     raise AssertionError("the run never waited")
 
 
 def test_edited_arguments_by_position_or_by_name_are_used(
-    holdfast: Any, waiting: str, ledger: Path, refunds: str
+    standfast: Any, waiting: str, ledger: Path, refunds: str
 ) -> None:
     """Seed: approve --args JSON."""
-    assert holdfast("approvals", "approve", waiting, "--args", '["A1", 100]', "--json").status == 0
-    assert holdfast("run", "-e", "total", "--json").document["result"] == 130
-    holdfast("run", "--tools", refunds, "-e", 'refund("B2", 9)')
-    (again,) = holdfast("approvals", "list", "--pending", "--json").document
+    assert standfast("approvals", "approve", waiting, "--args", '["A1", 100]', "--json").status == 0
+    assert standfast("run", "-e", "total", "--json").document["result"] == 130
+    standfast("run", "--tools", refunds, "-e", 'refund("B2", 9)')
+    (again,) = standfast("approvals", "list", "--pending", "--json").document
     edited = '{"order_id": "B2", "cents": 5}'
-    ran = holdfast("approvals", "approve", again["approval_id"], "--args", edited, "--json")
+    ran = standfast("approvals", "approve", again["approval_id"], "--args", edited, "--json")
     assert ran.document["result"] == 5
     assert ledger.read_text().splitlines()[-1] == "refund B2 5"
 
 
-def test_edited_arguments_that_do_not_fit_leave_the_request_open(holdfast: Any, waiting: str) -> None:
+def test_edited_arguments_that_do_not_fit_leave_the_request_open(standfast: Any, waiting: str) -> None:
     """Ours: a slip of the hand does not spend the decision."""
-    slip = holdfast("approvals", "approve", waiting, "--args", '["A1", "much"]', "--json")
+    slip = standfast("approvals", "approve", waiting, "--args", '["A1", "much"]', "--json")
     assert (slip.status, slip.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
-    assert holdfast("approvals", "approve", waiting, "--json").status == 0
+    assert standfast("approvals", "approve", waiting, "--json").status == 0
 
 
-def test_a_denial_can_be_caught_by_the_code(holdfast: Any, refunds: str, ledger: Path) -> None:
+def test_a_denial_can_be_caught_by_the_code(standfast: Any, refunds: str, ledger: Path) -> None:
     """Seed: a denied call raises a catchable error with the reason."""
     code = 'try:\n    r = refund("A1", 1)\nexcept PermissionError as e:\n    r = str(e)\nresult = r'
-    holdfast("run", "--tools", refunds, "-e", code)
-    (request,) = holdfast("approvals", "list", "--pending", "--json").document
-    ran = holdfast("approvals", "deny", request["approval_id"], "--reason", "too much", "--json")
+    standfast("run", "--tools", refunds, "-e", code)
+    (request,) = standfast("approvals", "list", "--pending", "--json").document
+    ran = standfast("approvals", "deny", request["approval_id"], "--reason", "too much", "--json")
     assert (ran.status, ran.document["status"]) == (0, "ok")
     assert "too much" in ran.document["result"]
     assert ledger.read_text() == ""
 
 
-def test_a_second_approval_fails_and_calls_nothing(holdfast: Any, waiting: str, ledger: Path) -> None:
+def test_a_second_approval_fails_and_calls_nothing(standfast: Any, waiting: str, ledger: Path) -> None:
     """Seed: decided once, used once."""
-    assert holdfast("approvals", "approve", waiting, "--json").status == 0
-    again = holdfast("approvals", "approve", waiting, "--json")
+    assert standfast("approvals", "approve", waiting, "--json").status == 0
+    again = standfast("approvals", "approve", waiting, "--json")
     assert again.status == 1
     assert "already approved" in again.document["error"]["message"]
-    assert holdfast("approvals", "deny", waiting, "--json").status == 1
+    assert standfast("approvals", "deny", waiting, "--json").status == 1
     assert ledger.read_text().count("refund") == 1
 
 
@@ -140,28 +140,30 @@ def test_of_eight_approvers_exactly_one_succeeds(
 
 
 def test_a_tools_file_that_has_gone_is_named_and_can_be_given_anew(
-    holdfast: Any, refunds: str, ledger: Path, tmp_path: Path
+    standfast: Any, refunds: str, ledger: Path, tmp_path: Path
 ) -> None:
     """Ours: the recorded path may be stale; the message says what to do, and nothing is spent."""
     old, new = tmp_path / "old_tools.py", tmp_path / "new_tools.py"
     old.write_text(Path(refunds).read_text())
-    holdfast("run", "--tools", str(old), "-e", TOTAL)
-    (request,) = holdfast("approvals", "list", "--pending", "--json").document
+    standfast("run", "--tools", str(old), "-e", TOTAL)
+    (request,) = standfast("approvals", "list", "--pending", "--json").document
     old.rename(new)
-    failed = holdfast("approvals", "approve", request["approval_id"], "--json")
+    failed = standfast("approvals", "approve", request["approval_id"], "--json")
     assert failed.status == 1
     assert str(old) in failed.document["error"]["message"]
     assert "--tools" in failed.document["error"]["hint"]
-    assert holdfast("approvals", "approve", request["approval_id"], "--tools", str(new), "--json").status == 0
+    assert (
+        standfast("approvals", "approve", request["approval_id"], "--tools", str(new), "--json").status == 0
+    )
 
 
 def test_mounts_and_hosts_are_remembered_too(
-    holdfast: Any, refunds: str, ledger: Path, tmp_path: Path
+    standfast: Any, refunds: str, ledger: Path, tmp_path: Path
 ) -> None:
     """Ours: whoever decides repeats nothing."""
     (tmp_path / "out").mkdir()
     code = 'n = refund("A1", 3)\nwrite_text("/out/n.txt", str(n))'
-    holdfast(
+    standfast(
         "run",
         "--tools",
         refunds,
@@ -172,49 +174,51 @@ def test_mounts_and_hosts_are_remembered_too(
         "-e",
         code,
     )
-    (request,) = holdfast("approvals", "list", "--pending", "--json").document
-    assert holdfast("approvals", "approve", request["approval_id"], "--json").status == 0
+    (request,) = standfast("approvals", "list", "--pending", "--json").document
+    assert standfast("approvals", "approve", request["approval_id"], "--json").status == 0
     assert (tmp_path / "out" / "n.txt").read_text() == "3"
 
 
-def test_the_readable_form_shows_the_call_and_the_commands(holdfast: Any, refunds: str, ledger: Path) -> None:
+def test_the_readable_form_shows_the_call_and_the_commands(
+    standfast: Any, refunds: str, ledger: Path
+) -> None:
     """Ours: a person sees what waits and what to type; control characters are spelled out."""
-    ran = holdfast("run", "--tools", refunds, "-e", 'refund("A\\x1b[2J\\u202e1", 500)')
-    (request,) = holdfast("approvals", "list", "--pending", "--json").document
+    ran = standfast("run", "--tools", refunds, "-e", 'refund("A\\x1b[2J\\u202e1", 500)')
+    (request,) = standfast("approvals", "list", "--pending", "--json").document
     assert r"refund('A\x1b[2J\u202e1', 500)" in ran.stderr
     assert f"approvals approve {request['approval_id']}" in ran.stderr
     assert "\x1b" not in ran.stderr
-    assert request["approval_id"] in holdfast("approvals", "list").stdout
-    assert r"\x1b[2J" in holdfast("approvals", "show", request["approval_id"]).stdout
+    assert request["approval_id"] in standfast("approvals", "list").stdout
+    assert r"\x1b[2J" in standfast("approvals", "show", request["approval_id"]).stdout
 
 
-def test_an_unknown_request_is_an_error(holdfast: Any) -> None:
+def test_an_unknown_request_is_an_error(standfast: Any) -> None:
     """Ours: one JSON document for failures that are no run's."""
     for words in (("show",), ("approve",), ("deny", "--reason", "x")):
-        ran = holdfast("approvals", words[0], "apr_nope", *words[1:], "--json")
+        ran = standfast("approvals", words[0], "apr_nope", *words[1:], "--json")
         assert (ran.status, set(ran.document)) == (1, {"error"})
         assert set(ran.document["error"]) == {"code", "message", "hint", "span"}
-    assert "apr_nope" in holdfast("approvals", "show", "apr_nope").stderr
+    assert "apr_nope" in standfast("approvals", "show", "apr_nope").stderr
 
 
 def test_an_older_snapshot_asks_anew_and_the_old_decision_is_dead(
-    holdfast: Any, refunds: str, ledger: Path
+    standfast: Any, refunds: str, ledger: Path
 ) -> None:
     """Seed: after restoring an older snapshot, the call is never made a second time by the old approval."""
-    ran = holdfast("run", "--tools", refunds, "-e", TOTAL, "--json")
-    (record,) = holdfast("approvals", "list", "--pending", "--json").document
-    assert holdfast("approvals", "approve", record["approval_id"], "--json").status == 0
+    ran = standfast("run", "--tools", refunds, "-e", TOTAL, "--json")
+    (record,) = standfast("approvals", "list", "--pending", "--json").document
+    assert standfast("approvals", "approve", record["approval_id"], "--json").status == 0
     made = ledger.read_text()
 
-    restored = holdfast("session", "restore", ran.document["snapshot_id"], "--json")
+    restored = standfast("session", "restore", ran.document["snapshot_id"], "--json")
     assert (restored.status, restored.document) == (0, {"session_id": "default"})
-    again = holdfast("approvals", "approve", record["approval_id"], "--json")
+    again = standfast("approvals", "approve", record["approval_id"], "--json")
     assert (again.status, again.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
     assert ledger.read_text() == made
 
-    (anew,) = holdfast("approvals", "list", "--pending", "--json").document
+    (anew,) = standfast("approvals", "list", "--pending", "--json").document
     assert anew["approval_id"] != record["approval_id"]
-    assert holdfast("approvals", "deny", anew["approval_id"], "--reason", "once is enough").status == 1
+    assert standfast("approvals", "deny", anew["approval_id"], "--reason", "once is enough").status == 1
     assert ledger.read_text() == made
 
 
@@ -222,18 +226,18 @@ def test_an_older_snapshot_asks_anew_and_the_old_decision_is_dead(
 
 
 @pytest.fixture
-def asked(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> str:
+def asked(standfast: Any, monkeypatch: pytest.MonkeyPatch) -> str:
     """The id of a request that a turn of an agent makes in the session `default`."""
-    monkeypatch.delenv("HOLDFAST_MODEL", raising=False)
-    ran = holdfast("chat", "refund A1", "--json")
+    monkeypatch.delenv("STANDFAST_MODEL", raising=False)
+    ran = standfast("chat", "refund A1", "--json")
     return str(ran.document["approvals"][0]["approval_id"])
 
 
-def test_requests_of_runs_and_of_turns_are_in_one_list(holdfast: Any, waiting: str, asked: str) -> None:
+def test_requests_of_runs_and_of_turns_are_in_one_list(standfast: Any, waiting: str, asked: str) -> None:
     """Ours: whoever decides need not know what asked."""
-    listed = holdfast("approvals", "list", "--pending", "--json").document
+    listed = standfast("approvals", "list", "--pending", "--json").document
     assert [item["approval_id"] for item in listed] == [waiting, asked]
-    shown = holdfast("approvals", "show", asked).stdout
+    shown = standfast("approvals", "show", asked).stdout
     assert "refund(order_id='A1', cents=1999)" in shown
     assert "turn       t_" in shown
 
@@ -247,49 +251,49 @@ def test_another_process_goes_on_with_the_turn_and_shows_its_answer(process: Any
     assert process("approvals", "approve", asked).status == 1
 
 
-def test_a_turn_takes_edited_arguments_by_name(holdfast: Any, asked: str) -> None:
+def test_a_turn_takes_edited_arguments_by_name(standfast: Any, asked: str) -> None:
     """Ours: --arguments; what does not fit leaves the request open."""
-    assert holdfast("approvals", "approve", asked, "--args", '["A1", 5]').status == 2
+    assert standfast("approvals", "approve", asked, "--args", '["A1", 5]').status == 2
     both = ("--args", '{"cents": 1}', "--arguments", '{"cents": 1}')
-    assert holdfast("approvals", "approve", asked, *both).status == 2
-    assert holdfast("approvals", "approve", asked, "--mount", "/x=/tmp").status == 2
-    slip = holdfast("approvals", "approve", asked, "--arguments", '{"cents": 5}', "--json")
+    assert standfast("approvals", "approve", asked, *both).status == 2
+    assert standfast("approvals", "approve", asked, "--mount", "/x=/tmp").status == 2
+    slip = standfast("approvals", "approve", asked, "--arguments", '{"cents": 5}', "--json")
     assert (slip.status, slip.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
     edited = '{"order_id": "A1", "cents": 5}'
-    done = holdfast("approvals", "approve", asked, "--arguments", edited, "--json")
+    done = standfast("approvals", "approve", asked, "--arguments", edited, "--json")
     assert (done.status, done.document["status"]) == (0, "finished")
     assert "5 cents of order A1" in done.document["text"]
 
 
-def test_a_run_takes_them_by_name_as_well(holdfast: Any, waiting: str, ledger: Path) -> None:
+def test_a_run_takes_them_by_name_as_well(standfast: Any, waiting: str, ledger: Path) -> None:
     """Ours: one option for both kinds."""
     edited = '{"order_id": "A1", "cents": 5}'
-    assert holdfast("approvals", "approve", waiting, "--arguments", edited, "--json").status == 0
+    assert standfast("approvals", "approve", waiting, "--arguments", edited, "--json").status == 0
     assert ledger.read_text().splitlines()[-1] == "refund A1 5"
 
 
-def test_a_denied_turn_tells_the_model_why(holdfast: Any, asked: str) -> None:
+def test_a_denied_turn_tells_the_model_why(standfast: Any, asked: str) -> None:
     """Seed: a no reaches the model with its reason, and the turn ends with an answer."""
-    denied = holdfast("approvals", "deny", asked, "--reason", "too much", "--json")
+    denied = standfast("approvals", "deny", asked, "--reason", "too much", "--json")
     assert (denied.status, denied.document["status"]) == (0, "finished")
     assert "too much" in denied.document["text"]
 
 
-def test_a_decision_names_the_user_who_took_it(holdfast: Any, waiting: str) -> None:
+def test_a_decision_names_the_user_who_took_it(standfast: Any, waiting: str) -> None:
     """Ours: an approval records who decided it; at the command line that is the system's user."""
-    holdfast("approvals", "approve", waiting)
-    decided = holdfast("approvals", "show", waiting, "--json").document
+    standfast("approvals", "approve", waiting)
+    decided = standfast("approvals", "show", waiting, "--json").document
     assert decided["decided_by"] == pwd.getpwuid(os.getuid()).pw_name
-    assert decided["decided_by"] in holdfast("approvals", "show", waiting).stdout
+    assert decided["decided_by"] in standfast("approvals", "show", waiting).stdout
 
 
 @pytest.mark.parametrize("verdict", ["approve", "deny"])
 def test_a_decision_about_a_turn_can_be_taken_in_somebodys_name(
-    holdfast: Any, asked: str, verdict: str
+    standfast: Any, asked: str, verdict: str
 ) -> None:
     """Ours: for a service that decides on behalf of its users. The export of the session has the name."""
-    holdfast("approvals", verdict, asked, "--decided-by", "ada@example.com")
-    shown = holdfast("approvals", "show", asked, "--json").document
+    standfast("approvals", verdict, asked, "--decided-by", "ada@example.com")
+    shown = standfast("approvals", "show", asked, "--json").document
     assert shown["decided_by"] == "ada@example.com"
-    exported = holdfast("sessions", "export", shown["session_id"]).document
+    exported = standfast("sessions", "export", shown["session_id"]).document
     assert [one["decided_by"] for one in exported["approvals"]] == ["ada@example.com"]

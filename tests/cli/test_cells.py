@@ -11,27 +11,27 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Agent, CodeMode, Runtime
-from holdfast.cli.cell_view import calls_made, code_lines, is_cell, outcome, remarks, report_of
-from holdfast.cli.chat_screen import ChatScreen
-from holdfast.errors import ErrorObject, Span
-from holdfast.model.cell import CallMade, CellReport
-from holdfast.model.events import (
+from standfast import Agent, CodeMode, Runtime
+from standfast.cli.cell_view import calls_made, code_lines, is_cell, outcome, remarks, report_of
+from standfast.cli.chat_screen import ChatScreen
+from standfast.errors import ErrorObject, Span
+from standfast.model.cell import CallMade, CellReport
+from standfast.model.events import (
     ModelCallStarted,
     ReplyReceived,
     TextStreamed,
     ToolCallSettled,
     TurnCommitted,
 )
-from holdfast.model.message import ToolCall
-from holdfast.model.outcome import Finished, Stopped, StopReason
-from holdfast.model.usage import Usage
-from holdfast.providers.scripted import ScriptedModel
+from standfast.model.message import ToolCall
+from standfast.model.outcome import Finished, Stopped, StopReason
+from standfast.model.usage import Usage
+from standfast.providers.scripted import ScriptedModel
 
 
 @pytest.fixture(autouse=True)
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_MODEL", raising=False)
+    monkeypatch.delenv("STANDFAST_MODEL", raising=False)
 
 
 @pytest.fixture
@@ -53,9 +53,9 @@ def cell(code: str, prose: str = "") -> str:
 # In a chat
 
 
-def test_a_cell_is_shown_with_its_calls_under_it_and_its_answer_once(holdfast: Any) -> None:
+def test_a_cell_is_shown_with_its_calls_under_it_and_its_answer_once(standfast: Any) -> None:
     """Ours: prose and answer on standard output, once each; code, calls and outcome beside it."""
-    ran = holdfast("chat", "--protocol", "code", "order A1")
+    ran = standfast("chat", "--protocol", "code", "order A1")
     assert ran.status == 0
     answer = 'Order A1 came 6 days late. Say "refund A1" to see code that waits for you.'
     assert ran.stdout == f"Let me look that up.\n{answer}\n"
@@ -67,38 +67,38 @@ def test_a_cell_is_shown_with_its_calls_under_it_and_its_answer_once(holdfast: A
     assert "```" not in ran.stdout + ran.stderr
 
 
-def test_an_approval_inside_a_cell_is_decided_by_another_command(holdfast: Any) -> None:
+def test_an_approval_inside_a_cell_is_decided_by_another_command(standfast: Any) -> None:
     """Ours: the session remembers its protocol; the cell goes on where it stood."""
-    waiting = holdfast("chat", "--protocol", "code", "refund A1", "--json")
+    waiting = standfast("chat", "--protocol", "code", "refund A1", "--json")
     assert (waiting.status, waiting.document["status"]) == (1, "waiting")
     (asked,) = waiting.document["approvals"]
     assert (asked["capability"], asked["kwargs"]) == ("refund", {"order_id": "A1", "cents": 1999})
     arguments = '{"order_id": "A1", "cents": 5}'
-    ran = holdfast("approvals", "approve", asked["approval_id"], "--arguments", arguments)
+    ran = standfast("approvals", "approve", asked["approval_id"], "--arguments", arguments)
     assert ran.status == 0
     assert "    refund(order_id='A1', cents=5)\n" in ran.stderr
     assert "order(" not in ran.stderr.replace("refund(order_id", "")
     assert "The refund tool answered: 5 cents of order A1 are paid back" in ran.stdout
-    again = holdfast("chat", "refund A1", "--json").document["approvals"][0]
-    refused = holdfast("approvals", "deny", again["approval_id"], "--reason", "no more")
+    again = standfast("chat", "refund A1", "--json").document["approvals"][0]
+    refused = standfast("approvals", "deny", again["approval_id"], "--reason", "no more")
     assert "refused the call of refund(): no more" in refused.stdout
 
 
-def test_variables_stay_from_command_to_command(holdfast: Any, says: Callable[..., list[str]]) -> None:
+def test_variables_stay_from_command_to_command(standfast: Any, says: Callable[..., list[str]]) -> None:
     """Ours: each command is a process; the session has the variables."""
     options = says(cell("x = 20"), "Noted.", cell("finish(x + 1)"))
-    assert holdfast("chat", *options, "remember").stdout == "Noted.\n"
-    assert holdfast("chat", "and?").stdout == "21\n"
-    record = holdfast("sessions", "export", "default").document["head"]["host"]
+    assert standfast("chat", *options, "remember").stdout == "Noted.\n"
+    assert standfast("chat", "and?").stdout == "21\n"
+    record = standfast("sessions", "export", "default").document["head"]["host"]
     assert record["protocol"] == "code"
 
 
-def test_what_goes_wrong_is_told_with_its_line(holdfast: Any, says: Callable[..., list[str]]) -> None:
+def test_what_goes_wrong_is_told_with_its_line(standfast: Any, says: Callable[..., list[str]]) -> None:
     """Ours: errors, output and notes of a cell in a line each."""
     options = says(
         cell("print('a')\nprint('b')\n1 / 0", "I divide.") + cell("2"), cell("len('abc')"), "Sorry."
     )
-    ran = holdfast("chat", *options, "go")
+    ran = standfast("chat", *options, "go")
     assert ran.stdout == "I divide.\nSorry.\n"
     lines = ran.stderr.splitlines()
     assert "  printed: a b" in lines
@@ -107,25 +107,25 @@ def test_what_goes_wrong_is_told_with_its_line(holdfast: Any, says: Callable[...
     assert "  cell 1 → 3" in lines
 
 
-def test_a_protocol_that_does_not_exist_is_wrong_usage(holdfast: Any) -> None:
+def test_a_protocol_that_does_not_exist_is_wrong_usage(standfast: Any) -> None:
     """Ours: the choices are named."""
-    ran = holdfast("chat", "--protocol", "poems", "hello")
+    ran = standfast("chat", "--protocol", "poems", "hello")
     assert ran.status == 2
     assert "'standard', 'code'" in ran.stderr
 
 
-def test_code_mode_is_shown_the_same_way(holdfast: Any, home: Path) -> None:
+def test_code_mode_is_shown_the_same_way(standfast: Any, home: Path) -> None:
     """Ours: a cell is a cell, whichever protocol it came by."""
     wants = {"tool_calls": [{"name": "run_code", "arguments": {"code": "40 + 2"}}]}
 
     async def talk() -> None:
-        async with Runtime(home / "holdfast.db") as runtime:
+        async with Runtime(home / "standfast.db") as runtime:
             agent = Agent(ScriptedModel([wants, "Done."]), plugins=[CodeMode()])
             await (await runtime.session("mixed", agent=agent)).turn("go")
 
     home.mkdir(mode=0o700)
     asyncio.run(talk())
-    shown = holdfast("sessions", "show", "mixed").stdout
+    shown = standfast("sessions", "show", "mixed").stdout
     assert "model: \n  │ 40 + 2\n" in shown
     assert "cell 0: → 42\n" in shown
 
@@ -165,11 +165,13 @@ def test_an_answer_before_more_was_said_is_shown_where_it_was_given(
 # In a transcript and an export
 
 
-def test_a_transcript_has_the_code_and_what_came_of_it(holdfast: Any, says: Callable[..., list[str]]) -> None:
+def test_a_transcript_has_the_code_and_what_came_of_it(
+    standfast: Any, says: Callable[..., list[str]]
+) -> None:
     """Ours: no JSON of reports, and no fences."""
     options = says(cell("print('hi')\n[1, 2]", "I count."), cell("finish('Two.')"))
-    holdfast("chat", *options, "count")
-    shown = holdfast("sessions", "show", "default").stdout
+    standfast("chat", *options, "count")
+    shown = standfast("sessions", "show", "default").stdout
     paragraphs = ("model: I count.\n  │ print('hi')\n  │ [1, 2]\n", "cell 0: → [1, 2]\n  printed: hi\n")
     for words in (*paragraphs, "cell 1: gave the answer\n", "model: Two.\n"):
         assert words in shown
@@ -177,11 +179,11 @@ def test_a_transcript_has_the_code_and_what_came_of_it(holdfast: Any, says: Call
 
 
 def test_whole_reports_are_exported_as_attachments(
-    holdfast: Any, says: Callable[..., list[str]], tmp_path: Path
+    standfast: Any, says: Callable[..., list[str]], tmp_path: Path
 ) -> None:
     """Bug: what is kept with the result of a call was left out of an export."""
-    holdfast("chat", *says(cell("print('x' * 20_000)"), "Done."), "print")
-    ran = holdfast("sessions", "export", "default", "--attachments", str(tmp_path / "files"), "--json")
+    standfast("chat", *says(cell("print('x' * 20_000)"), "Done."), "print")
+    ran = standfast("sessions", "export", "default", "--attachments", str(tmp_path / "files"), "--json")
     (part,) = ran.document["attachments"]
     assert part["name"] == "cell.json"
     whole = json.loads((tmp_path / "files" / part["digest"]).read_text())

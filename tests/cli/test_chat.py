@@ -1,4 +1,4 @@
-"""`holdfast chat`: one turn, and a conversation at a terminal."""
+"""`standfast chat`: one turn, and a conversation at a terminal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Runtime, ScriptedModel, tool
+from standfast import Agent, Runtime, ScriptedModel, tool
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ SUPPORT_SCRIPT = SUPPORT.with_suffix(".json")
 
 STUCK_TOOLS = """
 import os, threading
-from holdfast import CompleteAfter, CompleteLater, RunContext, tool
+from standfast import CompleteAfter, CompleteLater, RunContext, tool
 
 @tool(side_effect="external_system")
 def stuck() -> str:
@@ -67,7 +67,7 @@ class Terminal:
         self.pid, self._fd = pty.fork()
         if self.pid == 0:
             os.environ.update(TERM=kind, NO_COLOR="1", COLUMNS="120")
-            os.execv(sys.executable, [sys.executable, "-m", "holdfast.cli.main", *words])
+            os.execv(sys.executable, [sys.executable, "-m", "standfast.cli.main", *words])
         self._shown = ""
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")  # a read may end inside a character
 
@@ -132,7 +132,7 @@ class Terminal:
 
 @pytest.fixture(autouse=True)
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_MODEL", raising=False)
+    monkeypatch.delenv("STANDFAST_MODEL", raising=False)
 
 
 @pytest.fixture
@@ -178,126 +178,126 @@ def begun(tmp_path: Path) -> str:
 # One turn
 
 
-def test_one_turn_says_what_the_model_says_and_shows_calls_beside_it(holdfast: Any) -> None:
+def test_one_turn_says_what_the_model_says_and_shows_calls_beside_it(standfast: Any) -> None:
     """Ours: the reply on standard output, everything about it on standard error."""
-    ran = holdfast("chat", "order A1")
+    ran = standfast("chat", "order A1")
     assert ran.status == 0
     assert ran.stdout.startswith("Let me look that up.\nThe order tool returned")
     assert "order(order_id='A1')" in ran.stderr
     assert re.search(r'order → \{"id": "A1", .*\} · \d+ ms', ran.stderr)
 
 
-def test_without_a_model_it_is_a_demo_and_says_so(holdfast: Any) -> None:
+def test_without_a_model_it_is_a_demo_and_says_so(standfast: Any) -> None:
     """Ours: nobody takes the script for a model, and everybody learns how to choose one."""
-    ran = holdfast("chat", "hello")
+    ran = standfast("chat", "hello")
     assert "scripted demo, no real model" in ran.stderr
     assert "--model" in ran.stderr
-    assert "HOLDFAST_MODEL" in ran.stderr
+    assert "STANDFAST_MODEL" in ran.stderr
 
 
-def test_the_prompt_may_come_from_a_pipe(holdfast: Any) -> None:
-    """Ours: `echo hi | holdfast chat`."""
-    assert "Hello!" in holdfast("chat", stdin="hello\n").stdout
+def test_the_prompt_may_come_from_a_pipe(standfast: Any) -> None:
+    """Ours: `echo hi | standfast chat`."""
+    assert "Hello!" in standfast("chat", stdin="hello\n").stdout
 
 
-def test_with_json_there_is_one_document(holdfast: Any) -> None:
+def test_with_json_there_is_one_document(standfast: Any) -> None:
     """Ours: status, text, usage and calls of the turn."""
-    ran = holdfast("chat", "order A1", "--json")
+    ran = standfast("chat", "order A1", "--json")
     assert (ran.status, ran.document["status"], ran.document["session_id"]) == (0, "finished", "default")
     assert ran.document["text"].startswith("The order tool returned")
     assert [call["name"] for call in ran.document["calls"]] == ["order"]
     assert ran.document["usage"]["calls"] == 2
 
 
-def test_a_call_that_needs_approval_is_left_to_the_approvals_command(holdfast: Any) -> None:
+def test_a_call_that_needs_approval_is_left_to_the_approvals_command(standfast: Any) -> None:
     """Ours: nobody can be asked, so the id and the command are printed and the status is 1."""
-    ran = holdfast("chat", "refund A1")
-    (request,) = holdfast("approvals", "list", "--pending", "--json").document
+    ran = standfast("chat", "refund A1")
+    (request,) = standfast("approvals", "list", "--pending", "--json").document
     assert ran.status == 1
     assert f"approvals approve {request['approval_id']}" in ran.stderr
     assert request["run_id"].startswith("t_")
 
 
-def test_a_turn_that_waits_comes_before_the_next(holdfast: Any) -> None:
+def test_a_turn_that_waits_comes_before_the_next(standfast: Any) -> None:
     """Ours: what is in the way is shown, and nothing is said over it."""
-    first = holdfast("chat", "refund A1", "--json").document
-    ran = holdfast("chat", "hello")
+    first = standfast("chat", "refund A1", "--json").document
+    ran = standfast("chat", "hello")
     assert (ran.status, ran.stdout) == (1, "")
     assert first["approvals"][0]["approval_id"] in ran.stderr
-    again = holdfast("chat", "hello", "--json")
+    again = standfast("chat", "hello", "--json")
     assert again.document["error"]["code"] == "WAITING_FOR_APPROVAL"
     assert again.document["waiting"]["turn_id"] == first["turn_id"]
 
 
-def test_a_session_remembers_its_agent(holdfast: Any, process: Any, script: Callable[..., str]) -> None:
+def test_a_session_remembers_its_agent(standfast: Any, process: Any, script: Callable[..., str]) -> None:
     """Ours: model, tools and instructions are given once; another process in another directory has them."""
     expected = {"instructions_contain": "kind", "tools": ["order", "refund"]}
     model = script([{"text": "one", "expect": expected}, {"text": "two", "expect": expected}, "left over"])
-    first = holdfast("chat", "a", "--model", model, "--tools", str(SUPPORT), "--instructions", "Be kind.")
+    first = standfast("chat", "a", "--model", model, "--tools", str(SUPPORT), "--instructions", "Be kind.")
     assert (first.status, first.stdout) == (0, "one\n")
     second = process("chat", "b")
     assert (second.status, second.stdout) == (0, "two\n")
-    (head,) = holdfast("sessions", "list", "--json").document
+    (head,) = standfast("sessions", "list", "--json").document
     assert head["model"] == model
 
 
 def test_paths_of_the_record_are_absolute(
-    holdfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Callable[..., str]
+    standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: Callable[..., str]
 ) -> None:
     """Ours: whoever goes on may stand in another directory."""
     script(["one"])
     (tmp_path / "my_tools.py").write_text(SUPPORT.read_text())
     monkeypatch.chdir(tmp_path)
-    holdfast("chat", "a", "--model", "scripted:script.json", "--tools", "my_tools.py")
-    host = holdfast("sessions", "export", "default", "--json").document["head"]["host"]
+    standfast("chat", "a", "--model", "scripted:script.json", "--tools", "my_tools.py")
+    host = standfast("sessions", "export", "default", "--json").document["head"]["host"]
     assert host["model"] == f"scripted:{tmp_path / 'script.json'}"
     assert host["tools"] == [str(tmp_path / "my_tools.py")]
 
 
-def test_replies_left_over_do_not_spoil_a_turn(holdfast: Any, script: Callable[..., str]) -> None:
+def test_replies_left_over_do_not_spoil_a_turn(standfast: Any, script: Callable[..., str]) -> None:
     """Ours: a chat may end before its script does, strict or not."""
-    ran = holdfast("chat", "hi", "--model", script({"replies": ["one", "two"], "strict": True}), "--json")
+    ran = standfast("chat", "hi", "--model", script({"replies": ["one", "two"], "strict": True}), "--json")
     assert (ran.status, ran.document["text"]) == (0, "one")
 
 
-def test_text_that_was_retracted_never_reaches_a_pipe(holdfast: Any, script: Callable[..., str]) -> None:
+def test_text_that_was_retracted_never_reaches_a_pipe(standfast: Any, script: Callable[..., str]) -> None:
     """Ours: a file keeps what was said in the end; that a call was tried again is told beside it."""
     failure = {"retryable": True, "after_chunks": 2, "message": "the line broke"}
     model = script([{"text": "half a thought", "chunk_size": 4, "failure": failure}, "a whole one"])
-    ran = holdfast("chat", "hi", "--model", model)
+    ran = standfast("chat", "hi", "--model", model)
     assert (ran.status, ran.stdout) == (0, "a whole one\n")
     assert "the line broke" in ran.stderr
 
 
-def test_a_turn_without_an_answer_is_an_error(holdfast: Any, script: Callable[..., str]) -> None:
+def test_a_turn_without_an_answer_is_an_error(standfast: Any, script: Callable[..., str]) -> None:
     """Ours: exit status 1, with the code of what went wrong."""
     model = script([{"text": "x", "failure": {"message": "no such luck"}}])
-    ran = holdfast("chat", "hi", "--model", model, "--json")
+    ran = standfast("chat", "hi", "--model", model, "--json")
     assert (ran.status, ran.document["status"]) == (1, "stopped")
     assert "no such luck" in ran.document["error"]["message"]
-    assert "no such luck" in holdfast("chat", "hi", "--model", model, "--session", "b").stderr
+    assert "no such luck" in standfast("chat", "hi", "--model", model, "--session", "b").stderr
 
 
 def test_what_cannot_be_used_is_wrong_usage_and_what_is_missing_an_error(
-    holdfast: Any, monkeypatch: pytest.MonkeyPatch
+    standfast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: 2 for the command line, 1 for the world."""
-    assert holdfast("chat", "hi", "--model", "nonsense").status == 2
-    assert holdfast("chat", stdin="").status == 2
-    assert holdfast("chat", "hi", "--session", "no way", "--json").document["error"]["code"] == (
+    assert standfast("chat", "hi", "--model", "nonsense").status == 2
+    assert standfast("chat", stdin="").status == 2
+    assert standfast("chat", "hi", "--session", "no way", "--json").document["error"]["code"] == (
         "INVALID_SESSION_ID"
     )
-    monkeypatch.setenv("HOLDFAST_MODEL", "anthropic:some")
-    ran = holdfast("chat", "hi", "--json")
+    monkeypatch.setenv("STANDFAST_MODEL", "anthropic:some")
+    ran = standfast("chat", "hi", "--json")
     assert (ran.status, "anthropic" in ran.document["error"]["message"]) == (1, True)
 
 
 def test_the_environment_names_the_model(
-    holdfast: Any, monkeypatch: pytest.MonkeyPatch, script: Callable[..., str]
+    standfast: Any, monkeypatch: pytest.MonkeyPatch, script: Callable[..., str]
 ) -> None:
-    """Ours: HOLDFAST_MODEL, where no session remembers another."""
-    monkeypatch.setenv("HOLDFAST_MODEL", script(["from the environment"]))
-    ran = holdfast("chat", "hi")
+    """Ours: STANDFAST_MODEL, where no session remembers another."""
+    monkeypatch.setenv("STANDFAST_MODEL", script(["from the environment"]))
+    ran = standfast("chat", "hi")
     assert ran.stdout == "from the environment\n"
     assert "demo" not in ran.stderr
 
@@ -305,9 +305,9 @@ def test_the_environment_names_the_model(
 def test_the_version_is_shown_without_a_runtime() -> None:
     """Ours: what is not used is not loaded."""
     code = (
-        "import sys\nfrom holdfast.cli.main import main\n"
+        "import sys\nfrom standfast.cli.main import main\n"
         "try:\n    main(['--version'])\nexcept SystemExit:\n    pass\n"
-        "print({'asyncio', 'msgspec', 'rich', 'holdfast.runtime'} & set(sys.modules))"
+        "print({'asyncio', 'msgspec', 'rich', 'standfast.runtime'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert done.stdout.splitlines()[-1] == "set()"
@@ -317,7 +317,7 @@ def test_the_version_is_shown_without_a_runtime() -> None:
 
 
 @pytest.mark.slow
-def test_a_conversation_at_a_terminal(terminal: Callable[..., Terminal], holdfast: Any) -> None:
+def test_a_conversation_at_a_terminal(terminal: Callable[..., Terminal], standfast: Any) -> None:
     """Ours: a banner that tells the truth, text as it comes, Ctrl-D leaves, and the session is kept."""
     chat = terminal("chat")
     banner = chat.expect("> ")
@@ -334,7 +334,7 @@ def test_a_conversation_at_a_terminal(terminal: Callable[..., Terminal], holdfas
 
 
 @pytest.mark.slow
-def test_approvals_are_asked_for_on_the_spot(terminal: Callable[..., Terminal], holdfast: Any) -> None:
+def test_approvals_are_asked_for_on_the_spot(terminal: Callable[..., Terminal], standfast: Any) -> None:
     """Ours: yes, no with a reason, other arguments, later; an empty line decides nothing."""
     chat = terminal("chat")
     question = "[l]ater: "
@@ -371,7 +371,7 @@ def test_approvals_are_asked_for_on_the_spot(terminal: Callable[..., Terminal], 
     assert "not sent" in chat.expect("\n> ")
     chat.type("/cancel\r")
     assert "CANCELLED" in chat.expect("\n> ")
-    assert holdfast("approvals", "list", "--pending", "--json").document == []
+    assert standfast("approvals", "list", "--pending", "--json").document == []
 
 
 @pytest.mark.slow
@@ -420,7 +420,7 @@ def test_ctrl_c_ends_the_turn_and_not_the_program(
 
 @pytest.mark.slow
 def test_sigterm_leaves_the_turn_in_order_and_the_next_chat_takes_it_up(
-    terminal: Callable[..., Terminal], stuck: tuple[str, ...], tmp_path: Path, holdfast: Any
+    terminal: Callable[..., Terminal], stuck: tuple[str, ...], tmp_path: Path, standfast: Any
 ) -> None:
     """Ours: nothing is cancelled by leaving; what was under way is settled and shown first."""
     chat = terminal("chat", *stuck)
@@ -431,7 +431,7 @@ def test_sigterm_leaves_the_turn_in_order_and_the_next_chat_takes_it_up(
     chat.signal(signal.SIGTERM)
     assert chat.exit_status() == 1
     assert "recover" in chat.rest
-    (row,) = holdfast("sessions", "list", "--json").document
+    (row,) = standfast("sessions", "list", "--json").document
     assert row["state"] == "interrupted"
     again = terminal("chat")
     shown = again.expect("\n> ")
@@ -460,10 +460,10 @@ def test_timers_are_waited_for_and_said(terminal: Callable[..., Terminal], stuck
 
 
 @pytest.mark.slow
-def test_slash_commands(terminal: Callable[..., Terminal], holdfast: Any) -> None:
+def test_slash_commands(terminal: Callable[..., Terminal], standfast: Any) -> None:
     """Ours: history, usage, rewind, fork, session, and a wrong one is only a message."""
-    holdfast("chat", "hello")
-    holdfast("chat", "who are you")
+    standfast("chat", "hello")
+    standfast("chat", "who are you")
     chat = terminal("chat")
     chat.expect("\n> ")
     for typed, shown in (
@@ -485,7 +485,7 @@ def test_slash_commands(terminal: Callable[..., Terminal], holdfast: Any) -> Non
         assert shown in chat.expect("\n> ")
     chat.type("/quit\r")
     assert chat.exit_status() == 0
-    assert {row["session_id"] for row in holdfast("sessions", "list", "--json").document} == {
+    assert {row["session_id"] for row in standfast("sessions", "list", "--json").document} == {
         "default",
         "copy",
     }
@@ -517,10 +517,10 @@ def test_a_chat_in_a_programs_session_says_whose_turn_is_in_the_way(
 
     async def left_by_a_program() -> None:
         model = ScriptedModel([{"tool_calls": [{"name": "pay"}]}], name="x", strict=False)
-        async with Runtime(home / "holdfast.db") as runtime:
+        async with Runtime(home / "standfast.db") as runtime:
             session = await runtime.session("theirs", agent=Agent(model, name="shop", tools=[pay]))
             approval = (await session.turn("pay")).waits[0].wait_id
-        async with Runtime(home / "holdfast.db") as runtime:
+        async with Runtime(home / "standfast.db") as runtime:
             await runtime.approve(approval)
 
     home.mkdir(mode=0o700)
@@ -535,9 +535,9 @@ def test_a_chat_in_a_programs_session_says_whose_turn_is_in_the_way(
     assert chat.exit_status() == 0
 
 
-def _said(holdfast: Any) -> list[str]:
+def _said(standfast: Any) -> list[str]:
     """What the user said in the session."""
-    nodes = holdfast("sessions", "show", "default", "--json").document["nodes"]
+    nodes = standfast("sessions", "show", "default", "--json").document["nodes"]
     return [node["payload"]["content"] for node in nodes if node["payload"]["type"] == "user"]
 
 
@@ -546,7 +546,7 @@ PASTED = "def f():\n    return 1 \\\n        + 2\n\n/help is no command here\nen
 
 @pytest.mark.parametrize("kind", ["dumb", "xterm"])
 def test_lines_that_arrive_together_are_one_message(
-    terminal: Callable[..., Terminal], script: Callable[..., str], holdfast: Any, kind: str
+    terminal: Callable[..., Terminal], script: Callable[..., str], standfast: Any, kind: str
 ) -> None:
     """Bug: every line of a pasted text was a message of its own."""
     chat = terminal("chat", "--model", script(STUCK_SCRIPT), kind=kind)
@@ -559,11 +559,11 @@ def test_lines_that_arrive_together_are_one_message(
     chat.expect("> ")
     chat.type("/quit\r")
     assert chat.exit_status() == 0
-    assert _said(holdfast) == [PASTED, "next"]
+    assert _said(standfast) == [PASTED, "next"]
 
 
 def test_a_bracketed_paste_is_one_message(
-    terminal: Callable[..., Terminal], script: Callable[..., str], holdfast: Any
+    terminal: Callable[..., Terminal], script: Callable[..., str], standfast: Any
 ) -> None:
     """Bug: the same where the terminal marks what is pasted; it may be edited before it is sent."""
     chat = terminal("chat", "--model", script(STUCK_SCRIPT), kind="xterm")
@@ -574,11 +574,11 @@ def test_a_bracketed_paste_is_one_message(
     chat.expect("> ")
     chat.type("/quit\r")
     assert chat.exit_status() == 0
-    assert _said(holdfast) == [f"see: {PASTED}\n!"]
+    assert _said(standfast) == [f"see: {PASTED}\n!"]
 
 
 def test_a_paste_without_a_line_break_at_its_end_is_sent_with_enter(
-    terminal: Callable[..., Terminal], script: Callable[..., str], holdfast: Any
+    terminal: Callable[..., Terminal], script: Callable[..., str], standfast: Any
 ) -> None:
     """Ours: the last line stands in the line editor, to be finished."""
     chat = terminal("chat", "--model", script(STUCK_SCRIPT))
@@ -591,11 +591,11 @@ def test_a_paste_without_a_line_break_at_its_end_is_sent_with_enter(
     chat.expect("> ")
     chat.type("/quit\r")
     assert chat.exit_status() == 0
-    assert _said(holdfast) == ["one\ntwo and more"]
+    assert _said(standfast) == ["one\ntwo and more"]
 
 
 def test_commands_that_are_typed_ahead_stay_commands(
-    terminal: Callable[..., Terminal], script: Callable[..., str], holdfast: Any
+    terminal: Callable[..., Terminal], script: Callable[..., str], standfast: Any
 ) -> None:
     """Ours: whoever types `/usage` and `/quit` without waiting for an answer means both."""
     chat = terminal("chat", "--model", script(STUCK_SCRIPT))
@@ -605,7 +605,7 @@ def test_commands_that_are_typed_ahead_stay_commands(
 
 
 def test_a_backslash_continues_a_typed_line(
-    terminal: Callable[..., Terminal], script: Callable[..., str], holdfast: Any
+    terminal: Callable[..., Terminal], script: Callable[..., str], standfast: Any
 ) -> None:
     """Ours: a message of several lines can be typed as well as pasted."""
     chat = terminal("chat", "--model", script(STUCK_SCRIPT))
@@ -617,22 +617,22 @@ def test_a_backslash_continues_a_typed_line(
     chat.expect("> ")
     chat.type("/quit\r")
     assert chat.exit_status() == 0
-    assert _said(holdfast) == ["one \ntwo"]
+    assert _said(standfast) == ["one \ntwo"]
 
 
 def test_a_paste_that_ends_the_input_is_said_before_the_chat_ends(
-    terminal: Callable[..., Terminal], script: Callable[..., str], holdfast: Any
+    terminal: Callable[..., Terminal], script: Callable[..., str], standfast: Any
 ) -> None:
     """Ours: Ctrl-D right behind a message neither loses the message nor is lost itself."""
     chat = terminal("chat", "--model", script(STUCK_SCRIPT))
     chat.expect("> ")
     chat.type("last words\r\x04")
     assert chat.exit_status() == 0
-    assert _said(holdfast) == ["last words"]
+    assert _said(standfast) == ["last words"]
 
 
 def test_what_was_pasted_before_a_question_does_not_answer_it(
-    terminal: Callable[..., Terminal], holdfast: Any
+    terminal: Callable[..., Terminal], standfast: Any
 ) -> None:
     """Bug: a second pasted line that read "y" approved the call that the first one led to."""
     chat = terminal("chat")
@@ -644,5 +644,5 @@ def test_what_was_pasted_before_a_question_does_not_answer_it(
     chat.expect(question)
     chat.type("l\r")
     chat.expect("approvals approve apr_")
-    (asked, *_) = holdfast("approvals", "list", "--pending", "--json").document
+    (asked, *_) = standfast("approvals", "list", "--pending", "--json").document
     assert asked["state"] == "pending"

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.chat_screen import ChatScreen
-from holdfast.cli.short_text import cost_text
-from holdfast.errors import ErrorObject
-from holdfast.model.events import ModelCallFailed
-from holdfast.model.usage import Usage
+from standfast.cli.chat_screen import ChatScreen
+from standfast.cli.short_text import cost_text
+from standfast.errors import ErrorObject
+from standfast.model.events import ModelCallFailed
+from standfast.model.usage import Usage
 
 
 @pytest.mark.parametrize(
@@ -38,21 +38,21 @@ def costly(tmp_path: Path) -> str:
     return f"scripted:{path}"
 
 
-def test_a_turn_and_a_session_tell_what_they_cost(holdfast: Any, costly: str) -> None:
+def test_a_turn_and_a_session_tell_what_they_cost(standfast: Any, costly: str) -> None:
     """Ours: issue 7, the cost where the usage is."""
-    ran = holdfast("chat", "hi", "--model", costly)
+    ran = standfast("chat", "hi", "--model", costly)
     assert "1 model call · 1010 tokens · $0.0021" in ran.stderr
-    ran = holdfast("chat", "again", "--model", costly, "--json")
+    ran = standfast("chat", "again", "--model", costly, "--json")
     assert ran.document["usage"]["cost_nano_usd"] == 2_100_000
-    shown = holdfast("sessions", "show", "default").stdout
+    shown = standfast("sessions", "show", "default").stdout
     assert "cost" in shown
     assert "$0.0042" in shown
 
 
-def test_what_costs_nothing_is_told_without_a_word_about_money(holdfast: Any) -> None:
+def test_what_costs_nothing_is_told_without_a_word_about_money(standfast: Any) -> None:
     """Ours: a script or a local model has no use for a column of zeros."""
-    assert "$" not in holdfast("chat", "hello").stderr
-    assert "cost" not in holdfast("sessions", "show", "default").stdout
+    assert "$" not in standfast("chat", "hello").stderr
+    assert "cost" not in standfast("sessions", "show", "default").stdout
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Runtime, ScriptedModel, tool
-from holdfast.errors import NotConfigured
-from holdfast.runtime.data_dir import DataDir
+from standfast import Agent, Runtime, ScriptedModel, tool
+from standfast.errors import NotConfigured
+from standfast.runtime.data_dir import DataDir
 
 
 @tool(approval="manual")
@@ -48,70 +48,72 @@ def shop(tmp_path: Path) -> Path:
     ],
     ids=" ".join,
 )  # fmt: skip
-def test_every_command_opens_the_file_of_a_runtime(holdfast: Any, shop: Path, words: tuple[str, ...]) -> None:
+def test_every_command_opens_the_file_of_a_runtime(
+    standfast: Any, shop: Path, words: tuple[str, ...]
+) -> None:
     """Bug: `--data-dir shop.db` was refused, so a program's sessions could not be looked at."""
-    shown = holdfast(*words, "--data-dir", str(shop), "--json")
+    shown = standfast(*words, "--data-dir", str(shop), "--json")
     assert shown.status == 0, shown.stdout + shown.stderr
     assert shown.document is not None
     assert shop.is_file()
 
 
-def test_a_program_s_sessions_are_those_of_the_file(holdfast: Any, shop: Path) -> None:
+def test_a_program_s_sessions_are_those_of_the_file(standfast: Any, shop: Path) -> None:
     """Bug: a product developer needs the command line for the file that the product writes."""
-    listed = holdfast("sessions", "list", "--data-dir", str(shop), "--json").document
+    listed = standfast("sessions", "list", "--data-dir", str(shop), "--json").document
     assert {(one["session_id"], one["state"]) for one in listed} == {
         ("greeting", "idle"),
         ("waiting", "waiting"),
     }
-    asked = holdfast("approvals", "list", "--data-dir", str(shop), "--json").document
+    asked = standfast("approvals", "list", "--data-dir", str(shop), "--json").document
     assert [one["capability"] for one in asked] == ["refund"]
 
 
-def test_the_environment_may_name_a_file(holdfast: Any, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: HOLDFAST_HOME takes what --data-dir takes."""
-    monkeypatch.setenv("HOLDFAST_HOME", str(shop))
-    assert len(holdfast("sessions", "list", "--json").document) == 2
+def test_the_environment_may_name_a_file(standfast: Any, shop: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ours: STANDFAST_HOME takes what --data-dir takes."""
+    monkeypatch.setenv("STANDFAST_HOME", str(shop))
+    assert len(standfast("sessions", "list", "--json").document) == 2
 
 
-def test_the_sandbox_keeps_its_sessions_in_the_same_file(holdfast: Any, shop: Path) -> None:
+def test_the_sandbox_keeps_its_sessions_in_the_same_file(standfast: Any, shop: Path) -> None:
     """Ours: one file for agents and sandbox; what signs snapshots lies beside it under its name."""
     where = ("--data-dir", str(shop), "--json")
-    assert holdfast("run", "-e", "x = 41", "--session-id", "s", *where).status == 0
-    assert holdfast("run", "-e", "x + 1", "--session-id", "s", *where).document["result"] == 42
-    assert holdfast("session", "snapshot", "s", "--out", str(shop.with_name("s.snap")), *where).status == 0
-    assert holdfast("session", "restore", str(shop.with_name("s.snap")), *where).status == 0
+    assert standfast("run", "-e", "x = 41", "--session-id", "s", *where).status == 0
+    assert standfast("run", "-e", "x + 1", "--session-id", "s", *where).document["result"] == 42
+    assert standfast("session", "snapshot", "s", "--out", str(shop.with_name("s.snap")), *where).status == 0
+    assert standfast("session", "restore", str(shop.with_name("s.snap")), *where).status == 0
     key = shop.with_name("shop.db.snapshot.key")
     assert key.stat().st_mode & 0o777 == 0o600
     assert not shop.with_name("snapshot.key").exists()
 
 
-def test_the_file_of_a_data_directory_is_that_directory(holdfast: Any, home: Path) -> None:
+def test_the_file_of_a_data_directory_is_that_directory(standfast: Any, home: Path) -> None:
     """Ours: both names lead to the same sessions, the same key and the same history."""
-    assert holdfast("run", "-e", "x = 41", "--session-id", "s", "--json").status == 0
+    assert standfast("run", "-e", "x = 41", "--session-id", "s", "--json").status == 0
     key = (home / "snapshot.key").read_bytes()
-    where = ("--data-dir", str(home / "holdfast.db"), "--json")
-    assert holdfast("run", "-e", "x + 1", "--session-id", "s", *where).document["result"] == 42
-    assert DataDir(home / "holdfast.db").snapshot_key() == key
-    assert not list(home.glob("holdfast.db.*key*"))
+    where = ("--data-dir", str(home / "standfast.db"), "--json")
+    assert standfast("run", "-e", "x + 1", "--session-id", "s", *where).document["result"] == 42
+    assert DataDir(home / "standfast.db").snapshot_key() == key
+    assert not list(home.glob("standfast.db.*key*"))
 
 
-def test_a_new_path_is_a_file_if_it_is_named_like_one(holdfast: Any, tmp_path: Path) -> None:
+def test_a_new_path_is_a_file_if_it_is_named_like_one(standfast: Any, tmp_path: Path) -> None:
     """Bug: `--data-dir shop.db` made a directory of that name where `Runtime("shop.db")` makes a file."""
     for name in ("new.db", "new.sqlite", "below/new.sqlite3"):
-        assert holdfast("run", "-e", "1", "--data-dir", str(tmp_path / name), "--json").status == 0
+        assert standfast("run", "-e", "1", "--data-dir", str(tmp_path / name), "--json").status == 0
         assert (tmp_path / name).is_file()
-    assert holdfast("run", "-e", "1", "--data-dir", str(tmp_path / "new"), "--json").status == 0
-    assert (tmp_path / "new" / "holdfast.db").is_file()
+    assert standfast("run", "-e", "1", "--data-dir", str(tmp_path / "new"), "--json").status == 0
+    assert (tmp_path / "new" / "standfast.db").is_file()
 
 
-def test_a_path_that_is_neither_is_refused_with_the_reason(holdfast: Any, tmp_path: Path) -> None:
+def test_a_path_that_is_neither_is_refused_with_the_reason(standfast: Any, tmp_path: Path) -> None:
     """Ours: an error says what is wrong with which path."""
     text = tmp_path / "notes.txt"
     text.write_text("these are notes, not a database")
     os.mkfifo(tmp_path / "pipe")
     for path, problem in ((text, "is a file, but not a database"), (tmp_path / "pipe", "is neither")):
         for words in (("sessions", "list"), ("run", "-e", "1"), ("doctor",), ("approvals", "list")):
-            shown = holdfast(*words, "--data-dir", str(path), "--json")
+            shown = standfast(*words, "--data-dir", str(path), "--json")
             assert shown.status == 1
             assert str(path) in shown.stdout
             assert problem in shown.stdout

@@ -7,57 +7,57 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import CodeExecutionUnavailable
-from holdfast.sandbox import engines
+from standfast.errors import CodeExecutionUnavailable
+from standfast.sandbox import engines
 
 pytestmark = pytest.mark.slow
 
 TYPESCRIPT = ("--language", "typescript", "--session-id", "ts")
 
 
-def test_a_session_says_its_language_and_its_engine(holdfast: Any) -> None:
+def test_a_session_says_its_language_and_its_engine(standfast: Any) -> None:
     """Ours: one data directory holds sessions of all engines."""
-    holdfast("run", "-e", "x = 1")
-    holdfast("run", *TYPESCRIPT, "-e", "const x = 2")
-    listed = holdfast("session", "list", "--json").document
+    standfast("run", "-e", "x = 1")
+    standfast("run", *TYPESCRIPT, "-e", "const x = 2")
+    listed = standfast("session", "list", "--json").document
     assert {(item["meta"]["id"], item["meta"]["language"], item["engine"]) for item in listed} == {
         ("default", "python", "monty"),
         ("ts", "typescript", "quickjs"),
     }
-    assert "quickjs" in holdfast("session", "list").stdout
-    assert "typescript" in holdfast("session", "show", "ts").stdout
+    assert "quickjs" in standfast("session", "list").stdout
+    assert "typescript" in standfast("session", "show", "ts").stdout
 
 
-def test_every_engine_has_a_session_of_its_own_where_none_is_named(holdfast: Any) -> None:
+def test_every_engine_has_a_session_of_its_own_where_none_is_named(standfast: Any) -> None:
     """Ours: whoever tries another language once still has the session of before."""
-    holdfast("run", "-e", "x = 1")
-    holdfast("run", "--language", "typescript", "-e", "const x = 2")
-    holdfast("run", "--engine", "cpython", "-e", "x = 3")
-    holdfast("run", "--engine", "auto", "-e", "x = 4")
-    assert holdfast("run", "-e", "x", "--json").document["result"] == 1
-    assert holdfast("run", "--language", "typescript", "-e", "x", "--json").document["result"] == 2
-    assert holdfast("run", "--engine", "cpython", "-e", "x", "--json").document["result"] == 3
-    assert holdfast("run", "--engine", "auto", "-e", "x", "--json").document["result"] == 4
-    assert holdfast("run", "--engine", "monty", "-e", "x", "--json").document["result"] == 1
+    standfast("run", "-e", "x = 1")
+    standfast("run", "--language", "typescript", "-e", "const x = 2")
+    standfast("run", "--engine", "cpython", "-e", "x = 3")
+    standfast("run", "--engine", "auto", "-e", "x = 4")
+    assert standfast("run", "-e", "x", "--json").document["result"] == 1
+    assert standfast("run", "--language", "typescript", "-e", "x", "--json").document["result"] == 2
+    assert standfast("run", "--engine", "cpython", "-e", "x", "--json").document["result"] == 3
+    assert standfast("run", "--engine", "auto", "-e", "x", "--json").document["result"] == 4
+    assert standfast("run", "--engine", "monty", "-e", "x", "--json").document["result"] == 1
 
 
-def test_another_language_or_engine_of_a_session_is_refused(holdfast: Any, tmp_path: Path) -> None:
+def test_another_language_or_engine_of_a_session_is_refused(standfast: Any, tmp_path: Path) -> None:
     """Ours: both are fixed when it is made, and the message says what they are."""
-    holdfast("run", "-e", "x = 1")
+    standfast("run", "-e", "x = 1")
     named = ("--session-id", "default")
-    wrong = holdfast("run", "-e", "x", "--engine", "cpython", *named, "--json")
+    wrong = standfast("run", "-e", "x", "--engine", "cpython", *named, "--json")
     assert wrong.status == 1
     assert "is python on monty, not python on cpython" in wrong.document["error"]["message"]
     script = tmp_path / "a.ts"
     script.write_text("const y: number = 1; y")
-    wrong = holdfast("run", "-f", str(script), *named, "--json")
+    wrong = standfast("run", "-f", str(script), *named, "--json")
     assert "is python on monty, not typescript" in wrong.document["error"]["message"]
-    assert holdfast("run", "-e", "x", "--engine", "monty", "--json").document["result"] == 1
+    assert standfast("run", "-e", "x", "--engine", "monty", "--json").document["result"] == 1
 
 
-def test_an_engine_of_another_language_is_wrong_usage(holdfast: Any) -> None:
+def test_an_engine_of_another_language_is_wrong_usage(standfast: Any) -> None:
     """Ours: status 2, as for everything that cannot be meant."""
-    wrong = holdfast("run", *TYPESCRIPT, "--engine", "cpython", "-e", "1")
+    wrong = standfast("run", *TYPESCRIPT, "--engine", "cpython", "-e", "1")
     assert wrong.status == 2
     assert "cpython runs python, not typescript" in wrong.stderr
 
@@ -66,39 +66,39 @@ def test_packages_that_are_missing_are_named_with_the_extra_that_has_them() -> N
     """Ours: an engine that only some users install says how to get it."""
     with pytest.raises(CodeExecutionUnavailable, match="no_such_module") as caught:
         engines._require("typescript", "TypeScript", "sys", "no_such_module")
-    assert caught.value.hint == "pip install 'holdfast[typescript]'"
+    assert caught.value.hint == "pip install 'standfast[typescript]'"
     assert caught.value.code == "UNSUPPORTED_FEATURE"
 
 
-def test_the_doctor_tells_of_every_engine(holdfast: Any) -> None:
+def test_the_doctor_tells_of_every_engine(standfast: Any) -> None:
     """Ours: which engines work here, and why others do not."""
-    checks = {item["name"]: item for item in holdfast("doctor", "--json").document["checks"]}
+    checks = {item["name"]: item for item in standfast("doctor", "--json").document["checks"]}
     assert "1 + 1 is 2" in checks["engine"]["detail"]
     assert "1 + 1 is 2" in checks["engine quickjs"]["detail"]
     assert checks["engine cpython"]["ok"]
 
 
-def test_a_file_that_ends_in_ts_is_typescript(holdfast: Any, tmp_path: Path) -> None:
+def test_a_file_that_ends_in_ts_is_typescript(standfast: Any, tmp_path: Path) -> None:
     """Ours: what a file is called says what it is; --language says otherwise."""
     script = tmp_path / "report.ts"
     script.write_text("const total: number = [1, 2, 3].reduce((a, b) => a + b)\nconsole.log('hi')\ntotal\n")
-    ran = holdfast("run", "-f", str(script), "--session-id", "ts")
+    ran = standfast("run", "-f", str(script), "--session-id", "ts")
     assert (ran.status, ran.stdout) == (0, "hi\n6\n")
-    assert holdfast("validate", "-f", str(script), "--session-id", "ts").status == 0
-    assert holdfast("validate", "-f", str(script), "--language", "python").status == 1
+    assert standfast("validate", "-f", str(script), "--session-id", "ts").status == 0
+    assert standfast("validate", "-f", str(script), "--language", "python").status == 1
 
 
-def test_typescript_keeps_its_variables_from_run_to_run(holdfast: Any) -> None:
+def test_typescript_keeps_its_variables_from_run_to_run(standfast: Any) -> None:
     """Seed: a session is state that runs share."""
-    holdfast("run", *TYPESCRIPT, "-e", "const x = {n: 20}")
-    ran = holdfast("run", *TYPESCRIPT, "-e", "x.n + y", "--inputs", '{"y": 1}', "--json").document
+    standfast("run", *TYPESCRIPT, "-e", "const x = {n: 20}")
+    ran = standfast("run", *TYPESCRIPT, "-e", "x.n + y", "--inputs", '{"y": 1}', "--json").document
     assert (ran["status"], ran["result"]) == ("ok", 21)
 
 
-def test_a_repl_of_typescript_takes_several_lines_where_they_are_needed(holdfast: Any) -> None:
+def test_a_repl_of_typescript_takes_several_lines_where_they_are_needed(standfast: Any) -> None:
     """Ours: brackets and templates keep an entry open."""
     entries = "function twice(n: number) {\n  return 2 * n\n}\n`a\n${twice(2)}`\ntwice(\n  21\n)\n"
-    ran = holdfast("repl", *TYPESCRIPT, stdin=entries)
+    ran = standfast("repl", *TYPESCRIPT, stdin=entries)
     assert (ran.status, ran.stdout) == (0, '"a\\n4"\n42\n')
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-import holdfast as package
+import standfast as package
 
 COMMANDS = [
     ("run",), ("validate",), ("repl",), ("doctor",), ("tour",), ("chat",), ("recover",),
@@ -24,44 +24,44 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_command_takes_json_and_a_data_directory(holdfast: Any, words: tuple[str, ...]) -> None:
+def test_every_command_takes_json_and_a_data_directory(standfast: Any, words: tuple[str, ...]) -> None:
     """Seed: every command takes --json."""
-    shown = holdfast(*words, "--help")
+    shown = standfast(*words, "--help")
     assert shown.status == 0
     assert "--json" in shown.stdout
     assert "--data-dir" in shown.stdout
 
 
-def test_the_options_may_stand_before_the_command(holdfast: Any, tmp_path: Any) -> None:
-    """Ours: `holdfast --data-dir D --json run …` means what it says."""
-    ran = holdfast("--data-dir", str(tmp_path / "other"), "--json", "run", "-e", "1")
+def test_the_options_may_stand_before_the_command(standfast: Any, tmp_path: Any) -> None:
+    """Ours: `standfast --data-dir D --json run …` means what it says."""
+    ran = standfast("--data-dir", str(tmp_path / "other"), "--json", "run", "-e", "1")
     assert ran.document["result"] == 1
-    assert (tmp_path / "other" / "holdfast.db").exists()
-    assert holdfast("session", "--json", "list").document == []
+    assert (tmp_path / "other" / "standfast.db").exists()
+    assert standfast("session", "--json", "list").document == []
 
 
-def test_the_version_is_the_package_s(holdfast: Any) -> None:
+def test_the_version_is_the_package_s(standfast: Any) -> None:
     """Ours: --version."""
-    assert package.__version__ in holdfast("--version").stdout
+    assert package.__version__ in standfast("--version").stdout
 
 
 def test_the_package_can_be_run() -> None:
-    """Ours: `python -m holdfast` is the same command."""
-    done = subprocess.run([sys.executable, "-m", "holdfast", "--version"], capture_output=True, text=True)
+    """Ours: `python -m standfast` is the same command."""
+    done = subprocess.run([sys.executable, "-m", "standfast", "--version"], capture_output=True, text=True)
     assert (done.returncode, package.__version__ in done.stdout) == (0, True)
 
 
-def test_a_defect_is_a_short_message(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_defect_is_a_short_message(standfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: no tracebacks, unless they are asked for."""
-    from holdfast.runtime.blocking import BlockingSandbox
+    from standfast.runtime.blocking import BlockingSandbox
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("oops")
 
     monkeypatch.setattr(BlockingSandbox, "sessions", broken)
-    ran = holdfast("session", "list")
+    ran = standfast("session", "list")
     assert (ran.status, "Traceback" in ran.stderr) == (1, False)
     assert "oops" in ran.stderr
-    assert holdfast("session", "list", "--json").document["error"]["code"] == "RUNTIME_ERROR"
-    monkeypatch.setenv("HOLDFAST_DEBUG", "1")
-    assert "Traceback" in holdfast("session", "list").stderr
+    assert standfast("session", "list", "--json").document["error"]["code"] == "RUNTIME_ERROR"
+    monkeypatch.setenv("STANDFAST_DEBUG", "1")
+    assert "Traceback" in standfast("session", "list").stderr

@@ -1,4 +1,4 @@
-"""`holdfast models`."""
+"""`standfast models`."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.providers.vendors import VENDORS
-from holdfast.testing.servers.chat_server import ChatServer
+from standfast.providers.vendors import VENDORS
+from standfast.testing.servers.chat_server import ChatServer
 
 KEY = "sk-planted-0123456789"
 
 
 @pytest.fixture(autouse=True)
 def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_MODELS", raising=False)
+    monkeypatch.delenv("STANDFAST_MODELS", raising=False)
     for vendor in VENDORS.values():
         for name in (*vendor.key_variables, vendor.url_variable):
             if name:
@@ -29,96 +29,96 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_the_list_says_who_is_set_up_and_never_shows_a_key(
-    holdfast: Any, monkeypatch: pytest.MonkeyPatch
+    standfast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: the variable is named, its value is not; nor is a password in a URL."""
     monkeypatch.setenv("GOOGLE_API_KEY", KEY)
     monkeypatch.setenv("ANTHROPIC_BASE_URL", f"http://user:{KEY}@localhost:8000/v1?key={KEY}")
-    document = holdfast("models", "--json").document
+    document = standfast("models", "--json").document
     found = {one["name"]: one for one in document["providers"]}
     assert (found["google"]["configured"], found["google"]["key"]) == (True, "GOOGLE_API_KEY")
     assert (found["anthropic"]["configured"], found["anthropic"]["key"]) == (False, None)
     assert found["anthropic"]["base_url"] == "http://localhost:8000/v1"
     assert found["anthropic"]["base_url_from"] == "ANTHROPIC_BASE_URL"
     assert found["ollama"]["configured"]
-    ran = holdfast("models")
+    ran = standfast("models")
     assert ran.status == 0
     assert "from GOOGLE_API_KEY" in ran.stdout
     assert "not set: OPENAI_API_KEY" in ran.stdout
-    assert KEY not in ran.stdout + json.dumps(document) + holdfast("doctor").stdout
+    assert KEY not in ran.stdout + json.dumps(document) + standfast("doctor").stdout
 
 
-def test_a_model_is_described_with_its_provider(holdfast: Any) -> None:
+def test_a_model_is_described_with_its_provider(standfast: Any) -> None:
     """Ours: window, tools, reasoning; and what is missing to use it."""
-    document = holdfast("models", "anthropic:claude-sonnet-4-5", "--json").document
+    document = standfast("models", "anthropic:claude-sonnet-4-5", "--json").document
     assert (document["info"]["window"], document["info"]["tools"]) == (200_000, True)
     assert document["provider"]["configured"] is False
-    shown = holdfast("models", "anthropic:claude-sonnet-4-5").stdout
+    shown = standfast("models", "anthropic:claude-sonnet-4-5").stdout
     assert "200,000" in shown
     assert "not set: ANTHROPIC_API_KEY" in shown
 
 
-def test_a_provider_is_shown_with_its_models(holdfast: Any) -> None:
+def test_a_provider_is_shown_with_its_models(standfast: Any) -> None:
     """Ours: the list, narrowed."""
-    document = holdfast("models", "google", "--json").document
+    document = standfast("models", "google", "--json").document
     assert [one["name"] for one in document["providers"]] == ["google"]
     assert all(one["name"].startswith("google:") for one in document["models"])
 
 
-def test_a_model_that_nobody_knows_is_an_error_with_close_names(holdfast: Any) -> None:
+def test_a_model_that_nobody_knows_is_an_error_with_close_names(standfast: Any) -> None:
     """Ours: it may work all the same, and the hint says so."""
-    ran = holdfast("models", "gpt-5", "--json")
+    ran = standfast("models", "gpt-5", "--json")
     assert (ran.status, ran.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
     assert "openai:gpt-5" in ran.document["error"]["hint"]
-    ran = holdfast("models", "anthropic:claude-sonet-4-5")
+    ran = standfast("models", "anthropic:claude-sonet-4-5")
     assert ran.status == 1
     assert "did you mean anthropic:claude-sonnet-4" in ran.stderr
 
 
 @pytest.mark.slow
 def test_a_catalog_of_ones_own_is_used(
-    holdfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: `--catalog`, or the variable; a broken one is wrong usage, or what the doctor finds."""
     path = tmp_path / "models.json"
     path.write_text('{"models": [{"name": "mine:*", "window": 4096}]}')
     words = ("models", "mine:model", "--json")
-    assert holdfast(*words, "--catalog", str(path)).document["info"] == {"name": "mine:*", "window": 4096}
-    assert holdfast(*words).status == 1
-    monkeypatch.setenv("HOLDFAST_MODELS", str(path))
-    assert holdfast(*words).document["provider"] is None
-    assert _models_of(holdfast)[-1]["detail"] == f"catalog {path} from HOLDFAST_MODELS"
+    assert standfast(*words, "--catalog", str(path)).document["info"] == {"name": "mine:*", "window": 4096}
+    assert standfast(*words).status == 1
+    monkeypatch.setenv("STANDFAST_MODELS", str(path))
+    assert standfast(*words).document["provider"] is None
+    assert _models_of(standfast)[-1]["detail"] == f"catalog {path} from STANDFAST_MODELS"
     path.write_text("{")
-    assert holdfast(*words, "--catalog", str(path)).status == 2
-    assert holdfast(*words).status == 1
-    ran = holdfast("doctor", "--json")
+    assert standfast(*words, "--catalog", str(path)).status == 2
+    assert standfast(*words).status == 1
+    ran = standfast("doctor", "--json")
     assert (ran.status, [one["name"] for one in ran.document["checks"] if not one["ok"]]) == (1, ["models"])
 
 
 @pytest.mark.slow
 def test_the_doctor_has_a_line_for_each_provider_with_a_key(
-    holdfast: Any, monkeypatch: pytest.MonkeyPatch
+    standfast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: no key is no problem."""
-    details = [one["detail"] for one in _models_of(holdfast)]
+    details = [one["detail"] for one in _models_of(standfast)]
     assert details == ["no provider has a key; scripted models need none"]
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     monkeypatch.setenv("OPENAI_COMPATIBLE_API_KEY", KEY)
-    details = [one["detail"] for one in _models_of(holdfast)]
+    details = [one["detail"] for one in _models_of(standfast)]
     assert details == [
         "openai: key from OPENAI_API_KEY, https://api.openai.com/v1",
         "openai-compatible: key from OPENAI_COMPATIBLE_API_KEY",
     ]
 
 
-def _models_of(holdfast: Any) -> list[dict[str, Any]]:
-    checks = holdfast("doctor", "--json").document["checks"]
+def _models_of(standfast: Any) -> list[dict[str, Any]]:
+    checks = standfast("doctor", "--json").document["checks"]
     return [check for check in checks if check["name"] == "models"]
 
 
-def test_a_chat_with_a_model_that_has_no_key_is_wrong_usage(holdfast: Any) -> None:
+def test_a_chat_with_a_model_that_has_no_key_is_wrong_usage(standfast: Any) -> None:
     """Ours: before a session is made, the variable is named."""
-    ran = holdfast("chat", "--model", "anthropic:claude-sonnet-4-5", "Hi")
+    ran = standfast("chat", "--model", "anthropic:claude-sonnet-4-5", "Hi")
     assert ran.status == 2
     assert "ANTHROPIC_API_KEY" in ran.stderr
 
@@ -146,13 +146,13 @@ def serving(*replies: str) -> Iterator[ChatServer]:
 
 
 @pytest.mark.slow
-def test_a_chat_with_a_compatible_server_is_carried_on_by_its_session_alone(holdfast: Any) -> None:
+def test_a_chat_with_a_compatible_server_is_carried_on_by_its_session_alone(standfast: Any) -> None:
     """Ours: the session remembers the model's name, base URL included."""
     with serving("Hello.", "Good bye.") as server:
         name = f"openai-compatible:llama3.2:3b@{server.base_url}"
-        first = holdfast("chat", "--model", name, "--session", "s", "Hi")
+        first = standfast("chat", "--model", name, "--session", "s", "Hi")
         assert (first.status, first.stdout.strip()) == (0, "Hello.")
-        second = holdfast("chat", "--session", "s", "Bye")
+        second = standfast("chat", "--session", "s", "Bye")
         assert (second.status, second.stdout.strip()) == (0, "Good bye.")
         assert [len(request.body["messages"]) for request in server.requests] == [1, 3]
-        assert name in holdfast("sessions", "show", "s", "--json").stdout
+        assert name in standfast("sessions", "show", "s", "--json").stdout

@@ -1,4 +1,4 @@
-"""`holdfast new`."""
+"""`standfast new`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 FILES = [
     "README.md",
     "pyproject.toml",
-    "src/holdfast_word_count/__init__.py",
-    "src/holdfast_word_count/py.typed",
+    "src/standfast_word_count/__init__.py",
+    "src/standfast_word_count/py.typed",
     "tests/test_word_count.py",
 ]
 
@@ -48,30 +48,30 @@ def run(folder: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_a_new_plugin_is_a_folder_and_says_what_to_do_next(holdfast: Any, here: Path) -> None:
+def test_a_new_plugin_is_a_folder_and_says_what_to_do_next(standfast: Any, here: Path) -> None:
     """Ours: a working plugin package with its entry point."""
-    document = holdfast("new", "plugin", "word-count", "--json").document
+    document = standfast("new", "plugin", "word-count", "--json").document
     assert (document["name"], document["folder"]) == ("word-count", "word-count")
     assert sorted(document["files"]) == files_of(here / "word-count") == FILES
     project = tomllib.loads((here / "word-count" / "pyproject.toml").read_text())["project"]
-    assert project["name"] == "holdfast-word-count"
-    assert project["entry-points"] == {"holdfast.plugins": {"word-count": "holdfast_word_count:WordCount"}}
+    assert project["name"] == "standfast-word-count"
+    assert project["entry-points"] == {"standfast.plugins": {"word-count": "standfast_word_count:WordCount"}}
     assert "$" not in "".join((here / "word-count" / name).read_text() for name in FILES)
-    shown = holdfast("new", "plugin", "word-count", "--dir", "other place/again").stdout
+    shown = standfast("new", "plugin", "word-count", "--dir", "other place/again").stdout
     assert "cd 'other place/again'" in shown
-    assert "holdfast plugins show word-count" in shown
+    assert "standfast plugins show word-count" in shown
 
 
-def test_nothing_is_overwritten(holdfast: Any, here: Path) -> None:
+def test_nothing_is_overwritten(standfast: Any, here: Path) -> None:
     """Ours: a folder with something in it is refused; an empty one is filled."""
     (here / "greeter").mkdir()
-    assert holdfast("new", "plugin", "greeter").status == 0
+    assert standfast("new", "plugin", "greeter").status == 0
     before = {name: (here / "greeter" / name).read_bytes() for name in files_of(here / "greeter")}
-    ran = holdfast("new", "plugin", "greeter", "--json")
+    ran = standfast("new", "plugin", "greeter", "--json")
     assert (ran.status, ran.document["error"]["message"]) == (1, "greeter is not empty")
     assert before == {name: (here / "greeter" / name).read_bytes() for name in files_of(here / "greeter")}
     (here / "file").write_text("mine")
-    ran = holdfast("new", "plugin", "greeter", "--dir", "file", "--json")
+    ran = standfast("new", "plugin", "greeter", "--dir", "file", "--json")
     assert (ran.status, ran.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
     assert (here / "file").read_text() == "mine"
 
@@ -79,32 +79,32 @@ def test_nothing_is_overwritten(holdfast: Any, here: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["", "Greeter", "word_count", "2fast", "-x", "a--b", "a b", "../up", "é", "x" * 41, "a\n"]
 )
-def test_a_name_that_cannot_be_is_refused(holdfast: Any, here: Path, name: str) -> None:
+def test_a_name_that_cannot_be_is_refused(standfast: Any, here: Path, name: str) -> None:
     """Ours: a name is checked before anything is written."""
-    ran = holdfast("new", "plugin", "--json", "--", name)
+    ran = standfast("new", "plugin", "--json", "--", name)
     assert (ran.status, ran.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
     assert files_of(here) == []
 
 
-def test_the_name_of_an_installed_plugin_is_taken(holdfast: Any, here: Path) -> None:
+def test_the_name_of_an_installed_plugin_is_taken(standfast: Any, here: Path) -> None:
     """Ours: two plugins of one name could not be told apart."""
-    ran = holdfast("new", "plugin", "plan", "--json")
+    ran = standfast("new", "plugin", "plan", "--json")
     assert (ran.status, files_of(here)) == (1, [])
-    assert "from the package holdfast" in ran.document["error"]["message"]
+    assert "from the package standfast" in ran.document["error"]["message"]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["word-count", "plugin", "none", "x"])
-def test_its_tests_pass_as_they_are(holdfast: Any, here: Path, name: str) -> None:
+def test_its_tests_pass_as_they_are(standfast: Any, here: Path, name: str) -> None:
     """Ours: what is written works, whatever its name; with this Python and nothing installed."""
-    holdfast("new", "plugin", name)
+    standfast("new", "plugin", name)
     assert "2 passed" in run(here / name, "pytest", "-q", "-W", "error", "-p", "no:cacheprovider")
 
 
 @pytest.mark.slow
-def test_it_is_clean_for_ruff_and_mypy(holdfast: Any, here: Path) -> None:
+def test_it_is_clean_for_ruff_and_mypy(standfast: Any, here: Path) -> None:
     """Ours: whoever begins with it begins without complaints."""
-    holdfast("new", "plugin", "word-count")
+    standfast("new", "plugin", "word-count")
     folder = here / "word-count"
     rules = "E,F,W,I,UP,B,SIM,RUF,C4,PIE,PT,ASYNC,N"
     run(folder, "ruff", "check", "--no-cache", "--select", rules, ".")

@@ -1,4 +1,4 @@
-"""`holdfast plugins`."""
+"""`standfast plugins`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.plugins.hook import HOOKS
+from standfast.plugins.hook import HOOKS
 
 SHIPPED = [
     "code-mode", "compaction", "guard", "memory", "plan", "redact", "rolling-history", "subagents",
@@ -32,72 +32,72 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Offer:
         metadata = site / f"{package}-2.5.dist-info"
         metadata.mkdir()
         (metadata / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: 2.5\n")
-        (metadata / "entry_points.txt").write_text(f"[holdfast.plugins]\n{name} = {target}\n")
+        (metadata / "entry_points.txt").write_text(f"[standfast.plugins]\n{name} = {target}\n")
         if source:
             (site / f"{target.partition(':')[0]}.py").write_text(source)
 
     return put
 
 
-def listed(holdfast: Any) -> dict[str, Any]:
-    ran = holdfast("plugins", "list", "--json")
+def listed(standfast: Any) -> dict[str, Any]:
+    ran = standfast("plugins", "list", "--json")
     assert ran.status == 0
     return {one["name"]: one for one in ran.document}
 
 
-def test_the_list_has_what_ships_with_holdfast(holdfast: Any) -> None:
+def test_the_list_has_what_ships_with_standfast(standfast: Any) -> None:
     """Ours: what ships is offered by entry points like everybody else's."""
-    found = listed(holdfast)
+    found = listed(standfast)
     assert set(SHIPPED) <= set(found)
-    assert found["plan"]["package"] == "holdfast"
+    assert found["plan"]["package"] == "standfast"
     assert found["plan"]["summary"] == "A checklist that the model keeps and the user sees."
     assert [name for name in SHIPPED if found[name]["error"] is not None] == []
-    shown = holdfast("plugins", "list")
+    shown = standfast("plugins", "list")
     assert "Rules over tool calls: allow, deny, or ask a person." in " ".join(shown.stdout.split())
 
 
-def test_a_broken_plugin_is_listed_with_its_error(holdfast: Any, offer: Offer) -> None:
+def test_a_broken_plugin_is_listed_with_its_error(standfast: Any, offer: Offer) -> None:
     """Ours: one package that cannot be imported does not hide the others."""
     offer("broken", "broken_third:Broken", "raise RuntimeError('no \\x1b[31m licence')")
-    found = listed(holdfast)
+    found = listed(standfast)
     assert found["plan"]["error"] is None
     assert (found["broken"]["package"], found["broken"]["version"]) == ("third", "2.5")
     assert found["broken"]["error"]["code"] == "PLUGIN_ERROR"
-    shown = holdfast("plugins", "list")
+    shown = standfast("plugins", "list")
     assert (shown.status, "licence" in shown.stdout, "\x1b" in shown.stdout) == (0, True, False)
-    refused = holdfast("plugins", "show", "broken", "--json")
+    refused = standfast("plugins", "show", "broken", "--json")
     assert (refused.status, refused.document["error"]["code"]) == (1, "PLUGIN_ERROR")
 
 
-def test_what_exits_or_is_no_plugin_is_listed_as_broken(holdfast: Any, offer: Offer) -> None:
+def test_what_exits_or_is_no_plugin_is_listed_as_broken(standfast: Any, offer: Offer) -> None:
     """Ours: looking at plugins is safe whatever they are."""
     offer("leaver", "leaver:Leaver", "raise SystemExit(3)", package="one")
     offer("number", "number_third:value", "value = 5", package="two")
     offer("gone", "gone_third:Gone", package="three")
-    found = listed(holdfast)
+    found = listed(standfast)
     assert "SystemExit" in found["leaver"]["error"]["message"]
     assert "is not a plugin" in found["number"]["error"]["message"]
     assert "ModuleNotFoundError" in found["gone"]["error"]["message"]
 
 
-def test_a_name_that_two_packages_offer_names_both(holdfast: Any, offer: Offer) -> None:
+def test_a_name_that_two_packages_offer_names_both(standfast: Any, offer: Offer) -> None:
     """Ours: a conflict is seen in the list, and keeps nobody from the other plugins."""
-    source = "from holdfast import Plugin\nclass Mine(Plugin): ...\n"
+    source = "from standfast import Plugin\nclass Mine(Plugin): ...\n"
     offer("plan", "mine_third:Mine", source)
-    lines = [one for one in holdfast("plugins", "list", "--json").document if one["name"] == "plan"]
-    assert [one["package"] for one in lines] == ["holdfast", "third"]
+    lines = [one for one in standfast("plugins", "list", "--json").document if one["name"] == "plan"]
+    assert [one["package"] for one in lines] == ["standfast", "third"]
     for one in lines:
-        assert "'holdfast'" in one["error"]["message"]
+        assert "'standfast'" in one["error"]["message"]
         assert "'third'" in one["error"]["message"]
-    assert holdfast("plugins", "show", "guard").status == 0
-    assert holdfast("plugins", "show", "plan").status == 1
+    assert standfast("plugins", "show", "guard").status == 0
+    assert standfast("plugins", "show", "plan").status == 1
 
 
-def test_the_hooks_are_a_table_of_all_of_them(holdfast: Any) -> None:
+def test_the_hooks_are_a_table_of_all_of_them(standfast: Any) -> None:
     """Ours: what a hook takes and answers, its order, and what a failure means."""
-    document = holdfast("plugins", "list", "--hooks", "--json").document
+    document = standfast("plugins", "list", "--hooks", "--json").document
     assert [one["name"] for one in document] == list(HOOKS)
-    shown = holdfast("plugins", "list", "--hooks").stdout
+    shown = standfast("plugins", "list", "--hooks").stdout
     for kind in HOOKS.values():
         for words in (f"def {kind.name}(", kind.answers, *kind.takes, kind.order):
             assert words in shown
@@ -105,10 +105,10 @@ def test_the_hooks_are_a_table_of_all_of_them(holdfast: Any) -> None:
     assert "if it fails, nothing happens but a log entry" in shown
 
 
-def test_a_plugin_is_shown_with_everything_that_it_brings(holdfast: Any) -> None:
+def test_a_plugin_is_shown_with_everything_that_it_brings(standfast: Any) -> None:
     """Ours: hooks in order, slots, tools with their contracts, actions, options with defaults, version."""
-    document = holdfast("plugins", "show", "plan", "--json").document
-    assert (document["id"], document["version"], document["package"]) == ("plan", "1", "holdfast")
+    document = standfast("plugins", "show", "plan", "--json").document
+    assert (document["id"], document["version"], document["package"]) == ("plan", "1", "standfast")
     assert [one["name"] for one in document["hooks"]] == ["prompt_contributor", "after_tool_call"]
     assert document["hooks"][1]["on_failure"] == "that call fails"
     (tool,) = document["tools"]
@@ -120,25 +120,25 @@ def test_a_plugin_is_shown_with_everything_that_it_brings(holdfast: Any) -> None
     ]
     (option,) = document["options"]
     assert (option["name"], option["type"], option["default"]) == ("max_items", "int", "50")
-    shown = holdfast("plugins", "show", "plan").stdout
+    shown = standfast("plugins", "show", "plan").stdout
     for words in ("max_items", "50", "prompt_contributor", "update_plan(", "plan.set", "how long the plan"):
         assert words in shown
 
 
-def test_exclusive_slots_are_shown(holdfast: Any) -> None:
+def test_exclusive_slots_are_shown(standfast: Any) -> None:
     """Ours: a class is named by its module; what fills a slot says so."""
-    protocol = "holdfast.protocols.standard.plugin:StandardProtocol"
-    document = holdfast("plugins", "show", protocol, "--json").document
+    protocol = "standfast.protocols.standard.plugin:StandardProtocol"
+    document = standfast("plugins", "show", protocol, "--json").document
     assert document["slots"] == ["protocol_session", "protocol_driver"]
-    assert "protocol_driver" in holdfast("plugins", "show", protocol).stdout
+    assert "protocol_driver" in standfast("plugins", "show", protocol).stdout
 
 
 def test_a_class_in_the_current_directory_is_found(
-    holdfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: a plugin can be looked at before it is a package."""
     (tmp_path / "tiny_plugin_here.py").write_text(
-        "from holdfast import Plugin, hook\n"
+        "from standfast import Plugin, hook\n"
         "class Tiny(Plugin):\n"
         "    summary = 'Small.'\n"
         "    def __init__(self, words): self.words = words\n"
@@ -147,11 +147,11 @@ def test_a_class_in_the_current_directory_is_found(
         "ready = Tiny('hello')\n"
     )
     monkeypatch.chdir(tmp_path)
-    document = holdfast("plugins", "show", "tiny_plugin_here:ready", "--json").document
+    document = standfast("plugins", "show", "tiny_plugin_here:ready", "--json").document
     assert (document["id"], document["package"], document["hooks"][0]["priority"]) == ("tiny", None, 7)
     assert document["options"][0]["default"] is None
-    assert "by priority (7)" in holdfast("plugins", "show", "tiny_plugin_here:ready").stdout
-    refused = holdfast("plugins", "show", "tiny_plugin_here:Tiny", "--json")
+    assert "by priority (7)" in standfast("plugins", "show", "tiny_plugin_here:ready").stdout
+    refused = standfast("plugins", "show", "tiny_plugin_here:Tiny", "--json")
     assert "pass the plugin with its options" in refused.document["error"]["hint"]
 
 
@@ -166,9 +166,9 @@ def test_a_class_in_the_current_directory_is_found(
         (":", "cannot be loaded"),
     ],
 )
-def test_what_is_no_plugin_is_an_error_that_helps(holdfast: Any, name: str, words: str) -> None:
+def test_what_is_no_plugin_is_an_error_that_helps(standfast: Any, name: str, words: str) -> None:
     """Ours: errors say what to do."""
-    ran = holdfast("plugins", "show", name, "--json")
+    ran = standfast("plugins", "show", name, "--json")
     assert ran.status == 1
     error = ran.document["error"]
     assert words in error["message"] + str(error["hint"])

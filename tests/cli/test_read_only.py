@@ -15,11 +15,11 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast import Agent, Runtime, tool
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.runtime.blocking import BlockingSandbox
-from holdfast.runtime.sandbox import SandboxOptions
-from holdfast.trace.jsonl import JsonlTrace
+from standfast import Agent, Runtime, tool
+from standfast.providers.scripted import ScriptedModel
+from standfast.runtime.blocking import BlockingSandbox
+from standfast.runtime.sandbox import SandboxOptions
+from standfast.trace.jsonl import JsonlTrace
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "store"))
 
@@ -47,7 +47,7 @@ def pay(cents: int) -> str:
 async def _agent_sessions(home: Path) -> None:
     replies: list[Any] = ["an answer", {"tool_calls": [{"name": "pay", "arguments": {"cents": 1}}]}, "never"]
     agent = Agent(ScriptedModel(replies, strict=False), name="clerk", tools=[pay])
-    async with Runtime(home / "holdfast.db", trace=JsonlTrace(home / "trace.jsonl")) as runtime:
+    async with Runtime(home / "standfast.db", trace=JsonlTrace(home / "trace.jsonl")) as runtime:
         session = await runtime.session("support", agent=agent)
         await session.turn("hello")
         await session.turn("pay")
@@ -65,9 +65,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 _SCRIPT = """
 import json, os, sys
 from click.testing import CliRunner
-from holdfast.cli.main import main
+from standfast.cli.main import main
 home, commands = sys.argv[1], json.loads(sys.argv[2])
-assert not os.access(home + "/holdfast.db", os.W_OK)
+assert not os.access(home + "/standfast.db", os.W_OK)
 before = sorted(os.listdir(home))
 said = {}
 for words in commands:
@@ -108,13 +108,13 @@ def _left_behind(filled: Path, home: Path, *, shm: bool) -> None:
     shutil.copytree(filled, source)
 
     async def work() -> None:
-        async with Runtime(source / "holdfast.db") as runtime:
+        async with Runtime(source / "standfast.db") as runtime:
             await runtime.fork("support", "later")
             for part in ("", "-wal", *(["-shm"] if shm else [])):
-                shutil.copyfile(source / f"holdfast.db{part}", home / f"holdfast.db{part}")
+                shutil.copyfile(source / f"standfast.db{part}", home / f"standfast.db{part}")
 
     asyncio.run(work())
-    assert (home / "holdfast.db-wal").stat().st_size
+    assert (home / "standfast.db-wal").stat().st_size
 
 
 @pytest.mark.slow
@@ -133,12 +133,12 @@ def test_every_command_that_only_reads_works_where_nothing_can_be_written(
             commands = [*COMMANDS, ["sessions", "show", "later"]]
         case _:
             shutil.copytree(filled, home)
-            (home / "holdfast.db").unlink()
-            without_checksums(filled / "holdfast.db", home / "holdfast.db")
+            (home / "standfast.db").unlink()
+            without_checksums(filled / "standfast.db", home / "standfast.db")
             if state == "older tables":
-                _drop_last_tables(home / "holdfast.db")
+                _drop_last_tables(home / "standfast.db")
                 commands = [words for words in COMMANDS if words[0] not in ("tasks", "triggers")]
-    content = (home / "holdfast.db").read_bytes()
+    content = (home / "standfast.db").read_bytes()
     said = _read_only(home, commands)
     assert {words: status for words, (status, _) in said.items() if status} == {}, said
     listed = json.loads(said["sessions list"][1])
@@ -146,7 +146,7 @@ def test_every_command_that_only_reads_works_where_nothing_can_be_written(
     exported = json.loads(said["sessions export support"][1])
     assert "an answer" in json.dumps(exported)
     assert "vars" in said["session list"][1]
-    assert (home / "holdfast.db").read_bytes() == content
+    assert (home / "standfast.db").read_bytes() == content
 
 
 def _drop_last_tables(path: Path) -> None:
@@ -156,7 +156,7 @@ def _drop_last_tables(path: Path) -> None:
         db.execute(
             "DROP INDEX inputs_queued; DROP INDEX sessions_by_parent; ALTER TABLE sessions DROP COLUMN parent"
         )
-        db.execute("UPDATE holdfast_schema SET version = 2 WHERE component = 'sessions'")
+        db.execute("UPDATE standfast_schema SET version = 2 WHERE component = 'sessions'")
 
 
 def test_a_command_that_writes_says_that_the_file_cannot_be_written_to(filled: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`holdfast recover`: turns that somebody left."""
+"""`standfast recover`: turns that somebody left."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Runtime, tool
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, Runtime, tool
+from standfast.providers.scripted import ScriptedModel
 
 TOOLS = """
 import os, threading
-from holdfast import CompleteAfter, tool
+from standfast import CompleteAfter, tool
 
 def note(line):
     with open(os.environ["LEDGER"], "a") as ledger:
@@ -70,7 +70,7 @@ def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[str, ...]:
     os.mkfifo(tmp_path / "begun")
     monkeypatch.setenv("BEGUN", str(tmp_path / "begun"))
     monkeypatch.setenv("LEDGER", str(tmp_path / "ledger"))
-    monkeypatch.delenv("HOLDFAST_MODEL", raising=False)
+    monkeypatch.delenv("STANDFAST_MODEL", raising=False)
     return ("--model", f"scripted:{tmp_path / 'script.json'}", "--tools", str(tmp_path / "tools.py"))
 
 
@@ -108,10 +108,10 @@ def test_a_look_that_a_crash_cut_off_is_taken_again(
 
 @pytest.mark.slow
 def test_watching_sees_timers_through_until_it_is_stopped(
-    start: Callable[..., subprocess.Popen[str]], holdfast: Any, agent: tuple[str, ...]
+    start: Callable[..., subprocess.Popen[str]], standfast: Any, agent: tuple[str, ...]
 ) -> None:
     """Ours: one line when a turn has ended; Ctrl-C is how a watch ends, so the status is 0."""
-    waiting = holdfast("chat", "soon", *agent)
+    waiting = standfast("chat", "soon", *agent)
     assert (waiting.status, "waits until" in waiting.stderr) == (1, True)
     watch = start("recover", "--watch")
     assert watch.stdout is not None
@@ -123,11 +123,11 @@ def test_watching_sees_timers_through_until_it_is_stopped(
 
 @pytest.mark.slow
 def test_watching_delivers_triggers_with_the_agents_that_sessions_remember(
-    start: Callable[..., subprocess.Popen[str]], holdfast: Any
+    start: Callable[..., subprocess.Popen[str]], standfast: Any
 ) -> None:
     """Bug: who has only the command line could add a timer, and nothing ever delivered it."""
-    assert holdfast("chat", "hello", "--session", "ops").status == 0
-    assert holdfast("triggers", "add", "tick", "--session", "ops", "--every", "1s").status == 0
+    assert standfast("chat", "hello", "--session", "ops").status == 0
+    assert standfast("triggers", "add", "tick", "--session", "ops", "--every", "1s").status == 0
     watch = start("recover", "--watch")
     assert watch.stdout is not None
     told = [watch.stdout.readline() for _ in range(2)]
@@ -138,7 +138,7 @@ def test_watching_delivers_triggers_with_the_agents_that_sessions_remember(
 
 
 def test_a_turn_whose_agent_is_not_known_is_listed_with_the_reason(
-    holdfast: Any, home: Path, tmp_path: Path
+    standfast: Any, home: Path, tmp_path: Path
 ) -> None:
     """Ours: a session of another program cannot be made again here, unless one says how."""
 
@@ -150,24 +150,24 @@ def test_a_turn_whose_agent_is_not_known_is_listed_with_the_reason(
     async def left_by_a_program() -> None:
         calls = [{"name": "order", "arguments": {"order_id": "A1"}}]
         model = ScriptedModel([{"tool_calls": calls}], name="x", strict=False)
-        async with Runtime(home / "holdfast.db") as runtime:
+        async with Runtime(home / "standfast.db") as runtime:
             session = await runtime.session("theirs", agent=Agent(model, tools=[order]))
             await session.turn("look at A1")
 
     home.mkdir(mode=0o700)
     asyncio.run(left_by_a_program())
-    (asked,) = holdfast("approvals", "list", "--pending", "--json").document
-    decided = holdfast("approvals", "approve", asked["approval_id"])
+    (asked,) = standfast("approvals", "list", "--pending", "--json").document
+    decided = standfast("approvals", "approve", asked["approval_id"])
     assert decided.status == 0
     assert "recover --session theirs" in decided.stderr
-    ran = holdfast("recover")
+    ran = standfast("recover")
     assert ran.status == 1
     assert "not taken up: the session's record does not say how to make its agent" in ran.stdout
-    assert holdfast("recover", "--session", "other", "--json").document == []
+    assert standfast("recover", "--session", "other", "--json").document == []
 
 
 def test_a_tools_file_that_has_moved_is_named_and_can_be_given_anew(
-    holdfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    standfast: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: the decision is kept, the turn waits for somebody who has the tools."""
     examples = Path(__file__).parents[2] / "examples"
@@ -176,21 +176,21 @@ def test_a_tools_file_that_has_moved_is_named_and_can_be_given_anew(
     script = tmp_path / "script.json"
     call = {"name": "refund", "arguments": {"order_id": "A1", "cents": 5}}
     script.write_text(json.dumps([{"tool_calls": [call]}, "done"]))
-    holdfast("chat", "refund A1", "--model", f"scripted:{script}", "--tools", str(old))
+    standfast("chat", "refund A1", "--model", f"scripted:{script}", "--tools", str(old))
     old.rename(new)
-    (asked,) = holdfast("approvals", "list", "--pending", "--json").document
-    decided = holdfast("approvals", "approve", asked["approval_id"], "--json")
+    (asked,) = standfast("approvals", "list", "--pending", "--json").document
+    decided = standfast("approvals", "approve", asked["approval_id"], "--json")
     assert (decided.status, decided.document["continued"]) == (0, False)
     assert str(old) in decided.document["problem"]["message"]
-    failed = holdfast("recover", "--json")
+    failed = standfast("recover", "--json")
     assert (failed.status, str(old) in failed.document[0]["problem"]["message"]) == (1, True)
-    (done,) = holdfast("recover", "--tools", str(new), "--json").document
+    (done,) = standfast("recover", "--tools", str(new), "--json").document
     assert (done["status"], done["text"]) == ("finished", "done")
 
 
-def test_nothing_to_do_is_no_failure(holdfast: Any) -> None:
+def test_nothing_to_do_is_no_failure(standfast: Any) -> None:
     """Ours: turns that still wait for a person are not touched."""
-    holdfast("chat", "refund A1")
-    ran = holdfast("recover")
+    standfast("chat", "refund A1")
+    ran = standfast("recover")
     assert (ran.status, ran.stdout) == (0, "nothing to take up\n")
-    assert holdfast("recover", "--watch", "--json").status == 2
+    assert standfast("recover", "--watch", "--json").status == 2

@@ -1,4 +1,4 @@
-"""`holdfast repl`, fed through a pipe."""
+"""`standfast repl`, fed through a pipe."""
 
 from __future__ import annotations
 
@@ -7,45 +7,45 @@ from typing import Any
 
 import pytest
 
-from holdfast.cli.repl_input import Completer, bound_names, is_complete
+from standfast.cli.repl_input import Completer, bound_names, is_complete
 
 
-def test_entries_share_variables_and_print_their_values(holdfast: Any) -> None:
+def test_entries_share_variables_and_print_their_values(standfast: Any) -> None:
     """Ours: a pipe works as a terminal does, blocks end at an empty line."""
-    ran = holdfast("repl", stdin="x = 1\nfor i in range(4):\n    x += i\n\nx\nprint('bye')\n")
+    ran = standfast("repl", stdin="x = 1\nfor i in range(4):\n    x += i\n\nx\nprint('bye')\n")
     assert (ran.status, ran.stdout) == (0, "7\nbye\n")
 
 
-def test_with_json_the_results_come_as_one_array(holdfast: Any) -> None:
+def test_with_json_the_results_come_as_one_array(standfast: Any) -> None:
     """Ours: `repl --json` prints one document at the end."""
-    ran = holdfast("repl", "--json", stdin="20 + 1\n1 / 0\n")
+    ran = standfast("repl", "--json", stdin="20 + 1\n1 / 0\n")
     assert [item["status"] for item in ran.document] == ["ok", "runtime_error"]
     assert (ran.document[0]["result"], ran.status) == (21, 1)
 
 
-def test_commands_begin_with_a_colon(holdfast: Any, refunds: str) -> None:
+def test_commands_begin_with_a_colon(standfast: Any, refunds: str) -> None:
     """Ours: :session, :reset, :tools, :quit, and a wrong one is only a message."""
     entries = "x = 1\n:session other\n:tools\n:nope\nx = 5\n:reset\n:session\nx = 6\nx\n:quit\n99\n"
-    ran = holdfast("repl", "--tools", refunds, stdin=entries)
+    ran = standfast("repl", "--tools", refunds, stdin=entries)
     assert "refund" in ran.stdout
     assert "6" in ran.stdout.splitlines()
     assert "99" not in ran.stdout
     assert ":nope" in ran.stderr
 
 
-def test_a_waiting_call_is_approved_by_a_command(holdfast: Any, refunds: str, ledger: Path) -> None:
+def test_a_waiting_call_is_approved_by_a_command(standfast: Any, refunds: str, ledger: Path) -> None:
     """Ours: nobody at a pipe can be asked, so a line of code is never taken for a yes."""
     entries = 'fee() + refund("A1", 500)\n:approvals\n:approve\nrefund("B2", 1)\n:deny\n'
-    ran = holdfast("repl", "--tools", refunds, "--json", stdin=entries)
+    ran = standfast("repl", "--tools", refunds, "--json", stdin=entries)
     assert [item["status"] for item in ran.document] == ["ok", "permission_denied"]
     assert ran.document[0]["result"] == 530
     assert ledger.read_text().splitlines() == ["fee 30", "refund A1 500"]
 
 
-def test_the_session_of_a_repl_is_the_session_of_run(holdfast: Any) -> None:
+def test_the_session_of_a_repl_is_the_session_of_run(standfast: Any) -> None:
     """Ours: one data directory, one set of sessions."""
-    holdfast("repl", "--session-id", "s", stdin="x = 3\n")
-    assert holdfast("run", "-e", "x", "--session-id", "s", "--json").document["result"] == 3
+    standfast("repl", "--session-id", "s", stdin="x = 3\n")
+    assert standfast("run", "-e", "x", "--session-id", "s", "--json").document["result"] == 3
 
 
 @pytest.mark.parametrize(

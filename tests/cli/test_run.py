@@ -1,4 +1,4 @@
-"""`holdfast run` and `holdfast validate`."""
+"""`standfast run` and `standfast validate`."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ import pytest
 pytestmark = pytest.mark.slow
 
 
-def test_the_value_of_the_last_expression_is_the_result(holdfast: Any) -> None:
+def test_the_value_of_the_last_expression_is_the_result(standfast: Any) -> None:
     """Seed: the first example of the issue."""
-    ran = holdfast("run", "-e", "sum(range(10))", "--json")
+    ran = standfast("run", "-e", "sum(range(10))", "--json")
     assert (ran.status, ran.document["status"], ran.document["result"]) == (0, "ok", 45)
 
 
-def test_the_document_has_exactly_the_fields_of_a_run_result(holdfast: Any) -> None:
+def test_the_document_has_exactly_the_fields_of_a_run_result(standfast: Any) -> None:
     """Seed: the RunResult is what `run --json` prints, nothing more and nothing less."""
-    assert set(holdfast("run", "-e", "1", "--json").document) == {
+    assert set(standfast("run", "-e", "1", "--json").document) == {
         "status", "result", "stdout", "stderr", "diagnostics",
         "external_calls", "snapshot_id", "metrics", "error",
     }  # fmt: skip
@@ -36,45 +36,45 @@ def test_a_session_outlives_the_process(process: Any) -> None:
     assert process("run", "-e", "unused = 3", "--json").document["result"] is None
 
 
-def test_sessions_do_not_see_each_other(holdfast: Any) -> None:
+def test_sessions_do_not_see_each_other(standfast: Any) -> None:
     """Ours: --session-id chooses whose variables are used."""
-    holdfast("run", "-e", "x = 1", "--session-id", "a")
-    assert holdfast("run", "-e", "x", "--session-id", "b", "--json").document["status"] != "ok"
+    standfast("run", "-e", "x = 1", "--session-id", "a")
+    assert standfast("run", "-e", "x", "--session-id", "b", "--json").document["status"] != "ok"
 
 
-def test_code_comes_from_a_file_or_standard_input(holdfast: Any, tmp_path: Path) -> None:
+def test_code_comes_from_a_file_or_standard_input(standfast: Any, tmp_path: Path) -> None:
     """Seed: -e, -f and - are the three ways to give code."""
     file = tmp_path / "code.py"
     file.write_text("\ufeffresult = 7\n", encoding="utf-8")
-    assert holdfast("run", "-f", str(file), "--json").document["result"] == 7
-    assert holdfast("run", "-", "--json", stdin="6 * 7").document["result"] == 42
+    assert standfast("run", "-f", str(file), "--json").document["result"] == 7
+    assert standfast("run", "-", "--json", stdin="6 * 7").document["result"] == 42
 
 
-def test_inputs_limits_and_timeout_hold_for_the_run(holdfast: Any) -> None:
+def test_inputs_limits_and_timeout_hold_for_the_run(standfast: Any) -> None:
     """Seed: inputs are variables, limits are limits."""
-    assert holdfast("run", "-e", "a + b", "--inputs", '{"a": 1, "b": 2}', "--json").document["result"] == 3
-    late = holdfast("run", "-e", "while True: pass", "--timeout-ms", "100", "--json")
+    assert standfast("run", "-e", "a + b", "--inputs", '{"a": 1, "b": 2}', "--json").document["result"] == 3
+    late = standfast("run", "-e", "while True: pass", "--timeout-ms", "100", "--json")
     assert (late.status, late.document["error"]["code"]) == (1, "TIMEOUT_WALL")
-    slow = holdfast("run", "-e", "while True: pass", "--limits", '{"cpu_ms": 50}', "--json")
+    slow = standfast("run", "-e", "while True: pass", "--limits", '{"cpu_ms": 50}', "--json")
     assert (slow.status, slow.document["status"]) == (1, "timeout")
 
 
-def test_a_snapshot_is_stored_on_request(holdfast: Any) -> None:
+def test_a_snapshot_is_stored_on_request(standfast: Any) -> None:
     """Seed: --snapshot returns the id of something that can be restored."""
-    name = holdfast("run", "-e", "x = 5", "--snapshot", "--json").document["snapshot_id"]
-    assert holdfast("session", "restore", name, "--session-id", "copy").status == 0
-    assert holdfast("run", "-e", "x", "--session-id", "copy", "--json").document["result"] == 5
+    name = standfast("run", "-e", "x = 5", "--snapshot", "--json").document["snapshot_id"]
+    assert standfast("session", "restore", name, "--session-id", "copy").status == 0
+    assert standfast("run", "-e", "x", "--session-id", "copy", "--json").document["result"] == 5
 
 
-def test_a_mount_is_readable_and_written_only_with_rw(holdfast: Any, tmp_path: Path) -> None:
+def test_a_mount_is_readable_and_written_only_with_rw(standfast: Any, tmp_path: Path) -> None:
     """Seed: --mount /virt=dir[:rw]."""
     (tmp_path / "d").mkdir()
     (tmp_path / "d" / "a.txt").write_text("hello")
-    read = holdfast("run", "-e", 'read_text("/d/a.txt")', "--mount", f"/d={tmp_path / 'd'}", "--json")
+    read = standfast("run", "-e", 'read_text("/d/a.txt")', "--mount", f"/d={tmp_path / 'd'}", "--json")
     assert read.document["result"] == "hello"
     write = ("run", "-e", 'write_text("/d/b.txt", "x")', "--json", "--mount")
-    assert holdfast(*write, f"/d={tmp_path / 'd'}").status == 1
-    assert holdfast(*write, f"/d={tmp_path / 'd'}:rw").status == 0
+    assert standfast(*write, f"/d={tmp_path / 'd'}").status == 1
+    assert standfast(*write, f"/d={tmp_path / 'd'}:rw").status == 0
     assert (tmp_path / "d" / "b.txt").read_text() == "x"
 
 
@@ -100,12 +100,12 @@ def test_a_mount_is_readable_and_written_only_with_rw(holdfast: Any, tmp_path: P
         ("session", "restore", "/does/not/exist"),
     ],
 )
-def test_wrong_usage_exits_with_2_and_says_what_is_wrong(holdfast: Any, words: tuple[str, ...]) -> None:
+def test_wrong_usage_exits_with_2_and_says_what_is_wrong(standfast: Any, words: tuple[str, ...]) -> None:
     """Seed: 2 is wrong usage. Ours: with --json there is one document even then."""
-    plain = holdfast(*words)
+    plain = standfast(*words)
     assert (plain.status, plain.stdout) == (2, "")
     assert "Error: " in plain.stderr
-    as_json = holdfast(*words, "--json")
+    as_json = standfast(*words, "--json")
     assert (as_json.status, as_json.document["error"]["code"]) == (2, "INVALID_ARGUMENT")
 
 
@@ -120,29 +120,29 @@ def test_wrong_usage_exits_with_2_and_says_what_is_wrong(holdfast: Any, words: t
     ],
 )
 def test_a_tools_file_that_cannot_be_used_is_wrong_usage(
-    holdfast: Any, tmp_path: Path, text: str, words: str
+    standfast: Any, tmp_path: Path, text: str, words: str
 ) -> None:
     """Ours: the message names the file and the reason, without a traceback."""
     file = tmp_path / "mine.py"
     file.write_text(text)
-    ran = holdfast("run", "-e", "1", "--tools", str(file))
+    ran = standfast("run", "-e", "1", "--tools", str(file))
     assert ran.status == 2
     assert words in ran.stderr
     assert str(file) in ran.stderr
     assert "Traceback" not in ran.stderr
 
 
-def test_an_invalid_session_id_is_a_validation_error(holdfast: Any) -> None:
+def test_an_invalid_session_id_is_a_validation_error(standfast: Any) -> None:
     """Ours: what the API answers with a result, the command answers with a result."""
-    ran = holdfast("run", "-e", "1", "--session-id", "../up", "--json")
+    ran = standfast("run", "-e", "1", "--session-id", "../up", "--json")
     assert (ran.status, ran.document["status"]) == (1, "validation_error")
     assert ran.document["error"]["code"] == "INVALID_SESSION_ID"
 
 
-def test_a_data_directory_that_cannot_be_made_is_a_result_too(holdfast: Any, tmp_path: Path) -> None:
+def test_a_data_directory_that_cannot_be_made_is_a_result_too(standfast: Any, tmp_path: Path) -> None:
     """Ours: run --json prints a RunResult whatever went wrong."""
     (tmp_path / "file").touch()
-    ran = holdfast("run", "-e", "1", "--data-dir", str(tmp_path / "file" / "below"), "--json")
+    ran = standfast("run", "-e", "1", "--data-dir", str(tmp_path / "file" / "below"), "--json")
     assert (ran.status, ran.document["error"]["code"]) == (1, "IO_ERROR")
 
 
@@ -150,7 +150,7 @@ def test_prints_of_tools_do_not_disturb_the_document(process: Any, tmp_path: Pat
     """Ours: --json is one document on standard output, whatever a tool or its children print."""
     file = tmp_path / "noisy.py"
     file.write_text(
-        "import os\nfrom holdfast import tool\nprint('loading')\n"
+        "import os\nfrom standfast import tool\nprint('loading')\n"
         "@tool\ndef shout() -> int:\n    'Make noise.'\n    print('loud')\n"
         "    os.system('echo louder')\n    return 1\n"
     )
@@ -159,38 +159,38 @@ def test_prints_of_tools_do_not_disturb_the_document(process: Any, tmp_path: Pat
     assert {"loading", "loud", "louder"} <= set(ran.stderr.split())
 
 
-def test_the_readable_form_shows_output_value_and_place(holdfast: Any) -> None:
+def test_the_readable_form_shows_output_value_and_place(standfast: Any) -> None:
     """Ours: what one wants in a file is on stdout, the rest on stderr, errors with a caret."""
-    good = holdfast("run", "-e", 'print("hi")\n{"a": 1}')
+    good = standfast("run", "-e", 'print("hi")\n{"a": 1}')
     assert good.stdout == 'hi\n{\n  "a": 1\n}\n'
     assert "ok" in good.stderr
-    bad = holdfast("run", "-e", "x = 1\ny = x / 0")
+    bad = standfast("run", "-e", "x = 1\ny = x / 0")
     assert (bad.status, bad.stdout) == (1, "")
     assert "ZeroDivisionError" in bad.stderr
     assert "2 | y = x / 0\n          ^^^^^" in bad.stderr
 
 
-def test_validate_reports_everything_and_runs_nothing(holdfast: Any) -> None:
+def test_validate_reports_everything_and_runs_nothing(standfast: Any) -> None:
     """Seed: `open` is reported before anything runs."""
-    ran = holdfast("validate", "-e", "marker = 1\nopen('/etc/passwd')\nnope()", "--json")
+    ran = standfast("validate", "-e", "marker = 1\nopen('/etc/passwd')\nnope()", "--json")
     assert (ran.status, ran.document["status"]) == (1, "validation_error")
     assert [item["span"]["line"] for item in ran.document["diagnostics"]] == [2, 3]
-    assert holdfast("run", "-e", "marker", "--json").document["status"] != "ok"
-    assert holdfast("validate", "-e", "1 + 1", "--json").status == 0
+    assert standfast("run", "-e", "marker", "--json").document["status"] != "ok"
+    assert standfast("validate", "-e", "1 + 1", "--json").status == 0
 
 
-def test_validate_knows_the_granted_tools(holdfast: Any, refunds: str) -> None:
+def test_validate_knows_the_granted_tools(standfast: Any, refunds: str) -> None:
     """Ours: --tools means the same for validate as for run."""
-    assert holdfast("validate", "-e", "fee()", "--tools", refunds).status == 0
-    assert holdfast("validate", "-e", "fee()").status == 1
+    assert standfast("validate", "-e", "fee()", "--tools", refunds).status == 0
+    assert standfast("validate", "-e", "fee()").status == 1
 
 
 @pytest.mark.slow
 def test_an_interrupt_cancels_the_run(
-    start: Callable[..., subprocess.Popen[str]], holdfast: Any, home: Path
+    start: Callable[..., subprocess.Popen[str]], standfast: Any, home: Path
 ) -> None:
     """Ours: Ctrl-C ends the run, its result says cancelled, and the session is as before."""
-    holdfast("run", "-e", "x = 1")
+    standfast("run", "-e", "x = 1")
     limits = '{"cpu_ms": 60000, "wall_ms": 60000}'
     running = start("run", "-e", "x = 2\nwhile True: pass", "--limits", limits, "--json")
     time.sleep(1.0)  # until the guest loops; nothing outside tells when that is
@@ -201,15 +201,15 @@ def test_an_interrupt_cancels_the_run(
     document = json.loads(stdout)
     assert (running.returncode, document["status"]) == (1, "cancelled")
     assert "Traceback" not in stderr
-    assert holdfast("run", "-e", "x", "--json").document["result"] == 1
+    assert standfast("run", "-e", "x", "--json").document["result"] == 1
 
 
 @pytest.mark.slow
 def test_a_reader_that_leaves_early_causes_no_noise(home: Path) -> None:
-    """Ours: `holdfast … | head` is silent."""
+    """Ours: `standfast … | head` is silent."""
     import sys
 
-    line = f"{sys.executable} -m holdfast.cli.main run -e 'print(\"x\\n\" * 20000)' | head -1"
+    line = f"{sys.executable} -m standfast.cli.main run -e 'print(\"x\\n\" * 20000)' | head -1"
     done = subprocess.run(line, shell=True, capture_output=True, text=True, timeout=30)
     assert done.stdout == "x\n"
     assert "BrokenPipe" not in done.stderr
@@ -221,13 +221,13 @@ def test_the_start_imports_neither_rich_nor_the_runtime() -> None:
     import sys
 
     code = (
-        "import sys, holdfast.cli.main\n"
-        "print(sorted(m for m in ('rich', 'asyncio', 'msgspec', 'holdfast.runtime') if m in sys.modules))\n"
+        "import sys, standfast.cli.main\n"
+        "print(sorted(m for m in ('rich', 'asyncio', 'msgspec', 'standfast.runtime') if m in sys.modules))\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)
     assert done.stdout == "[]\n"
     code = (
-        "import sys\nfrom holdfast.cli.main import main\n"
+        "import sys\nfrom standfast.cli.main import main\n"
         "try:\n    main(['run', '-e', '1', '--json'])\nfinally:\n    print('rich' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30)

@@ -1,4 +1,4 @@
-"""`holdfast sessions`: the conversations of agents."""
+"""`standfast sessions`: the conversations of agents."""
 
 from __future__ import annotations
 
@@ -12,80 +12,80 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Agent, Attachment, Runtime, tool
-from holdfast.cli.session_export import SessionExport
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, Attachment, Runtime, tool
+from standfast.cli.session_export import SessionExport
+from standfast.providers.scripted import ScriptedModel
 
 
 @pytest.fixture(autouse=True)
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_MODEL", raising=False)
+    monkeypatch.delenv("STANDFAST_MODEL", raising=False)
 
 
 @pytest.fixture
-def talked(holdfast: Any) -> None:
+def talked(standfast: Any) -> None:
     """Two turns in the session `default`."""
-    holdfast("chat", "order A1")
-    holdfast("chat", "hello")
+    standfast("chat", "order A1")
+    standfast("chat", "hello")
 
 
-def _nodes(holdfast: Any, session: str = "default") -> list[Any]:
-    return list(holdfast("sessions", "show", session, "--json").document["nodes"])
+def _nodes(standfast: Any, session: str = "default") -> list[Any]:
+    return list(standfast("sessions", "show", session, "--json").document["nodes"])
 
 
 @pytest.mark.usefixtures("talked")
-def test_the_list_tells_state_turns_and_model(holdfast: Any) -> None:
+def test_the_list_tells_state_turns_and_model(standfast: Any) -> None:
     """Ours: the latest used first, with what each is doing."""
-    holdfast("chat", "refund A1", "--session", "asks")
-    asks, default = holdfast("sessions", "list", "--json").document
+    standfast("chat", "refund A1", "--session", "asks")
+    asks, default = standfast("sessions", "list", "--json").document
     assert (asks["session_id"], asks["state"], asks["turns"]) == ("asks", "waiting", 1)
     assert (default["session_id"], default["state"], default["turns"]) == ("default", "idle", 2)
     assert default["model"] == "scripted:demo"
     assert default["last_used_at"] >= default["created_at"]
-    shown = holdfast("sessions", "list").stdout
+    shown = standfast("sessions", "list").stdout
     assert shown.splitlines()[0].split() == ["session", "state", "turns", "nodes", "model", "last", "used"]
     assert "waiting" in shown
 
 
-def test_an_empty_list_says_so(holdfast: Any) -> None:
+def test_an_empty_list_says_so(standfast: Any) -> None:
     """Ours: nothing is not an error."""
-    assert "no sessions yet" in holdfast("sessions", "list").stdout
-    assert holdfast("sessions", "list", "--json").document == []
+    assert "no sessions yet" in standfast("sessions", "list").stdout
+    assert standfast("sessions", "list", "--json").document == []
 
 
 @pytest.mark.usefixtures("talked")
-def test_a_conversation_is_shown_with_nodes_calls_and_usage(holdfast: Any) -> None:
+def test_a_conversation_is_shown_with_nodes_calls_and_usage(standfast: Any) -> None:
     """Ours: everything that one needs to fork or rewind is there to copy."""
-    shown = holdfast("sessions", "show", "default")
-    nodes = _nodes(holdfast)
+    shown = standfast("sessions", "show", "default")
+    nodes = _nodes(standfast)
     assert all(node["id"] in shown.stdout for node in nodes)
     assert "user: order A1" in shown.stdout
     assert "order(order_id='A1')" in shown.stdout
     assert "of it reasoning" in shown.stdout
 
 
-def test_open_approvals_are_shown_with_the_conversation(holdfast: Any) -> None:
+def test_open_approvals_are_shown_with_the_conversation(standfast: Any) -> None:
     """Ours: what a session waits for, and the command that decides it."""
-    holdfast("chat", "refund A1")
-    ran = holdfast("sessions", "show", "default")
-    view = holdfast("sessions", "show", "default", "--json").document
+    standfast("chat", "refund A1")
+    ran = standfast("sessions", "show", "default")
+    view = standfast("sessions", "show", "default", "--json").document
     (asked,) = view["approvals"]
     assert (view["state"], view["unfinished"]["turn_id"]) == ("waiting", asked["run_id"])
     assert f"approvals approve {asked['approval_id']}" in ran.stderr
 
 
-def test_the_turn_that_waits_is_shown_after_the_conversation_and_exported(holdfast: Any) -> None:
+def test_the_turn_that_waits_is_shown_after_the_conversation_and_exported(standfast: Any) -> None:
     """Bug: `show` and `export` hid the turn that a person was to decide about."""
-    holdfast("chat", "hello")
-    holdfast("chat", "refund A1")
-    shown = holdfast("sessions", "show", "default").stdout
+    standfast("chat", "hello")
+    standfast("chat", "refund A1")
+    shown = standfast("sessions", "show", "default").stdout
     before, _, after = shown.partition("waits")
     assert "user: hello" in before
     assert "user: refund A1" not in before
     assert "user: refund A1" in after
     assert "refund(" in after
     for words in ("show", "export"):
-        document = holdfast("sessions", words, "default", "--json").document
+        document = standfast("sessions", words, "default", "--json").document
         assert (len(document["nodes"]), document["current"]["state"]) == (2, "waiting")
         said = document["current"]["messages"]
         assert (said[0]["content"], said[-1]["tool_calls"][0]["name"]) == ("refund A1", "refund")
@@ -93,7 +93,7 @@ def test_the_turn_that_waits_is_shown_after_the_conversation_and_exported(holdfa
 
 
 def test_the_attachments_of_the_turn_that_waits_are_exported(
-    holdfast: Any, home: Path, tmp_path: Path
+    standfast: Any, home: Path, tmp_path: Path
 ) -> None:
     """Ours: an export needs nothing else to be read."""
 
@@ -104,121 +104,121 @@ def test_the_attachments_of_the_turn_that_waits_are_exported(
     async def main() -> None:
         asking = {"tool_calls": [{"name": "refund", "arguments": {}}]}
         agent = Agent(ScriptedModel([asking], strict=False), tools=[refund])
-        async with Runtime(home / "holdfast.db") as runtime:
+        async with Runtime(home / "standfast.db") as runtime:
             session = await runtime.session("pictures", agent=agent)
             await session.turn(["Refund this", Attachment(b"a picture", media_type="image/png")])
 
     asyncio.run(main())
-    holdfast("sessions", "export", "pictures", "--attachments", str(tmp_path / "files"), "--json")
+    standfast("sessions", "export", "pictures", "--attachments", str(tmp_path / "files"), "--json")
     assert [file.read_bytes() for file in (tmp_path / "files").iterdir()] == [b"a picture"]
 
 
-def test_a_session_that_does_not_exist_leads_to_the_list(holdfast: Any) -> None:
+def test_a_session_that_does_not_exist_leads_to_the_list(standfast: Any) -> None:
     """Ours: of these sessions, not of the sandbox's."""
     for words in (("show", "nope"), ("delete", "nope"), ("fork", "nope", "b"), ("rewind", "nope"),
                   ("export", "nope"), ("cancel", "nope")):  # fmt: skip
-        error = holdfast("sessions", *words, "--json").document["error"]
-        assert (error["code"], "holdfast sessions list" in error["hint"]) == ("SESSION_NOT_FOUND", True)
+        error = standfast("sessions", *words, "--json").document["error"]
+        assert (error["code"], "standfast sessions list" in error["hint"]) == ("SESSION_NOT_FOUND", True)
 
 
 @pytest.mark.usefixtures("talked")
-def test_a_fork_goes_its_own_way(holdfast: Any) -> None:
+def test_a_fork_goes_its_own_way(standfast: Any) -> None:
     """Seed: fork over shared history, from the end or from a node."""
-    nodes = _nodes(holdfast)
-    assert holdfast("sessions", "fork", "default", "copy").stdout == "copy\n"
-    assert holdfast("sessions", "fork", "default", "early", "--at", nodes[3]["id"]).status == 0
-    holdfast("chat", "who are you", "--session", "copy")
-    assert (len(_nodes(holdfast, "copy")), len(_nodes(holdfast, "early"))) == (8, 4)
-    assert _nodes(holdfast) == nodes
-    again = holdfast("sessions", "fork", "default", "copy", "--json")
+    nodes = _nodes(standfast)
+    assert standfast("sessions", "fork", "default", "copy").stdout == "copy\n"
+    assert standfast("sessions", "fork", "default", "early", "--at", nodes[3]["id"]).status == 0
+    standfast("chat", "who are you", "--session", "copy")
+    assert (len(_nodes(standfast, "copy")), len(_nodes(standfast, "early"))) == (8, 4)
+    assert _nodes(standfast) == nodes
+    again = standfast("sessions", "fork", "default", "copy", "--json")
     assert (again.status, "already" in again.document["error"]["message"]) == (1, True)
 
 
 @pytest.mark.usefixtures("talked")
-def test_a_rewound_conversation_can_be_led_forward_again(holdfast: Any) -> None:
+def test_a_rewound_conversation_can_be_led_forward_again(standfast: Any) -> None:
     """Seed: rewind moves the leaf and rewrites nothing."""
-    nodes = _nodes(holdfast)
-    assert nodes[3]["id"] in holdfast("sessions", "rewind", "default").stdout
-    assert len(_nodes(holdfast)) == 4
-    assert holdfast("sessions", "rewind", "default", "--to", nodes[-1]["id"]).status == 0
-    assert _nodes(holdfast) == nodes
-    assert holdfast("sessions", "rewind", "default", "--to", "t_1.0", "--turns", "1").status == 2
-    assert holdfast("sessions", "rewind", "default", "--turns", "9", "--json").status == 1
+    nodes = _nodes(standfast)
+    assert nodes[3]["id"] in standfast("sessions", "rewind", "default").stdout
+    assert len(_nodes(standfast)) == 4
+    assert standfast("sessions", "rewind", "default", "--to", nodes[-1]["id"]).status == 0
+    assert _nodes(standfast) == nodes
+    assert standfast("sessions", "rewind", "default", "--to", "t_1.0", "--turns", "1").status == 2
+    assert standfast("sessions", "rewind", "default", "--turns", "9", "--json").status == 1
 
 
 @pytest.mark.usefixtures("talked")
-def test_an_export_is_one_document_with_a_schema(holdfast: Any, tmp_path: Path) -> None:
+def test_an_export_is_one_document_with_a_schema(standfast: Any, tmp_path: Path) -> None:
     """Ours: head, nodes, turns, usage and approvals; what is written can be read back as what it was."""
-    holdfast("chat", "refund A1")
-    printed = holdfast("sessions", "export", "default").stdout
+    standfast("chat", "refund A1")
+    printed = standfast("sessions", "export", "default").stdout
     exported = msgspec.json.decode(printed, type=SessionExport)
     assert (exported.head.depth, len(exported.nodes), len(exported.turns)) == (6, 6, 3)
     assert (exported.usage, exported.approvals[0].capability) == (exported.head.usage, "refund")
     assert msgspec.json.decode(msgspec.json.encode(exported)) == json.loads(printed)
     assert msgspec.json.schema(SessionExport)["$ref"] == "#/$defs/SessionExport"
     out = tmp_path / "default.json"
-    assert holdfast("sessions", "export", "default", "--out", str(out)).status == 0
+    assert standfast("sessions", "export", "default", "--out", str(out)).status == 0
     assert (out.read_text(), out.stat().st_mode & 0o777) == (printed, 0o600)
 
 
-def test_attachments_are_exported_by_digest(holdfast: Any, home: Path, tmp_path: Path) -> None:
+def test_attachments_are_exported_by_digest(standfast: Any, home: Path, tmp_path: Path) -> None:
     """Ours: no bytes in the document; each attachment is a file of its digest's name."""
 
     async def talk() -> None:
-        async with Runtime(home / "holdfast.db") as runtime:
+        async with Runtime(home / "standfast.db") as runtime:
             session = await runtime.session("pictures", agent=Agent(ScriptedModel(["nice"])))
             await session.turn(["look", Attachment(b"\x89PNG", "image/png", "a.png")])
 
     home.mkdir(mode=0o700)
     asyncio.run(talk())
-    ran = holdfast("sessions", "export", "pictures", "--attachments", str(tmp_path / "files"), "--json")
+    ran = standfast("sessions", "export", "pictures", "--attachments", str(tmp_path / "files"), "--json")
     (part,) = ran.document["attachments"]
     assert (part["name"], part["media_type"], part["size"]) == ("a.png", "image/png", 4)
     assert (tmp_path / "files" / part["digest"]).read_bytes() == b"\x89PNG"
-    assert "[a.png, image/png, 4 bytes]" in holdfast("sessions", "show", "pictures").stdout
+    assert "[a.png, image/png, 4 bytes]" in standfast("sessions", "show", "pictures").stdout
 
 
 @pytest.mark.usefixtures("talked")
-def test_pruning_is_meant_before_it_is_done(holdfast: Any) -> None:
+def test_pruning_is_meant_before_it_is_done(standfast: Any) -> None:
     """Ours: it says what goes, and without a person it takes --yes."""
-    holdfast("sessions", "rewind", "default")
-    assert holdfast("sessions", "prune").status == 2
-    asked = holdfast("sessions", "prune", "--branches")
+    standfast("sessions", "rewind", "default")
+    assert standfast("sessions", "prune").status == 2
+    asked = standfast("sessions", "prune", "--branches")
     assert (asked.status, "--yes" in asked.stderr) == (2, True)
-    assert holdfast("sessions", "prune", "--older-than", "soon", "--yes").status == 2
-    ran = holdfast("sessions", "prune", "--branches", "--yes")
+    assert standfast("sessions", "prune", "--older-than", "soon", "--yes").status == 2
+    ran = standfast("sessions", "prune", "--branches", "--yes")
     assert ran.stdout.startswith("removed 0 sessions, 1 segment, ")
     assert ran.stdout.rstrip().endswith("freed")
-    assert len(_nodes(holdfast)) == 4
+    assert len(_nodes(standfast)) == 4
 
 
 @pytest.mark.usefixtures("talked")
-def test_old_sessions_go_and_waiting_ones_stay(holdfast: Any) -> None:
+def test_old_sessions_go_and_waiting_ones_stay(standfast: Any) -> None:
     """Ours: retention by age never takes what is unfinished."""
-    holdfast("chat", "refund A1", "--session", "asks")
-    kept = holdfast("sessions", "prune", "--older-than", "1d", "--yes", "--json").document
+    standfast("chat", "refund A1", "--session", "asks")
+    kept = standfast("sessions", "prune", "--older-than", "1d", "--yes", "--json").document
     assert kept["sessions"] == 0
-    gone = holdfast("sessions", "prune", "--older-than", "0s", "--yes", "--json").document
+    gone = standfast("sessions", "prune", "--older-than", "0s", "--yes", "--json").document
     assert (gone["sessions"], "bytes_freed" in gone) == (1, True)
-    assert [row["session_id"] for row in holdfast("sessions", "list", "--json").document] == ["asks"]
+    assert [row["session_id"] for row in standfast("sessions", "list", "--json").document] == ["asks"]
 
 
 @pytest.mark.usefixtures("talked")
-def test_a_deleted_session_is_gone(holdfast: Any) -> None:
+def test_a_deleted_session_is_gone(standfast: Any) -> None:
     """Ours: delete asks nothing and says what it did."""
-    assert "gone" in holdfast("sessions", "delete", "default").stdout
-    assert holdfast("sessions", "show", "default").status == 1
+    assert "gone" in standfast("sessions", "delete", "default").stdout
+    assert standfast("sessions", "show", "default").status == 1
 
 
-def test_a_waiting_turn_is_given_up(holdfast: Any) -> None:
+def test_a_waiting_turn_is_given_up(standfast: Any) -> None:
     """Ours: its call gets a result, its request is closed, and the next turn can begin."""
-    holdfast("chat", "refund A1")
-    assert "cancelled" in holdfast("sessions", "cancel", "default").stdout
-    assert holdfast("approvals", "list", "--pending", "--json").document == []
-    tool = next(node for node in _nodes(holdfast) if node["payload"]["type"] == "tool")
+    standfast("chat", "refund A1")
+    assert "cancelled" in standfast("sessions", "cancel", "default").stdout
+    assert standfast("approvals", "list", "--pending", "--json").document == []
+    tool = next(node for node in _nodes(standfast) if node["payload"]["type"] == "tool")
     assert tool["payload"]["error"]["code"] == "CANCELLED"
-    assert holdfast("chat", "hello").status == 0
-    assert holdfast("sessions", "cancel", "default").status == 1
+    assert standfast("chat", "hello").status == 0
+    assert standfast("sessions", "cancel", "default").status == 1
 
 
 # Page checksums
@@ -232,40 +232,40 @@ def _open_with_another_program(database: Path) -> None:
 
 @pytest.mark.usefixtures("talked")
 def test_a_database_that_another_program_wrote_to_names_the_command_that_accepts_it(
-    holdfast: Any, home: Path
+    standfast: Any, home: Path
 ) -> None:
     """Bug: the only way back was a backup, although nothing was damaged."""
-    _open_with_another_program(home / "holdfast.db")
-    failed = holdfast("sessions", "list")
+    _open_with_another_program(home / "standfast.db")
+    failed = standfast("sessions", "list")
     assert failed.status != 0
     hint = " ".join(failed.stderr.split())
     assert "backup" in hint
-    assert "holdfast sessions rewrite-checksums" in hint
+    assert "standfast sessions rewrite-checksums" in hint
 
-    done = holdfast("sessions", "rewrite-checksums", "--json").document
+    done = standfast("sessions", "rewrite-checksums", "--json").document
     assert done["rewritten"] is True
     assert done["records"] >= 3
-    (session,) = holdfast("sessions", "list", "--json").document
+    (session,) = standfast("sessions", "list", "--json").document
     assert session["turns"] == 2
-    again = holdfast("sessions", "rewrite-checksums")
+    again = standfast("sessions", "rewrite-checksums")
     assert "nothing to do" in again.stdout
 
 
 @pytest.mark.usefixtures("talked")
-def test_a_damaged_record_is_named_when_its_checksums_are_to_be_rewritten(holdfast: Any, home: Path) -> None:
+def test_a_damaged_record_is_named_when_its_checksums_are_to_be_rewritten(standfast: Any, home: Path) -> None:
     """Ours: what is really damaged stays refused, by name."""
-    _open_with_another_program(home / "holdfast.db")
-    with contextlib.closing(sqlite3.connect(home / "holdfast.db")) as other, other:
+    _open_with_another_program(home / "standfast.db")
+    with contextlib.closing(sqlite3.connect(home / "standfast.db")) as other, other:
         other.execute("UPDATE sessions SET fence = fence + 1")
-    refused = holdfast("sessions", "rewrite-checksums", "--json")
+    refused = standfast("sessions", "rewrite-checksums", "--json")
     assert refused.status != 0
     assert "session default does not match its digest" in refused.document["error"]["message"]
     assert "backup" in refused.document["error"]["hint"]
 
 
-def test_checksums_of_no_database_make_none(holdfast: Any, home: Path) -> None:
+def test_checksums_of_no_database_make_none(standfast: Any, home: Path) -> None:
     """Ours: a wrong --data-dir is an error."""
-    refused = holdfast("sessions", "rewrite-checksums")
+    refused = standfast("sessions", "rewrite-checksums")
     assert refused.status != 0
     assert "does not exist" in refused.stderr
-    assert not (home / "holdfast.db").exists()
+    assert not (home / "standfast.db").exists()

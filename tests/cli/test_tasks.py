@@ -1,4 +1,4 @@
-"""`holdfast tasks`: what goes on beside the turns of sessions."""
+"""`standfast tasks`: what goes on beside the turns of sessions."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Runtime
-from holdfast.model.task import TaskKind, TaskSpec, TaskState
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, Runtime
+from standfast.model.task import TaskKind, TaskSpec, TaskState
+from standfast.providers.scripted import ScriptedModel
 
 PROGRAM = """
 import asyncio, sys
-from holdfast import Agent, Runtime
-from holdfast.model.task import TaskSpec
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, Runtime
+from standfast.model.task import TaskSpec
+from standfast.providers.scripted import ScriptedModel
 
 async def main():
     async with Runtime(sys.argv[1]) as runtime:
@@ -44,7 +44,7 @@ def done(home: Path) -> None:
     home.mkdir(parents=True)
 
     async def main() -> None:
-        async with Runtime(home / "holdfast.db") as runtime:
+        async with Runtime(home / "standfast.db") as runtime:
             await runtime.session("ops", agent=Agent(ScriptedModel([])))
             host = runtime.host("ops")
             for name in ("good", "bad"):
@@ -57,77 +57,77 @@ def done(home: Path) -> None:
 
 
 @pytest.mark.usefixtures("done")
-def test_the_list_tells_kind_state_and_what_a_task_is(holdfast: Any) -> None:
+def test_the_list_tells_kind_state_and_what_a_task_is(standfast: Any) -> None:
     """Ours: oldest first; a task whose process has gone is not running any more."""
-    listed = holdfast("tasks", "list", "--json").document
+    listed = standfast("tasks", "list", "--json").document
     assert [(task["id"], task["kind"], task["state"]) for task in listed] == [
         ("good", "other", "completed"), ("bad", "other", "failed"), ("seen", "observer", "cancelled"),
     ]  # fmt: skip
     assert listed[1]["error"]["code"] == "INTERRUPTED"
-    shown = holdfast("tasks", "list", "--session-id", "ops").stdout.splitlines()
+    shown = standfast("tasks", "list", "--session-id", "ops").stdout.splitlines()
     assert shown[0].split() == ["session", "task", "kind", "state", "what", "since"]
     assert shown[1].split()[:5] == ["ops", "good", "other", "completed", "good"]
-    assert "no tasks" in holdfast("tasks", "list", "--live").stdout
-    assert holdfast("tasks", "list", "--session-id", "nobody", "--json").document == []
+    assert "no tasks" in standfast("tasks", "list", "--live").stdout
+    assert standfast("tasks", "list", "--session-id", "nobody", "--json").document == []
 
 
 @pytest.mark.usefixtures("done")
-def test_a_task_is_shown_with_what_it_was_given_and_what_came_of_it(holdfast: Any) -> None:
+def test_a_task_is_shown_with_what_it_was_given_and_what_came_of_it(standfast: Any) -> None:
     """Ours: the whole record, in words and as JSON."""
-    shown = holdfast("tasks", "show", "ops", "bad").stdout
+    shown = standfast("tasks", "show", "ops", "bad").stdout
     assert '{"n": 1}' in shown
     assert "INTERRUPTED" in shown
-    assert holdfast("tasks", "show", "ops", "bad", "--json").document["label"] == "bad"
-    missing = holdfast("tasks", "show", "ops", "missing")
+    assert standfast("tasks", "show", "ops", "bad", "--json").document["label"] == "bad"
+    missing = standfast("tasks", "show", "ops", "missing")
     assert missing.status == 1
     assert "has no task 'missing'" in missing.stderr
 
 
 @pytest.mark.usefixtures("done")
-def test_cancelling_what_is_over_changes_nothing_and_what_is_not_there_is_an_error(holdfast: Any) -> None:
+def test_cancelling_what_is_over_changes_nothing_and_what_is_not_there_is_an_error(standfast: Any) -> None:
     """Ours: it says what is so."""
-    assert "is completed" in holdfast("tasks", "cancel", "ops", "good").stdout
-    assert holdfast("tasks", "cancel", "ops", "missing").status == 1
-    nobody = holdfast("tasks", "cancel", "nobody", "good")
-    assert (nobody.status, "holdfast sessions list" in nobody.stderr) == (1, True)
+    assert "is completed" in standfast("tasks", "cancel", "ops", "good").stdout
+    assert standfast("tasks", "cancel", "ops", "missing").status == 1
+    nobody = standfast("tasks", "cancel", "nobody", "good")
+    assert (nobody.status, "standfast sessions list" in nobody.stderr) == (1, True)
 
 
 @pytest.fixture
 def running(home: Path, child: Callable[..., Any]) -> Any:
     """A process with a task that runs."""
     home.mkdir(parents=True)
-    program = child(PROGRAM, home / "holdfast.db")
+    program = child(PROGRAM, home / "standfast.db")
     assert program.line() == "ready"
     return program
 
 
 @pytest.mark.slow
-def test_a_task_of_another_process_is_ended_by_it(holdfast: Any, running: Any) -> None:
+def test_a_task_of_another_process_is_ended_by_it(standfast: Any, running: Any) -> None:
     """Ours: the record tells it; the command waits until it has happened."""
-    (listed,) = holdfast("tasks", "list", "--live", "--json").document
+    (listed,) = standfast("tasks", "list", "--live", "--json").document
     assert (listed["id"], listed["state"]) == ("build", "running")
-    assert "is cancelled" in holdfast("tasks", "cancel", "ops", "build").stdout
+    assert "is cancelled" in standfast("tasks", "cancel", "ops", "build").stdout
     assert running.line() == "ended"
 
 
 @pytest.mark.slow
-def test_a_task_of_a_killed_process_is_listed_as_interrupted(holdfast: Any, running: Any) -> None:
+def test_a_task_of_a_killed_process_is_listed_as_interrupted(standfast: Any, running: Any) -> None:
     """Ours: SPEC §9; never left running."""
     running.process.send_signal(signal.SIGKILL)
     running.process.wait()
-    (listed,) = holdfast("tasks", "list", "--json").document
+    (listed,) = standfast("tasks", "list", "--json").document
     assert (listed["state"], listed["error"]["code"]) == ("failed", "INTERRUPTED")
 
 
 @pytest.mark.slow
 def test_a_process_that_does_not_answer_was_told(
-    holdfast: Any, running: Any, monkeypatch: pytest.MonkeyPatch
+    standfast: Any, running: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: the command does not wait for ever."""
-    monkeypatch.setattr("holdfast.cli.tasks._PATIENCE_S", 0.1)
+    monkeypatch.setattr("standfast.cli.tasks._PATIENCE_S", 0.1)
     running.process.send_signal(signal.SIGSTOP)
     began = time.monotonic()
-    assert "its process was told" in holdfast("tasks", "cancel", "ops", "build").stdout
+    assert "its process was told" in standfast("tasks", "cancel", "ops", "build").stdout
     assert time.monotonic() - began < 5
     running.process.send_signal(signal.SIGCONT)
     assert running.line() == "ended"

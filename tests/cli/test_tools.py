@@ -1,4 +1,4 @@
-"""`holdfast tools`."""
+"""`standfast tools`."""
 
 from __future__ import annotations
 
@@ -8,41 +8,41 @@ from typing import Any
 import pytest
 
 
-def test_the_list_has_what_the_options_grant(holdfast: Any, refunds: str, tmp_path: Path) -> None:
+def test_the_list_has_what_the_options_grant(standfast: Any, refunds: str, tmp_path: Path) -> None:
     """Seed: an array of capabilities."""
     words = ("tools", "list", "--tools", refunds, "--mount", f"/d={tmp_path}")
-    names = {item["name"] for item in holdfast(*words, "--json").document}
+    names = {item["name"] for item in standfast(*words, "--json").document}
     assert {"fee", "order", "refund", "read_text", "list_dir", "list_tools"} <= names
-    assert "refund" in holdfast(*words).stdout
+    assert "refund" in standfast(*words).stdout
 
 
-def test_a_description_has_the_signature_and_the_parameters(holdfast: Any, refunds: str) -> None:
+def test_a_description_has_the_signature_and_the_parameters(standfast: Any, refunds: str) -> None:
     """Seed: tools describe NAME."""
-    document = holdfast("tools", "describe", "refund", "--tools", refunds, "--json").document
+    document = standfast("tools", "describe", "refund", "--tools", refunds, "--json").document
     assert (document["name"], document["approval_policy"]) == ("refund", "manual")
-    shown = holdfast("tools", "describe", "refund", "--tools", refunds).stdout
+    shown = standfast("tools", "describe", "refund", "--tools", refunds).stdout
     assert "def refund(order_id: str, cents: int) -> int: ..." in shown
     assert "how much." in shown
 
 
-def test_an_unknown_tool_is_an_error_with_a_suggestion(holdfast: Any, refunds: str) -> None:
+def test_an_unknown_tool_is_an_error_with_a_suggestion(standfast: Any, refunds: str) -> None:
     """Ours: close names are offered."""
-    ran = holdfast("tools", "describe", "refunds", "--tools", refunds, "--json")
+    ran = standfast("tools", "describe", "refunds", "--tools", refunds, "--json")
     assert (ran.status, ran.document["error"]["code"]) == (1, "UNKNOWN_TOOL")
     assert "refund" in ran.document["error"]["hint"]
 
 
-def test_two_files_with_one_name_are_wrong_usage(holdfast: Any, refunds: str, tmp_path: Path) -> None:
+def test_two_files_with_one_name_are_wrong_usage(standfast: Any, refunds: str, tmp_path: Path) -> None:
     """Ours: nothing is overwritten silently."""
     other = tmp_path / "other.py"
     other.write_text(Path(refunds).read_text())
-    ran = holdfast("tools", "list", "--tools", refunds, "--tools", str(other))
+    ran = standfast("tools", "list", "--tools", refunds, "--tools", str(other))
     assert ran.status == 2
     assert "already registered" in ran.stderr
 
 
 TOOLS = """
-from holdfast import tool
+from standfast import tool
 from .models import RATE
 import words
 

@@ -1,4 +1,4 @@
-"""`holdfast tour`."""
+"""`standfast tour`."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 
 
 @pytest.mark.slow
-def test_the_tour_shows_what_really_happened(holdfast: Any, home: Path) -> None:
+def test_the_tour_shows_what_really_happened(standfast: Any, home: Path) -> None:
     """Ours: the first command of a new user works, and leaves nothing behind."""
-    ran = holdfast("tour")
+    ran = standfast("tour")
     assert ran.status == 0
     for words in ("42", "PERMISSION_DENIED", "TIMEOUT_WALL", "WAITING_FOR_APPROVAL", "snap_", "530"):
         assert words in ran.stdout
@@ -25,19 +25,19 @@ def test_the_tour_shows_what_really_happened(holdfast: Any, home: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_tour_goes_well_without_typescript(holdfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tour_goes_well_without_typescript(standfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: extras are extras."""
     real = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wasmtime" else real(name))
-    ran = holdfast("tour")
+    ran = standfast("tour")
     assert ran.status == 0
-    assert "pip install 'holdfast[typescript]'" in ran.stdout
+    assert "pip install 'standfast[typescript]'" in ran.stdout
 
 
 @pytest.mark.slow
-def test_the_steps_of_the_tour_are_data_too(holdfast: Any, tmp_path: Path) -> None:
+def test_the_steps_of_the_tour_are_data_too(standfast: Any, tmp_path: Path) -> None:
     """Ours: tour --json is one array; with --data-dir it uses that and cleans up."""
-    ran = holdfast("tour", "--json", "--data-dir", str(tmp_path / "d"))
+    ran = standfast("tour", "--json", "--data-dir", str(tmp_path / "d"))
     assert ran.status == 0
     assert {frozenset(step) for step in ran.document} == {frozenset({"title", "code", "result"})}
     statuses = [step["result"]["status"] for step in ran.document if isinstance(step["result"], dict)]
@@ -55,4 +55,4 @@ def test_the_steps_of_the_tour_are_data_too(holdfast: Any, tmp_path: Path) -> No
         "finished",
         "ok",
     ]
-    assert holdfast("session", "list", "--data-dir", str(tmp_path / "d"), "--json").document == []
+    assert standfast("session", "list", "--data-dir", str(tmp_path / "d"), "--json").document == []

@@ -1,4 +1,4 @@
-"""`holdfast trace`: what turns spent their time on."""
+"""`standfast trace`: what turns spent their time on."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Runtime
-from holdfast.cli.waterfall import Axis, duration_text
-from holdfast.model.trace_record import TraceRecord, span_id_of
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.trace import JsonlTrace, read_trace
-from holdfast.trace.reading import SpanTree, span_trees
+from standfast import Agent, Runtime
+from standfast.cli.waterfall import Axis, duration_text
+from standfast.model.trace_record import TraceRecord, span_id_of
+from standfast.providers.scripted import ScriptedModel
+from standfast.trace import JsonlTrace, read_trace
+from standfast.trace.reading import SpanTree, span_trees
 
 
 @pytest.fixture(autouse=True)
 def settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_MODEL", raising=False)
-    monkeypatch.delenv("HOLDFAST_TRACE", raising=False)
+    monkeypatch.delenv("STANDFAST_MODEL", raising=False)
+    monkeypatch.delenv("STANDFAST_TRACE", raising=False)
 
 
 def lines_of(text: str) -> list[list[str]]:
     return [line.split() for line in text.splitlines() if line.strip()]
 
 
-def test_a_conversation_is_drawn_with_a_bar_for_every_span(holdfast: Any, tmp_path: Path) -> None:
+def test_a_conversation_is_drawn_with_a_bar_for_every_span(standfast: Any, tmp_path: Path) -> None:
     """Ours: the issue's demand; a waterfall in the terminal, and where there is none."""
     trace = str(tmp_path / "t.jsonl")
-    assert holdfast("chat", "order A1", "--trace", trace).status == 0
-    shown = holdfast("trace", "show", "default", "--file", trace)
+    assert standfast("chat", "order A1", "--trace", trace).status == 0
+    shown = standfast("trace", "show", "default", "--file", trace)
     head, turn, first, call, second = lines_of(shown.stdout)
     assert head[0].startswith("t_")
     assert (turn[0], turn[-1]) == ("chat", "tokens")
@@ -42,17 +42,17 @@ def test_a_conversation_is_drawn_with_a_bar_for_every_span(holdfast: Any, tmp_pa
 
 
 def test_a_turn_that_waits_and_goes_on_in_another_process_is_one_drawing(
-    holdfast: Any, monkeypatch: pytest.MonkeyPatch
+    standfast: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: whoever decides tells the same trace."""
-    monkeypatch.setenv("HOLDFAST_TRACE", "1")
-    holdfast("chat", "refund A1")
-    waiting = holdfast("trace", "show", "default")
+    monkeypatch.setenv("STANDFAST_TRACE", "1")
+    standfast("chat", "refund A1")
+    waiting = standfast("trace", "show", "default")
     assert "not over" in waiting.stdout
     assert "turn_parked" in waiting.stdout
-    (asked,) = holdfast("approvals", "list", "--json").document
-    assert holdfast("approvals", "approve", asked["approval_id"]).status == 0
-    over = holdfast("trace", "show", "default")
+    (asked,) = standfast("approvals", "list", "--json").document
+    assert standfast("approvals", "approve", asked["approval_id"]).status == 0
+    over = standfast("trace", "show", "default")
     assert "not over" not in over.stdout
     rows = [line for line in over.stdout.splitlines() if "waits: approval" in line]
     assert len(rows) == 1
@@ -61,48 +61,48 @@ def test_a_turn_that_waits_and_goes_on_in_another_process_is_one_drawing(
 
 
 def test_the_document_is_the_tree_of_records(
-    holdfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+    standfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: everything in the file, in its place."""
-    monkeypatch.setenv("HOLDFAST_TRACE", "1")
-    holdfast("chat", "order A1")
-    holdfast("chat", "hello")
-    turns = [one for one in holdfast("trace", "show", "default", "--json").document if one["kind"] == "turn"]
+    monkeypatch.setenv("STANDFAST_TRACE", "1")
+    standfast("chat", "order A1")
+    standfast("chat", "hello")
+    turns = [one for one in standfast("trace", "show", "default", "--json").document if one["kind"] == "turn"]
     assert [one["open"] for one in turns] == [False, False]
     children = [one for one in turns[0]["children"] if one.get("span_id")]
     assert [one["kind"] for one in children] == ["model_call", "tool_call", "model_call"]
     assert {one["trace_id"] for one in children} == {turns[0]["trace_id"]}
-    (alone,) = holdfast("trace", "show", "default", "--turn", turns[1]["turn_id"], "--json").document
+    (alone,) = standfast("trace", "show", "default", "--turn", turns[1]["turn_id"], "--json").document
     assert alone == turns[1]
     assert len(list(read_trace(home / "trace.jsonl"))) > 8
 
 
 def test_what_is_not_there_is_said_in_words(
-    holdfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+    standfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: no file, no such session, no such turn."""
-    nothing = holdfast("trace", "show", "default")
+    nothing = standfast("trace", "show", "default")
     assert (nothing.status, "there is no trace" in nothing.stderr) == (1, True)
-    assert "HOLDFAST_TRACE=1" in nothing.stderr
-    monkeypatch.setenv("HOLDFAST_TRACE", str(home / "mine.jsonl"))
-    holdfast("chat", "hello")
-    unknown = holdfast("trace", "show", "other")
+    assert "STANDFAST_TRACE=1" in nothing.stderr
+    monkeypatch.setenv("STANDFAST_TRACE", str(home / "mine.jsonl"))
+    standfast("chat", "hello")
+    unknown = standfast("trace", "show", "other")
     assert (unknown.status, "nothing of session 'other'" in unknown.stderr) == (1, True)
-    assert "nothing of turn 't_0'" in holdfast("trace", "show", "default", "--turn", "t_0").stderr
-    assert holdfast("trace", "show", "default", "--json").status == 0
+    assert "nothing of turn 't_0'" in standfast("trace", "show", "default", "--turn", "t_0").stderr
+    assert standfast("trace", "show", "default", "--json").status == 0
 
 
 def test_without_being_asked_no_trace_is_kept(
-    holdfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch
+    standfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: a trace is a choice."""
-    holdfast("chat", "hello")
-    monkeypatch.setenv("HOLDFAST_TRACE", "0")
-    holdfast("chat", "hello")
+    standfast("chat", "hello")
+    monkeypatch.setenv("STANDFAST_TRACE", "0")
+    standfast("chat", "hello")
     assert not (home / "trace.jsonl").exists()
 
 
-def test_names_that_others_chose_do_nothing_to_the_terminal(holdfast: Any, tmp_path: Path) -> None:
+def test_names_that_others_chose_do_nothing_to_the_terminal(standfast: Any, tmp_path: Path) -> None:
     """Ours: a model may call a tool whatever it likes."""
     trace = tmp_path / "t.jsonl"
 
@@ -113,7 +113,7 @@ def test_names_that_others_chose_do_nothing_to_the_terminal(holdfast: Any, tmp_p
             await session.turn("go")
 
     asyncio.run(main())
-    shown = holdfast("trace", "show", "s", "--file", str(trace)).stdout
+    shown = standfast("trace", "show", "s", "--file", str(trace)).stdout
     assert "\x1b" not in shown
     assert "\\x1b[2Jevil()" in shown
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Runtime, tool
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, Runtime, tool
+from standfast.providers.scripted import ScriptedModel
 
 
 @tool(approval="manual")
@@ -25,19 +25,19 @@ def _agent() -> Agent[Any, Any]:
 
 
 @pytest.fixture
-def approved(holdfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def approved(standfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file with a turn of a program that waited for an approval, which was given at the command line."""
-    monkeypatch.delenv("HOLDFAST_MODEL", raising=False)
+    monkeypatch.delenv("STANDFAST_MODEL", raising=False)
 
     async def left_by_a_program() -> None:
-        async with Runtime(home / "holdfast.db") as runtime:
+        async with Runtime(home / "standfast.db") as runtime:
             await (await runtime.session("theirs", agent=_agent())).turn("look at A1")
 
     home.mkdir(mode=0o700)
     asyncio.run(left_by_a_program())
-    (asked,) = holdfast("approvals", "list", "--pending", "--json").document
-    assert holdfast("approvals", "approve", asked["approval_id"]).status == 0
-    return home / "holdfast.db"
+    (asked,) = standfast("approvals", "list", "--pending", "--json").document
+    assert standfast("approvals", "approve", asked["approval_id"]).status == 0
+    return home / "standfast.db"
 
 
 def _finish(database: Path) -> str:
@@ -52,9 +52,9 @@ def _finish(database: Path) -> str:
     return asyncio.run(main())
 
 
-def test_chat_leaves_a_programs_turn_to_the_program(holdfast: Any, approved: Path) -> None:
+def test_chat_leaves_a_programs_turn_to_the_program(standfast: Any, approved: Path) -> None:
     """Bug: `chat --session X` took over a program's turn and ended its approved call as UNKNOWN_TOOL."""
-    ran = holdfast("chat", "--session", "theirs", "hello", "--json")
+    ran = standfast("chat", "--session", "theirs", "hello", "--json")
     assert ran.status == 1
     assert ran.document["error"]["code"] == "WRONG_AGENT"
     assert "belongs to agent 'shop'" in ran.document["error"]["message"]
@@ -62,24 +62,24 @@ def test_chat_leaves_a_programs_turn_to_the_program(holdfast: Any, approved: Pat
 
 
 def test_recover_leaves_a_programs_turn_to_the_program_whatever_it_is_given(
-    holdfast: Any, approved: Path
+    standfast: Any, approved: Path
 ) -> None:
     """Ours: another model under the turn's session is not the turn's agent."""
-    ran = holdfast("recover", "--model", "scripted:demo", "--json")
+    ran = standfast("recover", "--model", "scripted:demo", "--json")
     assert ran.status == 1
     (one,) = ran.document
     assert one["problem"]["code"] == "WRONG_AGENT"
     assert _finish(approved) == "it is there"
 
 
-def test_sessions_show_and_list_say_why_a_turn_stands_still(holdfast: Any, approved: Path) -> None:
+def test_sessions_show_and_list_say_why_a_turn_stands_still(standfast: Any, approved: Path) -> None:
     """Ours: the operator sees the reason without the program's log."""
-    assert holdfast("sessions", "show", "theirs", "--json").document["blocked"] is None
-    holdfast("chat", "--session", "theirs", "hello")
-    shown = holdfast("sessions", "show", "theirs", "--json").document
+    assert standfast("sessions", "show", "theirs", "--json").document["blocked"] is None
+    standfast("chat", "--session", "theirs", "hello")
+    shown = standfast("sessions", "show", "theirs", "--json").document
     assert (shown["state"], shown["blocked"]["error"]["code"]) == ("blocked", "WRONG_AGENT")
     assert shown["blocked"]["turn_id"] == shown["unfinished"]["turn_id"]
-    assert "belongs to agent 'shop'" in " ".join(holdfast("sessions", "show", "theirs").stdout.split())
-    assert [row["state"] for row in holdfast("sessions", "list", "--json").document] == ["blocked"]
+    assert "belongs to agent 'shop'" in " ".join(standfast("sessions", "show", "theirs").stdout.split())
+    assert [row["state"] for row in standfast("sessions", "list", "--json").document] == ["blocked"]
     _finish(approved)
-    assert holdfast("sessions", "show", "theirs", "--json").document["blocked"] is None
+    assert standfast("sessions", "show", "theirs", "--json").document["blocked"] is None

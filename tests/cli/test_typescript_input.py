@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.cli.typescript_input import bound_names, is_complete
+from standfast.cli.typescript_input import bound_names, is_complete
 
 
 @pytest.mark.parametrize(

@@ -18,15 +18,15 @@ from typing import Any, Final
 
 import pytest
 
-from holdfast.errors import Code
-from holdfast.model.capability import Capability
-from holdfast.model.language import Language
-from holdfast.model.limits import SessionLimits
-from holdfast.ports.code_engine import CellEnd, CellRequest, Check, CodeEngine
-from holdfast.sandbox.auto_python import AutoPython
-from holdfast.sandbox.cpython.cell_engine import CPythonCells
-from holdfast.sandbox.monty.cell_engine import MontyCells
-from holdfast.sandbox.quickjs.cell_engine import QuickJsCells
+from standfast.errors import Code
+from standfast.model.capability import Capability
+from standfast.model.language import Language
+from standfast.model.limits import SessionLimits
+from standfast.ports.code_engine import CellEnd, CellRequest, Check, CodeEngine
+from standfast.sandbox.auto_python import AutoPython
+from standfast.sandbox.cpython.cell_engine import CPythonCells
+from standfast.sandbox.monty.cell_engine import MontyCells
+from standfast.sandbox.quickjs.cell_engine import QuickJsCells
 
 pytestmark = pytest.mark.slow
 

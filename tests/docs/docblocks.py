@@ -167,11 +167,11 @@ def _trim(text: str) -> str:
 
 
 def _environment(directory: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("STANDFAST_")}
     return {
         **kept,
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
-        "HOLDFAST_HOME": str(directory / "holdfast-home"),
+        "STANDFAST_HOME": str(directory / "standfast-home"),
         "PYTHONUNBUFFERED": "1",  # what goes to the two streams appears in order, as on a terminal
         "COLUMNS": "100",
         "NO_COLOR": "1",

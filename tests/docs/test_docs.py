@@ -13,20 +13,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from docblocks import PAGES, ROOT, Command, Shell, blocks, commands, run_script
 
-from holdfast import CodeProtocol
-from holdfast.cli.main import main
-from holdfast.errors import STATUS_OF_CODE, Code
-from holdfast.model import CapabilityLimits, SessionLimits
-from holdfast.model.language import EngineName
-from holdfast.model.limits import AGENT_TIMEOUT_MS, SANDBOX_TIMEOUT_MS
-from holdfast.plugins import shipped
-from holdfast.plugins.directives import ALLOWED
-from holdfast.plugins.hook import HOOKS, SLOTS
-from holdfast.protocols.code.executor import CELL_LIMITS
-from holdfast.protocols.code.instructions import how_to_act
-from holdfast.protocols.code.own_functions import own_functions
-from holdfast.tools import ToolRegistry
-from holdfast.tools.catalog import ToolCatalog
+from standfast import CodeProtocol
+from standfast.cli.main import main
+from standfast.errors import STATUS_OF_CODE, Code
+from standfast.model import CapabilityLimits, SessionLimits
+from standfast.model.language import EngineName
+from standfast.model.limits import AGENT_TIMEOUT_MS, SANDBOX_TIMEOUT_MS
+from standfast.plugins import shipped
+from standfast.plugins.directives import ALLOWED
+from standfast.plugins.hook import HOOKS, SLOTS
+from standfast.protocols.code.executor import CELL_LIMITS
+from standfast.protocols.code.instructions import how_to_act
+from standfast.protocols.code.own_functions import own_functions
+from standfast.tools import ToolRegistry
+from standfast.tools.catalog import ToolCatalog
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
@@ -168,7 +168,7 @@ def test_every_command_is_in_the_command_line_page() -> None:
     """Ours: a command that exists is shown, with an example that is executed."""
     shown = [command.text for command in commands(ROOT / "docs" / "command-line.md")]
     for words in _all_commands():
-        assert any(f"holdfast {words}" in text for text in shown), words
+        assert any(f"standfast {words}" in text for text in shown), words
 
 
 def test_make_has_the_targets_that_the_readme_names() -> None:
@@ -187,7 +187,7 @@ def test_make_has_the_targets_that_the_readme_names() -> None:
 
 def _what_make_does(command: Command) -> Command:
     """`make run` is the tour; the other targets would run this very test."""
-    text = "holdfast tour" if command.text == "make run" else ""
+    text = "standfast tour" if command.text == "make run" else ""
     return Command(text, command.output, command.line)
 
 

@@ -11,9 +11,9 @@ from driver_bench import (
     replied,
 )
 
-from holdfast.durable import Driven, TurnDriver
-from holdfast.machine.inputs import Input
-from holdfast.model.message import ToolMessage
+from standfast.durable import Driven, TurnDriver
+from standfast.machine.inputs import Input
+from standfast.model.message import ToolMessage
 
 MOMENT_S = 0.005
 """So long may what is known wait to be written while only code runs."""

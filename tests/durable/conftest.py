@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from driver_bench import Bench
 
-from holdfast.store.memory_sessions import MemorySessionStore
-from holdfast.store.sqlite.sessions import SqliteSessionStore
-from holdfast.testing.clock import FakeClock
+from standfast.store.memory_sessions import MemorySessionStore
+from standfast.store.sqlite.sessions import SqliteSessionStore
+from standfast.testing.clock import FakeClock
 
 
 @pytest.fixture(params=["memory", "sqlite"])

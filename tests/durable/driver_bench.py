@@ -12,11 +12,11 @@ import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
-from holdfast.durable import Committed, Driven, Ground, Prepared, Ready, TurnDriver, replay
-from holdfast.durable.effects import Deliver, Kept
-from holdfast.errors import PluginStateLost
-from holdfast.machine.commands import CallModel, Command, ContinueCell, PrepareCall, RunHooks, RunTool
-from holdfast.machine.inputs import (
+from standfast.durable import Committed, Driven, Ground, Prepared, Ready, TurnDriver, replay
+from standfast.durable.effects import Deliver, Kept
+from standfast.errors import PluginStateLost
+from standfast.machine.commands import CallModel, Command, ContinueCell, PrepareCall, RunHooks, RunTool
+from standfast.machine.inputs import (
     CallPrepared,
     CallRuled,
     CellCalled,
@@ -32,13 +32,13 @@ from holdfast.machine.inputs import (
     TurnStarted,
     encode_input,
 )
-from holdfast.machine.turn_machine import TurnMachine
-from holdfast.model.head import SessionHead
-from holdfast.model.message import RequestedCall, UserMessage
-from holdfast.model.outcome import Ended, Finished, Stopped
-from holdfast.model.ruling import NOTHING_SAID, CallRuling, Ruling
-from holdfast.model.usage import UsageLimits
-from holdfast.ports.session_store import (
+from standfast.machine.turn_machine import TurnMachine
+from standfast.model.head import SessionHead
+from standfast.model.message import RequestedCall, UserMessage
+from standfast.model.outcome import Ended, Finished, Stopped
+from standfast.model.ruling import NOTHING_SAID, CallRuling, Ruling
+from standfast.model.usage import UsageLimits
+from standfast.ports.session_store import (
     Blob,
     Claimant,
     Commit,
@@ -51,7 +51,7 @@ from holdfast.ports.session_store import (
     Saved,
     SessionStore,
 )
-from holdfast.testing.clock import FakeClock
+from standfast.testing.clock import FakeClock
 
 _PATIENCE_S: Final = 20
 """So long may a test take that waits for what does not happen. A stepped loop could not tell."""

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 from driver_bench import Bench, finished, on, replied, settled
 
-from holdfast.durable import Asks, Committed, Known, Parked, Prepared, Ready
-from holdfast.errors import ErrorObject, LeaseLost, StoreUnavailable
-from holdfast.machine.commands import RunTool
-from holdfast.machine.inputs import ModelFailed, WaitEnded
-from holdfast.model.outcome import Stopped, StopReason
-from holdfast.model.turn import TurnState
-from holdfast.model.usage import UsageLimits
-from holdfast.model.wait import Elapsed, Wait
-from holdfast.ports.session_store import Lease, Save, Saved
+from standfast.durable import Asks, Committed, Known, Parked, Prepared, Ready
+from standfast.errors import ErrorObject, LeaseLost, StoreUnavailable
+from standfast.machine.commands import RunTool
+from standfast.machine.inputs import ModelFailed, WaitEnded
+from standfast.model.outcome import Stopped, StopReason
+from standfast.model.turn import TurnState
+from standfast.model.usage import UsageLimits
+from standfast.model.wait import Elapsed, Wait
+from standfast.ports.session_store import Lease, Save, Saved
 
 
 def test_a_plain_turn_writes_nothing_between_its_begin_and_its_end(bench: Callable[[], Bench]) -> None:

@@ -19,8 +19,8 @@ from driver_bench import (
     stepped,
 )
 
-from holdfast.durable import Driven, Known
-from holdfast.machine.commands import ContinueCell
+from standfast.durable import Driven, Known
+from standfast.machine.commands import ContinueCell
 
 Benches = Callable[[], Bench]
 

@@ -21,14 +21,14 @@ from driver_bench import (
     stopped,
 )
 
-from holdfast.durable import Asks, Committed, Known, Parked
-from holdfast.errors import ErrorObject, LeaseLost, StoreUnavailable
-from holdfast.machine.inputs import FinishRequested, FrameSwitchRequested, Input, ToolSettled, WaitEnded
-from holdfast.model.frame import FrameSwitch
-from holdfast.model.outcome import FrameSwitched, Stopped, StopReason
-from holdfast.model.ruling import Ruling
-from holdfast.model.usage import UsageLimits
-from holdfast.model.wait import Approved, Elapsed, Wait
+from standfast.durable import Asks, Committed, Known, Parked
+from standfast.errors import ErrorObject, LeaseLost, StoreUnavailable
+from standfast.machine.inputs import FinishRequested, FrameSwitchRequested, Input, ToolSettled, WaitEnded
+from standfast.model.frame import FrameSwitch
+from standfast.model.outcome import FrameSwitched, Stopped, StopReason
+from standfast.model.ruling import Ruling
+from standfast.model.usage import UsageLimits
+from standfast.model.wait import Approved, Elapsed, Wait
 
 ENOUGH = ErrorObject(code="ENOUGH", message="enough")
 

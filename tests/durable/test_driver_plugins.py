@@ -22,19 +22,19 @@ from driver_bench import (
     stopped,
 )
 
-from holdfast.durable import Asks, Committed, Known, Parked
-from holdfast.durable.effects import EffectHost, Kept
-from holdfast.errors import ErrorObject, PluginStateLost
-from holdfast.machine.inputs import CallPrepared, CallRuled, ModelFailed, Stage, ToolSettled
-from holdfast.model.canonical import digest_bytes
-from holdfast.model.frame import FrameSwitch
-from holdfast.model.message import ToolMessage
-from holdfast.model.node import PluginNode
-from holdfast.model.outcome import Finished, FrameSwitched, StopReason
-from holdfast.model.ruling import CallRuling, Ruling
-from holdfast.model.usage import UsageLimits
-from holdfast.model.wait import Wait
-from holdfast.ports.session_store import Blob, Lease, Save, Saved, StateRecord
+from standfast.durable import Asks, Committed, Known, Parked
+from standfast.durable.effects import EffectHost, Kept
+from standfast.errors import ErrorObject, PluginStateLost
+from standfast.machine.inputs import CallPrepared, CallRuled, ModelFailed, Stage, ToolSettled
+from standfast.model.canonical import digest_bytes
+from standfast.model.frame import FrameSwitch
+from standfast.model.message import ToolMessage
+from standfast.model.node import PluginNode
+from standfast.model.outcome import Finished, FrameSwitched, StopReason
+from standfast.model.ruling import CallRuling, Ruling
+from standfast.model.usage import UsageLimits
+from standfast.model.wait import Wait
+from standfast.ports.session_store import Blob, Lease, Save, Saved, StateRecord
 
 ENOUGH = ErrorObject(code="ENOUGH", message="enough")
 BROKEN = ErrorObject(code="PLUGIN_ERROR", message="a hook of p failed")

@@ -18,9 +18,9 @@ from driver_bench import (
     stopped,
 )
 
-from holdfast.durable import Driven, TurnDriver
-from holdfast.errors import LeaseLost, StoreUnavailable
-from holdfast.model.outcome import StopReason
+from standfast.durable import Driven, TurnDriver
+from standfast.errors import LeaseLost, StoreUnavailable
+from standfast.model.outcome import StopReason
 
 MOMENT_S = 0.005
 

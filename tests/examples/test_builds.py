@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Runtime
+from standfast import Runtime
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "builds.py"
 
@@ -28,7 +28,7 @@ def test_one_build_ends_and_the_other_is_interrupted_when_the_program_closes(tmp
     assert "build-docs: completed, docs is built" in done.stdout
 
     async def states() -> list[str]:
-        async with Runtime(tmp_path / "holdfast.db") as runtime:
+        async with Runtime(tmp_path / "standfast.db") as runtime:
             return [str(task.state) for task in await runtime.store.tasks()]
 
     assert asyncio.run(states()) == ["completed", "failed"]

@@ -9,8 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.errors import NodeNotFound, StaleBranch
-from holdfast.graph import (
+from standfast.errors import NodeNotFound, StaleBranch
+from standfast.graph import (
     Branch,
     SessionGraph,
     calls_at,
@@ -21,10 +21,10 @@ from holdfast.graph import (
     nodes_of,
     path,
 )
-from holdfast.graph.history import answered
-from holdfast.model.frame import INITIAL, FrameSwitch
-from holdfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
-from holdfast.model.node import Entry, FrameOpened, Payload, PluginNode
+from standfast.graph.history import answered
+from standfast.model.frame import INITIAL, FrameSwitch
+from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from standfast.model.node import Entry, FrameOpened, Payload, PluginNode
 
 PAYLOADS: st.SearchStrategy[Payload] = st.one_of(
     st.builds(UserMessage, content=st.sampled_from("ab")),

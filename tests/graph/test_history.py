@@ -5,13 +5,13 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import Code, ErrorObject
-from holdfast.graph import messages_of
-from holdfast.graph.history import answered
-from holdfast.model.frame import FrameSwitch
-from holdfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
-from holdfast.model.node import Entry, FrameOpened, Payload, PluginNode, Segment, TurnEnded
-from holdfast.model.outcome import Stopped, StopReason
+from standfast.errors import Code, ErrorObject
+from standfast.graph import messages_of
+from standfast.graph.history import answered
+from standfast.model.frame import FrameSwitch
+from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
+from standfast.model.node import Entry, FrameOpened, Payload, PluginNode, Segment, TurnEnded
+from standfast.model.outcome import Stopped, StopReason
 
 
 def user(text: str) -> UserMessage:

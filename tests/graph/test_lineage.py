@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import InvalidArgument
-from holdfast.graph import (
+from standfast.errors import InvalidArgument
+from standfast.graph import (
     calls_at,
     frame_at,
     frame_path,
@@ -15,10 +15,10 @@ from holdfast.graph import (
     opens_frame,
     path,
 )
-from holdfast.graph.lineage import Lookup, cut
-from holdfast.model.frame import INITIAL, FrameSwitch
-from holdfast.model.message import AssistantMessage, UserMessage
-from holdfast.model.node import Entry, FrameOpened, Segment
+from standfast.graph.lineage import Lookup, cut
+from standfast.model.frame import INITIAL, FrameSwitch
+from standfast.model.message import AssistantMessage, UserMessage
+from standfast.model.node import Entry, FrameOpened, Segment
 
 USER = Entry(at_ms=1, payload=UserMessage(content="hi"))
 REPLY = Entry(at_ms=2, payload=AssistantMessage(text="yes"))

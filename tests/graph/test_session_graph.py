@@ -7,17 +7,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.errors import (
+from standfast.errors import (
     InvalidArgument,
     NodeNotFound,
     SessionExists,
     SessionNotFound,
     StaleBranch,
 )
-from holdfast.graph import Branch, SessionGraph, nodes_of
-from holdfast.model.frame import INITIAL, FrameSwitch
-from holdfast.model.message import AssistantMessage, UserMessage
-from holdfast.model.node import Entry, FrameOpened, Segment
+from standfast.graph import Branch, SessionGraph, nodes_of
+from standfast.model.frame import INITIAL, FrameSwitch
+from standfast.model.message import AssistantMessage, UserMessage
+from standfast.model.node import Entry, FrameOpened, Segment
 
 USER = Entry(at_ms=1, payload=UserMessage(content="hi"))
 REPLY = Entry(at_ms=2, payload=AssistantMessage(text="yes"))

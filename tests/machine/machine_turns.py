@@ -11,8 +11,8 @@ from typing import Any, assert_never
 
 import msgspec
 
-from holdfast.errors import ErrorObject
-from holdfast.machine import (
+from standfast.errors import ErrorObject
+from standfast.machine import (
     Aborted,
     CallModel,
     CallPrepared,
@@ -47,17 +47,17 @@ from holdfast.machine import (
     WaitEnded,
     WaitOpened,
 )
-from holdfast.machine.inputs import CheckpointKind, HookStage
-from holdfast.model.call import CallStatus, ExternalCallRecord
-from holdfast.model.canonical import Json
-from holdfast.model.capability import SideEffect
-from holdfast.model.frame import FrameSwitch
-from holdfast.model.message import AssistantMessage, RequestedCall, ToolMessage, UserMessage
-from holdfast.model.node import FrameOpened, PluginNode, TurnEnded
-from holdfast.model.outcome import Ended, FrameSwitched, Stopped, StopReason
-from holdfast.model.ruling import CallRuling, Ruling
-from holdfast.model.usage import Usage, UsageEntry, UsageLimits
-from holdfast.model.wait import Approved, Wait, WaitKind, WaitOutcome
+from standfast.machine.inputs import CheckpointKind, HookStage
+from standfast.model.call import CallStatus, ExternalCallRecord
+from standfast.model.canonical import Json
+from standfast.model.capability import SideEffect
+from standfast.model.frame import FrameSwitch
+from standfast.model.message import AssistantMessage, RequestedCall, ToolMessage, UserMessage
+from standfast.model.node import FrameOpened, PluginNode, TurnEnded
+from standfast.model.outcome import Ended, FrameSwitched, Stopped, StopReason
+from standfast.model.ruling import CallRuling, Ruling
+from standfast.model.usage import Usage, UsageEntry, UsageLimits
+from standfast.model.wait import Approved, Wait, WaitKind, WaitOutcome
 
 NO_TIME = -1
 """The time of an input that gets its own when it is fed."""

@@ -19,11 +19,11 @@ from machine_turns import (
     waits,
 )
 
-from holdfast.machine import CallModel, Checkpoint, Input, ModelReplied, RunTool
-from holdfast.model.message import AssistantMessage, RequestedCall, ToolCall
-from holdfast.model.node import FrameOpened, TurnEnded
-from holdfast.model.outcome import Finished, Waiting
-from holdfast.model.usage import Usage, UsageEntry
+from standfast.machine import CallModel, Checkpoint, Input, ModelReplied, RunTool
+from standfast.model.message import AssistantMessage, RequestedCall, ToolCall
+from standfast.model.node import FrameOpened, TurnEnded
+from standfast.model.outcome import Finished, Waiting
+from standfast.model.usage import Usage, UsageEntry
 
 
 def _reply(model: str, output: int) -> ModelReplied:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.machine.budget import BudgetWatch, Spent
-from holdfast.model.usage import UsageLimits
+from standfast.machine.budget import BudgetWatch, Spent
+from standfast.model.usage import UsageLimits
 
 
 def _warned(limits: UsageLimits, **used: int) -> str | None:

@@ -26,11 +26,11 @@ from machine_turns import (
     waits,
 )
 
-from holdfast.machine import Input, ModelReplied
-from holdfast.model.outcome import StopReason
-from holdfast.model.ruling import Ruling
-from holdfast.model.usage import Usage, UsageEntry, UsageLimits
-from holdfast.model.wait import Denied
+from standfast.machine import Input, ModelReplied
+from standfast.model.outcome import StopReason
+from standfast.model.ruling import Ruling
+from standfast.model.usage import Usage, UsageEntry, UsageLimits
+from standfast.model.wait import Denied
 
 AFTER_WORK = passed("after_work")
 

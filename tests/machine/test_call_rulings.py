@@ -23,10 +23,10 @@ from machine_turns import (
     waits,
 )
 
-from holdfast.machine import RunTool
-from holdfast.model.message import ToolMessage
-from holdfast.model.outcome import StopReason
-from holdfast.model.wait import Approved
+from standfast.machine import RunTool
+from standfast.model.message import ToolMessage
+from standfast.model.outcome import StopReason
+from standfast.model.wait import Approved
 
 
 def acting(*names: str) -> Turn:

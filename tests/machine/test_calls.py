@@ -7,9 +7,9 @@ import itertools
 import pytest
 from machine_turns import Turn, answered, asked_for, call, calls, passed, settled, started, waits
 
-from holdfast.errors import ErrorObject
-from holdfast.machine import RunTool
-from holdfast.model.message import AssistantMessage, ToolCall, ToolMessage
+from standfast.errors import ErrorObject
+from standfast.machine import RunTool
+from standfast.model.message import AssistantMessage, ToolCall, ToolMessage
 
 
 def test_an_answer_without_calls_ends_the_turn() -> None:

@@ -31,7 +31,7 @@ from machine_turns import (
     waits,
 )
 
-from holdfast.machine import (
+from standfast.machine import (
     CellCalled,
     CellPaused,
     Command,
@@ -44,9 +44,9 @@ from holdfast.machine import (
     decode_input,
     encode_input,
 )
-from holdfast.model.call import GuestException
-from holdfast.model.message import AttachmentPart, ToolCall, ToolMessage
-from holdfast.model.wait import Approved, Elapsed
+from standfast.model.call import GuestException
+from standfast.model.message import AttachmentPart, ToolCall, ToolMessage
+from standfast.model.wait import Approved, Elapsed
 
 
 def cell_of(commands: list[Command]) -> ContinueCell:

@@ -24,12 +24,12 @@ from machine_turns import (
     started,
 )
 
-from holdfast.errors import ErrorObject, InternalError
-from holdfast.machine import Checkpoint, Input, Phase, RunHooks
-from holdfast.machine.inputs import HookStage
-from holdfast.model.outcome import Finished, StopReason
-from holdfast.model.ruling import Ruling
-from holdfast.model.usage import Usage, UsageEntry
+from standfast.errors import ErrorObject, InternalError
+from standfast.machine import Checkpoint, Input, Phase, RunHooks
+from standfast.machine.inputs import HookStage
+from standfast.model.outcome import Finished, StopReason
+from standfast.model.ruling import Ruling
+from standfast.model.usage import Usage, UsageEntry
 
 REACHED: dict[HookStage, tuple[Input, ...]] = {
     "after_work": (calls("a"), settled(1, "r")),

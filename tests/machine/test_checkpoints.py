@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 from machine_turns import Turn, answered, calls, misfit, passed, said, settled, started
 
-from holdfast.errors import InternalError
-from holdfast.machine import Checkpoint, OutputCheck
-from holdfast.machine.inputs import CheckpointKind
-from holdfast.model.message import UserMessage
-from holdfast.model.outcome import Finished, StopReason
+from standfast.errors import InternalError
+from standfast.machine import Checkpoint, OutputCheck
+from standfast.machine.inputs import CheckpointKind
+from standfast.model.message import UserMessage
+from standfast.model.outcome import Finished, StopReason
 
 
 def test_what_was_injected_into_an_idle_session_comes_before_the_turns_own_input() -> None:

@@ -29,8 +29,8 @@ from machine_turns import (
     switched,
 )
 
-from holdfast.machine import Checkpoint, Commit, Input, Phase, RunHooks
-from holdfast.model.outcome import Ended, Finished, FrameSwitched, Stopped, StopReason
+from standfast.machine import Checkpoint, Commit, Input, Phase, RunHooks
+from standfast.model.outcome import Ended, Finished, FrameSwitched, Stopped, StopReason
 
 WORDS = {"messages": (said("next"),), "events": (NOTE,)}
 

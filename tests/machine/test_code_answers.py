@@ -24,7 +24,7 @@ from machine_turns import (
     switched,
 )
 
-from holdfast.machine import (
+from standfast.machine import (
     CallModel,
     Checkpoint,
     Input,
@@ -32,9 +32,9 @@ from holdfast.machine import (
     RunTool,
     ToolSettled,
 )
-from holdfast.model.canonical import Json
-from holdfast.model.message import AssistantMessage
-from holdfast.model.outcome import Finished, FrameSwitched, StopReason
+from standfast.model.canonical import Json
+from standfast.model.message import AssistantMessage
+from standfast.model.outcome import Finished, FrameSwitched, StopReason
 
 # Finishing
 

@@ -23,11 +23,11 @@ from machine_turns import (
     waits,
 )
 
-from holdfast.machine import Commit, Input, Phase, StopEffects
-from holdfast.model.frame import FrameSwitch
-from holdfast.model.message import ToolMessage
-from holdfast.model.node import FrameOpened, TurnEnded
-from holdfast.model.outcome import FrameSwitched, Stopped, StopReason
+from standfast.machine import Commit, Input, Phase, StopEffects
+from standfast.model.frame import FrameSwitch
+from standfast.model.message import ToolMessage
+from standfast.model.node import FrameOpened, TurnEnded
+from standfast.model.outcome import FrameSwitched, Stopped, StopReason
 
 MIDDLES: dict[str, tuple[tuple[Input, ...], list[tuple[int, object]]]] = {
     "before it starts": ((), []),

@@ -12,8 +12,8 @@ import msgspec
 import pytest
 from machine_turns import Turn, answered, calls, passed, settled, started
 
-from holdfast.errors import InvalidArgument, SchemaTooNew
-from holdfast.machine import (
+from standfast.errors import InvalidArgument, SchemaTooNew
+from standfast.machine import (
     CallModel,
     Checkpoint,
     Command,
@@ -24,9 +24,9 @@ from holdfast.machine import (
     TurnMachine,
     encode_input,
 )
-from holdfast.model.message import ToolCall
-from holdfast.model.wait import Approved
-from holdfast.testing.histories import (
+from standfast.model.message import ToolCall
+from standfast.model.wait import Approved
+from standfast.testing.histories import (
     FORMAT,
     History,
     command_as_json,
@@ -311,7 +311,7 @@ def test_the_command_line_goes_on_after_a_file_that_cannot_be_written(
 
 
 def test_the_module_can_be_run(draft: Path) -> None:
-    """Ours: python -m holdfast.testing.histories."""
-    command = [sys.executable, "-m", "holdfast.testing.histories", "write", str(draft)]
+    """Ours: python -m standfast.testing.histories."""
+    command = [sys.executable, "-m", "standfast.testing.histories", "write", str(draft)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (0, f"{draft}: ok\n", "")

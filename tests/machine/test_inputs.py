@@ -40,8 +40,8 @@ from machine_turns import (
     waits,
 )
 
-from holdfast.errors import ErrorObject
-from holdfast.machine import (
+from standfast.errors import ErrorObject
+from standfast.machine import (
     CallPrepared,
     CellCalled,
     CellPaused,
@@ -53,12 +53,12 @@ from holdfast.machine import (
     decode_input,
     encode_input,
 )
-from holdfast.model.call import GuestException
-from holdfast.model.message import AttachmentPart, TextPart, ToolMessage, UserMessage
-from holdfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
-from holdfast.model.ruling import NOTHING_SAID
-from holdfast.model.usage import Usage
-from holdfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed
+from standfast.model.call import GuestException
+from standfast.model.message import AttachmentPart, TextPart, ToolMessage, UserMessage
+from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
+from standfast.model.ruling import NOTHING_SAID
+from standfast.model.usage import Usage
+from standfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed
 
 _PICTURE = UserMessage(
     content=(

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from machine_turns import Turn, answered, at, calls, failed, passed, resumed, settled, started
 
-from holdfast.machine import CallModel
-from holdfast.model.outcome import StopReason
+from standfast.machine import CallModel
+from standfast.model.outcome import StopReason
 
 
 def _delays(turn: Turn) -> list[int]:

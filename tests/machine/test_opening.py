@@ -18,10 +18,10 @@ from machine_turns import (
     switched,
 )
 
-from holdfast.errors import ErrorObject
-from holdfast.machine import Input, Phase, TurnMachine, TurnStarted
-from holdfast.model.outcome import StopReason
-from holdfast.model.prompt import PromptContribution, PromptLayer
+from standfast.errors import ErrorObject
+from standfast.machine import Input, Phase, TurnMachine, TurnStarted
+from standfast.model.outcome import StopReason
+from standfast.model.prompt import PromptContribution, PromptLayer
 
 
 def opening(**limits: int | None) -> Turn:

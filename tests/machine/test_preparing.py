@@ -23,11 +23,11 @@ from machine_turns import (
     started,
 )
 
-from holdfast.errors import ErrorObject
-from holdfast.machine import CallModel, Keep, ModelReplied, Phase, PrepareCall
-from holdfast.model.frame import FrameSwitch
-from holdfast.model.outcome import FrameSwitched, StopReason
-from holdfast.model.ruling import Ruling
+from standfast.errors import ErrorObject
+from standfast.machine import CallModel, Keep, ModelReplied, Phase, PrepareCall
+from standfast.model.frame import FrameSwitch
+from standfast.model.outcome import FrameSwitched, StopReason
+from standfast.model.ruling import Ruling
 
 
 def preparing(**limits: int | None) -> Turn:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-import holdfast.graph
-import holdfast.machine
+import standfast.graph
+import standfast.machine
 
 FORBIDDEN = {
     "asyncio",
@@ -26,10 +26,12 @@ FORBIDDEN = {
 }
 """What does I/O, waits, or is different each time. `time` is part of the interpreter: see the sources."""
 
-PACKAGES = ["holdfast.machine", "holdfast.graph"]
+PACKAGES = ["standfast.machine", "standfast.graph"]
 
 SOURCES = sorted(
-    path for package in (holdfast.machine, holdfast.graph) for path in Path(package.__path__[0]).rglob("*.py")
+    path
+    for package in (standfast.machine, standfast.graph)
+    for path in Path(package.__path__[0]).rglob("*.py")
 )
 
 
@@ -68,7 +70,7 @@ def test_no_source_names_a_clock_or_anything_that_does_io(path: Path) -> None:
 
 def test_the_machine_sees_only_the_values_and_the_errors() -> None:
     """Ours: SPEC §2, imports point down."""
-    loaded = {name for name in _loaded_by("import holdfast.machine") if name.startswith("holdfast.")}
+    loaded = {name for name in _loaded_by("import standfast.machine") if name.startswith("standfast.")}
     assert {name.split(".")[1] for name in loaded} == {"machine", "model", "errors"}
 
 

@@ -16,7 +16,7 @@ from machine_turns import (
     waits,
 )
 
-from holdfast.machine import (
+from standfast.machine import (
     CancelRequested,
     Command,
     ContinueCell,
@@ -28,8 +28,8 @@ from holdfast.machine import (
     decode_input,
     encode_input,
 )
-from holdfast.model.message import ToolMessage
-from holdfast.testing.histories import command_as_json
+from standfast.model.message import ToolMessage
+from standfast.testing.histories import command_as_json
 
 
 class Shell:

@@ -22,8 +22,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from holdfast.errors import ErrorObject
-from holdfast.machine import (
+from standfast.errors import ErrorObject
+from standfast.machine import (
     Aborted,
     CallModel,
     CallPrepared,
@@ -61,14 +61,14 @@ from holdfast.machine import (
     decode_input,
     encode_input,
 )
-from holdfast.model.frame import FrameSwitch
-from holdfast.model.message import AssistantMessage, Message, RequestedCall, ToolMessage, UserMessage
-from holdfast.model.node import FrameOpened, PluginNode, TurnEnded
-from holdfast.model.outcome import Finished, FrameSwitched, StopReason, Waiting
-from holdfast.model.ruling import CallRuling, Ruling
-from holdfast.model.usage import Usage, UsageEntry, UsageLimits
-from holdfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Wait, WaitOutcome
-from holdfast.testing.histories import command_as_json
+from standfast.model.frame import FrameSwitch
+from standfast.model.message import AssistantMessage, Message, RequestedCall, ToolMessage, UserMessage
+from standfast.model.node import FrameOpened, PluginNode, TurnEnded
+from standfast.model.outcome import Finished, FrameSwitched, StopReason, Waiting
+from standfast.model.ruling import CallRuling, Ruling
+from standfast.model.usage import Usage, UsageEntry, UsageLimits
+from standfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Wait, WaitOutcome
+from standfast.testing.histories import command_as_json
 
 ERRORS = st.sampled_from(["PROVIDER_ERROR", "CONTEXT_OVERFLOW", "TOOL_ERROR"]).map(
     lambda code: ErrorObject(code=code, message="no")

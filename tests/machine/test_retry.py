@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import ErrorObject
-from holdfast.machine.inputs import ModelFailed
-from holdfast.machine.retry import GiveUp, Retry, decide
-from holdfast.model.usage import UsageLimits
+from standfast.errors import ErrorObject
+from standfast.machine.inputs import ModelFailed
+from standfast.machine.retry import GiveUp, Retry, decide
+from standfast.model.usage import UsageLimits
 
 BUSY = ErrorObject(code="RATE_LIMITED", message="busy")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import msgspec
 from machine_turns import Turn, calls, recorded, resumed, settled, started, timed_out, waits
 
-from holdfast.errors import Code, ErrorObject
-from holdfast.machine.commands import Command, Commit, RunTool
-from holdfast.machine.turn_machine import MAX_RESUMES
-from holdfast.model.call import MAX_TRACEBACKS
-from holdfast.model.outcome import Stopped, StopReason
+from standfast.errors import Code, ErrorObject
+from standfast.machine.commands import Command, Commit, RunTool
+from standfast.machine.turn_machine import MAX_RESUMES
+from standfast.model.call import MAX_TRACEBACKS
+from standfast.model.outcome import Stopped, StopReason
 
 
 def _reason(commands: list[Command]) -> StopReason:

@@ -16,9 +16,9 @@ from machine_turns import (
     waits,
 )
 
-from holdfast.machine import RunTool
-from holdfast.model.message import ToolMessage
-from holdfast.model.wait import Approved, Wait
+from standfast.machine import RunTool
+from standfast.model.message import ToolMessage
+from standfast.model.wait import Approved, Wait
 
 
 def test_a_call_that_timed_out_is_prepared_anew_and_says_so() -> None:

@@ -42,8 +42,8 @@ from machine_turns import (
     waits,
 )
 
-from holdfast.errors import InternalError
-from holdfast.machine import HooksRan, Input, Phase
+from standfast.errors import InternalError
+from standfast.machine import HooksRan, Input, Phase
 
 SITUATIONS: dict[str, tuple[Input, ...]] = {
     "new": (),

@@ -7,10 +7,10 @@ import itertools
 import pytest
 from machine_turns import DENIED, Turn, calls, ended, passed, settled, started, switched, waits
 
-from holdfast.errors import ErrorObject
-from holdfast.machine import Park, Phase, RunTool
-from holdfast.model.outcome import Waiting
-from holdfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed, Wait, WaitOutcome
+from standfast.errors import ErrorObject
+from standfast.machine import Park, Phase, RunTool
+from standfast.model.outcome import Waiting
+from standfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed, Wait, WaitOutcome
 
 OUTCOMES: dict[str, WaitOutcome] = {
     "approved": Approved(),

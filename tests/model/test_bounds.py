@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import InvalidArgument, ValueTooLarge
-from holdfast.model import to_json
-from holdfast.model.bounds import MAX_VALUE_NODES, check_bounds, check_json_bounds
-from holdfast.model.canonical import read_json
+from standfast.errors import InvalidArgument, ValueTooLarge
+from standfast.model import to_json
+from standfast.model.bounds import MAX_VALUE_NODES, check_bounds, check_json_bounds
+from standfast.model.canonical import read_json
 
 
 @dataclasses.dataclass

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import InvalidArgument
-from holdfast.model import canonical_json, digest_bytes, digest_json, to_json
-from holdfast.model.canonical import nested_deeper_than
+from standfast.errors import InvalidArgument
+from standfast.model import canonical_json, digest_bytes, digest_json, to_json
+from standfast.model.canonical import nested_deeper_than
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import keyword
 import msgspec
 import pytest
 
-from holdfast import (
+from standfast import (
     Capability,
     CapabilityLimits,
     RegisteredTool,
@@ -17,8 +17,8 @@ from holdfast import (
     auto_approval,
     tool,
 )
-from holdfast.errors import InvalidToolName, ToolNameTaken, UnknownTool
-from holdfast.model import is_python_identifier
+from standfast.errors import InvalidToolName, ToolNameTaken, UnknownTool
+from standfast.model import is_python_identifier
 
 
 @pytest.mark.parametrize("name", ["fetch_json", "_x", "f1", "F", "match", "case", "_", "x" * 200])

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import errors
-from holdfast.errors import STATUS_OF_CODE, Code, ErrorObject, HoldfastError, Span, ToolError, TurnCode
-from holdfast.model import RunStatus, status_of_code
+from standfast import errors
+from standfast.errors import STATUS_OF_CODE, Code, ErrorObject, Span, StandfastError, ToolError, TurnCode
+from standfast.model import RunStatus, status_of_code
 
 TABLE = {
     "validation_error": """SYNTAX_ERROR TYPE_ERROR UNKNOWN_TOOL UNSUPPORTED_FEATURE RESULT_NOT_SERIALIZABLE
@@ -49,7 +49,7 @@ def test_a_code_of_a_tools_own_is_a_runtime_error() -> None:
 
 def test_an_exception_and_its_error_object_are_two_views_of_one_thing() -> None:
     """Ours: STYLE, one error tree."""
-    error = HoldfastError("m", hint="h", span=Span(line=2, column=3))
+    error = StandfastError("m", hint="h", span=Span(line=2, column=3))
     assert error.error_object() == ErrorObject(
         code="RUNTIME_ERROR", message="m", hint="h", span=Span(line=2, column=3)
     )
@@ -61,12 +61,12 @@ def test_every_exception_class_of_ours_hangs_in_the_tree_and_has_a_known_code() 
     found = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
     assert len(found) > 20
     for kind in found:
-        assert issubclass(kind, HoldfastError)
+        assert issubclass(kind, StandfastError)
         assert str(kind.code) in STATUS_OF_CODE or str(kind.code) in set(TurnCode)
         assert kind.__name__ in (errors.__doc__ or "")
 
 
 def test_the_hint_of_a_missing_session_names_the_command_of_its_kind() -> None:
-    """Bug: for a session of an agent it named `holdfast session list`, which lists those of the sandbox."""
-    assert "`holdfast sessions list`" in str(errors.SessionNotFound("x"))
-    assert "`holdfast session list`" in str(errors.SessionNotFound("x", sandbox=True))
+    """Bug: for a session of an agent it named `standfast session list`, which lists those of the sandbox."""
+    assert "`standfast sessions list`" in str(errors.SessionNotFound("x"))
+    assert "`standfast session list`" in str(errors.SessionNotFound("x", sandbox=True))

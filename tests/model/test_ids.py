@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast import session_id_from
-from holdfast.errors import InvalidArgument, InvalidSessionId
-from holdfast.model import Approval, RunRequest, SessionId, SessionMeta
-from holdfast.ports.sandbox_store import WaitingRun
+from standfast import session_id_from
+from standfast.errors import InvalidArgument, InvalidSessionId
+from standfast.model import Approval, RunRequest, SessionId, SessionMeta
+from standfast.ports.sandbox_store import WaitingRun
 
 GOOD = ["a", "agent-123_ok", "Z" * 64, "_", "-", "0", "default"]
 BAD = ["", "bad/slash", "a\n", "\na", "a b", "x" * 65, "é", "١٢", "a\0", "../x", "a.b", "ａ", " a", "a\u200b"]

@@ -12,9 +12,9 @@ import jsonschema_rs
 import msgspec
 import pytest
 
-import holdfast
-from holdfast.errors import ErrorObject, Span
-from holdfast.model import (
+import standfast
+from standfast.errors import ErrorObject, Span
+from standfast.model import (
     Approval,
     ApprovalState,
     CallStatus,
@@ -34,14 +34,14 @@ from holdfast.model import (
     ToolCallContext,
     auto_approval,
 )
-from holdfast.model.cell import CallMade, CellReport
-from holdfast.model.charter import SessionCharter
-from holdfast.model.current_turn import CurrentTurn
-from holdfast.model.directive import RuntimeEvent, SessionRequest, ask_person
-from holdfast.model.events import WaitBegan
-from holdfast.model.frame import FrameSwitch
-from holdfast.model.head import SessionHead
-from holdfast.model.host_requests import (
+from standfast.model.cell import CallMade, CellReport
+from standfast.model.charter import SessionCharter
+from standfast.model.current_turn import CurrentTurn
+from standfast.model.directive import RuntimeEvent, SessionRequest, ask_person
+from standfast.model.events import WaitBegan
+from standfast.model.frame import FrameSwitch
+from standfast.model.head import SessionHead
+from standfast.model.host_requests import (
     AppendSessionNodesRequest,
     AssembledTurn,
     BranchIsStale,
@@ -54,7 +54,7 @@ from holdfast.model.host_requests import (
     SessionSnapshot,
     TurnInput,
 )
-from holdfast.model.message import (
+from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
     InjectedTurnInput,
@@ -65,7 +65,7 @@ from holdfast.model.message import (
     ToolMessage,
     UserMessage,
 )
-from holdfast.model.monitor import (
+from standfast.model.monitor import (
     MonitorSnapshot,
     MonitorSpec,
     MonitorState,
@@ -74,29 +74,29 @@ from holdfast.model.monitor import (
     MonitorUpdateBatch,
     WakePolicy,
 )
-from holdfast.model.node import Entry, FrameOpened, PluginNode, Segment
-from holdfast.model.outcome import Finished, StopReason, Waiting
-from holdfast.model.plugin_options import PluginOptions
-from holdfast.model.plugin_state import (
+from standfast.model.node import Entry, FrameOpened, PluginNode, Segment
+from standfast.model.outcome import Finished, StopReason, Waiting
+from standfast.model.plugin_options import PluginOptions
+from standfast.model.plugin_state import (
     PluginSessionSnapshot,
     PluginSnapshotEntry,
     PluginSnapshotMeta,
     ProtocolTurnOptions,
     SessionState,
 )
-from holdfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
-from holdfast.model.ruling import CallRuling, Ruling
-from holdfast.model.schemas import PUBLIC_VALUES, all_schemas, main, render, schema_of
-from holdfast.model.session_policy import SessionPolicy
-from holdfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
-from holdfast.model.tool_access import SessionToolAccess
-from holdfast.model.tool_manifest import ToolManifest
-from holdfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
-from holdfast.model.trace_record import TraceRecord
-from holdfast.model.trigger import Occurrence, Schedule, Trigger
-from holdfast.model.turn import TurnRecord, TurnState, TurnSummary
-from holdfast.model.usage import Usage, UsageEntry, UsageLimits
-from holdfast.model.wait import Denied, Wait
+from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
+from standfast.model.ruling import CallRuling, Ruling
+from standfast.model.schemas import PUBLIC_VALUES, all_schemas, main, render, schema_of
+from standfast.model.session_policy import SessionPolicy
+from standfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
+from standfast.model.tool_access import SessionToolAccess
+from standfast.model.tool_manifest import ToolManifest
+from standfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
+from standfast.model.trace_record import TraceRecord
+from standfast.model.trigger import Occurrence, Schedule, Trigger
+from standfast.model.turn import TurnRecord, TurnState, TurnSummary
+from standfast.model.usage import Usage, UsageEntry, UsageLimits
+from standfast.model.wait import Denied, Wait
 
 _FILES = Path(__file__).parents[2] / "docs" / "schema"
 _ERROR = ErrorObject(
@@ -394,7 +394,7 @@ _REFUSED: dict[str, Any] = {
 
 
 def test_the_files_are_what_the_types_make() -> None:
-    """Ours: published schemas never lag behind; `python -m holdfast.model.schemas DIR` renews them."""
+    """Ours: published schemas never lag behind; `python -m standfast.model.schemas DIR` renews them."""
     stored = {path.name: path.read_text(encoding="utf-8") for path in _FILES.iterdir()}
     assert stored == {name: render(schema) for name, schema in all_schemas().items()}
 
@@ -404,7 +404,7 @@ def test_a_schema_stands_alone_and_is_valid(name: str) -> None:
     """Ours: each file can be used without any other, and says which dialect it is in."""
     schema = schema_of(name)
     assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
-    assert schema["$id"].startswith("holdfast:")
+    assert schema["$id"].startswith("standfast:")
     assert schema["title"] == name
     assert jsonschema_rs.meta.is_valid(schema)
     assert _references(schema) <= {f"#/$defs/{part}" for part in schema.get("$defs", {})}
@@ -421,7 +421,7 @@ def test_an_encoded_value_fits_its_schema(name: str) -> None:
 def test_a_value_that_does_not_decode_does_not_fit_either(name: str) -> None:
     """Ours: the schema refuses what the codec refuses."""
     assert not jsonschema_rs.validator_for(schema_of(name)).is_valid(_REFUSED[name])
-    with pytest.raises((msgspec.ValidationError, holdfast.HoldfastError)):
+    with pytest.raises((msgspec.ValidationError, standfast.StandfastError)):
         msgspec.convert(_REFUSED[name], PUBLIC_VALUES[name])
 
 
@@ -434,7 +434,7 @@ def test_a_bad_session_id_does_not_fit(bad: object) -> None:
 def test_every_public_value_of_the_package_has_a_schema() -> None:
     """Ours: a value that is added to the package's front is published, too."""
     assert set(_EXAMPLES) == set(PUBLIC_VALUES)
-    values = {name for name in holdfast.__all__ if _is_value(getattr(holdfast, name))}
+    values = {name for name in standfast.__all__ if _is_value(getattr(standfast, name))}
     assert values <= set(PUBLIC_VALUES)
 
 
@@ -442,7 +442,7 @@ def test_the_command_writes_the_files_and_removes_stale_ones(tmp_path: Path) -> 
     """Ours: renewing the directory leaves nothing behind of values that are gone."""
     (tmp_path / "gone.json").write_text("{}")
     done = subprocess.run(
-        [sys.executable, "-m", "holdfast.model.schemas", str(tmp_path)], capture_output=True, text=True
+        [sys.executable, "-m", "standfast.model.schemas", str(tmp_path)], capture_output=True, text=True
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert {path.name for path in tmp_path.iterdir()} == set(all_schemas())

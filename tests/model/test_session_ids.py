@@ -10,8 +10,8 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-import holdfast
-from holdfast.errors import InvalidSessionId
+import standfast
+from standfast.errors import InvalidSessionId
 
 IDS: Final = ("session_id", "parent_session_id", "forked_from")
 """How the fields are called that hold a session id."""
@@ -27,14 +27,14 @@ BAD: Final = ("bad/slash", "a\n", "x" * 65, "é", "../x", "a\0")
 
 def _structs() -> list[type[msgspec.Struct]]:
     """Every Struct of the package, once each."""
-    for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."):
+    for module in pkgutil.walk_packages(standfast.__path__, "standfast."):
         if ".cpython.guest" not in module.name and not module.name.endswith("__main__"):
             importlib.import_module(module.name)
     found: list[type[msgspec.Struct]] = [msgspec.Struct]
     for one in found:
         found += one.__subclasses__()
     return sorted(
-        {one for one in found if one.__module__.startswith("holdfast.")},
+        {one for one in found if one.__module__.startswith("standfast.")},
         key=lambda one: (one.__module__, one.__qualname__),
     )
 

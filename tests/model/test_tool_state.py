@@ -7,10 +7,10 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from holdfast.errors import InvalidArgument, InvalidToolName, UnknownTool
-from holdfast.model.capability import SideEffect
-from holdfast.model.tool_manifest import ToolManifest
-from holdfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
+from standfast.errors import InvalidArgument, InvalidToolName, UnknownTool
+from standfast.model.capability import SideEffect
+from standfast.model.tool_manifest import ToolManifest
+from standfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
 
 OFF, SEARCHABLE, CALLABLE, SHOWCASED = ToolAvailability
 STATE = ToolState(

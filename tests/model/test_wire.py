@@ -7,8 +7,8 @@ import enum
 import msgspec
 import pytest
 
-from holdfast.errors import InvalidArgument
-from holdfast.model import (
+from standfast.errors import InvalidArgument
+from standfast.model import (
     SNAPSHOT_VERSION,
     CallStatus,
     Capability,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.clock import FakeClock
+from standfast.testing.clock import FakeClock
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "runtime"))
@@ -24,10 +24,10 @@ def memory(clock: FakeClock) -> Place:
 @pytest.fixture(params=["memory", "sqlite"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Place:
     """A store that outlives its runtimes: in memory, and a SQLite file."""
-    return Place(None if request.param == "memory" else tmp_path / "holdfast.db", clock)
+    return Place(None if request.param == "memory" else tmp_path / "standfast.db", clock)
 
 
 @pytest.fixture(autouse=True)
 def _little_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hooks that do not stop when they are told to are given up sooner."""
-    monkeypatch.setattr("holdfast.plugins.running._GRACE_S", 0.03)
+    monkeypatch.setattr("standfast.plugins.running._GRACE_S", 0.03)

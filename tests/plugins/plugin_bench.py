@@ -7,11 +7,11 @@ import re
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-from holdfast.errors import ErrorObject
-from holdfast.model.message import ToolMessage, UserMessage
-from holdfast.model.trace_record import TraceRecord
-from holdfast.model.usage import Usage
-from holdfast.plugins.contexts import (
+from standfast.errors import ErrorObject
+from standfast.model.message import ToolMessage, UserMessage
+from standfast.model.trace_record import TraceRecord
+from standfast.model.usage import Usage
+from standfast.plugins.contexts import (
     AssistantResponseHookContext,
     AssistantStreamHookContext,
     CheckpointHookContext,
@@ -25,13 +25,13 @@ from holdfast.plugins.contexts import (
     TurnResultHookContext,
     TurnTransformContext,
 )
-from holdfast.plugins.host import PluginHost, SessionBuild
-from holdfast.plugins.running import HookRunner
-from holdfast.plugins.session import PluginSession
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, RequestedCall, TextArrived
-from holdfast.protocols.standard.plugin import StandardProtocol
-from holdfast.tools.decorator import as_registered
-from holdfast.tools.registry import ToolRegistry
+from standfast.plugins.host import PluginHost, SessionBuild
+from standfast.plugins.running import HookRunner
+from standfast.plugins.session import PluginSession
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, RequestedCall, TextArrived
+from standfast.protocols.standard.plugin import StandardProtocol
+from standfast.tools.decorator import as_registered
+from standfast.tools.registry import ToolRegistry
 
 
 def label(value: object) -> str:

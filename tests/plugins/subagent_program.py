@@ -1,7 +1,7 @@
 """A program with four subagents that a test kills and starts again, over one SQLite file.
 
 It prints a line of JSON when a subagent waits for a person, and one at its end. With `--decide` it lets
-happen whatever waits; `HOLDFAST_CRASH_AT` is the point at which it kills itself.
+happen whatever waits; `STANDFAST_CRASH_AT` is the point at which it kills itself.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from typing import Any
 
 from subagent_stage import Cast, calls, spawn, spawned, values
 
-from holdfast import Agent, Runtime, tool
-from holdfast.errors import ModelError
-from holdfast.model.message import AssistantMessage
-from holdfast.model.usage import Usage
-from holdfast.plugins.shipped import Subagents
-from holdfast.ports.model_provider import ModelRequest
-from holdfast.runtime.agent_runtime import open_store
-from holdfast.testing.crash_points import CrashPoints
+from standfast import Agent, Runtime, tool
+from standfast.errors import ModelError
+from standfast.model.message import AssistantMessage
+from standfast.model.usage import Usage
+from standfast.plugins.shipped import Subagents
+from standfast.ports.model_provider import ModelRequest
+from standfast.runtime.agent_runtime import open_store
+from standfast.testing.crash_points import CrashPoints
 
 ROLES = ("Good.", "Bad.", "Slow.", "Payer.")
 
@@ -94,7 +94,7 @@ async def run(home: Path, decide: bool) -> dict[str, Any]:
     """Give the lead its work, or go on with it, and tell what is on record at the end."""
     ledger, points = home / "ledger", CrashPoints.from_environment()
     agents = agents_of(ledger, points)
-    async with Runtime(points.store(open_store(home / "holdfast.db")), agents=agents) as runtime:
+    async with Runtime(points.store(open_store(home / "standfast.db")), agents=agents) as runtime:
         session = await runtime.session("s", agent=agents[0])
         person = asyncio.ensure_future(_person(runtime, decide))
         result = await session.turn("Lead this.", idempotency_key="once")

@@ -8,9 +8,9 @@ import json
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
-from holdfast.model.message import AssistantMessage, RequestedCall, ToolMessage, UserMessage, text_of
-from holdfast.model.usage import Usage
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
+from standfast.model.message import AssistantMessage, RequestedCall, ToolMessage, UserMessage, text_of
+from standfast.model.usage import Usage
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
 
 EACH = Usage(input=10, output=1)
 """What each reply uses."""

@@ -11,8 +11,8 @@ import pytest
 from plugin_bench import Actor, PhaseLog, session_of
 from stand_ins import EchoModel, HeldModel, Place, until
 
-from holdfast import Agent
-from holdfast.errors import (
+from standfast import Agent
+from standfast.errors import (
     InvalidArgument,
     InvalidPlugin,
     MissingSession,
@@ -23,12 +23,12 @@ from holdfast.errors import (
     UnknownAction,
     UnknownSession,
 )
-from holdfast.model.task import TaskRecord, TaskState
-from holdfast.plugins.actions import PluginActionContext, PluginActionDef, action
-from holdfast.plugins.hook import hook
-from holdfast.plugins.plugin import Plugin
-from holdfast.plugins.registrar import PluginRegistrar
-from holdfast.plugins.running import HookRunner
+from standfast.model.task import TaskRecord, TaskState
+from standfast.plugins.actions import PluginActionContext, PluginActionDef, action
+from standfast.plugins.hook import hook
+from standfast.plugins.plugin import Plugin
+from standfast.plugins.registrar import PluginRegistrar
+from standfast.plugins.running import HookRunner
 
 
 class Wanted(msgspec.Struct):
@@ -442,7 +442,7 @@ def test_a_command_is_refused_while_a_turn_waits(memory: Place) -> None:
     class Asker(Plugin):
         @hook
         async def before_tool_call(self, ctx: Any) -> Any:
-            from holdfast.model.directive import ask_person
+            from standfast.model.directive import ask_person
 
             return ask_person("sure?")
 

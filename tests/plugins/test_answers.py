@@ -9,15 +9,15 @@ import pytest
 from plugin_bench import Actor, label
 from stand_ins import Place
 
-from holdfast import Agent
-from holdfast.errors import PluginFailed
-from holdfast.model.frame import FrameSwitch
-from holdfast.model.message import AssistantMessage, Message, RequestedCall, ToolMessage, UserMessage
-from holdfast.model.outcome import Stopped
-from holdfast.model.prompt import PromptContribution, PromptSlot
-from holdfast.model.session_policy import SessionPolicy
-from holdfast.model.tool_state import ToolAvailability
-from holdfast.plugins.answers import (
+from standfast import Agent
+from standfast.errors import PluginFailed
+from standfast.model.frame import FrameSwitch
+from standfast.model.message import AssistantMessage, Message, RequestedCall, ToolMessage, UserMessage
+from standfast.model.outcome import Stopped
+from standfast.model.prompt import PromptContribution, PromptSlot
+from standfast.model.session_policy import SessionPolicy
+from standfast.model.tool_state import ToolAvailability
+from standfast.plugins.answers import (
     read_catalog,
     read_chunk,
     read_compaction,
@@ -30,18 +30,18 @@ from holdfast.plugins.answers import (
     read_text,
     read_triggers,
 )
-from holdfast.plugins.contexts import (
+from standfast.plugins.contexts import (
     AssistantResponseTransform,
     AssistantStreamTransform,
     ContextCompaction,
     SwitchAgentFrame,
 )
-from holdfast.plugins.hook import hook
-from holdfast.plugins.plugin import Plugin
-from holdfast.plugins.running import RegisteredHook
-from holdfast.plugins.triggers import TriggerEvent
-from holdfast.ports.model_provider import ReplyEnded
-from holdfast.tools.catalog import ToolCatalogContribution
+from standfast.plugins.hook import hook
+from standfast.plugins.plugin import Plugin
+from standfast.plugins.running import RegisteredHook
+from standfast.plugins.triggers import TriggerEvent
+from standfast.ports.model_provider import ReplyEnded
+from standfast.tools.catalog import ToolCatalogContribution
 
 MIB = 1 << 20
 HI = UserMessage(content="hi")

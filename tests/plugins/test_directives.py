@@ -20,9 +20,9 @@ from plugin_bench import (
 )
 from stand_ins import Place, said, until
 
-from holdfast import Agent
-from holdfast.errors import Code, ErrorObject, PluginConflict, PluginFailed
-from holdfast.model.directive import (
+from standfast import Agent
+from standfast.errors import Code, ErrorObject, PluginConflict, PluginFailed
+from standfast.model.directive import (
     AbortTurn,
     CreateSession,
     EmitRuntimeEvents,
@@ -36,12 +36,12 @@ from holdfast.model.directive import (
     ask_person,
     deny_call,
 )
-from holdfast.model.message import UserMessage
-from holdfast.model.node import PluginNode
-from holdfast.model.outcome import Finished, Stopped, StopReason
-from holdfast.model.ruling import CallRuling
-from holdfast.plugins.contexts import ToolCallHookContext
-from holdfast.plugins.directives import (
+from standfast.model.message import UserMessage
+from standfast.model.node import PluginNode
+from standfast.model.outcome import Finished, Stopped, StopReason
+from standfast.model.ruling import CallRuling
+from standfast.plugins.contexts import ToolCallHookContext
+from standfast.plugins.directives import (
     ALLOWED,
     OwnedDirective,
     PluginOwned,
@@ -49,9 +49,9 @@ from holdfast.plugins.directives import (
     compose_call,
     read_directives,
 )
-from holdfast.plugins.hook import HOOKS, hook
-from holdfast.plugins.plugin import Plugin
-from holdfast.plugins.running import RegisteredHook
+from standfast.plugins.hook import HOOKS, hook
+from standfast.plugins.plugin import Plugin
+from standfast.plugins.running import RegisteredHook
 
 SAMPLES: dict[type, PluginDirective] = {
     AbortTurn: AbortTurn(message="stop"),

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Agent
-from holdfast.errors import InvalidPlugin, PluginConflict, PluginFailed
-from holdfast.plugins.discovery import GROUP, find_plugin, installed_plugins, resolve_plugin
-from holdfast.plugins.plugin import Plugin
+from standfast import Agent
+from standfast.errors import InvalidPlugin, PluginConflict, PluginFailed
+from standfast.plugins.discovery import GROUP, find_plugin, installed_plugins, resolve_plugin
+from standfast.plugins.plugin import Plugin
 
 GREETER = '''
-from holdfast import Plugin, hook
+from standfast import Plugin, hook
 
 
 class Greeter(Plugin):
@@ -49,7 +49,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 def test_an_installed_plugin_is_found_and_not_yet_imported(install: Install) -> None:
-    """Seed: found by the entry point group `holdfast.plugins`."""
+    """Seed: found by the entry point group `standfast.plugins`."""
     install("greeter_one", GREETER, "greeter_one:Greeter", version="2.1")
     [found] = [one for one in installed_plugins() if one.name == "greeter"]
     assert (found.target, found.package, found.package_version) == (
@@ -86,7 +86,7 @@ def test_an_unknown_name_is_answered_with_a_close_one(install: Install) -> None:
     assert caught.value.hint == "did you mean greeter?"
     with pytest.raises(InvalidPlugin) as caught:
         find_plugin("something-else-entirely")
-    assert "holdfast plugins list" in str(caught.value.hint)
+    assert "standfast plugins list" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

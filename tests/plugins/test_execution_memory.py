@@ -10,13 +10,13 @@ from typing import Any, cast
 import msgspec
 import pytest
 
-from holdfast.errors import PluginStateLost
-from holdfast.model.canonical import digest_bytes
-from holdfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta, decode_entry, encode_entry
-from holdfast.plugins.execution_memory import _INLINE_BYTES as INLINE
-from holdfast.plugins.execution_memory import _PACKED_BYTES as PACKED
-from holdfast.plugins.execution_memory import STATE, ExecutionMemory
-from holdfast.plugins.session import PluginSession
+from standfast.errors import PluginStateLost
+from standfast.model.canonical import digest_bytes
+from standfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta, decode_entry, encode_entry
+from standfast.plugins.execution_memory import _INLINE_BYTES as INLINE
+from standfast.plugins.execution_memory import _PACKED_BYTES as PACKED
+from standfast.plugins.execution_memory import STATE, ExecutionMemory
+from standfast.plugins.session import PluginSession
 
 SIZES = [0, 1, INLINE, INLINE + 1, PACKED - 1, PACKED, 1 << 20]
 

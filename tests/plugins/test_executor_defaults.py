@@ -9,12 +9,12 @@ import pytest
 from plugin_stand_ins import ObedientModel
 from stand_ins import Place
 
-from holdfast import Agent, Plugin, tool
-from holdfast.errors import InvalidPlugin
-from holdfast.model.cell import CellReport
-from holdfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse
-from holdfast.plugins.registrar import PluginRegistrar
-from holdfast.ports.code_engine import CallAnswer, CellCall
+from standfast import Agent, Plugin, tool
+from standfast.errors import InvalidPlugin
+from standfast.model.cell import CellReport
+from standfast.plugins.protocol import CodeExecutionContext, ExecRequest, ExecResponse
+from standfast.plugins.registrar import PluginRegistrar
+from standfast.ports.code_engine import CallAnswer, CellCall
 
 
 @tool(side_effect="none")

@@ -22,27 +22,27 @@ import pytest
 from plugin_bench import Actor, Ear, Notes, errors_of
 from stand_ins import Place, until
 
-from holdfast import Agent
-from holdfast.errors import HoldfastError, TurnCode
-from holdfast.model.directive import AbortTurn, EmitTrace, ReplaceToolArgs
-from holdfast.model.message import UserMessage
-from holdfast.model.outcome import Finished, Stopped, StopReason
-from holdfast.model.plugin_state import PluginSnapshotMeta
-from holdfast.model.session_policy import SessionPolicy
-from holdfast.plugins.actions import action
-from holdfast.plugins.contexts import ContextCompaction, SwitchAgentFrame
-from holdfast.plugins.hook import HOOKS, hook
-from holdfast.plugins.plugin import Plugin, PluginSessionContext
-from holdfast.plugins.protocol import ProtocolSessionPlugin
-from holdfast.plugins.registrar import PluginRegistrar
-from holdfast.plugins.triggers import TriggerEvent
-from holdfast.ports.model_provider import ReplyEnded
-from holdfast.protocols.standard.plugin import StandardDriver
-from holdfast.runtime.agent_runtime import Runtime
-from holdfast.runtime.agent_session import Session
-from holdfast.runtime.result import TurnResult
-from holdfast.testing.clock import FakeClock
-from holdfast.tools.catalog import ToolCatalogContribution
+from standfast import Agent
+from standfast.errors import StandfastError, TurnCode
+from standfast.model.directive import AbortTurn, EmitTrace, ReplaceToolArgs
+from standfast.model.message import UserMessage
+from standfast.model.outcome import Finished, Stopped, StopReason
+from standfast.model.plugin_state import PluginSnapshotMeta
+from standfast.model.session_policy import SessionPolicy
+from standfast.plugins.actions import action
+from standfast.plugins.contexts import ContextCompaction, SwitchAgentFrame
+from standfast.plugins.hook import HOOKS, hook
+from standfast.plugins.plugin import Plugin, PluginSessionContext
+from standfast.plugins.protocol import ProtocolSessionPlugin
+from standfast.plugins.registrar import PluginRegistrar
+from standfast.plugins.triggers import TriggerEvent
+from standfast.ports.model_provider import ReplyEnded
+from standfast.protocols.standard.plugin import StandardDriver
+from standfast.runtime.agent_runtime import Runtime
+from standfast.runtime.agent_session import Session
+from standfast.runtime.result import TurnResult
+from standfast.testing.clock import FakeClock
+from standfast.tools.catalog import ToolCatalogContribution
 
 pytestmark = pytest.mark.slow
 
@@ -513,7 +513,7 @@ def _check_harmless(scene: Scene, seen: Seen) -> None:
 
 
 def _check_refused(scene: Scene, seen: Seen) -> None:
-    assert isinstance(seen.raised, HoldfastError)
+    assert isinstance(seen.raised, StandfastError)
     assert repr(ID) in seen.raised.message
     assert seen.step == REFUSED_AT[scene.switch.kind]
 
@@ -538,7 +538,7 @@ async def _cell(scene: Scene, fault: str) -> None:
 
 
 def _left_over() -> set[Any]:
-    from holdfast.plugins.running import _told_to_stop
+    from standfast.plugins.running import _told_to_stop
 
     return _told_to_stop
 
@@ -578,7 +578,7 @@ def test_a_fault_comes_to_the_same_in_a_file(kind: str, fault: str, tmp_path: Pa
     """Ours: what a fault means does not depend on the store."""
 
     async def main() -> None:
-        await _cell(Scene(Place(tmp_path / "holdfast.db", clock), Switch(kind)), fault)
+        await _cell(Scene(Place(tmp_path / "standfast.db", clock), Switch(kind)), fault)
 
     asyncio.run(main())
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import InvalidPlugin
-from holdfast.plugins import contexts, hook
-from holdfast.plugins.hook import HOOKS, LIFECYCLE, SLOTS, HookMark, mark_of, require_kind
+from standfast.errors import InvalidPlugin
+from standfast.plugins import contexts, hook
+from standfast.plugins.hook import HOOKS, LIFECYCLE, SLOTS, HookMark, mark_of, require_kind
 
 TABLE = {
     "prompt_contributor": ("in order", "the turn fails"),

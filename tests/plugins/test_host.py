@@ -9,22 +9,22 @@ import pytest
 from plugin_bench import Actor, host_of, session_of
 from stand_ins import Place
 
-from holdfast import Agent
-from holdfast.errors import (
-    HoldfastError,
+from standfast import Agent
+from standfast.errors import (
     InvalidPlugin,
     NotConfigured,
     PluginConflict,
     PluginFailed,
     SessionNotFound,
+    StandfastError,
 )
-from holdfast.model.plugin_options import PluginOptions
-from holdfast.model.tool_access import SessionToolAccess
-from holdfast.plugins.contexts import SubagentContext
-from holdfast.plugins.host import FULL, PluginHost, SessionAuthority, SessionBuild
-from holdfast.plugins.plugin import Plugin, PluginSessionContext
-from holdfast.plugins.registrar import PluginRegistrar
-from holdfast.tools.registry import ToolRegistry
+from standfast.model.plugin_options import PluginOptions
+from standfast.model.tool_access import SessionToolAccess
+from standfast.plugins.contexts import SubagentContext
+from standfast.plugins.host import FULL, PluginHost, SessionAuthority, SessionBuild
+from standfast.plugins.plugin import Plugin, PluginSessionContext
+from standfast.plugins.registrar import PluginRegistrar
+from standfast.tools.registry import ToolRegistry
 
 STEPS: list[str] = []
 
@@ -159,7 +159,7 @@ class Factory:
 @pytest.mark.parametrize("nonsense", [None, 3, object(), Plugin, "plugin"])
 def test_a_factory_that_builds_nonsense_is_named(nonsense: object) -> None:
     """Ours: a factory builds session plugins."""
-    with pytest.raises(HoldfastError, match="'factory'"):
+    with pytest.raises(StandfastError, match="'factory'"):
         session_of(Factory(nonsense))
 
 

@@ -12,16 +12,16 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Plugin, RunContext, Runtime, action, hook, tool
-from holdfast.errors import ServiceUnavailable
-from holdfast.model.host_requests import SessionSnapshot, TurnInput
-from holdfast.model.message import UserMessage
-from holdfast.plugins.contexts import NoHosts
-from holdfast.ports import host as ports
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.runtime.host.runtime_host import RuntimeHost
-from holdfast.runtime.host.views import ROLE_OF_HOOK, methods_of, plugin_view, view
-from holdfast.tools.no_host import HARMLESS, NO_HOST, SERVICES
+from standfast import Agent, Plugin, RunContext, Runtime, action, hook, tool
+from standfast.errors import ServiceUnavailable
+from standfast.model.host_requests import SessionSnapshot, TurnInput
+from standfast.model.message import UserMessage
+from standfast.plugins.contexts import NoHosts
+from standfast.ports import host as ports
+from standfast.providers.scripted import ScriptedModel
+from standfast.runtime.host.runtime_host import RuntimeHost
+from standfast.runtime.host.views import ROLE_OF_HOOK, methods_of, plugin_view, view
+from standfast.tools.no_host import HARMLESS, NO_HOST, SERVICES
 
 SEED_SERVICES: dict[str, str] = {
     "SessionSnapshotHost": "snapshot_current snapshot_session",
@@ -296,7 +296,7 @@ def test_a_prompt_hook_cannot_start_a_turn() -> None:
 @pytest.mark.parametrize("kind", ROLE_OF_HOOK)
 def test_within_a_hook_the_plugins_own_host_has_no_more_than_the_hooks(kind: str) -> None:
     """Ours: what a plugin keeps for itself is no way around its hooks' roles."""
-    from holdfast.plugins.running import HOOK
+    from standfast.plugins.running import HOOK
 
     role = ROLE_OF_HOOK[kind]
     allowed = set() if role is None else set(methods_of(role))

@@ -9,14 +9,14 @@ import pytest
 from plugin_bench import NoShelf, session_of
 from stand_ins import Place
 
-from holdfast import Agent, tool
-from holdfast.errors import InvalidArgument, InvalidPlugin, PluginStateLost
-from holdfast.model.plugin_options import PluginOptions
-from holdfast.model.plugin_state import PluginSnapshotMeta
-from holdfast.plugins.actions import action
-from holdfast.plugins.contexts import PluginExtensions
-from holdfast.plugins.hook import hook
-from holdfast.plugins.plugin import (
+from standfast import Agent, tool
+from standfast.errors import InvalidArgument, InvalidPlugin, PluginStateLost
+from standfast.model.plugin_options import PluginOptions
+from standfast.model.plugin_state import PluginSnapshotMeta
+from standfast.plugins.actions import action
+from standfast.plugins.contexts import PluginExtensions
+from standfast.plugins.hook import hook
+from standfast.plugins.plugin import (
     Plugin,
     PluginFactory,
     PluginSessionContext,
@@ -24,7 +24,7 @@ from holdfast.plugins.plugin import (
     as_factory,
     check_plugin_id,
 )
-from holdfast.plugins.snapshot import NO_ARTIFACTS, SnapshotWriter
+from standfast.plugins.snapshot import NO_ARTIFACTS, SnapshotWriter
 
 
 def context(options: PluginOptions | None = None) -> PluginSessionContext:

@@ -11,17 +11,17 @@ import pytest
 from plugin_bench import Actor
 from stand_ins import Place, said, until
 
-from holdfast import Agent
-from holdfast.errors import InvalidArgument, InvalidPlugin, PluginConflict, ProtocolError
-from holdfast.model.message import UserMessage
-from holdfast.model.outcome import FrameSwitched
-from holdfast.model.plugin_options import NO_OPTIONS, PluginOptions
-from holdfast.model.plugin_state import ProtocolTurnOptions, SessionState
-from holdfast.model.prompt import PromptContribution, PromptSlot
-from holdfast.plugins.contexts import SwitchAgentFrame
-from holdfast.plugins.hook import hook
-from holdfast.plugins.plugin import Plugin
-from holdfast.plugins.protocol import (
+from standfast import Agent
+from standfast.errors import InvalidArgument, InvalidPlugin, PluginConflict, ProtocolError
+from standfast.model.message import UserMessage
+from standfast.model.outcome import FrameSwitched
+from standfast.model.plugin_options import NO_OPTIONS, PluginOptions
+from standfast.model.plugin_state import ProtocolTurnOptions, SessionState
+from standfast.model.prompt import PromptContribution, PromptSlot
+from standfast.plugins.contexts import SwitchAgentFrame
+from standfast.plugins.hook import hook
+from standfast.plugins.plugin import Plugin
+from standfast.plugins.protocol import (
     ProtocolBeforeLlmCallContext,
     ProtocolBuildInput,
     ProtocolRuntimeContext,
@@ -31,9 +31,9 @@ from holdfast.plugins.protocol import (
     TurnDriverPreamble,
     read_turn_options,
 )
-from holdfast.plugins.registrar import PluginRegistrar
-from holdfast.ports.model_provider import ModelRequest
-from holdfast.protocols.standard import StandardHost, StandardProtocol
+from standfast.plugins.registrar import PluginRegistrar
+from standfast.ports.model_provider import ModelRequest
+from standfast.protocols.standard import StandardHost, StandardProtocol
 
 
 class Tuning(msgspec.Struct):

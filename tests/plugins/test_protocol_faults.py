@@ -9,13 +9,13 @@ import pytest
 from plugin_bench import Actor
 from stand_ins import Place
 
-from holdfast import Agent
-from holdfast.errors import PluginFailed
-from holdfast.plugins.contexts import SwitchAgentFrame
-from holdfast.plugins.plugin import Plugin
-from holdfast.plugins.protocol import ProtocolSessionPlugin
-from holdfast.plugins.registrar import PluginRegistrar
-from holdfast.protocols.standard import StandardDriver
+from standfast import Agent
+from standfast.errors import PluginFailed
+from standfast.plugins.contexts import SwitchAgentFrame
+from standfast.plugins.plugin import Plugin
+from standfast.plugins.protocol import ProtocolSessionPlugin
+from standfast.plugins.registrar import PluginRegistrar
+from standfast.protocols.standard import StandardDriver
 
 
 def protocol(where: str, error: BaseException) -> Plugin:

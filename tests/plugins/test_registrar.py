@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from plugin_bench import label, session_of
 
-from holdfast import tool
-from holdfast.errors import HoldfastError, InvalidPlugin, PluginConflict
-from holdfast.plugins.actions import action
-from holdfast.plugins.hook import HOOKS, SLOTS, hook
-from holdfast.plugins.plugin import Plugin
-from holdfast.plugins.protocol import ProtocolSessionPlugin
-from holdfast.plugins.registrar import Contributions, PluginRegistrar, collect_triggers
-from holdfast.plugins.triggers import TriggerEvent
-from holdfast.protocols.standard.plugin import StandardDriver
-from holdfast.tools.decorator import as_registered
-from holdfast.tools.provider import StaticTools
+from standfast import tool
+from standfast.errors import InvalidPlugin, PluginConflict, StandfastError
+from standfast.plugins.actions import action
+from standfast.plugins.hook import HOOKS, SLOTS, hook
+from standfast.plugins.plugin import Plugin
+from standfast.plugins.protocol import ProtocolSessionPlugin
+from standfast.plugins.registrar import Contributions, PluginRegistrar, collect_triggers
+from standfast.plugins.triggers import TriggerEvent
+from standfast.protocols.standard.plugin import StandardDriver
+from standfast.tools.decorator import as_registered
+from standfast.tools.provider import StaticTools
 
 
 def registrar(plugin_id: str = "one") -> tuple[PluginRegistrar, Contributions]:
@@ -280,7 +280,7 @@ def test_two_plugins_cannot_have_one_tool() -> None:
     class Other(One):
         """The same under another name."""
 
-    with pytest.raises(HoldfastError, match="look") as caught:
+    with pytest.raises(StandfastError, match="look") as caught:
         session_of(One(), Other())
     assert "plugin:one" in caught.value.message
     assert "plugin:other" in caught.value.message
@@ -299,7 +299,7 @@ def test_a_plugin_cannot_take_the_name_of_one_of_the_agents_tools() -> None:
         """Look."""
         return "seen"
 
-    with pytest.raises(HoldfastError, match="look") as caught:
+    with pytest.raises(StandfastError, match="look") as caught:
         session_of(One(), tools=[look])
     assert "plugin:one" in caught.value.message
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from plugin_bench import PhaseLog
 
-from holdfast.errors import InvalidArgument, PluginFailed
-from holdfast.plugins.running import (
+from standfast.errors import InvalidArgument, PluginFailed
+from standfast.plugins.running import (
     Current,
     HookRunner,
     NoAnswer,
@@ -21,7 +21,7 @@ from holdfast.plugins.running import (
     described,
     within,
 )
-from holdfast.tools.eager import Started
+from standfast.tools.eager import Started
 
 word: contextvars.ContextVar[str] = contextvars.ContextVar("word", default="none")
 

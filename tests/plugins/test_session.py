@@ -28,17 +28,17 @@ from plugin_bench import (
 )
 from stand_ins import Place, said
 
-from holdfast import Agent, tool
-from holdfast.errors import PluginFailed, PluginStateLost
-from holdfast.model.directive import EmitTrace
-from holdfast.model.message import Message, UserMessage
-from holdfast.model.outcome import Finished
-from holdfast.model.plugin_state import PluginSessionSnapshot, PluginSnapshotEntry, PluginSnapshotMeta
-from holdfast.model.prompt import PromptContribution, PromptSlot
-from holdfast.model.session_policy import SessionPolicy
-from holdfast.model.tool_access import SessionToolAccess
-from holdfast.model.tool_state import ToolAvailability
-from holdfast.plugins.contexts import (
+from standfast import Agent, tool
+from standfast.errors import PluginFailed, PluginStateLost
+from standfast.model.directive import EmitTrace
+from standfast.model.message import Message, UserMessage
+from standfast.model.outcome import Finished
+from standfast.model.plugin_state import PluginSessionSnapshot, PluginSnapshotEntry, PluginSnapshotMeta
+from standfast.model.prompt import PromptContribution, PromptSlot
+from standfast.model.session_policy import SessionPolicy
+from standfast.model.tool_access import SessionToolAccess
+from standfast.model.tool_state import ToolAvailability
+from standfast.plugins.contexts import (
     ContextCompaction,
     SessionConfigChanged,
     SessionRestored,
@@ -47,15 +47,15 @@ from holdfast.plugins.contexts import (
     TurnFinalized,
     TurnPersisted,
 )
-from holdfast.plugins.hook import HOOKS, hook
-from holdfast.plugins.host import SessionAuthority
-from holdfast.plugins.plugin import Plugin
-from holdfast.plugins.registrar import PluginRegistrar
-from holdfast.plugins.running import Current, HookRunner
-from holdfast.plugins.session import PluginSession
-from holdfast.ports.model_provider import ReplyEnded
-from holdfast.protocols.standard.plugin import StandardDriver
-from holdfast.tools.catalog import ToolCatalogContribution
+from standfast.plugins.hook import HOOKS, hook
+from standfast.plugins.host import SessionAuthority
+from standfast.plugins.plugin import Plugin
+from standfast.plugins.registrar import PluginRegistrar
+from standfast.plugins.running import Current, HookRunner
+from standfast.plugins.session import PluginSession
+from standfast.ports.model_provider import ReplyEnded
+from standfast.protocols.standard.plugin import StandardDriver
+from standfast.tools.catalog import ToolCatalogContribution
 
 SEED_METHODS = {
     "session_id": "session_id",

@@ -47,8 +47,8 @@ def _digest(data):
 '''
 
 USE = """
-from holdfast import Agent, ToolMessage
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, ToolMessage
+from standfast.providers.scripted import ScriptedModel
 
 model = ScriptedModel([{"tool_calls": [{"name": "greeter_calls"}]}, "done"])
 agent = Agent(model, plugins=["greeter"])
@@ -71,9 +71,9 @@ def python(*words: str, path: Path | None = None, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that `holdfast new plugin` writes, with a build backend that needs no network."""
+    """The folder that `standfast new plugin` writes, with a build backend that needs no network."""
     place = tmp_path_factory.mktemp("project")
-    python("-m", "holdfast", "new", "plugin", "greeter", cwd=place)
+    python("-m", "standfast", "new", "plugin", "greeter", cwd=place)
     folder = place / "greeter"
     file = folder / "pyproject.toml"
     in_tree = '[build-system]\nrequires = []\nbuild-backend = "in_tree"\nbackend-path = ["."]\n\n[project]'
@@ -94,7 +94,7 @@ def site(project: Path) -> Path:
 
 
 def listed(path: Path | None, cwd: Path) -> dict[str, Any]:
-    document = json.loads(python("-m", "holdfast", "plugins", "list", "--json", path=path, cwd=cwd))
+    document = json.loads(python("-m", "standfast", "plugins", "list", "--json", path=path, cwd=cwd))
     return {one["name"]: one for one in document}
 
 
@@ -103,10 +103,10 @@ def test_an_installed_package_offers_its_plugin(site: Path, tmp_path: Path) -> N
     """Ours: a third-party package with an entry point is found after `pip install` of a local folder."""
     assert "greeter" not in listed(None, tmp_path)
     found = listed(site, tmp_path)["greeter"]
-    assert (found["package"], found["version"], found["error"]) == ("holdfast_greeter", "0.1.0", None)
-    assert found["target"] == "holdfast_greeter:Greeter"
+    assert (found["package"], found["version"], found["error"]) == ("standfast_greeter", "0.1.0", None)
+    assert found["target"] == "standfast_greeter:Greeter"
     assert "greeter_calls() -> int" in python(
-        "-m", "holdfast", "plugins", "show", "greeter", path=site, cwd=tmp_path
+        "-m", "standfast", "plugins", "show", "greeter", path=site, cwd=tmp_path
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.clock import FakeClock
+from standfast.testing.clock import FakeClock
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "runtime"))
 

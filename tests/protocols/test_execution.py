@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.protocols.standard.execution import Execution
+from standfast.protocols.standard.execution import Execution
 
 
 @pytest.mark.parametrize(("left", "is_set_again"), [(0.002, True), (0.0, False)])

@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Capability, CodeProtocol, RegisteredTool, Runtime, ScriptedModel, SideEffect
-from holdfast.model.message import ToolMessage, UserMessage
-from holdfast.ports.model_provider import ModelRequest
-from holdfast.providers.anthropic.dialect import AnthropicDialect
-from holdfast.providers.google.dialect import GoogleDialect
-from holdfast.providers.http.dialect import Asked
-from holdfast.providers.openai.dialect import ResponsesDialect
-from holdfast.providers.openai_compatible.dialect import ChatDialect
-from holdfast.providers.openai_compatible.hosts import Host
-from holdfast.providers.settings import read_settings
-from holdfast.tools.positional import native_contract
-from holdfast.tools.settlement import request_digest
+from standfast import Agent, Capability, CodeProtocol, RegisteredTool, Runtime, ScriptedModel, SideEffect
+from standfast.model.message import ToolMessage, UserMessage
+from standfast.ports.model_provider import ModelRequest
+from standfast.providers.anthropic.dialect import AnthropicDialect
+from standfast.providers.google.dialect import GoogleDialect
+from standfast.providers.http.dialect import Asked
+from standfast.providers.openai.dialect import ResponsesDialect
+from standfast.providers.openai_compatible.dialect import ChatDialect
+from standfast.providers.openai_compatible.hosts import Host
+from standfast.providers.settings import read_settings
+from standfast.tools.positional import native_contract
+from standfast.tools.settlement import request_digest
 
 SCHEMA = {
     "type": "array",

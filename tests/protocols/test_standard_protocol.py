@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from stand_ins import EchoModel, Place, agent_of, asks, events_of, of_kind, results, until
 
-from holdfast import Agent, CapabilityLimits, RunContext, ToolError, auto_approval, tool
-from holdfast.model.call import CallStatus
-from holdfast.model.events import ToolCallSettled, ToolCallStarted
-from holdfast.model.message import AssistantMessage, ToolMessage
-from holdfast.runtime.result import TurnResult
+from standfast import Agent, CapabilityLimits, RunContext, ToolError, auto_approval, tool
+from standfast.model.call import CallStatus
+from standfast.model.events import ToolCallSettled, ToolCallStarted
+from standfast.model.message import AssistantMessage, ToolMessage
+from standfast.runtime.result import TurnResult
 
 
 def run(place: Place, *replies: Any, tools: list[Any], deps: Any = None) -> TurnResult[Any]:

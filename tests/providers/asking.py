@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from holdfast.model.message import UserMessage
-from holdfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
+from standfast.model.message import UserMessage
+from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
 
 
 def request(said: str = "hi", number: int = 1, *, attempt: int = 1) -> ModelRequest:

@@ -13,12 +13,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from asking import Giving, deltas, ended, request
 
-from holdfast import Agent, Cached
-from holdfast.errors import InvalidArgument, ModelError
-from holdfast.model.capability import Capability
-from holdfast.model.message import Reasoning, UserMessage
-from holdfast.model.usage import Usage
-from holdfast.ports.model_provider import (
+from standfast import Agent, Cached
+from standfast.errors import InvalidArgument, ModelError
+from standfast.model.capability import Capability
+from standfast.model.message import Reasoning, UserMessage
+from standfast.model.usage import Usage
+from standfast.ports.model_provider import (
     ModelDelta,
     ModelRequest,
     ReasoningArrived,
@@ -26,7 +26,7 @@ from holdfast.ports.model_provider import (
     RequestedCall,
     TextArrived,
 )
-from holdfast.providers.scripted import ScriptedModel
+from standfast.providers.scripted import ScriptedModel
 
 WHOLE: tuple[ModelDelta, ...] = (
     ReasoningArrived("hm"),

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import InvalidArgument
-from holdfast.providers.catalog import ModelInfo, describe, load_catalog, providers_of
+from standfast.errors import InvalidArgument
+from standfast.providers.catalog import ModelInfo, describe, load_catalog, providers_of
 
 
 @pytest.fixture(autouse=True)
 def _no_catalog_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("HOLDFAST_MODELS", raising=False)
+    monkeypatch.delenv("STANDFAST_MODELS", raising=False)
 
 
 def written(path: Path, *models: dict[str, object]) -> Path:
@@ -68,7 +68,7 @@ def test_a_users_file_adds_and_changes(tmp_path: Path, monkeypatch: pytest.Monke
         {"name": "openai:gpt-5*", "window": 1},
     )
     assert describe("mine:model-2", catalog=path) == ModelInfo(name="mine:model*", window=4096, tools=False)
-    monkeypatch.setenv("HOLDFAST_MODELS", str(path))
+    monkeypatch.setenv("STANDFAST_MODELS", str(path))
     changed = describe("openai:gpt-5-mini")
     assert changed is not None
     assert (changed.window, changed.max_output, changed.tools) == (1, 128_000, True)

@@ -12,13 +12,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from asking import Giving, deltas, ended, request
 
-from holdfast import Agent, Fallback, Runtime, TurnStopped, UsageLimits, tool
-from holdfast.errors import InvalidArgument, ModelError, TurnCode
-from holdfast.model.events import ModelCallFailed
-from holdfast.ports.model_provider import ReplyEnded, TextArrived
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.testing.servers.anthropic_server import AnthropicServer
-from holdfast.testing.servers.openai_server import OpenAIServer
+from standfast import Agent, Fallback, Runtime, TurnStopped, UsageLimits, tool
+from standfast.errors import InvalidArgument, ModelError, TurnCode
+from standfast.model.events import ModelCallFailed
+from standfast.ports.model_provider import ReplyEnded, TextArrived
+from standfast.providers.scripted import ScriptedModel
+from standfast.testing.servers.anthropic_server import AnthropicServer
+from standfast.testing.servers.openai_server import OpenAIServer
 
 BUSY = ModelError("too busy", code="RATE_LIMITED", retryable=True, retry_after_ms=9_000, hint="wait")
 BROKEN = ModelError("no such model")

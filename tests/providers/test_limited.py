@@ -13,15 +13,15 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from asking import Giving, heard, request
 
-from holdfast import Agent, Fallback, Limited, RateLimit, Runtime
-from holdfast.errors import InvalidArgument, ModelError
-from holdfast.model.usage import Usage
-from holdfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
-from holdfast.providers.limited import SharedLimits
-from holdfast.providers.rate_limit import Limiter
-from holdfast.providers.request_digest import estimated_tokens
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.testing.clock import FakeClock
+from standfast import Agent, Fallback, Limited, RateLimit, Runtime
+from standfast.errors import InvalidArgument, ModelError
+from standfast.model.usage import Usage
+from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
+from standfast.providers.limited import SharedLimits
+from standfast.providers.rate_limit import Limiter
+from standfast.providers.request_digest import estimated_tokens
+from standfast.providers.scripted import ScriptedModel
+from standfast.testing.clock import FakeClock
 
 
 class Time:

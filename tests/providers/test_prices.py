@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import InvalidArgument, NotConfigured
-from holdfast.model.usage import Usage
-from holdfast.providers.prices import Price, Prices
+from standfast.errors import InvalidArgument, NotConfigured
+from standfast.model.usage import Usage
+from standfast.providers.prices import Price, Prices
 
 USED = Usage(input=700, cache_read=200, cache_write=100, output=50, reasoning=20, calls=1)
 TEN = {"input": 10, "output": 10}
@@ -190,8 +190,8 @@ def test_the_catalogue_is_not_imported_before_a_model_may_be_in_it() -> None:
     """Ours: the import takes 0.2 s, and brings httpx2 and pydantic."""
     code = (
         "import sys\n"
-        "from holdfast import Agent, Runtime\n"
-        "from holdfast.providers.scripted import ScriptedModel\n"
+        "from standfast import Agent, Runtime\n"
+        "from standfast.providers.scripted import ScriptedModel\n"
         "assert Agent(ScriptedModel(['hi'])).run_sync('hello').usage.priced == 1\n"
         "print([name for name in ('genai_prices', 'httpx2', 'pydantic') if name in sys.modules])"
     )

@@ -15,11 +15,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from asking import Giving, deltas, ended, heard, request
 
-from holdfast import Agent, Recorded, Runtime, TurnStopped, tool
-from holdfast.errors import InvalidArgument, ModelError
-from holdfast.model.message import AttachmentPart, Reasoning, TextPart, UserMessage
-from holdfast.model.usage import Usage
-from holdfast.ports.model_provider import (
+from standfast import Agent, Recorded, Runtime, TurnStopped, tool
+from standfast.errors import InvalidArgument, ModelError
+from standfast.model.message import AttachmentPart, Reasoning, TextPart, UserMessage
+from standfast.model.usage import Usage
+from standfast.ports.model_provider import (
     ModelDelta,
     ModelRequest,
     ReasoningArrived,
@@ -27,8 +27,8 @@ from holdfast.ports.model_provider import (
     RequestedCall,
     TextArrived,
 )
-from holdfast.providers.resolve import resolve_model
-from holdfast.providers.scripted import ScriptedModel, UnexpectedModelCall
+from standfast.providers.resolve import resolve_model
+from standfast.providers.scripted import ScriptedModel, UnexpectedModelCall
 
 WHOLE: tuple[ModelDelta, ...] = (
     ReasoningArrived("hm"),
@@ -238,10 +238,10 @@ def test_several_sessions_share_a_recording(tmp_path: Path) -> None:
 
 _WRITER = """
 import asyncio, sys
-from holdfast import Recorded
-from holdfast.model.message import UserMessage
-from holdfast.ports.model_provider import ModelRequest
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Recorded
+from standfast.model.message import UserMessage
+from standfast.ports.model_provider import ModelRequest
+from standfast.providers.scripted import ScriptedModel
 
 async def main():
     model = Recorded(ScriptedModel([{"text": sys.argv[2] * 20_000}]), sys.argv[1])

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import Agent, Runtime
-from holdfast.errors import InvalidArgument, NotConfigured, ProviderMismatch
-from holdfast.ports.model_provider import ModelProvider
-from holdfast.providers.fallback import Fallback
-from holdfast.providers.http.model import HttpModel
-from holdfast.providers.resolve import resolve_model
-from holdfast.providers.vendors import VENDORS, status_of
+from standfast import Agent, Runtime
+from standfast.errors import InvalidArgument, NotConfigured, ProviderMismatch
+from standfast.ports.model_provider import ModelProvider
+from standfast.providers.fallback import Fallback
+from standfast.providers.http.model import HttpModel
+from standfast.providers.resolve import resolve_model
+from standfast.providers.vendors import VENDORS, status_of
 
 KEY = "sk-test-0123456789abcdef"
 NAMES = [
@@ -76,7 +76,7 @@ def test_the_name_that_a_session_records_leads_to_the_same_model(name: str) -> N
 def test_the_table_of_vendors_tells_where_their_models_are_asked(
     vendor: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ours: what `holdfast models` shows is what happens."""
+    """Ours: what `standfast models` shows is what happens."""
     name = getattr(vendor, "name")  # noqa: B009
     model = resolve_model(f"{name}:m")
     assert isinstance(model, HttpModel)
@@ -146,10 +146,10 @@ def test_a_session_is_carried_on_under_its_short_name_and_not_by_another_provide
     """Seed: ProviderMismatch. Ours: it is the name before the colon that counts."""
 
     async def main() -> None:
-        async with Runtime(tmp_path / "holdfast.db") as runtime:
+        async with Runtime(tmp_path / "standfast.db") as runtime:
             session = await runtime.session("s", agent=Agent("scripted:demo"))
             await session.turn("hello")
-        async with Runtime(tmp_path / "holdfast.db") as runtime:
+        async with Runtime(tmp_path / "standfast.db") as runtime:
             with pytest.raises(ProviderMismatch):
                 await runtime.session("s", agent=Agent("ollama:llama3.2"))
             await runtime.session("s", agent=Agent("scripted:demo"))
@@ -161,10 +161,10 @@ def test_a_session_is_carried_on_under_its_short_name_and_not_by_another_provide
 def test_a_providers_code_is_imported_when_it_is_named() -> None:
     """Ours: an import of seconds is what users of others suffer from."""
     program = (
-        "import sys, holdfast; from holdfast import Agent, Runtime, Recorded, Cached, Fallback, Limited;"
-        "from holdfast.providers.resolve import resolve_model; resolve_model('demo'); Agent(['a:b', 'c:d']);"
-        "bad = [m for m in sys.modules if m.startswith(('httpx2', 'holdfast.providers.openai',"
-        "'holdfast.providers.anthropic', 'holdfast.providers.google', 'holdfast.providers.http'))];"
+        "import sys, standfast; from standfast import Agent, Runtime, Recorded, Cached, Fallback, Limited;"
+        "from standfast.providers.resolve import resolve_model; resolve_model('demo'); Agent(['a:b', 'c:d']);"
+        "bad = [m for m in sys.modules if m.startswith(('httpx2', 'standfast.providers.openai',"
+        "'standfast.providers.anthropic', 'standfast.providers.google', 'standfast.providers.http'))];"
         "sys.exit(str(bad) if bad else 0)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ErrorObject, HoldfastError, InvalidArgument, ModelError
-from holdfast.model.capability import Capability
-from holdfast.model.message import AssistantMessage, Message, Reasoning, TextPart, ToolMessage, UserMessage
-from holdfast.model.usage import Usage
-from holdfast.ports.model_provider import (
+from standfast.errors import ErrorObject, InvalidArgument, ModelError, StandfastError
+from standfast.model.capability import Capability
+from standfast.model.message import AssistantMessage, Message, Reasoning, TextPart, ToolMessage, UserMessage
+from standfast.model.usage import Usage
+from standfast.ports.model_provider import (
     ModelDelta,
     ModelProvider,
     ModelRequest,
@@ -24,9 +24,9 @@ from holdfast.ports.model_provider import (
     RequestedCall,
     TextArrived,
 )
-from holdfast.providers.request_digest import request_digest
-from holdfast.providers.resolve import resolve_model
-from holdfast.providers.scripted import RepliesLeftOver, Reply, ScriptedModel, UnexpectedModelCall
+from standfast.providers.request_digest import request_digest
+from standfast.providers.resolve import resolve_model
+from standfast.providers.scripted import RepliesLeftOver, Reply, ScriptedModel, UnexpectedModelCall
 
 ORDER, REFUND = (Capability(name=name, description="") for name in ("order", "refund"))
 
@@ -476,5 +476,5 @@ def test_a_provider_is_returned_as_it_is_and_anything_else_refused() -> None:
     """Ours: `Agent(model=...)` takes both names and models."""
     model = scripted()
     assert resolve_model(model) is model
-    with pytest.raises(HoldfastError, match="not int"):
+    with pytest.raises(StandfastError, match="not int"):
         resolve_model(5)  # type: ignore[arg-type]

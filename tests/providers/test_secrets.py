@@ -1,8 +1,8 @@
 """Keys of every shape are planted, everything that can fail fails, and all that was written is searched.
 
-What is promised: a key that Holdfast was given, by a parameter or by the environment, is in no exception, nor
-in what is chained to it, nor in the variables of its frames; and in no record, trace, log or `repr`. What is
-not: the words of a model, of a user and of a tool are content, whatever is in them.
+What is promised: a key that Standfast was given, by a parameter or by the environment, is in no exception,
+nor in what is chained to it, nor in the variables of its frames; and in no record, trace, log or `repr`. What
+is not: the words of a model, of a user and of a tool are content, whatever is in them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from betrayals import faults, is_told_in_headers, served
 from click.testing import CliRunner
 from planted_keys import PLANTINGS, Planting, found_in
 
-from holdfast import (
+from standfast import (
     Agent,
     AnthropicModel,
     Cached,
@@ -48,15 +48,15 @@ from holdfast import (
     resolve_model,
     tool,
 )
-from holdfast.errors import HoldfastError
-from holdfast.model.message import UserMessage
-from holdfast.model.trace_record import TraceRecord
-from holdfast.plugins.shipped import Redact
-from holdfast.ports.model_provider import ModelProvider, ModelRequest
-from holdfast.providers.http.deadlines import Deadlines
-from holdfast.providers.http.secret import Secret
-from holdfast.providers.vendors import VENDORS, status_of
-from holdfast.testing.servers.http_server import Fault, ModelServer, ServedReply
+from standfast.errors import StandfastError
+from standfast.model.message import UserMessage
+from standfast.model.trace_record import TraceRecord
+from standfast.plugins.shipped import Redact
+from standfast.ports.model_provider import ModelProvider, ModelRequest
+from standfast.providers.http.deadlines import Deadlines
+from standfast.providers.http.secret import Secret
+from standfast.providers.vendors import VENDORS, status_of
+from standfast.testing.servers.http_server import Fault, ModelServer, ServedReply
 
 pytestmark = pytest.mark.slow
 
@@ -92,7 +92,7 @@ def all_about(error: BaseException | None) -> str:
     if error is None:
         return ""
     said = [str(error), repr(error), repr(vars(error)), *traceback.format_exception(error)]
-    if isinstance(error, HoldfastError):
+    if isinstance(error, StandfastError):
         said.append(repr(error.error_object()))
     for frame in traceback.TracebackException.from_exception(error, capture_locals=True).stack:
         if Path(__file__).parent not in Path(frame.filename).parents:
@@ -231,7 +231,7 @@ def test_nothing_that_a_turn_leaves_behind_has_the_key(
             inner = Limited(planting.named(server.base_url), RateLimit(concurrency=2))
             model = Recorded(Cached(inner, tmp_path / "cached"), tmp_path / "calls.jsonl")
             agent = Agent(model, tools=[order], limits=UsageLimits(max_attempts=2))
-            async with Runtime(tmp_path / "holdfast.db", trace=traces, _sleep=_at_once) as runtime:
+            async with Runtime(tmp_path / "standfast.db", trace=traces, _sleep=_at_once) as runtime:
                 for session_id in ("finished", "failed-twice", "refused", "cut-off"):
                     await turn(agent, runtime, session_id)
                 written.append(all_of([runtime, agent, model, inner, *traces.records]))
@@ -242,7 +242,7 @@ def test_nothing_that_a_turn_leaves_behind_has_the_key(
 
     run(play)
     everything = "\n".join(written).encode() + b"".join(data for _, data in files_in(tmp_path))
-    assert {name for name, _ in files_in(tmp_path)} >= {"holdfast.db", "calls.jsonl"}
+    assert {name for name, _ in files_in(tmp_path)} >= {"standfast.db", "calls.jsonl"}
     assert everything.count(MARKER.encode()) > 10, "the search looks where things are written"
     assert everything.count(b"no such key: [key]") > 10
     assert not found_in(everything, planting.key)
@@ -302,7 +302,7 @@ def test_a_model_that_cannot_be_made_does_not_repeat_its_key(
     planting: Planting, make: Callable[[str], ModelProvider]
 ) -> None:
     """Ours: keys get into the wrong variable, and into URLs."""
-    with pytest.raises(HoldfastError) as caught:
+    with pytest.raises(StandfastError) as caught:
         make(planting.key)
     said = "".join(traceback.format_exception(caught.value))
     assert not found_in(f"{caught.value!r} {caught.value} {said}", planting.key)
@@ -333,7 +333,7 @@ def test_headers_of_ones_own_are_sent_and_not_written_down(tmp_path: Path) -> No
         async with planting.server(["Hi."]) as server:
             model = Recorded(planting.by_parameter(server.base_url), tmp_path / "calls.jsonl")
             agent = Agent(model, settings={"extra_headers": {"x-own": own}})
-            async with Runtime(tmp_path / "holdfast.db") as runtime:
+            async with Runtime(tmp_path / "standfast.db") as runtime:
                 session = await runtime.session("s", agent=agent)
                 assert own not in repr([await session.turn("Hi"), agent, session, runtime, model])
                 assert own.encode() not in b"".join(data for _, data in files_in(tmp_path))
@@ -401,15 +401,15 @@ def test_no_command_shows_the_key(
     planting: Planting, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Seed: the command line, with and without `--json`, when it works and when it fails."""
-    from holdfast.cli.main import main
+    from standfast.cli.main import main
 
     caplog.set_level(logging.DEBUG)
-    monkeypatch.setenv("HOLDFAST_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("STANDFAST_HOME", str(tmp_path / "home"))
     refused = ServedReply(fault=Fault(status=401, message=f"no such key: {planting.key}"))
     broken = ServedReply(fault=Fault(body=planting.error_event(planting.key)))
     written: list[str] = []
 
-    def holdfast(*words: str) -> None:
+    def standfast(*words: str) -> None:
         done = CliRunner().invoke(main, list(words))
         assert isinstance(done.exception, (SystemExit, type(None))), done.exception
         written.append(done.output)
@@ -419,9 +419,9 @@ def test_no_command_shows_the_key(
             monkeypatch.setenv(name, value)
         model = planting.named(server.base_url)
         for session in ("good", "bad"):
-            holdfast("chat", "--model", model, "--session", session, MARKER)
-            holdfast("chat", "--model", model, "--session", session, MARKER, "--json")
-        holdfast("chat", "--model", model, "--session", "broken", MARKER)
+            standfast("chat", "--model", model, "--session", session, MARKER)
+            standfast("chat", "--model", model, "--session", session, MARKER, "--json")
+        standfast("chat", "--model", model, "--session", "broken", MARKER)
     for words in (
         ("models",),
         ("models", model),
@@ -429,8 +429,8 @@ def test_no_command_shows_the_key(
         ("sessions", "show", "bad"),
         ("sessions", "list"),
     ):
-        holdfast(*words)
-        holdfast(*words, "--json")
+        standfast(*words)
+        standfast(*words, "--json")
     said = "\n".join(written)
     assert said.count("no such key: [key]") >= 3
     assert "Hello." in said

@@ -10,14 +10,14 @@ from typing import Any
 import apsw
 import msgspec
 
-from holdfast.model.cell import CellReport
-from holdfast.model.message import Content, Message, RequestedCall, ToolMessage, UserMessage, text_of
-from holdfast.model.usage import Usage
-from holdfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.runtime.agent import Agent
-from holdfast.runtime.agent_session import Session
-from holdfast.store.sqlite.checksums import open_checked
+from standfast.model.cell import CellReport
+from standfast.model.message import Content, Message, RequestedCall, ToolMessage, UserMessage, text_of
+from standfast.model.usage import Usage
+from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
+from standfast.providers.scripted import ScriptedModel
+from standfast.runtime.agent import Agent
+from standfast.runtime.agent_session import Session
+from standfast.store.sqlite.checksums import open_checked
 
 
 def cell(code: str) -> str:

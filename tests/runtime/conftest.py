@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing.clock import FakeClock
+from standfast.testing.clock import FakeClock
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -17,7 +17,7 @@ from stand_ins import Place
 @pytest.fixture(params=["memory", "sqlite"])
 def place(request: pytest.FixtureRequest, tmp_path: Path, clock: FakeClock) -> Place:
     """A store that outlives its runtimes: in memory, and a SQLite file."""
-    return Place(None if request.param == "memory" else tmp_path / "holdfast.db", clock)
+    return Place(None if request.param == "memory" else tmp_path / "standfast.db", clock)
 
 
 @pytest.fixture

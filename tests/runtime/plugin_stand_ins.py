@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
-from holdfast import Plugin, RunContext, Session, action, hook, tool
-from holdfast.model.message import RequestedCall, ToolMessage, UserMessage, text_of
-from holdfast.model.plugin_state import PluginSnapshotMeta
-from holdfast.model.tool_manifest import ToolManifest
-from holdfast.model.tool_state import ToolAvailability
-from holdfast.plugins.contexts import ToolCatalogContext
-from holdfast.plugins.snapshot import SnapshotReader, SnapshotWriter
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
-from holdfast.runtime.session_context import SessionContext
-from holdfast.tools.decorator import as_registered
-from holdfast.tools.registered_tool import RegisteredTool
+from standfast import Plugin, RunContext, Session, action, hook, tool
+from standfast.model.message import RequestedCall, ToolMessage, UserMessage, text_of
+from standfast.model.plugin_state import PluginSnapshotMeta
+from standfast.model.tool_manifest import ToolManifest
+from standfast.model.tool_state import ToolAvailability
+from standfast.plugins.contexts import ToolCatalogContext
+from standfast.plugins.snapshot import SnapshotReader, SnapshotWriter
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
+from standfast.runtime.session_context import SessionContext
+from standfast.tools.decorator import as_registered
+from standfast.tools.registered_tool import RegisteredTool
 
 
 class ObedientModel:

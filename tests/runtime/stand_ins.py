@@ -7,20 +7,20 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import Any, TypeVar
 
-from holdfast.model.events import Event
-from holdfast.model.message import Message, RequestedCall, ToolMessage, UserMessage, text_of
-from holdfast.model.node import Payload
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.runtime.agent import Agent
-from holdfast.runtime.agent_runtime import Runtime
-from holdfast.runtime.agent_session import Session
-from holdfast.runtime.lease_owners import owner_is_dead
-from holdfast.runtime.observation import Observed
-from holdfast.runtime.result import TurnResult
-from holdfast.runtime.turn import Turn
-from holdfast.store.memory_sessions import MemorySessionStore
-from holdfast.testing.clock import FakeClock
+from standfast.model.events import Event
+from standfast.model.message import Message, RequestedCall, ToolMessage, UserMessage, text_of
+from standfast.model.node import Payload
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
+from standfast.providers.scripted import ScriptedModel
+from standfast.runtime.agent import Agent
+from standfast.runtime.agent_runtime import Runtime
+from standfast.runtime.agent_session import Session
+from standfast.runtime.lease_owners import owner_is_dead
+from standfast.runtime.observation import Observed
+from standfast.runtime.result import TurnResult
+from standfast.runtime.turn import Turn
+from standfast.store.memory_sessions import MemorySessionStore
+from standfast.testing.clock import FakeClock
 
 E = TypeVar("E")
 

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from stand_ins import HeldModel, agent_of, asks, events_of, of_kind, said
 
-from holdfast import Agent, ContinueAs, Turn, TurnStopped, UsageLimits, tool
-from holdfast.errors import HoldfastError, InvalidArgument, ModelError, NobodyWaits, ToolNameTaken
-from holdfast.model.events import TextStreamed, TurnBegan, TurnCommitted
-from holdfast.model.outcome import StopReason
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, ContinueAs, Turn, TurnStopped, UsageLimits, tool
+from standfast.errors import InvalidArgument, ModelError, NobodyWaits, StandfastError, ToolNameTaken
+from standfast.model.events import TextStreamed, TurnBegan, TurnCommitted
+from standfast.model.outcome import StopReason
+from standfast.providers.scripted import ScriptedModel
 
 
 def test_an_agent_answers_without_a_runtime() -> None:
@@ -73,7 +73,7 @@ def test_what_is_no_model_is_refused(model: Any) -> None:
 @pytest.mark.parametrize("name", ["nosuch:model", "plain", "", "scripted:no-such-file.json"])
 def test_a_model_that_cannot_be_opened_is_a_typed_error(name: str) -> None:
     """Ours: a wrong name says what to do instead."""
-    with pytest.raises(HoldfastError):
+    with pytest.raises(StandfastError):
         Agent(name).run_sync("hi")
 
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import pytest
 from stand_ins import Place
 
-from holdfast import Agent, Plugin, ScriptedModel, TurnStopped, action, hook, tool
-from holdfast.errors import InvalidPlugin, PluginFailed
-from holdfast.model.host_requests import SessionCreateRequest
+from standfast import Agent, Plugin, ScriptedModel, TurnStopped, action, hook, tool
+from standfast.errors import InvalidPlugin, PluginFailed
+from standfast.model.host_requests import SessionCreateRequest
 
 TIMEOUT_S = 0.4
 

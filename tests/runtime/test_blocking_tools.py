@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from stand_ins import Place, StagedModel, until
 
-from holdfast import Agent, RunContext, ScriptedModel, ToolMessage, UserMessage, tool
-from holdfast.model.host_requests import SessionCreateRequest, TurnInput
-from holdfast.model.limits import CapabilityLimits
-from holdfast.model.message import RequestedCall
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
-from holdfast.tools.loop_threads import MAX_IDLE
+from standfast import Agent, RunContext, ScriptedModel, ToolMessage, UserMessage, tool
+from standfast.model.host_requests import SessionCreateRequest, TurnInput
+from standfast.model.limits import CapabilityLimits
+from standfast.model.message import RequestedCall
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
+from standfast.tools.loop_threads import MAX_IDLE
 
 SHORT = CapabilityLimits(timeout_ms=300)
 
@@ -316,11 +316,11 @@ def test_a_tool_on_the_runtimes_loop_that_blocks_is_named_in_the_log_and_times_o
         time.sleep(0.6)  # noqa: ASYNC251 - that is the point
         return "late"
 
-    with caplog.at_level("WARNING", logger="holdfast.tools"):
+    with caplog.at_level("WARNING", logger="standfast.tools"):
         (result,) = results(run(memory, calls("blocks"), "end", tools=[blocks]))
     assert result.error is not None
     assert result.error.code == "TIMEOUT_TOOL"
-    (record,) = [one for one in caplog.records if one.name == "holdfast.tools"]
+    (record,) = [one for one in caplog.records if one.name == "standfast.tools"]
     assert "tool blocks() of session s, call 1," in record.getMessage()
     assert "time.sleep(0.6)" in record.getMessage()
 

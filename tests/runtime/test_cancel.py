@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import BlockingSandbox, CapabilityLimits, Sandbox, tool
+from standfast import BlockingSandbox, CapabilityLimits, Sandbox, tool
 
 pytestmark = pytest.mark.slow
 
@@ -271,7 +271,7 @@ def test_an_interrupt_of_an_interruptible_run_ends_it(child: Callable[..., Any])
     one = child(
         """
         import time
-        from holdfast import BlockingSandbox
+        from standfast import BlockingSandbox
         with BlockingSandbox(interruptible=True) as box:
             box.run("x = 1")
             print("ready", flush=True)
@@ -293,7 +293,7 @@ def test_an_interrupt_of_a_blocking_run_is_noticed_when_it_ends_or_calls(child: 
     """Ours: runs are driven on the calling thread; the sandbox stays usable."""
     one = child(
         """
-        from holdfast import BlockingSandbox
+        from standfast import BlockingSandbox
         with BlockingSandbox() as box:
             box.run("x = 1")
             print("ready", flush=True)
@@ -319,7 +319,7 @@ def test_an_interrupt_during_a_tool_is_not_handed_to_guest_code(
     one = child(
         f"""
         import time
-        from holdfast import BlockingSandbox, CapabilityLimits, tool
+        from standfast import BlockingSandbox, CapabilityLimits, tool
 
         @tool(limits=CapabilityLimits(timeout_ms=60_000))
         def slow(n: int) -> None:

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 from stand_ins import Place
 
-from holdfast import Agent, CompleteAfter, Runtime, tool
-from holdfast.errors import SessionBusy
-from holdfast.model.trigger import Schedule
-from holdfast.ports.clock import SystemClock
-from holdfast.ports.session_store import SessionStore
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.runtime import process_identity
-from holdfast.runtime.agent_runtime import open_store
-from holdfast.runtime.lease_owners import owner_is_dead
+from standfast import Agent, CompleteAfter, Runtime, tool
+from standfast.errors import SessionBusy
+from standfast.model.trigger import Schedule
+from standfast.ports.clock import SystemClock
+from standfast.ports.session_store import SessionStore
+from standfast.providers.scripted import ScriptedModel
+from standfast.runtime import process_identity
+from standfast.runtime.agent_runtime import open_store
+from standfast.runtime.lease_owners import owner_is_dead
 
 DAY_S = 86_400.0
 

@@ -19,12 +19,12 @@ import pytest
 from crash_scenarios.code_theatre import EXPECTED, CodeTheatre, CodeTruth, acted
 from crash_scenarios.theatre import WAYS, ForkServer
 
-from holdfast import Agent, Plugin, Runtime, Session, hook, tool
-from holdfast.errors import RuntimeClosed
-from holdfast.model.outcome import Finished
-from holdfast.ports.session_store import Lease, Save, Saved, SessionStore
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.runtime.agent_runtime import open_store
+from standfast import Agent, Plugin, Runtime, Session, hook, tool
+from standfast.errors import RuntimeClosed
+from standfast.model.outcome import Finished
+from standfast.ports.session_store import Lease, Save, Saved, SessionStore
+from standfast.providers.scripted import ScriptedModel
+from standfast.runtime.agent_runtime import open_store
 
 
 @pytest.fixture
@@ -222,7 +222,7 @@ def test_what_a_cell_leaves_is_not_kept_before_its_result_is(tmp_path: Path) -> 
     """Bug: its variables were journaled with the result of a call, and it ran again on top of them."""
 
     async def check() -> None:
-        late = LateCall(tmp_path / "holdfast.db")
+        late = LateCall(tmp_path / "standfast.db")
         runtime, store = late.open()
         async with runtime:
             _, settling = await late.begin(runtime, store)
@@ -243,7 +243,7 @@ def test_a_cell_that_is_cancelled_before_its_result_is_kept_leaves_nothing(tmp_p
     """Bug: the result said that the cell was cancelled, and its variables had changed all the same."""
 
     async def check() -> None:
-        late = LateCall(tmp_path / "holdfast.db")
+        late = LateCall(tmp_path / "standfast.db")
         runtime, store = late.open()
         async with runtime:
             session, settling = await late.begin(runtime, store)

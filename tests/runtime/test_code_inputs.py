@@ -22,12 +22,12 @@ from code_stand_ins import (
 )
 from stand_ins import Place, said
 
-from holdfast import Agent, Attachment, Runtime, tool
-from holdfast.errors import Code, InvalidArgument
-from holdfast.model.canonical import digest_bytes
-from holdfast.model.message import InputPart, TextPart, UserMessage
-from holdfast.protocols.code.plugin import CodeMode
-from holdfast.testing.clock import FakeClock
+from standfast import Agent, Attachment, Runtime, tool
+from standfast.errors import Code, InvalidArgument
+from standfast.model.canonical import digest_bytes
+from standfast.model.message import InputPart, TextPart, UserMessage
+from standfast.protocols.code.plugin import CodeMode
+from standfast.testing.clock import FakeClock
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ async def refund(order: str) -> str:
 @pytest.fixture
 def filed(tmp_path: Path, clock: FakeClock) -> Place:
     """A SQLite file alone."""
-    return Place(tmp_path / "holdfast.db", clock)
+    return Place(tmp_path / "standfast.db", clock)
 
 
 def a_log(megabytes: int = 5) -> str:
@@ -534,7 +534,7 @@ def test_the_same_inputs_under_one_idempotency_key_are_one_turn(place: Place) ->
             first = await session.turn("go", inputs={"text": "a"}, idempotency_key="k")
             again = await session.turn("go", inputs={"text": "a"}, idempotency_key="k")
             assert (first.turn_id, first.output) == (again.turn_id, again.output)
-            from holdfast.errors import IdempotencyConflict
+            from standfast.errors import IdempotencyConflict
 
             with pytest.raises(IdempotencyConflict):
                 await session.turn("go", inputs={"text": "b"}, idempotency_key="k")

@@ -20,7 +20,7 @@ import pytest
 from crash_scenarios.code_theatre import CodeTruth
 from crash_scenarios.theatre import WAYS
 
-from holdfast.store.sqlite.checksums import open_checked
+from standfast.store.sqlite.checksums import open_checked
 
 FOLDER = Path(__file__).parent / "crash_scenarios"
 PROGRAM = (FOLDER / "code_program.py").read_text()
@@ -69,7 +69,7 @@ class Home:
         return bool(self.acts("call")) and self.is_journaled("tool.2")
 
     def is_journaled(self, name: str) -> bool:
-        with contextlib.closing(open_checked(str(self.path / "holdfast.db"))) as database:
+        with contextlib.closing(open_checked(str(self.path / "standfast.db"))) as database:
             found = database.execute("SELECT 1 FROM journal WHERE name = ? AND kind = 'input'", (name,))
             return found.fetchone() is not None
 

@@ -9,13 +9,13 @@ import pytest
 from code_stand_ins import RecordingModel, outcomes, reports
 from stand_ins import Place, agent_of, asks, results
 
-from holdfast import Agent, Runtime, UsageLimits, tool
-from holdfast.errors import Code, PluginConflict
-from holdfast.model.call import CallStatus
-from holdfast.model.message import AssistantMessage, ToolMessage
-from holdfast.model.outcome import FrameSwitched
-from holdfast.protocols.code.plugin import CodeMode, CodeProtocol
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, Runtime, UsageLimits, tool
+from standfast.errors import Code, PluginConflict
+from standfast.model.call import CallStatus
+from standfast.model.message import AssistantMessage, ToolMessage
+from standfast.model.outcome import FrameSwitched
+from standfast.protocols.code.plugin import CodeMode, CodeProtocol
+from standfast.providers.scripted import ScriptedModel
 
 
 @tool(side_effect="read")

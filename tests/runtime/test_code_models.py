@@ -12,10 +12,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from code_stand_ins import cell, coder, outcomes
 
-from holdfast import Agent, Runtime
-from holdfast.model.message import UserMessage
-from holdfast.model.usage import Usage
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
+from standfast import Agent, Runtime
+from standfast.model.message import UserMessage
+from standfast.model.usage import Usage
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
 
 THREE = cell("""
     import asyncio

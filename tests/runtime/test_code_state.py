@@ -23,15 +23,15 @@ from code_stand_ins import (
 )
 from stand_ins import Place, until
 
-from holdfast import Agent, Plugin, Runtime, SessionLimits, hook
-from holdfast.errors import Code, PluginStateLost, RecordCorrupt
-from holdfast.model.directive import CreateSession, SessionRequest
-from holdfast.model.message import UserMessage
-from holdfast.model.turn import TurnState
-from holdfast.plugins.contexts import TurnHookContext
-from holdfast.protocols.code.executor import CodeExecutor
-from holdfast.protocols.code.plugin import CodeMode, CodeProtocol
-from holdfast.sandbox.monty import state as engine_state
+from standfast import Agent, Plugin, Runtime, SessionLimits, hook
+from standfast.errors import Code, PluginStateLost, RecordCorrupt
+from standfast.model.directive import CreateSession, SessionRequest
+from standfast.model.message import UserMessage
+from standfast.model.turn import TurnState
+from standfast.plugins.contexts import TurnHookContext
+from standfast.protocols.code.executor import CodeExecutor
+from standfast.protocols.code.plugin import CodeMode, CodeProtocol
+from standfast.sandbox.monty import state as engine_state
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +41,7 @@ BIG = "numbers = [str(n * 7919 % 1000003) for n in range(250_000)]"
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    return tmp_path / "holdfast.db"
+    return tmp_path / "standfast.db"
 
 
 # From cell to cell

@@ -13,8 +13,8 @@ import pytest
 from code_stand_ins import blob_sizes, cell, coder, finish, outcomes, reports, typing, value_of
 from stand_ins import Place, events_of, go_on, until
 
-from holdfast import CompleteLater, RunContext, Runtime, ToolError, tool
-from holdfast.errors import (
+from standfast import CompleteLater, RunContext, Runtime, ToolError, tool
+from standfast.errors import (
     Code,
     CodeExecutionUnavailable,
     InvalidArgument,
@@ -22,13 +22,13 @@ from holdfast.errors import (
     TokenAlreadyUsed,
     TurnUnfinished,
 )
-from holdfast.model.approval import ApprovalState
-from holdfast.model.call import CallStatus
-from holdfast.model.events import TurnParked, WaitBegan
-from holdfast.model.outcome import Stopped, StopReason
-from holdfast.model.turn import TurnState
-from holdfast.sandbox.monty.cell_engine import MontyCells
-from holdfast.testing.clock import FakeClock
+from standfast.model.approval import ApprovalState
+from standfast.model.call import CallStatus
+from standfast.model.events import TurnParked, WaitBegan
+from standfast.model.outcome import Stopped, StopReason
+from standfast.model.turn import TurnState
+from standfast.sandbox.monty.cell_engine import MontyCells
+from standfast.testing.clock import FakeClock
 
 pytestmark = pytest.mark.slow
 
@@ -72,7 +72,7 @@ def shop() -> Shop:
 @pytest.fixture
 def filed(tmp_path: Path, clock: FakeClock) -> Place:
     """A SQLite file alone."""
-    return Place(tmp_path / "holdfast.db", clock)
+    return Place(tmp_path / "standfast.db", clock)
 
 
 def engine_of(runtime: Runtime) -> MontyCells:
@@ -677,8 +677,8 @@ def test_pruning_leaves_a_cell_that_waits_alone(filed: Place, shop: Shop) -> Non
 
 PROGRAM = """
 import asyncio, json, os, sys
-from holdfast import Agent, CompleteLater, RunContext, Runtime, tool
-from holdfast.runtime.result import TurnResult
+from standfast import Agent, CompleteLater, RunContext, Runtime, tool
+from standfast.runtime.result import TurnResult
 sys.path.insert(0, sys.argv[1])
 from code_stand_ins import outcomes, typing
 
@@ -744,7 +744,7 @@ def test_a_decision_in_any_process_continues_the_cell(child: Start, tmp_path: Pa
 
     def run(**job: Any) -> Any:
         return json.loads(
-            child(PROGRAM, Path(__file__).parent, tmp_path / "holdfast.db", ledger, json.dumps(job)).output()
+            child(PROGRAM, Path(__file__).parent, tmp_path / "standfast.db", ledger, json.dumps(job)).output()
         )
 
     code = (

@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast import Agent, RunContext, Runtime, tool
-from holdfast.ports.session_store import Lease, Save, Saved, SessionStore
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.runtime.agent_runtime import open_store
+from standfast import Agent, RunContext, Runtime, tool
+from standfast.ports.session_store import Lease, Save, Saved, SessionStore
+from standfast.providers.scripted import ScriptedModel
+from standfast.runtime.agent_runtime import open_store
 
 
 class Counting:
@@ -89,12 +89,12 @@ def test_only_a_tool_that_computes_runs_before_what_asked_for_it_is_on_disk(
 ) -> None:
     """Ours: an input is durable before anything that follows from it touches the outside world."""
     replies = ({"tool_calls": [{"name": name}]}, "done")
-    assert asyncio.run(run(tmp_path / "holdfast.db", "standard", name, *replies)) == [writes]
+    assert asyncio.run(run(tmp_path / "standfast.db", "standard", name, *replies)) == [writes]
 
 
 @pytest.mark.parametrize("name", ["look", "act", "told", "once"])
 def test_what_code_calls_is_on_disk_before_it_runs(tmp_path: Path, name: str) -> None:
     """Ours: the same of the calls of a cell, which itself touches nothing."""
     reply = f"```python\nfinish({name}() and 'done')\n```"
-    (writes,) = asyncio.run(run(tmp_path / "holdfast.db", "code", name, reply))
+    (writes,) = asyncio.run(run(tmp_path / "standfast.db", "code", name, reply))
     assert writes > 0

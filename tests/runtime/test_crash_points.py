@@ -18,8 +18,8 @@ from typing import Any
 import pytest
 from crash_scenarios.theatre import ENDS, ForkServer, Theatre, killed_at
 
-from holdfast.ports.session_store import SessionStore
-from holdfast.testing import crash_points
+from standfast.ports.session_store import SessionStore
+from standfast.testing import crash_points
 
 
 @pytest.fixture
@@ -98,12 +98,12 @@ def test_whatever_a_store_can_write_has_points() -> None:
 def test_a_process_dies_at_the_point_that_the_environment_names(child: Callable[..., Any]) -> None:
     """Ours: the number is all that a test has to know."""
     script = """
-    from holdfast.testing.crash_points import CrashPoints
+    from standfast.testing.crash_points import CrashPoints
     points = CrashPoints.from_environment()
     for name in "abc":
         print(name, flush=True)
         points.point(name)
     """
-    dying = child(script, env={"HOLDFAST_CRASH_AT": "2"}).process
+    dying = child(script, env={"STANDFAST_CRASH_AT": "2"}).process
     assert (dying.communicate()[0].split(), dying.returncode) == (["a", "b"], -signal.SIGKILL)
     assert child(script).output().split() == ["a", "b", "c"]

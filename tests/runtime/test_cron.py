@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import InvalidArgument
-from holdfast.runtime.cron import next_after, parse_cron, times_after
+from standfast.errors import InvalidArgument
+from standfast.runtime.cron import next_after, parse_cron, times_after
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu")
 _NAMES = {

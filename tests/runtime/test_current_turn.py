@@ -12,7 +12,7 @@ import msgspec
 import pytest
 from stand_ins import HeldModel, Place, agent_of, asks, results, said
 
-from holdfast import Agent, AssistantMessage, Runtime, ScriptedModel, Session, ToolMessage, UserMessage, tool
+from standfast import Agent, AssistantMessage, Runtime, ScriptedModel, Session, ToolMessage, UserMessage, tool
 
 
 @tool(approval="manual")
@@ -125,7 +125,7 @@ class _Patched:
 
 PROGRAM = """
 import asyncio, os, signal, sys
-from holdfast import Agent, Runtime, ScriptedModel, tool
+from standfast import Agent, Runtime, ScriptedModel, tool
 
 @tool(side_effect="read")
 def order(order_id: str) -> str:

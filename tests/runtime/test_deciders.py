@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from stand_ins import Place, agent_of, asks, of_kind
 
-from holdfast import BlockingSandbox, tool
-from holdfast.errors import InvalidArgument
-from holdfast.model.approval import Decision
-from holdfast.model.events import WaitOver
-from holdfast.model.wait import Approved, Denied
-from holdfast.runtime.live_feed import Subscription
+from standfast import BlockingSandbox, tool
+from standfast.errors import InvalidArgument
+from standfast.model.approval import Decision
+from standfast.model.events import WaitOver
+from standfast.model.wait import Approved, Denied
+from standfast.runtime.live_feed import Subscription
 
 REPLIES = (asks(("pay", {})), "end")
 

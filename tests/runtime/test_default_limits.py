@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from stand_ins import Place, agent_of
 
-from holdfast import (
+from standfast import (
     BlockingSandbox,
     Capability,
     CapabilityLimits,
@@ -20,9 +20,9 @@ from holdfast import (
     UsageLimits,
     tool,
 )
-from holdfast.model.session_policy import SessionPolicy
-from holdfast.protocols.code.executor import CELL_LIMITS
-from holdfast.runtime.sandbox import SandboxOptions
+from standfast.model.session_policy import SessionPolicy
+from standfast.protocols.code.executor import CELL_LIMITS
+from standfast.runtime.sandbox import SandboxOptions
 
 NONE: Any = None
 

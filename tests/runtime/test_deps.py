@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from stand_ins import HeldModel, Place, agent_of, asks, results, until
 
-from holdfast import CompleteAfter, ContinueAs, Plugin, RunContext, TurnInput, hook, tool
-from holdfast.errors import DepsMissing, InvalidArgument
-from holdfast.model.approval import ApprovalState
-from holdfast.model.directive import CreateSession, SessionRequest
-from holdfast.model.events import TurnBlocked
-from holdfast.model.message import UserMessage
-from holdfast.model.turn import TurnState
-from holdfast.plugins.contexts import ToolCallHookContext, TurnHookContext, TurnResultHookContext
-from holdfast.plugins.shipped import Subagents
-from holdfast.runtime.agent import Agent
-from holdfast.runtime.agent_runtime import Runtime
-from holdfast.runtime.dependencies import DepsContext
-from holdfast.runtime.live_feed import Subscription
+from standfast import CompleteAfter, ContinueAs, Plugin, RunContext, TurnInput, hook, tool
+from standfast.errors import DepsMissing, InvalidArgument
+from standfast.model.approval import ApprovalState
+from standfast.model.directive import CreateSession, SessionRequest
+from standfast.model.events import TurnBlocked
+from standfast.model.message import UserMessage
+from standfast.model.turn import TurnState
+from standfast.plugins.contexts import ToolCallHookContext, TurnHookContext, TurnResultHookContext
+from standfast.plugins.shipped import Subagents
+from standfast.runtime.agent import Agent
+from standfast.runtime.agent_runtime import Runtime
+from standfast.runtime.dependencies import DepsContext
+from standfast.runtime.live_feed import Subscription
 
 
 @dataclass
@@ -295,7 +295,7 @@ def test_a_factory_whose_clean_up_fails_leaves_the_result_alone(
             session = await runtime.session("s", agent=shop_agent("hi", paid=[]))
             assert (await session.turn("hello")).output == "hi"
 
-    with caplog.at_level(logging.WARNING, "holdfast"):
+    with caplog.at_level(logging.WARNING, "standfast"):
         asyncio.run(main())
     assert "the pool is gone" in caplog.text
 
@@ -358,7 +358,7 @@ def test_a_turn_that_lacks_deps_stays_parked_and_its_approval_is_not_spent(
             assert await session.blocked() is None
             assert (await session.head()).blocked is None
 
-    with caplog.at_level(logging.WARNING, "holdfast"):
+    with caplog.at_level(logging.WARNING, "standfast"):
         asyncio.run(main())
     assert paid == ["ours"]
     assert caplog.text.count("needs deps of type Shop") == 1

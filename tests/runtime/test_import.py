@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-import holdfast
+import standfast
 
 
 def _loaded_by(statement: str) -> set[str]:
@@ -26,29 +26,29 @@ HEAVY = {
 
 def test_importing_the_package_loads_nothing_heavy() -> None:
     """Ours: SPEC §12, an import of seconds."""
-    assert _loaded_by("import holdfast") & HEAVY == set()
+    assert _loaded_by("import standfast") & HEAVY == set()
 
 
 def test_declaring_tools_loads_neither_engine_nor_store_nor_network() -> None:
     """Ours: a module of tools is imported by many who run nothing."""
-    loaded = _loaded_by("from holdfast import tool\n@tool\ndef f(x: int) -> int:\n    'Doc.'\n    return x")
+    loaded = _loaded_by("from standfast import tool\n@tool\ndef f(x: int) -> int:\n    'Doc.'\n    return x")
     assert loaded & {"pydantic_monty", "httpx2", "apsw", "griffe", "click", "rich", "pydantic"} == set()
 
 
 def test_a_sandbox_in_memory_loads_neither_store_nor_network() -> None:
     """Ours: what is not used is not loaded."""
-    loaded = _loaded_by("from holdfast import BlockingSandbox\nwith BlockingSandbox() as b:\n    b.run('1')")
+    loaded = _loaded_by("from standfast import BlockingSandbox\nwith BlockingSandbox() as b:\n    b.run('1')")
     assert loaded & {"httpx2", "apsw", "griffe", "click", "rich", "pydantic"} == set()
 
 
-@pytest.mark.parametrize("name", sorted(set(holdfast.__all__)))
+@pytest.mark.parametrize("name", sorted(set(standfast.__all__)))
 def test_every_public_name_can_be_imported(name: str) -> None:
     """Ours: what is listed is there."""
-    assert getattr(holdfast, name) is not None
-    assert name in dir(holdfast)
+    assert getattr(standfast, name) is not None
+    assert name in dir(standfast)
 
 
 def test_a_name_that_does_not_exist_is_an_attribute_error() -> None:
     """Ours: lazy loading must not change what a missing name is."""
     with pytest.raises(AttributeError):
-        holdfast.nope  # type: ignore[attr-defined]  # noqa: B018 - reading it is the test
+        standfast.nope  # type: ignore[attr-defined]  # noqa: B018 - reading it is the test

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from stand_ins import EchoModel, HeldModel, Place, until
 
-from holdfast import Agent, RunContext
-from holdfast.errors import InstructionsFailed, InvalidArgument
-from holdfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
-from holdfast.model.turn import TurnState
+from standfast import Agent, RunContext
+from standfast.errors import InstructionsFailed, InvalidArgument
+from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
+from standfast.model.turn import TurnState
 
 
 def greet(ctx: RunContext[str]) -> str:

@@ -13,14 +13,14 @@ import pytest
 from code_stand_ins import AnsweringModel, RecordingModel, cell, finish, outcomes, reports
 from stand_ins import Place, asks
 
-from holdfast import Agent, ModelError, RunContext, UsageLimits, tool
-from holdfast.errors import InvalidArgument
-from holdfast.model.events import ToolCallSettled
-from holdfast.model.message import AssistantMessage, Message, UserMessage
-from holdfast.model.outcome import Stopped, StopReason
-from holdfast.model.usage import Usage, UsageEntry
-from holdfast.ports.model_provider import ModelDelta, ModelRequest
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, ModelError, RunContext, UsageLimits, tool
+from standfast.errors import InvalidArgument
+from standfast.model.events import ToolCallSettled
+from standfast.model.message import AssistantMessage, Message, UserMessage
+from standfast.model.outcome import Stopped, StopReason
+from standfast.model.usage import Usage, UsageEntry
+from standfast.ports.model_provider import ModelDelta, ModelRequest
+from standfast.providers.scripted import ScriptedModel
 
 Answer = Callable[[str], str | Exception]
 Start = Callable[..., Any]
@@ -350,7 +350,7 @@ PROGRAM = """
 import asyncio, json, os, signal, sys
 sys.path.insert(0, sys.argv[1])
 from code_stand_ins import AnsweringModel, cell, finish, outcomes
-from holdfast import Agent, Runtime, tool
+from standfast import Agent, Runtime, tool
 
 DATABASE, LEDGER, DIES = sys.argv[2], sys.argv[3], sys.argv[4]
 
@@ -382,8 +382,8 @@ class Model(AnsweringModel):
             async for delta in super().stream(request):
                 yield delta
             return
-        from holdfast.model.usage import Usage
-        from holdfast.ports.model_provider import ReplyEnded
+        from standfast.model.usage import Usage
+        from standfast.ports.model_provider import ReplyEnded
         number = sum("```" in getattr(one, "text", "") for one in request.messages)
         yield ReplyEnded(text=[CODE, finish("found")][number], usage=Usage(input=1, output=1, calls=1))
 
@@ -406,7 +406,7 @@ def test_a_crash_neither_loses_nor_doubles_what_was_asked(child: Start, tmp_path
     """Ours: answers that were there are not asked for again, and are paid for once."""
 
     def start(dies: str) -> Any:
-        return child(PROGRAM, Path(__file__).parent, tmp_path / "holdfast.db", ledger, dies)
+        return child(PROGRAM, Path(__file__).parent, tmp_path / "standfast.db", ledger, dies)
 
     assert start("dies").process.wait(30) == -signal.SIGKILL
     assert sorted(ledger.read_text().split()) == ["one", "two"]

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from stand_ins import EchoModel, HeldModel, Place, StagedModel, observed, of_kind, said, until
 
-from holdfast import Agent, UserMessage
-from holdfast.errors import InvalidArgument
-from holdfast.model.events import (
+from standfast import Agent, UserMessage
+from standfast.errors import InvalidArgument
+from standfast.model.events import (
     Gap,
     ModelCallStarted,
     NodeCommitted,
@@ -21,9 +21,9 @@ from holdfast.model.events import (
     TurnBegan,
     TurnCommitted,
 )
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
-from holdfast.runtime.live_feed import MAX_AGE_S, MAX_EVENTS, Bell, LiveFeed
-from holdfast.runtime.observation import Cursor, Observed
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
+from standfast.runtime.live_feed import MAX_AGE_S, MAX_EVENTS, Bell, LiveFeed
+from standfast.runtime.observation import Cursor, Observed
 
 WHOLE_TURN = [TurnBegan, ModelCallStarted, ReplyReceived, TurnCommitted]
 

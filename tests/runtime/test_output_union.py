@@ -12,9 +12,9 @@ import pytest
 from pydantic import BaseModel, Field
 from stand_ins import agent_of, said
 
-from holdfast import Agent, ScriptedModel
-from holdfast.errors import InvalidArgument
-from holdfast.runtime.output_type import OutputType
+from standfast import Agent, ScriptedModel
+from standfast.errors import InvalidArgument
+from standfast.runtime.output_type import OutputType
 
 
 @dataclass

@@ -11,13 +11,13 @@ import pytest
 from plugin_stand_ins import ObedientModel
 from stand_ins import Place
 
-from holdfast import Agent, Plugin, Session, UsageLimits, hook, tool
-from holdfast.errors import InvalidArgument, ProviderMismatch
-from holdfast.model.host_requests import SessionCreateRequest, TurnInput
-from holdfast.model.message import UserMessage
-from holdfast.model.session_policy import SessionPolicy
-from holdfast.model.trace_record import TraceRecord
-from holdfast.plugins.contexts import SessionConfigChanged
+from standfast import Agent, Plugin, Session, UsageLimits, hook, tool
+from standfast.errors import InvalidArgument, ProviderMismatch
+from standfast.model.host_requests import SessionCreateRequest, TurnInput
+from standfast.model.message import UserMessage
+from standfast.model.session_policy import SessionPolicy
+from standfast.model.trace_record import TraceRecord
+from standfast.plugins.contexts import SessionConfigChanged
 
 Heard = list[SessionConfigChanged]
 
@@ -271,7 +271,7 @@ def test_a_mutator_that_fails_leaves_the_settings_as_they_were(
         assert [one.plugin_id for one in failed] == ["trips", "trips"]
         assert [one.body["hook"] for one in failed] == ["session_config_mutator"] * 2
 
-    with caplog.at_level(logging.WARNING, logger="holdfast"):
+    with caplog.at_level(logging.WARNING, logger="standfast"):
         asyncio.run(main())
     assert sum("plugin trips, session_config_mutator" in line for line in caplog.messages) == 2
 

@@ -9,9 +9,9 @@ import pytest
 from plugin_stand_ins import ObedientModel
 from stand_ins import Place, agent_of, asks, events_of, go_on, observed, of_kind, results, said, until
 
-from holdfast import Agent, Plugin, RunContext, Session, hook, tool
-from holdfast.model.canonical import digest_json
-from holdfast.model.directive import (
+from standfast import Agent, Plugin, RunContext, Session, hook, tool
+from standfast.model.canonical import digest_json
+from standfast.model.directive import (
     AbortTurn,
     CreateSession,
     EmitRuntimeEvents,
@@ -23,13 +23,13 @@ from holdfast.model.directive import (
     ShortCircuitTool,
     ask_person,
 )
-from holdfast.model.events import NodeCommitted, PluginEventEmitted
-from holdfast.model.message import AssistantMessage, ToolMessage, UserMessage
-from holdfast.model.node import PluginNode
-from holdfast.model.outcome import Stopped, StopReason
-from holdfast.model.trace_record import TraceRecord, span_id_of
-from holdfast.model.turn import TurnState
-from holdfast.runtime.live_session import LiveSession
+from standfast.model.events import NodeCommitted, PluginEventEmitted
+from standfast.model.message import AssistantMessage, ToolMessage, UserMessage
+from standfast.model.node import PluginNode
+from standfast.model.outcome import Stopped, StopReason
+from standfast.model.trace_record import TraceRecord, span_id_of
+from standfast.model.turn import TurnState
+from standfast.runtime.live_session import LiveSession
 
 STAGES = (
     "before_turn",

@@ -10,19 +10,19 @@ import pytest
 from plugin_stand_ins import ObedientModel, call, context_of
 from stand_ins import Place, go_on, said, until
 
-from holdfast import Agent, Plugin, Runtime, Session, action, hook, tool
-from holdfast.errors import PluginFailed, ProtocolError
-from holdfast.model.canonical import Json
-from holdfast.model.host_requests import Appended, AppendSessionNodesRequest
-from holdfast.model.message import UserMessage
-from holdfast.model.node import FrameOpened, Payload, PluginNode
-from holdfast.model.outcome import Finished, FrameSwitched, Stopped
-from holdfast.model.plugin_state import ProtocolTurnOptions, SessionState
-from holdfast.model.task import TaskState
-from holdfast.model.turn import TurnState
-from holdfast.model.usage import Usage
-from holdfast.plugins.contexts import SessionRestored, SwitchAgentFrame, TurnFinalized, TurnPersisted
-from holdfast.plugins.protocol import (
+from standfast import Agent, Plugin, Runtime, Session, action, hook, tool
+from standfast.errors import PluginFailed, ProtocolError
+from standfast.model.canonical import Json
+from standfast.model.host_requests import Appended, AppendSessionNodesRequest
+from standfast.model.message import UserMessage
+from standfast.model.node import FrameOpened, Payload, PluginNode
+from standfast.model.outcome import Finished, FrameSwitched, Stopped
+from standfast.model.plugin_state import ProtocolTurnOptions, SessionState
+from standfast.model.task import TaskState
+from standfast.model.turn import TurnState
+from standfast.model.usage import Usage
+from standfast.plugins.contexts import SessionRestored, SwitchAgentFrame, TurnFinalized, TurnPersisted
+from standfast.plugins.protocol import (
     ProtocolBeforeLlmCallContext,
     ProtocolRuntimeContext,
     ProtocolSessionContext,
@@ -30,9 +30,9 @@ from holdfast.plugins.protocol import (
     ProtocolSessionPlugin,
     read_turn_options,
 )
-from holdfast.plugins.registrar import PluginRegistrar
-from holdfast.ports.model_provider import ModelRequest
-from holdfast.protocols.standard import StandardDriver
+from standfast.plugins.registrar import PluginRegistrar
+from standfast.ports.model_provider import ModelRequest
+from standfast.protocols.standard import StandardDriver
 
 Told = tuple[str, Any, int, str | None]
 """What was told, the event, and the depth and the leaf that the store had then."""

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Plugin, Runtime, hook, tool
-from holdfast.errors import PluginFailed
-from holdfast.model.canonical import Json
-from holdfast.plugins import (
+from standfast import Agent, Plugin, Runtime, hook, tool
+from standfast.errors import PluginFailed
+from standfast.model.canonical import Json
+from standfast.plugins import (
     PluginActionContext,
     PluginRegistrar,
     ProtocolSessionPlugin,
@@ -22,9 +22,9 @@ from holdfast.plugins import (
     action,
     ask_person,
 )
-from holdfast.plugins.contexts import ToolResultProjectionContext
-from holdfast.protocols.standard import StandardDriver
-from holdfast.providers.scripted import ScriptedModel
+from standfast.plugins.contexts import ToolResultProjectionContext
+from standfast.protocols.standard import StandardDriver
+from standfast.providers.scripted import ScriptedModel
 
 PAY = {"tool_calls": [{"name": "pay", "arguments": {"cents": 5}}]}
 
@@ -106,7 +106,7 @@ def test_what_a_protocol_makes_of_an_extension_is_on_disk_when_the_call_returns(
     """Bug: it was written with the next turn, if one came."""
 
     async def mood(extension: Json) -> Json:
-        async with Runtime(tmp_path / "holdfast.db") as runtime:
+        async with Runtime(tmp_path / "standfast.db") as runtime:
             session = await runtime.session("s", agent=_agent("Hi.", protocol=Moody()))
             if extension is not None:
                 await session.plugins.apply_extension(extension)
@@ -134,6 +134,6 @@ def test_a_scripted_model_reads_what_the_projector_makes_of_a_result() -> None:
 
 def test_the_decorator_is_importable_from_the_package_whoever_was_first() -> None:
     """Bug: once a plugin was defined, the module of the same name stood in its place."""
-    import holdfast.plugins
+    import standfast.plugins
 
-    assert holdfast.plugins.hook is hook
+    assert standfast.plugins.hook is hook

@@ -13,15 +13,15 @@ import pytest
 from plugin_stand_ins import Album, Builds, Counter, ObedientModel, call, context_of, count
 from stand_ins import Place, go_on, results, said
 
-from holdfast import Agent, Plugin, Runtime, Session, action, tool
-from holdfast.errors import PluginStateLost, SessionBusy
-from holdfast.model.plugin_options import PluginOptions
-from holdfast.model.plugin_state import PluginSnapshotMeta, decode_state
-from holdfast.model.tool_access import SessionToolAccess
-from holdfast.plugins.contexts import SubagentContext, ToolCatalogContext
-from holdfast.plugins.host import SessionAuthority
-from holdfast.plugins.snapshot import SnapshotReader
-from holdfast.tools.catalog import ToolCatalog
+from standfast import Agent, Plugin, Runtime, Session, action, tool
+from standfast.errors import PluginStateLost, SessionBusy
+from standfast.model.plugin_options import PluginOptions
+from standfast.model.plugin_state import PluginSnapshotMeta, decode_state
+from standfast.model.tool_access import SessionToolAccess
+from standfast.plugins.contexts import SubagentContext, ToolCatalogContext
+from standfast.plugins.host import SessionAuthority
+from standfast.plugins.snapshot import SnapshotReader
+from standfast.tools.catalog import ToolCatalog
 
 PROGRAM = (Path(__file__).parent / "crash_scenarios" / "plugin_program.py").read_text()
 
@@ -35,7 +35,7 @@ def run(child: Start, tmp_path: Path) -> Run:
 
     def start(plugins: Sequence[str], *steps: Sequence[Any]) -> Any:
         job = json.dumps({"plugins": plugins, "steps": steps})
-        return child(PROGRAM, Path(__file__).parent, tmp_path / "holdfast.db", job)
+        return child(PROGRAM, Path(__file__).parent, tmp_path / "standfast.db", job)
 
     def run(plugins: Sequence[str], *steps: Sequence[Any]) -> Any:
         return json.loads(start(plugins, *steps).output())["report"]
@@ -215,7 +215,7 @@ def test_a_session_that_another_runtime_has_moved_is_seen_as_it_stands(tmp_path:
     """Bug: an action worked on what this process last knew, and wrote that over what the other had kept."""
 
     async def main() -> None:
-        database = tmp_path / "holdfast.db"
+        database = tmp_path / "standfast.db"
         async with Runtime(database) as here, Runtime(database) as there:
             mine = await here.session("s", agent=agent_with(Counter()))
             theirs = await there.session("s", agent=agent_with(Counter()))

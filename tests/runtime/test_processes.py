@@ -16,8 +16,8 @@ import pytest
 
 CONSOLE = """
 import json, os, sys, time
-from holdfast import BlockingSandbox, CapabilityLimits, tool
-from holdfast.errors import HoldfastError
+from standfast import BlockingSandbox, CapabilityLimits, tool
+from standfast.errors import StandfastError
 
 DATA, LEDGER = sys.argv[1], sys.argv[2]
 
@@ -66,7 +66,7 @@ with BlockingSandbox(tools=[fee, pay, pay_slowly, put_slowly, hang], data_dir=DA
         name, args, kwargs = json.loads(line)
         try:
             answer = getattr(box, name)(*args, **kwargs)
-        except HoldfastError as error:
+        except StandfastError as error:
             answer = {"raised": type(error).__name__, "code": str(error.code), "message": str(error)}
         import msgspec
         print(json.dumps(msgspec.to_builtins(answer)), flush=True)

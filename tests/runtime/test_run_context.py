@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from stand_ins import Place, agent_of, asks, go_on, results, until
 
-from holdfast import (
+from standfast import (
     Attachment,
     Capability,
     CompleteAfter,
@@ -21,8 +21,8 @@ from holdfast import (
     ToolCallContext,
     tool,
 )
-from holdfast.errors import InvalidArgument, ServiceUnavailable
-from holdfast.model.canonical import digest_bytes
+from standfast.errors import InvalidArgument, ServiceUnavailable
+from standfast.model.canonical import digest_bytes
 
 
 @dataclass

@@ -10,13 +10,13 @@ from typing import Any, cast
 import apsw
 import pytest
 
-from holdfast import Agent, Runtime, tool
-from holdfast.errors import LeaseLost, StoreUnavailable
-from holdfast.ports.session_store import SessionStore
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.runtime.agent_runtime import open_store
-from holdfast.store.sqlite.connection import translated
-from holdfast.testing.clock import FakeClock
+from standfast import Agent, Runtime, tool
+from standfast.errors import LeaseLost, StoreUnavailable
+from standfast.ports.session_store import SessionStore
+from standfast.providers.scripted import ScriptedModel
+from standfast.runtime.agent_runtime import open_store
+from standfast.store.sqlite.connection import translated
+from standfast.testing.clock import FakeClock
 
 FAULTS = [apsw.FullError, apsw.IOError, apsw.BusyError]
 
@@ -89,7 +89,7 @@ def test_a_result_is_kept_and_saved_when_the_store_can_be_written_again(
         pauses.append(seconds)
 
     async def scenario() -> None:
-        store = Faulty(tmp_path / "holdfast.db", method, fault, times=6)
+        store = Faulty(tmp_path / "standfast.db", method, fault, times=6)
         till, result = await _run(store, FakeClock(), sleep)
         assert till.paid == 1
         assert result.output == "done"
@@ -108,7 +108,7 @@ def test_the_save_is_given_up_when_the_lease_is_over(tmp_path: Path) -> None:
         clock.advance(seconds)
 
     async def scenario() -> None:
-        store = Faulty(tmp_path / "holdfast.db", "save", apsw.FullError, times=1_000)
+        store = Faulty(tmp_path / "standfast.db", "save", apsw.FullError, times=1_000)
         began = clock.boot_ms()
         with pytest.raises(StoreUnavailable, match="full"):
             await _run(store, clock, sleep)
@@ -125,7 +125,7 @@ def test_setting_the_clock_does_not_end_the_lease_of_a_save_that_is_repeated(tmp
         clock.set(864_000)
 
     async def scenario() -> None:
-        store = Faulty(tmp_path / "holdfast.db", "save", apsw.FullError, times=3)
+        store = Faulty(tmp_path / "standfast.db", "save", apsw.FullError, times=3)
         till, result = await _run(store, clock, sleep)
         assert (till.paid, result.output) == (1, "done")
 
@@ -136,7 +136,7 @@ def test_a_lease_that_is_lost_ends_the_attempts(tmp_path: Path) -> None:
     """Ours: whoever lost the lease writes nothing and stops."""
 
     async def scenario() -> None:
-        store = Faulty(tmp_path / "holdfast.db", "save", apsw.FullError, times=1_000)
+        store = Faulty(tmp_path / "standfast.db", "save", apsw.FullError, times=1_000)
 
         async def sleep(seconds: float) -> None:
             (driver,) = runtimes[0]._open.leases._holders.values()
@@ -159,7 +159,7 @@ def test_a_turn_that_is_cancelled_meanwhile_still_has_its_result(tmp_path: Path)
     """Ours: the cancellation ends the turn, and what was paid is in its history."""
 
     async def scenario() -> None:
-        store = Faulty(tmp_path / "holdfast.db", "save", apsw.IOError, times=3)
+        store = Faulty(tmp_path / "standfast.db", "save", apsw.IOError, times=3)
         till = Till(store)
         agent = Agent(
             ScriptedModel([{"tool_calls": [{"name": "pay"}]}, "x"], strict=False), tools=[till.tool()]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from stand_ins import EchoModel, Place, StagedModel, agent_of, asks, results, said, until
 
-from holdfast import Agent, Attachment, ContinueAs, TurnStopped, UserMessage, tool
-from holdfast.errors import (
+from standfast import Agent, Attachment, ContinueAs, TurnStopped, UserMessage, tool
+from standfast.errors import (
     InvalidArgument,
     NodeNotFound,
     ProviderMismatch,
@@ -19,12 +19,12 @@ from holdfast.errors import (
     SessionNotFound,
     StaleBranch,
 )
-from holdfast.model.canonical import digest_bytes
-from holdfast.model.message import AssistantMessage, AttachmentPart, ToolMessage
-from holdfast.model.node import FrameOpened, PluginNode, TurnEnded
-from holdfast.model.turn import TurnState
-from holdfast.model.usage import Usage
-from holdfast.ports.model_provider import ModelRequest, ReplyEnded
+from standfast.model.canonical import digest_bytes
+from standfast.model.message import AssistantMessage, AttachmentPart, ToolMessage
+from standfast.model.node import FrameOpened, PluginNode, TurnEnded
+from standfast.model.turn import TurnState
+from standfast.model.usage import Usage
+from standfast.ports.model_provider import ModelRequest, ReplyEnded
 
 
 def look(key: str) -> str:

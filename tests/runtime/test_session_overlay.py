@@ -14,18 +14,18 @@ import pytest
 from plugin_stand_ins import Builds, Counter, ObedientModel, Source, call, context_of, named_tool
 from stand_ins import Place
 
-from holdfast import Agent, Plugin, Session, hook
-from holdfast.errors import BadToolSource, InvalidArgument, ToolConflict
-from holdfast.model import prompt
-from holdfast.model.host_requests import SessionCreateRequest
-from holdfast.model.prompt import PromptContribution, PromptSlot
-from holdfast.model.tool_state import ToolAvailability
-from holdfast.plugins.contexts import ToolCatalogContext
-from holdfast.runtime.session_context import MAX_CATALOGS, MAX_PROMPTS, SessionContext
-from holdfast.tools.catalog import CatalogTool, ToolCatalogContribution
-from holdfast.tools.decorator import as_registered
-from holdfast.tools.provider import StaticTools, ToolProvider
-from holdfast.tools.registered_tool import RegisteredTool
+from standfast import Agent, Plugin, Session, hook
+from standfast.errors import BadToolSource, InvalidArgument, ToolConflict
+from standfast.model import prompt
+from standfast.model.host_requests import SessionCreateRequest
+from standfast.model.prompt import PromptContribution, PromptSlot
+from standfast.model.tool_state import ToolAvailability
+from standfast.plugins.contexts import ToolCatalogContext
+from standfast.runtime.session_context import MAX_CATALOGS, MAX_PROMPTS, SessionContext
+from standfast.tools.catalog import CatalogTool, ToolCatalogContribution
+from standfast.tools.decorator import as_registered
+from standfast.tools.provider import StaticTools, ToolProvider
+from standfast.tools.registered_tool import RegisteredTool
 
 
 @dataclass
@@ -501,7 +501,7 @@ def renders(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(len(text))
         return text
 
-    monkeypatch.setattr("holdfast.runtime.session_context.rendered", counted)
+    monkeypatch.setattr("standfast.runtime.session_context.rendered", counted)
     return found
 
 

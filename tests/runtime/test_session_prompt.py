@@ -10,9 +10,9 @@ import pytest
 from plugin_stand_ins import ObedientModel
 from stand_ins import Place, StagedModel, go_on
 
-from holdfast import Agent, Plugin, hook, tool
-from holdfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
+from standfast import Agent, Plugin, hook, tool
+from standfast.model.prompt import PromptContribution, PromptLayer, PromptSlot
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
 
 
 def piece(content: str, slot: PromptSlot = PromptSlot.GUIDANCE, priority: int = 0) -> PromptContribution:

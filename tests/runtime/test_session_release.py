@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Agent, Runtime
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.runtime.live_session import LiveSession
+from standfast import Agent, Runtime
+from standfast.providers.scripted import ScriptedModel
+from standfast.runtime.live_session import LiveSession
 
 
 def _agent(name: str = "clerk") -> Agent[Any, str]:
@@ -36,7 +36,7 @@ def test_sessions_that_are_not_used_any_more_are_let_go(tmp_path: Path, durable:
 
     async def scenario() -> None:
         agent, before = _agent(), _kept()
-        async with _runtime(tmp_path / "holdfast.db" if durable else None) as runtime:
+        async with _runtime(tmp_path / "standfast.db" if durable else None) as runtime:
             for number in range(40):
                 session = await runtime.session(f"s{number}", agent=agent)
                 await session.turn("hello")
@@ -67,7 +67,7 @@ def test_a_session_that_was_let_go_still_has_its_agent_and_new_event_numbers(tmp
 
     async def scenario() -> None:
         agent = _agent()
-        async with _runtime(tmp_path / "holdfast.db") as runtime:
+        async with _runtime(tmp_path / "standfast.db") as runtime:
             first = await runtime.session("first", agent=agent)
             await first.turn("hello")
             seen = first._live.last_seq
@@ -91,9 +91,9 @@ def test_a_session_that_was_never_opened_here_is_left_alone(tmp_path: Path) -> N
     """Ours: that sessions are let go does not make their agent one that takes up others of its name."""
 
     async def scenario() -> None:
-        async with Runtime(tmp_path / "holdfast.db") as other:
+        async with Runtime(tmp_path / "standfast.db") as other:
             await other.session("foreign", agent=_agent())
-        async with _runtime(tmp_path / "holdfast.db") as runtime:
+        async with _runtime(tmp_path / "standfast.db") as runtime:
             for number in range(10):
                 await (await runtime.session(f"s{number}", agent=_agent())).turn("hello")
             assert await runtime.put_to_work("foreign") is None

@@ -10,17 +10,17 @@ import pytest
 from plugin_stand_ins import Builds, ObedientModel, Source, call, context_of, named_tool
 from stand_ins import Place, results
 
-from holdfast import Agent, Session, tool
-from holdfast.errors import (
+from standfast import Agent, Session, tool
+from standfast.errors import (
     GenerationMismatch,
-    HoldfastError,
     InvalidArgument,
     SessionBusy,
+    StandfastError,
     ToolConflict,
     UnknownTool,
 )
-from holdfast.model.tool_state import ToolAvailability
-from holdfast.plugins.contexts import ToolCatalogContext
+from standfast.model.tool_state import ToolAvailability
+from standfast.plugins.contexts import ToolCatalogContext
 
 
 def clerk(*tools: object, heard: list[ToolCatalogContext] | None = None) -> Agent[Any, Any]:
@@ -477,7 +477,7 @@ def test_a_source_that_cannot_show_what_it_lists_fails_the_turn_and_not_the_sess
             session = await runtime.session("s", agent=clerk())
             source = Moody("extra")
             await session.tools.add_source("live", source)
-            with pytest.raises(HoldfastError, match="'live' lists the tool 'extra' and cannot resolve it"):
+            with pytest.raises(StandfastError, match="'live' lists the tool 'extra' and cannot resolve it"):
                 await session.turn("hello")
             source.broken = False
             unfinished = await session.resume()

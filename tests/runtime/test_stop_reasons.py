@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from stand_ins import Place, agent_of, asks, until
 
-from holdfast import tool
-from holdfast.errors import ToolError
-from holdfast.machine import turn_machine
-from holdfast.machine.inputs import Resumed, TurnStarted
-from holdfast.machine.turn_machine import MAX_RESUMES, TurnMachine
-from holdfast.model.message import ToolMessage, UserMessage
-from holdfast.model.outcome import Stopped, StopReason
+from standfast import tool
+from standfast.errors import ToolError
+from standfast.machine import turn_machine
+from standfast.machine.inputs import Resumed, TurnStarted
+from standfast.machine.turn_machine import MAX_RESUMES, TurnMachine
+from standfast.model.message import ToolMessage, UserMessage
+from standfast.model.outcome import Stopped, StopReason
 
 
 @tool(side_effect="external_system")

@@ -10,16 +10,16 @@ import pytest
 from code_stand_ins import RecordingModel, cell, outcomes
 from stand_ins import Place
 
-from holdfast import Agent, Plugin, hook, tool
-from holdfast.errors import ToolNameTaken
-from holdfast.model.message import Message, ToolMessage
-from holdfast.model.tool_state import ToolAvailability
-from holdfast.plugins.contexts import ToolCatalogContext
-from holdfast.protocols.code.plugin import CodeMode, CodeProtocol
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.tools.catalog import ToolCatalogContribution
-from holdfast.tools.decorator import as_registered
-from holdfast.tools.provider import StaticTools
+from standfast import Agent, Plugin, hook, tool
+from standfast.errors import ToolNameTaken
+from standfast.model.message import Message, ToolMessage
+from standfast.model.tool_state import ToolAvailability
+from standfast.plugins.contexts import ToolCatalogContext
+from standfast.protocols.code.plugin import CodeMode, CodeProtocol
+from standfast.providers.scripted import ScriptedModel
+from standfast.tools.catalog import ToolCatalogContribution
+from standfast.tools.decorator import as_registered
+from standfast.tools.provider import StaticTools
 
 
 @tool(side_effect="read")

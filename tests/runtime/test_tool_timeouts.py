@@ -9,7 +9,7 @@ import pytest
 from code_stand_ins import cell, coder, finish, reports
 from stand_ins import Place, agent_of, asks, go_on, results
 
-from holdfast import (
+from standfast import (
     BlockingSandbox,
     Capability,
     CapabilityLimits,
@@ -18,9 +18,9 @@ from holdfast import (
     SideEffect,
     tool,
 )
-from holdfast.errors import InvalidArgument
-from holdfast.model.message import Message, ToolMessage
-from holdfast.tools.dispatch import Dispatcher
+from standfast.errors import InvalidArgument
+from standfast.model.message import Message, ToolMessage
+from standfast.tools.dispatch import Dispatcher
 
 SHORT = CapabilityLimits(timeout_ms=250)
 """Long enough for a busy machine to start the call's thread: a call may time out before its tool begins."""

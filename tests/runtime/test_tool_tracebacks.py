@@ -12,12 +12,12 @@ import msgspec
 import pytest
 from stand_ins import Place
 
-from holdfast import Agent, BlockingSandbox, ScriptedModel, ToolError, ToolMessage, tool
-from holdfast.model.call import MAX_TRACEBACKS
-from holdfast.model.events import ToolCallSettled
-from holdfast.plugins.shipped import Redact
-from holdfast.tools.tracebacks import MAX_CHARS
-from holdfast.trace.jsonl import JsonlTrace
+from standfast import Agent, BlockingSandbox, ScriptedModel, ToolError, ToolMessage, tool
+from standfast.model.call import MAX_TRACEBACKS
+from standfast.model.events import ToolCallSettled
+from standfast.plugins.shipped import Redact
+from standfast.tools.tracebacks import MAX_CHARS
+from standfast.trace.jsonl import JsonlTrace
 
 SECRET = "sk-" + "a1B2" * 8
 
@@ -82,9 +82,9 @@ def test_the_traceback_is_logged_with_session_and_call_and_kept_with_the_record(
     place: Place, name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Bug: a tool that raised left no traceback anywhere."""
-    with caplog.at_level("WARNING", logger="holdfast.tools"):
+    with caplog.at_level("WARNING", logger="standfast.tools"):
         done, events = turn_of(place, asks(name), "end")
-    (logged,) = [one for one in caplog.records if one.name == "holdfast.tools"]
+    (logged,) = [one for one in caplog.records if one.name == "standfast.tools"]
     assert f"tool {name}() raised in session s, call 1\nTraceback" in logged.getMessage()
     assert (logged.session_id, logged.call_id, logged.tool) == ("s", 1, name)  # type: ignore[attr-defined]
     (result,) = [one for one in done.messages if isinstance(one, ToolMessage)]
@@ -115,7 +115,7 @@ def test_a_tool_can_hide_what_it_raises_from_the_model(
     memory: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ours: the model sees that the call failed; the log and the record have the rest."""
-    with caplog.at_level("WARNING", logger="holdfast.tools"):
+    with caplog.at_level("WARNING", logger="standfast.tools"):
         done, _ = turn_of(memory, asks("discreet"), "end")
     (result,) = [one for one in done.messages if isinstance(one, ToolMessage)]
     assert result.error.message == "discreet() failed (call 1); the log of the program has the details"
@@ -144,13 +144,13 @@ def test_code_sees_no_more_than_the_model(memory: Place) -> None:
 def test_a_run_without_a_model_keeps_tracebacks_as_well(caplog: pytest.LogCaptureFixture) -> None:
     """Ours: one dispatch for all calls."""
     code = "for n in range(20):\n  try:\n    plain(order_id=str(n))\n  except LookupError:\n    pass\n"
-    with BlockingSandbox(tools=[plain]) as sandbox, caplog.at_level("WARNING", logger="holdfast.tools"):
+    with BlockingSandbox(tools=[plain]) as sandbox, caplog.at_level("WARNING", logger="standfast.tools"):
         result = sandbox.run(code)
     kept = [call.traceback for call in result.external_calls if call.traceback]
     assert len(result.external_calls) == 20
     assert len(kept) == MAX_TRACEBACKS
     assert "LookupError: no order 0" in kept[0]
-    assert len([one for one in caplog.records if one.name == "holdfast.tools"]) == 20
+    assert len([one for one in caplog.records if one.name == "standfast.tools"]) == 20
 
 
 def test_a_traceback_is_bounded_and_has_no_secrets_of_the_usual_forms(
@@ -163,7 +163,7 @@ def test_a_traceback_is_bounded_and_has_no_secrets_of_the_usual_forms(
         """Raise with a key."""
         raise ValueError(f"{SECRET} " + "x" * 100_000 + f" {SECRET}")
 
-    with caplog.at_level("WARNING", logger="holdfast.tools"):
+    with caplog.at_level("WARNING", logger="standfast.tools"):
         done, _ = turn_of(memory, asks("leaks"), "end", tools=[leaks])
     (result,) = [one for one in done.messages if isinstance(one, ToolMessage)]
     assert len(result.record.traceback) <= MAX_CHARS
@@ -204,7 +204,7 @@ def test_an_exception_that_cannot_be_shown_is_logged_all_the_same(
         """Raise."""
         raise Broken
 
-    with caplog.at_level("WARNING", logger="holdfast.tools"):
+    with caplog.at_level("WARNING", logger="standfast.tools"):
         done, _ = turn_of(memory, asks("breaks"), "end", tools=[breaks])
     (result,) = [one for one in done.messages if isinstance(one, ToolMessage)]
     assert result.error.code == "TOOL_ERROR"
@@ -236,7 +236,7 @@ def test_a_handler_of_the_application_gets_the_record(memory: Place) -> None:
     stream = io.StringIO()
     handler = logging.StreamHandler(stream)
     handler.setFormatter(logging.Formatter("%(levelname)s %(session_id)s %(call_id)s %(tool)s"))
-    logger = logging.getLogger("holdfast.tools")
+    logger = logging.getLogger("standfast.tools")
     logger.addHandler(handler)
     try:
         turn_of(memory, asks("plain"), "end")

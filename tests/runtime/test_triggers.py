@@ -16,16 +16,16 @@ import msgspec
 import pytest
 from stand_ins import EchoModel, HeldModel, Place, agent_of, asks, keeper_looks, said, until
 
-from holdfast import Agent, Plugin, Runtime, Session
-from holdfast.errors import InvalidArgument, InvalidSessionId, SessionNotFound
-from holdfast.model.trigger import Schedule, Trigger
-from holdfast.model.turn import TurnState
-from holdfast.plugins.registrar import PluginRegistrar
-from holdfast.plugins.triggers import TriggerEvent
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.runtime.triggers import GRACE_MS, MAX_MISSED, MAX_PAYLOAD_BYTES, SignatureRefused
-from holdfast.testing.clock import FakeClock
-from holdfast.tools.decorator import tool
+from standfast import Agent, Plugin, Runtime, Session
+from standfast.errors import InvalidArgument, InvalidSessionId, SessionNotFound
+from standfast.model.trigger import Schedule, Trigger
+from standfast.model.turn import TurnState
+from standfast.plugins.registrar import PluginRegistrar
+from standfast.plugins.triggers import TriggerEvent
+from standfast.providers.scripted import ScriptedModel
+from standfast.runtime.triggers import GRACE_MS, MAX_MISSED, MAX_PAYLOAD_BYTES, SignatureRefused
+from standfast.testing.clock import FakeClock
+from standfast.tools.decorator import tool
 
 pytestmark = pytest.mark.slow
 
@@ -206,7 +206,7 @@ def test_a_session_that_nobody_opened_here_is_run_if_its_agent_is_known(place: P
 
 def test_what_another_process_delivers_while_we_run_is_run_here(tmp_path: Path, clock: FakeClock) -> None:
     """Ours: the keeper looks for queued inputs, whoever has queued them."""
-    place = Place(tmp_path / "holdfast.db", clock)
+    place = Place(tmp_path / "standfast.db", clock)
 
     async def main() -> None:
         async with opened(place, agent := clerk()) as runs, opened(place) as tells:
@@ -630,7 +630,7 @@ def test_a_runtime_that_knows_no_agent_fires_nothing(place: Place) -> None:
 @pytest.mark.slow
 def test_two_runtimes_on_one_file_fire_a_timer_once(tmp_path: Path, clock: FakeClock) -> None:
     """Ours: issue 8, the occurrence's key and the move to the next time are one transaction."""
-    place = Place(tmp_path / "holdfast.db", clock)
+    place = Place(tmp_path / "standfast.db", clock)
 
     async def main() -> None:
         async with opened(place, clerk()) as one, opened(place, clerk()) as other:
@@ -672,7 +672,7 @@ def test_ten_thousand_occurrences_told_twice_are_ten_thousand_turns(tmp_path: Pa
 
     async def main() -> None:
         agent = Agent(listener(tmp_path), name="clerk")
-        async with Runtime(tmp_path / "holdfast.db", agents=[agent]) as runtime:
+        async with Runtime(tmp_path / "standfast.db", agents=[agent]) as runtime:
             session: Session[Any] = await runtime.session("s", agent=agent)
             await runtime.add_trigger("t", "orders", "s")
             counts = await asyncio.gather(tell(runtime, told[::2]), tell(runtime, told[1::2]))
@@ -691,8 +691,8 @@ def test_ten_thousand_occurrences_told_twice_are_ten_thousand_turns(tmp_path: Pa
 
 FAULTY = """
 import asyncio, random, sys
-from holdfast import Agent, Runtime
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, Runtime
+from standfast.providers.scripted import ScriptedModel
 
 database, script, seed, count = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 
@@ -725,7 +725,7 @@ def test_processes_that_are_killed_while_they_are_told_lose_and_double_nothing(
     child: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Ours: issue 8, SIGKILL in the middle and a restart: still each exactly once."""
-    database, count = tmp_path / "holdfast.db", 300
+    database, count = tmp_path / "standfast.db", 300
     model = listener(tmp_path)
 
     async def prepare() -> None:
@@ -753,10 +753,10 @@ def test_processes_that_are_killed_while_they_are_told_lose_and_double_nothing(
 
 TIMED = """
 import asyncio, sys
-from holdfast import Agent, Runtime
-from holdfast.model.trigger import Schedule
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.testing.clock import FakeClock
+from standfast import Agent, Runtime
+from standfast.model.trigger import Schedule
+from standfast.providers.scripted import ScriptedModel
+from standfast.testing.clock import FakeClock
 
 database, script, ticks = sys.argv[1], sys.argv[2], int(sys.argv[3])
 
@@ -783,7 +783,7 @@ asyncio.run(main())
 @pytest.mark.slow
 def test_two_processes_on_one_file_fire_a_timer_once(child: Callable[..., Any], tmp_path: Path) -> None:
     """Ours: issue 8, two processes see the same times due."""
-    database, ticks = tmp_path / "holdfast.db", 40
+    database, ticks = tmp_path / "standfast.db", 40
     model, clock = listener(tmp_path), FakeClock()
 
     async def prepare() -> None:

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from stand_ins import HeldModel, Place, agent_of, asks, results
 
-from holdfast import Agent, TurnStopped, UsageLimits
-from holdfast.errors import InvalidArgument
-from holdfast.model.outcome import StopReason
+from standfast import Agent, TurnStopped, UsageLimits
+from standfast.errors import InvalidArgument
+from standfast.model.outcome import StopReason
 
 
 def look(key: str) -> str:

@@ -8,11 +8,11 @@ import threading
 import pytest
 from stand_ins import EchoModel, HeldModel, Place, agent_of, asks, events_of, of_kind, results, said, until
 
-from holdfast import Agent, CompleteAfter, TurnStopped, tool
-from holdfast.model.events import TextRetracted, TextStreamed, TurnCommitted
-from holdfast.model.message import AssistantMessage
-from holdfast.model.outcome import StopReason
-from holdfast.model.turn import TurnState
+from standfast import Agent, CompleteAfter, TurnStopped, tool
+from standfast.model.events import TextRetracted, TextStreamed, TurnCommitted
+from standfast.model.message import AssistantMessage
+from standfast.model.outcome import StopReason
+from standfast.model.turn import TurnState
 
 
 @tool(approval="manual")

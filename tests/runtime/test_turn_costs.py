@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from stand_ins import Place, StagedModel, agent_of, asks, of_kind, requested, results
 
-from holdfast import Agent, CompleteLater, Plugin, RunContext, TurnStopped, UsageLimits, hook, tool
-from holdfast.errors import NotConfigured
-from holdfast.model.message import AssistantMessage
-from holdfast.model.outcome import StopReason
-from holdfast.model.turn import TurnState
-from holdfast.model.usage import Usage
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
+from standfast import Agent, CompleteLater, Plugin, RunContext, TurnStopped, UsageLimits, hook, tool
+from standfast.errors import NotConfigured
+from standfast.model.message import AssistantMessage
+from standfast.model.outcome import StopReason
+from standfast.model.turn import TurnState
+from standfast.model.usage import Usage
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
 
 PRICES = {"staged:one": {"input": 2, "output": 8}}
 A_CENT = 10_000_000
@@ -112,7 +112,7 @@ def test_a_limit_on_money_is_refused_before_there_is_a_turn_if_no_price_is_known
             with pytest.raises(NotConfigured, match="no price is known for staged:one") as caught:
                 await session.turn("hi", limits=UsageLimits(max_cost_usd=1))
             assert "Runtime(prices={'staged:one'" in (caught.value.hint or "")
-            assert "holdfast[prices]" in (caught.value.hint or "")
+            assert "standfast[prices]" in (caught.value.hint or "")
             assert (await session.turns(), model.requests) == ([], [])
             assert (await session.turn("hi")).output == "done"
 

@@ -20,11 +20,11 @@ from stand_ins import (
     until,
 )
 
-from holdfast import Agent, InjectedTurnInput, RunContext, TurnStopped, UsageLimits, tool
-from holdfast.errors import IdempotencyConflict, SessionNotFound, TurnUnfinished
-from holdfast.model.events import MessagesDelivered
-from holdfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
-from holdfast.model.turn import TurnState
+from standfast import Agent, InjectedTurnInput, RunContext, TurnStopped, UsageLimits, tool
+from standfast.errors import IdempotencyConflict, SessionNotFound, TurnUnfinished
+from standfast.model.events import MessagesDelivered
+from standfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
+from standfast.model.turn import TurnState
 
 
 @tool(approval="manual")

@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel
 from stand_ins import EchoModel, HeldModel, Place, agent_of, said
 
-from holdfast import Agent, TurnStopped, UsageLimits
-from holdfast.model.outcome import StopReason
+from standfast import Agent, TurnStopped, UsageLimits
+from standfast.model.outcome import StopReason
 
 
 @dataclass

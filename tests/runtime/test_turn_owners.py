@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from stand_ins import EchoModel, HeldModel, Place, agent_of, asks, results, until
 
-from holdfast import CompleteAfter, tool
-from holdfast.errors import InvalidArgument, TurnUnfinished, WrongAgent
-from holdfast.model.approval import ApprovalState
-from holdfast.model.turn import TurnState
-from holdfast.runtime.agent import Agent
-from holdfast.runtime.agent_runtime import Runtime
+from standfast import CompleteAfter, tool
+from standfast.errors import InvalidArgument, TurnUnfinished, WrongAgent
+from standfast.model.approval import ApprovalState
+from standfast.model.turn import TurnState
+from standfast.runtime.agent import Agent
+from standfast.runtime.agent_runtime import Runtime
 
 
 @tool(approval="manual")

@@ -15,12 +15,12 @@ import msgspec
 import pytest
 from crash_scenarios.theatre import WAYS, ForkServer, Theatre, Truth
 
-from holdfast import Agent, Runtime
-from holdfast.model.message import ToolMessage, UserMessage
-from holdfast.model.turn import TurnState
-from holdfast.ports.session_store import Commit, Lease, QueuedInput, Save, SessionStore
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.runtime.agent_runtime import open_store
+from standfast import Agent, Runtime
+from standfast.model.message import ToolMessage, UserMessage
+from standfast.model.turn import TurnState
+from standfast.ports.session_store import Commit, Lease, QueuedInput, Save, SessionStore
+from standfast.providers.scripted import ScriptedModel
+from standfast.runtime.agent_runtime import open_store
 
 pytestmark = pytest.mark.slow
 
@@ -34,7 +34,7 @@ class Writers:
 
     def __init__(self, child: Start, home: Path) -> None:
         self._child = child
-        self.database = home / "holdfast.db"
+        self.database = home / "standfast.db"
         self.ledger = home / "ledger"
         self.gate = home / "ledger.hang"
         self.ledger.touch()
@@ -265,7 +265,7 @@ def test_what_is_injected_and_withdrawn_at_the_last_moment_does_not_wedge_the_tu
 
     async def scenario() -> None:
         agent = Agent(ScriptedModel(["done", "that too", "next"], strict=False))
-        store = cast(SessionStore, LateVoices(open_store(tmp_path / "holdfast.db"), then))
+        store = cast(SessionStore, LateVoices(open_store(tmp_path / "standfast.db"), then))
         async with Runtime(store) as runtime:
             session = await runtime.session("s", agent=agent)
             result = await session.turn("go").settled()
@@ -294,7 +294,7 @@ def test_a_hundred_sessions_take_ten_turns_at_once(tmp_path: Path) -> None:
 
     async def check() -> None:
         agent = _agent()
-        async with Runtime(tmp_path / "holdfast.db") as runtime:
+        async with Runtime(tmp_path / "standfast.db") as runtime:
             names = [f"s{number}" for number in range(100)]
             said = await asyncio.gather(*(take_ten(runtime, agent, name) for name in names))
             assert said == [[f"reply {number}" for number in range(1, 11)]] * 100
@@ -308,8 +308,8 @@ def test_a_hundred_sessions_take_ten_turns_at_once(tmp_path: Path) -> None:
 
 IDLE = """
 import asyncio, gc, json, sys
-from holdfast import Agent, Runtime
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, Runtime
+from standfast.providers.scripted import ScriptedModel
 
 def resident():
     gc.collect()
@@ -340,7 +340,7 @@ asyncio.run(main())
 @pytest.mark.slow
 def test_a_thousand_idle_sessions_take_little_room_and_still_work(child: Start, tmp_path: Path) -> None:
     """Ours: the issue; what they take is measured in `bench/turns.py`, here it only must not be absurd."""
-    said = json.loads(child(IDLE, tmp_path / "holdfast.db").output(timeout=60))
+    said = json.loads(child(IDLE, tmp_path / "standfast.db").output(timeout=60))
     assert (said["first"], said["again"]) == (["one"], ["two"])
     print(f"{said['bytes_each']:.0f} bytes for each idle session")
     assert said["bytes_each"] < 20_000

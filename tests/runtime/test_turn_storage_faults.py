@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 from crash_scenarios.theatre import ForkServer, Theatre, Truth
 
-from holdfast import Agent, Attachment, CompleteLater, RunContext, Runtime, Session, tool
-from holdfast.errors import RecordCorrupt, StoreError, StoreUnavailable
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.store.sqlite.checksums import open_checked
+from standfast import Agent, Attachment, CompleteLater, RunContext, Runtime, Session, tool
+from standfast.errors import RecordCorrupt, StoreError, StoreUnavailable
+from standfast.providers.scripted import ScriptedModel
+from standfast.store.sqlite.checksums import open_checked
 
 
 @pytest.fixture
@@ -65,10 +65,10 @@ def test_a_full_disk_is_a_typed_error_and_the_turn_goes_on_when_there_is_room(tm
 
     async def scenario() -> None:
         agent = Agent(ScriptedModel([f"reply {n}" for n in range(1, 200)], strict=False))
-        async with Runtime(tmp_path / "holdfast.db") as runtime:
+        async with Runtime(tmp_path / "standfast.db") as runtime:
             session = await runtime.session("s", agent=agent)
             await session.turn("first")
-            with no_room(tmp_path / "holdfast.db-wal"), pytest.raises(StoreUnavailable):
+            with no_room(tmp_path / "standfast.db-wal"), pytest.raises(StoreUnavailable):
                 await session.turn("x" * 50_000, idempotency_key="big")
             assert (await session.turn("x" * 50_000, idempotency_key="big")).output == "reply 2"
             assert (await session.turn("last")).output == "reply 3"
@@ -124,7 +124,7 @@ Facts = dict[str, str]
 @pytest.fixture(scope="module")
 def full_of_records(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Facts]:
     """A session with a past, an attachment, an input that waits, and a turn that waits for two things."""
-    path = tmp_path_factory.mktemp("records") / "holdfast.db"
+    path = tmp_path_factory.mktemp("records") / "standfast.db"
 
     async def make() -> Facts:
         async with Runtime(path) as runtime:
@@ -201,7 +201,7 @@ def test_a_flipped_byte_in_a_record_that_a_turn_reads_is_an_error_that_names_it(
 ) -> None:
     """Ours: SPEC §7, a mismatch is an error that names the record, never a wrong answer."""
     original, facts = full_of_records
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     shutil.copy(original, path)
     _flip(path, table, column, where.format(**facts))
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from stand_ins import Place, agent_of, asks, events_of, go_on, of_kind, results, until
 
-from holdfast import CompleteAfter, CompleteLater, RunContext, ToolError, TurnStopped, UsageLimits, tool
-from holdfast.errors import (
+from standfast import CompleteAfter, CompleteLater, RunContext, ToolError, TurnStopped, UsageLimits, tool
+from standfast.errors import (
     ApprovalAlreadyDecided,
     ApprovalNotFound,
     InvalidArgument,
@@ -17,13 +17,13 @@ from holdfast.errors import (
     TokenNotFound,
     WrongAgent,
 )
-from holdfast.model.approval import ApprovalState, Decision
-from holdfast.model.call import CallStatus
-from holdfast.model.events import ToolCallStarted, TurnParked, WaitBegan, WaitOver
-from holdfast.model.limits import CapabilityLimits
-from holdfast.model.message import AssistantMessage
-from holdfast.model.outcome import StopReason
-from holdfast.model.turn import TurnState
+from standfast.model.approval import ApprovalState, Decision
+from standfast.model.call import CallStatus
+from standfast.model.events import ToolCallStarted, TurnParked, WaitBegan, WaitOver
+from standfast.model.limits import CapabilityLimits
+from standfast.model.message import AssistantMessage
+from standfast.model.outcome import StopReason
+from standfast.model.turn import TurnState
 
 pytestmark = pytest.mark.slow
 

@@ -22,8 +22,8 @@ from stand_ins import (
     until,
 )
 
-from holdfast import Agent, TurnStopped, UsageLimits, tool
-from holdfast.errors import (
+from standfast import Agent, TurnStopped, UsageLimits, tool
+from standfast.errors import (
     IdempotencyConflict,
     InvalidArgument,
     InvalidSessionId,
@@ -31,7 +31,7 @@ from holdfast.errors import (
     NotConfigured,
     RuntimeClosed,
 )
-from holdfast.model.events import (
+from standfast.model.events import (
     ModelCallFailed,
     ModelCallStarted,
     ReasoningStreamed,
@@ -43,11 +43,11 @@ from holdfast.model.events import (
     TurnBegan,
     TurnCommitted,
 )
-from holdfast.model.message import UserMessage
-from holdfast.model.outcome import StopReason
-from holdfast.model.turn import TurnState
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
-from holdfast.ports.session_store import QueuedInput
+from standfast.model.message import UserMessage
+from standfast.model.outcome import StopReason
+from standfast.model.turn import TurnState
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
+from standfast.ports.session_store import QueuedInput
 
 
 def look(key: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Plugin, RunContext, Runtime, ScriptedModel, ToolMessage, hook, tool
-from holdfast.model.limits import CapabilityLimits
+from standfast import Agent, Plugin, RunContext, Runtime, ScriptedModel, ToolMessage, hook, tool
+from standfast.model.limits import CapabilityLimits
 
 uvloop = pytest.importorskip("uvloop")
 
@@ -31,7 +31,7 @@ def test_a_durable_turn_in_code_waits_for_a_person_and_goes_on(tmp_path: Path) -
 
     async def main() -> None:
         cell = '```python\ncents = price(item="book")\nfinish(refund(cents=cents))\n```'
-        async with Runtime(tmp_path / "holdfast.db") as runtime:
+        async with Runtime(tmp_path / "standfast.db") as runtime:
             agent = Agent(ScriptedModel([cell]), protocol="code", tools=[refund, price])
             session = await runtime.session("s", agent=agent)
             assert (await session.turn("go")).status == "waiting"

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import BlockingSandbox, CapabilityLimits, RunResult, ToolError, tool
+from standfast import BlockingSandbox, CapabilityLimits, RunResult, ToolError, tool
 
 Run = Callable[..., RunResult]
 

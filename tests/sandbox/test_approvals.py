@@ -14,15 +14,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Approval, BlockingSandbox, CapabilityLimits, RunResult, Sandbox, tool
-from holdfast.errors import (
+from standfast import Approval, BlockingSandbox, CapabilityLimits, RunResult, Sandbox, tool
+from standfast.errors import (
     ApprovalAlreadyDecided,
     ApprovalNotFound,
-    HoldfastError,
     InvalidArgument,
     SessionNotFound,
+    StandfastError,
 )
-from holdfast.model import digest_json
+from standfast.model import digest_json
 
 pytestmark = pytest.mark.slow
 
@@ -559,7 +559,7 @@ def test_a_changed_contract_voids_the_approval(tmp_path: Path, clock: Any) -> No
         box.run("pay()", session="s")
         (approval,) = box.approvals(pending=True)
     with BlockingSandbox(tools=[make("two")], data_dir=tmp_path) as box:
-        with pytest.raises(HoldfastError) as caught:
+        with pytest.raises(StandfastError) as caught:
             box.approve(approval.approval_id)
         assert caught.value.code == "SNAPSHOT_CAPABILITY_MISMATCH"
         assert box.approval(approval.approval_id).state == "pending"

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from holdfast import BlockingSandbox
+from standfast import BlockingSandbox
 
 LIMITS = {"cpu_ms": 250, "wall_ms": 900, "memory_mb": 32}
 CPU, MEMORY, STACK, OUTPUT, CALLS = (

@@ -8,14 +8,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.errors import Code, ErrorObject, HoldfastError
-from holdfast.model.capability import Capability
-from holdfast.model.limits import SessionLimits
-from holdfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
-from holdfast.sandbox.auto_python import AutoPython, AutoRun, _OnMonty, lacking
-from holdfast.sandbox.cpython.cell_engine import CPythonCells
-from holdfast.sandbox.monty.cell_engine import MontyCells
-from holdfast.sandbox.monty.taking_out import definitions_in, literal
+from standfast.errors import Code, ErrorObject, StandfastError
+from standfast.model.capability import Capability
+from standfast.model.limits import SessionLimits
+from standfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
+from standfast.sandbox.auto_python import AutoPython, AutoRun, _OnMonty, lacking
+from standfast.sandbox.cpython.cell_engine import CPythonCells
+from standfast.sandbox.monty.cell_engine import MontyCells
+from standfast.sandbox.monty.taking_out import definitions_in, literal
 
 pytestmark = pytest.mark.slow
 
@@ -295,5 +295,5 @@ def test_a_move_that_stands_still_frees_its_worker(auto: AutoPython) -> None:
     waits = msgspec.structs.replace(place, definitions={"f": "import time\ntime.sleep(9)\ndef f(): return 1"})
     request = CellRequest(key="waits", code=INHERITS, limits=LIMITS, functions=Functions())
     for _ in range(3):  # there are two workers
-        with pytest.raises(HoldfastError, match="it stands still"):
+        with pytest.raises(StandfastError, match="it stands still"):
             auto.moved(waits, request)

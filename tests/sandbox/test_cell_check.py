@@ -11,13 +11,13 @@ from typing import Any, Literal
 
 import pytest
 
-from holdfast import tool
-from holdfast.errors import Code, InvalidArgument
-from holdfast.model.capability import Capability
-from holdfast.model.diagnostic import Diagnostic, Severity
-from holdfast.model.limits import SessionLimits
-from holdfast.ports.code_engine import CellEnd, CellRequest
-from holdfast.sandbox.monty.cell_engine import MontyCells
+from standfast import tool
+from standfast.errors import Code, InvalidArgument
+from standfast.model.capability import Capability
+from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.model.limits import SessionLimits
+from standfast.ports.code_engine import CellEnd, CellRequest
+from standfast.sandbox.monty.cell_engine import MontyCells
 
 
 @dataclasses.dataclass

@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.errors import Code, ErrorObject, InvalidArgument, SnapshotRefused
-from holdfast.model.call import GuestException
-from holdfast.model.capability import Capability
-from holdfast.model.limits import SessionLimits
-from holdfast.ports.code_engine import (
+from standfast.errors import Code, ErrorObject, InvalidArgument, SnapshotRefused
+from standfast.model.call import GuestException
+from standfast.model.capability import Capability
+from standfast.model.limits import SessionLimits
+from standfast.ports.code_engine import (
     CallAnswer,
     CellCall,
     CellEnd,
@@ -25,10 +25,10 @@ from holdfast.ports.code_engine import (
     CellStep,
     CodeEngine,
 )
-from holdfast.sandbox.monty.cell_engine import MontyCells
-from holdfast.sandbox.monty.cell_run import MontyCellRun
-from holdfast.sandbox.monty.state import decode_cell, encode_cell
-from holdfast.sandbox.run_errors import argument_not_json
+from standfast.sandbox.monty.cell_engine import MontyCells
+from standfast.sandbox.monty.cell_run import MontyCellRun
+from standfast.sandbox.monty.state import decode_cell, encode_cell
+from standfast.sandbox.run_errors import argument_not_json
 
 BIG = "x" * 5_000_000
 STOPPED = ErrorObject(code=Code.CANCELLED, message="enough")

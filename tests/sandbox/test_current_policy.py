@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, BlockingSandbox, CodeProtocol, ScriptedModel, SessionLimits
-from holdfast.protocols.code.executor import CELL_LIMITS
+from standfast import Agent, BlockingSandbox, CodeProtocol, ScriptedModel, SessionLimits
+from standfast.protocols.code.executor import CELL_LIMITS
 
 ENGINES = [("monty", "python"), ("cpython", "python"), ("auto", "python"), ("quickjs", "typescript")]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import BlockingSandbox, Language, RunRequest, Sandbox, tool
-from holdfast.errors import ApprovalAlreadyDecided, CodeExecutionUnavailable, InvalidArgument
-from holdfast.sandbox.cell_sessions import CellSessions
-from holdfast.sandbox.engines import KINDS, EngineKind, EngineParts
-from holdfast.sandbox.monty.cell_engine import MontyCells
+from standfast import BlockingSandbox, Language, RunRequest, Sandbox, tool
+from standfast.errors import ApprovalAlreadyDecided, CodeExecutionUnavailable, InvalidArgument
+from standfast.sandbox.cell_sessions import CellSessions
+from standfast.sandbox.engines import KINDS, EngineKind, EngineParts
+from standfast.sandbox.monty.cell_engine import MontyCells
 
 pytestmark = pytest.mark.slow
 
@@ -148,7 +148,7 @@ def test_a_session_that_was_made_anew_elsewhere_is_run_by_its_new_engine(rare: s
 
 def test_a_session_of_before_there_were_engines_is_one_of_monty(tmp_path: Path) -> None:
     """Ours: existing data directories keep opening; what monty writes is what was always written."""
-    from holdfast.store.sqlite.schema import session_of, session_row
+    from standfast.store.sqlite.schema import session_of, session_row
 
     with BlockingSandbox(data_dir=tmp_path) as box:
         box.run("x = 1", session="s")

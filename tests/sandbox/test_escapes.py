@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from holdfast import BlockingSandbox, RunResult
+from standfast import BlockingSandbox, RunResult
 
 Run = Callable[..., RunResult]
-SECRET = "holdfast-test-secret-5f2c"
+SECRET = "standfast-test-secret-5f2c"
 
 PROBES: list[str] = [
     "open('{file}').read()",
@@ -25,8 +25,8 @@ PROBES: list[str] = [
     "from pathlib import Path\nlist(Path('/').iterdir())",
     "from pathlib import Path\nstr(Path('~').expanduser()) + str(Path.cwd()) + str(Path.home())",
     "import pathlib\npathlib.Path('{file}').open().read()",
-    "import os\nos.environ['HOLDFAST_TEST_SECRET']",
-    "import os\nos.getenv('HOLDFAST_TEST_SECRET')",
+    "import os\nos.environ['STANDFAST_TEST_SECRET']",
+    "import os\nos.getenv('STANDFAST_TEST_SECRET')",
     "import os\ndict(os.environ)",
     "import os\nos.system('touch {file}.touched')",
     "import os\nos.listdir('/')",
@@ -60,7 +60,7 @@ PROBES: list[str] = [
     "import platform\nplatform.node()",
     "import getpass\ngetpass.getuser()",
     "import pydantic_monty",
-    "import holdfast",
+    "import standfast",
     "__import__('os').environ",
     "__import__('os').system('touch {file}.touched')",
     "__builtins__",
@@ -113,8 +113,8 @@ PROBES: list[str] = [
     "breakpoint()",
     "help()",
     "memoryview(b'x').obj",
-    "__holdfast_kept_result",
-    "__holdfast_probe",
+    "__standfast_kept_result",
+    "__standfast_probe",
     "validate_gate__()",
     "read_text('{file}')",
     "write_text('{file}', 'x')",
@@ -135,9 +135,9 @@ PROBES: list[str] = [
 def secret_file(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "secret"
     path.write_text(SECRET)
-    os.environ["HOLDFAST_TEST_SECRET"] = SECRET
+    os.environ["STANDFAST_TEST_SECRET"] = SECRET
     yield path
-    del os.environ["HOLDFAST_TEST_SECRET"]
+    del os.environ["STANDFAST_TEST_SECRET"]
 
 
 @pytest.mark.parametrize("probe", PROBES, ids=[repr(row)[:70] for row in PROBES])
@@ -187,7 +187,7 @@ def test_nothing_of_ours_is_left_in_the_guests_names(run: Run) -> None:
     run("x = 1\nresult = 5")
     run("if False:\n    result = 1\nx", inputs={"x": 2})
     run("range(3)")
-    for name in ("__holdfast_kept_x", "__holdfast_kept_result", "__holdfast_probe", "validate_gate__"):
+    for name in ("__standfast_kept_x", "__standfast_kept_result", "__standfast_probe", "validate_gate__"):
         assert run(name).status == "runtime_error"
         assert run(f"{name}()").error.code == "UNKNOWN_TOOL"  # type: ignore[union-attr]
 

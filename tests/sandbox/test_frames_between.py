@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.sandbox.frames_between import HEADER, Frames, FrameTooLarge, PipeFrames, SocketFrames
+from standfast.sandbox.frames_between import HEADER, Frames, FrameTooLarge, PipeFrames, SocketFrames
 
 Pair = tuple[socket.socket, Frames]
 

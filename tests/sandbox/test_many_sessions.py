@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import BlockingSandbox
-from holdfast.sandbox import session_table
+from standfast import BlockingSandbox
+from standfast.sandbox import session_table
 
 pytestmark = pytest.mark.slow
 

@@ -15,11 +15,11 @@ pytestmark = pytest.mark.slow
 CONSOLE = """
 import json, os, sys, time
 import msgspec
-from holdfast import BlockingSandbox, CapabilityLimits, tool
-from holdfast.model.language import Language
-from holdfast.sandbox.cell_sessions import CellSessions
-from holdfast.sandbox.engines import KINDS, EngineKind
-from holdfast.sandbox.monty.cell_engine import MontyCells
+from standfast import BlockingSandbox, CapabilityLimits, tool
+from standfast.model.language import Language
+from standfast.sandbox.cell_sessions import CellSessions
+from standfast.sandbox.engines import KINDS, EngineKind
+from standfast.sandbox.monty.cell_engine import MontyCells
 
 data, ledger, engine, language = sys.argv[1:]
 

@@ -16,17 +16,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Approval, BlockingSandbox, CapabilityLimits, RunResult, Sandbox, tool
-from holdfast.errors import ApprovalAlreadyDecided, CodeExecutionUnavailable, InvalidArgument, SnapshotRefused
-from holdfast.model.language import Language
-from holdfast.sandbox.cell_sessions import CellSessions
-from holdfast.sandbox.cpython import state as cpython_state
-from holdfast.sandbox.engines import KINDS, EngineKind, EngineParts
-from holdfast.sandbox.monty import state as monty_state
-from holdfast.sandbox.monty.cell_engine import MontyCells
-from holdfast.sandbox.monty.state import ENGINE_VERSION
-from holdfast.sandbox.quickjs import state as quickjs_state
-from holdfast.sandbox.snapshots import SnapshotCodec
+from standfast import Approval, BlockingSandbox, CapabilityLimits, RunResult, Sandbox, tool
+from standfast.errors import (
+    ApprovalAlreadyDecided,
+    CodeExecutionUnavailable,
+    InvalidArgument,
+    SnapshotRefused,
+)
+from standfast.model.language import Language
+from standfast.sandbox.cell_sessions import CellSessions
+from standfast.sandbox.cpython import state as cpython_state
+from standfast.sandbox.engines import KINDS, EngineKind, EngineParts
+from standfast.sandbox.monty import state as monty_state
+from standfast.sandbox.monty.cell_engine import MontyCells
+from standfast.sandbox.monty.state import ENGINE_VERSION
+from standfast.sandbox.quickjs import state as quickjs_state
+from standfast.sandbox.snapshots import SnapshotCodec
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import RunResult
+from standfast import RunResult
 
 Run = Callable[..., RunResult]
 Value = Callable[..., Any]

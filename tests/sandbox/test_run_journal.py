@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.errors import StoreUnavailable
-from holdfast.sandbox.run_journal import RunJournal
+from standfast.errors import StoreUnavailable
+from standfast.sandbox.run_journal import RunJournal
 
 
 class _Faulty:

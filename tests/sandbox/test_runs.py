@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import BlockingSandbox, RunResult, Sandbox, SessionLimits, Span, tool
-from holdfast.model import digest_json
+from standfast import BlockingSandbox, RunResult, Sandbox, SessionLimits, Span, tool
+from standfast.model import digest_json
 
 Run = Callable[..., RunResult]
 Value = Callable[..., Any]

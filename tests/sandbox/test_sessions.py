@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import BlockingSandbox, Sandbox, SessionLimits, tool
-from holdfast.errors import InvalidArgument, InvalidSessionId, SessionNotFound
-from holdfast.sandbox.monty import state
+from standfast import BlockingSandbox, Sandbox, SessionLimits, tool
+from standfast.errors import InvalidArgument, InvalidSessionId, SessionNotFound
+from standfast.sandbox.monty import state
 
 
 @tool(approval="manual")

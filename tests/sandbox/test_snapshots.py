@@ -15,10 +15,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import BlockingSandbox, CapabilityLimits, tool
-from holdfast.errors import HoldfastError, InvalidArgument, NotConfigured, SnapshotRefused
-from holdfast.model import SessionMeta, digest_bytes
-from holdfast.sandbox.snapshots import MAX_SNAPSHOT_BYTES, SnapshotCodec, SnapshotHeader, snapshot_id
+from standfast import BlockingSandbox, CapabilityLimits, tool
+from standfast.errors import InvalidArgument, NotConfigured, SnapshotRefused, StandfastError
+from standfast.model import SessionMeta, digest_bytes
+from standfast.sandbox.snapshots import MAX_SNAPSHOT_BYTES, SnapshotCodec, SnapshotHeader, snapshot_id
 
 KEY = b"k" * 32
 
@@ -142,7 +142,7 @@ def test_every_cut_or_lengthened_snapshot_is_refused(kbox: BlockingSandbox, sid:
 @pytest.mark.parametrize("wrong", ["x" * 10, "", b"\0" * 100], ids=repr)
 def test_something_that_is_no_snapshot_at_all_is_an_error_of_ours(kbox: BlockingSandbox, wrong: Any) -> None:
     """Ours: a typed error, not an AttributeError."""
-    with pytest.raises(HoldfastError):
+    with pytest.raises(StandfastError):
         kbox.restore(wrong)
 
 
@@ -229,8 +229,8 @@ def test_a_session_id_in_a_signed_header_is_checked_like_any_other() -> None:
     body = msgspec.json.encode(
         {"meta": {"id": "../x"}, "engine": "monty", "engine_version": "1", "capabilities": {}}
     )
-    data = _resigned(struct.pack(">8sH32sI", b"HOLDFAST", 1, b"\0" * 32, len(body)) + body, KEY)
-    with pytest.raises(HoldfastError):
+    data = _resigned(struct.pack(">8sH32sI", b"STANDFAST", 1, b"\0" * 32, len(body)) + body, KEY)
+    with pytest.raises(StandfastError):
         codec.open(data)
 
 
@@ -239,7 +239,7 @@ def test_a_state_of_rubbish_with_a_good_signature_is_refused(kbox: BlockingSandb
     codec = _codec(kbox)
     kbox.run("x = 1", session=sid)
     header, _ = codec.open(kbox.export_snapshot(sid))
-    with pytest.raises(HoldfastError):
+    with pytest.raises(StandfastError):
         kbox.restore(codec.seal(header, b"\xc1rubbish"), session=f"{sid}x")
     assert kbox.run("x", session=sid).result == 1
 
@@ -263,8 +263,8 @@ def test_the_key_is_a_file_for_its_owner_alone(kbox: BlockingSandbox) -> None:
 
 
 def test_the_key_may_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ours: SPEC §5, HOLDFAST_SNAPSHOT_KEY."""
-    monkeypatch.setenv("HOLDFAST_SNAPSHOT_KEY", "a key that two machines share")
+    """Ours: SPEC §5, STANDFAST_SNAPSHOT_KEY."""
+    monkeypatch.setenv("STANDFAST_SNAPSHOT_KEY", "a key that two machines share")
     with BlockingSandbox(data_dir=tmp_path / "a") as one:
         one.run("x = 5")
         data = one.export_snapshot("default")
@@ -274,7 +274,7 @@ def test_the_key_may_come_from_the_environment(tmp_path: Path, monkeypatch: pyte
         assert two.run("x").result == 5
     with BlockingSandbox() as memory:
         assert memory.can_restore(data)
-    monkeypatch.setenv("HOLDFAST_SNAPSHOT_KEY", "another key of some length")
+    monkeypatch.setenv("STANDFAST_SNAPSHOT_KEY", "another key of some length")
     with BlockingSandbox(data_dir=tmp_path / "c") as three:
         assert not three.can_restore(data)
 
@@ -284,7 +284,7 @@ def test_a_key_that_is_too_short_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: str
 ) -> None:
     """Ours: an empty variable must not sign with nothing."""
-    monkeypatch.setenv("HOLDFAST_SNAPSHOT_KEY", key)
+    monkeypatch.setenv("STANDFAST_SNAPSHOT_KEY", key)
     with pytest.raises(NotConfigured), BlockingSandbox(data_dir=tmp_path / "a"):
         pass
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import BlockingSandbox, tool
+from standfast import BlockingSandbox, tool
 
 
 @tool(side_effect="read")

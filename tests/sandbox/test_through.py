@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import Code
-from holdfast.model.capability import Capability
-from holdfast.model.limits import SessionLimits
-from holdfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest, CodeEngine
-from holdfast.sandbox.monty.cell_engine import MontyCells
-from holdfast.sandbox.quickjs.cell_engine import QuickJsCells
+from standfast.errors import Code
+from standfast.model.capability import Capability
+from standfast.model.limits import SessionLimits
+from standfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest, CodeEngine
+from standfast.sandbox.monty.cell_engine import MontyCells
+from standfast.sandbox.quickjs.cell_engine import QuickJsCells
 
 ENGINES: dict[str, Callable[[], CodeEngine]] = {"monty": MontyCells, "quickjs": QuickJsCells}
 LIMITS = SessionLimits(cpu_ms=5_000, wall_ms=30_000)

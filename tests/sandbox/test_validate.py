@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast import BlockingSandbox, Capability, RegisteredTool, RunRequest, RunResult
+from standfast import BlockingSandbox, Capability, RegisteredTool, RunRequest, RunResult
 
 pytestmark = pytest.mark.slow
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import apsw
 
-from holdfast.store.sqlite import schema, session_schema
-from holdfast.store.sqlite.database import Database
+from standfast.store.sqlite import schema, session_schema
+from standfast.store.sqlite.database import Database
 
 COMPONENTS = {
     schema.COMPONENT: schema.MIGRATIONS,
@@ -43,7 +43,7 @@ def without_checksums(path: Path, into: Path) -> None:
                     db.execute(f'INSERT INTO main."{name}" SELECT * FROM source."{name}"')
             db.execute("DELETE FROM main.sqlite_sequence")
             db.execute("INSERT INTO main.sqlite_sequence SELECT * FROM source.sqlite_sequence")
-            db.execute("UPDATE holdfast_schema SET version = 1 WHERE component = 'sandbox'")
+            db.execute("UPDATE standfast_schema SET version = 1 WHERE component = 'sandbox'")
         db.execute("DETACH source")
     assert into.read_bytes()[20] == 0
 
@@ -57,7 +57,7 @@ def rows_of(database: Database) -> dict[str, list[tuple[Any, ...]]]:
         return {
             name: sorted(db.execute(f'SELECT * FROM "{name}"').fetchall(), key=repr)
             for name in names
-            if name != "holdfast_schema"
+            if name != "standfast_schema"
         }
 
     return database.read(query)

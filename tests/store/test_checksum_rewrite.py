@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 from page_damage import COMPONENTS, flipped, open_database, pages_of, rows_of
 
-from holdfast.errors import InvalidArgument, RecordCorrupt, SchemaTooNew, StoreUnavailable
-from holdfast.store.sqlite.checksum_rewrite import rewrite_checksums
-from holdfast.store.sqlite.checksums import find_damaged_page, is_checked
-from holdfast.store.sqlite.database import Database
+from standfast.errors import InvalidArgument, RecordCorrupt, SchemaTooNew, StoreUnavailable
+from standfast.store.sqlite.checksum_rewrite import rewrite_checksums
+from standfast.store.sqlite.checksums import find_damaged_page, is_checked
+from standfast.store.sqlite.database import Database
 
-COMMAND = "holdfast sessions rewrite-checksums"
+COMMAND = "standfast sessions rewrite-checksums"
 
 CRASH = """
 import asyncio, os, sys
-from holdfast import Agent, Runtime
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, Runtime
+from standfast.providers.scripted import ScriptedModel
 
 async def main():
     agent = Agent(ScriptedModel(["an answer"] * 40), name="clerk")
@@ -40,9 +40,9 @@ asyncio.run(main())
 @pytest.fixture(scope="module")
 def crashed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of a process that died, with its write-ahead log."""
-    path = tmp_path_factory.mktemp("crashed") / "holdfast.db"
+    path = tmp_path_factory.mktemp("crashed") / "standfast.db"
     assert subprocess.run([sys.executable, "-c", CRASH, str(path)]).returncode == 7
-    assert path.with_name("holdfast.db-wal").stat().st_size > 0
+    assert path.with_name("standfast.db-wal").stat().st_size > 0
     return path
 
 
@@ -65,7 +65,7 @@ def foreign(crashed: Path, tmp_path: Path) -> Path:
     """The file after another SQLite program has opened and closed it."""
     path = _copied(crashed, tmp_path / "foreign")
     _written_by_another_program(path)
-    assert not path.with_name("holdfast.db-wal").exists()
+    assert not path.with_name("standfast.db-wal").exists()
     return path
 
 
@@ -129,7 +129,7 @@ def test_a_log_that_is_still_there_belongs_to_what_is_checked_and_kept(crashed: 
         "db.execute('INSERT INTO sandbox_leftovers VALUES (?, 1)', ('late',)); db.commit(); os._exit(0)"
     )
     assert subprocess.run([sys.executable, "-c", script, str(path)]).returncode == 0
-    assert path.with_name("holdfast.db-wal").stat().st_size > 0
+    assert path.with_name("standfast.db-wal").stat().st_size > 0
     assert rewrite_checksums(path)
     with contextlib.closing(open_database(path)) as database:
         assert database.read(lambda db: db.execute("SELECT run_id FROM sandbox_leftovers").get) == "late"
@@ -146,12 +146,12 @@ def test_a_refused_file_keeps_its_log(crashed: Path, tmp_path: Path) -> None:
         "db.commit(); os._exit(0)"
     )
     assert subprocess.run([sys.executable, "-c", script, str(path)]).returncode == 0
-    log = path.with_name("holdfast.db-wal").read_bytes()
+    log = path.with_name("standfast.db-wal").read_bytes()
     _refused(path, "record turn ")
-    assert path.with_name("holdfast.db-wal").read_bytes() == log
+    assert path.with_name("standfast.db-wal").read_bytes() == log
 
 
-UNSEALED = {"holdfast_schema", "sandbox_retired", "sandbox_leftovers", "sqlite_sequence"}
+UNSEALED = {"standfast_schema", "sandbox_retired", "sandbox_leftovers", "sqlite_sequence"}
 
 
 def _sealed_tables() -> list[str]:
@@ -191,7 +191,7 @@ def test_a_changed_definition_is_refused(foreign: Path) -> None:
 
 def test_a_file_of_a_later_release_is_refused(foreign: Path) -> None:
     """Ours: its records may have other digests."""
-    _written_by_another_program(foreign, "UPDATE holdfast_schema SET version = 99")
+    _written_by_another_program(foreign, "UPDATE standfast_schema SET version = 99")
     before = foreign.read_bytes()
     with pytest.raises(SchemaTooNew):
         rewrite_checksums(foreign)
@@ -256,7 +256,7 @@ def test_a_file_that_does_not_exist_is_not_made(tmp_path: Path) -> None:
 
 def test_tables_of_an_older_version_are_migrated_before_they_are_checked(tmp_path: Path) -> None:
     """Ours: the file cannot be opened to be migrated, so the command does both."""
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     older = {name: known[:2] for name, known in COMPONENTS.items()}
     Database(path, older).close()
     with contextlib.closing(sqlite3.connect(path)) as other, other:
@@ -271,7 +271,7 @@ def _dies(path: Path, number: int) -> bool:
     """Rewrite in a child process that is killed at the n-th change; false if it lives to the end."""
     script = (
         "import sys; from page_damage import *\n"
-        "from holdfast.store.sqlite.checksum_rewrite import rewrite_checksums\n"
+        "from standfast.store.sqlite.checksum_rewrite import rewrite_checksums\n"
         "disk = MortalDisk(int(sys.argv[2])); rewrite_checksums(Path(sys.argv[1])); assert disk"
     )
     ran = subprocess.run([sys.executable, "-c", script, str(path), str(number)], cwd=Path(__file__).parent)

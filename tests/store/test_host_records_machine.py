@@ -17,15 +17,15 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from holdfast.errors import HoldfastError, SessionNotFound, TaskExists, TaskNotFound
-from holdfast.model.task import TaskRecord, TaskState
-from holdfast.model.trigger import Trigger
-from holdfast.ports.session_store import PruneRequest, SessionStore
-from holdfast.store.memory_sessions import MemorySessionStore
-from holdfast.store.sqlite.sessions import SqliteSessionStore
-from holdfast.testing.session_store_tasks import a_task, becomes
-from holdfast.testing.session_store_triggers import a_trigger, an_occurrence, delivery
-from holdfast.testing.session_values import NOW, a_head
+from standfast.errors import SessionNotFound, StandfastError, TaskExists, TaskNotFound
+from standfast.model.task import TaskRecord, TaskState
+from standfast.model.trigger import Trigger
+from standfast.ports.session_store import PruneRequest, SessionStore
+from standfast.store.memory_sessions import MemorySessionStore
+from standfast.store.sqlite.sessions import SqliteSessionStore
+from standfast.testing.session_store_tasks import a_task, becomes
+from standfast.testing.session_store_triggers import a_trigger, an_occurrence, delivery
+from standfast.testing.session_values import NOW, a_head
 
 T = TypeVar("T")
 
@@ -55,11 +55,11 @@ class HostRecords(RuleBasedStateMachine):
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(call)
 
-    def attempt(self, call: Coroutine[Any, Any, T]) -> T | type[HoldfastError]:
+    def attempt(self, call: Coroutine[Any, Any, T]) -> T | type[StandfastError]:
         """The result of a call, or the kind of error it was refused with."""
         try:
             return self.run(call)
-        except HoldfastError as error:
+        except StandfastError as error:
             return type(error)
 
     def teardown(self) -> None:
@@ -207,7 +207,7 @@ class InMemory(HostRecords):
 class InSqlite(HostRecords):
     def make_store(self) -> SessionStore:
         self.directory = tempfile.TemporaryDirectory()
-        return SqliteSessionStore(Path(self.directory.name) / "holdfast.db")
+        return SqliteSessionStore(Path(self.directory.name) / "standfast.db")
 
     def teardown(self) -> None:
         super().teardown()
@@ -217,7 +217,7 @@ class InSqlite(HostRecords):
     def reopen(self) -> None:
         """Another process goes on with the file."""
         self.run(self.store.close())
-        self.store = SqliteSessionStore(Path(self.directory.name) / "holdfast.db")
+        self.store = SqliteSessionStore(Path(self.directory.name) / "standfast.db")
 
 
 _SETTINGS = settings(

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from page_damage import COMPONENTS
 
-from holdfast.errors import StoreUnavailable
-from holdfast.store.sqlite import database as database_module
-from holdfast.store.sqlite.database import Database
-from holdfast.store.sqlite.lock_holders import find_lock_holder
+from standfast.errors import StoreUnavailable
+from standfast.store.sqlite import database as database_module
+from standfast.store.sqlite.database import Database
+from standfast.store.sqlite.lock_holders import find_lock_holder
 
 pytestmark = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs Linux")
 
@@ -40,7 +40,7 @@ database.close()
 @pytest.fixture
 def stopped(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     """A process that is stopped in the middle of a transaction."""
-    command = [sys.executable, "-c", textwrap.dedent(_HOLDER), str(tmp_path / "holdfast.db")]
+    command = [sys.executable, "-c", textwrap.dedent(_HOLDER), str(tmp_path / "standfast.db")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parent)
     assert process.stdout is not None
     assert process.stdout.readline() == "inside\n"
@@ -54,7 +54,7 @@ def test_a_process_that_is_stopped_inside_a_transaction_is_named(
     tmp_path: Path, stopped: subprocess.Popen[str]
 ) -> None:
     """Bug: every writer of the file was told after a while that it is locked, and not by whom."""
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     with contextlib.closing(Database(path, COMPONENTS, busy_timeout_ms=50)) as database:
         with pytest.raises(StoreUnavailable, match=f"process {stopped.pid} .*stopped") as raised:
             database.write(lambda db: None)
@@ -70,7 +70,7 @@ def test_whoever_ends_it_frees_the_file_and_undoes_what_it_had_not_committed(
     tmp_path: Path, stopped: subprocess.Popen[str]
 ) -> None:
     """Ours: nothing but the stopped process stands in the way."""
-    with contextlib.closing(Database(tmp_path / "holdfast.db", COMPONENTS, busy_timeout_ms=50)) as database:
+    with contextlib.closing(Database(tmp_path / "standfast.db", COMPONENTS, busy_timeout_ms=50)) as database:
         stopped.kill()
         stopped.wait(60)
         database.write(lambda db: None)

@@ -9,10 +9,10 @@ import tracemalloc
 
 import pytest
 
-from holdfast.errors import SessionBusy
-from holdfast.ports.session_store import Begun
-from holdfast.store.memory_sessions import MemorySessionStore
-from holdfast.testing.session_values import (
+from standfast.errors import SessionBusy
+from standfast.ports.session_store import Begun
+from standfast.store.memory_sessions import MemorySessionStore
+from standfast.testing.session_values import (
     a_commit,
     a_head,
     a_save,

@@ -14,17 +14,17 @@ import apsw
 import pytest
 from page_damage import flipped, open_database, pages_of, rows_of, without_checksums
 
-from holdfast.errors import InvalidArgument, RecordCorrupt, StoreError, StoreUnavailable
-from holdfast.model.session import SessionMeta
-from holdfast.ports.sandbox_store import StoredSession
-from holdfast.ports.session_store import Begun, PruneRequest, Repeated
-from holdfast.store.sqlite import database as database_module
-from holdfast.store.sqlite.backup import back_up
-from holdfast.store.sqlite.checksums import find_damaged_page, is_checked
-from holdfast.store.sqlite.sandbox import SqliteSandboxStore
-from holdfast.store.sqlite.sessions import SqliteSessionStore
-from holdfast.testing.session_store_triggers import an_occurrence
-from holdfast.testing.session_values import (
+from standfast.errors import InvalidArgument, RecordCorrupt, StoreError, StoreUnavailable
+from standfast.model.session import SessionMeta
+from standfast.ports.sandbox_store import StoredSession
+from standfast.ports.session_store import Begun, PruneRequest, Repeated
+from standfast.store.sqlite import database as database_module
+from standfast.store.sqlite.backup import back_up
+from standfast.store.sqlite.checksums import find_damaged_page, is_checked
+from standfast.store.sqlite.sandbox import SqliteSandboxStore
+from standfast.store.sqlite.sessions import SqliteSessionStore
+from standfast.testing.session_store_triggers import an_occurrence
+from standfast.testing.session_values import (
     a_commit,
     a_head,
     an_input,
@@ -59,7 +59,7 @@ async def _fill(path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("whole") / "holdfast.db"
+    path = tmp_path_factory.mktemp("whole") / "standfast.db"
     asyncio.run(_fill(path))
     return path
 
@@ -168,7 +168,7 @@ def test_every_page_still_has_its_checksum_after_pruning(whole: Path, tmp_path: 
 
 def test_the_file_of_a_sandbox_has_checksums_as_well(tmp_path: Path) -> None:
     """Ours: one flipped bit in a sandbox's file is found by its page, too."""
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     with contextlib.closing(SqliteSandboxStore(path)) as store:
         meta = SessionMeta(id="s1", language="python", created_at=1, last_used_at=1)
         store.save_session(StoredSession(meta=meta, state=b"state" * 2000))
@@ -209,7 +209,7 @@ def test_the_default_vfs_of_the_process_stays_what_it_was(whole: Path) -> None:
 
 @pytest.fixture
 def old(whole: Path, tmp_path: Path) -> Path:
-    path = tmp_path / "old" / "holdfast.db"
+    path = tmp_path / "old" / "standfast.db"
     path.parent.mkdir()
     without_checksums(whole, path)
     return path
@@ -259,7 +259,7 @@ def test_a_file_that_another_program_has_open_is_upgraded_when_that_lets_go(
 def test_many_programs_may_open_an_old_file_at_once(old: Path) -> None:
     """Ours: workers start together after an upgrade of the program."""
     script = (
-        "import sys; from page_damage import *; from holdfast.store.sqlite.checksums import is_checked\n"
+        "import sys; from page_damage import *; from standfast.store.sqlite.checksums import is_checked\n"
         "d = open_database(Path(sys.argv[1])); assert d.read(is_checked); d.close()"
     )
     command = [sys.executable, "-c", script, str(old)]

@@ -23,22 +23,22 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from holdfast.errors import (
-    HoldfastError,
+from standfast.errors import (
     InvalidArgument,
     InvalidSessionId,
     RecordCorrupt,
     SchemaTooNew,
+    StandfastError,
     StoreError,
     StoreUnavailable,
 )
-from holdfast.model.approval import Decision
-from holdfast.ports.sandbox_store import SandboxStore
-from holdfast.store.memory import MemorySandboxStore
-from holdfast.store.sqlite.checksums import open_checked
-from holdfast.store.sqlite.database import Database
-from holdfast.store.sqlite.sandbox import SqliteSandboxStore
-from holdfast.testing.stores import (
+from standfast.model.approval import Decision
+from standfast.ports.sandbox_store import SandboxStore
+from standfast.store.memory import MemorySandboxStore
+from standfast.store.sqlite.checksums import open_checked
+from standfast.store.sqlite.database import Database
+from standfast.store.sqlite.sandbox import SqliteSandboxStore
+from standfast.testing.stores import (
     SandboxStoreContract,
     a_run,
     a_session,
@@ -58,13 +58,13 @@ class TestMemory(SandboxStoreContract):
 class TestSqlite(SandboxStoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[SandboxStore]:
-        with contextlib.closing(SqliteSandboxStore(tmp_path / "holdfast.db")) as store:
+        with contextlib.closing(SqliteSandboxStore(tmp_path / "standfast.db")) as store:
             yield store
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "data" / "holdfast.db"
+    return tmp_path / "data" / "standfast.db"
 
 
 @pytest.fixture
@@ -75,10 +75,10 @@ def store(path: Path) -> Iterator[SqliteSandboxStore]:
 
 _PRELUDE = """
 import sys, msgspec
-from holdfast.errors import *
-from holdfast.model import *
-from holdfast.store.sqlite.sandbox import SqliteSandboxStore
-from holdfast.testing.stores import *
+from standfast.errors import *
+from standfast.model import *
+from standfast.store.sqlite.sandbox import SqliteSandboxStore
+from standfast.testing.stores import *
 def ready():
     print("ready", flush=True)
     sys.stdin.readline()
@@ -123,9 +123,9 @@ def test_a_new_store_is_for_its_user_only(path: Path, store: SqliteSandboxStore)
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     modes = {entry.name: stat.S_IMODE(entry.stat().st_mode) for entry in path.parent.rglob("*")}
     assert modes == {
-        "holdfast.db": 0o600,
-        "holdfast.db-wal": 0o600,
-        "holdfast.db-shm": 0o600,
+        "standfast.db": 0o600,
+        "standfast.db-wal": 0o600,
+        "standfast.db-shm": 0o600,
         "locks": 0o700,
         "s1.lock": 0o600,
     }
@@ -165,7 +165,7 @@ def test_processes_that_open_a_fresh_file_at_once_all_succeed(path: Path) -> Non
 
 def test_a_schema_from_the_future_is_refused(path: Path, store: SqliteSandboxStore) -> None:
     """Ours: an old version must not write what it does not understand."""
-    store.database.write(lambda db: db.execute("UPDATE holdfast_schema SET version = 99"))
+    store.database.write(lambda db: db.execute("UPDATE standfast_schema SET version = 99"))
     with pytest.raises(SchemaTooNew, match="version 99"):
         SqliteSandboxStore(path)
 
@@ -185,7 +185,7 @@ def test_a_path_that_cannot_be_a_file_is_unavailable(tmp_path: Path) -> None:
         SqliteSandboxStore(tmp_path)
     (tmp_path / "file").touch()
     with pytest.raises(StoreUnavailable, match="file"):
-        SqliteSandboxStore(tmp_path / "file" / "holdfast.db")
+        SqliteSandboxStore(tmp_path / "file" / "standfast.db")
 
 
 def test_a_closed_store_says_so_and_closes_twice(path: Path) -> None:
@@ -646,7 +646,7 @@ class TwoStores(RuleBasedStateMachine):
         super().__init__()
         self.directory = tempfile.TemporaryDirectory()
         self.memory = MemorySandboxStore()
-        self.sqlite = SqliteSandboxStore(Path(self.directory.name) / "holdfast.db")
+        self.sqlite = SqliteSandboxStore(Path(self.directory.name) / "standfast.db")
 
     def teardown(self) -> None:
         self.sqlite.close()
@@ -723,7 +723,7 @@ def _sessions_view(session_id: str) -> Callable[[SandboxStore], object]:
 def _outcome(call: Callable[[SandboxStore], object], store: SandboxStore) -> object:
     try:
         return call(store)
-    except HoldfastError as error:
+    except StandfastError as error:
         return type(error), str(error)
 
 

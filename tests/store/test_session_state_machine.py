@@ -17,11 +17,11 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from holdfast.model.head import SessionHead
-from holdfast.ports.session_store import PruneRequest, SessionStore
-from holdfast.store.memory_sessions import MemorySessionStore
-from holdfast.store.sqlite.sessions import SqliteSessionStore
-from holdfast.testing.session_values import NOW, a_head, a_state, opened, replied, said, take_turn
+from standfast.model.head import SessionHead
+from standfast.ports.session_store import PruneRequest, SessionStore
+from standfast.store.memory_sessions import MemorySessionStore
+from standfast.store.sqlite.sessions import SqliteSessionStore
+from standfast.testing.session_values import NOW, a_head, a_state, opened, replied, said, take_turn
 
 T = TypeVar("T")
 Line = tuple[tuple[int, str], ...]
@@ -206,7 +206,7 @@ class MemoryStateLife(StateLife):
 class SqliteStateLife(StateLife):
     def make_store(self) -> SessionStore:
         self.directory = tempfile.TemporaryDirectory()
-        return SqliteSessionStore(Path(self.directory.name) / "holdfast.db")
+        return SqliteSessionStore(Path(self.directory.name) / "standfast.db")
 
     def teardown(self) -> None:
         super().teardown()

@@ -18,22 +18,22 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from holdfast.errors import (
-    HoldfastError,
+from standfast.errors import (
     LeaseLost,
     SessionBusy,
     StaleState,
+    StandfastError,
     TokenAlreadyUsed,
     TurnUnfinished,
 )
-from holdfast.model.head import SessionHead
-from holdfast.model.outcome import Waiting
-from holdfast.model.turn import TurnState
-from holdfast.model.wait import Completed, Expired, Wait
-from holdfast.ports.session_store import Begun, CommitRefused, JournalEntry, Lease, Save, SessionStore
-from holdfast.store.memory_sessions import MemorySessionStore
-from holdfast.store.sqlite.sessions import SqliteSessionStore
-from holdfast.testing.session_values import (
+from standfast.model.head import SessionHead
+from standfast.model.outcome import Waiting
+from standfast.model.turn import TurnState
+from standfast.model.wait import Completed, Expired, Wait
+from standfast.ports.session_store import Begun, CommitRefused, JournalEntry, Lease, Save, SessionStore
+from standfast.store.memory_sessions import MemorySessionStore
+from standfast.store.sqlite.sessions import SqliteSessionStore
+from standfast.testing.session_values import (
     LEASE_MS,
     NOW,
     a_checkpoint,
@@ -112,11 +112,11 @@ class TurnLife(RuleBasedStateMachine):
     def run(self, call: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(call)
 
-    def attempt(self, call: Coroutine[Any, Any, T]) -> T | HoldfastError:
+    def attempt(self, call: Coroutine[Any, Any, T]) -> T | StandfastError:
         """The result of a call, or the error it was refused with."""
         try:
             return self.run(call)
-        except HoldfastError as error:
+        except StandfastError as error:
             return error
 
     def teardown(self) -> None:
@@ -183,7 +183,7 @@ class TurnLife(RuleBasedStateMachine):
         if not self.free(turn):
             assert isinstance(result, SessionBusy)
         else:
-            assert not isinstance(result, HoldfastError)
+            assert not isinstance(result, StandfastError)
             assert list(result.journal) == turn.journal
             assert result.record.cancel_requested == turn.cancelled
             turn.wait, turn.answer = None, None
@@ -198,7 +198,7 @@ class TurnLife(RuleBasedStateMachine):
         if any(known.key == key and known.kind == "input" for known in turn.journal):
             assert isinstance(result, StaleState)
         else:
-            assert not isinstance(result, HoldfastError)
+            assert not isinstance(result, StandfastError)
             assert result.cancel_requested == turn.cancelled
             turn.journal.append(entry)
 
@@ -344,7 +344,7 @@ class TurnLife(RuleBasedStateMachine):
         if turn.answer is not None or self.now >= turn.wait.due_at:
             assert isinstance(result, TokenAlreadyUsed)
         else:
-            assert not isinstance(result, HoldfastError)
+            assert not isinstance(result, StandfastError)
             turn.answer = Completed(value=value)
 
     @rule(session_id=sessions)
@@ -415,7 +415,7 @@ class MemoryTurnLife(TurnLife):
 class SqliteTurnLife(TurnLife):
     def make_store(self) -> SessionStore:
         self.directory = tempfile.TemporaryDirectory()
-        return SqliteSessionStore(Path(self.directory.name) / "holdfast.db", owner_is_dead=is_dead)
+        return SqliteSessionStore(Path(self.directory.name) / "standfast.db", owner_is_dead=is_dead)
 
     def teardown(self) -> None:
         super().teardown()
@@ -425,7 +425,7 @@ class SqliteTurnLife(TurnLife):
     def reopen(self) -> None:
         """Another process goes on with the file."""
         self.run(self.store.close())
-        path = Path(self.directory.name) / "holdfast.db"
+        path = Path(self.directory.name) / "standfast.db"
         self.store = SqliteSessionStore(path, owner_is_dead=is_dead)
 
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.ports.session_store import SessionStore
-from holdfast.store.memory_sessions import MemorySessionStore
-from holdfast.store.sqlite.sessions import SqliteSessionStore
-from holdfast.testing.session_stores import SessionStoreContract, is_dead
+from standfast.ports.session_store import SessionStore
+from standfast.store.memory_sessions import MemorySessionStore
+from standfast.store.sqlite.sessions import SqliteSessionStore
+from standfast.testing.session_stores import SessionStoreContract, is_dead
 
 
 class TestMemory(SessionStoreContract):
@@ -23,6 +23,6 @@ class TestMemory(SessionStoreContract):
 class TestSqlite(SessionStoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Iterator[SessionStore]:
-        store = SqliteSessionStore(tmp_path / "holdfast.db", owner_is_dead=is_dead)
+        store = SqliteSessionStore(tmp_path / "standfast.db", owner_is_dead=is_dead)
         yield store
         asyncio.run(store.close())

@@ -13,17 +13,17 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast.errors import RecordCorrupt
-from holdfast.model.task import TaskState
-from holdfast.model.wait import Completed
-from holdfast.ports.session_store import Repeated
-from holdfast.store.memory_sessions import MemorySessionStore
-from holdfast.store.sqlite import schema, session_schema
-from holdfast.store.sqlite.sessions import SqliteSessionStore
-from holdfast.testing.session_store_children import a_child
-from holdfast.testing.session_store_tasks import a_task, becomes, ids
-from holdfast.testing.session_store_triggers import a_trigger, an_occurrence, delivery
-from holdfast.testing.session_values import (
+from standfast.errors import RecordCorrupt
+from standfast.model.task import TaskState
+from standfast.model.wait import Completed
+from standfast.ports.session_store import Repeated
+from standfast.store.memory_sessions import MemorySessionStore
+from standfast.store.sqlite import schema, session_schema
+from standfast.store.sqlite.sessions import SqliteSessionStore
+from standfast.testing.session_store_children import a_child
+from standfast.testing.session_store_tasks import a_task, becomes, ids
+from standfast.testing.session_store_triggers import a_trigger, an_occurrence, delivery
+from standfast.testing.session_values import (
     NOW,
     a_blob,
     a_commit,
@@ -45,7 +45,7 @@ VERSION_2 = Path(__file__).parent / "files" / "sessions_version_2.sql"
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "holdfast.db"
+    return tmp_path / "standfast.db"
 
 
 @pytest.fixture
@@ -62,10 +62,10 @@ def change(store: SqliteSessionStore, sql: str) -> None:
 
 _PRELUDE = """
 import asyncio, sys
-from holdfast.store.sqlite.sessions import SqliteSessionStore
-from holdfast.testing.session_store_tasks import *
-from holdfast.testing.session_store_triggers import *
-from holdfast.testing.session_values import *
+from standfast.store.sqlite.sessions import SqliteSessionStore
+from standfast.testing.session_store_tasks import *
+from standfast.testing.session_store_triggers import *
+from standfast.testing.session_values import *
 store = SqliteSessionStore(sys.argv[1])
 def tell(*words):
     print(*words, flush=True)
@@ -333,7 +333,7 @@ def write_version_2(path: Path) -> None:
     """Make the file that the second version left behind."""
     with contextlib.closing(apsw.Connection(str(path))) as db, db:
         db.execute(
-            "CREATE TABLE holdfast_schema (component TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT"
+            "CREATE TABLE standfast_schema (component TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT"
         )
         db.execute(schema.MIGRATIONS[0])
         for migration in session_schema.MIGRATIONS[:2]:

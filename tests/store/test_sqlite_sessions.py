@@ -16,22 +16,22 @@ from typing import Any
 import apsw
 import pytest
 
-from holdfast.errors import LeaseLost, RecordCorrupt, SchemaTooNew, SessionNotFound, StoreUnavailable
-from holdfast.model.approval import Decision
-from holdfast.model.head import SessionHead
-from holdfast.model.node import Entry
-from holdfast.model.task import TaskState
-from holdfast.model.wait import Completed
-from holdfast.ports.session_store import Begun, PruneRequest, Repeated, Save
-from holdfast.store.sqlite import session_schema
-from holdfast.store.sqlite.checksums import open_checked
-from holdfast.store.sqlite.sandbox import SqliteSandboxStore
-from holdfast.store.sqlite.sessions import SqliteSessionStore
-from holdfast.testing import stores
-from holdfast.testing.session_store_children import a_child
-from holdfast.testing.session_store_tasks import a_task
-from holdfast.testing.session_store_triggers import a_trigger, an_occurrence, delivery
-from holdfast.testing.session_values import (
+from standfast.errors import LeaseLost, RecordCorrupt, SchemaTooNew, SessionNotFound, StoreUnavailable
+from standfast.model.approval import Decision
+from standfast.model.head import SessionHead
+from standfast.model.node import Entry
+from standfast.model.task import TaskState
+from standfast.model.wait import Completed
+from standfast.ports.session_store import Begun, PruneRequest, Repeated, Save
+from standfast.store.sqlite import session_schema
+from standfast.store.sqlite.checksums import open_checked
+from standfast.store.sqlite.sandbox import SqliteSandboxStore
+from standfast.store.sqlite.sessions import SqliteSessionStore
+from standfast.testing import stores
+from standfast.testing.session_store_children import a_child
+from standfast.testing.session_store_tasks import a_task
+from standfast.testing.session_store_triggers import a_trigger, an_occurrence, delivery
+from standfast.testing.session_values import (
     NOW,
     a_blob,
     a_commit,
@@ -60,7 +60,7 @@ from holdfast.testing.session_values import (
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "data" / "holdfast.db"
+    return tmp_path / "data" / "standfast.db"
 
 
 @pytest.fixture
@@ -76,10 +76,10 @@ def reopened(path: Path) -> SqliteSessionStore:
 
 _PRELUDE = """
 import asyncio, sys
-from holdfast.errors import *
-from holdfast.ports.session_store import *
-from holdfast.store.sqlite.sessions import SqliteSessionStore
-from holdfast.testing.session_values import *
+from standfast.errors import *
+from standfast.ports.session_store import *
+from standfast.store.sqlite.sessions import SqliteSessionStore
+from standfast.testing.session_values import *
 def ready():
     print("ready", flush=True)
     sys.stdin.readline()
@@ -252,7 +252,7 @@ def test_a_file_of_sandbox_sessions_becomes_one_of_agents_too(path: Path) -> Non
 def test_a_schema_from_the_future_is_refused(path: Path, store: SqliteSessionStore) -> None:
     """Ours: an old version must not write what it does not understand."""
     store.database.write(
-        lambda db: db.execute("UPDATE holdfast_schema SET version = 99 WHERE component = 'sessions'")
+        lambda db: db.execute("UPDATE standfast_schema SET version = 99 WHERE component = 'sessions'")
     )
     with pytest.raises(SchemaTooNew, match="version 99 of the sessions tables"):
         SqliteSessionStore(path)
@@ -390,7 +390,7 @@ def test_closing_finishes_what_is_queued(path: Path) -> None:
             await asyncio.sleep(0)
         await closing
         assert isinstance(await begun, Begun)
-        assert not any(it.name == "holdfast-writer" and it.is_alive() for it in _threads_of(store))
+        assert not any(it.name == "standfast-writer" and it.is_alive() for it in _threads_of(store))
 
     asyncio.run(scenario())
 

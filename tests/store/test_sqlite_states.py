@@ -10,12 +10,12 @@ from pathlib import Path
 import apsw
 import pytest
 
-from holdfast.errors import RecordCorrupt
-from holdfast.model.wait import Completed
-from holdfast.ports.session_store import PruneRequest, Repeated
-from holdfast.store.sqlite import schema, session_schema
-from holdfast.store.sqlite.sessions import SqliteSessionStore
-from holdfast.testing.session_values import (
+from standfast.errors import RecordCorrupt
+from standfast.model.wait import Completed
+from standfast.ports.session_store import PruneRequest, Repeated
+from standfast.store.sqlite import schema, session_schema
+from standfast.store.sqlite.sessions import SqliteSessionStore
+from standfast.testing.session_values import (
     NOW,
     a_blob,
     a_commit,
@@ -38,7 +38,7 @@ VERSION_1 = Path(__file__).parent / "files" / "sessions_version_1.sql"
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / "holdfast.db"
+    return tmp_path / "standfast.db"
 
 
 @pytest.fixture
@@ -200,7 +200,7 @@ def write_version_1(path: Path) -> None:
     """Make the file that the first version left behind."""
     with contextlib.closing(apsw.Connection(str(path))) as db:
         db.execute(
-            "CREATE TABLE holdfast_schema (component TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT"
+            "CREATE TABLE standfast_schema (component TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT"
         )
         db.execute(schema.MIGRATIONS[0])
         db.execute(session_schema.MIGRATIONS[0])
@@ -260,5 +260,5 @@ def test_a_file_is_upgraded_once_whoever_comes_first(path: Path) -> None:
     for store in (first, second):
         asyncio.run(store.close())
     with contextlib.closing(apsw.Connection(str(path))) as db:
-        version = db.execute("SELECT version FROM holdfast_schema WHERE component = 'sessions'").get
+        version = db.execute("SELECT version FROM standfast_schema WHERE component = 'sessions'").get
     assert version == len(session_schema.MIGRATIONS)

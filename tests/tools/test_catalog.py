@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import Capability, RegisteredTool, ToolRegistry
-from holdfast.errors import InvalidArgument
-from holdfast.model.capability import SideEffect
-from holdfast.model.tool_access import SessionToolAccess
-from holdfast.model.tool_manifest import ToolManifest
-from holdfast.model.tool_state import ToolAvailability
-from holdfast.tools.catalog import CatalogTool, ToolCatalog, ToolCatalogContribution, resolve_catalog
+from standfast import Capability, RegisteredTool, ToolRegistry
+from standfast.errors import InvalidArgument
+from standfast.model.capability import SideEffect
+from standfast.model.tool_access import SessionToolAccess
+from standfast.model.tool_manifest import ToolManifest
+from standfast.model.tool_state import ToolAvailability
+from standfast.tools.catalog import CatalogTool, ToolCatalog, ToolCatalogContribution, resolve_catalog
 
 OFF, SEARCHABLE, CALLABLE, SHOWCASED = ToolAvailability
 NOTHING = ToolCatalogContribution()

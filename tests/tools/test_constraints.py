@@ -14,9 +14,9 @@ import pytest
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 from typing_extensions import Doc
 
-from holdfast import BlockingSandbox, CompleteLater, tool
-from holdfast.errors import InvalidArgument
-from holdfast.tools.schema import convert, read_signature, schema_of
+from standfast import BlockingSandbox, CompleteLater, tool
+from standfast.errors import InvalidArgument
+from standfast.tools.schema import convert, read_signature, schema_of
 
 Cents = NewType("Cents", Annotated[int, Field(le=5000)])  # type: ignore[valid-newtype]
 

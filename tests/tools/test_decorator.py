@@ -13,7 +13,7 @@ import msgspec
 import pydantic
 import pytest
 
-from holdfast import (
+from standfast import (
     Capability,
     CapabilityLimits,
     RegisteredTool,
@@ -22,12 +22,12 @@ from holdfast import (
     auto_approval,
     tool,
 )
-from holdfast.errors import InvalidArgument, InvalidToolName
-from holdfast.model import SettledCall
-from holdfast.ports.clock import SystemClock
-from holdfast.tools import Dispatcher, Tool, ToolRegistry, as_registered, collect_tools
-from holdfast.tools.admission import Admitted
-from holdfast.tools.threads import DaemonThreads
+from standfast.errors import InvalidArgument, InvalidToolName
+from standfast.model import SettledCall
+from standfast.ports.clock import SystemClock
+from standfast.tools import Dispatcher, Tool, ToolRegistry, as_registered, collect_tools
+from standfast.tools.admission import Admitted
+from standfast.tools.threads import DaemonThreads
 
 
 @dataclasses.dataclass

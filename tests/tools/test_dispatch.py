@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import BlockingSandbox, Capability, CapabilityLimits, RegisteredTool, auto_approval, tool
-from holdfast.errors import StaleState, ToolError, UnknownTool
-from holdfast.model import CallStatus, SettledCall, SideEffect, digest_json
-from holdfast.ports.clock import Clock, SystemClock
-from holdfast.store.memory import MemorySandboxStore
-from holdfast.tools import Dispatcher, ToolRegistry, as_registered
-from holdfast.tools.admission import Admitted, NeedsApproval
-from holdfast.tools.settlement import request_digest
-from holdfast.tools.threads import DaemonThreads
+from standfast import BlockingSandbox, Capability, CapabilityLimits, RegisteredTool, auto_approval, tool
+from standfast.errors import StaleState, ToolError, UnknownTool
+from standfast.model import CallStatus, SettledCall, SideEffect, digest_json
+from standfast.ports.clock import Clock, SystemClock
+from standfast.store.memory import MemorySandboxStore
+from standfast.tools import Dispatcher, ToolRegistry, as_registered
+from standfast.tools.admission import Admitted, NeedsApproval
+from standfast.tools.settlement import request_digest
+from standfast.tools.threads import DaemonThreads
 
 pytestmark = pytest.mark.slow
 

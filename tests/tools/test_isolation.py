@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import InvalidArgument, ToolError
-from holdfast.model import Capability, CapabilityLimits, ToolCallContext
-from holdfast.tools import RegisteredTool, Tool, tool
-from holdfast.tools.registered_tool import Bound
+from standfast.errors import InvalidArgument, ToolError
+from standfast.model import Capability, CapabilityLimits, ToolCallContext
+from standfast.tools import RegisteredTool, Tool, tool
+from standfast.tools.registered_tool import Bound
 
 pytestmark = pytest.mark.slow
 
@@ -304,7 +304,7 @@ def test_functions_that_no_other_process_can_find_are_refused_when_decorated() -
 SCRIPT = """
 import sys
 from dataclasses import dataclass
-from holdfast import tool, ToolCallContext
+from standfast import tool, ToolCallContext
 import beside
 
 @dataclass

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ServiceUnavailable
-from holdfast.tools.home_loop import HomeIterator, at_home
-from holdfast.tools.loop_threads import LoopThreads, SharedLoop
+from standfast.errors import ServiceUnavailable
+from standfast.tools.home_loop import HomeIterator, at_home
+from standfast.tools.loop_threads import LoopThreads, SharedLoop
 
 
 async def until(condition: Callable[[], bool]) -> None:

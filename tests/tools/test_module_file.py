@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.tools.module_file import load_file
+from standfast.tools.module_file import load_file
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast import Capability, RegisteredTool, ToolRegistry
-from holdfast.errors import (
+from standfast import Capability, RegisteredTool, ToolRegistry
+from standfast.errors import (
     GenerationMismatch,
     InvalidArgument,
     ToolConflict,
@@ -20,10 +20,10 @@ from holdfast.errors import (
     ToolOrphaned,
     UnknownTool,
 )
-from holdfast.model.capability import SideEffect
-from holdfast.model.tool_manifest import ToolManifest
-from holdfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
-from holdfast.tools.provider import StaticTools, ToolProvider
+from standfast.model.capability import SideEffect
+from standfast.model.tool_manifest import ToolManifest
+from standfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
+from standfast.tools.provider import StaticTools, ToolProvider
 
 OFF, SEARCHABLE, CALLABLE, SHOWCASED = ToolAvailability
 

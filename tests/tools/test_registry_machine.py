@@ -11,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, invariant, multiple, rule
 
-from holdfast import Capability, RegisteredTool, ToolRegistry
-from holdfast.errors import GenerationMismatch, InvalidArgument, ToolConflict, ToolOrphaned, UnknownTool
-from holdfast.model.capability import SideEffect
-from holdfast.model.tool_manifest import ToolManifest
-from holdfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
+from standfast import Capability, RegisteredTool, ToolRegistry
+from standfast.errors import GenerationMismatch, InvalidArgument, ToolConflict, ToolOrphaned, UnknownTool
+from standfast.model.capability import SideEffect
+from standfast.model.tool_manifest import ToolManifest
+from standfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
 
 Listing = list[tuple[str, str]]
 

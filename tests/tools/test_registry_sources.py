@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from holdfast import Capability, RegisteredTool, ToolRegistry, tool
-from holdfast.errors import BadToolSource, InvalidArgument, ToolNameTaken
-from holdfast.model.capability import SideEffect
-from holdfast.model.tool_manifest import ToolManifest
-from holdfast.tools.provider import StaticTools
+from standfast import Capability, RegisteredTool, ToolRegistry, tool
+from standfast.errors import BadToolSource, InvalidArgument, ToolNameTaken
+from standfast.model.capability import SideEffect
+from standfast.model.tool_manifest import ToolManifest
+from standfast.tools.provider import StaticTools
 
 
 class Unspeakable(Exception):

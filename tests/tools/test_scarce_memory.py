@@ -15,9 +15,9 @@ import pytest
 PROGRAM = """
 import asyncio, dataclasses, resource, sys
 from typing import Any
-from holdfast import Agent, BlockingSandbox, Plugin, ScriptedModel, hook, tool
-from holdfast.errors import HoldfastError
-import holdfast.tools.settlement, holdfast.runtime.agent_runtime, jsonschema_rs
+from standfast import Agent, BlockingSandbox, Plugin, ScriptedModel, hook, tool
+from standfast.errors import StandfastError
+import standfast.tools.settlement, standfast.runtime.agent_runtime, jsonschema_rs
 
 MUCH = 60 << 20
 
@@ -100,7 +100,7 @@ def test_a_prompt_beyond_its_limit_is_refused_before_it_is_encoded() -> None:
             limit(60 << 20)
             try:
                 await agent.run(text)
-            except HoldfastError as error:
+            except StandfastError as error:
                 print(error.code)
 
         asyncio.run(main())

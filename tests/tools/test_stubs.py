@@ -10,8 +10,8 @@ from typing import Any, Literal
 import pydantic
 import pytest
 
-from holdfast import Capability, RegisteredTool, tool
-from holdfast.tools.stubs import stub_of, stub_text, type_text
+from standfast import Capability, RegisteredTool, tool
+from standfast.tools.stubs import stub_of, stub_text, type_text
 
 
 class Colour(enum.Enum):

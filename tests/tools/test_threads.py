@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from holdfast.tools.threads import DaemonThreads
+from standfast.tools.threads import DaemonThreads
 
 
 def test_a_job_runs_off_the_loop_and_its_value_comes_back() -> None:
@@ -49,7 +49,7 @@ def test_a_thread_is_used_again_and_many_jobs_run_at_once() -> None:
         deadline = time.monotonic() + 5
         while not threads._idle and time.monotonic() < deadline:  # noqa: ASYNC110 - nothing to wait for
             await asyncio.sleep(0)
-        assert await threads.run(lambda: threading.current_thread().name) == "holdfast-1"
+        assert await threads.run(lambda: threading.current_thread().name) == "standfast-1"
         barrier = threading.Barrier(20)
         await asyncio.gather(*(threads.run(lambda: barrier.wait(5)) for _ in range(20)))
         threads.close()
@@ -77,7 +77,7 @@ def test_a_job_that_ends_after_its_loop_is_dropped_quietly() -> None:
 def test_the_process_ends_although_a_job_hangs() -> None:
     """Ours: the standard executor would wait for ever at exit."""
     script = (
-        "import threading; from holdfast.tools.threads import DaemonThreads;"
+        "import threading; from standfast.tools.threads import DaemonThreads;"
         "DaemonThreads().start(threading.Event().wait)"
     )
     assert subprocess.run([sys.executable, "-c", script], timeout=20).returncode == 0

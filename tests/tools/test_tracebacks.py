@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.tools.tracebacks import MAX_CHARS, exception_type_of, frames_of, traceback_of
+from standfast.tools.tracebacks import MAX_CHARS, exception_type_of, frames_of, traceback_of
 
 
 class _Endless:

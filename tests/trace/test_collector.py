@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from trace_stand_ins import agent_of, asks
 
-from holdfast import Runtime, tool
-from holdfast.model.trace_record import span_id_of, trace_id_of
-from holdfast.trace import OtelTrace
+from standfast import Runtime, tool
+from standfast.model.trace_record import span_id_of, trace_id_of
+from standfast.trace import OtelTrace
 
 ON_OFFER = sys.platform == "linux" and importlib.util.find_spec("rotel") is not None
 pytestmark = [

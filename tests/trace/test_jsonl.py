@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 from trace_stand_ins import agent_of
 
-from holdfast import Runtime
-from holdfast.errors import InvalidArgument
-from holdfast.model.trace_record import TraceRecord
-from holdfast.trace import JsonlTrace, read_trace
+from standfast import Runtime
+from standfast.errors import InvalidArgument
+from standfast.model.trace_record import TraceRecord
+from standfast.trace import JsonlTrace, read_trace
 
 WRITER = """
 import sys
-from holdfast.model.trace_record import TraceRecord
-from holdfast.trace import JsonlTrace
+from standfast.model.trace_record import TraceRecord
+from standfast.trace import JsonlTrace
 
 sink = JsonlTrace(sys.argv[1], max_bytes=int(sys.argv[3]) or None)
 for number in range(200):
@@ -120,7 +120,7 @@ def test_a_file_that_cannot_be_written_is_logged_once_and_costs_no_turn(
         async with Runtime(trace=JsonlTrace(tmp_path / "t.jsonl")) as runtime:
             return (await (await runtime.session("s", agent=agent_of("end"))).turn("go")).output
 
-    with caplog.at_level(logging.WARNING, "holdfast"):
+    with caplog.at_level(logging.WARNING, "standfast"):
         assert asyncio.run(main()) == "end"
     assert len([one for one in caplog.records if "cannot be written" in one.message]) == 1
 
@@ -141,9 +141,9 @@ def test_a_torn_line_spoils_neither_the_next_one_nor_the_reading(tmp_path: Path)
 
 KILLED = """
 import asyncio, os, signal, sys
-from holdfast import Agent, Runtime, tool
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.trace import JsonlTrace
+from standfast import Agent, Runtime, tool
+from standfast.providers.scripted import ScriptedModel
+from standfast.trace import JsonlTrace
 
 @tool
 async def fine() -> str:

@@ -13,15 +13,15 @@ from typing import Any
 import pytest
 from trace_stand_ins import Kept, agent_of, asks
 
-from holdfast import Runtime, tool
-from holdfast.model.trace_record import TraceRecord, span_id_of, trace_id_of
-from holdfast.model.usage import Usage
-from holdfast.plugins import Plugin, hook
-from holdfast.ports.model_provider import ModelRequest, ReplyEnded, RequestedCall
-from holdfast.store.memory_sessions import MemorySessionStore
-from holdfast.testing.clock import FakeClock
-from holdfast.trace import OtelTrace
-from holdfast.trace.gen_ai import attributes_of, name_of
+from standfast import Runtime, tool
+from standfast.model.trace_record import TraceRecord, span_id_of, trace_id_of
+from standfast.model.usage import Usage
+from standfast.plugins import Plugin, hook
+from standfast.ports.model_provider import ModelRequest, ReplyEnded, RequestedCall
+from standfast.store.memory_sessions import MemorySessionStore
+from standfast.testing.clock import FakeClock
+from standfast.trace import OtelTrace
+from standfast.trace.gen_ai import attributes_of, name_of
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +91,7 @@ def test_an_exported_trace_opens_in_an_otlp_receiver(receiver: Any, clock: FakeC
     """Ours: the issue's must-show; names, parents and attributes arrive as the conventions have them."""
     from otlp_receiver import attributes
 
-    from holdfast import Agent
+    from standfast import Agent
 
     provider = provider_to(receiver)
 
@@ -103,10 +103,10 @@ def test_an_exported_trace_opens_in_an_otlp_receiver(receiver: Any, clock: FakeC
     turn_id = asyncio.run(main())
     provider.shutdown()
     assert receiver.resource["service.name"] == "clerk"
-    assert receiver.scopes == {"holdfast"}
+    assert receiver.scopes == {"standfast"}
     turn, called = receiver.named("invoke_agent clerk"), receiver.named("execute_tool refund")
     chats = [span for span in receiver.spans if span.name == "chat claude-x"]
-    of_turn = [span for span in receiver.spans if attributes(span).get("holdfast.turn.id") == turn_id]
+    of_turn = [span for span in receiver.spans if attributes(span).get("standfast.turn.id") == turn_id]
     assert {span.trace_id.hex() for span in of_turn} == {trace_id_of(turn_id)}
     assert (turn.span_id.hex(), turn.parent_span_id) == (span_id_of(turn_id), b"")
     assert {span.parent_span_id for span in (called, *chats)} == {turn.span_id}
@@ -115,7 +115,7 @@ def test_an_exported_trace_opens_in_an_otlp_receiver(receiver: Any, clock: FakeC
     assert (called.status.code, turn.status.code) == (ERROR, 0)
     assert turn.start_time_unix_nano == clock.now_ms() * 1_000_000
     assert all(span.start_time_unix_nano <= span.end_time_unix_nano for span in receiver.spans)
-    first = next(one for one in map(attributes, chats) if one["holdfast.model_call.number"] == 1)
+    first = next(one for one in map(attributes, chats) if one["standfast.model_call.number"] == 1)
     assert {key: value for key, value in first.items() if key.startswith("gen_ai.")} == {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": "anthropic",
@@ -248,9 +248,9 @@ def test_contents_and_secrets_are_treated_as_in_a_file(receiver: Any) -> None:
 
 PROGRAM = """
 import asyncio
-from holdfast import Agent, Runtime
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.trace import OtelTrace
+from standfast import Agent, Runtime
+from standfast.providers.scripted import ScriptedModel
+from standfast.trace import OtelTrace
 
 async def main():
     with OtelTrace() as trace:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from holdfast.model.trace_record import TraceRecord, span_id_of
-from holdfast.trace import read_trace, span_trees
-from holdfast.trace.reading import SpanTree
+from standfast.model.trace_record import TraceRecord, span_id_of
+from standfast.trace import read_trace, span_trees
+from standfast.trace.reading import SpanTree
 
 
 def span(kind: Any, name: str, span_id: str, parent_id: str = "", **fields: Any) -> TraceRecord:

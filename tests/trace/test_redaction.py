@@ -10,11 +10,11 @@ import msgspec
 import pytest
 from trace_stand_ins import agent_of, asks
 
-from holdfast import Runtime, tool
-from holdfast.errors import InvalidArgument
-from holdfast.model.trace_record import TraceRecord
-from holdfast.trace import JsonlTrace
-from holdfast.trace.redaction import Redaction
+from standfast import Runtime, tool
+from standfast.errors import InvalidArgument
+from standfast.model.trace_record import TraceRecord
+from standfast.trace import JsonlTrace
+from standfast.trace.redaction import Redaction
 
 KEY = "sk-" + "a1B2" * 8
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from trace_stand_ins import Kept, agent_of, asks, path_of
 
-from holdfast import CompleteAfter, CompleteLater, RunContext, Runtime, UsageLimits, tool
-from holdfast.errors import ModelError, StoreUnavailable
-from holdfast.model.directive import EmitTrace
-from holdfast.model.task import TaskKind, TaskRecord, TaskState
-from holdfast.model.trace_record import TraceRecord, span_id_of
-from holdfast.plugins import Plugin, hook
-from holdfast.ports.trace import UNDER
-from holdfast.store.memory_sessions import MemorySessionStore
-from holdfast.testing.clock import FakeClock
-from holdfast.trace.tracer import Tracer
+from standfast import CompleteAfter, CompleteLater, RunContext, Runtime, UsageLimits, tool
+from standfast.errors import ModelError, StoreUnavailable
+from standfast.model.directive import EmitTrace
+from standfast.model.task import TaskKind, TaskRecord, TaskState
+from standfast.model.trace_record import TraceRecord, span_id_of
+from standfast.plugins import Plugin, hook
+from standfast.ports.trace import UNDER
+from standfast.store.memory_sessions import MemorySessionStore
+from standfast.testing.clock import FakeClock
+from standfast.trace.tracer import Tracer
 
 
 @tool
@@ -96,7 +96,7 @@ def test_every_attempt_of_a_model_call_is_a_span() -> None:
             self.asked = 0
 
         async def stream(self, request: Any) -> Any:
-            from holdfast.ports.model_provider import ReplyEnded
+            from standfast.ports.model_provider import ReplyEnded
 
             self.asked += 1
             if self.asked < 3:
@@ -109,7 +109,7 @@ def test_every_attempt_of_a_model_call_is_a_span() -> None:
     async def no_pause(seconds: float) -> None:
         """Time is not what this is about."""
 
-    from holdfast import Agent
+    from standfast import Agent
 
     kept = Kept()
     asyncio.run(run(kept, Agent(Flaky()), _sleep=no_pause))
@@ -299,7 +299,7 @@ def test_what_a_hook_asks_of_the_model_is_a_part_of_the_hook() -> None:
 
         @hook
         async def before_turn(self, ctx: Any) -> None:
-            from holdfast.model.message import UserMessage
+            from standfast.model.message import UserMessage
 
             await ctx.complete([UserMessage(content="summarize")])
 

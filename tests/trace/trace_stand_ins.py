@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from holdfast import Agent
-from holdfast.model.trace_record import TraceRecord
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent
+from standfast.model.trace_record import TraceRecord
+from standfast.providers.scripted import ScriptedModel
 
 
 class Kept:

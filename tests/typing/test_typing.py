@@ -1,4 +1,4 @@
-"""What type checkers say about programs that use Holdfast.
+"""What type checkers say about programs that use Standfast.
 
 The files in `cases` are checked, never run. A line that ends in `# error` must be reported by every checker,
 and no other line by any.

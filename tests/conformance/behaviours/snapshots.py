@@ -11,9 +11,9 @@ import pytest
 
 from behaviours.behaviour import Behaviour
 from behaviours.stage import Host, Stage
-from holdfast import BlockingSandbox
-from holdfast.errors import InvalidArgument, SnapshotRefused
-from holdfast.sandbox.snapshots import SnapshotCodec
+from standfast import BlockingSandbox
+from standfast.errors import InvalidArgument, SnapshotRefused
+from standfast.sandbox.snapshots import SnapshotCodec
 
 
 def _refused(stage: Stage, data: bytes, code: str) -> None:

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast import Approval, BlockingSandbox, CapabilityLimits, RunResult, ToolError, tool
-from holdfast.testing.clock import FakeClock
+from standfast import Approval, BlockingSandbox, CapabilityLimits, RunResult, ToolError, tool
+from standfast.testing.clock import FakeClock
 
 _numbers = itertools.count()
 

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 from stand_ins import Place, StagedModel, asks, results, said
 
-from holdfast import Agent, Attachment, TurnStopped, tool
-from holdfast.errors import InvalidArgument
-from holdfast.graph.history import answered
-from holdfast.model.message import AssistantMessage, ToolMessage, UserMessage, text_of
-from holdfast.model.node import FrameOpened
-from holdfast.model.outcome import StopReason
-from holdfast.model.usage import Usage
-from holdfast.plugins.shipped import Compaction, Redact
-from holdfast.plugins.shipped.compaction import INSTRUCTIONS
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, Attachment, TurnStopped, tool
+from standfast.errors import InvalidArgument
+from standfast.graph.history import answered
+from standfast.model.message import AssistantMessage, ToolMessage, UserMessage, text_of
+from standfast.model.node import FrameOpened
+from standfast.model.outcome import StopReason
+from standfast.model.usage import Usage
+from standfast.plugins.shipped import Compaction, Redact
+from standfast.plugins.shipped.compaction import INSTRUCTIONS
+from standfast.providers.scripted import ScriptedModel
 
 LONG = "word " * 300
 SUMMARY = "Summary of the conversation so far:\n\n"

@@ -9,11 +9,11 @@ import pytest
 from stand_ins import HeldModel, Place, until
 from subagent_stage import Cast, calls, errors, spawn
 
-from holdfast import Agent, tool
-from holdfast.errors import InvalidArgument
-from holdfast.model.host_requests import SessionCreateRequest
-from holdfast.model.tool_access import SessionToolAccess
-from holdfast.plugins.shipped import Subagents
+from standfast import Agent, tool
+from standfast.errors import InvalidArgument
+from standfast.model.host_requests import SessionCreateRequest
+from standfast.model.tool_access import SessionToolAccess
+from standfast.plugins.shipped import Subagents
 
 
 @tool

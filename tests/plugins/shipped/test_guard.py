@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 from stand_ins import Place, agent_of, asks, results
 
-from holdfast import Agent, tool
-from holdfast.errors import Code, HoldfastError, InvalidArgument
-from holdfast.model.call import CallStatus
-from holdfast.plugins.contexts import PluginExtensions, ToolCallHookContext
-from holdfast.plugins.shipped import Guard
-from holdfast.plugins.shipped.guard import Rule
-from holdfast.plugins.shipped.table import OPERATORS, holds, read_table
+from standfast import Agent, tool
+from standfast.errors import Code, InvalidArgument, StandfastError
+from standfast.model.call import CallStatus
+from standfast.plugins.contexts import PluginExtensions, ToolCallHookContext
+from standfast.plugins.shipped import Guard
+from standfast.plugins.shipped.guard import Rule
+from standfast.plugins.shipped.table import OPERATORS, holds, read_table
 
 
 class Ledger:
@@ -248,7 +248,7 @@ def test_a_session_may_have_rules_of_its_own(memory: Place) -> None:
             session = await runtime.session("s", agent=agent, options=strict)
             assert results((await session.turn("go")).messages) == ["PERMISSION_DENIED"]
             wrong = {"guard": {"rules": [{"tools": "p*", "then": "deny"}]}}
-            with pytest.raises(HoldfastError, match="tools"):
+            with pytest.raises(StandfastError, match="tools"):
                 await (await runtime.session("t", agent=agent, options=wrong)).turn("go")
 
     asyncio.run(main())

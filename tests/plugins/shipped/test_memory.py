@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from stand_ins import Place, agent_of, asks, results
 
-from holdfast import Agent, RunContext, Runtime
-from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.plugins.contexts import PluginExtensions
-from holdfast.plugins.plugin import PluginSessionContext
-from holdfast.plugins.shipped import Memory
-from holdfast.plugins.shipped.memory import Note, ranked
-from holdfast.runtime.shelf import StoreShelf
-from holdfast.store.memory_sessions import MemorySessionStore
-from holdfast.testing.clock import FakeClock
+from standfast import Agent, RunContext, Runtime
+from standfast.errors import InvalidArgument, StandfastError
+from standfast.plugins.contexts import PluginExtensions
+from standfast.plugins.plugin import PluginSessionContext
+from standfast.plugins.shipped import Memory
+from standfast.plugins.shipped.memory import Note, ranked
+from standfast.runtime.shelf import StoreShelf
+from standfast.store.memory_sessions import MemorySessionStore
+from standfast.testing.clock import FakeClock
 
 SCOPES = pytest.mark.parametrize("scope", ["session", "user:anna"])
 
@@ -154,9 +154,9 @@ def test_a_user_has_one_memory_in_two_processes(tmp_path: Path, child: Callable[
     """Ours: the shelf is shared by every process on the same store."""
     script = """
     import asyncio, sys
-    from holdfast import Agent, Runtime
-    from holdfast.plugins.shipped import Memory
-    from holdfast.providers.scripted import ScriptedModel
+    from standfast import Agent, Runtime
+    from standfast.plugins.shipped import Memory
+    from standfast.providers.scripted import ScriptedModel
 
     file, name = sys.argv[1:]
     call = {"tool_calls": [{"name": "remember", "arguments": {"text": name}}]}
@@ -252,7 +252,7 @@ def test_wrong_options_are_refused_in_code_and_with_a_session(memory: Place, opt
 
     async def main() -> None:
         async with memory.runtime() as runtime:
-            with pytest.raises(HoldfastError, match="memory"):
+            with pytest.raises(StandfastError, match="memory"):
                 await runtime.session("s", agent=keeper("end"), options={"memory": options})
 
     asyncio.run(main())

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from stand_ins import Place, agent_of, asks, events_of, of_kind, results
 
-from holdfast import Agent, tool
-from holdfast.errors import HoldfastError, InvalidArgument
-from holdfast.model.events import PluginEventEmitted
-from holdfast.model.node import PluginNode
-from holdfast.plugins.shipped import Plan
-from holdfast.plugins.shipped.plan import PlanItem
+from standfast import Agent, tool
+from standfast.errors import InvalidArgument, StandfastError
+from standfast.model.events import PluginEventEmitted
+from standfast.model.node import PluginNode
+from standfast.plugins.shipped import Plan
+from standfast.plugins.shipped.plan import PlanItem
 
 TWO = [{"title": "look", "status": "done"}, {"title": "mend", "status": "in_progress"}]
 DONE = [{"title": "look", "status": "done"}, {"title": "mend", "status": "done"}]
@@ -176,7 +176,7 @@ def test_the_length_of_a_plan_is_an_option(memory: Place) -> None:
 
     async def main() -> None:
         async with memory.runtime() as runtime:
-            with pytest.raises(HoldfastError, match="max_items"):
+            with pytest.raises(StandfastError, match="max_items"):
                 await (
                     await runtime.session("x", agent=planner("end"), options={"plan": {"max_items": 0}})
                 ).turn("go")
@@ -188,7 +188,7 @@ def test_the_length_of_a_plan_is_an_option(memory: Place) -> None:
 
 
 def test_an_agent_can_name_it() -> None:
-    """Ours: what ships with Holdfast is offered by its entry points."""
+    """Ours: what ships with Standfast is offered by its entry points."""
     agent = Agent("scripted:demo", plugins=["plan"])
     assert [one.id for one in agent.plugins] == ["plan"]
 

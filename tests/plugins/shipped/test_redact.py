@@ -13,17 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stand_ins import Place, StagedModel, asks, events_of, of_kind, said
 
-from holdfast import Agent, ToolError, tool
-from holdfast.errors import InvalidArgument, ModelError
-from holdfast.model.canonical import Json
-from holdfast.model.events import ReasoningStreamed, TextRetracted, TextStreamed
-from holdfast.model.message import AssistantMessage, Reasoning, ToolMessage, UserMessage
-from holdfast.plugins import Plugin, ShortCircuitTool, ToolResultHookContext, TurnTransformContext, hook
-from holdfast.plugins.shipped import Redact, ToolOutputBudget
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.testing.clock import FakeClock
-from holdfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder
+from standfast import Agent, ToolError, tool
+from standfast.errors import InvalidArgument, ModelError
+from standfast.model.canonical import Json
+from standfast.model.events import ReasoningStreamed, TextRetracted, TextStreamed
+from standfast.model.message import AssistantMessage, Reasoning, ToolMessage, UserMessage
+from standfast.plugins import Plugin, ShortCircuitTool, ToolResultHookContext, TurnTransformContext, hook
+from standfast.plugins.shipped import Redact, ToolOutputBudget
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
+from standfast.providers.scripted import ScriptedModel
+from standfast.testing.clock import FakeClock
+from standfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder
 
 # Written in halves: they are not secrets, but look like some to whoever scans this repository.
 OPENAI = "sk-" + "proj-Ab12Cd34Ef56Gh78Ij90"
@@ -451,7 +451,7 @@ def test_what_other_plugins_put_into_the_view_is_cleaned(memory: Place) -> None:
 def test_no_byte_of_a_secret_reaches_the_disk(tmp_path: Path, clock: FakeClock) -> None:
     """Seed: what is journaled and committed does not contain the secret."""
     secrets = [PASSWORD, *KEYS]
-    place = Place(tmp_path / "holdfast.db", clock)
+    place = Place(tmp_path / "standfast.db", clock)
 
     async def main() -> None:
         value = {"all": secrets, **dict.fromkeys(KEYS, 1)}

@@ -9,10 +9,10 @@ import msgspec
 import pytest
 from stand_ins import Place, StagedModel, asks, said
 
-from holdfast import Agent, Attachment, TurnStopped
-from holdfast.errors import ErrorObject, InvalidArgument
-from holdfast.graph.history import answered
-from holdfast.model.message import (
+from standfast import Agent, Attachment, TurnStopped
+from standfast.errors import ErrorObject, InvalidArgument
+from standfast.graph.history import answered
+from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
     Message,
@@ -21,11 +21,11 @@ from holdfast.model.message import (
     ToolMessage,
     UserMessage,
 )
-from holdfast.model.outcome import StopReason
-from holdfast.model.usage import Usage
-from holdfast.plugins import PluginExtensions, TurnTransformContext
-from holdfast.plugins.shipped import RollingHistory
-from holdfast.providers.scripted import ScriptedModel
+from standfast.model.outcome import StopReason
+from standfast.model.usage import Usage
+from standfast.plugins import PluginExtensions, TurnTransformContext
+from standfast.plugins.shipped import RollingHistory
+from standfast.providers.scripted import ScriptedModel
 
 WORD = "word "
 

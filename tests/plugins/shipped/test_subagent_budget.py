@@ -6,15 +6,15 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ErrorObject
-from holdfast.model.frame import FrameSwitch
-from holdfast.model.host_requests import AssembledTurn
-from holdfast.model.outcome import Finished, FrameSwitched, Outcome, Stopped, StopReason, Waiting
-from holdfast.model.task import TaskState
-from holdfast.model.usage import Usage, UsageLimits
-from holdfast.model.wait import Wait
-from holdfast.plugins.shipped.subagent_budget import Spent, allowance, is_shared, less, no_credit, used_up
-from holdfast.plugins.shipped.subagent_reports import (
+from standfast.errors import ErrorObject
+from standfast.model.frame import FrameSwitch
+from standfast.model.host_requests import AssembledTurn
+from standfast.model.outcome import Finished, FrameSwitched, Outcome, Stopped, StopReason, Waiting
+from standfast.model.task import TaskState
+from standfast.model.usage import Usage, UsageLimits
+from standfast.model.wait import Wait
+from standfast.plugins.shipped.subagent_budget import Spent, allowance, is_shared, less, no_credit, used_up
+from standfast.plugins.shipped.subagent_reports import (
     is_schema,
     read_value,
     report_of,

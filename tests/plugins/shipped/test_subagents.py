@@ -10,14 +10,14 @@ import pytest
 from stand_ins import Place
 from subagent_stage import EACH, Cast, Move, calls, errors, on, spawn, spawned, values
 
-from holdfast import Agent, Runtime, UsageLimits, tool
-from holdfast.errors import InvalidArgument
-from holdfast.model.message import UserMessage, text_of
-from holdfast.model.outcome import Finished, Stopped, StopReason
-from holdfast.model.task import TaskState
-from holdfast.model.turn import TurnState
-from holdfast.plugins.shipped import Subagents
-from holdfast.ports.model_provider import ModelRequest
+from standfast import Agent, Runtime, UsageLimits, tool
+from standfast.errors import InvalidArgument
+from standfast.model.message import UserMessage, text_of
+from standfast.model.outcome import Finished, Stopped, StopReason
+from standfast.model.task import TaskState
+from standfast.model.turn import TurnState
+from standfast.plugins.shipped import Subagents
+from standfast.ports.model_provider import ModelRequest
 
 pytestmark = pytest.mark.slow
 
@@ -440,7 +440,7 @@ def test_a_turn_that_was_begun_before_a_crash_is_found_again(
     memory: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: a parent that died between the beginning and the record does not know the turn, and needs not."""
-    monkeypatch.setattr("holdfast.plugins.shipped.subagent_tools._BEGINNING_S", 0)
+    monkeypatch.setattr("standfast.plugins.shipped.subagent_tools._BEGINNING_S", 0)
     cast = Cast(
         Lead=[calls(spawn("A. Go.", agent="worker"), spawn("Payer.", agent="worker")), wait_all, told],
         **{"A.": [calls(("look", {})), "a"], "Payer.": [calls(("pay", {"cents": 7})), "paid"]},
@@ -939,7 +939,7 @@ def test_options_can_be_given_when_a_session_is_opened(memory: Place) -> None:
 
 def test_the_plugin_is_found_by_its_name() -> None:
     """Seed: shipped plugins have entry points."""
-    from holdfast.plugins import shipped
+    from standfast.plugins import shipped
 
     assert "Subagents" in shipped.__all__
     assert Subagents.id == "subagents"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.testing.crash_points import CRASH_AT
+from standfast.testing.crash_points import CRASH_AT
 
 HERE = Path(__file__).parents[1]
 PROGRAM = "import sys; sys.path.insert(0, sys.argv.pop(1)); import subagent_program; subagent_program.main()"

@@ -13,13 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stand_ins import Place, asks
 
-from holdfast import Agent, ToolError, UsageLimits, tool
-from holdfast.errors import InvalidArgument
-from holdfast.model.canonical import digest_bytes, digest_json
-from holdfast.model.message import ToolMessage
-from holdfast.plugins.shipped import ToolOutputBudget
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, RequestedCall
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, ToolError, UsageLimits, tool
+from standfast.errors import InvalidArgument
+from standfast.model.canonical import digest_bytes, digest_json
+from standfast.model.message import ToolMessage
+from standfast.plugins.shipped import ToolOutputBudget
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, RequestedCall
+from standfast.providers.scripted import ScriptedModel
 
 LINES = "".join(f"line {number}\n" for number in range(1, 3_001))
 MEGABYTE = "0123456789" * 104_000

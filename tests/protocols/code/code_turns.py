@@ -10,14 +10,14 @@ from typing import Any
 from code_stand_ins import RecordingModel
 from stand_ins import Place, of_kind
 
-from holdfast import Agent, Plugin, hook, tool
-from holdfast.model.events import Event, TextStreamed
-from holdfast.model.message import Message, ToolMessage, UserMessage, text_of
-from holdfast.model.usage import UsageLimits
-from holdfast.plugins.contexts import ToolCallHookContext, ToolResultHookContext
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.runtime.agent_session import Session
-from holdfast.runtime.result import TurnResult
+from standfast import Agent, Plugin, hook, tool
+from standfast.model.events import Event, TextStreamed
+from standfast.model.message import Message, ToolMessage, UserMessage, text_of
+from standfast.model.usage import UsageLimits
+from standfast.plugins.contexts import ToolCallHookContext, ToolResultHookContext
+from standfast.providers.scripted import ScriptedModel
+from standfast.runtime.agent_session import Session
+from standfast.runtime.result import TurnResult
 
 
 @dataclass

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.model.language import Language
-from holdfast.protocols.code.cell_finder import MAX_OPENING, CellFinder, FoundCell, find_cells
+from standfast.model.language import Language
+from standfast.protocols.code.cell_finder import MAX_OPENING, CellFinder, FoundCell, find_cells
 
 PIECES = [
     "a", "text ", " ", "  ", "    ", "\t", "\n", "\n", "\n\n", "\r\n", "\r", "`", "``", "```", "````", "~~~",

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import ErrorObject, Span
-from holdfast.model.canonical import Json, digest_bytes
-from holdfast.model.cell import CallMade, CellReport
-from holdfast.model.diagnostic import Diagnostic
-from holdfast.model.message import (
+from standfast.errors import ErrorObject, Span
+from standfast.model.canonical import Json, digest_bytes
+from standfast.model.cell import CallMade, CellReport
+from standfast.model.diagnostic import Diagnostic
+from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
     Message,
@@ -21,7 +21,7 @@ from holdfast.model.message import (
     ToolMessage,
     UserMessage,
 )
-from holdfast.protocols.code.cell_history import (
+from standfast.protocols.code.cell_history import (
     CellEntry,
     cells_of,
     history_value,

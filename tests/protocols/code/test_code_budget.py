@@ -9,10 +9,10 @@ from code_stand_ins import cell, finish
 from code_turns import Played, play
 from stand_ins import Place, asks
 
-from holdfast import CodeMode, CodeProtocol
-from holdfast.model.message import UserMessage
-from holdfast.model.outcome import Finished, Stopped, StopReason
-from holdfast.model.usage import UsageLimits
+from standfast import CodeMode, CodeProtocol
+from standfast.model.message import UserMessage
+from standfast.model.outcome import Finished, Stopped, StopReason
+from standfast.model.usage import UsageLimits
 
 
 def cells(count: int, first: int = 0) -> list[str]:

@@ -11,11 +11,11 @@ from code_stand_ins import cell, finish, outcomes, reports, rows
 from code_turns import Hooks, Played, coder_on, logging_tools, observations, play, read_of, take_turns, when
 from stand_ins import Place, of_kind, said, until
 
-from holdfast import CodeMode, CodeProtocol, Session, tool
-from holdfast.errors import InvalidArgument
-from holdfast.graph.history import answered
-from holdfast.model.call import CallStatus
-from holdfast.model.directive import (
+from standfast import CodeMode, CodeProtocol, Session, tool
+from standfast.errors import InvalidArgument
+from standfast.graph.history import answered
+from standfast.model.call import CallStatus
+from standfast.model.directive import (
     AbortTurn,
     EnqueueMessages,
     ReplaceToolArgs,
@@ -23,12 +23,12 @@ from holdfast.model.directive import (
     ask_person,
     deny_call,
 )
-from holdfast.model.events import PluginEventEmitted, ToolCallSettled, ToolCallStarted
-from holdfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
-from holdfast.model.node import FrameOpened
-from holdfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
-from holdfast.plugins.shipped import Compaction, Guard, Redact, RollingHistory, ToolOutputBudget
-from holdfast.testing.clock import FakeClock
+from standfast.model.events import PluginEventEmitted, ToolCallSettled, ToolCallStarted
+from standfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
+from standfast.model.node import FrameOpened
+from standfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
+from standfast.plugins.shipped import Compaction, Guard, Redact, RollingHistory, ToolOutputBudget
+from standfast.testing.clock import FakeClock
 
 pytestmark = pytest.mark.slow
 
@@ -365,7 +365,7 @@ def stored(path: Path) -> str:
 
 def test_secrets_reach_neither_the_model_nor_the_store_nor_anybody_who_watches(tmp_path: Path) -> None:
     """Ours: whether they come from a tool, are printed, returned, written by the model or answered."""
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     script = [
         cell("found = credentials()\nprint(found)\nfound"),
         cell(f"print({HALVES})\nprint('x' * 20_000)\n[{HALVES}]"),

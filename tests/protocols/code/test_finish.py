@@ -11,12 +11,12 @@ from code_stand_ins import cell, finish, outcomes, reports
 from code_turns import Played, coder_on, logging_tools, observations, play, read_of, take_turns
 from stand_ins import Place, events_of, go_on, of_kind, said, until
 
-from holdfast import Session, tool
-from holdfast.model.approval import ApprovalState
-from holdfast.model.events import MessagesDelivered, TextStreamed
-from holdfast.model.message import AssistantMessage
-from holdfast.model.node import FrameOpened
-from holdfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
+from standfast import Session, tool
+from standfast.model.approval import ApprovalState
+from standfast.model.events import MessagesDelivered, TextStreamed
+from standfast.model.message import AssistantMessage
+from standfast.model.node import FrameOpened
+from standfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
 
 pytestmark = pytest.mark.slow
 

@@ -9,9 +9,9 @@ import pytest
 from code_stand_ins import RecordingModel, cell, outcomes
 from stand_ins import Place
 
-from holdfast import Agent
-from holdfast.protocols.code.plugin import CodeMode, CodeProtocol
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent
+from standfast.protocols.code.plugin import CodeMode, CodeProtocol
+from standfast.providers.scripted import ScriptedModel
 
 ENDS = {
     "finish": ("finish(1)", "finish(1)"),

@@ -11,10 +11,10 @@ from code_stand_ins import cell, outcomes, reports
 from code_turns import Played, observations, play
 from stand_ins import Place, asks, results
 
-from holdfast import CodeMode, CodeProtocol, SessionLimits
-from holdfast.model.call import CallStatus
-from holdfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
-from holdfast.model.outcome import Finished, Stopped, StopReason
+from standfast import CodeMode, CodeProtocol, SessionLimits
+from standfast.model.call import CallStatus
+from standfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage
+from standfast.model.outcome import Finished, Stopped, StopReason
 
 pytestmark = pytest.mark.slow
 

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import ErrorObject, Span
-from holdfast.model.call import CallStatus
-from holdfast.model.cell import CallMade, CellReport
-from holdfast.model.diagnostic import Diagnostic, Severity
-from holdfast.model.language import Language
-from holdfast.protocols.code.observation import (
+from standfast.errors import ErrorObject, Span
+from standfast.model.call import CallStatus
+from standfast.model.cell import CallMade, CellReport
+from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.model.language import Language
+from standfast.protocols.code.observation import (
     NOT_EXECUTED,
     cut_middle,
     fair_shares,

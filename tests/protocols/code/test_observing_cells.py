@@ -12,10 +12,10 @@ from code_stand_ins import blob_sizes, cell, finish, outcomes, reports, rows, ty
 from code_turns import Played, coder_on, observations, play, take_turns
 from stand_ins import Place, asks
 
-from holdfast import CodeMode, CodeProtocol
-from holdfast.model.cell import CellReport
-from holdfast.model.message import AttachmentPart, Message, ToolMessage
-from holdfast.testing.clock import FakeClock
+from standfast import CodeMode, CodeProtocol
+from standfast.model.cell import CellReport
+from standfast.model.message import AttachmentPart, Message, ToolMessage
+from standfast.testing.clock import FakeClock
 
 LONG = "for number in range(5_000): print('line', number)"
 
@@ -65,7 +65,7 @@ def test_a_long_result_is_whole_in_history_and_still_a_value(place: Place) -> No
 
 def test_a_long_report_is_one_attachment_of_its_message(tmp_path: Path) -> None:
     """Ours: stored once, by content; the message itself stays small, and so does the journal."""
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     played = play(Place(path, FakeClock()), cell(LONG), cell("len(history[0]['stdout'])"), "over")
     (part,) = attached(played.first.messages)
     assert (part.name, part.media_type) == ("cell.json", "application/json")
@@ -79,7 +79,7 @@ def test_a_long_report_is_one_attachment_of_its_message(tmp_path: Path) -> None:
 
 def test_short_reports_are_in_their_messages(tmp_path: Path) -> None:
     """Ours: nothing is stored beside a message that holds everything."""
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     played = play(Place(path, FakeClock()), cell("print('short')"), cell("history[0]['stdout']"), "over")
     assert attached(played.first.messages) == []
     assert outcomes(played.first.messages)[1] == "short\n"
@@ -88,7 +88,7 @@ def test_short_reports_are_in_their_messages(tmp_path: Path) -> None:
 
 def test_reading_history_stores_nothing_again(tmp_path: Path) -> None:
     """Ours: `history` is loaded for the cell that touches it, and is no part of the variables."""
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     script = [cell(LONG), *[cell(f"{number} + len(history[0]['stdout'])") for number in range(3)], "over"]
     play(Place(path, FakeClock()), *script)
     assert len(blob_sizes(path)) == 1
@@ -226,7 +226,7 @@ def test_history_is_the_same_where_cells_are_calls(place: Place, options: dict[s
 
 def test_a_blob_that_is_gone_leaves_what_the_message_has(tmp_path: Path) -> None:
     """Ours: a store that was pruned too eagerly costs the middle of a text, not the session."""
-    path = tmp_path / "holdfast.db"
+    path = tmp_path / "standfast.db"
     agent, model = coder_on(cell(LONG), "one", finish("[history[0]['cut'], history[0]['stdout'][:6]]"))
 
     async def main() -> None:

@@ -12,12 +12,12 @@ from code_turns import observations, play
 from stand_ins import Place, go_on
 from typescript_cells import Shop, cell, typing, value_of
 
-from holdfast import Agent, CodeProtocol
-from holdfast.errors import Code, PluginStateLost
-from holdfast.model.language import EngineName
-from holdfast.protocols.code.instructions import how_to_act
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.testing.clock import FakeClock
+from standfast import Agent, CodeProtocol
+from standfast.errors import Code, PluginStateLost
+from standfast.model.language import EngineName
+from standfast.protocols.code.instructions import how_to_act
+from standfast.providers.scripted import ScriptedModel
+from standfast.testing.clock import FakeClock
 
 CPYTHON = CodeProtocol(engine="cpython")
 AUTO = CodeProtocol(engine="auto")
@@ -44,7 +44,7 @@ def shop() -> Shop:
 @pytest.fixture
 def filed(tmp_path: Path, clock: FakeClock) -> Place:
     """A SQLite file alone."""
-    return Place(tmp_path / "holdfast.db", clock)
+    return Place(tmp_path / "standfast.db", clock)
 
 
 def told_of(engine: EngineName) -> str:

@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import EngineFailed, ErrorObject
-from holdfast.model.limits import SessionLimits
-from holdfast.plugins.protocol import ExecRequest
-from holdfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
-from holdfast.protocols.code.following import SessionReading
-from holdfast.protocols.code.running_cell import RunningCell
-from holdfast.protocols.code.values import ReadOnlyValues
+from standfast.errors import EngineFailed, ErrorObject
+from standfast.model.limits import SessionLimits
+from standfast.plugins.protocol import ExecRequest
+from standfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
+from standfast.protocols.code.following import SessionReading
+from standfast.protocols.code.running_cell import RunningCell
+from standfast.protocols.code.values import ReadOnlyValues
 
 Job = Callable[[], Callable[[], object] | None]
 WAITS = CellPause((CellCall(number=1, name="pay"),))

@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast import Capability, RegisteredTool, tool
-from holdfast.model import auto_approval
-from holdfast.model.tool_manifest import ToolManifest
-from holdfast.model.tool_state import ToolAvailability
-from holdfast.protocols.code.stub_writer import StubWriter
-from holdfast.protocols.code.tool_guide import group_names, guide, signature_of
-from holdfast.tools.catalog import CatalogTool, ToolCatalog
+from standfast import Capability, RegisteredTool, tool
+from standfast.model import auto_approval
+from standfast.model.tool_manifest import ToolManifest
+from standfast.model.tool_state import ToolAvailability
+from standfast.protocols.code.stub_writer import StubWriter
+from standfast.protocols.code.tool_guide import group_names, guide, signature_of
+from standfast.tools.catalog import CatalogTool, ToolCatalog
 
 
 @tool(side_effect="external_system", approval="manual")

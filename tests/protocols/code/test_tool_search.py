@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import RegisteredTool, RunContext, tool
-from holdfast.errors import HoldfastError, ToolOrphaned, UnknownTool
-from holdfast.model import ToolCallContext, auto_approval
-from holdfast.model.capability import SideEffect
-from holdfast.model.tool_manifest import ToolManifest
-from holdfast.model.tool_state import ToolAvailability
-from holdfast.protocols.code.tool_search import MAX_RESULTS, ToolIndex, discovery, search
-from holdfast.tools.catalog import CatalogTool, ToolCatalog
+from standfast import RegisteredTool, RunContext, tool
+from standfast.errors import StandfastError, ToolOrphaned, UnknownTool
+from standfast.model import ToolCallContext, auto_approval
+from standfast.model.capability import SideEffect
+from standfast.model.tool_manifest import ToolManifest
+from standfast.model.tool_state import ToolAvailability
+from standfast.protocols.code.tool_search import MAX_RESULTS, ToolIndex, discovery, search
+from standfast.tools.catalog import CatalogTool, ToolCatalog
 
 
 def entry(name: str, description: str = "", at: ToolAvailability = ToolAvailability.SHOWCASED) -> CatalogTool:
@@ -223,7 +223,7 @@ def test_an_unknown_name_suggests_close_ones() -> None:
 def test_what_is_not_in_the_catalog_cannot_be_described() -> None:
     """Ours: a session's authority holds for looking, too."""
     found = {each.name: each for each in discovery(ToolCatalog(), resolve)}
-    with pytest.raises(HoldfastError):
+    with pytest.raises(StandfastError):
         made(found["describe_tool"], "transfer")
     assert made(found["search_tools"], "money") == []
     assert made(found["list_tools"]) == []

@@ -15,14 +15,14 @@ from test_tool_guide import catalog_of, many, raw
 from tree_sitter import Language as Grammar
 from tree_sitter import Node, Parser
 
-from holdfast import RunContext, tool
-from holdfast.model import auto_approval
-from holdfast.model.language import Language
-from holdfast.model.tool_state import ToolAvailability
-from holdfast.protocols.code.tool_guide import guide, signature_of
-from holdfast.protocols.code.tool_search import discovery
-from holdfast.protocols.code.typescript_writer import TypeScriptWriter
-from holdfast.tools.typescript_stubs import declaration_of, declarations, overloads_of, type_of
+from standfast import RunContext, tool
+from standfast.model import auto_approval
+from standfast.model.language import Language
+from standfast.model.tool_state import ToolAvailability
+from standfast.protocols.code.tool_guide import guide, signature_of
+from standfast.protocols.code.tool_search import discovery
+from standfast.protocols.code.typescript_writer import TypeScriptWriter
+from standfast.tools.typescript_stubs import declaration_of, declarations, overloads_of, type_of
 
 TYPESCRIPT = Language.TYPESCRIPT
 

@@ -14,12 +14,12 @@ from code_turns import coder_on, observations, play, read_of
 from stand_ins import Place, go_on, until
 from typescript_cells import Shop, cell, coder, typing, value_of
 
-from holdfast import Agent, Attachment, CodeMode, CodeProtocol, SessionLimits
-from holdfast.errors import Code, InvalidArgument, PluginStateLost
-from holdfast.model.call import CallStatus
-from holdfast.model.outcome import FrameSwitched
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.runtime.agent_session import Session
+from standfast import Agent, Attachment, CodeMode, CodeProtocol, SessionLimits
+from standfast.errors import Code, InvalidArgument, PluginStateLost
+from standfast.model.call import CallStatus
+from standfast.model.outcome import FrameSwitched
+from standfast.providers.scripted import ScriptedModel
+from standfast.runtime.agent_session import Session
 
 pytestmark = pytest.mark.slow
 
@@ -481,7 +481,7 @@ import asyncio, os, pathlib, signal, sys
 sys.path[:0] = sys.argv[4:]
 from typescript_cells import typing
 
-from holdfast import Runtime, tool
+from standfast import Runtime, tool
 
 path, ledger, code = sys.argv[1], pathlib.Path(sys.argv[2]), sys.argv[3]
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from code_stand_ins import outcomes
 
-from holdfast import Agent, CodeProtocol, tool
-from holdfast.model.message import UserMessage, text_of
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.runtime.agent_session import Session
+from standfast import Agent, CodeProtocol, tool
+from standfast.model.message import UserMessage, text_of
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
+from standfast.providers.scripted import ScriptedModel
+from standfast.runtime.agent_session import Session
 
 
 def cell(code: str, tag: str = "typescript") -> str:

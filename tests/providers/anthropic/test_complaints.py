@@ -6,8 +6,8 @@ import json
 
 import pytest
 
-from holdfast.errors import Code, TurnCode
-from holdfast.providers.anthropic.dialect import AnthropicDialect
+from standfast.errors import Code, TurnCode
+from standfast.providers.anthropic.dialect import AnthropicDialect
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.providers.anthropic.generations import (
+from standfast.providers.anthropic.generations import (
     takes_output_format,
     thinks_adaptively,
     usual_max_tokens,

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Attachment, ModelError, Runtime, TurnStopped, tool
-from holdfast.errors import Code, NotConfigured, TurnCode
-from holdfast.model.events import ReasoningStreamed, TextStreamed
-from holdfast.model.message import AssistantMessage, UserMessage
-from holdfast.ports.model_provider import ModelRequest, ReplyEnded
-from holdfast.providers.anthropic import AnthropicModel
-from holdfast.testing.servers.anthropic_server import AnthropicServer, signature_of
-from holdfast.testing.servers.http_server import Fault, ServedReply
+from standfast import Agent, Attachment, ModelError, Runtime, TurnStopped, tool
+from standfast.errors import Code, NotConfigured, TurnCode
+from standfast.model.events import ReasoningStreamed, TextStreamed
+from standfast.model.message import AssistantMessage, UserMessage
+from standfast.ports.model_provider import ModelRequest, ReplyEnded
+from standfast.providers.anthropic import AnthropicModel
+from standfast.testing.servers.anthropic_server import AnthropicServer, signature_of
+from standfast.testing.servers.http_server import Fault, ServedReply
 
 OLDER, NEWER = "claude-sonnet-4-5", "claude-opus-5"
 KEY = "sk-ant-api03-0123456789-planted"

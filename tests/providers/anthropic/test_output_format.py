@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.providers.anthropic.output_format import native_schema
+from standfast.providers.anthropic.output_format import native_schema
 
 
 def test_a_schema_keeps_its_definitions_and_its_words() -> None:

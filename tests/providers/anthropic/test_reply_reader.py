@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Code, ModelError, TurnCode
-from holdfast.model.message import Reasoning, RequestedCall
-from holdfast.model.usage import Usage
-from holdfast.ports.model_provider import ModelDelta, ReasoningArrived, ReplyEnded, TextArrived
-from holdfast.providers.anthropic.reply_reader import MessagesReader
-from holdfast.providers.http.dialect import ServerEvent
+from standfast.errors import Code, ModelError, TurnCode
+from standfast.model.message import Reasoning, RequestedCall
+from standfast.model.usage import Usage
+from standfast.ports.model_provider import ModelDelta, ReasoningArrived, ReplyEnded, TextArrived
+from standfast.providers.anthropic.reply_reader import MessagesReader
+from standfast.providers.http.dialect import ServerEvent
 
 ORIGIN = "anthropic https://api.anthropic.com claude-opus-5"
 Event = dict[str, Any]

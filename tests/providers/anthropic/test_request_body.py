@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ErrorObject, InvalidArgument
-from holdfast.model.capability import Capability
-from holdfast.model.message import (
+from standfast.errors import ErrorObject, InvalidArgument
+from standfast.model.capability import Capability
+from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
     InputPart,
@@ -20,10 +20,10 @@ from holdfast.model.message import (
     ToolMessage,
     UserMessage,
 )
-from holdfast.ports.model_provider import ModelRequest
-from holdfast.providers.anthropic.dialect import AnthropicDialect
-from holdfast.providers.http.dialect import Asked
-from holdfast.providers.settings import read_settings
+from standfast.ports.model_provider import ModelRequest
+from standfast.providers.anthropic.dialect import AnthropicDialect
+from standfast.providers.http.dialect import Asked
+from standfast.providers.settings import read_settings
 
 OLDER, NEWER = "claude-sonnet-4-5", "claude-opus-5"
 ORIGIN = "anthropic https://api.anthropic.com claude-sonnet-4-5"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.errors import ErrorObject
-from holdfast.model.capability import Capability
-from holdfast.model.message import (
+from standfast.errors import ErrorObject
+from standfast.model.capability import Capability
+from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
     Reasoning,
@@ -22,12 +22,12 @@ from holdfast.model.message import (
     ToolMessage,
     UserMessage,
 )
-from holdfast.ports.model_provider import ModelRequest
-from holdfast.providers.anthropic.dialect import AnthropicDialect
-from holdfast.providers.http.dialect import Asked
-from holdfast.providers.settings import read_settings
-from holdfast.testing.servers.anthropic_server import AnthropicServer, signature_of
-from holdfast.testing.servers.http_server import Fault, ServedReply
+from standfast.ports.model_provider import ModelRequest
+from standfast.providers.anthropic.dialect import AnthropicDialect
+from standfast.providers.http.dialect import Asked
+from standfast.providers.settings import read_settings
+from standfast.testing.servers.anthropic_server import AnthropicServer, signature_of
+from standfast.testing.servers.http_server import Fault, ServedReply
 
 if TYPE_CHECKING:
     from anthropic import AsyncAnthropic

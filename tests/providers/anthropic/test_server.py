@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.testing.servers.anthropic_server import AnthropicServer, signature_of
-from holdfast.testing.servers.http_server import SeenRequest
+from standfast.testing.servers.anthropic_server import AnthropicServer, signature_of
+from standfast.testing.servers.http_server import SeenRequest
 
 HEADERS = {"x-api-key": "k", "anthropic-version": "2023-06-01"}
 USER = {"role": "user", "content": "Rain?"}

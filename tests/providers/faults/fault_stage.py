@@ -10,17 +10,17 @@ from typing import Any
 
 from fault_vendors import ASKED, DONE, REPLY, SETTINGS, Vendor
 
-from holdfast import Agent, CapabilityLimits, Runtime, UsageLimits, tool
-from holdfast.errors import ModelError
-from holdfast.model.events import Event, TextRetracted, TextStreamed
-from holdfast.model.message import AssistantMessage
-from holdfast.ports.model_provider import ModelRequest, ReasoningArrived, ReplyEnded, TextArrived
-from holdfast.providers.http.deadlines import Deadlines
-from holdfast.providers.http.model import HttpModel
-from holdfast.providers.script import Reply
-from holdfast.runtime.result import TurnResult
-from holdfast.testing.clock import FakeClock
-from holdfast.testing.servers.http_server import Fault, ModelServer, SeenRequest, Served, ServedReply
+from standfast import Agent, CapabilityLimits, Runtime, UsageLimits, tool
+from standfast.errors import ModelError
+from standfast.model.events import Event, TextRetracted, TextStreamed
+from standfast.model.message import AssistantMessage
+from standfast.ports.model_provider import ModelRequest, ReasoningArrived, ReplyEnded, TextArrived
+from standfast.providers.http.deadlines import Deadlines
+from standfast.providers.http.model import HttpModel
+from standfast.providers.script import Reply
+from standfast.runtime.result import TurnResult
+from standfast.testing.clock import FakeClock
+from standfast.testing.servers.http_server import Fault, ModelServer, SeenRequest, Served, ServedReply
 
 _PATIENCE_S = 120
 

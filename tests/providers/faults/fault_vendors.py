@@ -21,20 +21,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from holdfast.model.message import UserMessage
-from holdfast.ports.model_provider import ModelRequest
-from holdfast.providers.anthropic import AnthropicModel
-from holdfast.providers.google import GoogleModel
-from holdfast.providers.http.deadlines import Deadlines
-from holdfast.providers.http.model import HttpModel
-from holdfast.providers.openai import OpenAIModel
-from holdfast.providers.openai_compatible import OpenAICompatibleModel
-from holdfast.providers.script import Reply, ScriptedCall
-from holdfast.testing.servers.anthropic_server import AnthropicServer
-from holdfast.testing.servers.chat_server import ChatServer
-from holdfast.testing.servers.google_server import GoogleServer
-from holdfast.testing.servers.http_server import ModelServer, SeenRequest
-from holdfast.testing.servers.openai_server import OpenAIServer
+from standfast.model.message import UserMessage
+from standfast.ports.model_provider import ModelRequest
+from standfast.providers.anthropic import AnthropicModel
+from standfast.providers.google import GoogleModel
+from standfast.providers.http.deadlines import Deadlines
+from standfast.providers.http.model import HttpModel
+from standfast.providers.openai import OpenAIModel
+from standfast.providers.openai_compatible import OpenAICompatibleModel
+from standfast.providers.script import Reply, ScriptedCall
+from standfast.testing.servers.anthropic_server import AnthropicServer
+from standfast.testing.servers.chat_server import ChatServer
+from standfast.testing.servers.google_server import GoogleServer
+from standfast.testing.servers.http_server import ModelServer, SeenRequest
+from standfast.testing.servers.openai_server import OpenAIServer
 
 TEXT: Final = "I write two lines. "
 THOUGHT: Final = "Two lines?"

@@ -13,9 +13,9 @@ from fault_stage import Played, essence, faulty, hear, play, turn
 from fault_table import cell
 from fault_vendors import DONE, LINES, REPLY, TEXT, Vendor
 
-from holdfast.errors import TurnCode
-from holdfast.model.outcome import Stopped, StopReason
-from holdfast.runtime.result import TurnStopped
+from standfast.errors import TurnCode
+from standfast.model.outcome import Stopped, StopReason
+from standfast.runtime.result import TurnStopped
 
 pytestmark = pytest.mark.slow
 

@@ -7,13 +7,13 @@ from fault_stage import essence, faulty, hear, play, turn
 from fault_table import cell
 from fault_vendors import ASKED, DONE, LINES, REPLY, SETTINGS, SMALL, TEXT, Vendor, lean
 
-from holdfast.ports.model_provider import ModelDelta, ReplyEnded, TextArrived
-from holdfast.providers.http.dialect import Asked
-from holdfast.providers.http.model import HttpModel
-from holdfast.providers.http.sse import EventParser
-from holdfast.providers.script import Reply, ScriptedCall
-from holdfast.providers.settings import read_settings
-from holdfast.testing.servers.http_server import ServedReply
+from standfast.ports.model_provider import ModelDelta, ReplyEnded, TextArrived
+from standfast.providers.http.dialect import Asked
+from standfast.providers.http.model import HttpModel
+from standfast.providers.http.sse import EventParser
+from standfast.providers.script import Reply, ScriptedCall
+from standfast.providers.settings import read_settings
+from standfast.testing.servers.http_server import ServedReply
 
 pytestmark = pytest.mark.slow
 

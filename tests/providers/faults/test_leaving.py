@@ -13,12 +13,12 @@ from fault_stage import Desk, Stage, faulty, play
 from fault_table import cell
 from fault_vendors import DONE, LINES, REPLY, SETTINGS, TEXT, Vendor
 
-from holdfast import Agent, Runtime
-from holdfast.model.events import Event, TextRetracted, TextStreamed
-from holdfast.model.message import AssistantMessage
-from holdfast.providers.http.model import HttpModel
-from holdfast.providers.script import Reply
-from holdfast.testing.servers.http_server import Served
+from standfast import Agent, Runtime
+from standfast.model.events import Event, TextRetracted, TextStreamed
+from standfast.model.message import AssistantMessage
+from standfast.providers.http.model import HttpModel
+from standfast.providers.script import Reply
+from standfast.testing.servers.http_server import Served
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import fault_vendors
 from test_leaving import LedgerDesk
-from holdfast import Agent, Runtime
+from standfast import Agent, Runtime
 
 async def main():
     vendor = next(one for one in fault_vendors.VENDORS if one.name == sys.argv[2])

@@ -10,7 +10,7 @@ import pytest
 from fault_table import CELLS, FAULTS
 from fault_vendors import ANTHROPIC, CHAT, GOOGLE, OPENAI, VENDORS
 
-from holdfast.testing.servers.http_server import ModelServer
+from standfast.testing.servers.http_server import ModelServer
 
 pytestmark = pytest.mark.slow
 
@@ -33,7 +33,7 @@ def test_every_fault_is_tried_on_every_vendor() -> None:
 
 def test_every_vendor_that_has_a_server_is_in_the_matrix() -> None:
     """Ours: a vendor that is added later must be tried as well."""
-    import holdfast.testing.servers as servers
+    import standfast.testing.servers as servers
 
     folder = Path(str(servers.__file__)).parent
     written = {path.stem for path in folder.glob("*_server.py")} - {"http_server"}

@@ -9,9 +9,9 @@ from fault_stage import Played, answering, by_results, faulty, play, turn
 from fault_table import cell
 from fault_vendors import LINES, OLDER_GOOGLE, TEXT, THOUGHT, Vendor
 
-from holdfast.errors import Code
-from holdfast.model.message import AssistantMessage, ToolMessage
-from holdfast.testing.servers.http_server import Served
+from standfast.errors import Code
+from standfast.model.message import AssistantMessage, ToolMessage
+from standfast.testing.servers.http_server import Served
 
 pytestmark = pytest.mark.slow
 

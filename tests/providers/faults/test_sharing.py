@@ -11,11 +11,11 @@ from fault_stage import Stage, answering, faulty, hear, play
 from fault_table import cell
 from fault_vendors import REPLY, Vendor
 
-from holdfast.model.message import AssistantMessage
-from holdfast.providers.http.model import HttpModel
-from holdfast.providers.script import Reply, ScriptedCall
-from holdfast.runtime.agent_runtime import Runtime
-from holdfast.testing.servers.http_server import SeenRequest
+from standfast.model.message import AssistantMessage
+from standfast.providers.http.model import HttpModel
+from standfast.providers.script import Reply, ScriptedCall
+from standfast.runtime.agent_runtime import Runtime
+from standfast.testing.servers.http_server import SeenRequest
 
 pytestmark = pytest.mark.slow
 

@@ -11,9 +11,9 @@ from fault_stage import Stage, faulty, play, turn
 from fault_table import cell
 from fault_vendors import DONE, Vendor
 
-from holdfast.model.events import TextStreamed
-from holdfast.providers.script import Reply, ScriptedCall
-from holdfast.testing.servers import chat_server, openai_server
+from standfast.model.events import TextStreamed
+from standfast.providers.script import Reply, ScriptedCall
+from standfast.testing.servers import chat_server, openai_server
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,11 @@ from fault_stage import essence, faulty, hear, play, turn
 from fault_table import cell
 from fault_vendors import CHAT, DONE, LINES, REPLY, TEXT, Vendor
 
-from holdfast.errors import TurnCode
-from holdfast.providers.http.deadlines import Deadlines
-from holdfast.providers.http.model import HttpModel
-from holdfast.providers.openai_compatible import OpenAICompatibleModel
-from holdfast.testing.servers.http_server import ModelServer, ServedReply
+from standfast.errors import TurnCode
+from standfast.providers.http.deadlines import Deadlines
+from standfast.providers.http.model import HttpModel
+from standfast.providers.openai_compatible import OpenAICompatibleModel
+from standfast.testing.servers.http_server import ModelServer, ServedReply
 
 pytestmark = pytest.mark.slow
 

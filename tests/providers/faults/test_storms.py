@@ -10,10 +10,10 @@ from fault_stage import Played, faulty, play, turn
 from fault_table import cell
 from fault_vendors import ANTHROPIC, CHAT, DONE, LINES, REPLY, TEXT, Vendor
 
-from holdfast.errors import Code, TurnCode
-from holdfast.model.events import ModelCallFailed
-from holdfast.model.outcome import Stopped, StopReason
-from holdfast.testing.servers.http_server import ServedReply
+from standfast.errors import Code, TurnCode
+from standfast.model.events import ModelCallFailed
+from standfast.model.outcome import Stopped, StopReason
+from standfast.testing.servers.http_server import ServedReply
 
 pytestmark = pytest.mark.slow
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Code, TurnCode
-from holdfast.providers.google.dialect import GoogleDialect
-from holdfast.providers.http.dialect import Complaint
+from standfast.errors import Code, TurnCode
+from standfast.providers.google.dialect import GoogleDialect
+from standfast.providers.http.dialect import Complaint
 
 RPC = "type.googleapis.com/google.rpc."
 WAIT = {"@type": f"{RPC}RetryInfo", "retryDelay": "37s"}

@@ -12,15 +12,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Attachment, Runtime, TurnStopped, tool
-from holdfast.errors import Code, ModelError, NotConfigured, TurnCode
-from holdfast.model.message import AssistantMessage, UserMessage
-from holdfast.model.usage import Usage
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReasoningArrived, ReplyEnded, TextArrived
-from holdfast.providers.google import GoogleModel
-from holdfast.providers.script import Reply, ScriptedCall
-from holdfast.testing.servers.google_server import GoogleServer
-from holdfast.testing.servers.http_server import Fault, Served, ServedReply
+from standfast import Agent, Attachment, Runtime, TurnStopped, tool
+from standfast.errors import Code, ModelError, NotConfigured, TurnCode
+from standfast.model.message import AssistantMessage, UserMessage
+from standfast.model.usage import Usage
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReasoningArrived, ReplyEnded, TextArrived
+from standfast.providers.google import GoogleModel
+from standfast.providers.script import Reply, ScriptedCall
+from standfast.testing.servers.google_server import GoogleServer
+from standfast.testing.servers.http_server import Fault, Served, ServedReply
 
 KEY = "AIza-not-a-real-key-0123456789"
 NEWER, OLDER = "gemini-3-flash-preview", "gemini-2.5-flash"
@@ -201,11 +201,11 @@ def test_a_turn_that_waited_is_resumed_by_another_process_with_its_signatures(tm
     """Ours: what the model signed survives on disk, and the server takes it."""
 
     async def play(server: GoogleServer, google: GoogleModel) -> None:
-        async with Runtime(tmp_path / "holdfast.db") as runtime:
+        async with Runtime(tmp_path / "standfast.db") as runtime:
             session = await runtime.session("s", agent=Agent(google, tools=[refund]))
             (waiting,) = (await session.turn("Pay 5 cents back.")).waits
         later = GoogleModel(NEWER, api_key=KEY, base_url=server.base_url)
-        async with Runtime(tmp_path / "holdfast.db") as runtime:
+        async with Runtime(tmp_path / "standfast.db") as runtime:
             session = await runtime.session("s", agent=Agent(later, tools=[refund]))
             assert (await session.approve(waiting.wait_id)).output == "Done."
         await later.close()

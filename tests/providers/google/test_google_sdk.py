@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.providers.script import Reply, ScriptedCall
-from holdfast.testing.servers.google_server import GoogleServer
-from holdfast.testing.servers.http_server import Fault, Served, ServedReply
+from standfast.providers.script import Reply, ScriptedCall
+from standfast.testing.servers.google_server import GoogleServer
+from standfast.testing.servers.http_server import Fault, Served, ServedReply
 
 if TYPE_CHECKING:
     from google.genai.client import AsyncClient

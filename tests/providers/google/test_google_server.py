@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.testing.servers.google_server import GoogleServer
-from holdfast.testing.servers.http_server import SeenRequest
+from standfast.testing.servers.google_server import GoogleServer
+from standfast.testing.servers.http_server import SeenRequest
 
 HI: dict[str, Any] = {"role": "user", "parts": [{"text": "Hi."}]}
 CALL: dict[str, Any] = {"functionCall": {"name": "order", "args": {}}}

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ModelError
-from holdfast.model.message import RequestedCall
-from holdfast.model.usage import Usage
-from holdfast.ports.model_provider import (
+from standfast.errors import ModelError
+from standfast.model.message import RequestedCall
+from standfast.model.usage import Usage
+from standfast.ports.model_provider import (
     ModelDelta,
     ModelRequest,
     ReasoningArrived,
     ReplyEnded,
     TextArrived,
 )
-from holdfast.providers.google.dialect import GoogleDialect
-from holdfast.providers.http.dialect import Asked, ServerEvent
-from holdfast.providers.settings import ModelSettings
+from standfast.providers.google.dialect import GoogleDialect
+from standfast.providers.http.dialect import Asked, ServerEvent
+from standfast.providers.settings import ModelSettings
 
 ORIGIN = "google https://example.test gemini-3-flash"
 

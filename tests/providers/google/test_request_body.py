@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ErrorObject, InvalidArgument
-from holdfast.model.capability import Capability
-from holdfast.model.message import (
+from standfast.errors import ErrorObject, InvalidArgument
+from standfast.model.capability import Capability
+from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
     InputPart,
@@ -19,12 +19,12 @@ from holdfast.model.message import (
     ToolMessage,
     UserMessage,
 )
-from holdfast.ports.model_provider import ModelRequest
-from holdfast.providers.google.dialect import GoogleDialect
-from holdfast.providers.google.schema import accepted
-from holdfast.providers.google.signatures import LayoutWriter
-from holdfast.providers.http.dialect import Asked, HttpCall
-from holdfast.providers.settings import read_settings
+from standfast.ports.model_provider import ModelRequest
+from standfast.providers.google.dialect import GoogleDialect
+from standfast.providers.google.schema import accepted
+from standfast.providers.google.signatures import LayoutWriter
+from standfast.providers.http.dialect import Asked, HttpCall
+from standfast.providers.settings import read_settings
 
 ORIGIN = "google https://example.test gemini-2.5-flash"
 ORDER = Capability(

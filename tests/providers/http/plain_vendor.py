@@ -9,13 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.errors import ModelError
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
-from holdfast.providers.http.deadlines import Deadlines
-from holdfast.providers.http.dialect import Asked, Complaint, HttpCall, ServerEvent
-from holdfast.providers.http.model import HttpModel
-from holdfast.providers.script import Reply
-from holdfast.testing.servers.http_server import ModelServer, SeenRequest
+from standfast.errors import ModelError
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
+from standfast.providers.http.deadlines import Deadlines
+from standfast.providers.http.dialect import Asked, Complaint, HttpCall, ServerEvent
+from standfast.providers.http.model import HttpModel
+from standfast.providers.script import Reply
+from standfast.testing.servers.http_server import ModelServer, SeenRequest
 
 KEY = "plain-key-0123456789abcdef"
 
@@ -113,4 +113,4 @@ def everything_about(error: BaseException) -> str:
 def variables_of(error: BaseException) -> str:
     """What a debugger shows of it: the variables of the frames that are ours."""
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    return "\n".join(repr(frame.f_locals) for frame in frames if "/holdfast/" in frame.f_code.co_filename)
+    return "\n".join(repr(frame.f_locals) for frame in frames if "/standfast/" in frame.f_code.co_filename)

@@ -8,9 +8,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 from plain_vendor import PlainServer, failure_of, plain_model, text_of
 
-from holdfast.errors import InvalidArgument
-from holdfast.providers.http.deadlines import Deadlines, Overdue, Watch
-from holdfast.testing.servers.http_server import Fault, ServedReply
+from standfast.errors import InvalidArgument
+from standfast.providers.http.deadlines import Deadlines, Overdue, Watch
+from standfast.testing.servers.http_server import Fault, ServedReply
 
 SHORT = 0.05
 LONG = 30.0

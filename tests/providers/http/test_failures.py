@@ -8,9 +8,9 @@ from email.utils import format_datetime
 import pytest
 from plain_vendor import PlainDialect
 
-from holdfast.errors import TurnCode
-from holdfast.providers.http.dialect import Complaint
-from holdfast.providers.http.failures import excerpt, explained, retry_after_ms
+from standfast.errors import TurnCode
+from standfast.providers.http.dialect import Complaint
+from standfast.providers.http.failures import excerpt, explained, retry_after_ms
 
 DATE = "Mon, 16 Nov 2026 12:00:00 GMT"
 

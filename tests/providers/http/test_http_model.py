@@ -22,11 +22,11 @@ from plain_vendor import (
     variables_of,
 )
 
-from holdfast.errors import InvalidArgument
-from holdfast.model.message import AttachmentPart, TextPart, UserMessage
-from holdfast.ports.model_provider import ModelRequest, ReplyEnded, TextArrived
-from holdfast.providers.http.model import HttpModel, _merged
-from holdfast.testing.servers.http_server import Fault, ServedReply
+from standfast.errors import InvalidArgument
+from standfast.model.message import AttachmentPart, TextPart, UserMessage
+from standfast.ports.model_provider import ModelRequest, ReplyEnded, TextArrived
+from standfast.providers.http.model import HttpModel, _merged
+from standfast.testing.servers.http_server import Fault, ServedReply
 
 LONG = 30.0
 
@@ -282,9 +282,9 @@ def test_a_long_reply_of_small_chunks_arrives_whole() -> None:
 
 
 def test_the_http_library_is_imported_when_a_model_is_asked_and_not_before() -> None:
-    """Seed: `import holdfast` does not import httpx2."""
+    """Seed: `import standfast` does not import httpx2."""
     script = (
-        "import sys; from holdfast import Agent, Runtime; import holdfast.providers.http.model;"
+        "import sys; from standfast import Agent, Runtime; import standfast.providers.http.model;"
         "assert 'httpx2' not in sys.modules and 'anyio' not in sys.modules, 'imported'"
     )
 

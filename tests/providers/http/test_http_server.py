@@ -10,9 +10,9 @@ import httpx2
 import pytest
 from plain_vendor import PlainServer
 
-from holdfast.errors import InvalidArgument
-from holdfast.providers.script import Reply, ScriptedFailure
-from holdfast.testing.servers.http_server import Fault, SeenRequest, Served, ServedReply
+from standfast.errors import InvalidArgument
+from standfast.providers.script import Reply, ScriptedFailure
+from standfast.testing.servers.http_server import Fault, SeenRequest, Served, ServedReply
 
 STREAM = b'data: {"text":"a"}\n\ndata: {"text":"b"}\n\ndata: {"done":true}\n\n'
 A, B, END = b'data: {"text":"a"}\n\n', b'data: {"text":"b"}\n\n', b'data: {"done":true}\n\n'

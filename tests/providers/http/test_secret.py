@@ -8,10 +8,10 @@ import pickle
 import pytest
 from plain_vendor import KEY, plain_model
 
-from holdfast.errors import NotConfigured
-from holdfast.providers.http.address import Address
-from holdfast.providers.http.secret import Secret
-from holdfast.providers.http.wire import Wire
+from standfast.errors import NotConfigured
+from standfast.providers.http.address import Address
+from standfast.providers.http.secret import Secret
+from standfast.providers.http.wire import Wire
 
 
 def test_nothing_that_holds_a_key_shows_it() -> None:

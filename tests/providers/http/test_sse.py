@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import ModelError
-from holdfast.providers.http.dialect import ServerEvent
-from holdfast.providers.http.sse import EventParser
+from standfast.errors import ModelError
+from standfast.providers.http.dialect import ServerEvent
+from standfast.providers.http.sse import EventParser
 
 BOM = b"\xef\xbb\xbf"
 MARKS = [

@@ -25,17 +25,17 @@ from plain_vendor import (
     text_of,
 )
 
-from holdfast.errors import InvalidArgument, ModelError
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, TextArrived
-from holdfast.providers.http.address import Address
-from holdfast.providers.http.clients import _loops
-from holdfast.providers.http.deadlines import Deadlines
-from holdfast.providers.http.dialect import HttpCall
-from holdfast.providers.http.failures import explained
-from holdfast.providers.http.model import HttpModel
-from holdfast.providers.http.secret import Secret
-from holdfast.providers.http.wire import Wire
-from holdfast.testing.servers.http_server import Fault, ServedReply
+from standfast.errors import InvalidArgument, ModelError
+from standfast.ports.model_provider import ModelDelta, ModelRequest, TextArrived
+from standfast.providers.http.address import Address
+from standfast.providers.http.clients import _loops
+from standfast.providers.http.deadlines import Deadlines
+from standfast.providers.http.dialect import HttpCall
+from standfast.providers.http.failures import explained
+from standfast.providers.http.model import HttpModel
+from standfast.providers.http.secret import Secret
+from standfast.providers.http.wire import Wire
+from standfast.testing.servers.http_server import Fault, ServedReply
 
 pytestmark = pytest.mark.slow
 
@@ -235,7 +235,7 @@ def test_the_request_says_who_asks_and_carries_no_cookies_or_passwords(
             await heard(model)
         first, second = server.requests
         assert (first.method, first.path) == ("POST", "/v1/say")
-        assert first.headers["user-agent"].startswith("holdfast/")
+        assert first.headers["user-agent"].startswith("standfast/")
         assert first.headers["accept"] == "text/event-stream"
         assert first.headers["content-type"] == "application/json"
         assert first.headers["x-api-key"] == KEY

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Code, ModelError, TurnCode
-from holdfast.providers.http.dialect import Complaint, ServerEvent
-from holdfast.providers.openai.dialect import ResponsesDialect
-from holdfast.providers.openai.reply_reader import ResponseReader
+from standfast.errors import Code, ModelError, TurnCode
+from standfast.providers.http.dialect import Complaint, ServerEvent
+from standfast.providers.openai.dialect import ResponsesDialect
+from standfast.providers.openai.reply_reader import ResponseReader
 
 TOO_LARGE = "Request too large for gpt-4.1 on tokens per min (TPM): Limit 30000, Requested 35364."
 SLOWER = "Rate limit reached for gpt-4o on tokens per min (TPM). Please try again in {}."

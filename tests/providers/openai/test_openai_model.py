@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from holdfast import Agent, Attachment, Runtime, tool
-from holdfast.errors import Code, InvalidArgument, ModelError, NotConfigured, TurnCode
-from holdfast.model.events import TextRetracted, TextStreamed
-from holdfast.model.message import AssistantMessage, UserMessage
-from holdfast.ports.model_provider import ModelRequest, ReplyEnded, TextArrived
-from holdfast.providers.openai import OpenAIModel
-from holdfast.runtime.turn import Turn
-from holdfast.testing.servers.http_server import Fault, SeenRequest, ServedReply
-from holdfast.testing.servers.openai_server import OpenAIServer
+from standfast import Agent, Attachment, Runtime, tool
+from standfast.errors import Code, InvalidArgument, ModelError, NotConfigured, TurnCode
+from standfast.model.events import TextRetracted, TextStreamed
+from standfast.model.message import AssistantMessage, UserMessage
+from standfast.ports.model_provider import ModelRequest, ReplyEnded, TextArrived
+from standfast.providers.openai import OpenAIModel
+from standfast.runtime.turn import Turn
+from standfast.testing.servers.http_server import Fault, SeenRequest, ServedReply
+from standfast.testing.servers.openai_server import OpenAIServer
 
 KEY = "sk-proj-planted-0123456789"
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.testing.servers.http_server import Fault, ServedReply
-from holdfast.testing.servers.openai_server import OpenAIServer
+from standfast.testing.servers.http_server import Fault, ServedReply
+from standfast.testing.servers.openai_server import OpenAIServer
 
 pytestmark = pytest.mark.slow
 

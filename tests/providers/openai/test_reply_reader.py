@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ModelError
-from holdfast.model.message import RequestedCall
-from holdfast.model.usage import Usage
-from holdfast.ports.model_provider import ModelDelta, ReasoningArrived, ReplyEnded, TextArrived
-from holdfast.providers.http.dialect import ServerEvent
-from holdfast.providers.openai.reply_reader import ResponseReader
+from standfast.errors import ModelError
+from standfast.model.message import RequestedCall
+from standfast.model.usage import Usage
+from standfast.ports.model_provider import ModelDelta, ReasoningArrived, ReplyEnded, TextArrived
+from standfast.providers.http.dialect import ServerEvent
+from standfast.providers.openai.reply_reader import ResponseReader
 
 ORIGIN = "openai https://api.openai.com/v1 gpt-5.2"
 Event = dict[str, Any]

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ErrorObject, InvalidArgument
-from holdfast.model.capability import Capability
-from holdfast.model.message import (
+from standfast.errors import ErrorObject, InvalidArgument
+from standfast.model.capability import Capability
+from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
     InputPart,
@@ -22,10 +22,10 @@ from holdfast.model.message import (
     ToolMessage,
     UserMessage,
 )
-from holdfast.ports.model_provider import ModelRequest
-from holdfast.providers.http.dialect import Asked
-from holdfast.providers.openai.dialect import ResponsesDialect
-from holdfast.providers.settings import read_settings
+from standfast.ports.model_provider import ModelRequest
+from standfast.providers.http.dialect import Asked
+from standfast.providers.openai.dialect import ResponsesDialect
+from standfast.providers.settings import read_settings
 
 ORIGIN = "openai https://api.openai.com/v1 gpt-5.2"
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.providers.openai.strict_schema import fits_strict
+from standfast.providers.openai.strict_schema import fits_strict
 
 
 def closed(**properties: Any) -> dict[str, Any]:

@@ -6,13 +6,13 @@ from typing import Any
 
 import msgspec
 
-from holdfast.model.message import Message
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
-from holdfast.providers.http.dialect import Asked, ServerEvent
-from holdfast.providers.openai_compatible.hosts import host_of
-from holdfast.providers.openai_compatible.reply_reader import ChatReader, Finished
-from holdfast.providers.openai_compatible.request_body import body_of
-from holdfast.providers.settings import read_settings
+from standfast.model.message import Message
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
+from standfast.providers.http.dialect import Asked, ServerEvent
+from standfast.providers.openai_compatible.hosts import host_of
+from standfast.providers.openai_compatible.reply_reader import ChatReader, Finished
+from standfast.providers.openai_compatible.request_body import body_of
+from standfast.providers.settings import read_settings
 
 ORIGIN = "openai-compatible http://localhost/v1 m"
 LOCAL = "http://localhost/v1"

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from holdfast.testing.servers.chat_server import ChatServer
-from holdfast.testing.servers.http_server import Fault, Served, ServedReply
+from standfast.testing.servers.chat_server import ChatServer
+from standfast.testing.servers.http_server import Fault, Served, ServedReply
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.errors import Code, TurnCode
-from holdfast.providers.openai_compatible.complaint import complaint_of
+from standfast.errors import Code, TurnCode
+from standfast.providers.openai_compatible.complaint import complaint_of
 
 
 def complained(status: int, body: Any) -> tuple[str, str, bool | None]:

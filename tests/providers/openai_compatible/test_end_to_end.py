@@ -11,17 +11,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import Agent, Runtime, tool
-from holdfast.errors import ModelError, TurnCode
-from holdfast.model.message import AssistantMessage, UserMessage
-from holdfast.model.usage import Usage, UsageLimits
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReasoningArrived, ReplyEnded, TextArrived
-from holdfast.providers.http.deadlines import Deadlines
-from holdfast.providers.openai_compatible import OpenAICompatibleModel
-from holdfast.runtime.attachments import Attachment
-from holdfast.runtime.result import TurnStopped
-from holdfast.testing.servers.chat_server import ChatServer
-from holdfast.testing.servers.http_server import Fault, Served, ServedReply
+from standfast import Agent, Runtime, tool
+from standfast.errors import ModelError, TurnCode
+from standfast.model.message import AssistantMessage, UserMessage
+from standfast.model.usage import Usage, UsageLimits
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReasoningArrived, ReplyEnded, TextArrived
+from standfast.providers.http.deadlines import Deadlines
+from standfast.providers.openai_compatible import OpenAICompatibleModel
+from standfast.runtime.attachments import Attachment
+from standfast.runtime.result import TurnStopped
+from standfast.testing.servers.chat_server import ChatServer
+from standfast.testing.servers.http_server import Fault, Served, ServedReply
 
 KEY = "sk-planted-0123456789"
 ONE_TRY = UsageLimits(max_attempts=1)

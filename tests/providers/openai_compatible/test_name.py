@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import InvalidArgument, NotConfigured
-from holdfast.providers.openai_compatible import OpenAICompatibleModel, split_name
-from holdfast.providers.openai_compatible.hosts import host_of, key_for
+from standfast.errors import InvalidArgument, NotConfigured
+from standfast.providers.openai_compatible import OpenAICompatibleModel, split_name
+from standfast.providers.openai_compatible.hosts import host_of, key_for
 
 KEYS = {
     "OPENAI_API_KEY": "key-openai",

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from chat_values import DONE, ORIGIN, asked, call_chunk, chunk, event, read, usage_chunk
 
-from holdfast.errors import ModelError, TurnCode
-from holdfast.model.message import Reasoning, RequestedCall
-from holdfast.model.usage import Usage
-from holdfast.ports.model_provider import ReasoningArrived, ReplyEnded, TextArrived
-from holdfast.providers.http.dialect import ServerEvent
-from holdfast.providers.openai_compatible.reply_reader import ChatReader, Finished
+from standfast.errors import ModelError, TurnCode
+from standfast.model.message import Reasoning, RequestedCall
+from standfast.model.usage import Usage
+from standfast.ports.model_provider import ReasoningArrived, ReplyEnded, TextArrived
+from standfast.providers.http.dialect import ServerEvent
+from standfast.providers.openai_compatible.reply_reader import ChatReader, Finished
 
 STOP = chunk("stop")
 CALLS = chunk("tool_calls")

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from chat_values import DEEPSEEK, LOCAL, MISTRAL, OPENAI, OPENROUTER, ORIGIN, body
 
-from holdfast.errors import ErrorObject, InvalidArgument
-from holdfast.model.capability import Capability
-from holdfast.model.message import (
+from standfast.errors import ErrorObject, InvalidArgument
+from standfast.model.capability import Capability
+from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
     InputPart,

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from planted_keys import Planting, found_in
 
-from holdfast.testing.servers.http_server import Fault, ServedReply
+from standfast.testing.servers.http_server import Fault, ServedReply
 
 _HTML = {"content-type": "text/html; charset=utf-8"}
 _JSON = {"content-type": "application/json"}

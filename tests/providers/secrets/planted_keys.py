@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-from holdfast import AnthropicModel, GoogleModel, OpenAICompatibleModel, OpenAIModel
-from holdfast.providers.http.deadlines import Deadlines
-from holdfast.providers.http.model import HttpModel
-from holdfast.testing.servers.anthropic_server import AnthropicServer
-from holdfast.testing.servers.chat_server import ChatServer
-from holdfast.testing.servers.google_server import GoogleServer
-from holdfast.testing.servers.http_server import ModelServer
-from holdfast.testing.servers.openai_server import OpenAIServer
+from standfast import AnthropicModel, GoogleModel, OpenAICompatibleModel, OpenAIModel
+from standfast.providers.http.deadlines import Deadlines
+from standfast.providers.http.model import HttpModel
+from standfast.testing.servers.anthropic_server import AnthropicServer
+from standfast.testing.servers.chat_server import ChatServer
+from standfast.testing.servers.google_server import GoogleServer
+from standfast.testing.servers.http_server import ModelServer
+from standfast.testing.servers.openai_server import OpenAIServer
 
 JWT = (
     "eyJhbGciOiJIUzI1NiIsInR5cCI6IkpXVCJ9.eyJzdWIiOiJwbGFudGVkIiwiaWF0IjoxNTE2MjM5MDIyfQ"

@@ -17,8 +17,8 @@ sys.path.insert(0, sys.argv[1])
 from code_scenarios import SCENARIOS, finish_and_read, opened
 from scenarios import KEY, Stage, approve_everything
 
-from holdfast import Runtime
-from holdfast.testing.crash_points import CrashPoints
+from standfast import Runtime
+from standfast.testing.crash_points import CrashPoints
 
 
 async def main(job: dict[str, Any]) -> None:
@@ -36,7 +36,7 @@ async def main(job: dict[str, Any]) -> None:
 async def _decide(home: Path) -> None:
     """Knows no agent, and decides."""
     stage = Stage(home, CrashPoints())
-    async with Runtime(home / "holdfast.db") as runtime:
+    async with Runtime(home / "standfast.db") as runtime:
         stage.runtime = runtime
         await approve_everything(stage)
         await _linger("decided")

@@ -30,12 +30,12 @@ from scenarios import (
     deliver,
 )
 
-from holdfast import Agent, CodeMode, Runtime, Session, TurnResult
-from holdfast.model.message import ToolMessage
-from holdfast.protocols.code.written import as_written
-from holdfast.runtime.agent_runtime import open_store
-from holdfast.store.sqlite.checksums import open_checked
-from holdfast.testing.crash_points import CrashPoints
+from standfast import Agent, CodeMode, Runtime, Session, TurnResult
+from standfast.model.message import ToolMessage
+from standfast.protocols.code.written import as_written
+from standfast.runtime.agent_runtime import open_store
+from standfast.store.sqlite.checksums import open_checked
+from standfast.testing.crash_points import CrashPoints
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +267,7 @@ async def play(job: dict[str, Any], points: CrashPoints) -> dict[str, Any]:
     """One process: go on, finish, read the variables, report."""
     if job.get("how") == "decide":
         stage = CodeStage(Path(job["home"]), points)
-        return await _decide(stage, points.store(open_store(stage.home / "holdfast.db")))
+        return await _decide(stage, points.store(open_store(stage.home / "standfast.db")))
     async with opened(job, points) as (stage, session):
         if job.get("how") == "ask":
             return {"status": (await session.turn("go", idempotency_key=KEY).settled()).status}
@@ -278,13 +278,13 @@ async def play(job: dict[str, Any], points: CrashPoints) -> dict[str, Any]:
 async def opened(job: dict[str, Any], points: CrashPoints) -> AsyncIterator[tuple[CodeStage, Session[Any]]]:
     """Write down what is journaled, then open the session of a scenario."""
     stage = CodeStage(Path(job["home"]), points)
-    stage.note("acts", **_journaled(stage.home / "holdfast.db"))
+    stage.note("acts", **_journaled(stage.home / "standfast.db"))
     scenario = SCENARIOS[job["scenario"]]
     watch_engine(stage, lucky=job.get("broken") == "chance")
     model = points.model(CodeModel(scenario.rules(), stage))
     how: dict[str, Any] = {"plugins": [CodeMode()]} if scenario.mode else {"protocol": "code"}
     agent: Agent[Any, Any] = Agent(model, name="clerk", tools=scenario.tools(stage), **how)
-    store = break_something(job.get("broken"), points.store(open_store(stage.home / "holdfast.db")))
+    store = break_something(job.get("broken"), points.store(open_store(stage.home / "standfast.db")))
     async with Runtime(store, agents=[agent], lease_s=job.get("lease_s", 30.0)) as runtime:
         stage.runtime = runtime
         stage.session = await _open(runtime, agent, job.get("how", "request"))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import code_scenarios
 import fork_server
 
-import holdfast.protocols.code.plugin
-import holdfast.sandbox.monty.cell_engine  # noqa: F401 (imported here, so that no child has to)
+import standfast.protocols.code.plugin
+import standfast.sandbox.monty.cell_engine  # noqa: F401 (imported here, so that no child has to)
 
 vars(fork_server)["scenarios"] = code_scenarios
 

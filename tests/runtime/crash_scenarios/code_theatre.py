@@ -12,7 +12,7 @@ from typing import Any
 
 from crash_scenarios.theatre import KEY, NEXT_KEY, WAYS, ForkServer, Report, Theatre, Truth, _lines
 
-from holdfast.model.canonical import digest_bytes, encode_sorted
+from standfast.model.canonical import digest_bytes, encode_sorted
 
 SERVER = Path(__file__).parent / "code_server.py"
 REPEATABLE = ("price", "stock", "llm")

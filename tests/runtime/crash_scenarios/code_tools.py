@@ -10,8 +10,8 @@ from typing import Any
 
 from scenarios import Stage, Tools
 
-from holdfast import CapabilityLimits, CompleteAfter, CompleteLater, RunContext, tool
-from holdfast.testing.crash_points import CrashPoints
+from standfast import CapabilityLimits, CompleteAfter, CompleteLater, RunContext, tool
+from standfast.testing.crash_points import CrashPoints
 
 
 class CodeStage(Stage):

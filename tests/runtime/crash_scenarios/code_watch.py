@@ -10,10 +10,10 @@ import msgspec
 from code_tools import CodeStage
 from scenarios import Forgetful, ToldModel
 
-from holdfast.model.diagnostic import Diagnostic
-from holdfast.model.language import EngineName
-from holdfast.model.turn import TurnSummary
-from holdfast.ports.code_engine import (
+from standfast.model.diagnostic import Diagnostic
+from standfast.model.language import EngineName
+from standfast.model.turn import TurnSummary
+from standfast.ports.code_engine import (
     CallAnswer,
     CellFunctions,
     CellRequest,
@@ -23,11 +23,11 @@ from holdfast.ports.code_engine import (
     CodeEngine,
     Touched,
 )
-from holdfast.ports.model_provider import ModelDelta, ModelRequest
-from holdfast.ports.session_store import Lease, Save, Saved, SessionStore
-from holdfast.protocols.standard import cells
-from holdfast.runtime import workplace
-from holdfast.testing.crash_points import CrashPoints
+from standfast.ports.model_provider import ModelDelta, ModelRequest
+from standfast.ports.session_store import Lease, Save, Saved, SessionStore
+from standfast.protocols.standard import cells
+from standfast.runtime import workplace
+from standfast.testing.crash_points import CrashPoints
 
 
 class CodeModel(ToldModel):

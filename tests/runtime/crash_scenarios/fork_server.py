@@ -17,8 +17,8 @@ from typing import Any
 
 import scenarios
 
-import holdfast.store.sqlite.sessions  # noqa: F401 (what is imported here is not imported by each child)
-from holdfast.testing.crash_points import CRASH_AT, CrashPoints
+import standfast.store.sqlite.sessions  # noqa: F401 (what is imported here is not imported by each child)
+from standfast.testing.crash_points import CRASH_AT, CrashPoints
 
 _PATIENCE_S = 30
 

@@ -19,12 +19,12 @@ sys.path.insert(0, sys.argv[1])
 
 from plugin_stand_ins import Album, Counter, ObedientModel
 
-from holdfast import Agent, Plugin, Runtime, Session, action, hook, tool
-from holdfast.errors import HoldfastError
-from holdfast.model.canonical import Json
-from holdfast.model.plugin_state import PluginSnapshotMeta
-from holdfast.plugins.snapshot import SnapshotReader
-from holdfast.store.sqlite.checksums import open_checked
+from standfast import Agent, Plugin, Runtime, Session, action, hook, tool
+from standfast.errors import StandfastError
+from standfast.model.canonical import Json
+from standfast.model.plugin_state import PluginSnapshotMeta
+from standfast.plugins.snapshot import SnapshotReader
+from standfast.store.sqlite.checksums import open_checked
 
 
 class Newer(Counter):
@@ -152,7 +152,7 @@ async def main(database: str, job: dict[str, Any]) -> None:
 async def _attempt(runtime: Runtime, agent: Agent[Any, Any], verb: str, given: Any = None) -> Any:
     try:
         return await _do(await runtime.session("s", agent=agent), verb, given)
-    except HoldfastError as error:
+    except StandfastError as error:
         return {"raised": type(error).__name__, "message": error.message, "hint": error.hint}
 
 
@@ -171,5 +171,5 @@ async def _do(session: Session[Any], verb: str, given: Any) -> Any:
 
 
 if __name__ == "__main__":
-    logging.getLogger("holdfast").addHandler(logging.NullHandler())
+    logging.getLogger("standfast").addHandler(logging.NullHandler())
     asyncio.run(main(sys.argv[2], json.loads(sys.argv[3])))

@@ -26,8 +26,8 @@ from scenarios import (
     ordinary,
 )
 
-from holdfast import Agent, Plugin, RunContext, Runtime, Session, action, hook, tool
-from holdfast.model.directive import (
+from standfast import Agent, Plugin, RunContext, Runtime, Session, action, hook, tool
+from standfast.model.directive import (
     CreateSession,
     EmitRuntimeEvents,
     EnqueueMessages,
@@ -36,13 +36,13 @@ from holdfast.model.directive import (
     SessionRequest,
     ask_person,
 )
-from holdfast.model.message import AssistantMessage, Message, UserMessage, text_of
-from holdfast.plugins import contexts
-from holdfast.ports.model_provider import ModelDelta, ModelRequest
-from holdfast.ports.session_store import Lease, Save, Saved, SessionStore
-from holdfast.runtime.agent_runtime import open_store
-from holdfast.store.sqlite.checksums import open_checked
-from holdfast.testing.crash_points import CrashPoints
+from standfast.model.message import AssistantMessage, Message, UserMessage, text_of
+from standfast.plugins import contexts
+from standfast.ports.model_provider import ModelDelta, ModelRequest
+from standfast.ports.session_store import Lease, Save, Saved, SessionStore
+from standfast.runtime.agent_runtime import open_store
+from standfast.store.sqlite.checksums import open_checked
+from standfast.testing.crash_points import CrashPoints
 
 MakePlugin = Callable[[Stage], Plugin]
 
@@ -195,13 +195,13 @@ class WatchedModel(ToldModel):
 async def play(job: dict[str, Any], points: CrashPoints) -> dict[str, Any]:
     """One process: write down what is journaled, go on, finish, do one more turn, report."""
     stage = Stage(Path(job["home"]), points)
-    stage.note("hooks", **_journaled(stage.home / "holdfast.db"))
+    stage.note("hooks", **_journaled(stage.home / "standfast.db"))
     scenario = SCENARIOS[job["scenario"]]
     model = points.model(WatchedModel(scenario.rules, stage))
     agent: Agent[Any, Any] = Agent(
         model, name="clerk", tools=scenario.tools(stage), plugins=[scenario.plugin(stage)]
     )
-    store = points.store(open_store(stage.home / "holdfast.db"))
+    store = points.store(open_store(stage.home / "standfast.db"))
     if job.get("forgetful"):
         store = cast(SessionStore, Forgetful(store))
     async with Runtime(store, agents=[agent]) as runtime:

@@ -2,7 +2,7 @@
 
 Every process of a scenario does the same: it goes on with whatever is there, makes its request under an
 idempotency key, decides what people have to decide, runs one more turn, and reports what is stored. Tools
-write each effect to a ledger, and the model writes what it is told to another; both are outside of Holdfast.
+write each effect to a ledger, and the model writes what it is told to another; both are outside of Standfast.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, cast
 import msgspec
 from broken_disk import BrokenDisk
 
-from holdfast import (
+from standfast import (
     Agent,
     CapabilityLimits,
     CompleteAfter,
@@ -30,14 +30,14 @@ from holdfast import (
     TurnResult,
     tool,
 )
-from holdfast.errors import ApprovalAlreadyDecided, StoreUnavailable, TokenAlreadyUsed, TokenNotFound
-from holdfast.model.usage import UsageLimits
-from holdfast.ports.model_provider import ModelDelta, ModelRequest
-from holdfast.ports.session_store import Lease, Save, Saved, SessionStore
-from holdfast.providers.scripted import Rule, ScriptedModel
-from holdfast.runtime.agent_runtime import open_store
-from holdfast.testing.crash_points import CrashPoints
-from holdfast.tools.registered_tool import OnTimeout
+from standfast.errors import ApprovalAlreadyDecided, StoreUnavailable, TokenAlreadyUsed, TokenNotFound
+from standfast.model.usage import UsageLimits
+from standfast.ports.model_provider import ModelDelta, ModelRequest
+from standfast.ports.session_store import Lease, Save, Saved, SessionStore
+from standfast.providers.scripted import Rule, ScriptedModel
+from standfast.runtime.agent_runtime import open_store
+from standfast.testing.crash_points import CrashPoints
+from standfast.tools.registered_tool import OnTimeout
 
 KEY = "request-1"
 NEXT_KEY = "request-2"
@@ -369,7 +369,7 @@ async def _play(stage: Stage, job: dict[str, Any]) -> dict[str, Any]:
     scenario = SCENARIOS[job["scenario"]]
     model = stage.points.model(ToldModel(scenario.rules, stage))
     agent: Agent[Any, Any] = Agent(model, name="clerk", tools=scenario.tools(stage), limits=scenario.limits)
-    store = stage.points.store(open_store(stage.home / "holdfast.db"))
+    store = stage.points.store(open_store(stage.home / "standfast.db"))
     if job.get("how") == "decide":
         return await _decide(stage, store)
     if job.get("forgetful"):

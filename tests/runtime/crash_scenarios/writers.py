@@ -14,8 +14,8 @@ import sys
 import time
 from typing import Any
 
-from holdfast import Agent, RunContext, Runtime, tool
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, RunContext, Runtime, tool
+from standfast.providers.scripted import ScriptedModel
 
 DATABASE, LEDGER, NAME, COUNT = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 LEASE_S = float(os.environ.get("LEASE_S", "30"))

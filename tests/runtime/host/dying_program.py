@@ -9,11 +9,11 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 
-from holdfast import Agent, Plugin, RunContext, Runtime, tool
-from holdfast.model.host_requests import SessionCreateRequest, TurnInput
-from holdfast.model.message import RequestedCall, UserMessage, text_of
-from holdfast.model.task import TaskKind, TaskSpec, TaskState
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
+from standfast import Agent, Plugin, RunContext, Runtime, tool
+from standfast.model.host_requests import SessionCreateRequest, TurnInput
+from standfast.model.message import RequestedCall, UserMessage, text_of
+from standfast.model.task import TaskKind, TaskSpec, TaskState
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
 
 HANGING = asyncio.Event()
 """Both turns that hang do so."""

@@ -9,10 +9,10 @@ from typing import Any
 from plugin_stand_ins import Album, Counter
 from stand_ins import EchoModel, Place
 
-from holdfast import Agent, Plugin, Runtime, Session, tool
-from holdfast.model.host_requests import SessionCreateRequest, TurnInput
-from holdfast.model.message import UserMessage
-from holdfast.ports.host import RuntimeSessionHost
+from standfast import Agent, Plugin, Runtime, Session, tool
+from standfast.model.host_requests import SessionCreateRequest, TurnInput
+from standfast.model.message import UserMessage
+from standfast.ports.host import RuntimeSessionHost
 
 
 @tool(side_effect="read")

@@ -12,15 +12,15 @@ from host_stage import staged
 from plugin_stand_ins import ObedientModel
 from stand_ins import HeldModel, Place, until
 
-from holdfast import Plugin, RunContext, action, tool
-from holdfast.errors import PluginStateLost
-from holdfast.model.frame import FrameSwitch
-from holdfast.model.message import InjectedTurnInput, UserMessage
-from holdfast.model.node import FrameOpened
-from holdfast.model.outcome import FrameSwitched
-from holdfast.model.task import TaskSpec, TaskState
-from holdfast.protocols.code.plugin import CodeProtocol
-from holdfast.runtime.agent_runtime import Runtime
+from standfast import Plugin, RunContext, action, tool
+from standfast.errors import PluginStateLost
+from standfast.model.frame import FrameSwitch
+from standfast.model.message import InjectedTurnInput, UserMessage
+from standfast.model.node import FrameOpened
+from standfast.model.outcome import FrameSwitched
+from standfast.model.task import TaskSpec, TaskState
+from standfast.protocols.code.plugin import CodeProtocol
+from standfast.runtime.agent_runtime import Runtime
 
 
 async def _forever() -> None:

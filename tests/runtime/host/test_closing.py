@@ -11,13 +11,13 @@ from plugin_stand_ins import ObedientModel, call
 from stand_ins import HeldModel, Place, asks
 from stand_ins import said as words
 
-from holdfast import Agent, Plugin, RunContext, tool
-from holdfast.errors import SessionNotFound
-from holdfast.model.host_requests import SessionCreateRequest
-from holdfast.model.outcome import Stopped, StopReason
-from holdfast.model.task import TaskSpec, TaskState
-from holdfast.model.turn import TurnState
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, Plugin, RunContext, tool
+from standfast.errors import SessionNotFound
+from standfast.model.host_requests import SessionCreateRequest
+from standfast.model.outcome import Stopped, StopReason
+from standfast.model.task import TaskSpec, TaskState
+from standfast.model.turn import TurnState
+from standfast.providers.scripted import ScriptedModel
 
 
 def test_closing_ends_the_running_turn_and_keeps_the_history(place: Place) -> None:

@@ -11,13 +11,13 @@ from host_stage import said, staged
 from plugin_stand_ins import ObedientModel, call
 from stand_ins import EchoModel, Place
 
-from holdfast import Plugin, RunContext, action, hook, tool
-from holdfast.errors import InvalidArgument, ModelError, ServiceUnavailable
-from holdfast.model.host_requests import DirectRequest
-from holdfast.model.message import UserMessage
-from holdfast.model.outcome import Stopped
-from holdfast.model.usage import Usage, UsageEntry, UsageLimits
-from holdfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
+from standfast import Plugin, RunContext, action, hook, tool
+from standfast.errors import InvalidArgument, ModelError, ServiceUnavailable
+from standfast.model.host_requests import DirectRequest
+from standfast.model.message import UserMessage
+from standfast.model.outcome import Stopped
+from standfast.model.usage import Usage, UsageEntry, UsageLimits
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
 
 
 class CountingModel(EchoModel):

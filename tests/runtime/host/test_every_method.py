@@ -11,8 +11,8 @@ import pytest
 from host_stage import Stage, said, staged
 from stand_ins import Place, until
 
-from holdfast import Plugin, action
-from holdfast.errors import (
+from standfast import Plugin, action
+from standfast.errors import (
     GenerationMismatch,
     InvalidArgument,
     MonitorNotFound,
@@ -24,7 +24,7 @@ from holdfast.errors import (
     TurnNotFound,
     UnknownTool,
 )
-from holdfast.model.host_requests import (
+from standfast.model.host_requests import (
     Appended,
     AppendSessionNodesRequest,
     BranchIsStale,
@@ -32,15 +32,15 @@ from holdfast.model.host_requests import (
     SessionCreateRequest,
     SessionHandle,
 )
-from holdfast.model.message import InjectedTurnInput, UserMessage
-from holdfast.model.monitor import MonitorSpec, MonitorState
-from holdfast.model.node import PluginNode
-from holdfast.model.task import TaskSpec, TaskState
-from holdfast.model.tool_state import ToolAvailability
-from holdfast.ports.host import RuntimeSessionHost
-from holdfast.ports.model_provider import ModelRequest
-from holdfast.runtime.host.views import methods_of
-from holdfast.tools.no_host import HARMLESS, SERVICES
+from standfast.model.message import InjectedTurnInput, UserMessage
+from standfast.model.monitor import MonitorSpec, MonitorState
+from standfast.model.node import PluginNode
+from standfast.model.task import TaskSpec, TaskState
+from standfast.model.tool_state import ToolAvailability
+from standfast.ports.host import RuntimeSessionHost
+from standfast.ports.model_provider import ModelRequest
+from standfast.runtime.host.views import methods_of
+from standfast.tools.no_host import HARMLESS, SERVICES
 
 Call = Callable[[Any], Awaitable[object]]
 

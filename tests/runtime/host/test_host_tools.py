@@ -12,13 +12,13 @@ from plugin_stand_ins import ObedientModel, call
 from stand_ins import Place
 from stand_ins import said as words
 
-from holdfast import Plugin, RunContext, hook, tool
-from holdfast.errors import GenerationMismatch, InvalidArgument, UnknownTool
-from holdfast.model.host_requests import Appended, AppendSessionNodesRequest, BranchIsStale
-from holdfast.model.message import UserMessage
-from holdfast.model.node import PluginNode
-from holdfast.model.tool_state import ToolAvailability
-from holdfast.model.trace_record import TraceRecord
+from standfast import Plugin, RunContext, hook, tool
+from standfast.errors import GenerationMismatch, InvalidArgument, UnknownTool
+from standfast.model.host_requests import Appended, AppendSessionNodesRequest, BranchIsStale
+from standfast.model.message import UserMessage
+from standfast.model.node import PluginNode
+from standfast.model.tool_state import ToolAvailability
+from standfast.model.trace_record import TraceRecord
 
 
 def _note(body: str) -> PluginNode:

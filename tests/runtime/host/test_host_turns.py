@@ -11,8 +11,8 @@ from plugin_stand_ins import ObedientModel, call
 from stand_ins import HeldModel, Place, asks, until
 from stand_ins import said as words
 
-from holdfast import Agent, Plugin, RunContext, action, tool
-from holdfast.errors import (
+from standfast import Agent, Plugin, RunContext, action, tool
+from standfast.errors import (
     IdempotencyConflict,
     ServiceUnavailable,
     SessionNotFound,
@@ -20,13 +20,13 @@ from holdfast.errors import (
     TurnUnfinished,
     TurnWaitsForItself,
 )
-from holdfast.model.events import Gap, TurnBegan, TurnCommitted
-from holdfast.model.host_requests import SessionCreateRequest
-from holdfast.model.outcome import Finished, Stopped, StopReason, Waiting
-from holdfast.model.turn import TurnState
-from holdfast.model.usage import UsageLimits
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.runtime.host import turns as turns_module
+from standfast.model.events import Gap, TurnBegan, TurnCommitted
+from standfast.model.host_requests import SessionCreateRequest
+from standfast.model.outcome import Finished, Stopped, StopReason, Waiting
+from standfast.model.turn import TurnState
+from standfast.model.usage import UsageLimits
+from standfast.providers.scripted import ScriptedModel
+from standfast.runtime.host import turns as turns_module
 
 
 def test_a_turn_of_a_child_is_started_and_awaited(place: Place) -> None:

@@ -12,8 +12,8 @@ from plugin_stand_ins import Counter, ObedientModel
 from stand_ins import EchoModel, Place
 from stand_ins import said as words
 
-from holdfast import Agent, Plugin, RunContext, action, hook, tool
-from holdfast.errors import (
+from standfast import Agent, Plugin, RunContext, action, hook, tool
+from standfast.errors import (
     InvalidArgument,
     InvalidSessionId,
     NodeNotFound,
@@ -22,8 +22,8 @@ from holdfast.errors import (
     SessionExists,
     SessionNotFound,
 )
-from holdfast.model.directive import CreateSession, SessionRequest
-from holdfast.model.host_requests import (
+from standfast.model.directive import CreateSession, SessionRequest
+from standfast.model.host_requests import (
     FromCurrent,
     FromNothing,
     FromSession,
@@ -32,14 +32,14 @@ from holdfast.model.host_requests import (
     SessionHandle,
     SessionSnapshot,
 )
-from holdfast.model.message import UserMessage
-from holdfast.model.plugin_options import PluginOptions
-from holdfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta
-from holdfast.model.session_policy import SessionPolicy
-from holdfast.model.tool_access import SessionToolAccess
-from holdfast.model.usage import UsageLimits
-from holdfast.plugins.host import FULL, SessionAuthority
-from holdfast.plugins.session import PluginSession
+from standfast.model.message import UserMessage
+from standfast.model.plugin_options import PluginOptions
+from standfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta
+from standfast.model.session_policy import SessionPolicy
+from standfast.model.tool_access import SessionToolAccess
+from standfast.model.usage import UsageLimits
+from standfast.plugins.host import FULL, SessionAuthority
+from standfast.plugins.session import PluginSession
 
 
 class Placed(Plugin):

@@ -12,10 +12,10 @@ from dying_program import make_agent
 from host_stage import staged
 from stand_ins import Place, until
 
-from holdfast import Runtime, Session
-from holdfast.model.message import ToolMessage
-from holdfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
-from holdfast.runtime.agent_runtime import open_store
+from standfast import Runtime, Session
+from standfast.model.message import ToolMessage
+from standfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
+from standfast.runtime.agent_runtime import open_store
 
 PROGRAM = (Path(__file__).parent / "dying_program.py").read_text()
 
@@ -26,7 +26,7 @@ async def _states(runtime: Runtime) -> dict[str, TaskState]:
 
 def _killed(child: Callable[..., Any], tmp_path: Path) -> Path:
     """A database whose process was killed in the middle of everything."""
-    database = tmp_path / "holdfast.db"
+    database = tmp_path / "standfast.db"
     program = child(PROGRAM, database)
     assert program.line() == "ready"
     program.kill()

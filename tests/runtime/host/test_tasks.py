@@ -14,13 +14,13 @@ import pytest
 from host_stage import Stage, staged
 from stand_ins import HeldModel, Place, of_kind, until
 
-from holdfast.errors import InvalidArgument, SessionNotFound, TaskExists, TaskNotFound, ToolError
-from holdfast.model.events import TaskChanged
-from holdfast.model.host_requests import SessionCreateRequest, TurnInput
-from holdfast.model.message import InjectedTurnInput, UserMessage
-from holdfast.model.monitor import MonitorSpec, MonitorState
-from holdfast.model.outcome import Stopped
-from holdfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
+from standfast.errors import InvalidArgument, SessionNotFound, TaskExists, TaskNotFound, ToolError
+from standfast.model.events import TaskChanged
+from standfast.model.host_requests import SessionCreateRequest, TurnInput
+from standfast.model.message import InjectedTurnInput, UserMessage
+from standfast.model.monitor import MonitorSpec, MonitorState
+from standfast.model.outcome import Stopped
+from standfast.model.task import TaskKind, TaskRecord, TaskSpec, TaskState
 
 
 class Job:

@@ -12,17 +12,17 @@ from typing import Any
 
 import msgspec
 
-from holdfast.model.head import SessionHead
-from holdfast.model.message import UserMessage
-from holdfast.model.monitor import MonitorSpec, MonitorState, MonitorStatus, MonitorUpdate
-from holdfast.model.task import TaskRecord
-from holdfast.ports.clock import Clock, SystemClock
-from holdfast.ports.session_store import QueuedInput, SessionStore
-from holdfast.runtime.agent_runtime import open_store
-from holdfast.runtime.lease_owners import new_owner, retire
-from holdfast.runtime.monitors import Monitors
-from holdfast.runtime.monitors.orphans import marked
-from holdfast.runtime.monitors.record import MonitorRecord
+from standfast.model.head import SessionHead
+from standfast.model.message import UserMessage
+from standfast.model.monitor import MonitorSpec, MonitorState, MonitorStatus, MonitorUpdate
+from standfast.model.task import TaskRecord
+from standfast.ports.clock import Clock, SystemClock
+from standfast.ports.session_store import QueuedInput, SessionStore
+from standfast.runtime.agent_runtime import open_store
+from standfast.runtime.lease_owners import new_owner, retire
+from standfast.runtime.monitors import Monitors
+from standfast.runtime.monitors.orphans import marked
+from standfast.runtime.monitors.record import MonitorRecord
 
 SESSION = "s"
 LONG_S = 20.0

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.model.monitor import MAX_LINE_CHARS, RING
-from holdfast.runtime.monitors.lines import LineReader, Lines
+from standfast.model.monitor import MAX_LINE_CHARS, RING
+from standfast.runtime.monitors.lines import LineReader, Lines
 
 
 def _read(*chunks: bytes) -> list[str]:

@@ -13,10 +13,10 @@ import msgspec
 import pytest
 from monitor_stage import LONG_S, gone, is_running, pids_in, until, until_now
 
-from holdfast.runtime.monitors.command import Command, CommandNotStarted
-from holdfast.runtime.monitors.lines import Lines
-from holdfast.runtime.monitors.orphans import end_orphans, is_alive, mark_of, marked
-from holdfast.runtime.monitors.process import MonitorProcess
+from standfast.runtime.monitors.command import Command, CommandNotStarted
+from standfast.runtime.monitors.lines import Lines
+from standfast.runtime.monitors.orphans import end_orphans, is_alive, mark_of, marked
+from standfast.runtime.monitors.process import MonitorProcess
 
 pytestmark = pytest.mark.slow
 
@@ -255,7 +255,7 @@ def test_killing_the_supervisor_ends_what_it_supervised(tmp_path: Path) -> None:
 
 def test_a_supervisor_that_was_stopped_does_not_keep_anything_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: there is a way that needs no help of the supervisor."""
-    monkeypatch.setattr("holdfast.runtime.monitors.process._PATIENCE_S", 0.1)
+    monkeypatch.setattr("standfast.runtime.monitors.process._PATIENCE_S", 0.1)
 
     async def stop() -> str:
         process, ear = await _begin("echo up; sleep 1000")

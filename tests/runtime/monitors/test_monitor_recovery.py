@@ -15,12 +15,12 @@ import msgspec
 import pytest
 from monitor_stage import RUNNING, SESSION, Stage, gone, is_running, pids_in, until, until_now
 
-from holdfast.model.monitor import MonitorState
-from holdfast.model.task import TaskRecord, TaskState
-from holdfast.runtime.monitors.orphans import ProcessMark, is_alive
-from holdfast.runtime.monitors.owners import SILENT_MS
-from holdfast.runtime.monitors.record import monitor_of
-from holdfast.testing.clock import FakeClock
+from standfast.model.monitor import MonitorState
+from standfast.model.task import TaskRecord, TaskState
+from standfast.runtime.monitors.orphans import ProcessMark, is_alive
+from standfast.runtime.monitors.owners import SILENT_MS
+from standfast.runtime.monitors.record import monitor_of
+from standfast.testing.clock import FakeClock
 
 pytestmark = pytest.mark.slow
 
@@ -60,7 +60,7 @@ class Victim:
 
     def __init__(self, child: Start, home: Path) -> None:
         self._child, self.home = child, home
-        self.database = home / "holdfast.db"
+        self.database = home / "standfast.db"
 
     def start(self, *specs: dict[str, Any]) -> None:
         self.process = self._child(HOST, str(self.database), json.dumps(specs))
@@ -256,7 +256,7 @@ asyncio.run(main(sys.argv[1]))
 @pytest.mark.parametrize("after_s", [0.02, 0.05, 0.1, 0.2, 0.3])
 def test_whenever_the_runtime_is_killed_nothing_is_left(child: Start, tmp_path: Path, after_s: float) -> None:
     """Ours: starting, waking, taking and stopping have no moment at which a kill leaves anything."""
-    victim = child(BUSY, str(tmp_path / "holdfast.db"))
+    victim = child(BUSY, str(tmp_path / "standfast.db"))
     assert victim.line() == "ready"
     with pytest.raises(subprocess.TimeoutExpired):
         victim.process.wait(after_s)
@@ -264,7 +264,7 @@ def test_whenever_the_runtime_is_killed_nothing_is_left(child: Start, tmp_path: 
     victim.process.wait()
 
     async def restart() -> list[str]:
-        async with Stage(tmp_path / "holdfast.db") as stage:
+        async with Stage(tmp_path / "standfast.db") as stage:
             found = [monitor_of(task) for task in await stage.store.tasks(live=True)]
             tokens = [one.process.token for one in found if one is not None and one.process is not None]
             await stage.monitors.recover()
@@ -285,7 +285,7 @@ def test_whenever_the_runtime_is_killed_nothing_is_left(child: Start, tmp_path: 
 
 def test_a_closed_runtime_leaves_what_is_to_go_on_armed(tmp_path: Path) -> None:
     """Ours: restart holds for a runtime that was closed as well; nothing says it runs meanwhile."""
-    database = tmp_path / "holdfast.db"
+    database = tmp_path / "standfast.db"
 
     async def whole() -> None:
         async with Stage(database) as stage:
@@ -322,7 +322,7 @@ def test_a_machine_that_is_silent_for_long_has_lost_its_monitors(tmp_path: Path)
 
     async def whole() -> None:
         clock = FakeClock()
-        async with Stage(tmp_path / "holdfast.db", clock) as stage:
+        async with Stage(tmp_path / "standfast.db", clock) as stage:
             await stage.start("sleep 1000")
             await stage.store.change_task(SESSION, "m", _moved_elsewhere)
             other = Stage(stage.store, clock)
@@ -340,7 +340,7 @@ def test_a_monitor_that_says_nothing_is_written_anew_now_and_then(tmp_path: Path
 
     async def whole() -> None:
         clock = FakeClock()
-        async with Stage(tmp_path / "holdfast.db", clock) as stage:
+        async with Stage(tmp_path / "standfast.db", clock) as stage:
             await stage.start("sleep 1000")
             clock.advance(60)
             await stage.monitors.recover()

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from monitor_stage import SESSION, Stage, until, until_async
 
-from holdfast.errors import StoreUnavailable
-from holdfast.model.monitor import MonitorSpec, MonitorState, MonitorUpdate
-from holdfast.runtime.monitors.wakes import wake_text
+from standfast.errors import StoreUnavailable
+from standfast.model.monitor import MonitorSpec, MonitorState, MonitorUpdate
+from standfast.runtime.monitors.wakes import wake_text
 
 pytestmark = pytest.mark.slow
 
@@ -28,7 +28,7 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], Non
 
     def played(scene: Play) -> None:
         async def whole() -> None:
-            async with Stage(None if request.param == "memory" else tmp_path / "holdfast.db") as stage:
+            async with Stage(None if request.param == "memory" else tmp_path / "standfast.db") as stage:
                 await stage.start(FOLLOW, cwd=str(tmp_path), wake="queue_turn", description="the log")
                 await scene(stage)
 

@@ -12,10 +12,10 @@ import msgspec
 import pytest
 from monitor_stage import RUNNING, SESSION, Stage, gone, until, until_async
 
-from holdfast.errors import InvalidArgument, MonitorNotFound, SessionNotFound, StoreUnavailable, TaskExists
-from holdfast.model.monitor import RING, MonitorSpec, MonitorState
-from holdfast.model.task import TaskKind, TaskRecord, TaskState
-from holdfast.testing.clock import FakeClock
+from standfast.errors import InvalidArgument, MonitorNotFound, SessionNotFound, StoreUnavailable, TaskExists
+from standfast.model.monitor import RING, MonitorSpec, MonitorState
+from standfast.model.task import TaskKind, TaskRecord, TaskState
+from standfast.testing.clock import FakeClock
 
 pytestmark = pytest.mark.slow
 
@@ -29,7 +29,7 @@ def play(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[Play], Non
 
     def played(scene: Play) -> None:
         async def whole() -> None:
-            async with Stage(None if request.param == "memory" else tmp_path / "holdfast.db") as stage:
+            async with Stage(None if request.param == "memory" else tmp_path / "standfast.db") as stage:
                 await scene(stage)
 
         asyncio.run(whole())
@@ -261,11 +261,11 @@ def test_the_next_runtime_starts_it_again_without_being_told_unless_it_was_stopp
     """Ours: that it is armed is durable."""
 
     async def whole() -> None:
-        async with Stage(tmp_path / "holdfast.db") as stage:
+        async with Stage(tmp_path / "standfast.db") as stage:
             await stage.start(ENDLESS, "kept", arm="session_start")
             await stage.start(ENDLESS, "stopped", arm="session_start")
             await stage.monitors.stop(SESSION, "stopped")
-        async with Stage(tmp_path / "holdfast.db") as stage:
+        async with Stage(tmp_path / "standfast.db") as stage:
             await stage.monitors.session_opened(SESSION)
             assert (await stage.status("kept")).state is RUNNING
             assert (await stage.status("stopped")).state is MonitorState.STOPPED
@@ -280,13 +280,13 @@ def test_closing_ends_every_process_and_says_so(tmp_path: Path) -> None:
     """Ours: nothing is left running, and nothing says that it is."""
 
     async def whole() -> None:
-        async with Stage(tmp_path / "holdfast.db") as stage:
+        async with Stage(tmp_path / "standfast.db") as stage:
             await stage.start("trap '' TERM; echo up; while :; do sleep 1000; done", "stubborn")
             await stage.start(ENDLESS, "plain")
             await until(lambda: len(stage.said()) == 2)
             tokens = [await stage.token("stubborn"), await stage.token("plain")]
         assert all(map(gone, tokens))
-        async with Stage(tmp_path / "holdfast.db") as stage:
+        async with Stage(tmp_path / "standfast.db") as stage:
             for name in ("stubborn", "plain"):
                 status = await stage.status(name)
                 assert status.state is MonitorState.FAILED
@@ -308,14 +308,14 @@ def test_a_start_that_is_under_way_when_the_runtime_closes_leaves_nothing(tmp_pa
     """Ours: also one whose caller no longer waits."""
 
     async def whole() -> None:
-        async with Stage(tmp_path / "holdfast.db") as stage:
+        async with Stage(tmp_path / "standfast.db") as stage:
             starting = asyncio.create_task(stage.start(ENDLESS))
             await until(lambda: stage.monitors._watches)
             starting.cancel()
             await asyncio.gather(starting, return_exceptions=True)
             token = next(iter(stage.monitors._watches.values())).process.mark.token  # type: ignore[union-attr]
         assert gone(token)
-        async with Stage(tmp_path / "holdfast.db") as stage:
+        async with Stage(tmp_path / "standfast.db") as stage:
             assert [task for task in await stage.store.tasks(live=True) if task.owner] == []
 
     asyncio.run(whole())

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from holdfast.model.monitor import RING, MonitorUpdate
-from holdfast.runtime.monitors.record import KEPT_CHARS, kept
-from holdfast.runtime.monitors.ring import UpdateRing
+from standfast.model.monitor import RING, MonitorUpdate
+from standfast.runtime.monitors.record import KEPT_CHARS, kept
+from standfast.runtime.monitors.ring import UpdateRing
 
 
 def _fill(ring: UpdateRing, count: int, text: str = "x") -> UpdateRing:

@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from monitor_stage import gone, is_running, pids_in, until_async, until_now
 
-from holdfast import Agent, RunContext, Runtime, tool
-from holdfast.model.message import ToolMessage, UserMessage
-from holdfast.model.monitor import MonitorSpec, MonitorState
-from holdfast.model.task import TaskState
-from holdfast.providers.scripted import ScriptedModel
-from holdfast.runtime.monitors.record import monitor_of
+from standfast import Agent, RunContext, Runtime, tool
+from standfast.model.message import ToolMessage, UserMessage
+from standfast.model.monitor import MonitorSpec, MonitorState
+from standfast.model.task import TaskState
+from standfast.providers.scripted import ScriptedModel
+from standfast.runtime.monitors.record import monitor_of
 
 pytestmark = pytest.mark.slow
 
@@ -79,7 +79,7 @@ def test_a_monitor_on_a_growing_file_wakes_an_idle_session_three_times(tmp_path:
     log.touch()
 
     async def main() -> None:
-        async with Runtime(tmp_path / "holdfast.db" if stored else None) as runtime:
+        async with Runtime(tmp_path / "standfast.db" if stored else None) as runtime:
             session = await runtime.session("s", agent=_watcher(log))
             assert (await session.turn("Watch it.")).output == "watching"
             for number, line in enumerate(["one", "two", "three"]):
@@ -103,11 +103,11 @@ import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_wakes import _watcher
-from holdfast import Runtime
-from holdfast.model.monitor import MonitorSpec
+from standfast import Runtime
+from standfast.model.monitor import MonitorSpec
 
 async def main(home):
-    async with Runtime(home / "holdfast.db") as runtime:
+    async with Runtime(home / "standfast.db") as runtime:
         session = await runtime.session("s", agent=_watcher(home / "log"))
         await session.turn("Watch it.")
         daemon = "setsid sh -c 'echo $$ > daemon; sleep 1000' & echo $$ > main; wait"
@@ -143,7 +143,7 @@ def test_killing_the_runtime_leaves_no_orphan_and_no_monitor_wrongly_running(
 
     async def restart() -> None:
         agent = _watcher(log)
-        async with Runtime(tmp_path / "holdfast.db", agents=[] if opens else [agent]) as runtime:
+        async with Runtime(tmp_path / "standfast.db", agents=[] if opens else [agent]) as runtime:
             before = {task.id: monitor_of(task) for task in await runtime.store.tasks()}
             if opens:
                 await runtime.session("s", agent=agent)

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from holdfast import BlockingSandbox, RunResult, tool
-from holdfast.errors import Code
-from holdfast.model.capability import Capability
-from holdfast.sandbox.cpython import cell_engine as cpython
+from standfast import BlockingSandbox, RunResult, tool
+from standfast.errors import Code
+from standfast.model.capability import Capability
+from standfast.sandbox.cpython import cell_engine as cpython
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-SECRET = "holdfast-test-secret-5f2c"
+SECRET = "standfast-test-secret-5f2c"
 LIMITS = {"cpu_ms": 200, "wall_ms": 900, "memory_mb": 32}
 GRACE_S = 1.0
 """SPEC 5: no guest code can hang, kill or slow the host beyond its limit and this."""
@@ -171,7 +171,7 @@ class Outside:
         self.unix = socket.socket(socket.AF_UNIX)
         self.unix.bind(str(directory / "unix"))
         self.abstract = socket.socket(socket.AF_UNIX)
-        self.abstract.bind(f"\0holdfast-attack-{os.getpid()}")
+        self.abstract.bind(f"\0standfast-attack-{os.getpid()}")
         for one in (self.unix, self.abstract):
             one.listen()
         for one in self._sockets():
@@ -201,7 +201,7 @@ class Outside:
         return {
             "file": self.file, "folder": self.file.parent, "pid": os.getpid(),
             "port": self.tcp.getsockname()[1], "udp": self.udp.getsockname()[1],
-            "abstract": f"holdfast-attack-{os.getpid()}",
+            "abstract": f"standfast-attack-{os.getpid()}",
         }  # fmt: skip
 
     def close(self) -> None:
@@ -212,9 +212,9 @@ class Outside:
 @pytest.fixture(scope="module")
 def outside(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Outside]:
     made = Outside(tmp_path_factory.mktemp("outside"))
-    os.environ["HOLDFAST_TEST_SECRET"] = SECRET
+    os.environ["STANDFAST_TEST_SECRET"] = SECRET
     yield made
-    del os.environ["HOLDFAST_TEST_SECRET"]
+    del os.environ["STANDFAST_TEST_SECRET"]
     made.close()
 
 

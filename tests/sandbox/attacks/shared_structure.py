@@ -17,10 +17,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast import Agent, Runtime, Sandbox, tool
-from holdfast.model.cell import CellReport
-from holdfast.model.message import ToolMessage
-from holdfast.providers.scripted import ScriptedModel
+from standfast import Agent, Runtime, Sandbox, tool
+from standfast.model.cell import CellReport
+from standfast.model.message import ToolMessage
+from standfast.providers.scripted import ScriptedModel
 
 LISTS = "a=[1]\nfor i in range(40): a=[a,a]\n"
 DICTS = "a={}\nfor i in range(40): a={'x':a,'y':a}\n"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.sandbox.peak_memory import PeakMemory
+from standfast.sandbox.peak_memory import PeakMemory
 
 pytestmark = pytest.mark.slow
 
@@ -59,11 +59,11 @@ ESCAPES: list[tuple[str, str]] = [
     ("shadow file", "open('/etc/shadow').read()"),
     ("home", "import os\nos.listdir(os.path.expanduser('~root'))"),
     ("keys", "import glob\nglob.glob('/root/.ssh/*') + glob.glob('/home/*/.ssh/*')"),
-    ("the host's packages", "import importlib\nimportlib.import_module('holdfast')"),
+    ("the host's packages", "import importlib\nimportlib.import_module('standfast')"),
     ("the host's program", "import glob, sys\n[p for p in glob.glob('/work/*') + glob.glob('/home/*') + glob.glob('/srv/*')]"),
     ("writing the library", "import os\nopen(os.__file__, 'r+b')"),
     ("writing byte code", "import os\nopen(os.path.dirname(os.__file__) + '/__pycache__/os.cpython-311.pyc', 'r+b')"),
-    ("writing the guest's program", "import sys\nopen(sys.modules['holdfast_guest.session'].__file__, 'r+b')"),
+    ("writing the guest's program", "import sys\nopen(sys.modules['standfast_guest.session'].__file__, 'r+b')"),
     ("the guest's program as source of secrets", "import sys\nstr(sys.argv[1:]) + str(sys.orig_argv[1:]) if sys.argv[1:] or sys.orig_argv[1:] else ''"),
     # /proc, /sys, /dev
     *[(f"/proc {what}", f"open('/proc/{what}', 'rb').read(4096)") for what in
@@ -82,12 +82,12 @@ ESCAPES: list[tuple[str, str]] = [
     ("/dev/kmsg", "open('/dev/kmsg', 'w').write('x')"),
     ("/dev/tty", "open('/dev/tty', 'w').write('x')"),
     ("/dev/fuse", "open('/dev/fuse', 'r+b')"),
-    ("/dev/shm", "open('/dev/shm/holdfast-attack', 'w')"),
+    ("/dev/shm", "open('/dev/shm/standfast-attack', 'w')"),
     ("/dev/pts", "import os\nos.openpty()"),
     # environment
-    ("variable", "import os\nos.environ.get('HOLDFAST_TEST_SECRET')"),
+    ("variable", "import os\nos.environ.get('STANDFAST_TEST_SECRET')"),
     ("variables", "import os\ndict(os.environ)"),
-    ("variable of the C library", C + "c.getenv.restype = ctypes.c_char_p\nc.getenv(b'HOLDFAST_TEST_SECRET')"),
+    ("variable of the C library", C + "c.getenv.restype = ctypes.c_char_p\nc.getenv(b'STANDFAST_TEST_SECRET')"),
     ("variables in memory", C + "ctypes.POINTER(ctypes.c_char_p).in_dll(c, 'environ')[0] and b'SECRET' in ctypes.POINTER(ctypes.c_char_p).in_dll(c, 'environ')[0]"),
     # network
     ("tcp", "import socket\nsocket.create_connection(('127.0.0.1', {port}))"),
@@ -427,9 +427,9 @@ FORGERIES: list[tuple[str, str]] = [
     ("the socket in another mode", "os.set_blocking(wire._handle, False)\necho(1)"),
     ("a thread that talks between", "threading.Thread(target=lambda: [send('{\"t\":\"blocked\"}') for _ in range(1000)], daemon=True).start()\nadd(1)"),
     ("a thread that calls", "threading.Thread(target=lambda: [call('note', '[1]') for _ in range(9)], daemon=True).start()\nadd(1)"),
-    ("the runner changed", "import holdfast_guest.session as s\ns.Session._leave = lambda *a: None"),
+    ("the runner changed", "import standfast_guest.session as s\ns.Session._leave = lambda *a: None"),
     ("the writer changed", "type(wire).post = type(wire).flush = lambda *a: None"),
-    ("the encoder changed", "import holdfast_guest.calls as c\nc.encode = lambda v: '\"x\",\"t\":\"end\"'\nadd(1)"),
+    ("the encoder changed", "import standfast_guest.calls as c\nc.encode = lambda v: '\"x\",\"t\":\"end\"'\nadd(1)"),
     ("json changed", "import json\njson.dumps = json.loads = json.JSONEncoder.encode = None\nadd(1)"),
     ("struct changed", "import struct\nstruct.pack = struct.unpack = None\nadd(1)"),
     ("built-in names changed", "import builtins\nbuiltins.len = builtins.dict = builtins.isinstance = None\nadd(1)"),

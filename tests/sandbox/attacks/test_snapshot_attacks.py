@@ -18,18 +18,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast import BlockingSandbox, tool
-from holdfast.errors import Code, HoldfastError, SnapshotRefused
-from holdfast.model.limits import SessionLimits
-from holdfast.model.session import SNAPSHOT_VERSION
-from holdfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest
-from holdfast.sandbox import snapshots
-from holdfast.sandbox.cpython import state as python_state
-from holdfast.sandbox.cpython.cell_engine import CPythonCells
-from holdfast.sandbox.quickjs import state as script_state
-from holdfast.sandbox.quickjs.cell_engine import QuickJsCells
-from holdfast.sandbox.quickjs.frames import Image
-from holdfast.sandbox.snapshots import SnapshotCodec, SnapshotHeader
+from standfast import BlockingSandbox, tool
+from standfast.errors import Code, SnapshotRefused, StandfastError
+from standfast.model.limits import SessionLimits
+from standfast.model.session import SNAPSHOT_VERSION
+from standfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest
+from standfast.sandbox import snapshots
+from standfast.sandbox.cpython import state as python_state
+from standfast.sandbox.cpython.cell_engine import CPythonCells
+from standfast.sandbox.quickjs import state as script_state
+from standfast.sandbox.quickjs.cell_engine import QuickJsCells
+from standfast.sandbox.quickjs.frames import Image
+from standfast.sandbox.snapshots import SnapshotCodec, SnapshotHeader
 
 pytestmark = pytest.mark.slow
 
@@ -74,7 +74,7 @@ class Vault:
         """The code of what comes of restoring and running; nothing if it goes well."""
         try:
             self.box.restore(data, session=session)
-        except HoldfastError as refused:
+        except StandfastError as refused:
             return str(refused.code)
         began = time.monotonic()
         result = self.box.run(code, session=session, limits=LIMITS)
@@ -170,7 +170,7 @@ def test_an_engine_that_there_is_not_is_refused(vault: Vault, sid: str) -> None:
 
 RUBBISH = [
     b"\xc1", b"rubbish", b"\x80", b"\x90", b"\xdd\xff\xff\xff\xff", b"\xc6\xff\xff\xff\xff", b"\xdf\xff\xff\xff\xff",
-    b"\xdb\xff\xff\xff\xff" + b"x" * 100, b"\x91" * 100_000, b"\x81\xa1x" * 50_000, b"HFQJ", b"HFQJ" + bytes(20), bytes(1000),
+    b"\xdb\xff\xff\xff\xff" + b"x" * 100, b"\x91" * 100_000, b"\x81\xa1x" * 50_000, b"SFQJ", b"SFQJ" + bytes(20), bytes(1000),
     b"cos\nsystem\n(S'touch /tmp/x'\ntR.", pickle.dumps({"x": 1}), b"\x00asm\x01\0\0\0",
     msgspec.msgpack.encode({"engine": "cpython", "version": "3.11", "format": 1}),
     msgspec.msgpack.encode({"engine": "cpython", "version": python_state.VERSION, "format": 1, "payload": 7}),
@@ -258,7 +258,7 @@ PICKLES: dict[str, bytes] = {
     "exits": payload("__import__('os')._exit(0)"),
     "crashes": payload("import ctypes\nctypes.string_at(0)"),
     "forks": payload("__import__('os').fork()"),
-    "changes the runner": payload("import sys\nsys.modules['holdfast_guest.wire'].Wire.post = lambda *a: None"),
+    "changes the runner": payload("import sys\nsys.modules['standfast_guest.wire'].Wire.post = lambda *a: None"),
     "speaks to the host": payload("import os\nfor n in range(3, 9):\n    try: os.write(n, b'\\xff' * 99)\n    except OSError: pass"),
     "something else": pickle.dumps(42), "nothing": b"", "cut": payload("1")[:-3], "rubbish": os.urandom(64),
     "an old opcode": b"(S'x'\nio\n.", "no end": b"\x80\x04" + b"N" * 1000,
@@ -349,7 +349,7 @@ def go_on(engine: Engine, request: CellRequest, number: int = 2) -> CellEnd | st
             return "waits"
         assert isinstance(step, CellEnd)
         return step
-    except HoldfastError as refused:
+    except StandfastError as refused:
         return str(refused.code)
 
 
@@ -463,7 +463,7 @@ def test_a_memory_that_lies_is_refused_or_harmless(functions: Any, nothing_left:
         forged = script_state.encode_state(script_state.SessionState(image, known.names, known.lines))
         try:
             run("x.map(n => n + 1).join()", state=forged)
-        except HoldfastError as refused:
+        except StandfastError as refused:
             assert refused.code in set(Code)  # noqa: PT017
     assert run("x.join()", state=state).result == "1,2,3"
     cells.close()
@@ -480,9 +480,9 @@ def test_a_waiting_run_that_is_restored_twice_pays_once_for_each_decision(vault:
     try:
         vault.box.restore(old, session=f"{sid}-again")
         vault.box.resume(f"{sid}-again")
-    except HoldfastError:
+    except StandfastError:
         pass
-    with pytest.raises(HoldfastError):
+    with pytest.raises(StandfastError):
         vault.box.approve(approval.approval_id)
     assert _paid == [7]
     vault.is_well()

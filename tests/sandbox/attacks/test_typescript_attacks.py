@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Code
-from holdfast.sandbox.typescript import tsc
-from holdfast.sandbox.typescript.script import ScriptRefused, read_script
+from standfast.errors import Code
+from standfast.sandbox.typescript import tsc
+from standfast.sandbox.typescript.script import ScriptRefused, read_script
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ REACHES: list[tuple[str, str]] = [
     ("module meta", "import.meta.url"),
     ("module meta by eval", "eval('import.meta')"),
     ("require", "require('fs').readFileSync('{file}', 'utf8')"),
-    ("this of a function", "Object.keys(new Function('return this')()).filter(k => /host|bridge|holdfast|std|os$/.test(k)).join()"),
+    ("this of a function", "Object.keys(new Function('return this')()).filter(k => /host|bridge|standfast|std|os$/.test(k)).join()"),
     ("this of a sloppy eval", "(0, eval)('typeof host + typeof settle + typeof poll').replaceAll('undefined', '')"),
     ("constructor of a tool", "(add as any).constructor('return typeof host')() === 'undefined' ? '' : 'host'"),
     ("caller of a tool", "(add as any).caller ?? ''"),
@@ -50,7 +50,7 @@ REACHES: list[tuple[str, str]] = [
     ("stack frames of a class", "let got: any = ''; class E extends Error {{ static prepareStackTrace(e: any, s: any) {{ got = 'seen'; return '' }} }}; new E('x').stack; got"),
     ("stack frames of a host error", "let got: any = ''; (Error as any).prepareStackTrace = (e: any, s: any) => {{ got = 'seen'; return '' }}; try {{ await echo() }} catch {{}}; got"),
     ("paths in a stack", "const s = new Error('x').stack ?? ''; /\\/(work|home|root|usr|tmp)\\//.test(s) ? s : ''"),
-    ("hidden names", "Object.getOwnPropertyNames(globalThis).filter(n => /holdfast|bridge|host|settle|poll|__/i.test(n)).join()"),
+    ("hidden names", "Object.getOwnPropertyNames(globalThis).filter(n => /standfast|bridge|host|settle|poll|__/i.test(n)).join()"),
     ("hidden symbols", "Object.getOwnPropertySymbols(globalThis).filter(s => s !== Symbol.toStringTag).map(String).join()"),
     ("prototype of the global object", "Reflect.ownKeys(Object.getPrototypeOf(globalThis)).filter(k => typeof (globalThis as any)[k] !== 'function').map(String).join()"),
     ("time of the machine", "Math.abs(performance.now()) > 100 ? 'clock' : ''"),

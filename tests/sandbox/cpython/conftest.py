@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.capability import Capability
-from holdfast.model.limits import SessionLimits
-from holdfast.ports.code_engine import CellEnd, CellRequest
-from holdfast.sandbox.cpython.cell_engine import CPythonCells
+from standfast.model.capability import Capability
+from standfast.model.limits import SessionLimits
+from standfast.ports.code_engine import CellEnd, CellRequest
+from standfast.sandbox.cpython.cell_engine import CPythonCells
 
 
 class Functions:

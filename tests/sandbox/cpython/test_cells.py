@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Code, ErrorObject, InvalidArgument
-from holdfast.model.call import GuestException
-from holdfast.ports.code_engine import (
+from standfast.errors import Code, ErrorObject, InvalidArgument
+from standfast.model.call import GuestException
+from standfast.ports.code_engine import (
     CallAnswer,
     CellCall,
     CellEnd,
@@ -20,9 +20,9 @@ from holdfast.ports.code_engine import (
     CellStep,
     CodeEngine,
 )
-from holdfast.sandbox.cpython.cell_engine import CPythonCells
-from holdfast.sandbox.cpython.cell_run import CPythonCellRun
-from holdfast.sandbox.run_errors import argument_not_json, request_too_large
+from standfast.sandbox.cpython.cell_engine import CPythonCells
+from standfast.sandbox.cpython.cell_run import CPythonCellRun
+from standfast.sandbox.run_errors import argument_not_json, request_too_large
 
 pytestmark = pytest.mark.slow
 

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import tool
-from holdfast.errors import Code, InvalidArgument
-from holdfast.model.capability import Capability
-from holdfast.model.diagnostic import Diagnostic, Severity
-from holdfast.ports.code_engine import CellEnd, CellRequest
-from holdfast.sandbox.cpython.cell_engine import CPythonCells
+from standfast import tool
+from standfast.errors import Code, InvalidArgument
+from standfast.model.capability import Capability
+from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.ports.code_engine import CellEnd, CellRequest
+from standfast.sandbox.cpython.cell_engine import CPythonCells
 
 
 @tool(side_effect="read")

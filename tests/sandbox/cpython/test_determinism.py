@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
-from holdfast.sandbox.cpython.cell_engine import CPythonCells
+from standfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
+from standfast.sandbox.cpython.cell_engine import CPythonCells
 
 pytestmark = pytest.mark.slow
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import Code
-from holdfast.ports.code_engine import CallAnswer, CellEnd
+from standfast.errors import Code
+from standfast.ports.code_engine import CallAnswer, CellEnd
 
 pytestmark = pytest.mark.slow
 
 Session = Callable[..., CellEnd]
-SECRET = "holdfast-test-secret-5f2c"
+SECRET = "standfast-test-secret-5f2c"
 
 LIBC = "import ctypes\nc = ctypes.CDLL(None, use_errno=True)\n"
 PROBES: list[str] = [
@@ -41,15 +41,15 @@ PROBES: list[str] = [
     "import os\nos.chroot('.')",
     "import os\nos.listdir(os.path.dirname('{file}'))",
     "import shutil\nshutil.copy('{file}', 'here')\nopen('here').read()",
-    "import os\nos.environ['HOLDFAST_TEST_SECRET']",
-    "import os\nos.getenv('HOLDFAST_TEST_SECRET')",
+    "import os\nos.environ['STANDFAST_TEST_SECRET']",
+    "import os\nos.getenv('STANDFAST_TEST_SECRET')",
     "open('/proc/self/environ').read()",
     "open('/proc/1/environ').read()",
     "import os\nopen(f'/proc/{{os.getppid()}}/environ').read()",
     "import os\nopen(f'/proc/{{os.getppid()}}/maps').read()",
     "import os\n[open(f'/proc/self/fd/{{n}}').read(9) for n in range(3, 9)]",
     "import os\nos.listdir('/proc')",
-    LIBC + "ctypes.string_at(c.getenv(b'HOLDFAST_TEST_SECRET') or b'')",
+    LIBC + "ctypes.string_at(c.getenv(b'STANDFAST_TEST_SECRET') or b'')",
     "import socket\nsocket.create_connection(('127.0.0.1', {port}))",
     "import socket\nsocket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b'x', ('127.0.0.1', {port}))",
     "import socket\nsocket.socket(socket.AF_UNIX).connect('\\0x')",
@@ -95,7 +95,7 @@ PROBES: list[str] = [
     LIBC + "r = c.prctl(1, 0, 0, 0, 0)\nassert r >= 0",
     LIBC + "r = c.prctl(4, 0, 0, 0, 0)\nassert r >= 0",
     LIBC + "r = c.capset(bytes(8), bytes(24))\nassert r >= 0",
-    "import holdfast",
+    "import standfast",
     "import pydantic_monty",
     "import msgspec",
     "import pip",
@@ -120,9 +120,9 @@ def secret_file(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "secret"
     path.write_text(SECRET)
     path.chmod(0o644)
-    os.environ["HOLDFAST_TEST_SECRET"] = SECRET
+    os.environ["STANDFAST_TEST_SECRET"] = SECRET
     yield path
-    del os.environ["HOLDFAST_TEST_SECRET"]
+    del os.environ["STANDFAST_TEST_SECRET"]
 
 
 @pytest.fixture(scope="module")
@@ -229,11 +229,11 @@ TAMPERING: list[str] = [
             "b'{\"t\":\"out\",\"stream\":\"stdin\",\"text\":\"\"}'",
         )
     ],
-    "import sys\nsys.modules['holdfast_guest.session'].Session._leave = None",
-    "import sys\nsys.modules['holdfast_guest.wire'].Wire.post = lambda *a: None\nadd(1)",
-    "import sys\nsys.modules['holdfast_guest.wire'].encode = lambda v: '\\ud800'\nadd(1)",
-    "import sys\nsys.modules['holdfast_guest.packing'].pack = lambda *a: (b'x' * 10, [1], 'no', None)",
-    "import sys\nsys.modules['holdfast_guest.packing'].pack = lambda *a: (b'evil', ['x'] * 9, True, [])",
+    "import sys\nsys.modules['standfast_guest.session'].Session._leave = None",
+    "import sys\nsys.modules['standfast_guest.wire'].Wire.post = lambda *a: None\nadd(1)",
+    "import sys\nsys.modules['standfast_guest.wire'].encode = lambda v: '\\ud800'\nadd(1)",
+    "import sys\nsys.modules['standfast_guest.packing'].pack = lambda *a: (b'x' * 10, [1], 'no', None)",
+    "import sys\nsys.modules['standfast_guest.packing'].pack = lambda *a: (b'evil', ['x'] * 9, True, [])",
     "import gc\n[o for o in gc.get_objects() if type(o).__name__ == 'Session'][0].__dict__.clear()",
     "import builtins\nbuiltins.len = builtins.isinstance = None",
     "import sys\nsys.modules.clear()",

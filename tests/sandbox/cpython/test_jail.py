@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import CodeExecutionUnavailable, InvalidArgument
-from holdfast.ports.code_engine import CellEnd, CellRequest
-from holdfast.sandbox.cpython import jail
-from holdfast.sandbox.cpython.cell_engine import CPythonCells
-from holdfast.sandbox.cpython.jail import JailReport, jail_report
+from standfast.errors import CodeExecutionUnavailable, InvalidArgument
+from standfast.ports.code_engine import CellEnd, CellRequest
+from standfast.sandbox.cpython import jail
+from standfast.sandbox.cpython.cell_engine import CPythonCells
+from standfast.sandbox.cpython.jail import JailReport, jail_report
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ def fresh_report() -> Iterator[None]:
 
 
 def test_the_report_says_which_kind_is_used_and_why() -> None:
-    """Ours: `holdfast doctor` shows it."""
+    """Ours: `standfast doctor` shows it."""
     report = jail_report()
     assert (report.kind, report.bubblewrap) == ("bubblewrap", "works")
     assert report.reason == "namespaces are allowed"
@@ -103,10 +103,10 @@ def test_a_package_that_there_is_not_is_refused(name: str, request_of: Request) 
 
 HOST = """
 import sys, threading
-from holdfast.model.capability import Capability
-from holdfast.model.limits import SessionLimits
-from holdfast.ports.code_engine import CallAnswer, CellRequest
-from holdfast.sandbox.cpython.cell_engine import CPythonCells
+from standfast.model.capability import Capability
+from standfast.model.limits import SessionLimits
+from standfast.ports.code_engine import CallAnswer, CellRequest
+from standfast.sandbox.cpython.cell_engine import CPythonCells
 
 class Functions:
     def __contains__(self, name): return name == "add"

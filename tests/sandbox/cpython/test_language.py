@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.ports.code_engine import CallAnswer, CellCall, CellEnd
+from standfast.ports.code_engine import CallAnswer, CellCall, CellEnd
 
 pytestmark = pytest.mark.slow
 
@@ -181,7 +181,7 @@ def test_a_traceback_that_code_prints_shows_its_lines(session: Session) -> None:
     end = session("import traceback\ntry:\n    1 / 0\nexcept Exception:\n    traceback.print_exc()")
     assert "1 / 0" in end.stderr
     assert "ZeroDivisionError" in end.stderr
-    assert "holdfast" not in end.stderr
+    assert "standfast" not in end.stderr
 
 
 def test_stdout_and_stderr_are_kept_apart(session: Session) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Code, ErrorObject
-from holdfast.ports.code_engine import CallAnswer, CellEnd, CellRequest
-from holdfast.sandbox.cpython.cell_engine import CPythonCells
+from standfast.errors import Code, ErrorObject
+from standfast.ports.code_engine import CallAnswer, CellEnd, CellRequest
+from standfast.sandbox.cpython.cell_engine import CPythonCells
 
 pytestmark = pytest.mark.slow
 

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.errors import Code
-from holdfast.ports.code_engine import CellEnd, CellRequest
-from holdfast.sandbox.cpython.cell_engine import CPythonCells
+from standfast.errors import Code
+from standfast.ports.code_engine import CellEnd, CellRequest
+from standfast.sandbox.cpython.cell_engine import CPythonCells
 
 pytestmark = pytest.mark.slow
 

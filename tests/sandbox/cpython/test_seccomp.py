@@ -6,7 +6,7 @@ import struct
 
 import pytest
 
-from holdfast.sandbox.cpython.guest import seccomp, syscalls
+from standfast.sandbox.cpython.guest import seccomp, syscalls
 
 ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 COLUMN = {"x86_64": 0, "aarch64": 1}

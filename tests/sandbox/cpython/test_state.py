@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.errors import Code, SnapshotRefused
-from holdfast.ports.code_engine import CellEnd, CellRequest
-from holdfast.sandbox.cpython.cell_engine import CPythonCells
-from holdfast.sandbox.cpython.state import decode_state, encode_state
+from standfast.errors import Code, SnapshotRefused
+from standfast.ports.code_engine import CellEnd, CellRequest
+from standfast.sandbox.cpython.cell_engine import CPythonCells
+from standfast.sandbox.cpython.state import decode_state, encode_state
 
 pytestmark = pytest.mark.slow
 
@@ -130,7 +130,7 @@ def test_what_cannot_be_kept_is_dropped_and_told(
     run: Run, engine: CPythonCells, code: str, name: str, kind: str
 ) -> None:
     """Ours: it does not survive in a warm process either."""
-    from holdfast.ports.code_engine import CallAnswer
+    from standfast.ports.code_engine import CallAnswer
 
     end = run(f"{code}\nkept = 1", answer_now=lambda call: CallAnswer())
     assert end.error is None
@@ -199,7 +199,7 @@ def test_a_payload_that_cannot_be_loaded_ends_the_run_alone(run: Run) -> None:
     """Seed: a damaged snapshot hurts nobody but its session; it is only ever read inside the jail."""
     stored = decode_state(run("x = 1").state or b"")
     assert stored is not None
-    evil = b"cos\nsystem\n(S'touch /tmp/holdfast-escaped'\ntR."
+    evil = b"cos\nsystem\n(S'touch /tmp/standfast-escaped'\ntR."
     for payload in (b"nonsense", stored.payload[:-3], evil):
         end = run("1", state=encode_state(msgspec.structs.replace(stored, payload=payload)))
         assert end.error is not None

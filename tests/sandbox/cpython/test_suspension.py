@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.errors import Code, ErrorObject, InvalidArgument, SnapshotRefused
-from holdfast.model.call import GuestException
-from holdfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
-from holdfast.sandbox.cpython.cell_engine import CPythonCells
-from holdfast.sandbox.cpython.cell_run import CPythonCellRun
-from holdfast.sandbox.cpython.state import MadeCall, PausedCell, decode_cell, encode_cell
+from standfast.errors import Code, ErrorObject, InvalidArgument, SnapshotRefused
+from standfast.model.call import GuestException
+from standfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
+from standfast.sandbox.cpython.cell_engine import CPythonCells
+from standfast.sandbox.cpython.cell_run import CPythonCellRun
+from standfast.sandbox.cpython.state import MadeCall, PausedCell, decode_cell, encode_cell
 
 pytestmark = pytest.mark.slow
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Code
-from holdfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest, CellStep
-from holdfast.sandbox.cpython import messages, workers
-from holdfast.sandbox.cpython.cell_engine import CPythonCells
-from holdfast.sandbox.cpython.jail import Jail, JailProcess
-from holdfast.sandbox.worker_process import WorkerDied
+from standfast.errors import Code
+from standfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequest, CellStep
+from standfast.sandbox.cpython import messages, workers
+from standfast.sandbox.cpython.cell_engine import CPythonCells
+from standfast.sandbox.cpython.jail import Jail, JailProcess
+from standfast.sandbox.worker_process import WorkerDied
 
 pytestmark = pytest.mark.slow
 

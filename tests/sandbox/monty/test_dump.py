@@ -9,9 +9,9 @@ from typing import Any
 import pydantic_monty
 import pytest
 
-from holdfast.errors import EngineFailed
-from holdfast.model import SessionLimits
-from holdfast.sandbox.monty.dump import with_limits, without_sources
+from standfast.errors import EngineFailed
+from standfast.model import SessionLimits
+from standfast.sandbox.monty.dump import with_limits, without_sources
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast import BlockingSandbox
-from holdfast.errors import Span
+from standfast import BlockingSandbox
+from standfast.errors import Span
 
 
 @pytest.fixture(scope="module")

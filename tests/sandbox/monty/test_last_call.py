@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Span
-from holdfast.model.capability import Capability
-from holdfast.model.limits import SessionLimits
-from holdfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest
-from holdfast.sandbox.monty.cell_engine import MontyCells
-from holdfast.sandbox.run_errors import argument_not_json
+from standfast.errors import Span
+from standfast.model.capability import Capability
+from standfast.model.limits import SessionLimits
+from standfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest
+from standfast.sandbox.monty.cell_engine import MontyCells
+from standfast.sandbox.run_errors import argument_not_json
 
 LAST = frozenset({"finish"})
 

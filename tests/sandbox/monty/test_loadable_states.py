@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import BlockingSandbox, RunResult, tool
+from standfast import BlockingSandbox, RunResult, tool
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from holdfast.sandbox.monty.program import read_program
+from standfast.sandbox.monty.program import read_program
 
 AWAITED = [
     ("f(1)", []),

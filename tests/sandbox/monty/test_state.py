@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from holdfast.errors import Code, SnapshotRefused
-from holdfast.model.limits import SessionLimits
-from holdfast.sandbox.monty import state
-from holdfast.sandbox.monty.state import EngineState, decode_state, encode_state
+from standfast.errors import Code, SnapshotRefused
+from standfast.model.limits import SessionLimits
+from standfast.sandbox.monty import state
+from standfast.sandbox.monty.state import EngineState, decode_state, encode_state
 
 
 def made(number: int, size: int = 10, version: str = state.ENGINE_VERSION) -> EngineState:

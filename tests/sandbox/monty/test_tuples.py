@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast import BlockingSandbox, tool
-from holdfast.sandbox.monty.tuples import may_nest_tuples
+from standfast import BlockingSandbox, tool
+from standfast.sandbox.monty.tuples import may_nest_tuples
 
 HARMLESS = [
     "x = [1, {'a': 2}]\nx",

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ErrorObject
-from holdfast.model.capability import Capability
-from holdfast.model.limits import SessionLimits
-from holdfast.ports.code_engine import CellEnd, CellPause, CellRequest, CellStep
-from holdfast.sandbox.quickjs.cell_engine import QuickJsCells
-from holdfast.sandbox.quickjs.cell_run import QuickJsCellRun
+from standfast.errors import ErrorObject
+from standfast.model.capability import Capability
+from standfast.model.limits import SessionLimits
+from standfast.ports.code_engine import CellEnd, CellPause, CellRequest, CellStep
+from standfast.sandbox.quickjs.cell_engine import QuickJsCells
+from standfast.sandbox.quickjs.cell_run import QuickJsCellRun
 
 LOOKUP_SCHEMA = {
     "type": "object",

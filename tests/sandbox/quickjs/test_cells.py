@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Code, EngineFailed, ErrorObject, InvalidArgument
-from holdfast.model.call import GuestException
-from holdfast.ports.code_engine import CallAnswer, CellCall, CellPause, CodeEngine
-from holdfast.sandbox.run_errors import argument_not_json
+from standfast.errors import Code, EngineFailed, ErrorObject, InvalidArgument
+from standfast.model.call import GuestException
+from standfast.ports.code_engine import CallAnswer, CellCall, CellPause, CodeEngine
+from standfast.sandbox.run_errors import argument_not_json
 
 pytestmark = pytest.mark.slow
 
@@ -618,7 +618,7 @@ def test_a_worker_is_recycled_after_so_many_runs(
 ) -> None:
     """Ours: whatever a process gathers, it does not gather for ever."""
     cells = spare(1)
-    monkeypatch.setattr("holdfast.sandbox.quickjs.workers.MAX_RUNS", 3)
+    monkeypatch.setattr("standfast.sandbox.quickjs.workers.MAX_RUNS", 3)
     pids = set()
     for n in range(6):
         cells.run("1", key=f"r{n}")

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Code, ErrorObject
-from holdfast.ports.code_engine import CallAnswer
+from standfast.errors import Code, ErrorObject
+from standfast.ports.code_engine import CallAnswer
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Code
+from standfast.errors import Code
 
 pytestmark = pytest.mark.slow
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 import wasmtime
 
-from holdfast.sandbox.quickjs import booting, image, module_cache
-from holdfast.sandbox.quickjs.build import GuestMissing, build_id
-from holdfast.sandbox.quickjs.guest import Broken, Guest, Trapped
-from holdfast.sandbox.quickjs.machine import Machine, new_engine
-from holdfast.sandbox.quickjs.module_cache import Boot
+from standfast.sandbox.quickjs import booting, image, module_cache
+from standfast.sandbox.quickjs.build import GuestMissing, build_id
+from standfast.sandbox.quickjs.guest import Broken, Guest, Trapped
+from standfast.sandbox.quickjs.machine import Machine, new_engine
+from standfast.sandbox.quickjs.module_cache import Boot
 
 MEMORY = 64 << 20
 
@@ -103,7 +103,7 @@ def test_a_guest_that_is_not_known_is_not_changed(monkeypatch: pytest.MonkeyPatc
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    return tmp_path / "holdfast"
+    return tmp_path / "standfast"
 
 
 def kept(machine: Machine) -> tuple[wasmtime.Engine, Boot]:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Code
-from holdfast.model.call import GuestException
-from holdfast.ports.code_engine import CallAnswer, CellCall, CellPause
+from standfast.errors import Code
+from standfast.model.call import GuestException
+from standfast.ports.code_engine import CallAnswer, CellCall, CellPause
 
 Cells = Any
 

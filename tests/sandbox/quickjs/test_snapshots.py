@@ -12,11 +12,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from holdfast.errors import Code, ErrorObject, HoldfastError, SnapshotRefused
-from holdfast.model.call import GuestException
-from holdfast.ports.code_engine import CallAnswer, CellCall, CellPause
-from holdfast.sandbox.quickjs import state as stored
-from holdfast.sandbox.quickjs.frames import Image
+from standfast.errors import Code, ErrorObject, SnapshotRefused, StandfastError
+from standfast.model.call import GuestException
+from standfast.ports.code_engine import CallAnswer, CellCall, CellPause
+from standfast.sandbox.quickjs import state as stored
+from standfast.sandbox.quickjs.frames import Image
 
 pytestmark = pytest.mark.slow
 
@@ -120,7 +120,7 @@ def test_a_cell_that_has_ended_cannot_be_suspended(cells: Cells) -> None:
     """Ours: there is nothing to go on with."""
     run = cells.open("1")
     run.start()
-    with pytest.raises(HoldfastError):
+    with pytest.raises(StandfastError):
         run.suspend()
 
 
@@ -142,7 +142,7 @@ def test_a_state_of_another_build_is_refused(cells: Cells) -> None:
     for name, data in (("state", state), ("paused", paused)):
         other_build = data[:4] + bytes(16) + data[20:]
         assert refusal(cells, **{name: other_build}) == Code.SNAPSHOT_VERSION_MISMATCH
-        for broken in (data[:50], data[:-1], b"\x80", data[:40] + b"\xff" + data[41:], b"HFQJ"):
+        for broken in (data[:50], data[:-1], b"\x80", data[:40] + b"\xff" + data[41:], b"SFQJ"):
             assert refusal(cells, **{name: broken}) == Code.SNAPSHOT_CORRUPT
     with pytest.raises(SnapshotRefused):
         cells.engine.names(state[:-1])
@@ -166,7 +166,7 @@ def outcome(cells: Cells, state: bytes) -> str:
     """What becomes of a cell that begins from a state: the code of its error, or nothing."""
     try:
         end = cells.run("x.length", state=state, key="forged", limits={"cpu_ms": 200})
-    except HoldfastError as refused:
+    except StandfastError as refused:
         return str(refused.code)
     return str(end.error.code) if end.error is not None else ""
 
@@ -269,9 +269,9 @@ def test_chance_goes_on_from_cell_to_cell(cells: Cells) -> None:
 
 ORPHAN = """
 import sys, threading
-from holdfast.model.limits import SessionLimits
-from holdfast.ports.code_engine import CellRequest
-from holdfast.sandbox.quickjs.cell_engine import QuickJsCells
+from standfast.model.limits import SessionLimits
+from standfast.ports.code_engine import CellRequest
+from standfast.sandbox.quickjs.cell_engine import QuickJsCells
 
 class None_:
     def names(self): return []

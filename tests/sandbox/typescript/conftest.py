@@ -14,9 +14,9 @@ from typing import Any, Literal
 import pytest
 from quickjs_rs import JSError, Runtime
 
-from holdfast import tool
-from holdfast.model.capability import Capability
-from holdfast.sandbox.typescript.script import read_script
+from standfast import tool
+from standfast.model.capability import Capability
+from standfast.sandbox.typescript.script import read_script
 
 Evaluate = Callable[[str], Any]
 

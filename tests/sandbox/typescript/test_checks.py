@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Code
-from holdfast.model.diagnostic import Diagnostic, Severity
-from holdfast.sandbox.typescript.checks import check_script, touched_names
+from standfast.errors import Code
+from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.sandbox.typescript.checks import check_script, touched_names
 
 Found = Callable[..., list[Diagnostic]]
 INPUTS = ("data", "history")

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from holdfast.model.capability import Capability
-from holdfast.sandbox.typescript.declarations import declaration_of, declarations, overloads_of, type_of
-from holdfast.sandbox.typescript.script import read_script
+from standfast.model.capability import Capability
+from standfast.sandbox.typescript.declarations import declaration_of, declarations, overloads_of, type_of
+from standfast.sandbox.typescript.script import read_script
 
 
 @pytest.mark.parametrize(

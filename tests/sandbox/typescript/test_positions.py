@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.sandbox.typescript.script import read_script
+from standfast.sandbox.typescript.script import read_script
 
 pytestmark = pytest.mark.slow
 

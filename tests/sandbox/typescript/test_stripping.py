@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.sandbox.typescript import source
-from holdfast.sandbox.typescript.script import ScriptRefused, read_script
+from standfast.sandbox.typescript import source
+from standfast.sandbox.typescript.script import ScriptRefused, read_script
 
 pytestmark = pytest.mark.slow
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.errors import CallerError, Code, EngineFailed
-from holdfast.model.diagnostic import Diagnostic
-from holdfast.sandbox.typescript.script import ScriptRefused, read_script
+from standfast.errors import CallerError, Code, EngineFailed
+from standfast.model.diagnostic import Diagnostic
+from standfast.sandbox.typescript.script import ScriptRefused, read_script
 
 
 def refusal(code: str) -> ScriptRefused:
@@ -165,7 +165,7 @@ def test_without_its_packages_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
     (error,) = found
     assert isinstance(error, EngineFailed)
     assert error.hint is not None
-    assert "holdfast[typescript]" in error.hint
+    assert "standfast[typescript]" in error.hint
 
 
 def test_many_threads_read_at_once() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.sandbox.typescript.script import read_script
+from standfast.sandbox.typescript.script import read_script
 
 pytestmark = pytest.mark.slow
 

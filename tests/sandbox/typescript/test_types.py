@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import Code
-from holdfast.model.diagnostic import Diagnostic, Severity
-from holdfast.sandbox.typescript import tsc
-from holdfast.sandbox.typescript.types import check_types
+from standfast.errors import Code
+from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.sandbox.typescript import tsc
+from standfast.sandbox.typescript.types import check_types
 
 Found = Callable[..., list[Diagnostic]]
 needs_tsc = pytest.mark.skipif(

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import UnknownTool
-from holdfast.model import ToolCallContext, auto_approval
-from holdfast.tools import ToolRegistry, tool
-from holdfast.tools.builtin.discovery import discovery_tools
-from holdfast.tools.context import RunContext
+from standfast.errors import UnknownTool
+from standfast.model import ToolCallContext, auto_approval
+from standfast.tools import ToolRegistry, tool
+from standfast.tools.builtin.discovery import discovery_tools
+from standfast.tools.context import RunContext
 
 
 @tool(side_effect="network", approval="manual")
@@ -94,4 +94,4 @@ def test_asking_has_no_effect() -> None:
         assert str(each.capability.side_effect) == "none"
         assert each.capability.approval_policy == "none"
         assert each.capability.idempotent
-        assert each.owner == "holdfast built-in"
+        assert each.owner == "standfast built-in"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import ToolError
-from holdfast.model import CapabilityLimits, ToolCallContext
-from holdfast.tools import RegisteredTool, ToolRegistry
-from holdfast.tools.builtin.access import AccessDenied
-from holdfast.tools.builtin.files import file_tools
-from holdfast.tools.builtin.mounts import Mount, MountTable
+from standfast.errors import ToolError
+from standfast.model import CapabilityLimits, ToolCallContext
+from standfast.tools import RegisteredTool, ToolRegistry
+from standfast.tools.builtin.access import AccessDenied
+from standfast.tools.builtin.files import file_tools
+from standfast.tools.builtin.mounts import Mount, MountTable
 
 
 def call(tools: list[RegisteredTool], name: str, *args: Any) -> Any:
@@ -57,7 +57,7 @@ def test_contracts_say_what_the_tools_do(tools: list[RegisteredTool]) -> None:
     found = {tool.name: tool for tool in tools}
     effects = {name: (str(t.capability.side_effect), t.capability.idempotent) for name, t in found.items()}
     assert effects == {"read_text": ("read", True), "list_dir": ("read", True), "write_text": ("write", True)}
-    assert {tool.owner for tool in tools} == {"holdfast built-in"}
+    assert {tool.owner for tool in tools} == {"standfast built-in"}
     properties = found["write_text"].capability.input_schema["properties"]
     assert all(properties[name]["description"] for name in ("path", "text"))
 

@@ -16,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.errors import InvalidArgument, ToolError
-from holdfast.model import CapabilityLimits, ToolCallContext
-from holdfast.tools import RegisteredTool
-from holdfast.tools.builtin.access import AccessDenied
-from holdfast.tools.builtin.http import http_tools, is_public
+from standfast.errors import InvalidArgument, ToolError
+from standfast.model import CapabilityLimits, ToolCallContext
+from standfast.tools import RegisteredTool
+from standfast.tools.builtin.access import AccessDenied
+from standfast.tools.builtin.http import http_tools, is_public
 
 pytestmark = pytest.mark.slow
 
@@ -426,6 +426,6 @@ def test_contracts_and_import_cost() -> None:
     for made in http_tools([]):
         capability = made.capability
         assert (str(capability.side_effect), capability.idempotent) == ("network", True)
-        assert (capability.limits.timeout_ms, made.owner) == (10_000, "holdfast built-in")
-    code = "import sys, holdfast.tools.builtin.http; sys.exit('httpx2' in sys.modules)"
+        assert (capability.limits.timeout_ms, made.owner) == (10_000, "standfast built-in")
+    code = "import sys, standfast.tools.builtin.http; sys.exit('httpx2' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

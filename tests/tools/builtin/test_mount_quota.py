@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from holdfast import BlockingSandbox, Mount
-from holdfast.cli.host import Grants
-from holdfast.errors import InvalidArgument, ToolError
-from holdfast.tools.builtin import mount_quota
-from holdfast.tools.builtin.files import file_tools
-from holdfast.tools.builtin.mounts import MountTable
+from standfast import BlockingSandbox, Mount
+from standfast.cli.host import Grants
+from standfast.errors import InvalidArgument, ToolError
+from standfast.tools.builtin import mount_quota
+from standfast.tools.builtin.files import file_tools
+from standfast.tools.builtin.mounts import MountTable
 
 
 def writer(path: Path, **limits: int | None) -> Any:

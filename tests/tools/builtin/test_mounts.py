@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import InvalidArgument
-from holdfast.tools.builtin.access import AccessDenied
-from holdfast.tools.builtin.mounts import MAX_DEPTH, Mount, MountTable
+from standfast.errors import InvalidArgument
+from standfast.tools.builtin.access import AccessDenied
+from standfast.tools.builtin.mounts import MAX_DEPTH, Mount, MountTable
 
 
 @pytest.fixture

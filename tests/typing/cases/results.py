@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, assert_never, assert_type
 
-from holdfast import (
+from standfast import (
     Agent,
     FinishedTurn,
     FrameSwitchedTurn,

@@ -1,5 +1,0 @@
-"""Google's Gemini models."""
-
-from holdfast.providers.google.model import GoogleModel
-
-__all__ = ["GoogleModel"]

@@ -1,7 +1,0 @@
-"""OpenAI's models, over the Responses API."""
-
-from __future__ import annotations
-
-from holdfast.providers.openai.model import OpenAIModel
-
-__all__ = ["OpenAIModel"]

@@ -1,6 +1,0 @@
-"""Chat Completions, as everybody serves it: `openai-compatible:MODEL@BASE_URL`."""
-
-from holdfast.providers.openai_compatible.model import OpenAICompatibleModel
-from holdfast.providers.openai_compatible.name import split_name
-
-__all__ = ["OpenAICompatibleModel", "split_name"]

@@ -1,0 +1,241 @@
+"""Standfast: a durable agent runtime, and a sandbox that can stop in the middle of an expression.
+
+Everything public is importable from here; it is loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "standfast.errors": (
+        "StandfastError",
+        "LeaseLost",
+        "ModelError",
+        "ToolError",
+    ),
+    "standfast.model": (
+        "Approval",
+        "ApprovalState",
+        "CallStatus",
+        "Capability",
+        "CapabilityLimits",
+        "Diagnostic",
+        "ErrorObject",
+        "ExternalCallRecord",
+        "Language",
+        "Metrics",
+        "RunRequest",
+        "RunResult",
+        "RunStatus",
+        "SessionId",
+        "SessionInfo",
+        "SessionLimits",
+        "SessionMeta",
+        "Severity",
+        "SideEffect",
+        "Span",
+        "ToolCallContext",
+        "auto_approval",
+    ),
+    "standfast.tools": (
+        "RegisteredTool",
+        "Tool",
+        "ToolRegistry",
+        "tool",
+    ),
+    "standfast.runtime.blocking": ("BlockingSandbox",),
+    "standfast.runtime.current_turn": ("SessionMessages",),
+    "standfast.runtime.sandbox": ("Sandbox",),
+    "standfast.tools.builtin.mounts": ("Mount",),
+    "standfast.model.message": (
+        "AssistantMessage",
+        "InjectedTurnInput",
+        "Message",
+        "ToolMessage",
+        "UserMessage",
+    ),
+    "standfast.model.current_turn": ("CurrentTurn",),
+    "standfast.model.head": ("SessionHead",),
+    "standfast.model.ids": ("session_id_from",),
+    "standfast.model.host_requests": (
+        "DirectRequest",
+        "SessionCreateRequest",
+        "TurnInput",
+    ),
+    "standfast.model.monitor": (
+        "MonitorSpec",
+        "MonitorState",
+    ),
+    "standfast.model.node": ("Node",),
+    "standfast.model.outcome": ("StopReason",),
+    "standfast.model.task": (
+        "TaskSpec",
+        "TaskState",
+    ),
+    "standfast.model.trigger": (
+        "Schedule",
+        "Trigger",
+    ),
+    "standfast.model.usage": (
+        "Usage",
+        "UsageLimits",
+    ),
+    "standfast.tools.context": (
+        "CompleteAfter",
+        "CompleteLater",
+        "ContinueAs",
+        "RunContext",
+    ),
+    "standfast.plugins.actions": ("action",),
+    "standfast.plugins.hook": ("hook",),
+    "standfast.plugins.plugin": ("Plugin",),
+    "standfast.protocols.code.plugin": (
+        "CodeMode",
+        "CodeProtocol",
+    ),
+    "standfast.providers.anthropic": ("AnthropicModel",),
+    "standfast.providers.cached": ("Cached",),
+    "standfast.providers.fallback": ("Fallback",),
+    "standfast.providers.google": ("GoogleModel",),
+    "standfast.providers.limited": ("Limited",),
+    "standfast.providers.openai": ("OpenAIModel",),
+    "standfast.providers.openai_compatible": ("OpenAICompatibleModel",),
+    "standfast.providers.rate_limit": ("RateLimit",),
+    "standfast.providers.recorded": ("Recorded",),
+    "standfast.providers.resolve": ("resolve_model",),
+    "standfast.providers.scripted": ("ScriptedModel",),
+    "standfast.runtime.agent": ("Agent",),
+    "standfast.runtime.agent_runtime": ("Runtime",),
+    "standfast.runtime.agent_session": ("Session",),
+    "standfast.runtime.attachments": ("Attachment",),
+    "standfast.runtime.dependencies": ("DepsContext",),
+    "standfast.runtime.result": (
+        "AwaitedResult",
+        "FinishedTurn",
+        "FrameSwitchedTurn",
+        "StoppedTurn",
+        "TurnResult",
+        "TurnStopped",
+        "WaitingTurn",
+    ),
+    "standfast.runtime.turn": ("Turn",),
+    "standfast.trace": (
+        "JsonlTrace",
+        "OtelTrace",
+    ),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "__version__",
+    *sorted(_HOME_OF),
+]
+
+if TYPE_CHECKING:
+    from standfast.errors import LeaseLost as LeaseLost
+    from standfast.errors import ModelError as ModelError
+    from standfast.errors import StandfastError as StandfastError
+    from standfast.errors import ToolError as ToolError
+    from standfast.model import Approval as Approval
+    from standfast.model import ApprovalState as ApprovalState
+    from standfast.model import CallStatus as CallStatus
+    from standfast.model import Capability as Capability
+    from standfast.model import CapabilityLimits as CapabilityLimits
+    from standfast.model import Diagnostic as Diagnostic
+    from standfast.model import ErrorObject as ErrorObject
+    from standfast.model import ExternalCallRecord as ExternalCallRecord
+    from standfast.model import Language as Language
+    from standfast.model import Metrics as Metrics
+    from standfast.model import RunRequest as RunRequest
+    from standfast.model import RunResult as RunResult
+    from standfast.model import RunStatus as RunStatus
+    from standfast.model import SessionId as SessionId
+    from standfast.model import SessionInfo as SessionInfo
+    from standfast.model import SessionLimits as SessionLimits
+    from standfast.model import SessionMeta as SessionMeta
+    from standfast.model import Severity as Severity
+    from standfast.model import SideEffect as SideEffect
+    from standfast.model import Span as Span
+    from standfast.model import ToolCallContext as ToolCallContext
+    from standfast.model import auto_approval as auto_approval
+    from standfast.model.current_turn import CurrentTurn as CurrentTurn
+    from standfast.model.head import SessionHead as SessionHead
+    from standfast.model.host_requests import DirectRequest as DirectRequest
+    from standfast.model.host_requests import SessionCreateRequest as SessionCreateRequest
+    from standfast.model.host_requests import TurnInput as TurnInput
+    from standfast.model.ids import session_id_from as session_id_from
+    from standfast.model.message import AssistantMessage as AssistantMessage
+    from standfast.model.message import InjectedTurnInput as InjectedTurnInput
+    from standfast.model.message import Message as Message
+    from standfast.model.message import ToolMessage as ToolMessage
+    from standfast.model.message import UserMessage as UserMessage
+    from standfast.model.monitor import MonitorSpec as MonitorSpec
+    from standfast.model.monitor import MonitorState as MonitorState
+    from standfast.model.node import Node as Node
+    from standfast.model.outcome import StopReason as StopReason
+    from standfast.model.task import TaskSpec as TaskSpec
+    from standfast.model.task import TaskState as TaskState
+    from standfast.model.trigger import Schedule as Schedule
+    from standfast.model.trigger import Trigger as Trigger
+    from standfast.model.usage import Usage as Usage
+    from standfast.model.usage import UsageLimits as UsageLimits
+    from standfast.plugins.actions import action as action
+    from standfast.plugins.hook import hook as hook
+    from standfast.plugins.plugin import Plugin as Plugin
+    from standfast.protocols.code.plugin import CodeMode as CodeMode
+    from standfast.protocols.code.plugin import CodeProtocol as CodeProtocol
+    from standfast.providers.anthropic import AnthropicModel as AnthropicModel
+    from standfast.providers.cached import Cached as Cached
+    from standfast.providers.fallback import Fallback as Fallback
+    from standfast.providers.google import GoogleModel as GoogleModel
+    from standfast.providers.limited import Limited as Limited
+    from standfast.providers.openai import OpenAIModel as OpenAIModel
+    from standfast.providers.openai_compatible import OpenAICompatibleModel as OpenAICompatibleModel
+    from standfast.providers.rate_limit import RateLimit as RateLimit
+    from standfast.providers.recorded import Recorded as Recorded
+    from standfast.providers.resolve import resolve_model as resolve_model
+    from standfast.providers.scripted import ScriptedModel as ScriptedModel
+    from standfast.runtime.agent import Agent as Agent
+    from standfast.runtime.agent_runtime import Runtime as Runtime
+    from standfast.runtime.agent_session import Session as Session
+    from standfast.runtime.attachments import Attachment as Attachment
+    from standfast.runtime.blocking import BlockingSandbox as BlockingSandbox
+    from standfast.runtime.current_turn import SessionMessages as SessionMessages
+    from standfast.runtime.dependencies import DepsContext as DepsContext
+    from standfast.runtime.result import AwaitedResult as AwaitedResult
+    from standfast.runtime.result import FinishedTurn as FinishedTurn
+    from standfast.runtime.result import FrameSwitchedTurn as FrameSwitchedTurn
+    from standfast.runtime.result import StoppedTurn as StoppedTurn
+    from standfast.runtime.result import TurnResult as TurnResult
+    from standfast.runtime.result import TurnStopped as TurnStopped
+    from standfast.runtime.result import WaitingTurn as WaitingTurn
+    from standfast.runtime.sandbox import Sandbox as Sandbox
+    from standfast.runtime.turn import Turn as Turn
+    from standfast.tools import RegisteredTool as RegisteredTool
+    from standfast.tools import Tool as Tool
+    from standfast.tools import ToolRegistry as ToolRegistry
+    from standfast.tools import tool as tool
+    from standfast.tools.builtin.mounts import Mount as Mount
+    from standfast.tools.context import CompleteAfter as CompleteAfter
+    from standfast.tools.context import CompleteLater as CompleteLater
+    from standfast.tools.context import ContinueAs as ContinueAs
+    from standfast.tools.context import RunContext as RunContext
+    from standfast.trace import JsonlTrace as JsonlTrace
+    from standfast.trace import OtelTrace as OtelTrace
+
+
+def __getattr__(name: str) -> Any:
+    if (home := _HOME_OF.get(name)) is None:
+        raise AttributeError(f"module 'standfast' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,28 @@
+"""The tools of the scripted demo. They know one order and pay nothing."""
+
+from __future__ import annotations
+
+from standfast import ToolError, tool
+
+
+@tool(side_effect="read")
+def order(order_id: str) -> dict[str, str | int]:
+    """Look an order up.
+
+    Args:
+        order_id: such as A1.
+    """
+    if order_id != "A1":
+        raise ToolError("ORDER_NOT_FOUND", f"there is no order {order_id}")
+    return {"id": "A1", "cents": 1999, "days_late": 6}
+
+
+@tool(side_effect="external_system", approval="manual")
+def refund(order_id: str, cents: int) -> str:
+    """Pay an order back. A person has to agree to every call.
+
+    Args:
+        order_id: which order.
+        cents: how much.
+    """
+    return f"{cents} cents of order {order_id} are paid back"

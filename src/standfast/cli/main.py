@@ -1,0 +1,109 @@
+"""`standfast`: the group of commands, and what an exit status means.
+
+Rules
+-----
+1. This module imports click and nothing of the sandbox; a command's file does so inside its function.
+2. Exit status: 0 for success (`ok`), 1 for any other outcome, 2 for wrong usage.
+3. Nobody sees a traceback unless STANDFAST_DEBUG is set.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+import click
+
+from standfast import __version__
+from standfast.cli.options import inherited_options
+from standfast.cli.output import write_error
+
+_COMMANDS = (
+    "tour", "chat", "sessions", "recover", "approvals", "tasks", "triggers", "trace",
+    "run", "validate", "repl", "session", "tools", "plugins", "models", "new", "doctor",
+    "migrate",
+)  # fmt: skip
+
+
+class CommandLine(click.Group):
+    """Loads a command's module when the command is named."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in _COMMANDS:
+            return None
+        command: click.Command = import_module(f"standfast.cli.{cmd_name}").command
+        return command
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run a command and exit with its status."""
+        given = list(sys.argv[1:] if args is None else args)
+        as_json = "--json" in given
+        try:
+            status = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
+        except click.UsageError as error:
+            status = _wrong_usage(error, as_json)
+        except click.Abort:
+            status = write_error("CANCELLED", "interrupted", as_json=as_json)
+        except click.ClickException as error:
+            status = write_error("INVALID_ARGUMENT", error.format_message(), as_json=as_json)
+        except Exception as error:
+            status = _defect(error, as_json)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _wrong_usage(error: click.UsageError, as_json: bool) -> int:
+    error.show()
+    if as_json:
+        write_error("INVALID_ARGUMENT", error.format_message(), as_json=True)
+    return 2
+
+
+def _defect(error: Exception, as_json: bool) -> int:
+    if os.environ.get("STANDFAST_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+    message = f"internal error: {type(error).__name__}: {error}"
+    return write_error(
+        "RUNTIME_ERROR", message, hint="STANDFAST_DEBUG=1 shows where; please report it", as_json=as_json
+    )
+
+
+@click.command(
+    cls=CommandLine,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="""\b
+Start here:
+  standfast tour                             see it work, nothing to set up
+  standfast chat                             talk to an agent; a scripted one, if you name no model
+  standfast run -e 'sum(range(10))'          run code in the session "default"
+  standfast run --tools examples/refunds.py -e 'fee() + refund("A1", 500)'
+  standfast approvals list                   what waits for a person
+""",
+)
+@click.version_option(__version__, prog_name="standfast")
+@inherited_options
+def main() -> None:
+    """Run agents, and code that somebody else wrote, with what you grant and nothing more.
+
+    Sessions, unfinished turns, waiting runs and approvals live in a data directory (--data-dir,
+    STANDFAST_HOME, else ~/.standfast) and outlive every process. What needs a person stops where it is,
+    code in the middle of an expression; deciding continues it, from any process.
+    """
+
+
+if __name__ == "__main__":
+    main()

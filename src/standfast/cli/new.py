@@ -1,0 +1,126 @@
+"""`standfast new`: begin something of your own from a working example.
+
+Rule: nothing that exists is overwritten.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from string import Template
+
+import click
+
+from standfast.cli.options import Invocation, answers, inherited_options
+from standfast.cli.output import Answer, console
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)
+_SECTION = re.compile(r"^==> (.+) <==\n", re.MULTILINE)
+_MAX_NAME = 40
+_TAKEN = {
+    "Agent", "False", "None", "Path", "Plugin", "PluginActionContext", "PromptHookContext", "Runtime",
+    "ScriptedModel", "ToolMessage", "ToolResultHookContext", "True",
+}  # fmt: skip
+"""What the template uses, and Python's own."""
+
+
+@click.group("new", epilog="\b\nExample:\n  standfast new plugin greeter\n")
+@inherited_options
+def command() -> None:
+    """Begin something of your own from a working example."""
+
+
+@command.command(
+    "plugin",
+    epilog="""\b
+Examples:
+  standfast new plugin greeter
+  standfast new plugin greeter --dir ~/src/greeter
+""",
+)
+@click.argument("name")
+@click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="The folder to make; it must be empty if it exists.  [default: ./NAME]",
+)
+@answers
+def new_plugin(_: Invocation, *, name: str, folder: Path | None) -> Answer:
+    """Write a plugin package with a test that passes.
+
+    NAME is what agents call the plugin, such as greeter or word-count. The package has a pyproject.toml with
+    the entry point, so that it is found once it is installed.
+    """
+    _check_name(name)
+    folder = Path(name) if folder is None else folder.expanduser()
+    files = dict(_rendered(name))
+    _write(folder, files)
+    steps = [
+        f"cd {shlex.quote(str(folder))}",
+        "pip install -e '.[dev]'",
+        "pytest",
+        f"standfast plugins show {name}",
+    ]
+    document = {"name": name, "folder": str(folder), "files": list(files), "next": steps}
+    return Answer(document, lambda: _show(folder, list(files), steps))
+
+
+def _check_name(name: str) -> None:
+    from standfast.errors import InvalidArgument
+    from standfast.plugins.discovery import installed_plugins
+
+    if not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
+        raise InvalidArgument(
+            f"{name[:80]!r} cannot be the name of a plugin",
+            hint=f"use words of lower-case letters and digits, parted by '-', at most {_MAX_NAME} in all",
+        )
+    for one in installed_plugins():
+        if one.name == name:
+            raise InvalidArgument(
+                f"there is a plugin {name!r} already, from the package {one.package}",
+                hint="choose another name",
+            )
+
+
+def _rendered(name: str) -> Iterator[tuple[str, str]]:
+    """The files of the package, by path."""
+    camel = "".join(word.capitalize() for word in name.split("-"))
+    words = {
+        "name": name,
+        "snake": name.replace("-", "_"),
+        "module": f"standfast_{name.replace('-', '_')}",
+        "cls": f"{camel}Plugin" if camel in _TAKEN else camel,
+    }
+    text = Path(__file__).with_name("new_plugin.template").read_text(encoding="utf-8")
+    _, *sections = _SECTION.split(Template(text).substitute(words))
+    return zip(sections[::2], sections[1::2], strict=True)
+
+
+def _write(folder: Path, files: dict[str, str]) -> None:
+    from standfast.errors import InvalidArgument
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise InvalidArgument(f"{folder} is not empty", hint="choose another folder with --dir DIR")
+        for path, text in files.items():
+            file = folder / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("x", encoding="utf-8") as opened:
+                opened.write(text)
+    except OSError as error:
+        raise InvalidArgument(f"{folder} cannot be written: {error.strerror or error}") from None
+
+
+def _show(folder: Path, files: list[str], steps: list[str]) -> None:
+    shown = console()
+    shown.print(f"{folder} has a plugin that works:", soft_wrap=True)
+    for path in files:
+        shown.print(f"  {path}", soft_wrap=True)
+    shown.print("Next:")
+    for step in steps:
+        shown.print(f"  {step}", soft_wrap=True)

@@ -1,0 +1,95 @@
+"""`standfast run`: run code in a session."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from standfast.cli.host import Grants, make_sandbox
+from standfast.cli.options import (
+    Invocation,
+    JsonParameter,
+    answers,
+    code_options,
+    grants_options,
+    inputs_option,
+    session_option,
+    session_or_usual,
+)
+from standfast.cli.output import Answer
+from standfast.cli.report import RunReport
+
+if TYPE_CHECKING:
+    from standfast.model import Approval, RunResult
+    from standfast.runtime.blocking import BlockingSandbox
+
+
+@click.command(
+    "run",
+    epilog="""\b
+Examples:
+  standfast run -e 'sum(range(10))'
+  standfast run -e 'total = price * 2' --inputs '{"price": 21}'
+  standfast run -f report.py --session-id reports --timeout-ms 2000
+  echo 'print("hi")' | standfast run -
+  standfast run --mount /data=./data -e 'read_text("/data/a.txt")'
+  standfast run --tools examples/refunds.py -e 'fee() + refund("A1", 500)'
+  standfast run --language typescript -e '[1, 2, 3].map((n) => n * 2)'
+  standfast run --engine cpython -f analysis.py --package numpy --session-id analysis
+""",
+)
+@code_options
+@session_option
+@inputs_option
+@click.option("--timeout-ms", type=click.IntRange(1, 2**32 - 1), metavar="N", help="Wall time of this run.")
+@click.option(
+    "--limits",
+    type=JsonParameter(dict),
+    metavar="JSON",
+    help='Limits of this run, such as \'{"memory_mb": 32, "cpu_ms": 500}\'.',
+)
+@click.option("--snapshot", is_flag=True, help="Store a snapshot of the session after the run.")
+@grants_options
+@answers
+def command(
+    invocation: Invocation,
+    *,
+    code: str,
+    session_id: str | None,
+    grants: Grants,
+    language: str,
+    engine: str | None,
+    **settings: Any,
+) -> Answer:
+    """Run code in a session and show what came of it.
+
+    The value is what the code bound to `result`, else its last expression. Variables stay in the
+    session. A call that needs approval stops the run; `standfast approvals approve` continues it.
+    A session keeps the language and the engine that it was made with.
+    """
+    box = make_sandbox(invocation.data_dir, grants, language, engine)
+    session = session_or_usual(session_id, language, engine)
+    result, waiting = _run(box, code, session, settings)
+    return RunReport(result, invocation, code, waiting).answer()
+
+
+def _run(
+    box: BlockingSandbox, code: str, session: str, settings: dict[str, Any]
+) -> tuple[RunResult, list[Approval]]:
+    from standfast.errors import StandfastError
+    from standfast.model import RunResult
+
+    try:
+        with box:
+            result = box.run(code, session=session, **settings)
+            return result, waiting_in(box, session, result)
+    except StandfastError as error:
+        return RunResult.failed(error.error_object()), []
+
+
+def waiting_in(box: BlockingSandbox, session: str, result: RunResult) -> list[Approval]:
+    """The requests that a result waits for."""
+    if result.status != "waiting_for_approval":
+        return []
+    return box.approvals(session=session, pending=True)

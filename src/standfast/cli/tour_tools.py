@@ -1,0 +1,35 @@
+"""The tools of `standfast tour`. What they do is written to a ledger, so that it can be counted."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from standfast import tool
+
+LEDGER_VARIABLE = "STANDFAST_TOUR_LEDGER"
+
+
+@tool(side_effect="external_system")
+def fee() -> int:
+    """Charge the handling fee, in cents."""
+    note("fee 30")
+    return 30
+
+
+@tool(side_effect="external_system", approval="manual")
+def refund(order_id: str, cents: int) -> int:
+    """Pay an order back.
+
+    Args:
+        order_id: which order.
+        cents: how much.
+    """
+    note(f"refund {order_id} {cents}")
+    return cents
+
+
+def note(line: str) -> None:
+    """Write down that something happened."""
+    with Path(os.environ[LEDGER_VARIABLE]).open("a") as ledger:
+        ledger.write(f"{line} (process {os.getpid()})\n")

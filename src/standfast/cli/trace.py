@@ -1,0 +1,100 @@
+"""`standfast trace`: look at what turns spent their time on."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from standfast.cli.options import Invocation, answers, inherited_options
+from standfast.cli.output import Answer
+
+if TYPE_CHECKING:
+    from standfast.trace.jsonl import JsonlTrace
+    from standfast.trace.reading import SpanTree
+
+TRACE_VARIABLE = "STANDFAST_TRACE"
+_USUAL = "trace.jsonl"
+
+
+@click.group(
+    "trace",
+    epilog=f"""\b
+Examples:
+  {TRACE_VARIABLE}=1 standfast chat 'order A1'
+  standfast trace show default
+  standfast trace show support-42 --file trace.jsonl --json
+""",
+)
+@inherited_options
+def command() -> None:
+    """Show the traces that commands and programs have kept.
+
+    With STANDFAST_TRACE=1 commands keep one in the data directory, with STANDFAST_TRACE=FILE there;
+    `standfast chat --trace FILE` does so for one conversation.
+    """
+
+
+@command.command("show")
+@click.argument("session_id")
+@click.option(
+    "--file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help=f"The trace.  [default: {TRACE_VARIABLE}, else {_USUAL} in the data directory]",
+)
+@click.option("--turn", "turn_id", metavar="ID", help="Of this turn alone.")
+@answers
+def show(invocation: Invocation, *, session_id: str, file: Path | None, turn_id: str | None) -> Answer:
+    """Draw the turns of a session: what happened when, in what, and how long it took."""
+    from standfast.cli.waterfall import show_waterfalls
+    from standfast.errors import InvalidArgument, NotConfigured
+    from standfast.trace.reading import read_trace, span_trees
+
+    path = file or trace_file(invocation.data_dir) or invocation.beside(_USUAL)
+    if not path.exists():
+        raise NotConfigured(
+            f"there is no trace {path}",
+            hint=f"{TRACE_VARIABLE}=1 standfast chat ... keeps one, or give --file",
+        )
+    trees = span_trees(read_trace(path), session_id=session_id, turn_id=turn_id)
+    if not trees:
+        about = (
+            f"session {session_id!r}" if turn_id is None else f"turn {turn_id!r} of session {session_id!r}"
+        )
+        raise InvalidArgument(f"the trace {path} has nothing of {about}")
+    return Answer([_document(tree) for tree in trees], lambda: show_waterfalls(trees))
+
+
+def trace_file(data_dir: Path, given: str | None = None) -> Path | None:
+    """Where a command keeps its trace, if it does: as was said, else as the environment says."""
+    chosen = given or os.environ.get(TRACE_VARIABLE, "")
+    if chosen in ("", "0"):
+        return None
+    if chosen != "1":
+        return Path(chosen).expanduser()
+    from standfast.runtime.data_dir import DataDir
+
+    return DataDir(data_dir).beside(_USUAL)
+
+
+def trace_sink(data_dir: Path, given: str | None = None) -> JsonlTrace | None:
+    """What a command tells its trace to; None if it keeps none."""
+    path = trace_file(data_dir, given)
+    if path is None:
+        return None
+    from standfast.trace.jsonl import JsonlTrace
+
+    return JsonlTrace(path)
+
+
+def _document(tree: SpanTree) -> dict[str, Any]:
+    import msgspec
+
+    return {
+        **msgspec.to_builtins(tree.record),
+        "trace_id": tree.record.trace_id,
+        "open": tree.is_open,
+        "children": [_document(child) for child in tree.children],
+    }

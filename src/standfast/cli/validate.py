@@ -1,0 +1,63 @@
+"""`standfast validate`: check code and run none of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from standfast.cli.host import Grants, make_sandbox
+from standfast.cli.options import (
+    Invocation,
+    answers,
+    code_options,
+    grants_options,
+    inputs_option,
+    session_option,
+    session_or_usual,
+)
+from standfast.cli.output import Answer
+from standfast.cli.report import RunReport
+
+
+@click.command(
+    "validate",
+    epilog="""\b
+Examples:
+  standfast validate -e 'open("/etc/passwd")'
+  standfast validate -f report.py --tools examples/refunds.py --json
+  standfast validate -f report.ts
+""",
+)
+@code_options
+@session_option
+@inputs_option
+@grants_options
+@answers
+def command(
+    invocation: Invocation,
+    *,
+    code: str,
+    session_id: str | None,
+    inputs: dict[str, Any] | None,
+    grants: Grants,
+    language: str,
+    engine: str | None,
+) -> Answer:
+    """Check code without running any of it.
+
+    Reports syntax errors, type errors, calls of names that are not granted and unsupported features,
+    all of them, each with its place.
+    """
+    from standfast.errors import StandfastError
+    from standfast.model import RunResult
+
+    box = make_sandbox(invocation.data_dir, grants, language, engine)
+    try:
+        with box:
+            session = session_or_usual(session_id, language, engine)
+            result = box.validate(code, session=session, inputs=inputs)
+    except StandfastError as error:
+        result = RunResult.failed(error.error_object())
+    report = RunReport(result, invocation, code)
+    return Answer(result, report.show_check, report.answer().exit_status)

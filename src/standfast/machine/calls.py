@@ -1,0 +1,371 @@
+"""The calls of a turn: which run, which wait, which have their result.
+
+Rules
+-----
+1. A call gets one result. `rule`, `settle`, `wait`, `pause`, `wake` and `time_out` say whether they changed
+   anything.
+2. A cell is a call that makes calls. It gets their results one at a time, in the order in which they were
+   settled: whoever runs it again with the same results sees it make the same calls.
+3. A call that waits is not waited for once its cell has ended. One that runs is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
+
+from standfast.errors import Code, ErrorObject
+from standfast.machine.commands import ContinueCell, RunTool
+from standfast.machine.inputs import CallRuled, CallTimedOut, CellCalled, CellPaused, ToolSettled
+from standfast.model.canonical import Json
+from standfast.model.message import AttachmentPart, RequestedCall, ToolCall, ToolMessage
+from standfast.model.wait import Approved, Wait, WaitOutcome
+
+_MAX_DEPTH: Final = 128
+"""How deep arguments may nest. Without it the room left on the stack would decide, differently each time."""
+
+
+@dataclass(slots=True)
+class _Cell:
+    """What a call that runs code has called. `paused`: it waits for one of these."""
+
+    made: list[ToolCall] = field(default_factory=list)
+    answers: list[ToolSettled] = field(default_factory=list)
+    unheard: list[ToolSettled] = field(default_factory=list)
+    pauses: int = 0
+    paused: bool = False
+
+
+@dataclass(slots=True)
+class _Call:
+    asked: ToolCall
+    attempt: int = 1
+    waited: Wait | None = None
+    granted: WaitOutcome | None = None
+    wait: Wait | None = None
+    result: ToolMessage | None = None
+    ruled: bool = True
+    arguments: dict[str, Json] | None = None
+    cell: _Cell | None = None
+    timeouts: int = 0
+    timed_out: bool = False
+
+    @property
+    def runs(self) -> bool:
+        """Whether something is to come of it without anybody's help."""
+        return self.result is None and self.wait is None and not (self.cell is not None and self.cell.paused)
+
+
+class CallTable:
+    """The calls of the current round, under ids that count over the whole turn.
+
+    With `asks_plugins`, they rule on each call before it is executed.
+    """
+
+    def __init__(self) -> None:
+        self.asks_plugins = False
+        self._count = 0
+        self._round: dict[int, _Call] = {}
+
+    def add(self, requested: tuple[RequestedCall, ...]) -> tuple[ToolCall, ...]:
+        """Begin a round. Calls whose arguments cannot be read have failed already."""
+        for request in requested:
+            self._count += 1
+            call = _read(request, self._count)
+            result = None if call.raw is None else _not_an_object(call)
+            self._round[self._count] = _Call(call, result=result, ruled=not self.asks_plugins)
+        return tuple(entry.asked for entry in self._round.values())
+
+    def rule(self, given: CallRuled) -> bool:
+        """Take in what plugins decided about a call, once."""
+        call = self._round.get(given.call_id)
+        if call is None or call.ruled or call.result is not None:
+            return False
+        call.ruled = True
+        call.arguments = given.ruling.arguments
+        return True
+
+    def settle(self, given: ToolSettled) -> bool:
+        call = self._round.get(given.call_id)
+        if call is None or call.result is not None:
+            return False
+        call.wait = None
+        call.result = ToolMessage(
+            call_id=given.call_id,
+            name=call.asked.name,
+            value=given.value,
+            error=given.error,
+            record=given.record,
+            provider_id=call.asked.provider_id,
+            edited_arguments=_executed_with(call),
+            attachments=given.attachments,
+            shown=given.shown,
+        )
+        if (cell := self._cell_of(call)) is not None:
+            cell.unheard.append(given)
+        if call.cell is not None:
+            self._give_up_waits(call, given.at_ms)
+        return True
+
+    def pause(self, given: CellPaused) -> list[RunTool] | None:
+        """A cell has made calls: what is to be done about them.
+
+        None if that is known already, or if nothing that it could wait for is to come.
+        """
+        call = self._round.get(given.call_id)
+        if call is None or not call.runs:
+            return None
+        cell = call.cell or _Cell()
+        if given.number != cell.pauses + 1 or len(cell.made) + len(given.calls) <= len(cell.answers):
+            return None
+        call.cell, cell.pauses, cell.paused = cell, given.number, True
+        made = [self._add_nested(call, cell, one, given.at_ms) for one in given.calls]
+        return [_command(one) for one in made if one.result is None]
+
+    def continued(self) -> list[ContinueCell]:
+        """The cells that can go on, each with one more result."""
+        return [
+            _hear(call, cell)
+            for call in self._round.values()
+            if call.result is None and (cell := call.cell) is not None and cell.paused and cell.unheard
+        ]
+
+    def wait(self, wait: Wait, at_ms: int) -> bool:
+        call = self._round.get(wait.call_id)
+        if call is None or call.result is not None or call.cell is not None:
+            return False
+        parent = self._round.get(call.asked.parent)
+        call.wait = wait
+        if parent is not None and parent.result is not None:
+            return self.settle(_unwanted(call, at_ms))
+        return True
+
+    def wake(self, wait_id: str, outcome: WaitOutcome) -> RunTool | None:
+        """The call goes on; what its wait ended with decides how."""
+        for call in self._round.values():
+            if call.wait is not None and call.wait.wait_id == wait_id:
+                call.waited, call.wait = call.wait, None
+                call.granted = outcome
+                call.timed_out = False
+                call.attempt += 1
+                return _command(call)
+        return None
+
+    def time_out(self, given: CallTimedOut) -> RunTool | None:
+        """Prepare a call anew after an execution that timed out; its tool decides whether it is repeated."""
+        call = self._round.get(given.call_id)
+        if call is None or not call.runs or call.cell is not None or given.attempt != call.attempt:
+            return None
+        call.timed_out = True
+        call.timeouts += 1
+        call.attempt += 1
+        return _command(call)
+
+    def running(self) -> list[RunTool | ContinueCell]:
+        """What is under way, as it was asked for."""
+        return [
+            _command(call) if call.cell is None else _going_on(call, call.cell)
+            for call in self._round.values()
+            if call.runs
+        ]
+
+    def any_running(self) -> bool:
+        return any(call.runs for call in self._round.values())
+
+    def under_way(self) -> list[int]:
+        """The ids of the calls that run."""
+        return [call_id for call_id, call in self._round.items() if call.runs]
+
+    def any_waiting(self) -> bool:
+        return any(call.wait is not None for call in self._round.values())
+
+    def any_cells(self) -> bool:
+        """Whether code is in the middle: it has made calls and has not ended."""
+        return any(call.cell is not None and call.result is None for call in self._round.values())
+
+    def open(self) -> bool:
+        """Whether a round has begun and is not closed."""
+        return bool(self._round)
+
+    def lacks_result(self, call_id: int) -> bool:
+        call = self._round.get(call_id)
+        return call is not None and call.result is None
+
+    def needed_tools(self, approved: Collection[str], begun: Collection[str]) -> set[str]:
+        """The tools of unsettled calls that a person approved, or that a process had begun to execute."""
+        return {
+            call.asked.name
+            for call in self._round.values()
+            if call.result is None
+            and (
+                isinstance(call.granted, Approved)
+                or (call.wait is not None and call.wait.wait_id in approved)
+                or _command(call).key in begun
+            )
+        }
+
+    def waits(self) -> tuple[Wait, ...]:
+        return tuple(call.wait for call in self._round.values() if call.wait is not None)
+
+    def cancel(self, at_ms: int) -> list[ToolSettled]:
+        """A result for each call that has none."""
+        return [
+            ToolSettled(at_ms=at_ms, call_id=call.asked.call_id, error=_cancelled(call))
+            for call in self._round.values()
+            if call.result is None
+        ]
+
+    def close(self) -> list[tuple[ToolCall, ToolMessage]]:
+        """End the round: every call with its result, in the order of the calls."""
+        results = [
+            (call.asked, self._whole(call, call.result))
+            for call in self._round.values()
+            if call.result is not None and not call.asked.parent
+        ]
+        self._round.clear()
+        return results
+
+    # Cells
+
+    def _add_nested(self, parent: _Call, cell: _Cell, made: CellCalled, at_ms: int) -> _Call:
+        self._count += 1
+        asked = ToolCall(
+            call_id=self._count,
+            name=made.name,
+            arguments=made.arguments,
+            args=made.args,
+            parent=parent.asked.call_id,
+        )
+        cell.made.append(asked)
+        call = self._round[self._count] = _Call(asked, ruled=not self.asks_plugins)
+        if made.error is not None:
+            self.settle(ToolSettled(at_ms=at_ms, call_id=self._count, error=made.error))
+        return call
+
+    def _cell_of(self, call: _Call) -> _Cell | None:
+        parent = self._round.get(call.asked.parent)
+        return None if parent is None else parent.cell
+
+    def _whole(self, call: _Call, result: ToolMessage) -> ToolMessage:
+        """The result; that of a cell with what is kept with the results of its calls."""
+        if call.cell is None:
+            return result
+        attached = tuple(part for made in call.cell.made for part in self._attached(made.call_id))
+        return msgspec.structs.replace(result, attachments=result.attachments + attached)
+
+    def _attached(self, call_id: int) -> tuple[AttachmentPart, ...]:
+        call = self._round[call_id]
+        return () if call.result is None else self._whole(call, call.result).attachments
+
+    def _give_up_waits(self, parent: _Call, at_ms: int) -> None:
+        assert parent.cell is not None
+        for made in parent.cell.made:
+            call = self._round[made.call_id]
+            if call.wait is not None and call.result is None:
+                self.settle(_unwanted(call, at_ms))
+
+
+def _command(call: _Call) -> RunTool:
+    return RunTool(
+        call.asked,
+        call.attempt,
+        call.waited,
+        call.granted,
+        call.ruled,
+        call.arguments,
+        call.timeouts,
+        call.timed_out,
+    )
+
+
+def _hear(call: _Call, cell: _Cell) -> ContinueCell:
+    """Let a cell have the next result."""
+    cell.answers.append(cell.unheard.pop(0))
+    cell.paused = False
+    return _going_on(call, cell)
+
+
+def _going_on(call: _Call, cell: _Cell) -> ContinueCell:
+    return ContinueCell(call.asked, _executed_with(call), cell.made, cell.answers, len(cell.answers))
+
+
+def _unwanted(call: _Call, at_ms: int) -> ToolSettled:
+    """The result of a call that waits for something while nobody waits for it."""
+    message = f"{call.asked.name}() was given up: the code that called it has ended"
+    error = ErrorObject(code=Code.CANCELLED, message=message)
+    if _may_have_run(call):
+        error = _outcome_unknown(message)
+    return ToolSettled(at_ms=at_ms, call_id=call.asked.call_id, error=error)
+
+
+def _may_have_run(call: _Call) -> bool:
+    """Whether an execution of the call has begun: one that waits for its first approval has not."""
+    wait = call.wait
+    if wait is None or wait.kind != "approval":
+        return True
+    terms = wait.value if isinstance(wait.value, dict) else {}
+    return call.timeouts > 0 or "interrupted" in terms
+
+
+def _outcome_unknown(message: str) -> ErrorObject:
+    return ErrorObject(
+        code=Code.CANCELLED,
+        message=f"{message}; whether it took effect is unknown",
+        hint="look at its effect before calling again",
+    )
+
+
+def _executed_with(call: _Call) -> dict[str, Json] | None:
+    """The arguments, if they are not those that the model gave."""
+    edited = call.granted.arguments if isinstance(call.granted, Approved) else None
+    return call.arguments if edited is None else edited
+
+
+def _read(request: RequestedCall, call_id: int) -> ToolCall:
+    """The call with its arguments, if they are a JSON object; an empty text counts as no arguments."""
+    try:
+        arguments = msgspec.json.decode(request.arguments or "{}")
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        arguments = None
+    if isinstance(arguments, dict) and _is_flat_enough(arguments):
+        return ToolCall(
+            call_id=call_id, name=request.name, arguments=arguments, provider_id=request.provider_id
+        )
+    return ToolCall(
+        call_id=call_id, name=request.name, raw=request.arguments, provider_id=request.provider_id
+    )
+
+
+def _is_flat_enough(value: Json) -> bool:
+    level = [value]
+    for _ in range(_MAX_DEPTH):
+        level = [inner for outer in level for inner in _holders_in(outer)]
+        if not level:
+            return True
+    return False
+
+
+def _holders_in(value: Json) -> Iterator[Json]:
+    """The lists and objects directly inside a list or an object."""
+    items = value.values() if isinstance(value, dict) else value
+    return (item for item in items if isinstance(item, dict | list))
+
+
+def _not_an_object(call: ToolCall) -> ToolMessage:
+    error = ErrorObject(
+        code=Code.INVALID_ARGUMENT,
+        message=f"the arguments of {call.name}() are not a JSON object",
+        hint=f"send the arguments as one JSON object, nested at most {_MAX_DEPTH} deep",
+    )
+    return ToolMessage(call_id=call.call_id, name=call.name, error=error, provider_id=call.provider_id)
+
+
+def _cancelled(call: _Call) -> ErrorObject:
+    name = call.asked.name
+    if not _may_have_run(call):
+        message = f"{name}() was cancelled before it was allowed to run"
+        return ErrorObject(code=Code.CANCELLED, message=message)
+    return _outcome_unknown(f"{name}() was cancelled while it ran")

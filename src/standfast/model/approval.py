@@ -1,0 +1,74 @@
+"""A request to a person about one call, and the decision.
+
+Rules
+-----
+Bound: `binding` digests the capability contract, the arguments, the session and the call.
+Once: it leaves `pending` by a compare-and-set, one time, and is used by one call.
+Ends: after `expires_at` it cannot be approved.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Final
+
+import msgspec
+
+from standfast.errors import InvalidArgument
+from standfast.model.canonical import Json
+from standfast.model.ids import SessionIdField, check_session_id
+from standfast.model.limits import U64
+
+MAX_NAME_CHARS: Final = 256
+
+
+class ApprovalState(enum.StrEnum):
+    PENDING = "pending"
+    APPROVED = "approved"
+    DENIED = "denied"
+    EXPIRED = "expired"
+    CANCELLED = "cancelled"
+
+
+class Approval(msgspec.Struct, frozen=True, kw_only=True):
+    """`args` and `kwargs` are the call's own until a person edits them; `edited_digest` then tells so.
+
+    `decided_by` names whoever decided, as the deciding program or command gave it.
+    """
+
+    approval_id: str
+    state: ApprovalState
+    session_id: SessionIdField
+    capability: str
+    args: list[Json]
+    kwargs: dict[str, Json]
+    requested_at: U64
+    expires_at: U64
+    binding: str
+    run_id: str
+    call_id: int
+    decided_at: U64 | None = None
+    reason: str | None = None
+    edited_digest: str | None = None
+    decided_by: str | None = None
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+
+
+class Decision(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person said. `args` and `kwargs`, if given, replace the call's. `decided_by` is who it was."""
+
+    approved: bool
+    reason: str | None = None
+    args: list[Json] | None = None
+    kwargs: dict[str, Json] | None = None
+    decided_by: str | None = None
+
+    def __post_init__(self) -> None:
+        by = self.decided_by
+        if by is not None and not (isinstance(by, str) and 0 < len(by.strip()) <= len(by) <= MAX_NAME_CHARS):
+            raise InvalidArgument(
+                f"decided_by must be a name of 1 to {MAX_NAME_CHARS} characters, got {str(by)[:80]!r}",
+                hint="pass the id or the address of the person who decided, or leave it out",
+            )

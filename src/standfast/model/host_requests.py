@@ -1,0 +1,155 @@
+"""What plugins and tools ask of the runtime while it runs, and what it answers."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from standfast.model.head import SessionHead
+from standfast.model.ids import SessionIdField, check_session_id
+from standfast.model.message import Message, UserMessage
+from standfast.model.node import Payload
+from standfast.model.outcome import Outcome
+from standfast.model.plugin_options import PluginOptions
+from standfast.model.plugin_state import SessionState
+from standfast.model.session_policy import SessionPolicy
+from standfast.model.tool_access import SessionToolAccess
+from standfast.model.usage import Usage, UsageLimits
+
+
+class FromNothing(msgspec.Struct, frozen=True, tag="nothing"):
+    """A session without a history."""
+
+
+class FromCurrent(msgspec.Struct, frozen=True, tag="current"):
+    """A session over the history of the one that asks, up to the node *at*."""
+
+    at: str | None = None
+
+
+class FromSession(msgspec.Struct, frozen=True, tag="session"):
+    """A session over the history of another one, up to the node *at*."""
+
+    session_id: SessionIdField
+    at: str | None = None
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+
+
+class FromSnapshot(msgspec.Struct, frozen=True, tag="snapshot"):
+    """A session that begins with what a snapshot holds."""
+
+    snapshot: SessionSnapshot
+
+
+class SessionSnapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A session as it stands: its head, the messages of its frame, what plugins and tools remember."""
+
+    head: SessionHead
+    messages: tuple[Message, ...] = ()
+    state: SessionState = SessionState()
+
+
+SessionStart = FromNothing | FromCurrent | FromSession | FromSnapshot
+
+
+class SessionCreateRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A session to be made.
+
+    Without an id it gets one. A `child` has the session that asks for its parent. It never has more tools
+    than that, unless its `authority` is its `own`, which an `agent` can have that the parent declares as its
+    subagent. `plugins` are built anew (`fresh`) or forked with what the parent's remember (`inherited`). The
+    `first_turn_input` waits until somebody takes it, once.
+    """
+
+    session_id: SessionIdField | None = None
+    child: bool = True
+    start: SessionStart = FromNothing()
+    agent: str | None = None
+    policy: SessionPolicy | None = None
+    plugins: Literal["fresh", "inherited"] = "fresh"
+    plugin_options: PluginOptions = PluginOptions()
+    tool_access: SessionToolAccess = SessionToolAccess()
+    task: str = ""
+    subagent: bool = False
+    authority: Literal["narrowed", "own"] = "narrowed"
+    first_turn_input: UserMessage | None = None
+
+    def __post_init__(self) -> None:
+        if self.session_id is not None:
+            check_session_id(self.session_id)
+
+
+class SessionHandle(msgspec.Struct, frozen=True, kw_only=True):
+    """A session that was made."""
+
+    session_id: SessionIdField
+    parent_session_id: SessionIdField | None = None
+    depth: int = 0
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+        if self.parent_session_id is not None:
+            check_session_id(self.parent_session_id)
+
+
+class TurnInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a turn begins with. The same `idempotency_key` and content is the same turn."""
+
+    message: UserMessage
+    limits: UsageLimits | None = None
+    idempotency_key: str | None = None
+
+
+class AssembledTurn(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A turn that has ended, or waits."""
+
+    turn_id: str
+    session_id: SessionIdField
+    outcome: Outcome
+    text: str = ""
+    usage: Usage = Usage()
+    messages: tuple[Message, ...] = ()
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+
+
+class AppendSessionNodesRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Nodes to be added under the leaf, if `requires_ancestor_node_id` is still on the active path."""
+
+    nodes: tuple[Payload, ...]
+    requires_ancestor_node_id: str | None = None
+
+
+class Appended(msgspec.Struct, frozen=True, kw_only=True, tag="appended", tag_field="status"):
+    node_ids: tuple[str, ...]
+    leaf_node_id: str
+
+
+class BranchIsStale(msgspec.Struct, frozen=True, kw_only=True, tag="stale_branch", tag_field="status"):
+    """Nothing was written: the session has gone another way."""
+
+    current_leaf_node_id: str | None = None
+
+
+AppendSessionNodesResult = Appended | BranchIsStale
+
+
+class DirectRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A question to a model, without a session around it. Without a `model` it is the session's own."""
+
+    prompt: str | tuple[Message, ...]
+    instructions: str = ""
+    output_schema: dict[str, Any] | None = None
+    model: str | None = None
+    settings: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class DirectCompletion(msgspec.Struct, frozen=True, kw_only=True):
+    """The text of the answer, and what it took."""
+
+    text: str
+    usage: Usage = Usage()

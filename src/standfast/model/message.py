@@ -1,0 +1,145 @@
+"""What is said in a conversation: by the user, by the model, and by the tools that it called.
+
+Rules
+-----
+1. Media is never inside a message: an `AttachmentPart` or an `InputPart` names a blob by its digest.
+2. What a model thought goes back only to where it came from: `Reasoning.origin`.
+3. A tool call whose arguments were not a JSON object keeps what came as `raw`; it is never read as `{}`.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from standfast.errors import ErrorObject
+from standfast.model.call import ExternalCallRecord
+from standfast.model.canonical import Json
+from standfast.model.usage import Usage
+
+
+class TextPart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="text"):
+    """A piece of text."""
+
+    text: str
+
+
+class AttachmentPart(
+    msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="attachment", omit_defaults=True
+):
+    """An image or a file, by the digest of its bytes."""
+
+    digest: str
+    media_type: str
+    size: int
+    name: str | None = None
+
+
+class InputPart(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="input"):
+    """A value that code can read under `name`, by the digest of its bytes: text, or JSON.
+
+    The model is told that it is there; only code sees what it holds.
+    """
+
+    name: str
+    digest: str
+    media_type: str
+    size: int
+
+
+Part = TextPart | AttachmentPart | InputPart
+Content = str | tuple[Part, ...]
+
+
+class ToolCall(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """A call that the model asked for. `call_id` counts within the turn; `provider_id` is the model's own.
+
+    A call that code makes has the call that runs the code for its `parent`, and may have `args` by position.
+    """
+
+    call_id: int
+    name: str
+    arguments: dict[str, Json] | None = None
+    raw: str | None = None
+    provider_id: str = ""
+    args: tuple[Json, ...] = ()
+    parent: int = 0
+
+
+class RequestedCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A tool call as the provider sent it: the arguments are text, whole but unchecked."""
+
+    name: str
+    arguments: str = "{}"
+    provider_id: str = ""
+
+
+class Reasoning(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """What a model thought on its way to a reply, in words and as its provider wants it back (`opaque`).
+
+    `origin` names the provider, the endpoint and the model; nobody else is sent it.
+    """
+
+    origin: str
+    text: str = ""
+    opaque: Json = None
+
+
+class UserMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="user", omit_defaults=True):
+    """Said by the user, or put in by the host while the turn ran (`input_id` then names it)."""
+
+    content: Content
+    input_id: str | None = None
+
+
+class AssistantMessage(
+    msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="assistant", omit_defaults=True
+):
+    """One reply of the model. `raw` is what it wrote, where `text` is only the prose of it.
+
+    `model` is the one that served it and `response_id` the provider's own name for the reply.
+    """
+
+    text: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
+    model: str = ""
+    usage: Usage = Usage()
+    stop_reason: str = ""
+    raw: str | None = None
+    reasoning: tuple[Reasoning, ...] = ()
+    response_id: str = ""
+
+
+class ToolMessage(msgspec.Struct, frozen=True, kw_only=True, gc=False, tag="tool", omit_defaults=True):
+    """What came of one call: `value`, or `error` where it failed.
+
+    `edited_arguments` are those it was executed with, if a person or a plugin changed them. `attachments` are
+    kept with the result and not shown to the model, such as the whole of a long output. `shown` is what the
+    model reads, where that is not the result itself.
+    """
+
+    call_id: int
+    name: str
+    value: Json = None
+    error: ErrorObject | None = None
+    record: ExternalCallRecord | None = None
+    provider_id: str = ""
+    edited_arguments: dict[str, Json] | None = None
+    attachments: tuple[AttachmentPart, ...] = ()
+    shown: str | None = None
+
+
+Message = UserMessage | AssistantMessage | ToolMessage
+
+
+class InjectedTurnInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A message for a turn that runs already. `id` lets whoever sent it withdraw it."""
+
+    message: UserMessage
+    id: str | None = None
+
+
+def text_of(content: Content) -> str:
+    """The words of some content, attachments and inputs left out."""
+    if isinstance(content, str):
+        return content
+    return "\n".join(part.text for part in content if isinstance(part, TextPart))

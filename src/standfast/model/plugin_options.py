@@ -1,0 +1,50 @@
+"""Options of plugins, by plugin id; opaque to everyone but that plugin."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+import msgspec
+
+from standfast.errors import InvalidArgument
+from standfast.model.bounds import check_bounds
+from standfast.model.canonical import Json, to_json
+
+T = TypeVar("T")
+
+
+class PluginOptions(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Applied whenever a session is opened, as a root or as a child."""
+
+    plugins: dict[str, Json] = msgspec.field(default_factory=dict)
+
+    @classmethod
+    def empty(cls) -> PluginOptions:
+        return cls()
+
+    @classmethod
+    def typed(cls, plugin_id: str, value: object) -> PluginOptions:
+        """The options of one plugin."""
+        return cls().with_typed(plugin_id, value)
+
+    def with_typed(self, plugin_id: str, value: object) -> PluginOptions:
+        """These, and *value* as the options of one plugin."""
+        try:
+            check_bounds(value)
+            clean, _ = to_json(msgspec.to_builtins(value))
+        except (TypeError, InvalidArgument) as error:
+            raise InvalidArgument(f"the options of plugin {plugin_id!r} are not JSON: {error}") from None
+        return PluginOptions(plugins={**self.plugins, plugin_id: clean})
+
+    def decode(self, plugin_id: str, kind: type[T] | Any = Any) -> T | None:
+        """One plugin's options as it wants to have them; None if there are none."""
+        if plugin_id not in self.plugins:
+            return None
+        try:
+            value: T = msgspec.convert(self.plugins[plugin_id], kind)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"the options of plugin {plugin_id!r} do not fit: {error}") from None
+        return value
+
+
+NO_OPTIONS = PluginOptions()

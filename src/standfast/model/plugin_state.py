@@ -1,0 +1,59 @@
+"""What is kept of a session's plugins and tools with each point of its history.
+
+Rule: what a plugin keeps is opaque to everyone else. A plugin that is not there keeps what it had.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from standfast.model.canonical import Json
+from standfast.model.tool_state import ToolState
+
+
+class PluginSnapshotMeta(msgspec.Struct, frozen=True, kw_only=True):
+    """One plugin's state. `revision` rises whenever the state changes."""
+
+    plugin_id: str
+    plugin_version: str
+    revision: int
+    state: Json = None
+
+
+class PluginSnapshotEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A plugin's state with its larger pieces: name → digest of a blob."""
+
+    meta: PluginSnapshotMeta
+    artifacts: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+class PluginSessionSnapshot(msgspec.Struct, frozen=True, kw_only=True):
+    """The states of all plugins of a session, by plugin id."""
+
+    plugins: dict[str, PluginSnapshotEntry] = msgspec.field(default_factory=dict)
+
+
+class ProtocolTurnOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What a protocol wants to know at every turn. Only the protocol reads `payload`."""
+
+    schema_version: int = 1
+    payload: Json = None
+
+
+class SessionState(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Everything but the history: plugins, tools, the protocol's options for the session and by frame.
+
+    `execution` is what the code that the model has written has left behind: its variables.
+    """
+
+    plugins: PluginSessionSnapshot = PluginSessionSnapshot()
+    tools: ToolState | None = None
+    protocol_options: ProtocolTurnOptions | None = None
+    frame_options: dict[str, ProtocolTurnOptions] = msgspec.field(default_factory=dict)
+    execution: PluginSnapshotEntry | None = None
+
+
+encode_state = msgspec.json.Encoder().encode
+decode_state = msgspec.json.Decoder(SessionState).decode
+encode_entry = encode_state
+decode_entry = msgspec.json.Decoder(PluginSnapshotEntry).decode

@@ -1,0 +1,49 @@
+"""What the hooks of one stage came to, as the journal keeps it.
+
+Rule: a ruling is complete. Whoever replays it needs neither the plugins nor what they saw.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from standfast.errors import ErrorObject
+from standfast.model.canonical import Json
+from standfast.model.message import UserMessage
+from standfast.model.node import PluginNode
+from standfast.model.usage import UsageEntry
+
+
+class Ruling(msgspec.Struct, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """`abort` ends the turn because a plugin said so, `failure` because a hook failed.
+
+    `usage` and `model_calls` are what the hooks themselves asked of a model.
+    """
+
+    messages: tuple[UserMessage, ...] = ()
+    events: tuple[PluginNode, ...] = ()
+    abort: ErrorObject | None = None
+    failure: ErrorObject | None = None
+    usage: tuple[UsageEntry, ...] = ()
+    model_calls: int = 0
+
+    @property
+    def ends_turn(self) -> ErrorObject | None:
+        """Why the turn must not go on, if so."""
+        return self.abort or self.failure
+
+
+class CallRuling(Ruling, frozen=True, kw_only=True, gc=False, omit_defaults=True):
+    """What was decided about a call before it is executed.
+
+    `failure` here fails the call alone. `settled` tells that it has a result already: `value`, or `error`.
+    """
+
+    arguments: dict[str, Json] | None = None
+    settled: bool = False
+    value: Json = None
+    error: ErrorObject | None = None
+
+
+NOTHING_SAID = Ruling()
+"""The ruling of a stage whose hooks had nothing to say."""

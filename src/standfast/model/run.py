@@ -1,0 +1,108 @@
+"""A request to run code, and what comes back."""
+
+from __future__ import annotations
+
+import enum
+import keyword
+from typing import Final
+
+import msgspec
+
+from standfast.errors import STATUS_OF_CODE, ErrorObject, InvalidArgument
+from standfast.model.call import ExternalCallRecord
+from standfast.model.canonical import Json
+from standfast.model.diagnostic import Diagnostic
+from standfast.model.ids import SessionIdField, check_session_id
+from standfast.model.language import Language
+from standfast.model.limits import U32, U64, Positive32, SessionLimits
+
+
+class RunStatus(enum.StrEnum):
+    OK = "ok"
+    VALIDATION_ERROR = "validation_error"
+    RUNTIME_ERROR = "runtime_error"
+    TIMEOUT = "timeout"
+    CANCELLED = "cancelled"
+    RESOURCE_EXHAUSTED = "resource_exhausted"
+    PERMISSION_DENIED = "permission_denied"
+    WAITING_FOR_APPROVAL = "waiting_for_approval"
+    INTERRUPTED = "interrupted"
+
+
+def status_of_code(code: str) -> RunStatus:
+    """The status that an error code means for a run that it ends."""
+    return RunStatus(STATUS_OF_CODE.get(code, RunStatus.RUNTIME_ERROR))
+
+
+class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """`inputs`, `limits` and `timeout_ms` hold for this run only."""
+
+    session_id: SessionIdField = "default"
+    language: Language = Language.PYTHON
+    code: str = ""
+    inputs: dict[str, Json] = msgspec.field(default_factory=dict)
+    timeout_ms: Positive32 | None = None
+    limits: SessionLimits | None = None
+    return_snapshot: bool = False
+    validate_only: bool = False
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+        if not isinstance(self.code, str):
+            raise InvalidArgument(f"code must be text, not {type(self.code).__name__}")
+        if self.timeout_ms is not None and not 0 < self.timeout_ms < 2**32:
+            raise InvalidArgument(f"timeout_ms must be from 1 to 4294967295, not {self.timeout_ms}")
+        for name in self.inputs:
+            if not isinstance(name, str) or not _may_be_named(name, self.language):
+                spoken = "TypeScript" if self.language == Language.TYPESCRIPT else "Python"
+                raise InvalidArgument(f"input name {name!r} is not a {spoken} identifier")
+
+
+def _may_be_named(name: str, language: Language) -> bool:
+    """Whether the language could have a variable of this name."""
+    if language == Language.TYPESCRIPT:
+        return name.replace("$", "_").isidentifier() and name not in _RESERVED
+    return name.isidentifier() and not keyword.iskeyword(name)
+
+
+_RESERVED: Final = frozenset({
+    "arguments", "await", "break", "case", "catch", "class", "const", "continue", "debugger", "default",
+    "delete", "do", "else", "enum", "eval", "export", "extends", "false", "finally", "for", "function",
+    "if", "implements", "import", "in", "instanceof", "interface", "let", "new", "null", "package",
+    "private", "protected", "public", "return", "static", "super", "switch", "this", "throw", "true",
+    "try", "typeof", "var", "void", "while", "with", "yield", "undefined", "NaN", "Infinity",
+    "globalThis",
+})  # fmt: skip
+"""Words that cannot name a variable of TypeScript, in strict code."""
+
+
+class Metrics(msgspec.Struct, frozen=True, kw_only=True):
+    """Measured, never estimated: a figure that an engine cannot give is null."""
+
+    duration_ms: U32 = 0
+    memory_peak_bytes: U64 | None = None
+    instructions: U64 | None = None
+    external_calls_count: U32 = 0
+
+
+class RunResult(msgspec.Struct, frozen=True, kw_only=True):
+    status: RunStatus = RunStatus.OK
+    result: Json = None
+    stdout: str = ""
+    stderr: str = ""
+    diagnostics: list[Diagnostic] = msgspec.field(default_factory=list)
+    external_calls: list[ExternalCallRecord] = msgspec.field(default_factory=list)
+    snapshot_id: str | None = None
+    metrics: Metrics = Metrics()
+    error: ErrorObject | None = None
+
+    @classmethod
+    def failed(cls, error: ErrorObject, *, stdout: str = "", metrics: Metrics = Metrics()) -> RunResult:
+        """The result of a run that *error* ended; the status follows from its code."""
+        return cls(
+            status=status_of_code(error.code),
+            stdout=stdout,
+            diagnostics=[Diagnostic.error(error)],
+            metrics=metrics,
+            error=error,
+        )

@@ -1,0 +1,80 @@
+"""Work that goes on beside a session's turns, as the store knows it.
+
+Rules
+-----
+1. An id is unique among the live tasks of a session. A task that has ended gives its id free.
+2. A state that has ended never changes again.
+3. Nothing is left running: a task whose owner is gone is taken up by another, or failed as INTERRUPTED.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated
+
+import msgspec
+
+from standfast.errors import ErrorObject
+from standfast.model.canonical import Json
+from standfast.model.ids import SessionIdField, check_session_id
+from standfast.model.limits import U64
+
+TaskId = Annotated[str, msgspec.Meta(pattern=r"^[a-zA-Z0-9_.:-]{1,128}$")]
+
+
+class TaskKind(enum.StrEnum):
+    """What a task is, which tells how it is cancelled."""
+
+    MONITOR = "monitor"
+    SUBAGENT = "subagent"
+    OBSERVER = "observer"
+    OTHER = "other"
+
+
+class TaskState(enum.StrEnum):
+    PENDING = "pending"
+    RUNNING = "running"
+    IDLE = "idle"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCEL_REQUESTED = "cancel_requested"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_terminal(self) -> bool:
+        return self in (TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELLED)
+
+
+class TaskSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A task to be registered. `body` is for whoever runs it, and kept with the record.
+
+    With `handle` its id is an async handle: the task is cancelled once its session holds on to it no more,
+    which is when the id stands in no message of the frame, no waiting input, no plugin's state and no
+    variable of code.
+    """
+
+    id: TaskId
+    kind: TaskKind = TaskKind.OTHER
+    label: str = ""
+    body: Json = None
+    handle: bool = False
+
+
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task at rest. `owner` is the process that runs it; `result` and `error` are what came of it."""
+
+    session_id: SessionIdField
+    id: TaskId
+    kind: TaskKind
+    state: TaskState
+    created_at: U64
+    updated_at: U64
+    label: str = ""
+    owner: str = ""
+    body: Json = None
+    result: Json = None
+    error: ErrorObject | None = None
+    handle: bool = False
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)

@@ -1,0 +1,67 @@
+"""What a turn can wait for, and what ends the wait.
+
+Rule: a wait ends once, and always ends. Every kind has a time (`due_at`) after which it counts as over.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from standfast.errors import ErrorObject
+from standfast.model.canonical import Json
+from standfast.model.limits import U64
+
+WaitKind = Literal["approval", "timer", "completion"]
+
+
+class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A call that stands still.
+
+    `wait_id` is the id of the approval, the token of the external completion, or the name of the timer.
+    A timer's call results in `value` when it is due.
+    """
+
+    wait_id: str
+    kind: WaitKind
+    call_id: int
+    due_at: U64
+    value: Json = None
+
+
+class Approved(msgspec.Struct, frozen=True, kw_only=True, tag="approved", omit_defaults=True):
+    """A person, `by`, said yes; `arguments`, if given, replace the call's."""
+
+    arguments: dict[str, Json] | None = None
+    by: str | None = None
+
+
+class Denied(msgspec.Struct, frozen=True, kw_only=True, tag="denied", omit_defaults=True):
+    """A person, `by`, said no."""
+
+    reason: str | None = None
+    by: str | None = None
+
+
+class Expired(msgspec.Struct, frozen=True, kw_only=True, tag="expired"):
+    """Nobody answered in time."""
+
+
+class Elapsed(msgspec.Struct, frozen=True, kw_only=True, tag="elapsed"):
+    """The timer is due."""
+
+
+class Completed(msgspec.Struct, frozen=True, kw_only=True, tag="completed"):
+    """Somebody outside delivered the call's result."""
+
+    value: Json = None
+
+
+class Failed(msgspec.Struct, frozen=True, kw_only=True, tag="failed"):
+    """Somebody outside delivered the call's failure."""
+
+    error: ErrorObject
+
+
+WaitOutcome = Approved | Denied | Expired | Elapsed | Completed | Failed

@@ -1,0 +1,145 @@
+"""Everything that shapes a session: the plugin kernel, and the plugins that ship with Standfast.
+
+What a plugin author needs is importable from here and loaded when it is first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from standfast.plugins.hook import hook as hook  # at once: else the module of the same name would stand here
+
+_HOMES = {
+    "standfast.model.directive": (
+        "AbortTurn",
+        "CreateSession",
+        "EmitRuntimeEvents",
+        "EmitTrace",
+        "EnqueueMessages",
+        "PluginDirective",
+        "ReplaceToolArgs",
+        "RuntimeEvent",
+        "SessionRequest",
+        "ShortCircuitTool",
+        "ask_person",
+        "deny_call",
+    ),
+    "standfast.model.plugin_options": ("PluginOptions",),
+    "standfast.model.prompt": ("PromptContribution", "PromptLayer", "PromptSlot"),
+    "standfast.model.session_policy": ("SessionPolicy",),
+    "standfast.plugins.actions": ("PluginActionContext", "PluginActionDef", "action"),
+    "standfast.plugins.contexts": (
+        "AssistantResponseHookContext",
+        "AssistantResponseTransform",
+        "AssistantStreamHookContext",
+        "AssistantStreamTransform",
+        "CheckpointHookContext",
+        "CompactionContext",
+        "ContextCompaction",
+        "PluginExtensions",
+        "PromptHookContext",
+        "SessionConfigChanged",
+        "SessionRestored",
+        "SwitchAgentFrame",
+        "ToolCallHookContext",
+        "ToolCatalogContext",
+        "ToolResultHookContext",
+        "ToolResultProjectionContext",
+        "TurnFinalized",
+        "TurnHookContext",
+        "TurnPersisted",
+        "TurnResultHookContext",
+        "TurnTransformContext",
+    ),
+    "standfast.plugins.hook": ("HOOKS", "HookKind", "hook"),
+    "standfast.plugins.host": ("PluginHost", "SessionAuthority", "SessionBuild"),
+    "standfast.plugins.plugin": ("Plugin", "PluginFactory", "PluginSessionContext", "SessionPlugin"),
+    "standfast.plugins.protocol": (
+        "ProtocolDriverPlugin",
+        "ProtocolSessionPlugin",
+        "TurnDriverPreamble",
+        "TurnSeat",
+    ),
+    "standfast.plugins.registrar": ("PluginRegistrar",),
+    "standfast.plugins.session": ("PluginSession",),
+    "standfast.plugins.triggers": ("TriggerEvent",),
+    "standfast.tools.catalog": ("ToolCatalogContribution",),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = sorted(_HOME_OF)
+
+
+def __getattr__(name: str) -> Any:
+    if (home := _HOME_OF.get(name)) is None:
+        raise AttributeError(f"module 'standfast.plugins' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
+if TYPE_CHECKING:
+    from standfast.model.directive import AbortTurn as AbortTurn
+    from standfast.model.directive import CreateSession as CreateSession
+    from standfast.model.directive import EmitRuntimeEvents as EmitRuntimeEvents
+    from standfast.model.directive import EmitTrace as EmitTrace
+    from standfast.model.directive import EnqueueMessages as EnqueueMessages
+    from standfast.model.directive import PluginDirective as PluginDirective
+    from standfast.model.directive import ReplaceToolArgs as ReplaceToolArgs
+    from standfast.model.directive import RuntimeEvent as RuntimeEvent
+    from standfast.model.directive import SessionRequest as SessionRequest
+    from standfast.model.directive import ShortCircuitTool as ShortCircuitTool
+    from standfast.model.directive import ask_person as ask_person
+    from standfast.model.directive import deny_call as deny_call
+    from standfast.model.plugin_options import PluginOptions as PluginOptions
+    from standfast.model.prompt import PromptContribution as PromptContribution
+    from standfast.model.prompt import PromptLayer as PromptLayer
+    from standfast.model.prompt import PromptSlot as PromptSlot
+    from standfast.model.session_policy import SessionPolicy as SessionPolicy
+    from standfast.plugins.actions import PluginActionContext as PluginActionContext
+    from standfast.plugins.actions import PluginActionDef as PluginActionDef
+    from standfast.plugins.actions import action as action
+    from standfast.plugins.contexts import AssistantResponseHookContext as AssistantResponseHookContext
+    from standfast.plugins.contexts import AssistantResponseTransform as AssistantResponseTransform
+    from standfast.plugins.contexts import AssistantStreamHookContext as AssistantStreamHookContext
+    from standfast.plugins.contexts import AssistantStreamTransform as AssistantStreamTransform
+    from standfast.plugins.contexts import CheckpointHookContext as CheckpointHookContext
+    from standfast.plugins.contexts import CompactionContext as CompactionContext
+    from standfast.plugins.contexts import ContextCompaction as ContextCompaction
+    from standfast.plugins.contexts import PluginExtensions as PluginExtensions
+    from standfast.plugins.contexts import PromptHookContext as PromptHookContext
+    from standfast.plugins.contexts import SessionConfigChanged as SessionConfigChanged
+    from standfast.plugins.contexts import SessionRestored as SessionRestored
+    from standfast.plugins.contexts import SwitchAgentFrame as SwitchAgentFrame
+    from standfast.plugins.contexts import ToolCallHookContext as ToolCallHookContext
+    from standfast.plugins.contexts import ToolCatalogContext as ToolCatalogContext
+    from standfast.plugins.contexts import ToolResultHookContext as ToolResultHookContext
+    from standfast.plugins.contexts import ToolResultProjectionContext as ToolResultProjectionContext
+    from standfast.plugins.contexts import TurnFinalized as TurnFinalized
+    from standfast.plugins.contexts import TurnHookContext as TurnHookContext
+    from standfast.plugins.contexts import TurnPersisted as TurnPersisted
+    from standfast.plugins.contexts import TurnResultHookContext as TurnResultHookContext
+    from standfast.plugins.contexts import TurnTransformContext as TurnTransformContext
+    from standfast.plugins.hook import HOOKS as HOOKS
+    from standfast.plugins.hook import HookKind as HookKind
+    from standfast.plugins.host import PluginHost as PluginHost
+    from standfast.plugins.host import SessionAuthority as SessionAuthority
+    from standfast.plugins.host import SessionBuild as SessionBuild
+    from standfast.plugins.plugin import Plugin as Plugin
+    from standfast.plugins.plugin import PluginFactory as PluginFactory
+    from standfast.plugins.plugin import PluginSessionContext as PluginSessionContext
+    from standfast.plugins.plugin import SessionPlugin as SessionPlugin
+    from standfast.plugins.protocol import ProtocolDriverPlugin as ProtocolDriverPlugin
+    from standfast.plugins.protocol import ProtocolSessionPlugin as ProtocolSessionPlugin
+    from standfast.plugins.protocol import TurnDriverPreamble as TurnDriverPreamble
+    from standfast.plugins.protocol import TurnSeat as TurnSeat
+    from standfast.plugins.registrar import PluginRegistrar as PluginRegistrar
+    from standfast.plugins.session import PluginSession as PluginSession
+    from standfast.plugins.triggers import TriggerEvent as TriggerEvent
+    from standfast.tools.catalog import ToolCatalogContribution as ToolCatalogContribution

@@ -1,0 +1,172 @@
+"""What a plugin lets others do with it: queries, commands and tasks, by name.
+
+An action is called with JSON and answers with JSON. With types it is as pleasant as a function: `call_action`
+takes and returns them.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, Final, Literal, TypeVar, get_type_hints, overload
+
+import msgspec
+
+from standfast.errors import (
+    InvalidArgument,
+    InvalidPlugin,
+    MissingSession,
+    PluginFailed,
+    UnexpectedSession,
+)
+from standfast.model.canonical import Json
+from standfast.ports.host import PluginActionHost
+from standfast.tools.no_host import NO_HOST
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+ActionKind = Literal["query", "command", "task"]
+SessionParam = Literal["required", "optional", "forbidden"]
+
+_KINDS: Final = ("query", "command", "task")
+_PARAMS: Final = ("required", "optional", "forbidden")
+
+
+class PluginActionDef(msgspec.Struct, frozen=True, kw_only=True):
+    """An action as others see it."""
+
+    name: str
+    plugin_id: str
+    kind: ActionKind = "query"
+    description: str = ""
+    session_param: SessionParam = "optional"
+    input_schema: dict[str, Any] = {}
+    output_schema: dict[str, Any] = {}
+
+
+class ActionMark(msgspec.Struct, frozen=True):
+    """What the decorator leaves on a method."""
+
+    name: str | None
+    kind: ActionKind
+    session: SessionParam
+
+
+class PluginActionContext(msgspec.Struct, frozen=True, kw_only=True):
+    """What an action is told about its call, and what it may ask of the runtime (`host`)."""
+
+    session_id: str | None
+    host: PluginActionHost = NO_HOST
+
+
+class RegisteredAction(msgspec.Struct, frozen=True):
+    """An action with its handler and the types that it takes and gives."""
+
+    definition: PluginActionDef
+    handler: Callable[..., Any]
+    takes: Any
+    gives: Any
+
+    def session_for(self, given: str | None, current: str | None) -> str | None:
+        """The session that the action works on; an error if it must or must not have one."""
+        session_id = given or current
+        name, wanted = self.definition.name, self.definition.session_param
+        if wanted == "required" and session_id is None:
+            raise MissingSession(name, "needs a session", hint="pass session_id=...")
+        if wanted == "forbidden" and session_id is not None:
+            raise UnexpectedSession(name, "takes no session", hint="call it without session_id")
+        return session_id
+
+    def read(self, arguments: Json) -> Any:
+        """The arguments as the handler wants them."""
+        try:
+            return msgspec.convert(arguments, self.takes)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"action {self.definition.name!r}: {error}") from None
+
+    def check(self, answer: Json) -> Json:
+        """The answer, if it is what the action says it gives."""
+        try:
+            msgspec.convert(answer, self.gives, str_keys=True)
+        except msgspec.ValidationError as error:
+            problem = f"its answer is not what it says: {error}"
+            raise PluginFailed(self.definition.plugin_id, f"action {self.definition.name}", problem) from None
+        return answer
+
+
+@overload
+def action(function: F, /) -> F: ...
+@overload
+def action(
+    *, name: str | None = None, kind: ActionKind = "query", session: SessionParam = "optional"
+) -> Callable[[F], F]: ...
+def action(
+    function: Any = None,
+    /,
+    *,
+    name: str | None = None,
+    kind: ActionKind = "query",
+    session: SessionParam = "optional",
+) -> Any:
+    """Make a method of a plugin an action: `async def status(self, ctx, args: Args) -> Answer`.
+
+    It is called `plugin_id.name`. `args` may be left out. `session` says whether it works on a session.
+    """
+    if kind not in _KINDS or session not in _PARAMS:
+        raise InvalidPlugin(
+            f"an action of kind {kind!r} with session {session!r} does not exist",
+            hint=f"kind is one of {', '.join(_KINDS)}; session one of {', '.join(_PARAMS)}",
+        )
+
+    def mark(decorated: Any) -> Any:
+        decorated.__standfast_action__ = ActionMark(name, kind, session)
+        return decorated
+
+    return mark(function) if function is not None else mark
+
+
+def action_mark(function: object) -> ActionMark | None:
+    mark = getattr(function, "__standfast_action__", None)
+    return mark if isinstance(mark, ActionMark) else None
+
+
+def make_action(plugin_id: str, method: Any, mark: ActionMark) -> RegisteredAction:
+    """The action of a bound method."""
+    hints = _hints_of(plugin_id, method)
+    parameters = list(inspect.signature(method).parameters)
+    if not 1 <= len(parameters) <= 2:
+        raise InvalidPlugin(
+            f"action {method.__name__}() of plugin {plugin_id!r} takes {len(parameters)} parameters",
+            hint="write `async def name(self, ctx)` or `async def name(self, ctx, args)`",
+        )
+    takes = hints.get(parameters[1], Any) if len(parameters) == 2 else None
+    gives = hints.get("return", Any)
+    definition = PluginActionDef(
+        name=mark.name or f"{plugin_id}.{method.__name__}",
+        plugin_id=plugin_id,
+        kind=mark.kind,
+        description=(method.__doc__ or "").strip(),
+        session_param=mark.session,
+        input_schema=_schema_of(takes),
+        output_schema=_schema_of(gives),
+    )
+    return RegisteredAction(definition, method, takes, gives)
+
+
+def _hints_of(plugin_id: str, method: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(method)
+    except Exception as error:
+        raise InvalidPlugin(
+            f"the annotations of {method.__name__}() of plugin {plugin_id!r} cannot be read: {error}",
+            hint="its types must be importable where the plugin is defined",
+        ) from None
+
+
+def _schema_of(kind: Any) -> dict[str, Any]:
+    if kind is None or kind is type(None):
+        return {"type": "null"}
+    try:
+        return msgspec.json.schema(kind)
+    except TypeError as error:
+        raise InvalidPlugin(f"{kind!r} has no JSON Schema: {error}") from None

@@ -1,0 +1,124 @@
+"""What a code executor is taken to have where it does not say.
+
+The seed asks `execute_code` of an executor and nothing else. One that is no more than that keeps no
+variables, lets code call the tools of the session, and is run again from its beginning if its turn waited.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from standfast.model.capability import Capability
+from standfast.model.message import AssistantMessage, Message
+from standfast.plugins.protocol import CodeExecutionContext, CodeExecutorPlugin, ExecRequest, ExecResponse
+from standfast.tools.catalog import ToolCatalog
+from standfast.tools.registered_tool import RegisteredTool
+
+CELL_TOOL: Final = "run_code"
+
+_MEMBERS: Final = (
+    "accepts_finish", "cell_language", "cell_tool", "execution_state_dirty", "functions", "language", "park",
+    "referenced_blobs", "restore_execution_state", "snapshot_execution_state", "turn_over",
+)  # fmt: skip
+"""What an executor may leave out."""
+
+
+_MEMORY: Final = ("execution_state_dirty", "snapshot_execution_state", "restore_execution_state")
+
+
+class ExecutesCode(Protocol):
+    """What every code executor has."""
+
+    async def execute_code(self, ctx: CodeExecutionContext, request: ExecRequest) -> ExecResponse: ...
+
+
+class CatalogFunctions:
+    """The `CodeFunctions` of an executor without functions of its own: the tools that the model may call."""
+
+    def __init__(
+        self, catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool], cell_tool: str
+    ) -> None:
+        self._catalog = catalog
+        self._resolve = resolve
+        self._cell_tool = cell_tool
+
+    def __contains__(self, name: object) -> bool:
+        return name != self._cell_tool and isinstance(name, str) and self._catalog.may_call(name)
+
+    def names(self) -> Iterable[str]:
+        return [tool.name for tool in self._catalog.callable() if tool.name != self._cell_tool]
+
+    def capability(self, name: str) -> Capability:
+        return self._resolve(name).capability
+
+    def is_async(self, name: str) -> bool:
+        return self._resolve(name).async_mode
+
+    def suggest(self, name: str) -> str | None:
+        close = difflib.get_close_matches(name, list(self.names()), n=3, cutoff=0.6)
+        return f"did you mean {', '.join(f'{one}()' for one in close)}?" if close else None
+
+    def own(self, name: str) -> RegisteredTool | None:
+        return None
+
+
+class DefaultExecutor:
+    """A code executor of which only `execute_code` is given."""
+
+    cell_tool = CELL_TOOL
+    language = "python"
+    accepts_finish = True
+
+    def __init__(self, given: Any) -> None:
+        self._given = given
+
+    async def execute_code(self, ctx: CodeExecutionContext, request: ExecRequest) -> ExecResponse:
+        response: ExecResponse = await self._given.execute_code(ctx, request)
+        return response
+
+    def cell_language(self, reply: AssistantMessage, code: str) -> str:
+        return self.language
+
+    def functions(self, catalog: ToolCatalog, resolve: Callable[[str], RegisteredTool]) -> CatalogFunctions:
+        return CatalogFunctions(catalog, resolve, self.cell_tool)
+
+    async def park(self) -> None:
+        """Nothing is held: the cell is run again."""
+
+    def turn_over(self, messages: Sequence[Message]) -> None:
+        """Nothing is in the middle."""
+
+    def execution_state_dirty(self) -> bool:
+        return False
+
+    def snapshot_execution_state(self) -> bytes:
+        return b""
+
+    def referenced_blobs(self) -> Mapping[str, str]:
+        return {}
+
+    def restore_execution_state(self, data: bytes) -> None:
+        """There is nothing to take in."""
+
+
+def lacking_member(given: object) -> str:
+    """Return the method that has no default beside what *given* has; empty if nothing is lacking.
+
+    An executor with variables that are not written down, or not read back, would lose them without a word.
+    """
+    missing = [name for name in _MEMORY if not hasattr(given, name)]
+    return missing[0] if 0 < len(missing) < len(_MEMORY) else ""
+
+
+def completed(given: Any) -> CodeExecutorPlugin:
+    """Return *given* if it has all that an executor may have, otherwise with defaults for the rest."""
+    present = [name for name in _MEMBERS if hasattr(given, name)]
+    if len(present) == len(_MEMBERS):
+        whole: CodeExecutorPlugin = given
+        return whole
+    made = DefaultExecutor(given)
+    for name in present:
+        setattr(made, name, getattr(given, name))
+    return made

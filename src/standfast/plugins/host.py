@@ -1,0 +1,261 @@
+"""Builds the plugins of sessions.
+
+Rules
+-----
+1. Building: each plugin is built and registers, in order; then every one is told that the session is ready;
+   then each gets what it remembers.
+2. A session has exactly one protocol.
+3. Whatever a plugin raises while it is built is `PluginFailed` with its id; nothing of the session then
+   exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from standfast.errors import InvalidPlugin, PluginConflict, PluginFailed, StandfastError
+from standfast.model.plugin_options import NO_OPTIONS, PluginOptions
+from standfast.model.plugin_state import PluginSessionSnapshot
+from standfast.model.tool_access import SessionToolAccess
+from standfast.model.tool_state import ToolState
+from standfast.plugins.contexts import NoHosts, PluginExtensions, SessionHosts, Shelf, SubagentContext
+from standfast.plugins.plugin import (
+    Plugin,
+    PluginFactory,
+    PluginLoop,
+    PluginSessionContext,
+    SessionPlugin,
+    as_factory,
+    is_shipped,
+    loop_of,
+)
+from standfast.plugins.registrar import Contributions, PluginRegistrar, collect_triggers
+from standfast.plugins.remembering import Report
+from standfast.plugins.running import (
+    AT_HOME,
+    BuildStep,
+    HookRunner,
+    NoAnswer,
+    PluginPlace,
+    at_once,
+    described,
+    within,
+)
+from standfast.plugins.session import PluginSession
+from standfast.tools.catalog import ToolCatalogContribution
+from standfast.tools.loop_threads import SharedLoop
+from standfast.tools.provider import StaticTools
+from standfast.tools.registry import ToolRegistry
+
+T = TypeVar("T")
+
+_ALL_TOOLS = SessionToolAccess()
+_NO_OVERLAY = ToolCatalogContribution()
+
+
+class SessionAuthority(msgspec.Struct, frozen=True):
+    """What a session may do: which tools it may use, for whom it works, what its plugins are told."""
+
+    tool_access: SessionToolAccess = _ALL_TOOLS
+    subagent: SubagentContext | None = None
+    plugin_options: PluginOptions = NO_OPTIONS
+
+    def within(self, parent: SessionAuthority) -> SessionAuthority:
+        """These rights, as far as *parent* has them."""
+        return SessionAuthority(
+            self.tool_access.within(parent.tool_access), self.subagent, self.plugin_options
+        )
+
+
+FULL = SessionAuthority()
+
+
+class SessionBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """A session whose plugins are to be built."""
+
+    session_id: str
+    parent_session_id: str | None = None
+    snapshot: PluginSessionSnapshot | None = None
+    fetched: Mapping[str, bytes] | None = None
+    tool_state: ToolState | None = None
+    overlay: ToolCatalogContribution = _NO_OVERLAY
+    authority: SessionAuthority = FULL
+
+
+class PluginHost:
+    """The plugins of an agent, ready to be built for any number of sessions."""
+
+    def __init__(
+        self,
+        factories: Iterable[object],
+        tools: ToolRegistry,
+        *,
+        shelf_of: Any,
+        report: Report,
+        runner: HookRunner | None = None,
+        read_attachment: Any = None,
+        hosts_of: Callable[[str], SessionHosts] = lambda session_id: NoHosts(),
+    ) -> None:
+        self.factories = [as_factory(one) for one in factories]
+        _require_unique(self.factories)
+        self.tools = tools
+        self.runner = runner or HookRunner()
+        self._shelf_of = shelf_of
+        self.report = report
+        self.shared_artifact: tuple[object, Any] = (None, None)
+        """What sessions with the same tools share: the registry's settings, and what was made of them."""
+        self._read_attachment = read_attachment
+        self._hosts_of = hosts_of
+
+    async def open_session(self, build: SessionBuild) -> PluginSession:
+        """Build the plugins of one session where plugins that block delay no other session."""
+        step = BuildStep()
+        return await self.aside(lambda: self.build_session(build, step), step)
+
+    async def aside(self, work: Callable[[], T], step: BuildStep) -> T:
+        """Call *work*, which calls plugins' functions that cannot await, away from the runtime's loop.
+
+        If it takes longer than hooks may, the plugin of *step* has failed.
+        """
+        runner = self.runner
+        if runner.loops is None or all(is_shipped(factory) for factory in self.factories):
+            return work()
+
+        async def called() -> T:
+            return work()
+
+        try:
+            return await within(runner.timeout_s, runner.loops.run(called))
+        except NoAnswer as problem:
+            raise step.late(problem) from None
+
+    def build_session(self, build: SessionBuild, step: BuildStep | None = None) -> PluginSession:
+        """The plugins of one session, with what they remember. *step* is told which plugin does what."""
+        step = step or BuildStep()
+        extensions, hosts = PluginExtensions(), self._hosts_of(build.session_id)
+        contributions, places = Contributions(), self._places()
+        plugins: list[SessionPlugin] = []
+        contexts: list[PluginSessionContext] = []
+        for factory in self.factories:
+            ctx = self._context(factory.id, build, extensions, hosts)
+            plugin = _attempt(step, factory.id, "build", factory.build, ctx)
+            _check_built(factory, plugin)
+            contributions.places[plugin.id] = places[loop_of(plugin)]
+            _attempt(step, factory.id, "register", plugin.register, PluginRegistrar(plugin.id, contributions))
+            plugins.append(plugin)
+            contexts.append(ctx)
+        contributions.sort()
+        collect_triggers(contributions, self.runner, step)
+        _require_protocol(contributions)
+        registry = self._registry(contributions)
+        given_tools = registry.settings
+        if build.tool_state is not None:
+            registry.restore_state(build.tool_state)
+        for plugin, ctx in zip(plugins, contexts, strict=True):
+            _attempt(step, plugin.id, "session_ready", plugin.session_ready, ctx)
+        session = PluginSession(self, build, plugins, contributions, registry, extensions, step)
+        session.hosts = hosts
+        session.given_tools = given_tools
+        session.restore(build.snapshot or PluginSessionSnapshot(), build.fetched)
+        return session
+
+    def fork(
+        self,
+        source: PluginSession,
+        session_id: str,
+        *,
+        parent_session_id: str | None = None,
+        overlay: ToolCatalogContribution | None = None,
+        authority: SessionAuthority = FULL,
+        step: BuildStep | None = None,
+    ) -> PluginSession:
+        """The plugins of *source*, with what they remember now, for another session."""
+        step = step or BuildStep()
+        snapshot, pieces = source.copied(step)
+        tools = source.tool_registry
+        return self.build_session(
+            SessionBuild(
+                session_id=session_id,
+                parent_session_id=parent_session_id,
+                snapshot=snapshot,
+                fetched=pieces,
+                tool_state=None if tools.settings is source.given_tools else tools.export_state(),
+                overlay=source.tool_catalog_overlay if overlay is None else overlay,
+                authority=authority,
+            ),
+            step,
+        )
+
+    def _context(
+        self, plugin_id: str, build: SessionBuild, extensions: PluginExtensions, hosts: SessionHosts
+    ) -> PluginSessionContext:
+        shelf: Shelf = self._shelf_of(plugin_id)
+        return PluginSessionContext(
+            session_id=build.session_id,
+            extensions=extensions,
+            shelf=shelf,
+            options=build.authority.plugin_options,
+            parent_session_id=build.parent_session_id,
+            subagent=build.authority.subagent,
+            read_attachment=self._read_attachment,
+            host=hosts.session,
+        )
+
+    def _places(self) -> dict[PluginLoop | None, PluginPlace]:
+        """Where the code of a session's plugins runs, by what they declare; None stands for those we ship."""
+        runner = self.runner
+        if runner.loops is None:
+            return dict.fromkeys(("own", "runtime", None), AT_HOME)
+        own = PluginPlace(away=SharedLoop(runner.loops), stalls=runner.stalls)
+        return {"own": own, "runtime": PluginPlace(stalls=runner.stalls), None: AT_HOME}
+
+    def _registry(self, contributions: Contributions) -> ToolRegistry:
+        """The agent's tools and those of the plugins."""
+        registry = self.tools.fork()
+        for plugin_id, tools in contributions.tools.items():
+            registry.upsert(f"plugin:{plugin_id}", StaticTools(tools, prefix=f"{plugin_id}."))
+        for source, provider in contributions.providers:
+            registry.upsert(source, provider)
+        return registry
+
+
+def _attempt(step: BuildStep, plugin_id: str, what: str, function: Any, *given: Any) -> Any:
+    step.begin(plugin_id, what)
+    try:
+        return at_once(function(*given))
+    except StandfastError as error:
+        if repr(plugin_id) in error.message:
+            raise
+        if isinstance(error, InvalidPlugin):
+            raise InvalidPlugin(f"plugin {plugin_id!r}: {error.message}", hint=error.hint) from None
+        raise PluginFailed(plugin_id, what, error.message, hint=error.hint) from error
+    except BaseException as error:
+        raise PluginFailed(plugin_id, what, described(error)) from error
+
+
+def _check_built(factory: PluginFactory, plugin: object) -> None:
+    if not isinstance(plugin, Plugin) and not isinstance(plugin, SessionPlugin):
+        raise InvalidPlugin(f"factory {factory.id!r} built a {type(plugin).__name__}, which is no plugin")
+    if plugin.id != factory.id:
+        raise InvalidPlugin(f"factory {factory.id!r} built a plugin that calls itself {plugin.id!r}")
+
+
+def _require_unique(factories: Sequence[PluginFactory]) -> None:
+    seen: dict[str, PluginFactory] = {}
+    for factory in factories:
+        if factory.id in seen:
+            raise PluginConflict(
+                f"the id {factory.id!r}", repr(seen[factory.id]), repr(factory), hint="use it once"
+            )
+        seen[factory.id] = factory
+
+
+def _require_protocol(contributions: Contributions) -> None:
+    for slot in ("protocol_session", "protocol_driver"):
+        if slot not in contributions.slots:
+            raise InvalidPlugin(
+                f"no plugin fills the slot {slot}", hint='pass protocol="standard" or a protocol plugin'
+            )

@@ -1,0 +1,256 @@
+"""A plugin: what it is to the kernel, and the class that makes writing one short.
+
+Theory of operation
+-------------------
+A *factory* makes one *session plugin* for each session. Users rarely write the two: a `Plugin` is both. What
+is handed to an agent is a pattern; each session gets a copy of it, registers the copy's hooks, tools and
+actions, and gives it the state that it had.
+
+Rules
+-----
+1. Sessions share nothing through a `Plugin`: its attributes are copied deeply. What must not be copied is
+   made in `session_ready`.
+2. What a plugin remembers is JSON in `state`, and is written whenever `revision` has risen. Assigning `state`
+   raises it; whoever changes it in place calls `touch`.
+3. `version` is that of the state's shape. State of another version is refused, unless `migrate` can read it.
+4. The hooks of all plugins of a session run on one event loop that is not the runtime's, so that one that
+   blocks delays no other session. A class that declares `loop = "runtime"` has its hooks run on the runtime's
+   loop; the declaration covers that class, and not the classes that are made of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+
+import msgspec
+
+from standfast.errors import InvalidArgument, InvalidPlugin, PluginStateLost
+from standfast.model.canonical import Json
+from standfast.model.plugin_options import NO_OPTIONS, PluginOptions
+from standfast.model.plugin_state import PluginSnapshotMeta
+from standfast.plugins.actions import action_mark
+from standfast.plugins.contexts import PluginExtensions, Shelf, SubagentContext
+from standfast.plugins.hook import mark_of
+from standfast.plugins.snapshot import SnapshotReader, SnapshotWriter
+from standfast.ports.host import PluginActionHost
+from standfast.tools.decorator import Tool, ToolMethod
+from standfast.tools.no_host import NO_HOST
+
+if TYPE_CHECKING:
+    from standfast.plugins.registrar import PluginRegistrar
+
+P = TypeVar("P", bound="Plugin")
+
+PluginLoop = Literal["own", "runtime"]
+"""Where hooks and actions of a plugin run: on a loop of the session's plugins, or on the runtime's."""
+
+_NOT_OPTIONS = ("revision", "session")
+_ID = re.compile(r"[a-z][a-z0-9_.-]{0,63}", re.ASCII)
+
+
+class PluginSessionContext(msgspec.Struct, frozen=True, kw_only=True):
+    """The session that a plugin is built for.
+
+    `host` is what the plugin may ask of the runtime. While a hook of it runs, that is no more than the `host`
+    of the hook's own context has.
+    """
+
+    session_id: str
+    extensions: PluginExtensions
+    shelf: Shelf
+    options: PluginOptions = NO_OPTIONS
+    parent_session_id: str | None = None
+    subagent: SubagentContext | None = None
+    read_attachment: Any = None
+    """Gives the bytes of an attachment by its digest: `await ctx.read_attachment(digest)`."""
+    host: PluginActionHost = NO_HOST
+
+
+@runtime_checkable
+class SessionPlugin(Protocol):
+    """A plugin in one session, as the kernel sees it."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def revision(self) -> int:
+        """Rises whenever what the plugin remembers changes."""
+
+    def register(self, registrar: PluginRegistrar) -> None: ...
+
+    def session_ready(self, ctx: PluginSessionContext) -> None:
+        """All plugins of the session have registered."""
+
+    def snapshot(self, writer: SnapshotWriter) -> PluginSnapshotMeta: ...
+
+    def restore(self, meta: PluginSnapshotMeta, reader: SnapshotReader) -> None:
+        """Take in what was remembered; with state None there is nothing."""
+
+
+@runtime_checkable
+class PluginFactory(Protocol):
+    """Makes the plugin of each session. `build` is cheap."""
+
+    @property
+    def id(self) -> str: ...
+
+    def build(self, ctx: PluginSessionContext) -> SessionPlugin: ...
+
+
+class Plugin:
+    """Subclass it, decorate methods with `@hook`, `@tool` and `@action`, and pass it to an agent."""
+
+    id: ClassVar[str] = ""
+    version: ClassVar[str] = "1"
+    summary: ClassVar[str] = ""
+    loop: ClassVar[PluginLoop] = "own"
+
+    session: PluginSessionContext
+    """The session that this plugin is in. The pattern has none."""
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "id" not in cls.__dict__:
+            cls.id = _id_of(cls.__name__)
+        check_plugin_id(cls.id)
+        if "loop" not in cls.__dict__:
+            cls.loop = "own"
+        if cls.loop not in ("own", "runtime"):
+            raise InvalidPlugin(
+                f"loop {cls.loop!r} of plugin {cls.id!r} is unknown", hint='use "own" or "runtime"'
+            )
+
+    # What it remembers
+
+    @property
+    def state(self) -> Json:
+        return self.__dict__.get("_state")
+
+    @state.setter
+    def state(self, value: Json) -> None:
+        self.__dict__["_state"] = value
+        self.touch()
+
+    revision: int = 0
+
+    def touch(self) -> None:
+        """Say that `state` has changed."""
+        self.revision += 1
+
+    def migrate(self, state: Json, version: str) -> Json:
+        """State of another version in the shape of this one; refused unless overridden."""
+        raise PluginStateLost(
+            self.id,
+            "restore",
+            f"its state was written by version {version}, this is version {self.version}",
+            hint="install the version that wrote it, or give the plugin a `migrate` method",
+        )
+
+    # Being built
+
+    def build(self: P, ctx: PluginSessionContext) -> P:
+        """A copy of this pattern for one session."""
+        made = copy.deepcopy(self)
+        made.session = ctx
+        if (options := ctx.options.plugins.get(self.id)) is not None:
+            made.configure(options)
+        return made
+
+    def configure(self, options: Json) -> None:
+        """Take the options that the session was opened with: a JSON object that sets attributes."""
+        if not isinstance(options, Mapping):
+            raise InvalidArgument(f"the options of plugin {self.id!r} are not an object")
+        known = [name for name in vars(self) if name not in _NOT_OPTIONS and not name.startswith("_")]
+        for name, value in options.items():
+            if name not in known:
+                hint = f"it takes {', '.join(known)}" if known else "it takes none"
+                raise InvalidArgument(f"plugin {self.id!r} has no option {name!r}", hint=hint)
+            setattr(self, name, value)
+
+    def register(self, registrar: PluginRegistrar) -> None:
+        """Register every decorated method. Override it to register more."""
+        for name in _members(type(self)):
+            member = getattr(self, name)
+            if (mark := mark_of(member)) is not None:
+                registrar.hook(mark.kind, member, priority=mark.priority)
+            elif (made := action_mark(member)) is not None:
+                registrar.actions.add(member, made)
+            elif isinstance(member, (Tool, ToolMethod)):
+                registrar.tools.add(member)
+
+    def session_ready(self, ctx: PluginSessionContext) -> None:
+        """All plugins of the session have registered."""
+
+    def snapshot(self, writer: SnapshotWriter) -> PluginSnapshotMeta:
+        return PluginSnapshotMeta(
+            plugin_id=self.id, plugin_version=self.version, revision=self.revision, state=self.state
+        )
+
+    def restore(self, meta: PluginSnapshotMeta, reader: SnapshotReader) -> None:
+        if meta.state is not None:
+            same = meta.plugin_version == self.version
+            self.state = meta.state if same else self.migrate(meta.state, meta.plugin_version)
+        self.revision = meta.revision
+
+    def __repr__(self) -> str:
+        return f"<plugin {self.id}>"
+
+
+def check_plugin_id(plugin_id: object) -> str:
+    if not isinstance(plugin_id, str) or _ID.fullmatch(plugin_id) is None:
+        raise InvalidPlugin(
+            f"{plugin_id!r} is not a plugin id",
+            hint="use lower-case letters, digits, '-', '_' and '.', at most 64, beginning with a letter",
+        )
+    return plugin_id
+
+
+def loop_of(plugin: SessionPlugin) -> PluginLoop | None:
+    """Where the code of a plugin runs; None for one that this package ships, whose hooks never block."""
+    if is_shipped(plugin):
+        return None
+    loop: PluginLoop = "runtime" if getattr(plugin, "loop", "own") == "runtime" else "own"
+    return loop
+
+
+def is_shipped(plugin: object) -> bool:
+    """Whether a plugin or a factory is one of this package."""
+    return type(plugin).__module__.partition(".")[0] == __name__.partition(".")[0]
+
+
+def as_factory(given: object) -> PluginFactory:
+    """A plugin in any of the forms that users have it in: a pattern, its class, or a factory."""
+    if isinstance(given, type) and issubclass(given, Plugin):
+        try:
+            given = given()
+        except TypeError as error:
+            raise InvalidPlugin(
+                f"{error}", hint="pass the plugin with its options, not only its class"
+            ) from None
+    if not isinstance(given, PluginFactory):
+        raise InvalidPlugin(
+            f"{given!r} is not a plugin", hint="subclass standfast.Plugin, or give it `id` and `build`"
+        )
+    check_plugin_id(given.id)
+    return given
+
+
+def _members(cls: type) -> list[str]:
+    """The names of the methods in the order of their definition, base classes first."""
+    found: dict[str, None] = {}
+    for base in reversed(cls.__mro__):
+        if base not in (object, Plugin):
+            found.update(dict.fromkeys(name for name in vars(base) if not name.startswith("__")))
+    return [name for name in found if not isinstance(getattr(cls, name, None), property)]
+
+
+def _id_of(name: str) -> str:
+    """The id of a class that does not give one: its name in lower case, words parted by `-`."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])", "-", name.strip("_")).lower()

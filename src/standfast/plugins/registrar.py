@@ -1,0 +1,313 @@
+"""Where a plugin says what it brings, one namespace for each kind of contribution.
+
+Rule: everything is checked here, when the session is built, and the error names the plugin, and both if two
+of them want the same. What was registered can then be called without looking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from standfast.errors import InvalidPlugin, PluginConflict
+from standfast.plugins.actions import ActionMark, RegisteredAction, make_action
+from standfast.plugins.answers import read_triggers
+from standfast.plugins.executor_defaults import ExecutesCode, completed, lacking_member
+from standfast.plugins.hook import HOOKS, LIFECYCLE, HookKind, require_kind
+from standfast.plugins.running import AT_HOME, BuildStep, HookRunner, PluginPlace, RegisteredHook
+from standfast.plugins.triggers import TriggerEvent, TriggerEventCatalog
+from standfast.tools.decorator import as_registered
+from standfast.tools.provider import ToolProvider
+from standfast.tools.registered_tool import RegisteredTool
+
+if TYPE_CHECKING:
+    from standfast.plugins.protocol import (
+        AssistantProseProjectorPlugin,
+        ProtocolDriverPlugin,
+        ProtocolSessionPlugin,
+    )
+
+Function = Callable[..., Any]
+
+
+class Owned(msgspec.Struct, frozen=True):
+    """What fills an exclusive slot, and whose it is."""
+
+    plugin_id: str
+    value: Any
+
+
+class Contributions(msgspec.Struct):
+    """Everything that the plugins of a session bring."""
+
+    hooks: dict[str, list[RegisteredHook]] = msgspec.field(
+        default_factory=lambda: {name: [] for name in HOOKS}
+    )
+    slots: dict[str, Owned] = msgspec.field(default_factory=dict)
+    tools: dict[str, list[RegisteredTool]] = msgspec.field(default_factory=dict)
+    providers: list[tuple[str, ToolProvider]] = msgspec.field(default_factory=list)
+    actions: dict[str, RegisteredAction] = msgspec.field(default_factory=dict)
+    triggers: TriggerEventCatalog = msgspec.field(default_factory=TriggerEventCatalog)
+    places: dict[str, PluginPlace] = msgspec.field(default_factory=dict)
+    """Where the code of each plugin runs; on the runtime's loop if it is not here."""
+
+    def hook_of(self, plugin_id: str, kind: str, function: Function, priority: int = 0) -> RegisteredHook:
+        """A function of a plugin as a hook that runs where the plugin's code does."""
+        return RegisteredHook(plugin_id, kind, function, priority, self.places.get(plugin_id, AT_HOME))
+
+    def sort(self) -> None:
+        """Put the hooks that are asked by priority into that order; the others stay as they came."""
+        for name, kind in HOOKS.items():
+            if kind.order == "by priority":
+                self.hooks[name].sort(key=lambda hook: -hook.priority)
+
+    def add_hook(self, plugin_id: str, name: str, function: Function, priority: int = 0) -> None:
+        kind = require_kind(name)
+        raw: Any = getattr(function, "__func__", function)
+        if getattr(raw, "__standfast_fits__", None) != name:  # every session registers the same ones again
+            _check_signature(plugin_id, kind, function)
+            with contextlib.suppress(AttributeError):
+                raw.__standfast_fits__ = name
+        self.hooks[name].append(self.hook_of(plugin_id, name, function, priority))
+
+    def fill_slot(self, plugin_id: str, slot: str, value: Any) -> None:
+        taken = self.slots.get(slot)
+        if taken is not None:
+            raise PluginConflict(f"the slot {slot}", taken.plugin_id, plugin_id, hint="use only one of them")
+        self.slots[slot] = Owned(plugin_id, value)
+
+
+class _Namespace:
+    def __init__(self, plugin_id: str, contributions: Contributions) -> None:
+        self._plugin_id = plugin_id
+        self._all = contributions
+
+    def _hook(self, name: str, function: Function, priority: int = 0) -> None:
+        self._all.add_hook(self._plugin_id, name, function, priority)
+
+
+class ToolContributions(_Namespace):
+    """Tools that the plugin brings, under the plugin's name."""
+
+    def add(self, *tools: object) -> None:
+        mine = self._all.tools.setdefault(self._plugin_id, [])
+        mine.extend(as_registered(tool) for tool in tools)
+
+    def provider(self, name: str, provider: ToolProvider) -> None:
+        """A source that lists its tools and resolves them when they are needed."""
+        self._all.providers.append((f"plugin:{self._plugin_id}/{name}", provider))
+
+
+class ToolCatalogContributions(_Namespace):
+    """What the model gets to see of the tools."""
+
+    def contributor(self, function: Function) -> None:
+        self._hook("tool_catalog", function)
+
+
+class PromptContributions(_Namespace):
+    """Pieces of the system prompt."""
+
+    def contributor(self, function: Function) -> None:
+        self._hook("prompt_contributor", function)
+
+
+class TurnContributions(_Namespace):
+    """Before and after a turn."""
+
+    def before(self, function: Function) -> None:
+        self._hook("before_turn", function)
+
+    def after(self, function: Function) -> None:
+        self._hook("after_turn", function)
+
+
+class ToolCallContributions(_Namespace):
+    """Before and after each call, and what the model reads of its result."""
+
+    def before(self, function: Function) -> None:
+        self._hook("before_tool_call", function)
+
+    def after(self, function: Function) -> None:
+        self._hook("after_tool_call", function)
+
+    def project_result(self, function: Function) -> None:
+        """Fills the slot `tool_result_projector`."""
+        _require_async(self._plugin_id, "tool_result_projector", function)
+        self._all.fill_slot(self._plugin_id, "tool_result_projector", function)
+
+
+class CheckpointContributions(_Namespace):
+    """After each round of calls, and before the answer counts."""
+
+    def at(self, function: Function) -> None:
+        self._hook("checkpoint", function)
+
+
+class OutputContributions(_Namespace):
+    """The model's reply, while it streams and when it is whole."""
+
+    def stream(self, function: Function) -> None:
+        self._hook("assistant_stream", function)
+
+    def response(self, function: Function) -> None:
+        self._hook("assistant_response", function)
+
+
+class ContextContributions(_Namespace):
+    """The messages that the model is shown."""
+
+    def transform(self, function: Function, *, priority: int = 0) -> None:
+        self._hook("context_transform", function, priority)
+
+
+class CompactionContributions(_Namespace):
+    """A new frame in place of a history that has become too long."""
+
+    def compactor(self, function: Function, *, priority: int = 0) -> None:
+        self._hook("compactor", function, priority)
+
+
+class LifecycleContributions(_Namespace):
+    """To be told, and nothing more."""
+
+    def on(self, event: str, function: Function) -> None:
+        if event not in LIFECYCLE:
+            raise InvalidPlugin(
+                f"{event!r} is not a lifecycle event", hint=f"they are {', '.join(LIFECYCLE)}"
+            )
+        self._hook(event, function)
+
+
+class ConfigContributions(_Namespace):
+    """The settings that the session runs with."""
+
+    def mutator(self, function: Function) -> None:
+        self._hook("session_config_mutator", function)
+
+
+class ActionContributions(_Namespace):
+    """What others may do with the plugin."""
+
+    def add(self, method: Any, mark: ActionMark | None = None) -> None:
+        mark = mark or ActionMark(None, "query", "optional")
+        _require_async(self._plugin_id, f"action {getattr(method, '__name__', method)!r}", method)
+        made = make_action(self._plugin_id, method, mark)
+        name = made.definition.name
+        if (taken := self._all.actions.get(name)) is not None:
+            raise PluginConflict(f"the action {name!r}", taken.definition.plugin_id, self._plugin_id)
+        self._all.actions[name] = made
+
+
+class TriggerContributions(_Namespace):
+    """What can wake the session."""
+
+    def add(self, *events: TriggerEvent) -> None:
+        for event in events:
+            self._all.triggers.add(self._plugin_id, event)
+
+    def catalog(self, function: Function) -> None:
+        self._hook("trigger_catalog", function)
+
+
+class ProtocolContributions(_Namespace):
+    """How the model acts. A session has exactly one protocol."""
+
+    def session(self, plugin: ProtocolSessionPlugin) -> None:
+        self._fill("protocol_session", plugin, "before_llm_call")
+
+    def driver(self, plugin: ProtocolDriverPlugin) -> None:
+        self._fill("protocol_driver", plugin, "build_preamble")
+
+    def code_executor(self, plugin: ExecutesCode) -> None:
+        """Fill the slot with something that has `execute_code`; the rest of an executor has defaults."""
+        self._check("code_executor", plugin, "execute_code")
+        _require_async(self._plugin_id, "execute_code", plugin.execute_code)
+        if lacking := lacking_member(plugin):
+            raise InvalidPlugin(
+                f"the code executor of plugin {self._plugin_id!r} has no method `{lacking}`",
+                hint="it must tell whether its state has changed, write it down, and read it again",
+            )
+        self._all.fill_slot(self._plugin_id, "code_executor", completed(plugin))
+
+    def prose_projector(self, plugin: AssistantProseProjectorPlugin) -> None:
+        self._fill("prose_projector", plugin, "project_assistant_prose")
+
+    def _fill(self, slot: str, plugin: object, method: str) -> None:
+        self._check(slot, plugin, method)
+        self._all.fill_slot(self._plugin_id, slot, plugin)
+
+    def _check(self, slot: str, plugin: object, method: str) -> None:
+        if not callable(getattr(plugin, method, None)):
+            raise InvalidPlugin(
+                f"what plugin {self._plugin_id!r} has for the slot {slot} is a {type(plugin).__name__}",
+                hint=f"it must have a method `{method}`",
+            )
+
+
+class PluginRegistrar:
+    """Handed to a plugin's `register`."""
+
+    def __init__(self, plugin_id: str, contributions: Contributions) -> None:
+        self.plugin_id = plugin_id
+        self.tools = ToolContributions(plugin_id, contributions)
+        self.tool_catalog = ToolCatalogContributions(plugin_id, contributions)
+        self.prompt = PromptContributions(plugin_id, contributions)
+        self.turn = TurnContributions(plugin_id, contributions)
+        self.tool_calls = ToolCallContributions(plugin_id, contributions)
+        self.checkpoints = CheckpointContributions(plugin_id, contributions)
+        self.output = OutputContributions(plugin_id, contributions)
+        self.context = ContextContributions(plugin_id, contributions)
+        self.compaction = CompactionContributions(plugin_id, contributions)
+        self.lifecycle = LifecycleContributions(plugin_id, contributions)
+        self.config = ConfigContributions(plugin_id, contributions)
+        self.actions = ActionContributions(plugin_id, contributions)
+        self.triggers = TriggerContributions(plugin_id, contributions)
+        self.protocol = ProtocolContributions(plugin_id, contributions)
+        self._contributions = contributions
+
+    def hook(self, kind: str, function: Function, *, priority: int = 0) -> None:
+        """Register a hook by the name that it has in the table."""
+        self._contributions.add_hook(self.plugin_id, kind, function, priority)
+
+
+def collect_triggers(
+    contributions: Contributions, runner: HookRunner | None = None, step: BuildStep | None = None
+) -> None:
+    """Ask the plugins that announce their triggers by a hook. *step* is told which one is asked."""
+    runner, step = runner or HookRunner(), step or BuildStep()
+    for hook in contributions.hooks["trigger_catalog"]:
+        step.begin(hook.plugin_id, hook.kind)
+        for event in read_triggers(hook, runner.call_plain(hook)):
+            contributions.triggers.add(hook.plugin_id, event)
+
+
+def _check_signature(plugin_id: str, kind: HookKind, function: Function) -> None:
+    if not callable(function):
+        raise InvalidPlugin(f"the hook {kind.name} of plugin {plugin_id!r} is not a function")
+    if not kind.plain:
+        _require_async(plugin_id, f"the hook {kind.name}", function)
+    elif inspect.iscoroutinefunction(function):
+        raise InvalidPlugin(
+            f"the hook {kind.name} of plugin {plugin_id!r} is `async def`",
+            hint="nothing can be awaited there: use a plain `def`",
+        )
+    try:
+        inspect.signature(function).bind(*kind.takes)
+    except (TypeError, ValueError):
+        takes = ", ".join(("self", *kind.takes))
+        raise InvalidPlugin(
+            f"the hook {kind.name} of plugin {plugin_id!r} has other parameters than ({takes})",
+            hint=f"see `standfast plugins list --hooks`; it answers with {kind.answers}",
+        ) from None
+
+
+def _require_async(plugin_id: str, what: str, function: Any) -> None:
+    if not inspect.iscoroutinefunction(function):
+        raise InvalidPlugin(
+            f"{what} of plugin {plugin_id!r} is not `async def`", hint="write it as a coroutine function"
+        )

@@ -1,0 +1,300 @@
+"""Runs hooks so that nothing they do escapes.
+
+Rules
+-----
+1. Whatever a hook raises becomes `PluginFailed` with the plugin's id: exceptions, SystemExit, and a
+   cancellation that nobody asked for.
+2. The hooks of one stage share one deadline. A hook that is past it is cancelled, and whatever it still
+   says does not count: silence must not become consent. One that does not stop even then is left behind.
+   That holds for a hook that never awaits: it runs on a loop of its session (`RegisteredHook.away`), unless
+   its plugin declares that it runs on the runtime's.
+3. A phase ends before its error travels on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from contextvars import ContextVar
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from standfast.errors import CallerError, PluginFailed, StandfastError
+from standfast.ports.trace import HookWatch, PhaseProbe
+from standfast.tools.eager import Spares, Started
+from standfast.tools.loop_threads import LoopThreads, SharedLoop
+from standfast.tools.stalls import StallWatch, watched
+
+T = TypeVar("T")
+
+_CALLED: Final = (
+    "action", "apply_session_extension", "configure_runtime_on_materialize", "validate_turn_extension",
+)  # fmt: skip
+"""What is called with values of the caller's own."""
+
+DEFAULT_TIMEOUT_S: Final = 60.0
+_ENDED_ITSELF: Final = "it cancelled the task that it runs in"
+_GRACE_S: Final = 0.2
+
+_told_to_stop: set[asyncio.Task[Any]] = set()
+"""Hooks that are past their time and have not stopped yet; kept so that they are not collected."""
+
+
+HOOK: Final[ContextVar[str]] = ContextVar("standfast_hook", default="")
+"""The kind of the hook that this code runs in, if it runs in one."""
+
+
+class NoAnswer(Exception):
+    """Hooks brought no answer in their time, or ended their own task. What it says is the problem."""
+
+
+class PluginPlace(msgspec.Struct, frozen=True):
+    """Where the code of a plugin runs in one session: on the loop *away*, or on the runtime's.
+
+    What runs on the runtime's loop, *stalls* watches. A plugin of this package has neither.
+    """
+
+    away: SharedLoop | None = None
+    stalls: StallWatch | None = None
+
+
+AT_HOME: Final = PluginPlace()
+
+
+class RegisteredHook(msgspec.Struct, frozen=True):
+    """A hook with the plugin that brought it."""
+
+    plugin_id: str
+    kind: str
+    function: Callable[..., Any]
+    priority: int = 0
+    place: PluginPlace = AT_HOME
+
+    @property
+    def phase(self) -> str:
+        return f"plugin_hook.{self.kind}.{self.plugin_id}"
+
+    def begin(self, *given: Any) -> Awaitable[Any]:
+        """What is to be awaited of the hook, wherever it runs."""
+        place = self.place
+        if place.away is not None:
+            return place.away.run(lambda: self.function(*given))
+        if place.stalls is not None:
+            return watched(self.function(*given), place.stalls, self.described)
+        answer: Awaitable[Any] = self.function(*given)
+        return answer
+
+    @property
+    def described(self) -> str:
+        return f"hook {self.kind} of plugin {self.plugin_id!r}"
+
+
+class BuildStep(msgspec.Struct):
+    """Which function of which plugin is called while a session is opened; the error if it does not return."""
+
+    plugin_id: str = "?"
+    name: str = "build"
+
+    def begin(self, plugin_id: str, name: str) -> None:
+        self.plugin_id, self.name = plugin_id, name
+
+    def late(self, problem: NoAnswer) -> PluginFailed:
+        return PluginFailed(self.plugin_id, self.name, str(problem))
+
+
+class HookRunner(msgspec.Struct):
+    """Calls hooks, one stage at a time."""
+
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    probe: PhaseProbe | None = None
+    spares: Spares = msgspec.field(default_factory=Spares)
+    """Tasks to begin hooks in; closed by whoever made the runner."""
+    watch: HookWatch | None = None
+    loops: LoopThreads | None = None
+    """Where plugins' coroutines run; without, all of them run on the caller's loop."""
+    stalls: StallWatch | None = None
+
+    def call(self, hook: RegisteredHook, *given: Any) -> Coroutine[Any, Any, Any]:
+        """What a hook answers; `PluginFailed` if it does not."""
+        return self._current().call(hook, *given)
+
+    def call_plain(self, hook: RegisteredHook, *given: Any) -> Any:
+        """What a hook that is a plain function answers."""
+        if self.watch is None:
+            return self._call_plain(hook, *given)
+        with self.watch.watching(hook.plugin_id, hook.kind, given):
+            return self._call_plain(hook, *given)
+
+    def _call_plain(self, hook: RegisteredHook, *given: Any) -> Any:
+        outer = HOOK.get()
+        HOOK.set(hook.kind)
+        if self.probe is not None:
+            self.probe.begin_named(hook.phase)
+        try:
+            if hook.place.stalls is None:
+                return at_once(hook.function(*given))
+            with hook.place.stalls.holding(hook.described):
+                return at_once(hook.function(*given))
+        except BaseException as error:
+            raise _failed(hook, error) from error
+        finally:
+            HOOK.set(outer)
+            if self.probe is not None:
+                self.probe.end_named(hook.phase)
+
+    async def stage(self, work: Callable[[Current], Coroutine[Any, Any, T]]) -> T:
+        """Do *work*, which calls the hooks of a stage, within the time that they have."""
+        current = self._current()
+        started = Started(work(current), self.spares)
+        if started.task is None:
+            return started.result()
+        try:
+            return await awaited(self.timeout_s, started.task)
+        except NoAnswer as problem:
+            hook = current.hook
+            plugin, kind = (hook.plugin_id, hook.kind) if hook is not None else ("?", "?")
+            raise PluginFailed(plugin, kind, str(problem)) from None
+
+    def _current(self) -> Current:
+        return Current(self) if self.watch is None else _Watched(self, self.watch)
+
+
+class Current:
+    """The stage under way: whose turn it is."""
+
+    __slots__ = ("_probe", "hook")
+
+    def __init__(self, runner: HookRunner) -> None:
+        self._probe = runner.probe
+        self.hook: RegisteredHook | None = None
+
+    async def call(self, hook: RegisteredHook, *given: Any) -> Any:
+        """What a hook answers; `PluginFailed` if it does not."""
+        self.hook = hook
+        probe, outer = self._probe, HOOK.get()
+        HOOK.set(hook.kind)
+        if probe is not None:
+            probe.begin_named(hook.phase)
+        try:
+            return await hook.begin(*given)
+        except asyncio.CancelledError as error:
+            if _is_wanted():
+                raise
+            raise _failed(hook, error) from None
+        except BaseException as error:
+            raise _failed(hook, error) from error
+        finally:
+            HOOK.set(outer)
+            if probe is not None:
+                probe.end_named(hook.phase)
+
+
+class _Watched(Current):
+    """The same where somebody watches the hooks."""
+
+    __slots__ = ("_watch",)
+
+    def __init__(self, runner: HookRunner, watch: HookWatch) -> None:
+        super().__init__(runner)
+        self._watch = watch
+
+    async def call(self, hook: RegisteredHook, *given: Any) -> Any:
+        with self._watch.watching(hook.plugin_id, hook.kind, given):
+            return await super().call(hook, *given)
+
+
+async def within(timeout_s: float, work: Coroutine[Any, Any, T], spares: Spares | None = None) -> T:
+    """Do *work* in a task of its own; `NoAnswer` if it takes too long, whatever it says in the end."""
+    started = Started(work, spares)
+    return started.result() if started.task is None else await awaited(timeout_s, started.task)
+
+
+async def awaited(timeout_s: float, task: asyncio.Task[T]) -> T:
+    """What comes of a task; `NoAnswer` if it takes too long."""
+    try:
+        await asyncio.wait((task,), timeout=timeout_s)
+    except asyncio.CancelledError:
+        await _give_up(task)
+        raise
+    if not task.done():
+        await _give_up(task)
+        raise NoAnswer(_late(timeout_s))
+    if task.cancelled():
+        raise NoAnswer(_ENDED_ITSELF)
+    return task.result()
+
+
+async def all_within(
+    timeout_s: float, works: Iterable[Coroutine[Any, Any, None]], spares: Spares | None = None
+) -> list[tuple[int, str]]:
+    """Do all *works* at once; tells the places of those that brought no answer, and why."""
+    started = [Started(work, spares) for work in works]
+    tasks = {one.task: place for place, one in enumerate(started) if one.task is not None}
+    if not tasks:
+        return []
+    try:
+        await asyncio.wait(tasks, timeout=timeout_s)
+    finally:
+        late = [task for task in tasks if not task.done()]
+        ended = [task for task in tasks if task.done() and task.cancelled()]
+        await _give_up(*late)
+    return [
+        *((tasks[task], _late(timeout_s)) for task in late),
+        *((tasks[task], _ENDED_ITSELF) for task in ended),
+    ]
+
+
+def _late(timeout_s: float) -> str:
+    return f"it did not answer within {timeout_s:g} s"
+
+
+async def _give_up(*tasks: asyncio.Task[Any]) -> None:
+    """Tell them to stop, and wait a moment for that."""
+    for task in tasks:
+        _told_to_stop.add(task)
+        task.add_done_callback(_forget)
+        task.cancel()
+    if tasks:
+        await asyncio.wait(tasks, timeout=_GRACE_S)
+
+
+def _forget(task: asyncio.Task[Any]) -> None:
+    _told_to_stop.discard(task)
+    if not task.cancelled():
+        task.exception()
+
+
+def _is_wanted() -> bool:
+    """Whether a cancellation was asked for here, and is not the hook's own doing."""
+    return asyncio.current_task() in _told_to_stop
+
+
+def _failed(hook: RegisteredHook, error: BaseException) -> StandfastError:
+    if isinstance(error, PluginFailed) and error.plugin_id == hook.plugin_id:
+        return error
+    if hook.kind in _CALLED and isinstance(error, CallerError):
+        return error  # the mistake is that of whoever called it
+    if hook.kind == "build_preamble" and isinstance(error, StandfastError):
+        return error  # a source of tools fails there, and says so itself
+    return PluginFailed(hook.plugin_id, hook.kind, described(error))
+
+
+def at_once(answer: T) -> T:
+    """What a plain function answered, unless it wants to be awaited, where nobody can."""
+    if inspect.isawaitable(answer):
+        if inspect.iscoroutine(answer):
+            answer.close()
+        raise TypeError("it is `async def`, and nothing can be awaited there")
+    return answer
+
+
+def described(error: BaseException) -> str:
+    """An exception in words, whatever its own `__str__` does."""
+    try:
+        text = str(error)
+    except BaseException:
+        text = "(its message cannot be shown)"
+    text = text.encode("utf-8", "replace").decode()[:2000]
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

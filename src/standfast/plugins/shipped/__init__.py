@@ -1,0 +1,47 @@
+"""The plugins that come with Standfast. Each is one file, short enough to learn from.
+
+A name is loaded when it is first used, and loads no other plugin with it. By entry point they have names too:
+`Agent(plugins=["plan", "guard"])`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+_HOMES = {
+    "Compaction": "compaction",
+    "Guard": "guard",
+    "Memory": "memory",
+    "Plan": "plan",
+    "Redact": "redact",
+    "RollingHistory": "rolling_history",
+    "Subagents": "subagents",
+    "ToolOutputBudget": "tool_output_budget",
+}
+
+__all__ = sorted(_HOMES)
+
+
+def __getattr__(name: str) -> Any:
+    if (home := _HOMES.get(name)) is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
+if TYPE_CHECKING:
+    from standfast.plugins.shipped.compaction import Compaction as Compaction
+    from standfast.plugins.shipped.guard import Guard as Guard
+    from standfast.plugins.shipped.memory import Memory as Memory
+    from standfast.plugins.shipped.plan import Plan as Plan
+    from standfast.plugins.shipped.redact import Redact as Redact
+    from standfast.plugins.shipped.rolling_history import RollingHistory as RollingHistory
+    from standfast.plugins.shipped.subagents import Subagents as Subagents
+    from standfast.plugins.shipped.tool_output_budget import ToolOutputBudget as ToolOutputBudget

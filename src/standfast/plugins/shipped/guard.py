@@ -1,0 +1,148 @@
+"""Guard: rules over tool calls. Each is let through, refused, or put before a person.
+
+    Guard(
+        deny=["delete_*"],
+        rules=[
+            {"tool": "pay", "when": {"cents": {"gt": 10_000}}, "then": "ask", "reason": "a large sum"},
+            {"side_effect": "external_system", "when": lambda args: "test" in args, "then": "allow"},
+        ],
+        default="allow",
+    )
+
+Rules
+-----
+1. The first rule that fits a call decides: `rules` in their order, then `deny`, `ask` and `allow`, then
+   `default`.
+2. A condition that cannot be judged refuses the call, whatever the rule would have said. That is one that
+   raises, that answers neither True nor False, or that needs an argument which is not there. The model is
+   told, and can call again with that argument.
+3. A person who approves has the last word: the guard is not asked again.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Annotated, Any, Literal, assert_never
+
+import msgspec
+
+from standfast.errors import InvalidArgument
+from standfast.model.canonical import Json
+from standfast.model.capability import SideEffect
+from standfast.model.directive import ShortCircuitTool, ask_person, deny_call
+from standfast.plugins.contexts import ToolCallHookContext
+from standfast.plugins.hook import hook
+from standfast.plugins.plugin import Plugin
+from standfast.plugins.running import described
+from standfast.plugins.shipped.table import holds, read_table
+
+Verdict = Literal["allow", "deny", "ask"]
+Pattern = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class Rule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What becomes of the calls that fit: by the name's pattern, by side effect, by their arguments.
+
+    `when` is a function of the arguments that answers True or False, or a table as in `table.py`.
+    """
+
+    then: Verdict
+    tool: Pattern = "*"
+    side_effect: SideEffect | None = None
+    when: Any = None
+    reason: str = ""
+
+    def fits(self, call: ToolCallHookContext) -> bool:
+        """Whether the call is meant; raises if that cannot be said."""
+        if not fnmatchcase(call.tool_name, self.tool):
+            return False
+        if self.side_effect is not None and call.side_effect != self.side_effect:
+            return False
+        if callable(self.when):
+            return _answer(self.when(copy.deepcopy(call.arguments)))
+        return holds(self.when or {}, call.arguments)
+
+
+class Guard(Plugin):
+    """Give it to an agent whose tools can do harm.
+
+    Args:
+        rules: `Rule`s, or the same as objects; the first that fits decides.
+        deny: patterns of names that are refused, if no rule fits.
+        ask: patterns of names about which a person is asked.
+        allow: patterns of names that are let through.
+        default: what becomes of the others: "allow", "deny" or "ask".
+    """
+
+    id = "guard"
+    summary = "Rules over tool calls: allow, deny, or ask a person."
+
+    def __init__(
+        self,
+        rules: Sequence[Rule | Mapping[str, Any]] = (),
+        *,
+        deny: Sequence[str] = (),
+        ask: Sequence[str] = (),
+        allow: Sequence[str] = (),
+        default: Verdict = "allow",
+    ) -> None:
+        self.rules = rules
+        self.deny = deny
+        self.ask = ask
+        self.allow = allow
+        self.default = default
+        self._rules = self._read()
+
+    def configure(self, options: Json) -> None:
+        super().configure(options)
+        self._rules = self._read()
+
+    def _read(self) -> list[Rule]:
+        """All rules in the order in which they are asked."""
+        given = {"rules": self.rules, "deny": self.deny, "ask": self.ask, "allow": self.allow}
+        for name, value in given.items():
+            if not isinstance(value, (list, tuple)):
+                raise InvalidArgument(f"{name} of plugin 'guard' is not a list")
+        read = [_rule(one, f"rule {number} of plugin 'guard'") for number, one in enumerate(self.rules, 1)]
+        for verdict in ("deny", "ask", "allow"):
+            read += [_rule({"tool": one, "then": verdict}, f"{verdict}=") for one in given[verdict]]
+        return [*read, _rule({"then": self.default}, "default of plugin 'guard'")]
+
+    @hook
+    async def before_tool_call(self, ctx: ToolCallHookContext) -> ShortCircuitTool | None:
+        try:
+            rule = next(rule for rule in self._rules if rule.fits(ctx))
+        except Exception as error:
+            problem = described(error)
+            return deny_call(f"{ctx.tool_name}() is refused: a rule could not judge it ({problem})")
+        return _carried_out(rule, ctx.tool_name)
+
+
+def _carried_out(rule: Rule, name: str) -> ShortCircuitTool | None:
+    match rule.then:
+        case "allow":
+            return None
+        case "deny":
+            return deny_call(f"{name}() is refused: {rule.reason or 'a rule forbids it'}")
+        case "ask":
+            return ask_person(rule.reason or "a rule wants a person to decide")
+        case _:
+            assert_never(rule.then)
+
+
+def _answer(answer: object) -> bool:
+    if isinstance(answer, bool):
+        return answer
+    raise TypeError(f"a condition answered with a {type(answer).__name__}, not with True or False")
+
+
+def _rule(given: object, where: str) -> Rule:
+    try:
+        rule = msgspec.convert(msgspec.structs.asdict(given) if isinstance(given, Rule) else given, Rule)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"{where}: {error}") from None
+    if rule.when is None or callable(rule.when):
+        return rule
+    return msgspec.structs.replace(rule, when=read_table(rule.when, where))

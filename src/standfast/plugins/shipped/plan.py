@@ -1,0 +1,123 @@
+"""Plan: a checklist that the model keeps and the user sees.
+
+The model writes it with one tool and reads it in every prompt; whoever observes the session hears of each
+change. It is part of the session's state: it survives a restart, a fork has a copy, a rewind takes it back.
+
+Not here: what is on the list. Neither titles nor their order mean anything to the plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final, Literal
+
+import msgspec
+
+from standfast.errors import InvalidArgument
+from standfast.model.canonical import Json
+from standfast.model.directive import EmitRuntimeEvents, RuntimeEvent
+from standfast.model.prompt import PromptContribution, PromptSlot
+from standfast.plugins.actions import PluginActionContext, action
+from standfast.plugins.contexts import PromptHookContext, ToolResultHookContext
+from standfast.plugins.hook import hook
+from standfast.plugins.plugin import Plugin
+from standfast.tools.context import RunContext
+from standfast.tools.decorator import tool
+
+_MARKS: Final = {"pending": "[ ]", "in_progress": "[>]", "done": "[x]"}
+
+
+class PlanItem(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One line of the plan."""
+
+    title: Annotated[str, msgspec.Meta(min_length=1, max_length=200)]
+    status: Literal["pending", "in_progress", "done"] = "pending"
+
+
+class Plan(Plugin):
+    """Give it to an agent whose tasks have several steps.
+
+    Args:
+        max_items: how long the plan may become.
+    """
+
+    id = "plan"
+    summary = "A checklist that the model keeps and the user sees."
+
+    def __init__(self, max_items: int = 50) -> None:
+        self.max_items = max_items
+        self._check()
+
+    def configure(self, options: Json) -> None:
+        super().configure(options)
+        self._check()
+
+    def _check(self) -> None:
+        if type(self.max_items) is not int or self.max_items < 1:
+            raise InvalidArgument(f"max_items of plugin 'plan' is {self.max_items!r}, not a positive number")
+
+    @property
+    def items(self) -> list[PlanItem]:
+        """The plan as it stands."""
+        return msgspec.convert(self._kept().get("items", []), list[PlanItem])
+
+    def _kept(self) -> dict[str, Any]:
+        return self.state or {}
+
+    def _replace(self, items: Sequence[PlanItem], changed_by: str) -> None:
+        """Keep another plan; the same one again changes nothing."""
+        tidy = [PlanItem(title=_one_line(item.title), status=item.status) for item in items]
+        if len(tidy) > self.max_items:
+            raise InvalidArgument(f"a plan has at most {self.max_items} items, this one has {len(tidy)}")
+        if sum(item.status == "in_progress" for item in tidy) > 1:
+            raise InvalidArgument("only one item can be in_progress", hint="leave the others pending")
+        if tidy != self.items:
+            self.state = {"items": msgspec.to_builtins(tidy), "changed_by": changed_by}
+
+    @tool(side_effect="none", loop="runtime")
+    async def update_plan(self, ctx: RunContext[Any], items: list[PlanItem]) -> str:
+        """Write down the steps of the task, or how far they are. The user sees the plan.
+
+        Make one for a task of several steps, and keep it true: one item in_progress at a time, done as soon
+        as it is done. What is given replaces the whole plan; an empty list removes it.
+
+        Args:
+            items: all items, in order.
+        """
+        self._replace(items, ctx.idempotency_key)
+        done = sum(item.status == "done" for item in self.items)
+        return f"{done} of {len(self.items)} done"
+
+    @hook
+    async def prompt_contributor(self, ctx: PromptHookContext) -> PromptContribution | None:
+        if not self.items:
+            return None
+        lines = "\n".join(f"{_MARKS[item.status]} {item.title}" for item in self.items)
+        words = f"The plan so far; keep it true with update_plan:\n{lines}"
+        return PromptContribution(content=words, slot=PromptSlot.RUNTIME_CONTEXT)
+
+    @hook
+    async def after_tool_call(self, ctx: ToolResultHookContext) -> EmitRuntimeEvents | None:
+        """Tell whoever watches, if it was this very call that changed the plan."""
+        if self._kept().get("changed_by") != f"{ctx.turn_id}.{ctx.call_id}":
+            return None
+        body = {"items": self._kept()["items"]}
+        return EmitRuntimeEvents(events=(RuntimeEvent(kind="plan_updated", body=body),))
+
+    @action
+    async def show(self, ctx: PluginActionContext) -> list[PlanItem]:
+        """The plan as it stands."""
+        return self.items
+
+    @action(name="plan.set", kind="command")
+    async def set_plan(self, ctx: PluginActionContext, items: list[PlanItem]) -> list[PlanItem]:
+        """Replace the plan; the model reads it before its next reply."""
+        self._replace(items, changed_by="")
+        return self.items
+
+
+def _one_line(title: str) -> str:
+    line = " ".join(title.split())
+    if not line:
+        raise InvalidArgument("an item of the plan has an empty title")
+    return line

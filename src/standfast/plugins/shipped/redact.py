@@ -1,0 +1,179 @@
+"""Redact: secrets stay out of what is stored, shown and sent to the model.
+
+Theory of operation
+-------------------
+Results of calls and replies of the model are cleaned before anybody else sees them, so that neither journal
+nor history has the secret; the messages of every model call are cleaned once more on their way out. A reply
+that is streamed is held back from where a secret could begin to where it is clear that none does.
+
+Rules
+-----
+1. What a user says is stored as it was said. The model reads it cleaned.
+2. A call whose arguments held a secret is made with what it was replaced by. The model cannot know a secret
+   that it was never shown.
+3. Plugins that keep what they see, such as `ToolOutputBudget`, come after this one in `Agent(plugins=[...])`.
+
+Not here: the system prompt, attachments, numbers, errors of the model's provider, and results that somebody
+outside delivers: they are stored as delivered, and cleaned before they become the result of their call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from standfast.errors import ErrorObject
+from standfast.model.canonical import Json
+from standfast.model.directive import ShortCircuitTool
+from standfast.model.message import (
+    AssistantMessage,
+    Message,
+    Reasoning,
+    RequestedCall,
+    TextPart,
+    ToolMessage,
+)
+from standfast.plugins.contexts import (
+    AssistantResponseHookContext,
+    AssistantStreamHookContext,
+    ToolResultHookContext,
+    TurnTransformContext,
+)
+from standfast.plugins.hook import hook
+from standfast.plugins.plugin import Plugin, PluginSessionContext
+from standfast.ports.model_provider import ReplyEnded
+from standfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder
+
+
+class Redact(Plugin):
+    """Give it to an agent that may come across keys and passwords.
+
+    Args:
+        patterns: regular expressions of what is secret. With others than the default ones a reply is
+            streamed line by line, since nobody can tell where a match might begin.
+        secrets: texts that are secret, such as the values of environment variables.
+        replacement: what stands in their place.
+    """
+
+    id = "redact"
+    summary = "Keeps secrets out of what is stored, shown and sent to the model."
+
+    def __init__(
+        self,
+        patterns: Sequence[str] = DEFAULT_PATTERNS,
+        *,
+        secrets: Sequence[str] = (),
+        replacement: str = "[redacted]",
+    ) -> None:
+        self.patterns = patterns
+        self.secrets = secrets
+        self.replacement = replacement
+        self._finder = SecretFinder(patterns, secrets, replacement)
+        self._held: dict[str, tuple[tuple[str, int], str]] = {}
+        self._known: dict[int, tuple[Message, Message]] = {}
+
+    def configure(self, options: Json) -> None:
+        super().configure(options)
+        self._finder = SecretFinder(self.patterns, self.secrets, self.replacement)
+
+    def session_ready(self, ctx: PluginSessionContext) -> None:
+        """Let other plugins clean what they send to a model on their own."""
+        ctx.extensions.put("redact", self._cleaned)
+
+    @hook
+    async def after_tool_call(self, ctx: ToolResultHookContext) -> ShortCircuitTool | None:
+        value, error = self._finder.clean(ctx.value), self._error(ctx.error)
+        traceback = "" if ctx.record is None else ctx.record.traceback or ""
+        if (value, error, self._finder.clean(traceback)) == (ctx.value, ctx.error, traceback):
+            return None
+        return ShortCircuitTool(value=value, error=error)
+
+    @hook
+    async def assistant_stream(self, ctx: AssistantStreamHookContext) -> str:
+        """What an attempt that failed had held back is forgotten with it."""
+        call = (ctx.turn_id, ctx.number)
+        held_of, held = self._held.get(ctx.kind, (call, ""))
+        text = held + ctx.chunk if held_of == call else ctx.chunk
+        end = len(text) if ctx.last else self._finder.safe_length(text)
+        self._held[ctx.kind] = (call, text[end:])
+        return self._finder.clean_text(text[:end])
+
+    @hook
+    async def assistant_response(self, ctx: AssistantResponseHookContext) -> ReplyEnded:
+        reply = ctx.response
+        return msgspec.structs.replace(
+            reply,
+            text=self._finder.clean_text(reply.text),
+            calls=tuple(self._call(call) for call in reply.calls),
+            reasoning=self._thoughts(reply.reasoning),
+        )
+
+    @hook(priority=-1_000)
+    async def context_transform(self, ctx: TurnTransformContext, messages: list[Message]) -> list[Message]:
+        """Last of all, so that what other plugins put in is cleaned as well; each message once."""
+        known = self._known
+        self._known = {id(one): known.get(id(one)) or (one, self._cleaned(one)) for one in messages}
+        return [self._known[id(one)][1] for one in messages]
+
+    def _cleaned(self, message: Message) -> Message:
+        """The message without secrets: itself, if it has none."""
+        clean = self._finder.clean
+        changed: Message
+        if isinstance(message, ToolMessage):
+            changed = msgspec.structs.replace(
+                message,
+                value=clean(message.value),
+                error=self._error(message.error),
+                edited_arguments=clean(message.edited_arguments),
+                shown=clean(message.shown),
+            )
+        elif isinstance(message, AssistantMessage):
+            calls = tuple(
+                msgspec.structs.replace(call, arguments=clean(call.arguments), raw=clean(call.raw))
+                for call in message.tool_calls
+            )
+            changed = msgspec.structs.replace(
+                message,
+                text=clean(message.text),
+                raw=clean(message.raw),
+                tool_calls=calls,
+                reasoning=self._thoughts(message.reasoning),
+            )
+        elif isinstance(message.content, str):
+            changed = msgspec.structs.replace(message, content=clean(message.content))
+        else:
+            parts = (
+                TextPart(text=clean(part.text)) if isinstance(part, TextPart) else part
+                for part in message.content
+            )
+            changed = msgspec.structs.replace(message, content=tuple(parts))
+        return message if changed == message else changed
+
+    def _error(self, error: ErrorObject | None) -> ErrorObject | None:
+        if error is None:
+            return None
+        clean = self._finder.clean
+        return msgspec.structs.replace(error, message=clean(error.message), hint=clean(error.hint))
+
+    def _thoughts(self, thoughts: tuple[Reasoning, ...]) -> tuple[Reasoning, ...]:
+        """What the model thought. A thought with a secret in it is not sent back: providers sign them."""
+        clean = self._finder.clean
+        return tuple(
+            thought
+            if clean(thought.text) == thought.text and clean(thought.opaque) == thought.opaque
+            else msgspec.structs.replace(thought, text=clean(thought.text), opaque=None)
+            for thought in thoughts
+        )
+
+    def _call(self, call: RequestedCall) -> RequestedCall:
+        """A call without secrets in its arguments, however JSON has them written."""
+        finder = self._finder
+        try:
+            given = msgspec.json.decode(call.arguments)
+        except (msgspec.DecodeError, UnicodeError, RecursionError):
+            return msgspec.structs.replace(call, arguments=finder.clean_text(call.arguments))
+        clean = finder.clean(given)
+        if clean == given and finder.clean_text(call.arguments) == call.arguments:
+            return call
+        return msgspec.structs.replace(call, arguments=msgspec.json.encode(clean).decode())

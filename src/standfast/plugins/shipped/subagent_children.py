@@ -1,0 +1,220 @@
+"""The subagents of one session: what is on record of each, how its work stands, what it has used.
+
+Theory of operation
+-------------------
+A subagent is a child session, and a task of its parent's session under the child's id. The task's body says
+which turn the subagent works on. Nothing else is kept: how the work stands is what the child's own turn says,
+so that a parent in another process, after a crash, finds every subagent where it is.
+
+A subagent that opens a new frame, or is told something at the last moment, goes on in another turn by itself.
+The last node of its history tells which turn that was. A parent that dies right after it has begun a turn
+does not know which one; it asks for the same turn once more, which is answered when that turn rests.
+
+Rules
+-----
+1. Every model call is in the ledger of the session that made it, and in no other. What a subagent has used is
+   the sum over its session and those below it: it adds up whatever crashes.
+2. A task ends as the subagent's turn ends; telling so twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+
+from standfast.errors import InvalidArgument, InvalidSessionId
+from standfast.model.head import SessionHead
+from standfast.model.host_requests import AssembledTurn, TurnInput
+from standfast.model.ids import SessionIdField, check_session_id
+from standfast.model.message import UserMessage
+from standfast.model.node import split_node_id
+from standfast.model.outcome import FrameSwitched, Waiting
+from standfast.model.task import TaskKind, TaskRecord, TaskSpec
+from standfast.model.usage import Usage, UsageLimits
+from standfast.plugins.shipped.subagent_reports import (
+    SubagentReport,
+    report_of,
+    status_of,
+    task_state_of,
+    task_words,
+    waits_for_time,
+)
+from standfast.ports.host import PluginActionHost, SessionTurnHandle
+
+PLUGIN_ID: Final = "subagents"
+POLL_S: Final = 0.2
+"""So often is looked whether a subagent that waits goes on."""
+
+_SHOWN_CHARS: Final = 2_000
+
+
+class Child(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A subagent as its task's body has it.
+
+    `turn_id` is the turn that it works on, if known, `after` the one that its history ended with before that.
+    `parent_turn` is the turn that gave it its work, `before` what it had used when that turn did so for the
+    first time, and `limits` what it was given.
+    """
+
+    session_id: SessionIdField
+    turn_id: str = ""
+    after: str | None = None
+    agent: str | None = None
+    task: str = ""
+    parent_turn: str = ""
+    output_schema: dict[str, Any] | None = None
+    before: Usage = Usage()
+    limits: UsageLimits | None = None
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+
+    def spec(self) -> TaskSpec:
+        """The task to be registered."""
+        label = " ".join(self.task.split())
+        body = msgspec.structs.replace(self, task=self.task[:_SHOWN_CHARS])
+        return TaskSpec(
+            id=self.session_id,
+            kind=TaskKind.SUBAGENT,
+            label=label if len(label) <= 80 else f"{label[:79]}…",
+            body=msgspec.to_builtins(body),
+        )
+
+
+class Known(msgspec.Struct, frozen=True):
+    """A subagent, and whether it has something to do."""
+
+    child: Child
+    live: bool
+
+
+class Children:
+    """The subagents of the session *session_id*, through its host."""
+
+    def __init__(self, host: PluginActionHost, session_id: str) -> None:
+        self.host = host
+        self.session_id = session_id
+
+    async def all(self) -> dict[str, Known]:
+        """All of them, the oldest first."""
+        tasks = await self.host.list_background_tasks(self.session_id)
+        return {task.id: Known(child, not task.state.is_terminal) for task in tasks if (child := _read(task))}
+
+    async def rests(self, child: Child, *, for_people: bool = False) -> AssembledTurn:
+        """The subagent's turn once it has ended or waits for somebody; with *for_people*, only the former."""
+        turn_id = child.turn_id or (await self.begin_first(child)).turn_id
+        while True:
+            turn = await self.host.await_turn(turn_id)
+            waits = isinstance(turn.outcome, Waiting)
+            if waits_for_time(turn.outcome) or (waits and for_people):
+                await asyncio.sleep(POLL_S)
+                continue
+            if waits:
+                return turn
+            later = await self._later(child.session_id, turn)
+            if later is None:
+                return turn
+            turn_id = later
+
+    async def begin_first(self, child: Child) -> SessionTurnHandle:
+        """Start the first turn of a subagent, once. While that very turn runs, this waits."""
+        charter = (await self.host.snapshot_session(child.session_id)).head.charter
+        words = task_words(child.task, child.output_schema) if charter is None else charter.task
+        asked = TurnInput(
+            message=UserMessage(content=words),
+            limits=child.limits,
+            idempotency_key=f"{child.session_id}.first",
+        )
+        return await self.host.start_turn_stream(child.session_id, asked)
+
+    async def _later(self, session_id: str, turn: AssembledTurn) -> str | None:
+        """The turn that the subagent went on with after this one, if it did."""
+        while True:
+            last = await self.last_turn(session_id)
+            if last not in (None, turn.turn_id):
+                return last
+            if not isinstance(turn.outcome, FrameSwitched):
+                return None
+            await asyncio.sleep(POLL_S)  # the new frame's turn begins by itself
+
+    async def is_at_work(self, known: Known) -> bool:
+        """Whether the turn that the subagent works on has not ended yet."""
+        return known.live and await self.last_turn(known.child.session_id) == known.child.after
+
+    async def last_turn(self, session_id: str) -> str | None:
+        """The turn that a subagent's history ends with."""
+        return last_turn((await self.host.snapshot_session(session_id)).head)
+
+    async def settle(self, child: Child, turn: AssembledTurn) -> None:
+        """End the subagent's task as its turn has ended."""
+        state = task_state_of(status_of(turn.outcome))
+        if state.is_terminal:
+            await self.host.complete_background_task(self.session_id, child.session_id, state)
+
+    async def report(
+        self, child: Child, turn: AssembledTurn | None, running: Usage = Usage()
+    ) -> SubagentReport:
+        """Where the subagent stands. *running* is what its turn has used so far, as far as is known."""
+        waits = turn is not None and isinstance(turn.outcome, Waiting)
+        if turn is not None:
+            running = turn.usage if waits else Usage()
+        return report_of(
+            child.session_id,
+            turn,
+            schema=child.output_schema,
+            usage=await self.usage(child) + running,
+            capabilities=await self._capabilities(child) if waits else None,
+        )
+
+    async def usage(self, child: Child) -> Usage:
+        """What is in the ledgers of the subagent and of those below it."""
+        return await tree_usage(self.host, child.session_id)
+
+    async def _capabilities(self, child: Child) -> dict[str, str]:
+        """The tools that the subagent called in its turn, if it has this plugin to remember them."""
+        state = (await self.host.snapshot_session(child.session_id)).state
+        entry = state.plugins.plugins.get(PLUGIN_ID)
+        kept = None if entry is None else entry.meta.state
+        return dict(kept.get("calls", {})) if isinstance(kept, Mapping) else {}
+
+
+async def tree_usage(host: PluginActionHost, session_id: str) -> Usage:
+    """What a session and its subagents have used, as far as it is committed."""
+    total, todo, seen = Usage(), [session_id], {session_id}
+    for one in todo:
+        head = (await host.snapshot_session(one)).head
+        total = sum((line.usage for line in head.usage), total)
+        below = [task.id for task in await host.list_background_tasks(one) if _read(task) is not None]
+        todo += [task_id for task_id in below if task_id not in seen]
+        seen.update(below)
+    return total
+
+
+def last_turn(head: SessionHead) -> str | None:
+    """The turn that a session's history ends with."""
+    if head.leaf is None:
+        return None
+    segment = split_node_id(head.leaf)[0]
+    return segment if segment.startswith("t_") else None
+
+
+def require_child(known: Mapping[str, Known], agent_id: str) -> Known:
+    """The subagent of this id; an error that the model can read if there is none."""
+    found = known.get(agent_id)
+    if found is None:
+        there = ", ".join(known) or "none"
+        raise InvalidArgument(f"there is no subagent {agent_id[:80]!r}", hint=f"the subagents are: {there}")
+    return found
+
+
+def _read(task: TaskRecord) -> Child | None:
+    """The subagent of a task; None if it is another kind of task, or somebody else's."""
+    if task.kind is not TaskKind.SUBAGENT:
+        return None
+    try:
+        return msgspec.convert(task.body, Child)
+    except (InvalidSessionId, msgspec.ValidationError):
+        return None

@@ -1,0 +1,359 @@
+"""The tools with which a model runs subagents.
+
+Rules
+-----
+1. Whatever a call makes is named after that call: repeated after a crash, it finds what it had made.
+2. A subagent has no tool that the session lacks which asks for it, unless it is a declared agent: that has
+   the tools of its own, and the model can only leave some of them out.
+3. Nothing here waits for a subagent but `wait`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+
+from standfast.errors import InvalidArgument, SessionExists, StandfastError, TaskExists, ToolError
+from standfast.model.canonical import digest_bytes
+from standfast.model.host_requests import AssembledTurn, SessionCreateRequest, TurnInput
+from standfast.model.limits import CapabilityLimits
+from standfast.model.message import InjectedTurnInput, UserMessage
+from standfast.model.tool_access import SessionToolAccess
+from standfast.model.tool_state import ToolAvailability
+from standfast.plugins.shipped.subagent_children import Child, Children, Known, require_child
+from standfast.plugins.shipped.subagent_reports import SubagentReport, is_schema, task_words
+from standfast.ports.host import SessionTurnHandle, ToolHookHost
+from standfast.tools.context import RunContext
+from standfast.tools.decorator import tool
+
+if TYPE_CHECKING:
+    from standfast.plugins.shipped.subagents import Subagents
+
+Text = Annotated[str, msgspec.Meta(min_length=1)]
+WaitSeconds = Annotated[float, msgspec.Meta(ge=0, le=3_600)]
+
+_MAX_SCHEMA_BYTES: Final = 16 * 1024
+_A_MINUTE: Final = CapabilityLimits(timeout_ms=60_000)
+_AN_HOUR: Final = CapabilityLimits(timeout_ms=3_660_000, max_response_bytes=16 << 20)
+
+_BEGINNING_S: Final = 2.0
+"""So long is waited for the beginning of a subagent; after that it is one that has begun before."""
+
+_ENDING_S: Final = 10.0
+"""So long is waited for the end of what was told to end."""
+
+_LOOK_S: Final = 0.25
+"""So long may it take to see where subagents stand, for whoever does not want to wait."""
+
+
+class SpawnRequest(msgspec.Struct, frozen=True):
+    """What a subagent was asked for with."""
+
+    agent_id: str
+    task: str
+    agent: str | None
+    tools: list[str] | None
+    output_schema: dict[str, Any] | None
+
+    def session(self, access: SessionToolAccess) -> SessionCreateRequest:
+        """The session to be made."""
+        return SessionCreateRequest(
+            session_id=self.agent_id,
+            child=True,
+            subagent=True,
+            agent=self.agent,
+            task=task_words(self.task, self.output_schema),
+            tool_access=access,
+            authority="narrowed" if self.agent is None else "own",
+        )
+
+
+class SpawnedAgent(msgspec.Struct, frozen=True):
+    """A subagent that has begun."""
+
+    agent_id: str
+
+
+class SentInput(msgspec.Struct, frozen=True, kw_only=True):
+    """Something was said to a subagent. It `began` a turn for it, or is read in the one under way."""
+
+    agent_id: str
+    began: bool
+
+
+class SubagentTools:
+    """The four tools, for the session of one `Subagents` plugin."""
+
+    def __init__(self, plugin: Subagents) -> None:
+        self._plugin = plugin
+        self._one_at_a_time = asyncio.Lock()
+
+    @tool(side_effect="external_system", idempotent=True, limits=_A_MINUTE, loop="runtime")
+    async def spawn_agent(
+        self,
+        ctx: RunContext[Any],
+        task: Text,
+        agent: str | None = None,
+        tools: list[str] | None = None,
+        output_schema: dict[str, Any] | None = None,
+    ) -> SpawnedAgent:
+        """Give a part of the work to a subagent. It begins at once, beside you; wait() has its answer.
+
+        The subagent sees nothing of this conversation: put everything it needs to know into the task.
+
+        Args:
+            task: what it is to do, and what to answer with.
+            agent: the name of a special subagent; without one it is like you.
+            tools: the names of the tools that it may use, of those you have, or of those that the special
+                subagent has; without this, all of them.
+            output_schema: a JSON Schema that its answer must fit; wait() then has the answer as a value.
+        """
+        async with _while_open(ctx), self._one_at_a_time:
+            children = Children(ctx.host, ctx.session_id)
+            known, agent_id = await children.all(), agent_id_of(ctx)
+            if agent_id not in known:
+                asked = SpawnRequest(agent_id, task, agent, tools, output_schema)
+                await self._spawn(ctx, children, known, asked)
+            return SpawnedAgent(agent_id)
+
+    @tool(side_effect="external_system", limits=_A_MINUTE, loop="runtime")
+    async def send_input(self, ctx: RunContext[Any], agent_id: str, text: Text) -> SentInput:
+        """Tell a subagent more. One at work reads it on its way; one that has ended goes on with it.
+
+        Args:
+            agent_id: as spawn_agent() gave it.
+            text: what it is told.
+        """
+        async with _while_open(ctx), self._one_at_a_time:
+            children = Children(ctx.host, ctx.session_id)
+            known = await children.all()
+            found = require_child(known, agent_id)
+            if await children.is_at_work(found):
+                message = InjectedTurnInput(id=f"sub-{_key(ctx)}", message=UserMessage(content=text))
+                await ctx.host.inject_turn_input(agent_id, message)
+                return SentInput(agent_id=agent_id, began=False)
+            await self._begin_again(ctx, children, known, found.child, text)
+            return SentInput(agent_id=agent_id, began=True)
+
+    @tool(side_effect="read", limits=_AN_HOUR, loop="runtime")
+    async def wait(
+        self,
+        ctx: RunContext[Any],
+        agent_ids: list[str] | None = None,
+        timeout_s: WaitSeconds = 300,
+        for_people: bool = False,
+    ) -> list[SubagentReport]:
+        """Wait for subagents, and see what became of them.
+
+        It returns when each of them has ended or waits for a person, and at the latest when the time is over.
+        A subagent is finished (text, and value if you gave a schema), failed or cancelled (error), waiting
+        (for the approvals in waits: tell the user), or running.
+
+        Args:
+            agent_ids: which subagents; without this, all that work or were given work in this turn.
+            timeout_s: how long to wait at most; with 0 it only looks.
+            for_people: go on waiting for those that wait for a person.
+        """
+        report = self._plugin.report
+        async with _while_open(ctx):
+            children = Children(ctx.host, ctx.session_id)
+            chosen = _chosen(await children.all(), agent_ids, ctx.turn_id)
+            turns = await rests_of_all(children, chosen, timeout_s, for_people)
+            told = [await report(children, child, turns.get(child.session_id)) for child in chosen]
+            await self._plugin.pool.look(children)
+        return told
+
+    @tool(side_effect="external_system", idempotent=True, limits=_A_MINUTE, loop="runtime")
+    async def close(self, ctx: RunContext[Any], agent_id: str) -> SubagentReport:
+        """End a subagent, and the subagents that it has itself. What they have used and said is kept.
+
+        Args:
+            agent_id: as spawn_agent() gave it.
+        """
+        async with _while_open(ctx):
+            children = Children(ctx.host, ctx.session_id)
+            found = require_child(await children.all(), agent_id)
+            if found.live:
+                await ctx.host.cancel_background_task(ctx.session_id, agent_id)
+            await ctx.host.close_session(agent_id)
+            turns = await rests_of_all(children, [found.child], _ENDING_S, for_people=True)
+            return await self._plugin.report(children, found.child, turns.get(agent_id))
+
+    # Beginning
+
+    async def _spawn(
+        self, ctx: RunContext[Any], children: Children, known: dict[str, Known], asked: SpawnRequest
+    ) -> None:
+        """Check everything, then make the session and start its turn."""
+        self._require_place(known)
+        self._plugin.require_agent(asked.agent)
+        _require_schema(asked.output_schema)
+        access = await _access_for(ctx, asked)
+        limits = await self._plugin.pool.allowance(children, known, asked.agent_id, asked.agent)
+        with contextlib.suppress(SessionExists):  # made by this very call, before a crash
+            await ctx.host.create_session(asked.session(access))
+        child = Child(
+            session_id=asked.agent_id,
+            agent=asked.agent,
+            task=asked.task,
+            parent_turn=ctx.turn_id,
+            output_schema=asked.output_schema,
+            limits=limits,
+        )
+        await self._begin(children, child)
+
+    async def _begin(self, children: Children, child: Child) -> None:
+        """Start the first turn of a subagent, and put it on record."""
+        started = None
+        with contextlib.suppress(TimeoutError):  # it runs already: this call has been carried out before
+            async with asyncio.timeout(_BEGINNING_S):
+                started = await children.begin_first(child)
+        await self._put_on_record(children, child, started)
+
+    async def _put_on_record(
+        self, children: Children, child: Child, started: SessionTurnHandle | None
+    ) -> None:
+        if started is not None:
+            child = msgspec.structs.replace(child, turn_id=started.turn_id)
+        with contextlib.suppress(TaskExists):
+            await children.host.register_background_task(children.session_id, child.spec())
+        self._plugin.look_after(child, started)
+
+    async def _begin_again(
+        self, ctx: RunContext[Any], children: Children, known: dict[str, Known], child: Child, text: str
+    ) -> None:
+        """A turn for a subagent that has ended."""
+        self._require_place({name: one for name, one in known.items() if name != child.session_id})
+        limits = await self._plugin.pool.allowance(children, known, child.session_id, child.agent)
+        if known[child.session_id].live:
+            await children.settle(child, await children.rests(child))
+        again = msgspec.structs.replace(
+            child,
+            after=await children.last_turn(child.session_id),
+            parent_turn=ctx.turn_id,
+            before=child.before if child.parent_turn == ctx.turn_id else await children.usage(child),
+            limits=limits,
+        )
+        asked = TurnInput(
+            message=UserMessage(content=text),
+            limits=limits,
+            idempotency_key=f"{child.session_id}.{_key(ctx)}",
+        )
+        started = await children.host.start_turn_stream(child.session_id, asked)
+        await self._put_on_record(children, again, started)
+
+    def _require_place(self, known: dict[str, Known]) -> None:
+        at_work = [agent_id for agent_id, one in known.items() if one.live]
+        if len(at_work) >= self._plugin.max_children:
+            raise ToolError(
+                "TOO_MANY_SUBAGENTS",
+                f"{len(at_work)} subagents are at work, and there may be {self._plugin.max_children}; "
+                "wait() for some of them, or close() one",
+            )
+
+
+@contextlib.asynccontextmanager
+async def _while_open(ctx: RunContext[Any]) -> AsyncIterator[None]:
+    """Keep a call that fails because the runtime closes from becoming a result.
+
+    The turn is about to be left unfinished, and the call is repeated by whoever goes on with it.
+    """
+    try:
+        yield
+    except StandfastError:
+        if await _is_closed(ctx):
+            await asyncio.sleep(_ENDING_S)
+        raise
+
+
+async def _is_closed(ctx: RunContext[Any]) -> bool:
+    try:
+        await ctx.host.list_background_tasks(ctx.session_id)
+    except StandfastError:
+        return True
+    return False
+
+
+async def _access_for(ctx: RunContext[Any], asked: SpawnRequest) -> SessionToolAccess:
+    """The tools of a subagent: the session's, or if it is a declared agent its own, as far as wanted."""
+    if asked.agent is None:
+        return await tools_for_child(ctx.host, ctx.session_id, asked.tools)
+    return SessionToolAccess() if asked.tools is None else _exactly(asked.tools)
+
+
+async def tools_for_child(
+    host: ToolHookHost, session_id: str, wanted: Sequence[str] | None
+) -> SessionToolAccess:
+    """What a subagent may use: what this session may call, cut down to what is wanted."""
+    may = [
+        one["name"]
+        for one in await host.tool_catalog(session_id)
+        if ToolAvailability(one["availability"]) >= ToolAvailability.CALLABLE
+    ]
+    if wanted is None:
+        return _exactly(may)
+    if missing := [name for name in wanted if name not in may]:
+        raise InvalidArgument(
+            f"you have no tool {missing[0][:80]!r} to give", hint=f"you have: {', '.join(may) or 'none'}"
+        )
+    return _exactly(wanted)
+
+
+def _exactly(names: Sequence[str]) -> SessionToolAccess:
+    """These tools and no others; none at all is said by naming one and hiding it."""
+    if names:
+        return SessionToolAccess(tools=tuple(names))
+    return SessionToolAccess(tools=("none",), hidden_tools=("none",))
+
+
+def agent_id_of(ctx: RunContext[Any]) -> str:
+    """The id of the subagent that a call makes; the same whenever it is carried out."""
+    return f"sub-{_key(ctx)}"
+
+
+def _key(ctx: RunContext[Any]) -> str:
+    return digest_bytes(f"{ctx.session_id}/{ctx.idempotency_key}".encode())[:16]
+
+
+def _require_schema(schema: dict[str, Any] | None) -> None:
+    if schema is None:
+        return
+    if len(msgspec.json.encode(schema)) > _MAX_SCHEMA_BYTES:
+        raise InvalidArgument(f"output_schema is larger than {_MAX_SCHEMA_BYTES:,} bytes")
+    if not is_schema(schema):
+        raise InvalidArgument("output_schema is not a JSON Schema")
+
+
+def _chosen(known: dict[str, Known], agent_ids: list[str] | None, turn_id: str) -> list[Child]:
+    if agent_ids is not None:
+        return [require_child(known, agent_id).child for agent_id in dict.fromkeys(agent_ids)]
+    return [one.child for one in known.values() if one.live or one.child.parent_turn == turn_id]
+
+
+async def rests_of_all(
+    children: Children, chosen: Sequence[Child], timeout_s: float, for_people: bool
+) -> dict[str, AssembledTurn]:
+    """The turns of these subagents that rest when the time is over."""
+    waits = {
+        asyncio.ensure_future(_settled(children, child, for_people and timeout_s > 0)): child
+        for child in chosen
+    }
+    if not waits:
+        return {}
+    try:
+        done, _ = await asyncio.wait(waits, timeout=max(timeout_s, _LOOK_S))
+    finally:
+        for one in waits:
+            one.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+    return {waits[one].session_id: one.result() for one in done}
+
+
+async def _settled(children: Children, child: Child, for_people: bool) -> AssembledTurn:
+    turn = await children.rests(child, for_people=for_people)
+    await children.settle(child, turn)
+    return turn

@@ -1,0 +1,336 @@
+"""Subagents: agents that a model starts, and that work beside it.
+
+    Agent(model, tools=[...], plugins=[Subagents(agents=[researcher], max_depth=2, max_children=8)])
+
+A subagent is a child session with a turn of its own: as durable as any, in any process that knows its agent.
+It begins without a history and with what is left of its parent's budget. One that the developer declared
+(`agents=`) has the tools of its own agent, whether or not its parent has them; any other has no more tools
+than its parent.
+
+Rules
+-----
+1. The parent is never held up: `spawn_agent` returns when the subagent is on disk, and all work at once.
+2. Depth and budget only ever shrink on the way down, and so do the tools that a model passes on.
+3. A turn that ends without an answer closes the subagents that are still at work. So does a subagent's turn,
+   however it ends: nobody would wait for them. A turn of the first session that has answered leaves them
+   working, and a later one can wait for them.
+
+Not here: what is on record (`subagent_children`), the tools (`subagent_tools`), the budget (`subagent_pool`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from standfast.errors import ErrorObject, InvalidArgument, StandfastError
+from standfast.model.canonical import Json
+from standfast.model.directive import AbortTurn, EnqueueMessages
+from standfast.model.events import ReplyReceived
+from standfast.model.host_requests import AssembledTurn
+from standfast.model.message import UserMessage
+from standfast.model.outcome import Stopped, Waiting
+from standfast.model.prompt import PromptContribution, PromptSlot
+from standfast.model.session_policy import SessionPolicy
+from standfast.model.usage import Usage, UsageLimits
+from standfast.plugins.actions import PluginActionContext, action
+from standfast.plugins.contexts import (
+    AssistantResponseHookContext,
+    CheckpointHookContext,
+    PromptHookContext,
+    SessionConfigChanged,
+    ToolCallHookContext,
+    TurnFinalized,
+    TurnHookContext,
+)
+from standfast.plugins.hook import hook
+from standfast.plugins.plugin import Plugin
+from standfast.plugins.shipped.subagent_budget import less
+from standfast.plugins.shipped.subagent_children import PLUGIN_ID, Child, Children, tree_usage
+from standfast.plugins.shipped.subagent_pool import Pool
+from standfast.plugins.shipped.subagent_reports import MAX_FIXES, SubagentReport, read_value, schema_in
+from standfast.plugins.shipped.subagent_tools import SubagentTools, rests_of_all
+from standfast.plugins.snapshot import SnapshotReader
+from standfast.ports.host import SessionTurnHandle
+from standfast.ports.model_provider import ReplyEnded
+
+if TYPE_CHECKING:
+    from standfast.model.plugin_state import PluginSnapshotMeta
+    from standfast.plugins.registrar import PluginRegistrar
+
+_HOW = (
+    "You can hand parts of the work to subagents, which work at the same time: spawn_agent(task) begins one, "
+    "wait() has what became of them. A subagent sees nothing of this conversation."
+)
+
+
+class TreeUsage(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session has used, what its subagents and theirs have, and both together."""
+
+    own: Usage
+    subagents: Usage
+    total: Usage
+
+
+class Subagents(Plugin):
+    """Give it to an agent whose work can be divided.
+
+    Args:
+        agents: other agents that subagents may be. Each keeps its own tools. An agent that is given by name
+            must be passed to `Runtime(agents=[...])` as well.
+        max_depth: how many sessions may stand below the first one; a subagent at that depth has no subagents.
+        max_children: how many subagents of one session may be at work at a time.
+        share_budget: whether what subagents use counts against the limits of the turn that gave them work.
+    """
+
+    id = PLUGIN_ID
+    summary = "Agents that a model starts, and that work beside it."
+
+    def __init__(
+        self,
+        agents: Sequence[Any] = (),
+        max_depth: int = 2,
+        max_children: int = 8,
+        share_budget: bool = True,
+    ) -> None:
+        self.agents: Sequence[str] = [_name_of(one) for one in _listed(agents)]
+        self.max_depth = max_depth
+        self.max_children = max_children
+        self.share_budget = share_budget
+        self._declared = _Declared(one for one in agents if not isinstance(one, str))
+        self._agent_limits = {_name_of(one): limits for one in agents if (limits := _limits_of(one))}
+        self._check()
+
+    def configure(self, options: Json) -> None:
+        super().configure(options)
+        self.agents = [_name_of(one) for one in _listed(self.agents)]
+        self._check()
+
+    @property
+    def declared_agents(self) -> Sequence[Any]:
+        """The agents that were passed as objects, for the runtime to find them by name."""
+        return self._declared.agents
+
+    @property
+    def declared_names(self) -> Sequence[str]:
+        """The names of the agents that may be subagents with their own authority."""
+        return self.agents
+
+    def _check(self) -> None:
+        for name in ("max_depth", "max_children"):
+            value = getattr(self, name)
+            if type(value) is not int or value < 1:
+                raise InvalidArgument(f"{name} of plugin 'subagents' is {value!r}, not a positive number")
+
+    # Being built
+
+    @property
+    def depth(self) -> int:
+        """How many sessions stand above this one."""
+        subagent = self.session.subagent
+        return 0 if subagent is None else subagent.depth
+
+    def register(self, registrar: PluginRegistrar) -> None:
+        self._make_pool()
+        super().register(registrar)
+        if self.depth < self.max_depth:
+            tools = SubagentTools(self)
+            registrar.tools.add(tools.spawn_agent, tools.send_input, tools.wait, tools.close)
+            registrar.prompt.contributor(self.tell_how)
+        if self.share_budget:
+            registrar.checkpoints.at(self.check_budget)
+            registrar.output.response(self.count_reply)
+        if self.session.subagent is None:
+            return
+        registrar.tool_calls.before(self.note_call)
+        self._schema = schema_in(self.session.subagent.task)
+        if self._schema is not None:
+            registrar.checkpoints.at(self.check_answer)
+
+    def _make_pool(self) -> None:
+        session = self.session
+        self.pool = Pool(session.session_id, session.shelf, lambda tally: self._keep("tally", tally))
+        self.pool.enabled = self.share_budget
+        self.pool.is_subagent = session.subagent is not None
+        self.pool.own_limits = self._agent_limits
+        self._watchers: set[asyncio.Task[None]] = set()
+        self._ran_out: dict[str, ErrorObject] = {}
+
+    def restore(self, meta: PluginSnapshotMeta, reader: SnapshotReader) -> None:
+        super().restore(meta, reader)
+        self.pool.restore(self._kept().get("tally"))
+
+    def _kept(self) -> dict[str, Any]:
+        return self.state or {}
+
+    def _keep(self, name: str, value: Json) -> None:
+        self.state = {**self._kept(), name: value}
+
+    def require_agent(self, name: str | None) -> None:
+        """Refuse what is no subagent's name."""
+        if name is not None and name not in self.agents:
+            known = ", ".join(self.agents) or "none: leave `agent` out"
+            raise InvalidArgument(
+                f"there is no agent {name[:80]!r} to be a subagent", hint=f"there are {known}"
+            )
+
+    # In every turn
+
+    @hook
+    async def session_config_mutator(
+        self, change: SessionConfigChanged, policy: SessionPolicy
+    ) -> SessionPolicy:
+        """Only looks: the limits of the session are what subagents share."""
+        self.pool.policy = policy.limits
+        return policy
+
+    @hook
+    async def before_turn(self, ctx: TurnHookContext) -> None:
+        if self._kept():
+            self.state = None
+        await self.pool.begin(ctx.turn_id)
+
+    @hook
+    async def turn_finalized(self, event: TurnFinalized) -> None:
+        """Close the subagents that nobody will wait for."""
+        if not isinstance(event.outcome, Stopped) and self.session.subagent is None:
+            return
+        children = Children(self.session.host, self.session.session_id)
+        at_work = [agent_id for agent_id, one in (await children.all()).items() if one.live]
+        await asyncio.gather(
+            *(children.host.cancel_background_task(children.session_id, agent_id) for agent_id in at_work)
+        )
+
+    async def tell_how(self, ctx: PromptHookContext) -> PromptContribution:
+        words = _HOW
+        if self.agents:
+            words += f" Special subagents, by name for `agent`: {', '.join(self.agents)}."
+        return PromptContribution(content=words, slot=PromptSlot.GUIDANCE)
+
+    async def count_reply(self, ctx: AssistantResponseHookContext) -> ReplyEnded:
+        self.pool.replied(ctx.response.usage)
+        return ctx.response
+
+    async def check_budget(self, ctx: CheckpointHookContext) -> EnqueueMessages | AbortTurn | None:
+        """Tell the model that everything is used up, and end the turn if it cannot be told."""
+        self.pool.counted(ctx.usage)
+        problem = await self.pool.used_up() if ctx.checkpoint == "after_work" else None
+        if problem is None:
+            return None
+        if not await self.pool.may_step():
+            return AbortTurn(message=problem.message, code=problem.code, hint=problem.hint)
+        words = f"{problem.message}. This is the last step: give your answer now, with what you have."
+        return EnqueueMessages(messages=(UserMessage(content=words),))
+
+    # In a subagent's turn
+
+    async def note_call(self, ctx: ToolCallHookContext) -> None:
+        """Remember which tool a call is of, so that the parent can say what a person is asked about."""
+        self._keep("calls", {**self._kept().get("calls", {}), str(ctx.call_id): ctx.tool_name})
+
+    async def check_answer(self, ctx: CheckpointHookContext) -> EnqueueMessages | None:
+        """Tell the model if its answer is not what the parent wants."""
+        fixes = self._kept().get("fixes", 0)
+        if ctx.checkpoint != "before_completion" or fixes >= MAX_FIXES:
+            return None
+        _, problem = read_value(ctx.answer, self._schema or {})
+        if problem is None:
+            return None
+        self._keep("fixes", fixes + 1)
+        words = f"Your answer was not accepted: {problem}. Give the whole answer again."
+        return EnqueueMessages(messages=(UserMessage(content=words),))
+
+    # Looking after subagents
+
+    def look_after(self, child: Child, started: SessionTurnHandle | None) -> None:
+        """Follow a subagent to its end, beside whatever the session does."""
+        self.pool.began(child.session_id)
+        nothing = contextvars.Context()  # it is no part of the turn that began it
+        task = asyncio.get_running_loop().create_task(self._follow(child, started), context=nothing)
+        self._watchers.add(task)
+        task.add_done_callback(self._watchers.discard)
+
+    async def _follow(self, child: Child, started: SessionTurnHandle | None) -> None:
+        children = Children(self.session.host, self.session.session_id)
+        with contextlib.suppress(StandfastError):  # the runtime was closed: another one goes on
+            if started is not None:
+                await self._hear(child, started)
+            turn = await children.rests(child, for_people=True)
+            await self.pool.ended(child.session_id, children)
+            await children.settle(child, turn)
+
+    async def _hear(self, child: Child, started: SessionTurnHandle) -> None:
+        """Count what a subagent uses, and end it when the budget is used up."""
+        async for event in started.events:
+            if not isinstance(event, ReplyReceived) or not self.share_budget:
+                continue
+            self.pool.heard(child.session_id, event.usage)
+            problem = await self.pool.used_up() if child.parent_turn == self.pool.tally.turn_id else None
+            if problem is not None and event.calls:
+                self._ran_out[child.session_id] = problem
+                await self.session.host.cancel_turn(child.turn_id)
+
+    async def report(self, children: Children, child: Child, turn: AssembledTurn | None) -> SubagentReport:
+        """Where a subagent stands."""
+        agent_id = child.session_id
+        if turn is not None and not isinstance(turn.outcome, Waiting):
+            await self.pool.ended(agent_id, children)
+        report = await children.report(child, turn, self.pool.running(agent_id))
+        if report.status == "cancelled" and agent_id in self._ran_out:
+            return msgspec.structs.replace(report, status="failed", error=self._ran_out[agent_id])
+        return report
+
+    # For others
+
+    @action
+    async def show(self, ctx: PluginActionContext) -> list[SubagentReport]:
+        """Where the subagents of the session stand, the oldest first."""
+        children = Children(ctx.host, self.session.session_id)
+        chosen = [one.child for one in (await children.all()).values()]
+        turns = await rests_of_all(children, chosen, 0, for_people=False)
+        return [await self.report(children, child, turns.get(child.session_id)) for child in chosen]
+
+    @action
+    async def usage(self, ctx: PluginActionContext) -> TreeUsage:
+        """What the session and its subagents have used in all their turns that have ended."""
+        head = (await ctx.host.snapshot_session(self.session.session_id)).head
+        own = sum((line.usage for line in head.usage), Usage())
+        total = await tree_usage(ctx.host, self.session.session_id)
+        return TreeUsage(own=own, subagents=less(total, own), total=total)
+
+
+class _Declared:
+    """Agents that a plugin refers to: the copies that sessions have of the plugin share them."""
+
+    __slots__ = ("agents",)
+
+    def __init__(self, agents: Iterable[Any]) -> None:
+        self.agents = tuple(agents)
+
+    def __deepcopy__(self, memo: object) -> _Declared:
+        return self
+
+
+def _listed(agents: object) -> Sequence[Any]:
+    if isinstance(agents, str) or not isinstance(agents, Sequence):
+        raise InvalidArgument(
+            "agents of plugin 'subagents' is not a list", hint="agents=[researcher], or names"
+        )
+    return agents
+
+
+def _name_of(agent: Any) -> str:
+    name = agent if isinstance(agent, str) else getattr(agent, "name", None)
+    if not isinstance(name, str) or not name:
+        raise InvalidArgument(f"{agent!r} is not an agent", hint="pass agents, or their names")
+    return name
+
+
+def _limits_of(agent: Any) -> UsageLimits | None:
+    limits = getattr(agent, "limits", None)
+    return limits if isinstance(limits, UsageLimits) else None

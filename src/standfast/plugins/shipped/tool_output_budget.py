@@ -1,0 +1,167 @@
+"""Tool output budget: a result that is too long is shown by its head and its tail; the whole is kept.
+
+The whole is an attachment of the result, and the model reads it back in pieces with `read_output`: later in
+the turn, in later turns, after a restart.
+
+Rules
+-----
+1. What is cut is what the model reads. The record of the call keeps the digest of the original.
+2. `read_output` reads what this plugin has kept in this session, and nothing else.
+3. A line of any length can be read: long ones count as several.
+4. Code gets the results of its calls whole, and what came of it is shown under a budget of its own.
+
+A plugin that changes results, such as `Redact`, comes before this one in `Agent(plugins=[...])`: what is kept
+is what the plugins before it have left.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from standfast.errors import InvalidArgument
+from standfast.model.canonical import Json
+from standfast.model.directive import ShortCircuitTool
+from standfast.plugins.contexts import ToolResultHookContext
+from standfast.plugins.hook import hook
+from standfast.plugins.plugin import Plugin
+from standfast.plugins.shipped.window import size_of
+from standfast.tools.decorator import tool
+
+_MOST_KEPT: Final = 1_000
+"""So many outputs can be read back, the latest ones."""
+
+_NOTE_BYTES: Final = 240
+_NOTE_LINES: Final = 3
+_NAME_CHARS: Final = 12
+"""So much of a digest is its name to the model."""
+
+
+class ToolOutputBudget(Plugin):
+    """Give it to an agent whose tools can return more than the model should read.
+
+    Args:
+        max_bytes: how long a result may be, as UTF-8.
+        max_lines: how many lines it may have.
+    """
+
+    id = "tool-output-budget"
+    summary = "Shows head and tail of long tool output; the model can read back the whole."
+
+    def __init__(self, max_bytes: int = 16_384, max_lines: int = 400) -> None:
+        self.max_bytes = max_bytes
+        self.max_lines = max_lines
+        self._check()
+
+    def configure(self, options: Json) -> None:
+        super().configure(options)
+        self._check()
+
+    def _check(self) -> None:
+        for name, least in (("max_bytes", 512), ("max_lines", 10)):
+            value = getattr(self, name)
+            if type(value) is not int or value < least:
+                hint = "less would leave no room for what is said about the rest"
+                problem = f"{name} of plugin 'tool-output-budget' is {value!r}, not a number from {least}"
+                raise InvalidArgument(problem, hint=hint)
+
+    @hook
+    async def after_tool_call(self, ctx: ToolResultHookContext) -> ShortCircuitTool | None:
+        if ctx.parent or ctx.is_cell:
+            return None
+        text = _text_of(ctx.value) if ctx.error is None else ctx.error.message
+        if self._fits(text):
+            return None
+        is_text = ctx.error is not None or isinstance(ctx.value, str)
+        kind = "text/plain" if is_text else "application/json"
+        part = ctx.attachments.keep(text.encode(), media_type=kind, name=f"output of {ctx.tool_name}")
+        if part.digest not in self._kept():
+            self.state = [*self._kept(), part.digest][-_MOST_KEPT:]
+        cut = self._cut(text, part.digest[:_NAME_CHARS])
+        if ctx.error is None:
+            return ShortCircuitTool(value=cut)
+        return ShortCircuitTool(error=msgspec.structs.replace(ctx.error, message=cut))
+
+    @tool(side_effect="read", loop="runtime")
+    async def read_output(self, attachment: str, start_line: int = 1, lines: int = 200) -> str:
+        """Read from a tool output that was too long to be shown whole.
+
+        Args:
+            attachment: its name, as the shown part of the output gives it.
+            start_line: the first line to read, from 1.
+            lines: how many lines to read.
+        """
+        pieces = self._pieces(await self._read(attachment))
+        if not 1 <= start_line <= len(pieces) or lines < 1:
+            raise InvalidArgument(f"there are lines 1 to {len(pieces)}, no {lines} from {start_line} on")
+        room = self.max_bytes - _NOTE_BYTES
+        shown: list[str] = []
+        for piece in pieces[start_line - 1 :][: min(lines, self.max_lines - _NOTE_LINES)]:
+            room -= len(piece.encode())
+            if room < 0:
+                break
+            shown.append(piece)
+        last = start_line + len(shown) - 1
+        more = f"; go on with start_line={last + 1}" if last < len(pieces) else ""
+        return f"[lines {start_line} to {last} of {len(pieces)}{more}]\n{''.join(shown)}"
+
+    def _kept(self) -> list[str]:
+        return self.state or []
+
+    async def _read(self, attachment: str) -> str:
+        found = [one for one in self._kept() if len(attachment) >= 8 and one.startswith(attachment)]
+        data = await self.session.read_attachment(found[0]) if len(found) == 1 else None
+        if data is None:
+            hint = "use the name that the shown part of the output gives"
+            raise InvalidArgument(f"there is no output {attachment[:80]!r} in this session", hint=hint)
+        return str(data, "utf-8")
+
+    def _fits(self, text: str) -> bool:
+        return text.count("\n") < self.max_lines and len(text.encode()) <= self.max_bytes
+
+    def _cut(self, text: str, name: str) -> str:
+        """Head and tail of a text, and between them what is left out and how to read it."""
+        room, lines = (self.max_bytes - _NOTE_BYTES) // 2, (self.max_lines - _NOTE_LINES) // 2
+        head, tail = _head(text, room, lines), _tail(text, room, lines)
+        left = text[len(head) : len(text) - len(tail)]
+        start = len(self._pieces(head + "."))
+        size, count = size_of(len(left.encode())), left.count("\n") + 1
+        note = (
+            f"[{size} in {count} lines left out here; "
+            f'read_output(attachment="{name}", start_line={start}) reads them]'
+        )
+        return f"{head.removesuffix(chr(10))}\n{note}\n{tail}"
+
+    def _pieces(self, text: str) -> list[str]:
+        """The lines, with their ends; one that is very long in several pieces."""
+        width = min(1_000, self.max_bytes // 8)
+        lines = [f"{line}\n" for line in text.split("\n")]
+        lines[-1] = lines[-1][:-1]
+        if not lines[-1] and len(lines) > 1:
+            lines.pop()
+        return [line[start : start + width] for line in lines for start in range(0, max(1, len(line)), width)]
+
+
+def _text_of(value: Json) -> str:
+    if isinstance(value, str):
+        return value
+    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode()
+
+
+def _head(text: str, room: int, lines: int) -> str:
+    """The beginning: so many bytes and lines at most, to the end of a line if one is near."""
+    part = text[:room].encode()[:room].decode(errors="ignore")
+    found = part.split("\n")
+    if len(found) > lines:
+        part = "\n".join(found[:lines]) + "\n"
+    end = part.rfind("\n") + 1
+    return part[:end] if end > len(part) // 2 else part
+
+
+def _tail(text: str, room: int, lines: int) -> str:
+    """The end, in the same way."""
+    part = text[-room:].encode()[-room:].decode(errors="ignore")
+    part = "\n".join(part.split("\n")[-lines:])
+    start = part.find("\n") + 1
+    return part[start:] if 0 < start <= len(part) // 2 else part

@@ -1,0 +1,41 @@
+"""How a plugin writes down what it remembers, and reads it again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+import msgspec
+
+from standfast.model.canonical import digest_bytes
+from standfast.ports.session_store import Blob
+
+
+class SnapshotReader(Protocol):
+    def read_blob(self, name: str, /) -> bytes | None: ...
+
+
+class SnapshotWriter(msgspec.Struct):
+    """Takes the larger pieces of a plugin's state; each is stored once, by its content."""
+
+    artifacts: dict[str, str] = msgspec.field(default_factory=dict)
+    blobs: list[Blob] = msgspec.field(default_factory=list)
+
+    def write_blob(self, name: str, data: bytes) -> None:
+        digest = digest_bytes(data)
+        self.artifacts[name] = digest
+        self.blobs.append(Blob(digest=digest, data=data))
+
+
+class ArtifactReader(msgspec.Struct, frozen=True):
+    """Reads the pieces of one plugin, which were fetched before."""
+
+    artifacts: Mapping[str, str]
+    fetched: Mapping[str, bytes]
+
+    def read_blob(self, name: str) -> bytes | None:
+        digest = self.artifacts.get(name)
+        return None if digest is None else self.fetched.get(digest)
+
+
+NO_ARTIFACTS = ArtifactReader({}, {})

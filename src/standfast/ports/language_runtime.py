@@ -1,0 +1,39 @@
+"""What an engine offers, whatever its language."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from standfast.model.ids import SessionId
+from standfast.model.language import Language
+from standfast.model.limits import SessionLimits
+from standfast.model.run import RunRequest, RunResult
+
+
+class LanguageRuntime(Protocol):
+    """Sessions of one language. Failures are raised as `StandfastError`; a run's are in its result."""
+
+    @property
+    def language(self) -> Language: ...
+
+    async def create_session(self, session_id: SessionId, limits: SessionLimits | None = None) -> None: ...
+
+    async def run(self, request: RunRequest) -> RunResult: ...
+
+    async def resume(self, session_id: SessionId) -> RunResult:
+        """Continue the session's waiting run as far as decisions allow."""
+
+    async def cancel(self, session_id: SessionId) -> bool:
+        """End the session's run, running or waiting; false if there is none."""
+
+    async def fork_session(self, session_id: SessionId, new_id: SessionId) -> SessionId: ...
+
+    async def destroy_session(self, session_id: SessionId) -> bool: ...
+
+    async def list_sessions(self) -> list[SessionId]: ...
+
+    async def snapshot_session(self, session_id: SessionId) -> bytes: ...
+
+    async def restore_session(self, snapshot: bytes, session_id: SessionId | None = None) -> SessionId: ...
+
+    def can_restore_snapshot(self, snapshot: bytes) -> bool: ...

@@ -1,0 +1,99 @@
+"""What a model offers, whoever serves it.
+
+Rules
+-----
+1. `stream` yields deltas as they arrive and ends with exactly one `ReplyEnded`. A stream that ends without it
+   has failed, and nothing of it is used.
+2. Failures are raised as `ModelError`; `retryable` tells whether another attempt makes sense. Nothing that it
+   says, and no `repr` of a provider, holds a key.
+3. Closing the iterator ends the call at once.
+4. A call in `ReplyEnded` is whole. Its arguments are the text that came: one without arguments has `{}`, one
+   that the end of the reply cut off has what there is of it, which is not JSON and so never runs.
+5. `Reasoning` goes back only to its `origin`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import msgspec
+
+from standfast.model.capability import Capability
+from standfast.model.message import Message, Reasoning, RequestedCall
+from standfast.model.usage import Usage
+
+
+@dataclass(frozen=True, slots=True)
+class ModelRequest:
+    """What the model is asked. `messages` must not be changed, nor kept after the reply.
+
+    `call_number` counts the model calls of the session's active path from 1, over all processes; an attempt
+    that failed counts, too. `attempt` counts the tries of this call from 1. `idempotency_key` is the same
+    when a call is repeated after a crash. `read_blob` gives the bytes of an attachment by their digest.
+    """
+
+    messages: list[Message]
+    instructions: str = ""
+    tools: tuple[Capability, ...] = ()
+    output_schema: dict[str, Any] | None = None
+    session_id: str = ""
+    turn_id: str = ""
+    call_number: int = 1
+    idempotency_key: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    attempt: int = 1
+    read_blob: Callable[[str], Awaitable[bytes | None]] | None = field(default=None, compare=False)
+
+
+class TextArrived(msgspec.Struct, frozen=True):
+    """A piece of the reply's text."""
+
+    text: str
+
+
+class ReasoningArrived(msgspec.Struct, frozen=True):
+    """A piece of the model's reasoning."""
+
+    text: str
+
+
+class ReplyEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """The whole reply. `model` is the one that served it, `response_id` the provider's name for the reply.
+
+    `stop_reason` is `end`, `tool_calls`, `length`, `stop_sequence`, `refusal`, `content_filter`, or whatever
+    else the provider said, as it said it.
+    """
+
+    text: str
+    calls: tuple[RequestedCall, ...] = ()
+    usage: Usage = Usage()
+    model: str = ""
+    stop_reason: str = "end"
+    reasoning: tuple[Reasoning, ...] = ()
+    response_id: str = ""
+
+
+__all__ = [
+    "ModelDelta",
+    "ModelProvider",
+    "ModelRequest",
+    "Reasoning",
+    "ReasoningArrived",
+    "ReplyEnded",
+    "RequestedCall",
+    "TextArrived",
+]
+
+ModelDelta = TextArrived | ReasoningArrived | ReplyEnded
+
+
+class ModelProvider(Protocol):
+    @property
+    def model_id(self) -> str:
+        """`provider:model`, as sessions record it."""
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]: ...
+
+    async def close(self) -> None: ...

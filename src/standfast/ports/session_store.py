@@ -1,0 +1,537 @@
+"""Where agent sessions, their turns and everything that a turn must not lose are kept.
+
+Rules
+-----
+1. Every method is atomic, and durable when it returns. Methods are coroutines: none of them blocks the loop.
+2. A session has one writer. `begin` and `take_over` hand out a `Lease` whose `fence` is higher than any
+   before; every write of a turn carries it, and one with another fence than the session's is `LeaseLost` and
+   writes nothing. A lease ends with `commit` or `park`, when its time is over, or when its owner is provably
+   dead.
+3. A session has at most one turn that is not `ended`.
+4. The journal of a turn holds opaque bodies in the order in which they were saved; of each kind it never has
+   one key twice. An input or an intent of a key that is there is refused; a state takes the place of the
+   earlier one, at the end of the order. The journal is gone when the turn ends: the graph and the session's
+   state then have everything that is worth keeping.
+5. `commit` is one transaction: nodes, head, usage, the state of plugins and tools, the turn's end, its
+   journal, waits and open approvals.
+6. What is read is checked against the digest it was written with; a mismatch is `RecordCorrupt` and names it.
+7. Callables that a method is given run inside its transaction, perhaps on another thread, perhaps twice.
+   They are pure.
+8. A state belongs to the node that was the session's leaf when it was written, a commit's to the last node of
+   its segment. At a node holds the newest state that the session wrote there, or else the one that held when
+   the path came by. So sessions that share history share its states, and what one of them writes on it after
+   they parted is its own.
+9. A blob stays as long as something names it: a node, a waiting input, a state, the journal of a turn; and
+   one that a save brought, until its turn ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final, Literal, Protocol
+
+import msgspec
+
+from standfast.model.approval import Approval, Decision
+from standfast.model.blocked import Blocked
+from standfast.model.canonical import Json
+from standfast.model.charter import SessionCharter
+from standfast.model.head import SessionHead
+from standfast.model.ids import SessionIdField, check_session_id
+from standfast.model.message import UserMessage
+from standfast.model.node import Entry, Segment
+from standfast.model.task import TaskRecord
+from standfast.model.trigger import Occurrence, Trigger
+from standfast.model.turn import TurnRecord, TurnSummary
+from standfast.model.usage import UsageEntry
+from standfast.model.wait import Wait, WaitOutcome
+
+
+class Lease(msgspec.Struct, frozen=True, kw_only=True):
+    """The right to write a session until `until_ms`."""
+
+    session_id: SessionIdField
+    owner: str
+    fence: int
+    until_ms: int
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+
+
+class Claimant(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asks for a lease, when, and for how long.
+
+    `lease_now_ms` is the time that leases go by (`SessionStore.see_clock`); None: they go by `now_ms`.
+    """
+
+    owner: str
+    now_ms: int
+    lease_ms: int
+    lease_now_ms: int | None = None
+
+    @property
+    def lease_time_ms(self) -> int:
+        return self.now_ms if self.lease_now_ms is None else self.lease_now_ms
+
+
+CLOCK_TOLERANCE_MS: Final = 1_000
+"""By so much the time of day may differ from what was seen last without having been set."""
+
+
+class SeenClock(msgspec.Struct, frozen=True, kw_only=True):
+    """How the clocks of this machine stand to each other.
+
+    The time that leases go by is the boot-time clock plus `lease_offset_ms`, the same for every program on
+    this boot. `shift_ms` tells how far the time of day was set since a program last looked.
+    """
+
+    lease_offset_ms: int
+    shift_ms: int = 0
+
+
+class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One record of a turn's journal.
+
+    An `intent` says that an effect is about to happen; a `state` is what a plugin is in the middle of the
+    turn, and a later one of its key replaces it.
+    """
+
+    key: str
+    kind: Literal["input", "intent", "state"]
+    body: bytes = b""
+
+
+class QueuedInput(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that waits: `inject` for a checkpoint of a turn, `queue` to start a turn of its own.
+
+    `first` waits for whoever starts the session's first turn; nothing claims it by itself.
+    """
+
+    input_id: str
+    session_id: SessionIdField
+    kind: Literal["inject", "queue", "first"]
+    message: UserMessage
+    created_at: int
+
+    def __post_init__(self) -> None:
+        check_session_id(self.session_id)
+
+
+class Blob(msgspec.Struct, frozen=True, kw_only=True):
+    """The bytes of an attachment, stored once under their digest."""
+
+    digest: str
+    data: bytes
+
+
+class StateRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The state of a session's plugins and tools at one point of its history.
+
+    `body` is opaque to the store; `blobs` are the digests of the blobs it needs.
+    """
+
+    body: bytes
+    blobs: tuple[str, ...] = ()
+
+
+class NewTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn to begin. `make_input` makes its first journal body of the injected messages it claims.
+
+    With `consumes` the turn is that queued input's, which is gone with the begin.
+    """
+
+    session_id: str
+    turn_id: str
+    agent: str
+    make_input: Callable[[SessionHead, tuple[QueuedInput, ...]], bytes]
+    input_digest: str
+    idempotency_key: str | None = None
+    consumes: str | None = None
+    blobs: tuple[Blob, ...] = ()
+
+
+class Begun(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that may run now, its first journal body, and the head it runs on."""
+
+    lease: Lease
+    head: SessionHead
+    record: TurnRecord
+    input: bytes
+
+
+class Repeated(msgspec.Struct, frozen=True, kw_only=True):
+    """The idempotency key and the content are those of this turn; nothing was begun."""
+
+    record: TurnRecord
+
+
+class Takeover(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that another process left, or that waited, with its journal after the first input."""
+
+    lease: Lease
+    head: SessionHead
+    record: TurnRecord
+    input: bytes
+    journal: tuple[JournalEntry, ...]
+
+
+class TurnInProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that has not ended, with its first input and its journal after that, all of one moment."""
+
+    record: TurnRecord
+    input: bytes
+    journal: tuple[JournalEntry, ...]
+
+
+class Save(msgspec.Struct, frozen=True, kw_only=True):
+    """What a turn makes durable before it goes on.
+
+    `make_checkpoint`, if given, makes one more entry of the injected messages that are claimed with it.
+    `blobs` are kept at least until the turn ends, whatever names them.
+    """
+
+    turn_id: str
+    entries: tuple[JournalEntry, ...]
+    approvals: tuple[Approval, ...] = ()
+    waits: tuple[Wait, ...] = ()
+    blobs: tuple[Blob, ...] = ()
+    make_checkpoint: Callable[[tuple[QueuedInput, ...]], JournalEntry] | None = None
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """`cancel_requested` tells that somebody wants the turn to end; `checkpoint` is what was made."""
+
+    cancel_requested: bool
+    checkpoint: JournalEntry | None = None
+
+
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """The end of a turn.
+
+    `entries` become one segment, named after the turn, under the session's leaf. `model_calls` and `usage`
+    are added to the head's. `enqueue` becomes queued inputs, in this order. Without a `state` the session
+    keeps the one it has. A `Finished` outcome is refused while an injected message or a request to cancel is
+    there; any other turns what was injected into queued inputs.
+    """
+
+    turn_id: str
+    now_ms: int
+    entries: tuple[Entry, ...]
+    summary: TurnSummary
+    model_calls: int
+    usage: tuple[UsageEntry, ...] = ()
+    enqueue: tuple[QueuedInput, ...] = ()
+    state: StateRecord | None = None
+    blobs: tuple[Blob, ...] = ()
+
+
+class CommitRefused(msgspec.Struct, frozen=True, kw_only=True):
+    """Something came in before the turn could finish; nothing was written."""
+
+    reason: Literal["injected", "cancelled"]
+
+
+class Renewed(msgspec.Struct, frozen=True, kw_only=True):
+    """Sessions whose lease is lost, and turns that somebody wants to end."""
+
+    lost: frozenset[str]
+    cancelled: frozenset[str]
+
+
+class NewSession(msgspec.Struct, frozen=True, kw_only=True):
+    """A session to make, with all that it begins with.
+
+    With `fork_of` it stands over that session's history, up to the node `at`. `entries` become one segment
+    `segment_id` under that. `make_state` makes its state of the one that holds there (None: it keeps that
+    one). `first` waits for whoever starts the session's first turn.
+    """
+
+    head: SessionHead
+    fork_of: str | None = None
+    at: str | None = None
+    segment_id: str = ""
+    entries: tuple[Entry, ...] = ()
+    make_state: Callable[[bytes | None], StateRecord | None] = lambda held: None
+    blobs: tuple[Blob, ...] = ()
+    first: QueuedInput | None = None
+
+
+class PruneRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """What may go. Nothing that a session can still reach on its active path goes by `branches`.
+
+    sessions_before_ms: idle sessions not used since then, and decided approvals, ended turns' records,
+    sandbox snapshots and leftovers of sandbox runs that are older. frames: what lies before the current frame
+    of a session. branches: nodes that are on no session's active path. session_id: of this session alone.
+    """
+
+    sessions_before_ms: int | None = None
+    frames: bool = False
+    branches: bool = False
+    session_id: SessionIdField | None = None
+
+    def __post_init__(self) -> None:
+        if self.session_id is not None:
+            check_session_id(self.session_id)
+
+
+class Pruned(msgspec.Struct, frozen=True, kw_only=True):
+    """What went, and how many bytes the file is smaller for it."""
+
+    sessions: int = 0
+    segments: int = 0
+    states: int = 0
+    blobs: int = 0
+    records: int = 0
+    bytes_freed: int = 0
+
+
+class SessionStore(Protocol):
+    durable: bool
+    """Whether what is written outlives the process."""
+
+    # Sessions and their history
+
+    async def open_session(self, head: SessionHead) -> SessionHead:
+        """The session of this id as it is stored; made of *head* if there is none."""
+
+    async def head(self, session_id: str) -> SessionHead | None: ...
+
+    async def heads(self) -> list[SessionHead]:
+        """All sessions, the latest used first."""
+
+    async def describe(
+        self,
+        session_id: str,
+        *,
+        agent: str,
+        model: str,
+        host: dict[str, object],
+        metadata: dict[str, Json] | None = None,
+    ) -> None:
+        """Record who works on the session now; `SessionNotFound` if there is none.
+
+        *metadata* replaces what the session was opened with; None keeps that.
+        """
+
+    async def note_blocked(self, session_id: str, blocked: Blocked | None) -> None:
+        """Record why the session's next turn cannot run; None clears the note. A missing session is fine."""
+
+    async def delete_session(self, session_id: str) -> bool:
+        """Forget the session, its turns and waiting inputs; `SessionBusy` while a live owner runs a turn."""
+
+    async def frame(self, leaf: str, *, known: str | None = None) -> tuple[Segment, ...]:
+        """The path to *leaf*, oldest first, from the segment that opens its frame.
+
+        The last segment is cut after *leaf*. With *known*, only what comes after that node, or everything if
+        it is not on the path.
+        """
+
+    async def path(self, leaf: str, *, after_depth: int = 0) -> tuple[Segment, ...]:
+        """The path to *leaf*, oldest first: segments with nodes past `after_depth`, cut after the leaf."""
+
+    async def append(
+        self, session_id: str, segment_id: str, entries: tuple[Entry, ...], requires: str | None, now_ms: int
+    ) -> SessionHead:
+        """Add nodes under the leaf; `StaleBranch` if *requires* is not on the active path."""
+
+    async def fork(
+        self,
+        session_id: str,
+        new_id: str,
+        at: str | None,
+        now_ms: int,
+        *,
+        charter: SessionCharter | None = None,
+    ) -> SessionHead:
+        """A new session whose leaf is *at*, or this one's. It costs the same at any length.
+
+        It is nobody's child unless its *charter* says so.
+
+        Errors: `SessionNotFound`, `SessionExists`, `NodeNotFound`.
+        """
+
+    async def make_session(self, new: NewSession) -> SessionHead:
+        """A session with a charter; the one that is there, if it was made with the very same charter.
+
+        Errors: `SessionExists` if it was not; `SessionNotFound` and `NodeNotFound` for what it is forked of.
+        """
+
+    async def add_usage(
+        self, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
+    ) -> SessionHead:
+        """Add what was used outside of turns to the head's ledger. The leaf and the revision stay."""
+
+    async def rewind(self, session_id: str, to: str, now_ms: int) -> SessionHead:
+        """Move the leaf to a node of this session's own history. `SessionBusy` while a turn is unfinished."""
+
+    async def set_state(
+        self, session_id: str, state: StateRecord, blobs: tuple[Blob, ...], now_ms: int
+    ) -> SessionHead:
+        """Give the session another state between turns. The leaf and the head's revision stay.
+
+        Errors: `SessionNotFound`; `SessionBusy` while a turn is unfinished.
+        """
+
+    async def state(self, state_id: str) -> bytes | None:
+        """The body of the state that a head names; None once it is gone."""
+
+    # Turns
+
+    async def begin(self, turn: NewTurn, claimant: Claimant) -> Begun | Repeated:
+        """Make a turn's input durable and take the session's lease.
+
+        Errors: `SessionNotFound`; `IdempotencyConflict`; `SessionBusy` while a live owner has the lease;
+        `TurnUnfinished` if a turn waits or was left by its owner; `InputNotFound` if `consumes` is gone.
+        """
+
+    async def take_over(self, turn_id: str, claimant: Claimant) -> Takeover:
+        """Go on with a turn that waits or was left; it is `running` again.
+
+        Errors: `SessionBusy`; `TurnNotFound` if it does not exist or has ended.
+        """
+
+    async def save(self, lease: Lease, save: Save) -> Saved:
+        """Add to the turn's journal."""
+
+    async def park(self, lease: Lease, save: Save, summary: TurnSummary) -> None:
+        """Save, mark the turn as waiting and give the lease back."""
+
+    async def commit(self, lease: Lease, commit: Commit) -> SessionHead | CommitRefused: ...
+
+    async def renew(self, leases: tuple[Lease, ...], now_ms: int, lease_ms: int) -> Renewed: ...
+
+    async def turn(self, turn_id: str) -> TurnRecord | None: ...
+
+    async def turns(self, session_id: str) -> list[TurnRecord]:
+        """The session's turns, oldest first."""
+
+    async def open_turn(self, session_id: str) -> TurnRecord | None:
+        """The session's turn that has not ended, if there is one."""
+
+    async def open_turn_journal(self, session_id: str) -> TurnInProgress | None:
+        """The session's turn that has not ended, with all that it has saved; takes no lease."""
+
+    async def journal(self, turn_id: str) -> tuple[JournalEntry, ...]:
+        """What a turn has saved so far, after its first input; nothing once it has ended."""
+
+    async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
+        """Take note that the time of day is *offset_ms* ahead of the boot-time clock of *boot*.
+
+        If it was set by more than a second since it was last seen, timers and the time limits of external
+        completions are moved along, so that they last as long as they were meant to. Approvals stay.
+        """
+
+    async def unfinished(self, now_ms: int, *, lease_now_ms: int | None = None) -> list[TurnRecord]:
+        """Turns that nobody runs and that could go on now: left by their owner, or with a wait that is over,
+        or waiting with a request to cancel."""
+
+    async def cancel(self, turn_id: str) -> bool:
+        """Ask for the turn's end. False if it has ended: then the cancellation lost, for good."""
+
+    # Input for a session
+
+    async def put_input(self, item: QueuedInput, blobs: tuple[Blob, ...] = ()) -> None:
+        """Keep a message for the session. The same id and content twice is one input.
+
+        Errors: `SessionNotFound`; `IdempotencyConflict` for other content under the same id.
+        """
+
+    async def withdraw_input(self, input_id: str) -> bool:
+        """Take an input back; false once it was claimed."""
+
+    async def inputs(self, session_id: str) -> list[QueuedInput]:
+        """What waits, oldest first."""
+
+    async def blob(self, digest: str) -> bytes | None: ...
+
+    # Waits
+
+    async def ended_waits(self, turn_id: str, now_ms: int) -> tuple[tuple[str, WaitOutcome], ...]:
+        """Id and outcome of each wait of the turn that is over. Approvals past their time expire here."""
+
+    async def complete(self, token: str, outcome: WaitOutcome, now_ms: int) -> TurnRecord:
+        """End an external completion, once. `TokenNotFound`, `TokenAlreadyUsed`.
+
+        A token may be completed before its wait is saved, as long as its turn is unfinished.
+        """
+
+    async def approvals(
+        self, *, session_id: str | None = None, turn_id: str | None = None
+    ) -> list[Approval]: ...
+
+    async def approval(self, approval_id: str) -> Approval | None: ...
+
+    async def decide(
+        self, approval_id: str, decision: Decision, *, now_ms: int, edited_digest: str | None
+    ) -> Approval:
+        """Leave `pending`, once. After `expires_at` the state becomes `expired`, whatever was decided."""
+
+    # Sessions that others made
+
+    async def children(self, session_id: str) -> list[SessionHead]:
+        """The sessions whose charter names this one as their parent, oldest first."""
+
+    async def with_queued(self) -> list[str]:
+        """The sessions for which an input of kind `queue` waits and which have no unfinished turn."""
+
+    # Tasks
+
+    async def add_task(self, record: TaskRecord) -> None:
+        """Keep a task in place of one of its id that is over. `TaskExists`, `SessionNotFound`."""
+
+    async def change_task(
+        self, session_id: str, task_id: str, change: Callable[[TaskRecord], TaskRecord]
+    ) -> TaskRecord:
+        """The task as *change* leaves it, unless it is over: then as it is. `TaskNotFound`."""
+
+    async def task(self, session_id: str, task_id: str) -> TaskRecord | None: ...
+
+    async def tasks(self, *, session_id: str | None = None, live: bool = False) -> list[TaskRecord]:
+        """Tasks, oldest first; with *live*, those that are not over."""
+
+    async def move_tasks(self, from_id: str, to_id: str, task_ids: tuple[str, ...], now_ms: int) -> None:
+        """Give tasks to another session, all or none. `TaskNotFound`, `TaskExists`, `SessionNotFound`."""
+
+    async def remove_task(self, session_id: str, task_id: str) -> bool:
+        """Forget a task; false if there is none."""
+
+    # Triggers
+
+    async def put_trigger(self, trigger: Trigger) -> None:
+        """Keep a trigger in place of the one of its name. `SessionNotFound`."""
+
+    async def trigger(self, name: str) -> Trigger | None: ...
+
+    async def triggers(self) -> list[Trigger]:
+        """All of them, by name."""
+
+    async def remove_trigger(self, name: str) -> bool: ...
+
+    async def replace_trigger(self, seen: Trigger, by: Trigger) -> bool:
+        """Put *by* in the place of *seen*; false if that is gone or has been changed."""
+
+    async def occur(
+        self, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None = None
+    ) -> bool:
+        """Keep what occurred and the inputs that it becomes, in one transaction; false if it was known.
+
+        With *advance*, a trigger that has the same `next_at` as before is replaced by it as well, also if the
+        occurrence was known. Inputs for sessions that are gone are left out.
+        """
+
+    # The shelf: what a plugin keeps beyond one session
+
+    async def shelf_put(self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int) -> None:
+        """Keep *body* in place of what is there; None takes it away."""
+
+    async def shelf_get(self, plugin_id: str, scope: str, key: str) -> bytes | None: ...
+
+    async def shelf_list(self, plugin_id: str, scope: str) -> list[tuple[str, bytes]]:
+        """What the plugin keeps in this scope, ordered by key."""
+
+    # The rest
+
+    async def prune(self, request: PruneRequest) -> Pruned: ...
+
+    async def close(self) -> None: ...

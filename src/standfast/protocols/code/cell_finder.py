@@ -1,0 +1,325 @@
+"""Finds the cells in a model's reply while it streams, and what is left of it to show.
+
+Theory of operation
+-------------------
+A reply is Markdown. A fence whose first word names a programming language is a *cell*; every other fence is
+prose and stays as it is, with whatever it contains. Text comes in pieces of any size. At the start of a line
+pieces are held back as long as the line may still become the opening of a cell; from then on the line is
+*shown* piece by piece, or *hidden* to its end. What ends a line is held until something visible follows, so
+that the blank lines around a cell that was cut out can become one paragraph break.
+
+Rules
+-----
+1. What is shown depends on the text alone, never on how it was cut into pieces.
+2. No part of a cell or of its fences is ever shown.
+3. As in CommonMark, a fence ends at a line of at least as many of its characters and nothing else, indented
+   by at most three columns more than its opening. A block quote that ends takes its fence along: such a cell
+   is not closed. The end of a list item does not, because models often forget to indent.
+4. Each character is looked at a bounded number of times: an opening whose language does not
+   begin within `MAX_OPENING` characters is none.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Final
+
+import msgspec
+
+from standfast.model.language import Language
+
+MAX_OPENING: Final = 200
+"""How many characters of a line may come before the language of a fence."""
+
+_FAMILIES: Final = {
+    Language.PYTHON: ("python", "py", "python3", "py3"),
+    Language.TYPESCRIPT: (
+        "typescript", "ts", "mts", "cts", "tsx", "javascript", "js", "mjs", "cjs", "jsx", "ecmascript",
+    ),
+}  # fmt: skip
+_OTHERS: Final = (
+    "bash", "sh", "shell", "zsh", "ruby", "rb", "go", "golang", "rust", "rs", "java", "c", "cpp", "c++",
+    "csharp", "c#", "cs", "php", "perl", "r", "julia", "lua", "powershell", "swift", "kotlin",
+)  # fmt: skip
+_OWN: Final = ("cell", "run_code")
+"""Words that name no language and mean a cell in the session's own."""
+
+_MARKERS: Final = r"(?:[ \t]*(?:>|(?:[-+*]|[0-9]{1,9}[.)])(?=[ \t]|\Z)))*[ \t]*"
+_OPENING: Final = re.compile(
+    rf"(?P<markers>{_MARKERS})(?P<fence>`{{3,}}|~{{3,}})[ \t]*\{{?[ \t]*\.?(?P<word>[A-Za-z0-9_+#-]{{0,20}})"
+)
+_MAY_OPEN: Final = re.compile(rf"{_MARKERS}(?:[0-9]{{1,9}}|``?|~~?)?")
+_BLANK: Final = re.compile(r"[ \t>]*")
+_QUOTE: Final = re.compile(r"[ \t]*>")
+
+
+class FoundCell(msgspec.Struct, frozen=True):
+    """A cell of a reply. `closed` is whether its closing fence was there.
+
+    The language is "python" or "typescript" for every name of theirs, others are as written, in lower case.
+    """
+
+    language: str
+    code: str
+    closed: bool
+
+
+class _Line(Enum):
+    """What becomes of the line that is being read."""
+
+    UNDECIDED = auto()
+    BLANK = auto()
+    SHOWN = auto()
+    HIDDEN = auto()
+
+
+@dataclass(slots=True)
+class _Fence:
+    """An open fence: `quotes` block quotes deep, `indent` columns from the left. Prose has no language."""
+
+    character: str
+    size: int
+    quotes: int
+    indent: int
+    language: str
+    code: list[str] = field(default_factory=list)
+    dedent: int | None = None
+
+    def unquoted(self, line: str) -> str | None:
+        """The line without the markers of the quotes that the fence is in; None if it is outside of them."""
+        at = 0
+        for _ in range(self.quotes):
+            marker = _QUOTE.match(line, at)
+            if marker is None or marker.end() > MAX_OPENING:
+                return None
+            at = marker.end() + (line[marker.end() : marker.end() + 1] == " ")
+        return line[at:]
+
+    def is_closed_by(self, line: str) -> bool:
+        """Whether an unquoted line is the closing fence."""
+        bare = line.strip(" \t\r")
+        if len(bare) < self.size or bare.strip(self.character):
+            return False
+        return _indent_of(line) <= self.indent + 3
+
+    def add(self, line: str) -> None:
+        """Take a line of code. If the first that is not blank is indented less than the fence, all may be."""
+        if self.dedent is None and line.strip():
+            self.dedent = min(self.indent, _indent_of(line))
+        self.code.append(_dedented(line, self.indent if self.dedent is None else self.dedent))
+
+
+class CellFinder:
+    """Reads one reply. Give it the text in pieces; `cells` are those that are complete so far, in order."""
+
+    def __init__(self, language: Language) -> None:
+        self.cells: list[FoundCell] = []
+        self._tags = _tags_of(language)
+        self._beginnings = _beginnings_of(language)
+        self._fence: _Fence | None = None
+        self._line = _Line.UNDECIDED
+        self._start = ""  # the undecided beginning of a line
+        self._parts: list[str] | None = None  # the text of a decided line, if it matters at its end
+        self._gap: list[str] = []  # line ends and blank lines that nothing visible has followed yet
+        self._returns: list[str] = []  # carriage returns that the next piece of a shown line may follow
+        self._cut = False  # whether a cell was cut out in that gap
+        self._shown = False
+        self._out: list[str] = []
+
+    def feed(self, chunk: str) -> str:
+        """Take a piece of the reply; returns the prose that can be shown now."""
+        if "\n" not in chunk and self._passes(chunk):
+            if self._parts is not None:
+                self._parts.append(chunk)
+            return chunk if self._line is _Line.SHOWN else ""
+        first, *others = chunk.split("\n")
+        self._take(first)
+        for piece in others:
+            self._end_line()
+            self._gap.append("\n")
+            self._take(piece)
+        return self._drain()
+
+    def end(self) -> str:
+        """The reply is over; returns the rest of the prose. A cell that is open is not closed."""
+        if self._start or self._line is not _Line.UNDECIDED:
+            self._end_line()
+        self._leave_fence(closed=False)
+        if not self._cut:
+            self._out += self._gap
+        self._gap = []
+        return self._drain()
+
+    def _passes(self, piece: str) -> bool:
+        """Whether a piece inside a line changes nothing: the line is hidden, or shown with nothing held."""
+        if self._line is _Line.SHOWN:
+            return not self._gap and not self._returns and "\r" not in piece
+        return self._line is _Line.HIDDEN
+
+    def _drain(self) -> str:
+        shown = "".join(self._out)
+        self._out.clear()
+        return shown
+
+    # Lines
+
+    def _take(self, piece: str) -> None:
+        """A piece of the line, without its end."""
+        if self._line is _Line.UNDECIDED and piece:
+            piece = self._start + piece
+            self._line = self._decide(piece, ended=False)
+            self._start = piece if self._line is _Line.UNDECIDED else ""
+        if self._line is _Line.UNDECIDED:
+            return
+        if self._line is _Line.SHOWN:
+            self._show(piece)
+        if self._parts is not None:
+            self._parts.append(piece)
+
+    def _end_line(self) -> None:
+        if self._line is _Line.UNDECIDED:
+            piece, self._start = self._start, ""
+            self._line = self._decide(piece, ended=True)
+            if self._line is _Line.SHOWN:
+                self._show(piece)
+            elif self._line is _Line.BLANK:
+                self._gap.append(piece)
+            if self._parts is not None:
+                self._parts.append(piece)
+        if self._parts is not None:
+            self._conclude("".join(self._parts))
+        self._gap += self._returns
+        self._returns, self._parts, self._line = [], None, _Line.UNDECIDED
+
+    def _decide(self, line: str, *, ended: bool) -> _Line:
+        """What becomes of a line that begins like this. Decides the same however much of it there is."""
+        if self._fence is not None and self._fence.unquoted(line) is None:
+            if not ended and len(line) <= MAX_OPENING and _BLANK.fullmatch(line):
+                return _Line.UNDECIDED
+            self._leave_fence(closed=False)
+        if self._fence is None:
+            return self._decide_outside(line.removesuffix("\r"), ended=ended)
+        self._parts = []
+        return _Line.HIDDEN if self._fence.language else _Line.SHOWN
+
+    def _decide_outside(self, line: str, *, ended: bool) -> _Line:
+        opening = _OPENING.match(line)
+        if opening is None:
+            if len(line) > MAX_OPENING or _MAY_OPEN.fullmatch(line) is None:
+                return _Line.SHOWN
+            if not ended:
+                return _Line.UNDECIDED
+            return _Line.BLANK if _BLANK.fullmatch(line) else _Line.SHOWN
+        if opening.start("word") > MAX_OPENING:
+            return _Line.SHOWN
+        word = opening["word"].lower()
+        if not ended and opening.end() == len(line) and word in self._beginnings:
+            return _Line.UNDECIDED
+        self._parts = []
+        return _Line.HIDDEN if word in self._tags else _Line.SHOWN
+
+    def _conclude(self, line: str) -> None:
+        """A line that opens, closes or is inside a fence is whole."""
+        if self._fence is None:
+            self._open(line)
+            return
+        inside = self._fence.unquoted(line) or ""
+        if self._fence.is_closed_by(inside):
+            self._leave_fence(closed=True)
+        elif self._fence.language:
+            self._fence.add(inside.removesuffix("\r"))
+
+    # Fences
+
+    def _open(self, line: str) -> None:
+        """Open the fence of this line, if it is one: a fence of backticks has none in its info string."""
+        opening = _OPENING.match(line)
+        if opening is None or (opening["fence"][0] == "`" and "`" in line[opening.end("fence") :]):
+            if self._line is _Line.HIDDEN:
+                self._show(line)
+            return
+        language = self._tags.get(opening["word"].lower(), "")
+        self._fence = _Fence(
+            character=opening["fence"][0],
+            size=len(opening["fence"]),
+            quotes=opening["markers"].count(">"),
+            indent=_indent_of_fence(opening["markers"]),
+            language=language,
+        )
+        if language:
+            self._cut = True
+
+    def _leave_fence(self, *, closed: bool) -> None:
+        if self._fence is not None and self._fence.language:
+            self.cells.append(FoundCell(self._fence.language, "\n".join(self._fence.code), closed))
+        self._fence = None
+
+    # Prose
+
+    def _show(self, piece: str) -> None:
+        """Show a piece of a line, but hold what may be half of its end."""
+        visible = piece.rstrip("\r")
+        if visible:
+            self._close_gap()
+            self._out += self._returns
+            self._out.append(visible)
+            self._returns = []
+        if len(visible) < len(piece):
+            self._returns.append(piece[len(visible) :])
+
+    def _close_gap(self) -> None:
+        """Something visible follows. Where a cell was cut out of a text, there is a paragraph break."""
+        if not self._cut:
+            self._out += self._gap
+        elif self._shown:
+            self._out.append("\n\n")
+        self._gap, self._cut, self._shown = [], False, True
+
+
+def find_cells(text: str, language: Language) -> tuple[str, tuple[FoundCell, ...]]:
+    """The prose of a whole reply, and its cells. The same as what a `CellFinder` shows of it."""
+    finder = CellFinder(language)
+    prose = finder.feed(text)
+    prose += finder.end()
+    return prose, tuple(finder.cells)
+
+
+@functools.cache
+def _beginnings_of(language: Language) -> frozenset[str]:
+    """Whatever a tag may begin with, the whole of it and nothing included."""
+    return frozenset(tag[:end] for tag in _tags_of(language) for end in range(len(tag) + 1))
+
+
+@functools.cache
+def _tags_of(language: Language) -> dict[str, str]:
+    """What a fence may be tagged with to be a cell, and which language that is."""
+    tags = {tag: tag for tag in _OTHERS}
+    for family, names in _FAMILIES.items():
+        tags.update((name, str(family)) for name in names)
+    return tags | {tag: str(language) for tag in _OWN}
+
+
+def _indent_of(line: str) -> int:
+    """The columns of white space that a line begins with."""
+    blank = line[: len(line) - len(line.lstrip(" \t"))]
+    return len(blank.expandtabs(4))
+
+
+def _indent_of_fence(markers: str) -> int:
+    """How far a fence is indented in its innermost block quote. A list marker is indentation."""
+    _, quoted, after = markers.rpartition(">")
+    return len((after.removeprefix(" ") if quoted else after).expandtabs(4))
+
+
+def _dedented(line: str, columns: int) -> str:
+    """The line without its first *columns* of white space, or as many as it has."""
+    if not columns or not line.startswith((" ", "\t")):
+        return line
+    column = at = 0
+    while column < columns and line[at : at + 1] in (" ", "\t"):
+        column += 1 if line[at] == " " else 4 - column % 4
+        at += 1
+    return " " * (column - columns) + line[at:]

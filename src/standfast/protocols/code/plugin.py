@@ -1,0 +1,213 @@
+"""The code protocol, and code mode inside another protocol, as the plugins that they are."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from standfast.errors import InvalidArgument
+from standfast.model.canonical import Json
+from standfast.model.language import USUAL_ENGINE, EngineName, Language
+from standfast.model.limits import SessionLimits
+from standfast.model.prompt import PromptContribution, PromptSlot
+from standfast.plugins.actions import PluginActionContext, action
+from standfast.plugins.contexts import PromptHookContext
+from standfast.plugins.hook import hook
+from standfast.plugins.plugin import Plugin
+from standfast.plugins.protocol import ProtocolBuildInput, ProtocolSessionPlugin, TurnDriverPreamble
+from standfast.plugins.registrar import PluginRegistrar
+from standfast.ports.code_engine import Check
+from standfast.protocols.code.cell_finder import find_cells
+from standfast.protocols.code.executor import CELL_LIMITS, CellOptions, CodeExecutor
+from standfast.protocols.code.functions import SessionFunctions
+from standfast.protocols.code.host import CodeHost
+from standfast.protocols.code.instructions import how_to_act
+from standfast.protocols.code.own_functions import cell_tool
+from standfast.protocols.code.tool_guide import guide
+
+CellForm = Literal["fences", "tool_call"]
+"""How a model hands its cells over: as Markdown fences in its text, or as calls of a tool."""
+
+
+class _ActsInCode(Plugin):
+    """What both have in common: the options of cells, and the executor."""
+
+    def __init__(
+        self,
+        *,
+        language: Literal["python", "typescript"] | Language = Language.PYTHON,
+        engine: Literal["monty", "cpython", "auto", "quickjs"] | EngineName | None = None,
+        check: Check = "calls",
+        limits: SessionLimits | None = None,
+        observation_chars: int = 8_000,
+        finish: bool = True,
+    ) -> None:
+        self.language = language
+        self.engine = engine
+        self.check = check
+        self.limits = limits
+        self.observation_chars = observation_chars
+        self.finish = finish
+
+    def options(self) -> CellOptions:
+        """The options, checked."""
+        try:
+            language = msgspec.convert(self.language, Language)
+            options = msgspec.convert(
+                {
+                    "engine": self.engine or USUAL_ENGINE[language],
+                    "check": self.check,
+                    "limits": msgspec.to_builtins(CELL_LIMITS if self.limits is None else self.limits),
+                    "observation_chars": self.observation_chars,
+                    "finish": self.finish,
+                },
+                CellOptions,
+            )
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"the options of plugin {self.id!r} do not fit: {error}") from None
+        if options.language is not language:
+            raise InvalidArgument(
+                f"engine {options.engine} runs {options.language}, not {language}",
+                hint=f'leave engine= out, or use language="{options.language}"',
+            )
+        return options
+
+    def executor(self) -> CodeExecutor:
+        self._executor = CodeExecutor(self.options())
+        return self._executor
+
+    @action(kind="command", session="required")
+    async def reset(self, ctx: PluginActionContext) -> None:
+        """Forget every variable of the session's code."""
+        self._executor.reset()
+
+
+class CodeProtocol(_ActsInCode):
+    """The model acts by writing cells: one a step, their variables stay, tools are functions.
+
+    Args:
+        cells: `"fences"` finds cells in the text as Markdown fences; `"tool_call"` offers the provider's own
+            tool call `run_code` instead, for models that are better at that.
+        language: what cells are written in; fixed for a session.
+        engine: what runs them. Python has `"monty"` (the default: fast, a part of the language), `"cpython"`
+            (all of it, in a jail) and `"auto"` (Monty until a cell needs more); TypeScript has `"quickjs"`.
+        check: how closely a cell is looked at before it runs: `"calls"`, or `"types"` for the type checker.
+        limits: what one cell may use.
+        observation_chars: how much of what a cell printed and returned the model is shown at once.
+        guide_chars: how much room the tools have in the prompt; more of them are grouped and searched for.
+        finish: whether code may end the turn, by `finish` and `continue_as`.
+    """
+
+    id = "code"
+    summary = (
+        "Protocol: the model writes cells of Python or TypeScript; tools are functions, variables persist."
+    )
+
+    def __init__(
+        self,
+        *,
+        cells: CellForm = "fences",
+        language: Literal["python", "typescript"] | Language = Language.PYTHON,
+        engine: Literal["monty", "cpython", "auto", "quickjs"] | EngineName | None = None,
+        check: Check = "calls",
+        limits: SessionLimits | None = None,
+        observation_chars: int = 8_000,
+        guide_chars: int = 16_000,
+        finish: bool = True,
+    ) -> None:
+        super().__init__(
+            language=language,
+            engine=engine,
+            check=check,
+            limits=limits,
+            observation_chars=observation_chars,
+            finish=finish,
+        )
+        self.cells = cells
+        self.guide_chars = guide_chars
+        self.options()
+        if cells not in ("fences", "tool_call"):
+            raise InvalidArgument(f"cells= is 'fences' or 'tool_call', not {cells!r}")
+        self._shared = True
+
+    def configure(self, options: Json) -> None:
+        super().configure(options)
+        self._shared = False
+
+    def register(self, registrar: PluginRegistrar) -> None:
+        super().register(registrar)
+        registrar.protocol.session(ProtocolSessionPlugin())
+        registrar.protocol.driver(CodeDriver(self))
+        registrar.protocol.code_executor(self.executor())
+        if self.cells == "fences":
+            registrar.protocol.prose_projector(CellsLeftOut(self.options().language))
+
+    @property
+    def shares_preambles(self) -> bool:
+        """Whether what is made of a catalog has nothing of the session in it."""
+        return self._shared
+
+
+class CodeDriver:
+    """Puts tools into the prompt as functions."""
+
+    def __init__(self, protocol: CodeProtocol) -> None:
+        self._protocol = protocol
+        self.shares_preambles = protocol.shares_preambles
+
+    def build_preamble(self, given: ProtocolBuildInput) -> TurnDriverPreamble:
+        protocol, engine = self._protocol, self._protocol.options().engine
+        language = engine.language
+        SessionFunctions(given.tool_catalog, given.resolve)  # names that are taken twice are found here
+        fences = protocol.cells == "fences"
+        words = how_to_act(fences=fences, engine=engine, finish=protocol.options().finish)
+        tools = guide(given.tool_catalog, given.resolve, budget_chars=protocol.guide_chars, language=language)
+        return TurnDriverPreamble(
+            host=lambda seat: CodeHost(seat, language if fences else None),
+            tools=() if fences else (cell_tool(language).capability,),
+            prompt=(
+                PromptContribution(content=words, slot=PromptSlot.EXECUTION),
+                PromptContribution(content=tools, slot=PromptSlot.EXECUTION, priority=1),
+                *given.extra_prompt_contributions,
+            ),
+            warns_of_budget=True,
+        )
+
+
+class CellsLeftOut:
+    """The prose of a reply: what is left when its cells are taken out."""
+
+    def __init__(self, language: Language) -> None:
+        self._language = language
+
+    def project_assistant_prose(self, text: str) -> str:
+        return find_cells(text, self._language)[0]
+
+
+class CodeMode(_ActsInCode):
+    """A tool `run_code` beside the native ones: cells as in the code protocol, for models that want both.
+
+    Args:
+        language: what cells are written in; fixed for a session.
+        engine: what runs them. Python has `"monty"` (the default: fast, a part of the language), `"cpython"`
+            (all of it, in a jail) and `"auto"` (Monty until a cell needs more); TypeScript has `"quickjs"`.
+        check: how closely a cell is looked at before it runs: `"calls"`, or `"types"` for the type checker.
+        limits: what one cell may use.
+        observation_chars: how much of what a cell printed and returned the model is shown at once.
+        finish: whether code may end the turn, by `finish` and `continue_as`.
+    """
+
+    id = "code-mode"
+    summary = "A tool run_code: cells of code that call the session's tools, in any protocol."
+
+    def register(self, registrar: PluginRegistrar) -> None:
+        super().register(registrar)
+        registrar.tools.add(cell_tool(self.options().language))
+        registrar.protocol.code_executor(self.executor())
+
+    @hook("prompt_contributor")
+    async def explain(self, ctx: PromptHookContext) -> list[PromptContribution]:
+        options = self.options()
+        words = how_to_act(fences=False, native=True, engine=options.engine, finish=options.finish)
+        return [PromptContribution(content=words, slot=PromptSlot.EXECUTION)]

@@ -1,0 +1,500 @@
+"""Native tool calls, from what the model asked for to a result.
+
+Rules
+-----
+1. An approval is bound to the contract, the arguments, the session, the turn and the call. A contract that
+   has changed since then makes it void.
+2. A call that a dead process had begun, and that is not idempotent, is not run again on its own: the tool's
+   `on_interrupted` decides. `on_timeout` decides about one that timed out.
+3. A result is made where its handler ran: a large one from a thread does not hold up the loop.
+4. Plugins rule on a call before anything else, once; and they see every result before anybody else does,
+   except of a call that they themselves made to fail.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from standfast.durable.effects import Asks, Deliver, Known, Prepared, Ready
+from standfast.errors import Code, ErrorObject, InvalidArgument, StandfastError
+from standfast.machine.commands import ContinueCell, RunTool
+from standfast.machine.inputs import CallRuled, Input, ToolSettled
+from standfast.model.approval import Approval, ApprovalState
+from standfast.model.call import SettledCall, ToolCallContext
+from standfast.model.canonical import Json, digest_bytes, digest_json
+from standfast.model.capability import SideEffect
+from standfast.model.message import AssistantMessage, ToolCall
+from standfast.model.wait import (
+    Approved,
+    Completed,
+    Denied,
+    Elapsed,
+    Expired,
+    Failed,
+    Wait,
+    WaitKind,
+    WaitOutcome,
+)
+from standfast.plugins.protocol import TurnSeat
+from standfast.protocols.standard.cells import CellDesk
+from standfast.protocols.standard.execution import Execution, as_input
+from standfast.tools.admission import Admission, Admitted, NeedsApproval
+from standfast.tools.context import RunContext
+from standfast.tools.positional import ARGS, from_native, is_positional
+from standfast.tools.registered_tool import Bound, RegisteredTool
+from standfast.tools.settlement import (
+    request_digest,
+    settle_denied,
+    settle_failure,
+    settle_interrupted,
+    settle_outcome,
+    settle_timed_out,
+)
+
+_MAX_TIMEOUT_RETRIES: Final = 2
+"""How often `on_timeout="retry"` repeats a call: a tool that hangs must not hold its turn forever."""
+
+
+class CallDesk:
+    """The calls of one turn. Used on the turn's loop."""
+
+    def __init__(self, seat: TurnSeat) -> None:
+        self._bench = seat.bench
+        self._dispatcher = seat.bench.dispatcher
+        self._seat = seat
+        self._cells = CellDesk(seat, self._hear_plugins)
+        self._running: list[Execution] = []
+        self._judges: set[asyncio.Task[None]] = set()
+
+    async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
+        """Everything before the execution: what plugins say comes first."""
+        if command.ruled:
+            return await self._prepare(command, begun)
+        ruled = await self._rule(command)
+        ruling = ruled.ruling
+        command = msgspec.structs.replace(command, ruled=True, arguments=ruling.arguments)
+        prepared: Prepared
+        if (error := ruling.failure or ruling.abort) is not None:
+            prepared = self._settled(command, None, error)
+        elif ruling.error is not None and ruling.error.code == Code.WAITING_FOR_APPROVAL:
+            prepared = await self._questioned(command, begun, ruling.error.message)
+        elif ruling.settled:
+            prepared = await self._judged(command, self._settled(command, ruling.value, ruling.error))
+        else:
+            prepared = await self._prepare(command, begun)
+        return msgspec.structs.replace(prepared, ruled=ruled)
+
+    async def _questioned(self, command: RunTool, begun: bool, reason: str) -> Prepared:
+        """Ask a person about a call that could be made otherwise."""
+        prepared = await self._prepare(command, begun)
+        if not isinstance(prepared, Ready):
+            return prepared
+        return self._ask(self._find(command.call), command, reason=reason)
+
+    async def _prepare(self, command: RunTool, begun: bool) -> Prepared:
+        try:
+            prepared = await self._checked(self._find(command.call), command, begun)
+        except StandfastError as error:  # a tool that does not exist, for instance
+            prepared = self._settled(command, None, error.error_object())
+        return await self._judged(command, prepared) if isinstance(prepared, Known) else prepared
+
+    async def _checked(self, tool: RegisteredTool, command: RunTool, begun: bool) -> Prepared:
+        if self._is_second_cell(command.call):
+            return self._settled(command, None, _one_cell())
+        if begun and not tool.capability.idempotent and tool.on_interrupted != "retry":
+            return self._interrupted(tool, command)
+        if command.timed_out and not begun and not _repeats_timed_out(tool, command):
+            return self._timed_out(tool, command)
+        if command.granted is None:
+            if self._is_cell(command.call) and _is_plain_cell(tool, self._arguments(command)):
+                return Ready(command, True, None, pure=True)
+            admission = await self._admit(tool, command)
+        elif isinstance(command.granted, Approved):
+            admission = self._check_approved(tool, command)
+        else:
+            return self._known(command, self._wait_over(tool, command, command.granted))
+        if isinstance(admission, SettledCall) and (begun or command.timeouts):
+            # The execution before may have taken effect, whatever keeps the call from being repeated.
+            admission = self._unknown(tool, command)
+        return self._sorted(command, admission)
+
+    def _unknown(self, tool: RegisteredTool, command: RunTool) -> SettledCall:
+        """The result of a call that is not repeated after an execution whose outcome is unknown."""
+        if command.timeouts:
+            return settle_timed_out(self._placeholder(tool, command))
+        return settle_interrupted(tool, self._digest(tool, command))
+
+    def start(self, ready: Ready, deliver: Deliver) -> None:
+        if self._is_cell(ready.command.call):
+            self._cells.start(ready.command.call, self._executed_with(ready.command), deliver)
+            return
+        execution = Execution(
+            self._dispatcher, self._bench.clock, ready.call, self._turn_id, self._judging(ready, deliver)
+        )
+        self._running.append(execution)
+        execution.start()
+
+    def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
+        self._cells.go_on(command, deliver)
+
+    def settled(self, call_id: int) -> None:
+        self._cells.settled(call_id)
+
+    async def parking(self) -> None:
+        await self._cells.park()
+
+    def stop(self) -> None:
+        """Give up what is under way."""
+        self._cells.stop()
+        running, self._running = self._running, []
+        for execution in running:
+            execution.abandon()
+        judging, self._judges = self._judges, set()
+        for task in judging:
+            task.cancel()
+
+    # Plugins
+
+    async def _rule(self, command: RunTool) -> CallRuled:
+        call = command.call
+        try:
+            side_effect = self._find(call).capability.side_effect
+        except StandfastError:
+            side_effect = None
+        return await self._seat.hooks.rule(call, side_effect)
+
+    async def _judged(self, command: RunTool, known: Known) -> Known:
+        """A result that is known without an execution, as plugins leave it."""
+        if not self._seat.hooks.judges:
+            return known
+        return Known(await self._judge(command, known.settled))
+
+    async def _judge(self, command: RunTool, settled: ToolSettled) -> ToolSettled:
+        call, arguments = command.call, self._executed_with(command)
+        return await self._seat.hooks.judge(settled, call.name, arguments, parent=call.parent)
+
+    async def _hear_plugins(self, settled: ToolSettled, name: str, arguments: dict[str, Json]) -> ToolSettled:
+        """What came of a cell, as plugins leave it."""
+        hooks = self._seat.hooks
+        return await hooks.judge(settled, name, arguments, is_cell=True) if hooks.judges else settled
+
+    def _judging(self, ready: Ready, deliver: Deliver) -> Deliver:
+        """Takes what came of an execution to the plugins before anybody else hears of it."""
+        hooks = self._seat.hooks
+
+        async def judge(settled: ToolSettled) -> None:
+            deliver(hooks.charged(await self._judge(ready.command, settled)))
+
+        def hear(given: Input) -> None:
+            if not isinstance(given, ToolSettled):
+                deliver(given)
+                return
+            given = hooks.with_attachments(given)
+            if not hooks.judges:
+                deliver(hooks.charged(given))
+                return
+            task = asyncio.get_running_loop().create_task(judge(given))
+            self._judges.add(task)
+            task.add_done_callback(self._judges.discard)
+
+        return hear
+
+    # Before the execution
+
+    async def _admit(self, tool: RegisteredTool, command: RunTool) -> Admission:
+        args, named = self._given(tool, command, self._arguments(command))
+
+        def admit() -> Admission:
+            return self._dispatcher.admit_tool(
+                tool,
+                args,
+                named,
+                session_id=self._seat.session_id,
+                call_id=command.call.call_id,
+            )
+
+        if isinstance(tool.capability.approval_policy, str):
+            return admit()
+        return await self._bench.threads.run(admit)  # a rule is evaluated in the sandbox, which blocks
+
+    def _check_approved(self, tool: RegisteredTool, command: RunTool) -> Admission:
+        if _terms(command.waited).get("contract") != tool.digest:
+            message = f"{tool.name}() has changed since the call was approved, so it was not executed"
+            return settle_failure(tool, "", ErrorObject(code=Code.PERMISSION_DENIED, message=message))
+        args, named = self._given(tool, command, self._executed_with(command))
+        return self._dispatcher.check(
+            tool,
+            args,
+            named,
+            session_id=self._seat.session_id,
+            call_id=command.call.call_id,
+        )
+
+    def _sorted(self, command: RunTool, admission: Admission) -> Prepared:
+        match admission:
+            case SettledCall():
+                return self._known(command, admission)
+            case NeedsApproval():
+                return self._ask(admission.call.tool, command)
+            case Admitted():
+                if self._is_cell(command.call):
+                    return Ready(command, True, admission, pure=True)
+                tool = admission.tool
+                if tool.takes_context or self._dispatcher.traced:
+                    admission = msgspec.structs.replace(admission, run_context=self._context(command))
+                if command.attempt > 1:
+                    admission = msgspec.structs.replace(admission, attempt=command.attempt)
+                idempotent = bool(tool.capability.idempotent)
+                return Ready(command, idempotent, admission, pure=_touches_nothing(tool))
+            case _:
+                assert_never(admission)
+
+    def _interrupted(self, tool: RegisteredTool, command: RunTool) -> Prepared:
+        if tool.on_interrupted == "ask":
+            return self._ask(tool, command, interrupted=True)
+        return self._known(command, settle_interrupted(tool, self._digest(tool, command)))
+
+    def _timed_out(self, tool: RegisteredTool, command: RunTool) -> Prepared:
+        if tool.on_timeout == "ask" and not tool.capability.idempotent:
+            reason = "it timed out, and whether it took effect is unknown; run it again?"
+            return self._ask(tool, command, reason=reason)
+        return self._known(command, settle_timed_out(self._placeholder(tool, command)))
+
+    def _ask(
+        self, tool: RegisteredTool, command: RunTool, *, interrupted: bool = False, reason: str | None = None
+    ) -> Asks:
+        """A request to a person, and the wait for the answer."""
+        reason = "it was interrupted by a crash; run it again?" if interrupted else reason
+        approval = self._request(tool, command, reason)
+        terms: dict[str, Json] = {"contract": tool.digest}
+        if interrupted:
+            terms["interrupted"] = True
+        wait = Wait(
+            wait_id=approval.approval_id,
+            kind="approval",
+            call_id=command.call.call_id,
+            due_at=approval.expires_at,
+            value=terms,
+        )
+        return Asks(wait, approval)
+
+    def _request(self, tool: RegisteredTool, command: RunTool, reason: str | None) -> Approval:
+        now, seat, call = self._now(), self._seat, command.call
+        args, named = self._given(tool, command, self._arguments(command))
+        return Approval(
+            approval_id=f"apr_{secrets.token_hex(10)}",
+            state=ApprovalState.PENDING,
+            session_id=seat.session_id,
+            capability=tool.name,
+            args=args,
+            kwargs=named,
+            requested_at=now,
+            expires_at=now + self._bench.approval_ttl_ms,
+            binding=digest_json(
+                [
+                    tool.digest,
+                    tool.name,
+                    *([args] if args else []),
+                    named,
+                    seat.session_id,
+                    self._turn_id,
+                    call.call_id,
+                ]
+            ),
+            run_id=self._turn_id,
+            call_id=call.call_id,
+            reason=reason,
+        )
+
+    # After a wait
+
+    def _wait_over(self, tool: RegisteredTool, command: RunTool, outcome: WaitOutcome) -> SettledCall:
+        call = self._placeholder(tool, command)
+        match outcome:
+            case Denied() | Expired() if _terms(command.waited).get("interrupted"):
+                return settle_interrupted(tool, call.request_digest)
+            case Denied() | Expired() if command.timeouts and _waited_for(command) == "approval":
+                return settle_timed_out(call)
+            case Denied(reason=reason):
+                words = f": {reason}" if reason else ""
+                return settle_denied(call, f"a person refused the call of {tool.name}(){words}")
+            case Expired() if _waited_for(command) == "completion":
+                return settle_failure(tool, call.request_digest, _never_completed(tool.name))
+            case Expired():
+                return settle_denied(call, f"nobody decided about {tool.name}() in time")
+            case Elapsed():
+                value = None if command.waited is None else command.waited.value
+                return settle_outcome(call, time.monotonic(), value, None)
+            case Completed(value=value):
+                return settle_outcome(call, time.monotonic(), value, None)
+            case Failed(error=error):
+                return settle_failure(tool, call.request_digest, error)
+            case Approved():
+                raise AssertionError("an approved call is executed")
+            case _:
+                assert_never(outcome)
+
+    # Small things
+
+    def _find(self, call: ToolCall) -> RegisteredTool:
+        """The tool of a call: of the session, of its protocol, or of its code, if code called it."""
+        cells = self._seat.cells
+        if cells is not None and (call.parent or call.name == cells.executor.cell_tool):
+            own = cells.functions().own(call.name)
+            if own is not None:
+                return own
+        return self._seat.preamble.own.get(call.name) or self._seat.find_tool(call.name)
+
+    def _is_cell(self, call: ToolCall) -> bool:
+        cells = self._seat.cells
+        return cells is not None and call.name == cells.executor.cell_tool and not call.parent
+
+    def _is_second_cell(self, call: ToolCall) -> bool:
+        """Whether the same reply asks for another cell before this one."""
+        if not self._is_cell(call):
+            return False
+        for message in reversed(self._seat.machine.messages):
+            if isinstance(message, AssistantMessage):
+                cells = [one.call_id for one in message.tool_calls if one.name == call.name]
+                return bool(cells) and cells[0] != call.call_id
+        return False
+
+    def _known(self, command: RunTool, settled: SettledCall) -> Known:
+        return Known(as_input(command.call.call_id, settled, self._now()))
+
+    def _placeholder(self, tool: RegisteredTool, command: RunTool) -> Admitted:
+        """The call as settlement wants to see it; nothing is executed."""
+        args, named = self._recorded(tool, command)
+        context = ToolCallContext(name=tool.name, args=args, kwargs=named)
+        nothing = Bound([], {}, [], {})
+        digest = self._digest(tool, command)
+        return Admitted(
+            tool,
+            context,
+            nothing,
+            self._seat.session_id,
+            command.call.call_id,
+            digest,
+            timeout_ms=self._dispatcher.timeout_ms(tool),
+        )
+
+    def _digest(self, tool: RegisteredTool, command: RunTool) -> str:
+        return request_digest(tool.name, *self._recorded(tool, command))
+
+    def _recorded(self, tool: RegisteredTool, command: RunTool) -> tuple[list[Json], dict[str, Json]]:
+        """The arguments for the record of a call that is not executed, whether they fit or not."""
+        try:
+            return self._given(tool, command, self._arguments(command))
+        except InvalidArgument:
+            return list(command.call.args), self._arguments(command)
+
+    @staticmethod
+    def _given(
+        tool: RegisteredTool, command: RunTool, arguments: dict[str, Json]
+    ) -> tuple[list[Json], dict[str, Json]]:
+        """The arguments by position and by name; a model or a person gives them in one object."""
+        call, granted = command.call, command.granted
+        edited = isinstance(granted, Approved) and granted.arguments is arguments
+        replaced = edited or (arguments is not call.arguments and ARGS in arguments)
+        if not is_positional(tool.capability) or (call.parent and not replaced):
+            return list(call.args), arguments
+        return from_native(tool.capability, arguments), {}
+
+    @staticmethod
+    def _arguments(command: RunTool) -> dict[str, Json]:
+        """What the call is made with: the model's arguments, or what plugins replaced them with."""
+        return (command.call.arguments or {}) if command.arguments is None else command.arguments
+
+    def _executed_with(self, command: RunTool) -> dict[str, Json]:
+        """The arguments as the person who approved the call left them."""
+        granted = command.granted
+        if isinstance(granted, Approved) and granted.arguments is not None:
+            return granted.arguments
+        return self._arguments(command)
+
+    def _settled(self, command: RunTool, value: Json, error: ErrorObject | None) -> Known:
+        """A result that no execution brought, on record if there is such a tool."""
+        try:
+            tool = self._find(command.call)
+        except StandfastError:
+            call_id = command.call.call_id
+            return Known(ToolSettled(at_ms=self._now(), call_id=call_id, value=value, error=error))
+        if error is not None:
+            return self._known(command, settle_failure(tool, self._digest(tool, command), error))
+        call = self._placeholder(tool, command)
+        return self._known(command, settle_outcome(call, time.monotonic(), value, None))
+
+    def _context(self, command: RunTool) -> RunContext[Any]:
+        return RunContext(
+            deps=self._seat.deps,
+            session_id=self._seat.session_id,
+            turn_id=self._turn_id,
+            call_id=command.call.call_id,
+            attempt=command.attempt,
+            idempotency_key=f"{self._turn_id}.{command.call.call_id}",
+            token=self._token(command.call.call_id),
+            model=self._seat.hooks.complete,
+            host=self._seat.hooks.tool_host,
+            attachments=self._seat.hooks.attachments_of(command.call.call_id),
+            triggers=self._seat.hooks.triggers_of(f"{self._turn_id}.{command.call.call_id}"),
+        )
+
+    def _token(self, call_id: int) -> str:
+        """The name under which somebody outside may deliver the call's result."""
+        secret = digest_bytes(f"{self._seat.machine.nonce}.{self._turn_id}.{call_id}".encode())[:24]
+        return f"cpl_{self._turn_id}.{call_id}-{secret}"
+
+    @property
+    def _turn_id(self) -> str:
+        return self._seat.machine.turn_id
+
+    def _now(self) -> int:
+        return self._bench.clock.now_ms()
+
+
+def _is_plain_cell(tool: RegisteredTool, arguments: dict[str, Json]) -> bool:
+    """Whether a cell need not be looked at more closely: it is code, and of no unusual size."""
+    code = arguments.get("code")
+    limit = tool.capability.limits.max_request_bytes // 8
+    return isinstance(code, str) and len(arguments) == 1 and len(code) < limit
+
+
+def _touches_nothing(tool: RegisteredTool) -> bool:
+    """Whether a tool only computes: it may be run before it is on disk that it was asked for.
+
+    One that is told of its call can hand that on to others, who must find the call when they come back to it.
+    """
+    contract = tool.capability
+    repeatable = bool(contract.idempotent) and not tool.takes_context
+    return contract.side_effect is SideEffect.NONE and repeatable
+
+
+def _repeats_timed_out(tool: RegisteredTool, command: RunTool) -> bool:
+    """Whether a call that timed out is run again without asking anyone."""
+    return tool.on_timeout == "retry" and command.timeouts <= _MAX_TIMEOUT_RETRIES
+
+
+def _one_cell() -> ErrorObject:
+    return ErrorObject(
+        code=Code.INVALID_ARGUMENT,
+        message="only the first cell of a reply is run; this one was not",
+        hint="write one cell, look at what came of it, then write the next",
+    )
+
+
+def _waited_for(command: RunTool) -> WaitKind | None:
+    return None if command.waited is None else command.waited.kind
+
+
+def _terms(wait: Wait | None) -> dict[str, Json]:
+    """What an approval was asked under."""
+    return wait.value if wait is not None and isinstance(wait.value, dict) else {}
+
+
+def _never_completed(name: str) -> ErrorObject:
+    return ErrorObject(code=Code.TIMEOUT_TOOL, message=f"nobody delivered the result of {name}() in time")

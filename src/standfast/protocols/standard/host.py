@@ -1,0 +1,360 @@
+"""Carries out a turn's commands: asks plugins and the model, dispatches native tool calls.
+
+Rules
+-----
+1. Every call goes through the one dispatch, so that validation, limits, approvals and records are those of
+   any other call.
+2. What a model streams is shown as it comes; only the whole reply counts. A stream that ends without its end
+   has failed.
+3. Nothing that a tool or a provider does escapes: it becomes an input of the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from standfast.durable.effects import Deliver, Kept, Prepared, Ready
+from standfast.errors import ModelError, StandfastError
+from standfast.machine.commands import CallModel, ContinueCell, PrepareCall, RunHooks, RunTool
+from standfast.machine.inputs import (
+    CallPrepared,
+    HooksRan,
+    ModelFailed,
+    ModelReplied,
+    OutputCheck,
+    ToolSettled,
+)
+from standfast.model.capability import Capability
+from standfast.model.events import ModelCallStarted, ReasoningStreamed, TextRetracted, TextStreamed
+from standfast.model.message import InputPart, Message, RequestedCall, TextPart, UserMessage
+from standfast.model.outcome import Ended
+from standfast.plugins.contexts import StreamKind
+from standfast.plugins.protocol import TurnSeat
+from standfast.plugins.view import seen
+from standfast.ports.model_provider import (
+    ModelDelta,
+    ModelRequest,
+    ReasoningArrived,
+    ReplyEnded,
+    TextArrived,
+)
+from standfast.ports.session_store import Blob, JournalEntry
+from standfast.protocols.standard.calls import CallDesk
+
+_BREATH = 64
+"""So many chunks are taken in a row before others on the loop get their turn."""
+
+
+class StandardHost:
+    """The `EffectHost` of the standard protocol, for one turn."""
+
+    def __init__(self, seat: TurnSeat) -> None:
+        self._clock = seat.bench.clock
+        self._seat = seat
+        self._hooks = seat.hooks
+        self._desk = CallDesk(seat)
+
+    def run_hooks(self, command: RunHooks) -> Coroutine[Any, Any, HooksRan]:
+        return self._hooks.run_hooks(command)
+
+    def prepare_call(self, command: PrepareCall) -> Coroutine[Any, Any, CallPrepared]:
+        number = self._seat.machine.model_calls + 1
+        return self._hooks.prepare_call(
+            command, lambda prompt, messages: self._request(prompt, messages, number, command.key)
+        )
+
+    def finalizing(self, outcome: Ended) -> Coroutine[Any, Any, None]:
+        seat = self._seat
+        if seat.cells is not None:
+            seat.cells.executor.turn_over([*seat.history, *seat.machine.messages])
+        return self._hooks.finalizing(outcome)
+
+    def settled(self, given: ToolSettled) -> None:
+        self._desk.settled(given.call_id)
+
+    def changed_states(self) -> tuple[JournalEntry, ...]:
+        return self._hooks.changed_states()
+
+    def take_blobs(self) -> tuple[Blob, ...]:
+        return self._hooks.take_blobs()
+
+    def kept(self, *, tolerant: bool) -> Kept:
+        return self._hooks.kept(tolerant=tolerant)
+
+    async def call_model(self, command: CallModel) -> ModelReplied | ModelFailed:
+        seat = self._seat
+        seat.show(
+            ModelCallStarted(turn_id=seat.machine.turn_id, number=command.number, attempt=command.attempt)
+        )
+        shown = _Shown(seat, command.number, self._strainer())
+        try:
+            reply = await self._ask(command, shown)
+        except asyncio.CancelledError:
+            shown.retract()
+            if _is_wanted_cancellation():
+                raise
+            given_up = ModelError("the model's provider gave the call up", retryable=True)
+            return self._failed(given_up, command)
+        except Exception as error:
+            shown.retract()
+            return self._failed(error, command)
+        heard = self._heard(reply)
+        return ModelReplied(
+            at_ms=self._clock.now_ms(),
+            text=heard.text,
+            raw=heard.raw,
+            calls=heard.calls,
+            usage=self._hooks.priced(reply),
+            model=reply.model or self._seat.model.model_id,
+            stop_reason=reply.stop_reason,
+            reasoning=reply.reasoning,
+            response_id=reply.response_id,
+        )
+
+    async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
+        return await self._desk.prepare(command, begun=begun)
+
+    def start(self, ready: Ready, deliver: Deliver) -> None:
+        self._desk.start(ready, deliver)
+
+    def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
+        self._desk.continue_cell(command, deliver)
+
+    async def parking(self) -> None:
+        await self._desk.parking()
+
+    def check_output(self, text: str) -> OutputCheck:
+        output = self._seat.output
+        return OutputCheck() if output is None else output.check(text)
+
+    def stop(self) -> None:
+        self._desk.stop()
+
+    # What a protocol may do otherwise
+
+    def _strainer(self) -> Strainer | None:
+        """Lets through what is to be shown of a reply while it streams."""
+        projector = self._seat.projector
+        return None if projector is None else _ShownAtTheEnd(projector.project_assistant_prose)
+
+    def _heard(self, reply: ReplyEnded) -> Heard:
+        """What a reply says and asks for."""
+        projector = self._seat.projector
+        if projector is None:
+            return Heard(reply.text, None, reply.calls)
+        prose = projector.project_assistant_prose(reply.text)
+        return Heard(prose, None if prose == reply.text else reply.text, reply.calls)
+
+    def _shown_messages(self, messages: Sequence[Message]) -> list[Message]:
+        """The messages as the model reads them."""
+        if self._seat.cells is None:
+            return list(messages)
+        return [with_inputs_named(message) for message in messages]
+
+    async def _ask(self, command: CallModel, shown: _Shown) -> ReplyEnded:
+        machine = self._seat.machine
+        prompt = self._seat.instructions if machine.prompt is None else machine.prompt
+        request = self._request(
+            prompt, self._messages(), command.number, command.key, attempt=command.attempt
+        )
+        stream = self._seat.model.stream(request)
+        try:
+            reply = await (self._read_changed if self._hooks.shows_streams else _read)(stream, shown)
+            return await self._hooks.reply(_checked(reply))
+        finally:
+            await _close(stream)
+
+    def _messages(self) -> list[Message]:
+        """What the model is shown: the frame and this turn, as plugins have prepared them."""
+        machine = self._seat.machine
+        opened = machine.compaction
+        before = self._seat.history if opened is None else list(opened.seed)
+        return seen(before + machine.messages, None if machine.prepared is None else machine.prepared.view)
+
+    def _request(
+        self, prompt: str, messages: list[Message], number: int, key: str, *, attempt: int = 1
+    ) -> ModelRequest:
+        seat = self._seat
+        return ModelRequest(
+            messages=self._shown_messages(messages),
+            instructions=prompt,
+            tools=self._offered(),
+            output_schema=None if seat.output is None else seat.output.schema,
+            session_id=seat.session_id,
+            turn_id=seat.machine.turn_id,
+            call_number=seat.calls_before + number,
+            idempotency_key=f"{seat.machine.turn_id}.{key}",
+            settings=seat.settings or {},
+            attempt=attempt,
+            read_blob=self._hooks.read_blob,
+        )
+
+    def _offered(self) -> tuple[Capability, ...]:
+        """The tools of the turn's beginning, and what the model has found since, behind them."""
+        began, now = self._seat.preamble, self._seat.current()
+        if now is began:
+            return began.tools
+        known = {one.name for one in began.tools}
+        return (*began.tools, *(one for one in now.found if one.name not in known))
+
+    async def _read_changed(self, stream: AsyncIterator[ModelDelta], shown: _Shown) -> ReplyEnded:
+        """Take a reply in, and show it as plugins leave it."""
+        show: dict[StreamKind, Callable[[str], None]] = {}
+        async for delta in stream:
+            if isinstance(delta, TextArrived):
+                show["text"] = shown.text
+                shown.text(await self._hooks.stream(delta.text))
+            elif isinstance(delta, ReasoningArrived):
+                show["reasoning"] = shown.reasoning
+                shown.reasoning(await self._hooks.stream(delta.text, "reasoning"))
+            else:
+                for kind, take in show.items():
+                    take(await self._hooks.stream("", kind, last=True))
+                shown.end()
+                return delta
+        raise _broken_off()
+
+    def _failed(self, error: Exception, command: CallModel) -> ModelFailed:
+        if not isinstance(error, StandfastError):
+            error = ModelError(f"{self._seat.model.model_id} raised {type(error).__name__}: {error}")
+        return ModelFailed(
+            at_ms=self._clock.now_ms(),
+            error=error.error_object(),
+            retryable=error.retryable,
+            retry_after_ms=getattr(error, "retry_after_ms", None),
+            attempt=command.attempt,
+        )
+
+
+class Heard(msgspec.Struct, frozen=True):
+    """A reply: its prose, what was written if that is not all of it, and the calls it asks for."""
+
+    text: str
+    raw: str | None
+    calls: tuple[RequestedCall, ...]
+
+
+class Strainer(Protocol):
+    """Takes a reply in piece by piece, and lets through what is to be shown of it."""
+
+    def feed(self, chunk: str, /) -> str: ...
+
+    def end(self) -> str: ...
+
+
+class _ShownAtTheEnd:
+    """Holds everything back until what is prose can be told."""
+
+    def __init__(self, project: Callable[[str], str]) -> None:
+        self._project = project
+        self._pieces: list[str] = []
+
+    def feed(self, chunk: str) -> str:
+        self._pieces.append(chunk)
+        return ""
+
+    def end(self) -> str:
+        return self._project("".join(self._pieces))
+
+
+class _Shown:
+    """What was shown of a reply that may still fail."""
+
+    __slots__ = ("_number", "_seat", "_strainer", "chars")
+
+    def __init__(self, seat: TurnSeat, number: int, strainer: Strainer | None) -> None:
+        self._seat = seat
+        self._number = number
+        self._strainer = strainer
+        self.chars = 0
+
+    def text(self, text: str) -> None:
+        self._show(text if self._strainer is None else self._strainer.feed(text))
+
+    def end(self) -> None:
+        """The reply is complete."""
+        if self._strainer is not None:
+            self._show(self._strainer.end())
+
+    def _show(self, text: str) -> None:
+        if not text:  # a plugin or the strainer has held it back
+            return
+        self.chars += len(text)
+        self._seat.show(TextStreamed(turn_id=self._seat.machine.turn_id, text=text))
+
+    def reasoning(self, text: str) -> None:
+        if text:
+            self._seat.show(ReasoningStreamed(turn_id=self._seat.machine.turn_id, text=text))
+
+    def retract(self) -> None:
+        if self.chars:
+            turn_id = self._seat.machine.turn_id
+            self._seat.show(TextRetracted(turn_id=turn_id, number=self._number, chars=self.chars))
+
+
+async def _read(stream: AsyncIterator[ModelDelta], shown: _Shown) -> ReplyEnded:
+    """Take a reply in, up to its end."""
+    chunks = 0
+    async for delta in stream:
+        if isinstance(delta, TextArrived):
+            shown.text(delta.text)
+        elif isinstance(delta, ReasoningArrived):
+            shown.reasoning(delta.text)
+        else:
+            shown.end()
+            return delta
+        chunks += 1
+        if chunks % _BREATH == 0:
+            await asyncio.sleep(0)
+    raise _broken_off()
+
+
+def with_inputs_named(message: Message) -> Message:
+    """A message in which each input is told of by its name; what it holds only code reads."""
+    if not isinstance(message, UserMessage) or isinstance(message.content, str):
+        return message
+    if not any(isinstance(part, InputPart) for part in message.content):
+        return message
+    parts = (
+        TextPart(text=_input_named(part)) if isinstance(part, InputPart) else part for part in message.content
+    )
+    return msgspec.structs.replace(message, content=tuple(parts))
+
+
+def _input_named(part: InputPart) -> str:
+    kind = "text" if part.media_type.startswith("text/") else "JSON"
+    return f"[input `{part.name}`: {kind}, {part.size:,} bytes; a read-only variable in your code]"
+
+
+def _broken_off() -> ModelError:
+    return ModelError("the model's reply broke off before its end", retryable=True)
+
+
+def _checked(reply: object) -> ReplyEnded:
+    """The reply, if it is one and can be written down."""
+    if not isinstance(reply, ReplyEnded):
+        raise ModelError(f"the model's provider gave {type(reply).__name__} for a reply")
+    try:
+        reply.text.encode()
+        for call in reply.calls:
+            (call.name + call.arguments + call.provider_id).encode()
+        msgspec.json.encode((reply.reasoning, reply.response_id, reply.model, reply.stop_reason))
+    except UnicodeEncodeError:
+        raise ModelError("the model's reply is not Unicode text", retryable=True) from None
+    return reply
+
+
+def _is_wanted_cancellation() -> bool:
+    """Whether somebody cancelled this task, and not only something that the provider awaited."""
+    task = asyncio.current_task()
+    return task is None or task.cancelling() > 0
+
+
+async def _close(stream: AsyncIterator[ModelDelta]) -> None:
+    close = getattr(stream, "aclose", None)
+    if close is not None:
+        await close()

@@ -1,0 +1,160 @@
+"""A cache of replies: what was asked before is answered as it was then.
+
+Rules
+-----
+1. Equal requests to one model have equal answers: the digest of the request and the model's id are the key.
+2. A reply from the cache uses nothing: it counts as a call of no tokens that is known to cost nothing. Its
+   `response_id` begins with `cached:`.
+3. Only whole replies are kept. What cannot be read, or not be kept, is asked for again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Protocol
+
+import msgspec
+
+from standfast.errors import InvalidArgument
+from standfast.model.canonical import digest_bytes
+from standfast.model.usage import Usage
+from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
+from standfast.providers.listening import listening
+from standfast.providers.plan import planned
+from standfast.providers.request_digest import request_digest
+from standfast.providers.resolve import resolve_model
+from standfast.providers.script import Reply
+from standfast.providers.transcript import Transcript
+
+_log: Final = logging.getLogger("standfast")
+_PREFIX: Final = "cached:"
+_FREE: Final = Usage(calls=1, priced=1)
+
+
+class Cached:
+    """A model that is asked each thing once: `Cached("openai:gpt-5", "replies")`.
+
+    Args:
+        path: a directory that keeps the replies, for several processes and for the next time; without one
+            they are in memory.
+        max_entries: so many replies are kept; those that were not asked for longest go first.
+    """
+
+    def __init__(
+        self,
+        model: str | ModelProvider,
+        path: str | os.PathLike[str] | None = None,
+        *,
+        max_entries: int = 1_000,
+    ) -> None:
+        if max_entries < 1:
+            raise InvalidArgument(f"max_entries must be a whole number from 1, not {max_entries!r}")
+        self._model = resolve_model(model)
+        self._replies: _Replies = _InMemory(max_entries) if path is None else _InFolder(path, max_entries)
+
+    @property
+    def model_id(self) -> str:
+        return self._model.model_id
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        key = digest_bytes(f"{self.model_id}\n{request_digest(request)}".encode())
+        kept = self._replies.get(key)
+        if kept is None:
+            async for delta in self._asked(request, key):
+                yield delta
+            return
+        plan = planned(kept, request.call_number, self.model_id)
+        for delta in plan.deltas:
+            yield delta
+        yield msgspec.structs.replace(plan.ended, usage=_FREE, response_id=_PREFIX + plan.ended.response_id)
+
+    async def _asked(self, request: ModelRequest, key: str) -> AsyncIterator[ModelDelta]:
+        heard = Transcript()
+        async with listening(self._model, request) as deltas:
+            async for delta in deltas:
+                if isinstance(delta, ReplyEnded):
+                    self._replies.put(key, heard.ended(delta))
+                else:
+                    heard.hear(delta)
+                yield delta
+
+    async def close(self) -> None:
+        await self._model.close()
+
+    def __repr__(self) -> str:
+        return f"<Cached {self.model_id}>"
+
+
+class _Replies(Protocol):
+    def get(self, key: str, /) -> Reply | None: ...
+
+    def put(self, key: str, reply: Reply, /) -> None: ...
+
+
+class _InMemory:
+    """The replies of this process, those asked for last at the end."""
+
+    def __init__(self, max_entries: int) -> None:
+        self._kept: OrderedDict[str, Reply] = OrderedDict()
+        self._max_entries = max_entries
+
+    def get(self, key: str) -> Reply | None:
+        found = self._kept.get(key)
+        if found is not None:
+            self._kept.move_to_end(key)
+        return found
+
+    def put(self, key: str, reply: Reply) -> None:
+        self._kept[key] = reply
+        self._kept.move_to_end(key)
+        while len(self._kept) > self._max_entries:
+            self._kept.popitem(last=False)
+
+
+class _InFolder:
+    """A file for each reply, whole or not there. When it was used last is when it was changed last."""
+
+    def __init__(self, path: str | os.PathLike[str], max_entries: int) -> None:
+        self._folder = Path(path).expanduser().absolute()
+        self._max_entries = max_entries
+        self._puts = 0
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidArgument(f"the cache {self._folder} cannot be made: {error.strerror}") from None
+
+    def get(self, key: str) -> Reply | None:
+        file = self._folder / f"{key}.json"
+        try:
+            found = msgspec.json.decode(file.read_bytes(), type=Reply)
+            os.utime(file)
+        except (OSError, msgspec.MsgspecError, UnicodeDecodeError):
+            return None
+        return found
+
+    def put(self, key: str, reply: Reply) -> None:
+        scratch = self._folder / f"{secrets.token_hex(8)}.new"
+        try:
+            scratch.touch(mode=0o600)
+            scratch.write_bytes(msgspec.json.encode(reply))
+            scratch.replace(self._folder / f"{key}.json")
+            self._tidy()
+        except (OSError, UnicodeEncodeError) as error:
+            with suppress(OSError):
+                scratch.unlink(missing_ok=True)
+            _log.warning("a reply is not kept in the cache %s: %s", self._folder, error)
+
+    def _tidy(self) -> None:
+        """Remove what is too much. Counting takes time, so it is done once in a while."""
+        self._puts += 1
+        if self._puts % max(1, self._max_entries // 10):
+            return
+        ages = sorted((file.stat().st_mtime_ns, file) for file in self._folder.glob("*.json"))
+        for _, file in ages[: -self._max_entries]:
+            file.unlink(missing_ok=True)

@@ -1,0 +1,142 @@
+"""What known models can do, as data that a user can override.
+
+Theory of operation
+-------------------
+`catalog.json` has entries whose names are patterns: `anthropic:claude-sonnet-4*`, or without a provider
+`llama-3.3*`, which is that model whoever serves it. The entry with the longest name that fits describes the
+model. A user's file of the same form, in `STANDFAST_MODELS` or passed, adds entries, and changes those of the
+same name.
+
+Rules
+-----
+1. A field that is not known is None. Nothing is refused because of what is written here: it informs.
+2. What is in a file is checked when it is read. Whatever is wrong names the file.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from standfast.errors import InvalidArgument
+
+VARIABLE: Final = "STANDFAST_MODELS"
+_OWN: Final = Path(__file__).with_name("catalog.json")
+_FIRST_HAND: Final = ("openai", "anthropic", "google")
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a model can do. None is not known.
+
+    name: the pattern that it was found under. window: tokens that it can read and write in all. max_output:
+    tokens of one reply. tools: calls tools. images, files: reads them. reasoning: thinks before it answers.
+    structured_output: can be held to a JSON schema.
+    """
+
+    name: str
+    window: int | None = None
+    max_output: int | None = None
+    tools: bool | None = None
+    images: bool | None = None
+    files: bool | None = None
+    reasoning: bool | None = None
+    structured_output: bool | None = None
+
+
+class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A catalog as it is written."""
+
+    models: tuple[ModelInfo, ...]
+    as_of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Entries by their names, and the month that they are from."""
+
+    entries: dict[str, ModelInfo]
+    as_of: str = ""
+
+    def describe(self, model_id: str) -> ModelInfo | None:
+        """What is known of a model; None if nothing is."""
+        for name in _names_of(model_id):
+            fits = [entry for pattern, entry in self.entries.items() if fnmatchcase(name, pattern.lower())]
+            if fits:
+                return max(fits, key=lambda entry: len(entry.name))
+        return None
+
+    def close_to(self, model_id: str) -> list[str]:
+        """Names of entries that are like this one."""
+        return difflib.get_close_matches(model_id, self.entries, n=3, cutoff=0.5)
+
+    def over(self, other: Catalog) -> Catalog:
+        """These entries on top of others: what they say holds, what they do not say is the other's."""
+        merged = dict(other.entries)
+        for name, entry in self.entries.items():
+            merged[name] = _merged(other.entries.get(name), entry)
+        return Catalog(merged, other.as_of)
+
+
+def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
+    """The catalog, with a user's file on top of it: *path*, else that of `STANDFAST_MODELS`."""
+    given = path or os.environ.get(VARIABLE)
+    return _read(Path(given).expanduser()).over(_own()) if given else _own()
+
+
+def describe(model_id: str, *, catalog: str | os.PathLike[str] | None = None) -> ModelInfo | None:
+    """What is known of a model: `describe("anthropic:claude-sonnet-4-5").window`."""
+    return load_catalog(catalog).describe(model_id)
+
+
+def providers_of(model: str) -> list[str]:
+    """Who makes a model of this name, if it is in the catalog that is shipped."""
+    found = [(one, _own().describe(f"{one}:{model}")) for one in _FIRST_HAND]
+    return [one for one, entry in found if entry is not None and entry.name.startswith(f"{one}:")]
+
+
+@functools.cache
+def _own() -> Catalog:
+    return _read(_OWN)
+
+
+def _read(path: Path) -> Catalog:
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=_File)
+    except OSError as error:
+        raise InvalidArgument(f"catalog {path} cannot be read: {error.strerror}") from None
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise InvalidArgument(
+            f"catalog {path}: {error}",
+            hint='it is {"models": [{"name": "provider:model", "window": 128000}]}',
+        ) from None
+    return Catalog({entry.name: entry for entry in found.models}, found.as_of)
+
+
+def _merged(under: ModelInfo | None, over: ModelInfo) -> ModelInfo:
+    if under is None:
+        return over
+    said = {name: value for name, value in msgspec.structs.asdict(over).items() if value is not None}
+    return msgspec.structs.replace(under, **said)
+
+
+def _names_of(model_id: str) -> Iterator[str]:
+    """The names that a model may be listed under: its own first, then without whoever passes it on."""
+    whole = model_id.lower().partition("@http")[0]
+    yield whole
+    provider, colon, model = whole.partition(":")
+    if not colon:
+        return
+    maker, slash, bare = model.rpartition("/")
+    if slash:
+        maker = maker.rpartition("/")[2]
+        yield f"{maker}:{bare.replace('.', '-') if maker == 'anthropic' else bare}"
+    if provider not in _FIRST_HAND:
+        yield bare

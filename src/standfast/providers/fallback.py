@@ -1,0 +1,106 @@
+"""Several models for one: when a call fails, its next attempt goes to the next of them.
+
+Theory of operation
+-------------------
+The attempt of a request picks the model, so a turn that another process takes up goes on with the model that
+is due. Each switch is a failed attempt like any other: journaled, counted, its streamed text retracted.
+
+Rules
+-----
+1. A failure of a model that has one behind it is worth another attempt, at once. That of the last one is what
+   it is: it may be worth waiting for, and then the first is asked again.
+2. A context overflow is passed on as it is. The turn can make its context smaller, which helps any model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Final
+
+import msgspec
+
+from standfast.errors import InvalidArgument, ModelError, StandfastError, TurnCode
+from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
+from standfast.providers.listening import listening
+
+PREFIX: Final = "fallback:"
+SEPARATOR: Final = "|"
+
+
+class Fallback:
+    """The first of *models* that answers. By their names, it is `Agent(model=["a:b", "c:d"])`."""
+
+    def __init__(self, *models: ModelProvider) -> None:
+        self.models = tuple(one for model in models for one in _members(model))
+        if not self.models:
+            raise InvalidArgument("a fallback has models to fall back to")
+        self.model_id = fallback_name([model.model_id for model in self.models])
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        place = (request.attempt - 1) % len(self.models)
+        model = self.models[place]
+        try:
+            async with listening(model, request) as deltas:
+                async for delta in deltas:
+                    yield _named(delta, model) if isinstance(delta, ReplyEnded) else delta
+        except Exception as error:
+            if isinstance(error, StandfastError) and error.code == TurnCode.CONTEXT_OVERFLOW:
+                raise
+            raise _failure(model, error, has_successor=place + 1 < len(self.models)) from error
+
+    async def close(self) -> None:
+        """Close all of them; the first error is raised when that is done."""
+        errors = []
+        for model in self.models:
+            try:
+                await model.close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def __repr__(self) -> str:
+        return f"<Fallback {self.model_id}>"
+
+
+def fallback_name(names: list[str]) -> str:
+    """The name of several models in a row, which resolves to them again."""
+    for name in names:
+        if SEPARATOR in name:
+            raise InvalidArgument(
+                f"{name[:80]!r} cannot be one of several models: it has {SEPARATOR!r} in it"
+            )
+    return PREFIX + SEPARATOR.join(names)
+
+
+def _members(model: ModelProvider) -> tuple[ModelProvider, ...]:
+    if isinstance(model, Fallback):
+        return model.models
+    if isinstance(model, str) or not callable(getattr(model, "stream", None)):
+        raise InvalidArgument(
+            f"a fallback is made of models, not of {type(model).__name__}",
+            hint='for names: resolve_model(["a:b", "c:d"]), or Agent(model=["a:b", "c:d"])',
+        )
+    return (model,)
+
+
+def _named(ended: ReplyEnded, model: ModelProvider) -> ReplyEnded:
+    """The reply with the provider of the model that served it: one name is not enough among several."""
+    provider = model.model_id.partition(":")[0]
+    if ended.model.startswith(f"{provider}:"):
+        return ended
+    served = f"{provider}:{ended.model}" if ended.model else model.model_id
+    return msgspec.structs.replace(ended, model=served)
+
+
+def _failure(model: ModelProvider, error: Exception, *, has_successor: bool) -> ModelError:
+    """The error as the turn should see it: with the model's name, and worth another attempt or not."""
+    if not isinstance(error, StandfastError):
+        error = ModelError(f"{type(error).__name__}: {error}")
+    return ModelError(
+        f"{model.model_id}: {error.message}",
+        code=error.code,
+        retryable=has_successor or error.retryable,
+        retry_after_ms=0 if has_successor else getattr(error, "retry_after_ms", None),
+        hint=error.hint,
+    )

@@ -1,0 +1,240 @@
+"""What model calls cost.
+
+Theory of operation
+-------------------
+A price is looked for in this order: in what the user has given, under the name of the model that served the
+reply or of the one that was asked; then in the data that `genai-prices` brings along (the extra `prices`). A
+scripted model costs nothing. Of several models in a row (`fallback:A|B`) the one that served the reply
+counts. Where a price was found is remembered, so that each reply costs one look.
+
+Rules
+-----
+1. A cost is a whole number of 1e-9 dollars, rounded up once for each reply: sums are exact.
+2. What is not known is None. It is never zero.
+3. Nothing is fetched. The data is imported when a model may be in it, and not before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable, Iterator, Mapping
+from decimal import ROUND_CEILING, Decimal
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from standfast.errors import InvalidArgument, NotConfigured
+from standfast.model.usage import NANO, Usage
+
+PriceTable = Mapping[str, "Mapping[str, float | str | Decimal] | Price"]
+"""Prices by the name of a model, with its provider (`openai:gpt-5`) or without."""
+
+_Pricer = Callable[[Usage], int | None]
+
+_CATALOGUED: Final = frozenset((
+    "anthropic", "aws", "azure", "cerebras", "cohere", "deepseek", "fireworks", "google", "groq", "mistral",
+    "moonshotai", "novita", "openai", "openrouter", "perplexity", "together", "x-ai", "zai",
+))  # fmt: skip
+"""The providers that `genai-prices` knows under the names that we have for them."""
+
+_SEVERAL: Final = "fallback:"
+_BY_URL: Final = "openai-compatible"
+_FREE: Final = "scripted"
+_REMEMBERED: Final = 1_000
+
+
+class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Dollars for a million tokens. Cached input costs what other input does, unless it is given."""
+
+    input: Decimal
+    output: Decimal
+    cache_read: Decimal | None = None
+    cache_write: Decimal | None = None
+
+    def of(self, usage: Usage) -> int:
+        """What this usage costs."""
+        read = self.input if self.cache_read is None else self.cache_read
+        write = self.input if self.cache_write is None else self.cache_write
+        per_million = (
+            self.input * usage.input
+            + read * usage.cache_read
+            + write * usage.cache_write
+            + self.output * usage.output
+        )
+        return _nano(per_million / 1_000_000)
+
+
+class Prices:
+    """The prices of models. *given* is a table, or the path of a JSON file with one."""
+
+    def __init__(self, given: PriceTable | str | os.PathLike[str] | None = None) -> None:
+        self._given = _read(given)
+        self._pricers: dict[tuple[str, str], _Pricer | None] = {}
+        self._calculate: Callable[..., Any] | None = None
+        self._loaded = self._asked_to_load = False
+        self._needs_nothing: set[str] = set()
+
+    def cost(self, model_id: str, served_model: str, usage: Usage) -> int | None:
+        """What a reply cost, in 1e-9 dollars; None if it is not known."""
+        key = (model_id, served_model)
+        if key not in self._pricers:
+            self._remember(key)
+        pricer = self._pricers[key]
+        return None if pricer is None else pricer(usage)
+
+    def knows(self, model_id: str) -> bool:
+        """Whether there is a price for this model, or for each of several. May have to load the data."""
+        return all(self.cost(member, "", Usage()) is not None for member in _members(model_id))
+
+    def must_load(self, model_id: str) -> bool:
+        """Whether `load` is worth while before this model is asked; says so once."""
+        if self._asked_to_load or model_id in self._needs_nothing:
+            return False
+        if any(_is_catalogued(member.partition(":")[0]) for member in _members(model_id)):
+            self._asked_to_load = True
+        else:
+            self._needs_nothing.add(model_id)
+        return self._asked_to_load
+
+    def load(self) -> None:
+        """Import what `genai-prices` knows, if it is installed. Takes about 0.2 s."""
+        if self._loaded:
+            return
+        try:
+            library = importlib.import_module("genai_prices")
+            importlib.import_module("genai_prices.data")
+        except ImportError:
+            pass
+        else:
+            self._calculate = library.calc_price
+        self._loaded = True
+
+    def _remember(self, key: tuple[str, str]) -> None:
+        if len(self._pricers) >= _REMEMBERED:
+            self._pricers.clear()
+        self._pricers[key] = self._pricer(*key)
+
+    def _pricer(self, model_id: str, served_model: str) -> _Pricer | None:
+        """Where the price of a model is to be found."""
+        names = [name for member in _likely(model_id, served_model) for name in _names(member, served_model)]
+        for name in names:
+            for key in (name.full, name.model):
+                if (price := self._given.get(key)) is not None:
+                    return price.of
+        for name in names:
+            if name.provider == _FREE:
+                return _nothing
+            if _is_catalogued(name.provider) and (found := self._catalogued(name)) is not None:
+                return found
+        return None
+
+    def _catalogued(self, name: _Name) -> _Pricer | None:
+        """What the library calculates for a model, if it can."""
+        self.load()
+        calculate = self._calculate
+        if calculate is None:
+            return None
+        where = {"provider_api_url": name.url} if name.provider == _BY_URL else {"provider_id": name.provider}
+
+        def pricer(usage: Usage) -> int | None:
+            try:
+                return _nano(calculate(_as_library_has_it(usage), name.model, **where).total_price)
+            except (LookupError, ValueError):
+                return None
+
+        return None if pricer(Usage(input=1, output=1)) is None else pricer
+
+
+class _Name(msgspec.Struct, frozen=True):
+    """A model as somebody calls it. `url` is where it is served, if that is part of the name."""
+
+    provider: str
+    model: str
+    url: str = ""
+
+    @property
+    def full(self) -> str:
+        return f"{self.provider}:{self.model}"
+
+
+def _names(model_id: str, served_model: str) -> Iterator[_Name]:
+    """The names under which a price may be found, the best first."""
+    provider, _, rest = model_id.partition(":")
+    model, _, url = rest.partition("@") if provider == _BY_URL else (rest, "", "")
+    prefix, _, bare = served_model.partition(":")
+    if bare and prefix != provider and (prefix == _FREE or prefix in _CATALOGUED):
+        yield _Name(prefix, bare)  # a model of somebody's own that asks one of ours
+    elif served_model:
+        yield _Name(provider, served_model.removeprefix(f"{provider}:"), url)
+    yield _Name(provider, model, url)
+    if url:
+        yield _Name(provider, rest, url)
+
+
+def _likely(model_id: str, served_model: str) -> list[str]:
+    """The models that may have served a reply: of several, those of its provider, the closest name first."""
+    members = _members(model_id)
+    if len(members) == 1 or not served_model:
+        return members
+    found = [one for one in members if one.partition(":")[0] == served_model.partition(":")[0]]
+    return sorted(found, key=lambda one: len(one) if served_model.startswith(one) else 0, reverse=True)
+
+
+def _members(model_id: str) -> list[str]:
+    """The models that a name stands for."""
+    if not model_id.startswith(_SEVERAL):
+        return [model_id]
+    return model_id.removeprefix(_SEVERAL).split("|")
+
+
+def _is_catalogued(provider: str) -> bool:
+    return provider in _CATALOGUED or provider == _BY_URL
+
+
+def _nothing(usage: Usage) -> int:
+    return 0
+
+
+def _nano(dollars: Decimal) -> int:
+    return int((dollars * NANO).to_integral_value(ROUND_CEILING))
+
+
+def _as_library_has_it(usage: Usage) -> Any:
+    """The same in the library's buckets, where input includes what was cached."""
+    library = importlib.import_module("genai_prices")
+    return library.Usage(
+        input_tokens=usage.input + usage.cache_read + usage.cache_write,
+        cache_read_tokens=usage.cache_read,
+        cache_write_tokens=usage.cache_write,
+        output_tokens=usage.output,
+    )
+
+
+def _read(given: PriceTable | str | os.PathLike[str] | None) -> dict[str, Price]:
+    if given is None:
+        return {}
+    if not isinstance(given, (str, os.PathLike)):
+        return _checked(given, "prices")
+    try:
+        table = msgspec.json.decode(Path(given).expanduser().read_bytes())
+    except (OSError, msgspec.DecodeError) as error:
+        raise NotConfigured(f"the prices in {os.fspath(given)} cannot be read: {error}") from None
+    return _checked(table, os.fspath(given))
+
+
+def _checked(table: object, source: str) -> dict[str, Price]:
+    try:
+        found = msgspec.convert(table, dict[str, Price])
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"{source}: {error}", hint=_SHAPE) from None
+    for name, price in found.items():
+        for bucket in price.__struct_fields__:
+            value = getattr(price, bucket)
+            if value is not None and not (value.is_finite() and value >= 0):
+                raise InvalidArgument(f"{source}: {bucket} of {name} is {value}", hint=_SHAPE)
+    return found
+
+
+_SHAPE: Final = 'dollars for a million tokens: {"model": {"input": 2.5, "output": 10, "cache_read": 0.25}}'

@@ -1,0 +1,147 @@
+"""Rate limits: how many calls at once, and how many calls and tokens in a minute.
+
+Theory of operation
+-------------------
+Whoever wants to call stands in line. The one in front waits until the limits let it in: for somebody to
+leave, or for the time at which enough of the last minute is over. It knows that time, so it sleeps until then
+and looks again; only a call that ends, and turns out to have used less than was thought, wakes it earlier.
+
+Rules
+-----
+1. First come, first served. A call that is larger than the limit itself waits until the minute is empty.
+2. In no sixty seconds are there more requests than allowed. Tokens are an estimate until a call has ended.
+3. Whoever gives up leaves the line, and has used nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from standfast.errors import InvalidArgument
+from standfast.ports.clock import Clock, SystemClock
+
+_WINDOW_S: Final = 60.0
+_LONGEST_HOLD_MS: Final = 60_000
+
+Sleep = Callable[[float], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimit:
+    """What a provider, or one model, may be asked. None means no limit; all tokens count, cached ones too."""
+
+    concurrency: int | None = None
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+                raise InvalidArgument(f"{name} must be a whole number from 1, not {value!r}")
+
+
+@dataclass(slots=True, eq=False)
+class Admission:
+    """A call that was let in, at that time, for so many tokens."""
+
+    at: float
+    tokens: int
+    is_recent: bool = True
+
+
+class Limiter:
+    """One limit, for everybody who shares it. It serves one event loop at a time."""
+
+    def __init__(self, limit: RateLimit, *, clock: Clock | None = None, sleep: Sleep = asyncio.sleep) -> None:
+        self.limit = limit
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        self._recent: deque[Admission] = deque()
+        self._tokens = 0
+        self._running = 0
+        self._not_before = -math.inf
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._line = asyncio.Lock()
+        self._changed = asyncio.Event()
+
+    async def admit(self, tokens: int = 0) -> Admission:
+        """Wait for a call's turn. What it gives back is to be released."""
+        self._settle_in()
+        async with self._line:
+            while pause := self._pause_s(tokens):
+                await self._wait(pause)
+            admission = Admission(self._clock.monotonic(), tokens)
+            self._recent.append(admission)
+            self._tokens += tokens
+            self._running += 1
+        return admission
+
+    def release(self, admission: Admission, used: int | None = None) -> None:
+        """A call is over; *used* is what it used in the end, if that is known."""
+        self._running -= 1
+        if used is not None and admission.is_recent:
+            self._tokens += used - admission.tokens
+            admission.tokens = used
+        self._changed.set()
+
+    def hold(self, milliseconds: int) -> None:
+        """Let nobody in for a while, as the provider asked."""
+        until = self._clock.monotonic() + min(milliseconds, _LONGEST_HOLD_MS) / 1000
+        self._not_before = max(self._not_before, until)
+
+    def _settle_in(self) -> None:
+        """Locks belong to a loop; a limiter may outlive one."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:
+            self._loop, self._line, self._changed = loop, asyncio.Lock(), asyncio.Event()
+
+    def _pause_s(self, tokens: int) -> float:
+        """How long a call must wait: not at all, for so many seconds, or until another one is over."""
+        if self.limit.concurrency is not None and self._running >= self.limit.concurrency:
+            return math.inf
+        now = self._clock.monotonic()
+        self._forget_before(now - _WINDOW_S)
+        free_at = max(self._not_before, self._request_free_at(), self._tokens_free_at(tokens))
+        return math.ceil((free_at - now) * 1000) / 1000 if free_at > now else 0.0
+
+    def _forget_before(self, time: float) -> None:
+        while self._recent and self._recent[0].at <= time:
+            oldest = self._recent.popleft()
+            oldest.is_recent = False
+            self._tokens -= oldest.tokens
+
+    def _request_free_at(self) -> float:
+        allowed = self.limit.requests_per_minute
+        if allowed is None or len(self._recent) < allowed:
+            return -math.inf
+        return self._recent[len(self._recent) - allowed].at + _WINDOW_S
+
+    def _tokens_free_at(self, tokens: int) -> float:
+        allowed = self.limit.tokens_per_minute
+        if allowed is None:
+            return -math.inf
+        free_at, used = -math.inf, self._tokens
+        for one in self._recent:
+            if used + tokens <= allowed:
+                break
+            used -= one.tokens
+            free_at = one.at + _WINDOW_S
+        return free_at
+
+    async def _wait(self, pause: float) -> None:
+        """Until the time is over, or a call is."""
+        self._changed.clear()
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._changed.wait())]
+        if pause < math.inf:
+            waits.append(asyncio.ensure_future(self._sleep(pause)))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()

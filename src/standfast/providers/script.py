@@ -1,0 +1,208 @@
+"""Scripts: what a scripted model is to say, as values and as files.
+
+Rules
+-----
+1. A script holds `replies`, of which the call's number picks one, or `rules`, of which the first that fits
+   the last message answers.
+2. What is in a file is checked when it is read. Whatever is wrong names the file and the entry.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, NoReturn, TypeVar
+
+import msgspec
+
+from standfast.errors import InvalidArgument
+from standfast.model.canonical import Json
+from standfast.model.limits import U32
+from standfast.model.message import Reasoning
+from standfast.model.usage import Usage
+
+
+class ScriptedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A tool call to ask for. `arguments` given as a string is passed on as it is, malformed or not."""
+
+    name: str
+    arguments: dict[str, Json] | str = msgspec.field(default_factory=dict)
+    id: str = ""
+
+
+class ScriptedFailure(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True
+):
+    """A `ModelError` to raise, after that many chunks."""
+
+    message: str = "the script fails this call"
+    code: str = "PROVIDER_ERROR"
+    retryable: bool = False
+    retry_after_ms: U32 | None = None
+    after_chunks: U32 = 0
+
+
+class ScriptedUsage(Usage, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Tokens to report; `calls` is one whatever the script says."""
+
+
+class Expectation(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What the request must look like. `tools` names all that the model is offered, in any order.
+
+    `request` is the digest of all that is asked, as a recording has it.
+    """
+
+    last_contains: str | None = None
+    tools: tuple[str, ...] | None = None
+    instructions_contain: str | None = None
+    request: str | None = None
+
+
+class Reply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """One reply. Its text comes as one chunk, cut by `chunk_size`, or as `chunks` says.
+
+    `delay_ms` passes before the first chunk, `chunk_delay_ms` between two of them. `call` is the number of
+    the call that the reply is for, if that is not its place in the script; of several replies to one call,
+    the first that expects the request is taken. `model` and `response_id` are told as a provider would, and
+    `reasoning_parts` is what goes back to it.
+    """
+
+    text: str | None = None
+    chunks: tuple[str, ...] | None = None
+    chunk_size: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    reasoning: str = ""
+    tool_calls: tuple[ScriptedCall, ...] = ()
+    delay_ms: U32 = 0
+    chunk_delay_ms: U32 = 0
+    failure: ScriptedFailure | None = None
+    usage: ScriptedUsage | None = None
+    stop_reason: str | None = None
+    expect: Expectation | None = None
+    call: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    model: str = ""
+    response_id: str = ""
+    reasoning_parts: tuple[Reasoning, ...] = ()
+
+    def whole_text(self) -> str:
+        return "".join(self.chunks or ()) if self.text is None else self.text
+
+    def pieces(self) -> tuple[str, ...]:
+        """The chunks that the text comes in."""
+        text = self.whole_text()
+        if self.chunks is not None:
+            return self.chunks
+        size = self.chunk_size or max(1, len(text))
+        return tuple(text[start : start + size] for start in range(0, len(text), size))
+
+
+class Rule(Reply, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A reply to whatever fits: words of the user's (all of them, in any case), or the result of a tool.
+
+    With `when_told`, it fits only if the instructions have these words: a model that acts in code, for
+    instance, is told so. In `text`, `{text}` is what the user said last and `{value}` what the tool returned.
+    """
+
+    when: str | tuple[str, ...] = ()
+    when_tool: str | None = None
+    when_told: str | None = None
+
+
+R = TypeVar("R", bound=Reply)
+Entries = Iterable[Reply | Mapping[str, Any] | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A script as it was read; it has replies or rules."""
+
+    replies: tuple[Reply, ...] = ()
+    rules: tuple[Rule, ...] = ()
+    strict: bool = True
+
+
+def checked(
+    entries: Entries, kind: type[R], *, source: str, first: int = 1, unit: str = "reply"
+) -> tuple[R, ...]:
+    """Replies from what a script has for them; a plain string is a reply of that text."""
+    return tuple(
+        _entry(entry, kind, f"{source}, {unit} {number}") for number, entry in enumerate(entries, first)
+    )
+
+
+def read_script(path: Path) -> Script:
+    """The script in a `.json` or `.jsonl` file."""
+    if path.suffix not in (".json", ".jsonl"):
+        raise InvalidArgument(f"script {path} is neither a .json nor a .jsonl file")
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise InvalidArgument(f"script {path} cannot be read: {reason}") from None
+    return _lines_of(text, path) if path.suffix == ".jsonl" else _script_of(_parsed(text, str(path)), path)
+
+
+def _lines_of(text: str, path: Path) -> Script:
+    replies: list[Reply] = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.strip():
+            where = f"script {path}, line {number}"
+            replies.append(_entry(_parsed(line, where), Reply, where))
+    return Script(replies=tuple(replies))
+
+
+def _script_of(data: Json, path: Path) -> Script:
+    source = f"script {path}"
+    data = {"replies": data} if isinstance(data, list) else data
+    if not isinstance(data, dict) or ("replies" in data) == ("rules" in data):
+        raise InvalidArgument(
+            f'{source} is neither a list of replies nor an object with "replies" or "rules"'
+        )
+    strict = data.get("strict", "replies" in data)
+    if not isinstance(strict, bool):
+        raise InvalidArgument(f'{source}: "strict" must be true or false')
+    if unknown := sorted(data.keys() - {"replies", "rules", "strict"}):
+        raise InvalidArgument(f"{source} has an unknown field {unknown[0]!r}")
+    if "rules" in data:
+        rules = checked(_listed(data["rules"], source, "rules"), Rule, source=source, unit="rule")
+        return Script(rules=rules, strict=strict)
+    return Script(checked(_listed(data["replies"], source, "replies"), Reply, source=source), strict=strict)
+
+
+def _listed(value: Json, source: str, name: str) -> list[Json]:
+    if not isinstance(value, list):
+        raise InvalidArgument(f'{source}: "{name}" must be a list')
+    return value
+
+
+def _entry(entry: object, kind: type[R], where: str) -> R:
+    try:
+        found = _converted(entry, kind)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"{where}: {error}") from None
+    if found.chunks is not None and found.chunk_size is not None:
+        raise InvalidArgument(f'{where}: give "chunks" or "chunk_size", not both')
+    if found.chunks is not None and "".join(found.chunks) != found.whole_text():
+        raise InvalidArgument(f'{where}: "chunks" do not add up to "text"')
+    return found
+
+
+def _converted(entry: object, kind: type[R]) -> R:
+    if isinstance(entry, kind):
+        return entry
+    return msgspec.convert({"text": entry} if isinstance(entry, str) else entry, kind)
+
+
+def _parsed(text: str, where: str) -> Json:
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        at = f"line {error.lineno}, column {error.colno}"
+        raise InvalidArgument(f"{where} is not JSON: {error.msg} ({at})") from None
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{where} is not JSON: {error}") from None
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON value")

@@ -1,0 +1,56 @@
+"""What a user may ask of any model, whoever serves it: `Agent(settings={...})`.
+
+Rules
+-----
+1. A name that is not here is an error that says which are, so that a slip of the pen is not ignored for ever.
+2. What only one provider knows goes into `extra_body` and `extra_headers`, which are sent as they are: in the
+   body, objects are merged with ours and lists joined to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from standfast.errors import InvalidArgument
+from standfast.model.canonical import Json
+
+Effort = Literal["none", "minimal", "low", "medium", "high"]
+Count = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a model is to answer. None leaves it to the provider.
+
+    reasoning: how much the model thinks first, in words or as a number of tokens. tool_choice: `auto`,
+    `none`, `required`, or the name of a tool. cache: ask the provider to keep what repeats.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: Count | None = None
+    max_tokens: Count | None = None
+    stop: tuple[str, ...] = ()
+    seed: int | None = None
+    reasoning: Effort | Count | None = None
+    tool_choice: str | None = None
+    parallel_tool_calls: bool | None = None
+    cache: bool = True
+    extra_body: dict[str, Json] = msgspec.field(default_factory=dict)
+    extra_headers: dict[str, str] = msgspec.field(default_factory=dict)
+
+
+_DEFAULTS = ModelSettings()
+
+
+def read_settings(given: Mapping[str, Any]) -> ModelSettings:
+    """The settings of a request, checked."""
+    if not given:
+        return _DEFAULTS
+    try:
+        return msgspec.convert(given, ModelSettings)
+    except msgspec.ValidationError as error:
+        names = ", ".join(ModelSettings.__struct_fields__)
+        raise InvalidArgument(f"the model's settings: {error}", hint=f"there are {names}") from None

@@ -1,0 +1,248 @@
+"""`BlockingSandbox`: the same sandbox for scripts that have no event loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Self, TypeVar, Unpack
+
+import msgspec
+
+from standfast.errors import Code, InvalidArgument
+from standfast.model.approval import Approval, Decision
+from standfast.model.canonical import Json
+from standfast.model.capability import Capability
+from standfast.model.diagnostic import Diagnostic
+from standfast.model.ids import SessionId
+from standfast.model.limits import SessionLimits
+from standfast.model.run import RunRequest, RunResult, RunStatus
+from standfast.model.session import SessionInfo
+from standfast.runtime.sandbox import (
+    SandboxOptions,
+    SandboxSettings,
+    approving,
+    make_registry,
+    open_sessions,
+    options_from,
+    to_ms,
+)
+from standfast.sandbox.code_sessions import CodeSessions
+from standfast.sandbox.pump import Driven, Pump
+from standfast.sandbox.run_errors import cancelled_error
+from standfast.sandbox.run_ticket import RunTicket
+
+T = TypeVar("T")
+
+
+class BlockingSandbox:
+    """A sandbox whose methods return when they are done. Threads may share it.
+
+    Runs are driven on the calling thread, which is as fast as it gets; Ctrl-C is then noticed when guest
+    code calls the host or ends. With `interruptible=True` they run on another thread, and Ctrl-C ends guest
+    code at once. Async tools run on an event loop of their own.
+    """
+
+    def __init__(
+        self,
+        options: SandboxOptions | None = None,
+        /,
+        *,
+        interruptible: bool = False,
+        **settings: Unpack[SandboxSettings],
+    ) -> None:
+        self.options = options or options_from(settings)
+        self.registry = make_registry(self.options)
+        self._interruptible = interruptible
+        self._opened: CodeSessions | None = None
+
+    def __enter__(self) -> Self:
+        if self._opened is not None:
+            raise InvalidArgument("this sandbox is open already")
+        self._opened = open_sessions(self.options, self.registry)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        sessions, self._opened = self._opened, None
+        if sessions is not None:
+            sessions.close()
+
+    def run(
+        self,
+        code: str,
+        *,
+        session: str = "default",
+        inputs: Mapping[str, Json] | None = None,
+        timeout_ms: int | None = None,
+        limits: SessionLimits | Mapping[str, int] | None = None,
+        snapshot: bool = False,
+        language: str | None = None,
+    ) -> RunResult:
+        """Run *code* in a session and return what came of it; nothing it does is raised here."""
+        request = self.options.request(code, session, inputs, timeout_ms, limits, snapshot, language)
+        return request if isinstance(request, RunResult) else self.execute(request)
+
+    def validate(
+        self,
+        code: str,
+        *,
+        session: str = "default",
+        inputs: Mapping[str, Json] | None = None,
+        language: str | None = None,
+    ) -> RunResult:
+        """Check *code* without running any of it: syntax, types, unknown calls, unsupported features."""
+        request = self.options.request(code, session, inputs, language=language, validate_only=True)
+        return request if isinstance(request, RunResult) else self.execute(request)
+
+    def execute(self, request: RunRequest) -> RunResult:
+        """Run, or check, what a `RunRequest` asks for."""
+        if not self._interruptible:
+            return self._sessions.run(request)
+        return self._interruptibly(lambda ticket: self._sessions.driving_run(request, ticket))
+
+    def cancel(self, session: str) -> bool:
+        """End the session's run, running or waiting; false if there is none."""
+        return self._sessions.cancel(SessionId(session))
+
+    def resume(self, session: str) -> RunResult:
+        """Continue the session's waiting run as far as decisions allow."""
+        name = SessionId(session)
+        return self._interruptibly(lambda ticket: self._sessions.driving_resume(name, ticket))
+
+    def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
+        """Approval requests, oldest first; with *pending* only those that can still be decided."""
+        listed = self._sessions.approvals(session)
+        return [item for item in listed if item.state == "pending"] if pending else listed
+
+    def approval(self, approval_id: str) -> Approval:
+        """One approval request."""
+        return self._sessions.approval(approval_id)
+
+    def approval_host(self, approval_id: str) -> dict[str, Json]:
+        """What the process that asked said about its tools (`BlockingSandbox(host=...)`)."""
+        return self._sessions.host_of(approval_id)
+
+    def approve(
+        self,
+        approval_id: str,
+        *,
+        args: Sequence[Json] | None = None,
+        kwargs: Mapping[str, Json] | None = None,
+        reason: str | None = None,
+        decided_by: str | None = None,
+    ) -> RunResult:
+        """Let the call happen, with other arguments if given, and continue its run.
+
+        *decided_by* names the person who decided; it is kept with the approval.
+        """
+        return self._decide(approval_id, approving(args, kwargs, reason, decided_by))
+
+    def deny(
+        self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
+    ) -> RunResult:
+        """Refuse the call and continue its run, which sees a PermissionError."""
+        decision = Decision(approved=False, reason=reason, decided_by=decided_by)
+        return self._decide(approval_id, decision)
+
+    def create(
+        self,
+        session: str,
+        *,
+        limits: SessionLimits | Mapping[str, int] | None = None,
+        ttl_s: float | None = None,
+        language: str | None = None,
+    ) -> SessionInfo:
+        """Make an empty session with limits of its own; after `ttl_s` it is gone."""
+        given = self.options.complete_limits(limits)
+        spoken = self.options.language_of(language)
+        self._sessions.create_session(SessionId(session), given, language=spoken, ttl_ms=to_ms(ttl_s))
+        return self.session(session)
+
+    def sessions(self) -> list[SessionInfo]:
+        """All sessions, oldest first."""
+        return self._sessions.sessions()
+
+    def session(self, session: str) -> SessionInfo:
+        return self._sessions.session(SessionId(session))
+
+    def snapshot(self, session: str) -> str:
+        """Store a snapshot of the session and return its id."""
+        return self._sessions.snapshot(SessionId(session))
+
+    def export_snapshot(self, session_or_id: str) -> bytes:
+        """The signed bytes of a stored snapshot (`snap_…`) or of a session as it is."""
+        return self._sessions.export_snapshot(session_or_id)
+
+    def restore(self, snapshot: str | bytes, *, session: str | None = None) -> str:
+        """Put a snapshot, by id or as bytes, into its own session or another."""
+        return self._sessions.restore(snapshot, session)
+
+    def snapshot_host(self, snapshot: str | bytes) -> dict[str, Json]:
+        """What the process that made a snapshot said about its tools (`BlockingSandbox(host=...)`)."""
+        return self._sessions.snapshot_host(snapshot)
+
+    def can_restore(self, snapshot: bytes) -> bool:
+        """Whether `restore` would accept these bytes."""
+        return self._sessions.can_restore_snapshot(snapshot)
+
+    def fork(self, session: str, new_session: str) -> str:
+        """A new session with the same variables."""
+        return self._sessions.fork_session(SessionId(session), SessionId(new_session))
+
+    def reset(self, session: str) -> None:
+        """Forget the session's variables."""
+        self._sessions.reset_session(SessionId(session))
+
+    def destroy(self, session: str) -> bool:
+        """Forget the session; false if there was none."""
+        return self._sessions.destroy_session(SessionId(session))
+
+    def capabilities(self) -> list[Capability]:
+        """What guest code may call."""
+        return self.registry.capabilities()
+
+    def policy(self) -> dict[str, Json]:
+        """What guest code is told about its limits and grants."""
+        return self.options.policy()
+
+    @property
+    def _sessions(self) -> CodeSessions:
+        if self._opened is None:
+            raise InvalidArgument("this sandbox is not open", hint="use `with BlockingSandbox(...) as box:`")
+        return self._opened
+
+    def _decide(self, approval_id: str, decision: Decision) -> RunResult:
+        return self._interruptibly(
+            lambda ticket: self._sessions.driving_decide(approval_id, decision, ticket)
+        )
+
+    def _interruptibly(self, drive: Callable[[RunTicket], Driven[RunResult]]) -> RunResult:
+        """Drive on another thread and wait; Ctrl-C cancels the run and gives its result."""
+        future: Future[RunResult] = Future()
+        pump: Pump[RunResult] = Pump(
+            self._sessions.services.threads, lambda value, error: _settle(future, value, error)
+        )
+        ticket = RunTicket(pump.go_on)
+        pump.start(drive(ticket))
+        try:
+            return future.result()
+        except KeyboardInterrupt:
+            ticket.cancel()
+            return _as_cancelled(future.result())
+
+
+def _as_cancelled(result: RunResult) -> RunResult:
+    """A terminal sends Ctrl-C to the worker process as well: a run that its death ended was cancelled."""
+    if result.status is not RunStatus.INTERRUPTED:
+        return result
+    error = cancelled_error()
+    others = [item for item in result.diagnostics if item.code != Code.INTERRUPTED]
+    return msgspec.structs.replace(
+        result, status=RunStatus.CANCELLED, error=error, diagnostics=[Diagnostic.error(error), *others]
+    )
+
+
+def _settle(future: Future[T], value: T | None, error: BaseException | None) -> None:
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(value)  # type: ignore[arg-type]

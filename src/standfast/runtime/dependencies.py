@@ -1,0 +1,196 @@
+"""What tools and hooks get as `ctx.deps`: where it comes from, and how long it is held.
+
+Theory of operation
+-------------------
+A turn has the deps that its caller passed, or else those that its session was opened with in this process. A
+turn without either, such as one that the runtime resumes by itself, asks a factory: that of its agent, of the
+agent whose subagent it is, or of the runtime.
+
+Rules
+-----
+1. A factory is called each time a turn runs in this process: when it begins, and whenever it is resumed.
+2. What a factory holds open (an async generator, an async context manager made of one) is released when the
+   turn has ended, waits, or breaks off.
+3. A turn whose agent declares `deps_type` does not run without deps: `DepsMissing`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import inspect
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, Union, get_args, get_origin
+
+import msgspec
+
+from standfast.errors import DepsMissing, InvalidArgument
+from standfast.model.canonical import Json
+from standfast.plugins.running import described
+
+if TYPE_CHECKING:
+    from standfast.tools.threads import DaemonThreads
+
+Deps = TypeVar("Deps")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DepsContext:
+    """The turn that a deps factory is asked for.
+
+    `metadata` is what the session was opened with (`runtime.session(..., metadata={...})`); a subagent's
+    session has that of its parent.
+    """
+
+    session_id: str
+    turn_id: str
+    agent: str
+    metadata: Mapping[str, Json] = field(default_factory=dict)
+    parent_session_id: str | None = None
+
+
+DepsFactory = Callable[
+    [DepsContext], Deps | Awaitable[Deps] | AsyncIterator[Deps] | AbstractAsyncContextManager[Deps]
+]
+"""Makes the deps of a turn: a function, or an async function or generator, of a `DepsContext`."""
+
+
+class OwnedFactory(msgspec.Struct, frozen=True):
+    """A deps factory, and where it was passed to."""
+
+    factory: DepsFactory[Any]
+    owner: str
+
+
+class HeldDeps:
+    """Deps while a turn runs with them. Whoever acquired them releases them."""
+
+    __slots__ = ("_manager", "value")
+
+    def __init__(self, value: Any, manager: AbstractAsyncContextManager[Any] | None = None) -> None:
+        self.value = value
+        self._manager = manager
+
+    async def release(self, timeout_s: float, report: Callable[[str], None]) -> None:
+        """Let the factory clean up. What it raises is reported: the turn is over, and its result stands."""
+        if self._manager is None:
+            return
+        manager, self._manager = self._manager, None
+        try:
+            async with asyncio.timeout(timeout_s):
+                await manager.__aexit__(None, None, None)
+        except (Exception, SystemExit) as error:
+            report(f"the deps of a turn could not be released: {described(error)}")
+
+
+NO_DEPS: Final = HeldDeps(None)
+
+
+class FactoryCall(msgspec.Struct, frozen=True):
+    """One call of a deps factory."""
+
+    given: OwnedFactory
+    context: DepsContext
+    timeout_s: float
+    threads: DaemonThreads
+
+    async def held(self) -> HeldDeps:
+        """What the factory makes; `DepsMissing` if it fails."""
+        try:
+            async with asyncio.timeout(self.timeout_s) as limit:
+                return await self._made()
+        except (Exception, SystemExit) as error:
+            if limit.expired():
+                raise self._failed(f"did not return within {self.timeout_s:g} s") from None
+            raise self._failed(f"failed: {described(error)}") from error
+
+    async def _made(self) -> HeldDeps:
+        """Call a plain function in a thread, where it may block, and anything else on the loop."""
+        if _is_async(self.given.factory):
+            made: Any = self.given.factory(self.context)
+        else:
+            made = await self.threads.run(lambda: self.given.factory(self.context))
+        if inspect.isawaitable(made):
+            made = await made
+        if inspect.isasyncgen(made):
+            made = contextlib.asynccontextmanager(lambda: made)()
+        if isinstance(made, contextlib._AsyncGeneratorContextManager):
+            return HeldDeps(await made.__aenter__(), made)
+        return HeldDeps(made)
+
+    def _failed(self, problem: str) -> DepsMissing:
+        return DepsMissing(
+            f"the deps factory of {self.given.owner} {problem}",
+            turn_id=self.context.turn_id,
+            hint="the runtime calls it again later; the turn stays as it is until then",
+        )
+
+
+class HasDepsType(Protocol):
+    """An agent, as far as its deps are concerned."""
+
+    name: Any
+    deps_type: Any
+
+
+def checked_factory(factory: object) -> Any:
+    """Refuse what cannot be a deps factory."""
+    if factory is None or (callable(factory) and not inspect.isgeneratorfunction(factory)):
+        return factory
+    if callable(factory):
+        raise InvalidArgument("deps= is a generator function", hint="make it async: `async def` with `yield`")
+    raise InvalidArgument(
+        f"deps= takes a function that makes the deps of a turn, not {type(factory).__name__}",
+        hint="pass deps=lambda session: value; what one turn or one session has is passed to that",
+    )
+
+
+def inherited_factory(agent: Any, above: OwnedFactory | None) -> OwnedFactory | None:
+    """The factory that subagents of an agent have if theirs has none: the agent's, or the one above it."""
+    return above if agent.deps is None else OwnedFactory(agent.deps, f"agent {agent.name!r}")
+
+
+def needs_deps(deps_type: Any) -> bool:
+    """Whether turns of an agent with this `deps_type` cannot run with None."""
+    if deps_type in (None, types.NoneType, Any, object):
+        return False
+    if get_origin(deps_type) in (Union, types.UnionType):
+        return types.NoneType not in get_args(deps_type)
+    return True
+
+
+def fits(deps_type: Any, deps: Any) -> bool:
+    """Whether a subagent can use the deps of its parent, as far as that can be told at run time."""
+    if deps is None:
+        return False
+    plain = get_origin(deps_type) or deps_type
+    if plain in (None, Any, Union, types.UnionType):
+        kinds = get_args(deps_type)
+        return not kinds or any(fits(kind, deps) for kind in kinds if kind is not types.NoneType)
+    try:
+        return isinstance(deps, plain)
+    except TypeError:  # a protocol that is not for run time, for instance
+        return True
+
+
+def deps_missing(agent: HasDepsType, turn_id: str, *, returned_none: str = "") -> DepsMissing:
+    """The error of a turn that would run without the deps that its agent declares."""
+    wanted = getattr(agent.deps_type, "__name__", None) or str(agent.deps_type)
+    why = f"the deps factory of {returned_none} returned None" if returned_none else "no deps are known here"
+    return DepsMissing(
+        f"agent {agent.name!r} needs deps of type {wanted} for turn {turn_id}, and {why}",
+        turn_id=turn_id,
+        hint="pass Runtime(deps=factory) or Agent(deps=factory), or deps= to runtime.session() or the turn",
+    )
+
+
+def _is_async(factory: object) -> bool:
+    """Whether calling the function only makes a coroutine or a generator, which cannot block."""
+    called = factory if inspect.isroutine(factory) else getattr(factory, "__call__", factory)  # noqa: B004
+    return any(
+        inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one)
+        for one in (factory, called, getattr(factory, "__wrapped__", None))
+    )

@@ -1,0 +1,136 @@
+"""Turns that plugins and tools start, wait for and cancel.
+
+Rules
+-----
+1. A turn that was started is on disk. It goes on whether or not anybody reads its events or waits for it, and
+   whatever becomes of the one that started it.
+2. Events that nobody reads are forgotten from the oldest on; whoever reads is told how many.
+3. A wait that could never end is refused: `TurnWaitsForItself`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any, Final
+
+from standfast.errors import TurnNotFound
+from standfast.model.events import Event, Gap
+from standfast.model.host_requests import AssembledTurn, TurnInput
+from standfast.model.turn import TurnRecord
+from standfast.ports.host import SessionTurnHandle
+from standfast.runtime.agent import checked_limits
+from standfast.runtime.dependencies import fits
+from standfast.runtime.host.at_work import detached
+from standfast.runtime.host.deps import turn_deps
+from standfast.runtime.host.part import HostPart
+from standfast.runtime.host.turn_ends import assembled, turn_rests
+from standfast.runtime.live_feed import Subscription
+from standfast.runtime.turn import Turn, TurnRequest
+
+if TYPE_CHECKING:
+    from standfast.runtime.live_session import LiveSession
+
+MAX_UNREAD: Final = 2_048
+
+
+class TurnService(HostPart):
+    """The `TurnHost` of a session."""
+
+    __slots__ = ()
+
+    async def start_turn_stream(self, session_id: str, input: TurnInput) -> SessionTurnHandle:
+        """Start a turn; it is on disk when this returns. If another turn of the session runs, after that."""
+        live = await self._live("start_turn_stream", session_id)
+        turn = live.new_turn(
+            TurnRequest(
+                message=input.message,
+                deps=await self._deps_for(live),
+                limits=checked_limits(input.limits),
+                idempotency_key=input.idempotency_key,
+            )
+        )
+        events = TurnEvents(turn)
+        with self._runtime.waits.waiting_for(session_id):
+            detached().run(turn.start)
+            try:
+                await turn.begun()
+            except asyncio.CancelledError:
+                turn.withdrawn = not turn.began  # nobody will know of it
+                raise
+        if not turn.began:
+            await turn.settled()  # raises what kept it from beginning
+        return SessionTurnHandle(turn_id=turn.turn_id, events=events)
+
+    async def _deps_for(self, live: LiveSession) -> Any:
+        """The deps of a turn: in a session below this one, those of the turn that starts it if they fit.
+
+        Any other session has its own: they may be another user's.
+        """
+        asking = await self._runtime.put_to_work(self.session_id)
+        passed = None if asking is None else turn_deps(asking)
+        agent = None if live.staff is None else live.staff.agent
+        if agent is None or not fits(agent.deps_type, passed):
+            return live.deps
+        head = await self._runtime.store.head(live.session_id)
+        below = head is not None and await self._is_above(self.session_id, head)
+        return passed if below else live.deps
+
+    async def await_turn(self, turn_id: str) -> AssembledTurn:
+        """The turn once it has ended, or waits; whoever runs it."""
+        record = await self._turn("await_turn", turn_id)
+        with self._runtime.waits.waiting_for(record.session_id):
+            rests = await turn_rests(self._runtime, record)
+        return await assembled(self._runtime.store, rests)
+
+    async def cancel_turn(self, turn_id: str) -> None:
+        """End a turn; one that has ended stays as it is."""
+        await self._turn("cancel_turn", turn_id)
+        await self._runtime.cancel(turn_id)
+
+    async def start_turn(self, session_id: str, input: TurnInput) -> AssembledTurn:
+        """Start a turn and wait until it has ended, or waits itself."""
+        self._place("start_turn")
+        with self._runtime.waits.waiting_for(session_id):
+            started = await self.start_turn_stream(session_id, input)
+            return await self.await_turn(started.turn_id)
+
+    async def _turn(self, method: str, turn_id: str) -> TurnRecord:
+        """A turn of a session that may be seen."""
+        record = await self._place(method).store.turn(turn_id)
+        head = None if record is None else await self._runtime.store.head(record.session_id)
+        if record is None or head is None or not await self._sees(head, False):
+            raise TurnNotFound(turn_id)
+        return record
+
+
+class TurnEvents(Subscription):
+    """The events of one turn for one reader, from its beginning. It ends with the turn."""
+
+    __slots__ = ("_lost", "_turn")
+
+    def __init__(self, turn: Turn[Any]) -> None:
+        super().__init__()
+        self._turn = turn
+        self._lost = 0
+        turn.subscribe(self)
+
+    def hear(self, event: Event) -> None:
+        super().hear(event)
+        if len(self._events) > MAX_UNREAD:
+            self._events.popleft()
+            self._lost += 1
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        while True:
+            if self._lost:
+                missed, self._lost = self._lost, 0
+                return Gap(missed=missed)
+            if (event := self.take()) is not None:
+                return event
+            if self._turn.done:
+                raise StopAsyncIteration
+            await self.wait()

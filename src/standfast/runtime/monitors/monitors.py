@@ -1,0 +1,431 @@
+"""Monitors of a runtime: commands that watch something for sessions, and wake them.
+
+Theory of operation
+-------------------
+A monitor is a task in the store and, in one process, a `Watch` with its `MonitorProcess`. Its supervisor is
+started first, then the record names it, and only then its command begins: there is never a command that no
+record knows of. A background task follows each watch, queues its wakes, and closes its record.
+
+`recover` is called every second. It does whatever others have made necessary: it takes over the monitors of
+processes that are gone, ends those that somebody wants to end, and queues wakes that had to wait.
+
+Rules
+-----
+1. A monitor is looked after by one process. Who takes one over changes its owner first, then ends what is
+   left of its processes, and only then starts it again or closes its record.
+2. A record that says RUNNING has a process, or an owner whose death the next `recover` finds out.
+3. `close` leaves no process behind. It must come before the store is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any
+
+import msgspec
+
+from standfast.errors import CallerError, InvalidArgument, MonitorNotFound, TaskExists
+from standfast.model.bounds import check_bounds
+from standfast.model.monitor import (
+    MonitorSnapshot,
+    MonitorSpec,
+    MonitorState,
+    MonitorStatus,
+    MonitorUpdateBatch,
+)
+from standfast.model.task import TaskKind, TaskRecord, TaskState
+from standfast.ports.clock import Clock
+from standfast.ports.session_store import SessionStore
+from standfast.runtime.monitors.command import Command, CommandNotStarted
+from standfast.runtime.monitors.desk import MonitorDesk, QueueTurn
+from standfast.runtime.monitors.orphans import end_orphans
+from standfast.runtime.monitors.owners import HEARTBEAT_MS, owner_is_gone
+from standfast.runtime.monitors.record import MonitorRecord, interrupted, monitor_of
+from standfast.runtime.monitors.watch import Ending, Notify, Watch, begun_anew
+from standfast.runtime.workplace import runtime_not_open
+
+_GONE = "the process that ran the monitor is gone"
+
+
+def _everywhere(session_id: str) -> bool:
+    return True
+
+
+class Monitors:
+    """All monitors that one runtime looks after. Used on its loop.
+
+    Args:
+        owner: who looks after them, as `lease_owners.new_owner` makes it; to be retired after `close`.
+        queue_turn: queues an input for a session and has its turn started.
+        notify: hears every update that is kept.
+        takes_up: whether monitors of a session may be started again here, which others have left.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: SessionStore,
+        clock: Clock,
+        owner: str,
+        queue_turn: QueueTurn,
+        notify: Notify | None = None,
+        takes_up: Callable[[str], bool] = _everywhere,
+    ) -> None:
+        self.owner = owner
+        self._store = store
+        self._clock = clock
+        self._desk = MonitorDesk(store, clock, owner, queue_turn)
+        self._notify = notify
+        self._takes_up = takes_up
+        self._watches: dict[str, Watch] = {}
+        self._opened: set[tuple[str, str]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._beginnings: set[asyncio.Task[None]] = set()
+        self._recovering = asyncio.Lock()
+        self._is_closed = False
+
+    # What a session may ask for
+
+    async def start(self, session_id: str, spec: MonitorSpec) -> MonitorSnapshot:
+        """Start a monitor. One whose command cannot be run is `FAILED` in what comes back.
+
+        Errors: `InvalidArgument`, `TaskExists`, `SessionNotFound`.
+        """
+        self._require_open()
+        spec = _checked(spec)
+        before = await self._store.task(session_id, spec.id)
+        if before is not None and await self._blocks(before):
+            raise TaskExists(session_id, spec.id)
+        await self._start(session_id, spec, before)
+        return await self.snapshot(session_id)
+
+    async def stop(self, session_id: str, monitor_id: str) -> MonitorSnapshot:
+        """End a monitor and everything that it started. One that is over stays as it is. `MonitorNotFound`.
+
+        One that another process runs is ended by that process, soon.
+        """
+        task = await self._store.task(session_id, monitor_id)
+        if task is None or task.kind is not TaskKind.MONITOR:
+            raise MonitorNotFound(session_id, monitor_id)
+        await self._stop(task)
+        return await self.snapshot(session_id)
+
+    async def snapshot(self, session_id: str) -> MonitorSnapshot:
+        """The session's monitors, in the order in which they were started first."""
+        tasks = await self._desk.tasks(session_id)
+        return MonitorSnapshot(monitors=tuple([await self._status(task) for task in tasks]))
+
+    async def take_updates(self, session_id: str) -> MonitorUpdateBatch:
+        """What the session's monitors have told since this was last asked. A wake that waits is withdrawn."""
+        taken = [await self._take(task) for task in await self._desk.tasks(session_id)]
+        updates = [update for some, _ in taken for update in some]
+        updates.sort(key=lambda update: update.at_ms)
+        return MonitorUpdateBatch(updates=tuple(updates), lost=sum(lost for _, lost in taken))
+
+    # What the runtime tells
+
+    async def session_opened(self, session_id: str, specs: Sequence[MonitorSpec] = ()) -> None:
+        """Start what is armed for the start of a session: these, and those that were started before.
+
+        Once for each session here. One that somebody stopped comes back only if it is among *specs*.
+        """
+        self._require_open()
+        tasks = await self._desk.tasks(session_id)
+        if any(not task.state.is_terminal and self._is_left(task) for task in tasks):
+            await self.recover()  # the record of a process that is gone still says that it runs
+            tasks = await self._desk.tasks(session_id)
+        before = [record.status for task in tasks if (record := monitor_of(task))]
+        known = [one.spec for one in before if one.state.is_over and one.state is not MonitorState.STOPPED]
+        armed = {spec.id: spec for spec in (*known, *specs) if spec.arm == "session_start"}
+        for spec in armed.values():
+            if (session_id, spec.id) not in self._opened:
+                self._opened.add((session_id, spec.id))
+                with suppress(TaskExists):
+                    await self.start(session_id, spec)
+
+    async def recover(self, live: Sequence[TaskRecord] | None = None) -> None:
+        """Look after what others have left or want; *live* are all live tasks, if they are known."""
+        async with self._recovering:
+            if self._is_closed:
+                return
+            tasks = await self._store.tasks(live=True) if live is None else live
+            monitors = [task for task in tasks if task.kind is TaskKind.MONITOR]
+            for task in monitors:
+                with suppress(CallerError):  # its session or its task went meanwhile
+                    await self._look_after(task)
+            await self._look_for_lost(monitors)
+
+    async def forget(self, session_id: str) -> None:
+        """End all monitors of a session that was closed or deleted."""
+        self._opened = {key for key in self._opened if key[0] != session_id}
+        watches = [watch for watch in self._watches.values() if watch.session_id == session_id]
+        await asyncio.gather(*(self._end(watch, Ending.STOPPED) for watch in watches))
+
+    async def close(self) -> None:
+        """End every process. Monitors that are to be started again wait for the next runtime."""
+        self._is_closed = True
+        async with self._recovering:
+            await asyncio.gather(*self._beginnings, return_exceptions=True)
+            ends = [self._end(watch, Ending.CLOSED) for watch in self._watches.values()]
+            await asyncio.gather(*ends, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._watches.clear()
+
+    # Starting
+
+    def _require_open(self) -> None:
+        if self._is_closed:
+            raise runtime_not_open()
+
+    async def _blocks(self, before: TaskRecord) -> bool:
+        """Whether a task is live; one whose owner is gone is recovered first."""
+        if not before.state.is_terminal and self._is_left(before):
+            await self.recover()
+            found = await self._store.task(before.session_id, before.id)
+            return found is not None and not found.state.is_terminal
+        return not before.state.is_terminal
+
+    async def _start(self, session_id: str, spec: MonitorSpec, before: TaskRecord | None) -> None:
+        now = self._clock.now_ms()
+        status = MonitorStatus(spec=spec, state=MonitorState.RUNNING, started_at=now, updated_at=now)
+        record = MonitorRecord(run=secrets.token_hex(8), status=status)
+        earlier = None if before is None else monitor_of(before)
+        created_at = now
+        if before is not None and earlier is not None:  # what was not taken of the earlier one stays
+            record = msgspec.structs.replace(earlier, run=record.run, status=status, process=None, wakes=0)
+            created_at = before.created_at
+        watch = self._watch(session_id, record)
+        await self._kept(self._begin(watch, lambda: self._desk.add(watch, created_at), quiet=True))
+
+    def _watch(self, session_id: str, record: MonitorRecord) -> Watch:
+        return Watch(session_id, record, self._clock, self._notify)
+
+    async def _begin(
+        self, watch: Watch, write: Callable[[], Awaitable[None]], *, quiet: bool = False
+    ) -> None:
+        """Start the supervisor, write that down, and let the command begin."""
+        self._watches[watch.run] = watch
+        try:
+            self._spawn(watch)
+            await write()
+        except BaseException:
+            del self._watches[watch.run]
+            if watch.process is not None:
+                await watch.process.abandon()
+            watch.concluded.set()
+            raise
+        watch.is_written = True
+        if watch.process is not None:
+            await self._let_run(watch)
+        if watch.never_ran and quiet:
+            watch.told = watch.ring.seq  # whoever starts it sees that it has failed
+        self._go_on(self._follow(watch), self._tasks)
+        if watch.never_ran:
+            await self._concluded(watch)
+
+    def _spawn(self, watch: Watch) -> None:
+        from standfast.runtime.monitors.process import MonitorProcess  # few sessions have monitors
+
+        spec = watch.spec
+        try:
+            watch.held_by(MonitorProcess(Command(spec.command, spec.cwd, spec.env), watch))
+        except CommandNotStarted as error:
+            watch.failed(error.error_object())
+
+    async def _let_run(self, watch: Watch) -> None:
+        assert watch.process is not None
+        try:
+            await watch.process.run()
+        except CommandNotStarted as error:
+            watch.failed(error.error_object())
+        else:
+            watch.begun()
+
+    async def _kept(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do *work* to its end, whether the one who wants it goes on waiting or not."""
+        await asyncio.shield(self._go_on(work, self._beginnings))
+
+    def _go_on(self, work: Coroutine[Any, Any, None], among: set[asyncio.Task[None]]) -> asyncio.Task[None]:
+        task = asyncio.get_running_loop().create_task(work)
+        among.add(task)
+        task.add_done_callback(among.discard)
+        return task
+
+    # Following
+
+    async def _follow(self, watch: Watch) -> None:
+        """Queue wakes as updates come, and close the record at the end."""
+        while not watch.has_ended:
+            await watch.stirred.wait()
+            watch.stirred.clear()
+            if watch.wants_wake and not watch.has_ended:
+                with suppress(Exception):  # `recover` stirs it again
+                    async with watch.lock:
+                        await self._desk.wake(watch)
+        watch.settle()
+        while not await self._closes(watch):
+            watch.stirred.clear()
+            await watch.stirred.wait()
+        self._watches.pop(watch.run, None)
+
+    async def _closes(self, watch: Watch) -> bool:
+        """Tell and write how a monitor has ended; false if the store did not let us."""
+        try:
+            async with watch.lock:
+                if watch.wakes_at_end and watch.ending is not Ending.LOST:
+                    await self._desk.wake_at_end(watch)
+                await self._desk.save(watch)
+                watch.failure = None
+        except Exception as error:
+            watch.failure = error
+        watch.concluded.set()
+        return watch.failure is None
+
+    # Stopping
+
+    async def _stop(self, task: TaskRecord) -> None:
+        record = monitor_of(task)
+        if record is None or task.state.is_terminal:
+            return
+        watch = self._watches.get(record.run)
+        if watch is not None:
+            await self._end(watch, Ending.STOPPED)
+        elif not await self._stop_left(task):
+            await self._desk.request_stop(task)
+
+    async def _stop_left(self, task: TaskRecord) -> bool:
+        """Close a monitor whose owner is gone; false if somebody has it."""
+        async with self._recovering:
+            found = await self._store.task(task.session_id, task.id)
+            record = None if found is None else monitor_of(found)
+            if found is None or record is None or not self._is_left(found):
+                return False
+            await self._close_left(found, record, Ending.STOPPED)
+            return True
+
+    async def _end(self, watch: Watch, ending: Ending) -> None:
+        watch.end_by(ending)
+        if watch.process is not None and not watch.has_ended:
+            await watch.process.stop()
+        await self._concluded(watch)
+
+    async def _concluded(self, watch: Watch) -> None:
+        await watch.concluded.wait()
+        if watch.failure is not None:
+            raise watch.failure
+
+    # What others have left or want
+
+    async def _look_after(self, task: TaskRecord) -> None:
+        record = monitor_of(task)
+        watch = None if record is None else self._watches.get(record.run)
+        now = self._clock.now_ms()
+        if watch is not None and task.owner == self.owner:
+            await self._look_after_own(watch, task, now)
+        elif not self._is_left(task):
+            return
+        elif record is None:
+            await self._desk.fail(task)
+        elif task.owner or self._takes_up(task.session_id):
+            await self._take_over(task, record)
+
+    def _is_left(self, task: TaskRecord) -> bool:
+        """Whether nobody looks after a live task: its owner is gone, or is us and does not know of it."""
+        if task.owner != self.owner:
+            return owner_is_gone(task, self._clock.now_ms())
+        record = monitor_of(task)
+        return record is not None and record.run not in self._watches
+
+    async def _look_after_own(self, watch: Watch, task: TaskRecord, now: int) -> None:
+        if not watch.has_ended:
+            self._desk.adopt(watch, task)
+            if now - task.updated_at > HEARTBEAT_MS:
+                async with watch.lock:
+                    await self._desk.save(watch)
+        if watch.has_ended or watch.wants_wake:
+            watch.stirred.set()
+
+    async def _take_over(self, task: TaskRecord, record: MonitorRecord) -> None:
+        if task.state is TaskState.CANCEL_REQUESTED:
+            await self._close_left(task, record, Ending.STOPPED)
+        elif not record.status.spec.restart:
+            await self._close_left(task, record, None)
+        elif await self._is_ours_and_swept(task, record):
+            await self._go_on_with(task, record)
+
+    async def _go_on_with(self, task: TaskRecord, record: MonitorRecord) -> None:
+        """Start a monitor again, or leave it to somebody who can."""
+        if self._takes_up(task.session_id):
+            watch = self._watch(task.session_id, begun_anew(record, self._clock.now_ms()))
+            await self._kept(self._begin(watch, lambda: self._desk.save(watch)))
+            return
+        status = msgspec.structs.replace(record.status, state=MonitorState.ARMED)
+        await self._desk.release(task, msgspec.structs.replace(record, status=status, process=None))
+
+    async def _close_left(self, task: TaskRecord, record: MonitorRecord, ending: Ending | None) -> None:
+        """Close the record of a monitor that nobody runs any more."""
+        if not await self._is_ours_and_swept(task, record):
+            return
+        watch = self._watch(task.session_id, record)
+        if ending is None:
+            watch.failed(interrupted(_GONE))
+        watch.ending, watch.has_ended = ending, True
+        watch.settle()
+        await self._desk.save(watch)
+
+    async def _is_ours_and_swept(self, task: TaskRecord, record: MonitorRecord) -> bool:
+        """Take a monitor over and end what is left of its processes; false if another was faster."""
+        if not await self._desk.claim(task, record):
+            return False
+        if record.process is not None:
+            await asyncio.to_thread(end_orphans, record.process)
+        return True
+
+    async def _look_for_lost(self, live: Sequence[TaskRecord]) -> None:
+        """End monitors whose record is gone or was closed by another."""
+        known = {record.run for task in live if (record := monitor_of(task)) is not None}
+        for watch in [one for one in self._watches.values() if one.run not in known]:
+            if watch.has_ended:
+                watch.stirred.set()
+            elif watch.is_written:
+                async with watch.lock:
+                    await self._desk.save(watch)
+
+    # Reading
+
+    async def _status(self, task: TaskRecord) -> MonitorStatus:
+        record = monitor_of(task)
+        assert record is not None
+        watch = self._watches.get(record.run)
+        status = record.status if watch is None or task.state.is_terminal else watch.status()
+        wake = record.wake if watch is None else watch.wake
+        waits = wake is not None and await self._desk.is_waiting(task.session_id, wake)
+        return msgspec.structs.replace(status, wakes=waits)
+
+    async def _take(self, task: TaskRecord) -> tuple[tuple[Any, ...], int]:
+        record = monitor_of(task)
+        watch = None if record is None else self._watches.get(record.run)
+        if watch is None:
+            return await self._desk.take_stored(task)
+        async with watch.lock:
+            if not watch.concluded.is_set():
+                return await self._desk.take(watch)
+        found = await self._store.task(task.session_id, task.id)
+        return ((), 0) if found is None else await self._desk.take_stored(found)
+
+
+def _checked(spec: MonitorSpec) -> MonitorSpec:
+    """A spec as decoding it would have it: `wake="queue_turn"` is a `WakePolicy`, and no limit is passed."""
+    check_bounds(spec)
+    try:
+        spec = msgspec.json.decode(msgspec.json.encode(spec), type=MonitorSpec)
+    except (msgspec.ValidationError, TypeError, UnicodeEncodeError) as error:
+        raise InvalidArgument(f"this is no monitor: {error}") from None
+    if not spec.command or (not isinstance(spec.command, str) and not spec.command[0]):
+        raise InvalidArgument(f"monitor {spec.id!r} has no command")
+    return spec

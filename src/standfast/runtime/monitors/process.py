@@ -1,0 +1,271 @@
+"""A command of a monitor, as the runtime holds it: its supervisor, its pipes and what it says.
+
+Theory of operation
+-------------------
+Making a `MonitorProcess` starts the supervisor and nothing else; its `mark` can be written down then. `run`
+lets the command begin. What it writes is read as the event loop finds time, at most `CHUNK` bytes at once and
+stream: a command that writes faster than that waits, and everybody else on the loop does not.
+
+Rules
+-----
+1. The listener hears lines in their order, and of the end once, after the last line.
+2. Letting go of a process ends it: the supervisor finds its socket closed, also if this process was killed.
+3. All handles are plain descriptors. A loop that was closed early leaves nothing that complains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import os
+import secrets
+import signal
+import socket
+import sys
+from contextlib import suppress
+from typing import IO, Any, Final, Literal, Protocol
+
+from standfast.runtime.monitors.command import Command, CommandNotStarted
+from standfast.runtime.monitors.environment import MARK, command_environment
+from standfast.runtime.monitors.lines import LineReader, Lines
+from standfast.runtime.monitors.orphans import end_orphans, mark_of
+from standfast.runtime.monitors.supervisor import GRACE_S
+
+CHUNK: Final = 65_536
+_START_S: Final = 30.0
+_PATIENCE_S: Final = 5.0
+_LAST_WORDS_S: Final = 1.0
+_SUPERVISOR: Final = os.path.join(os.path.dirname(__file__), "supervisor.py")
+_CLOSED: Final = -1
+_LOW: Final = 10
+"""Descriptors that are given to the supervisor lie above those that they take the place of."""
+
+
+class Listener(Protocol):
+    def heard(self, kind: Literal["update", "notice"], lines: Lines) -> None: ...
+
+    def ended(self, code: int | None) -> None:
+        """The command and all that it started have ended; None if nobody knows how."""
+
+
+class MonitorProcess:
+    """One command and its supervisor. Used on the loop on which it was made."""
+
+    def __init__(self, command: Command, listener: Listener) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._listener = listener
+        self._answered, self._over = asyncio.Event(), asyncio.Event()
+        self._failure: str | None = None
+        self._code: int | None = None
+        self._said = b""
+        self._streams: dict[int, tuple[Literal["update", "notice"], LineReader]] = {}
+        self._control = _CLOSED
+        self._all_gone = False
+        self._deadline: asyncio.TimerHandle | None = None
+        token = secrets.token_hex(16)
+        pid = self._spawn(command, token)
+        self.mark = mark_of(pid, token)
+
+    def __del__(self) -> None:
+        for handle in (*getattr(self, "_streams", ()), getattr(self, "_control", _CLOSED)):
+            _close(handle)
+
+    async def run(self) -> None:
+        """Let the command begin. `CommandNotStarted`."""
+        self._loop.add_reader(self._control, self._on_control)
+        for handle in self._streams:
+            self._loop.add_reader(handle, self._on_stream, handle)
+        self._tell(b"g")
+        await self._within(_START_S, self._answered)
+        if self._failure is not None:
+            await self._over.wait()
+            raise CommandNotStarted(self._failure)
+
+    def request_stop(self) -> None:
+        """SIGTERM to all that belongs to the command, and SIGKILL 200 ms later."""
+        self._tell(b"s")
+
+    async def stop(self) -> None:
+        """The same, and wait until nothing is left."""
+        self.request_stop()
+        await self._within(GRACE_S + _PATIENCE_S, self._over)
+
+    async def _within(self, limit_s: float, event: asyncio.Event) -> None:
+        """Wait for the supervisor, which answers soon; one that somebody has stopped is ended by force."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await event.wait()
+        except TimeoutError:
+            await asyncio.to_thread(end_orphans, self.mark)
+            await self._over.wait()
+
+    async def abandon(self) -> None:
+        """End it at once, whether it has begun or not."""
+        self._loop.remove_reader(self._control)
+        _close(self._control)
+        self._control = _CLOSED
+        await asyncio.to_thread(self._reap)
+        self._finish()
+
+    # The supervisor
+
+    def _spawn(self, command: Command, token: str) -> int:
+        """Start a supervisor that waits for its first word; its pid."""
+        given: list[int] = []
+        try:
+            self._control = _socket_pair(given)
+            for kind in ("update", "notice"):
+                self._streams[_pipe(given)] = (kind, LineReader())
+            given.append(_request(command, token))
+            return os.posix_spawn(
+                sys.executable,
+                [sys.executable, "-I", "-S", "-B", _SUPERVISOR, str(os.getpid())],
+                {MARK: token},
+                file_actions=[(os.POSIX_SPAWN_DUP2, handle, place) for place, handle in enumerate(given)],
+                setsigmask=[],
+                setsigdef=[signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE],
+            )
+        except (OSError, ValueError, TypeError) as error:
+            raise CommandNotStarted(str(error)) from None
+        finally:
+            for handle in given:
+                _close(handle)
+
+    def _tell(self, word: bytes) -> None:
+        with suppress(OSError):
+            os.write(self._control, word)
+
+    def _on_control(self) -> None:
+        data = _read(self._control, 4_096)
+        if data is None:
+            return
+        if not data:
+            self._supervisor_ended()
+            return
+        *lines, self._said = (self._said + data).split(b"\n")
+        for line in lines:
+            self._heard(json.loads(line))
+
+    def _heard(self, said: dict[str, Any]) -> None:
+        self._code = said.get("exit", self._code)
+        self._failure = said.get("failed", self._failure)
+        self._answered.set()
+
+    def _supervisor_ended(self) -> None:
+        """A supervisor that did not say how the command ended was killed, and has left it behind."""
+        self._loop.remove_reader(self._control)
+        _close(self._control)
+        self._control = _CLOSED
+        self._reap()
+        if not self._answered.is_set():
+            self._failure = "its supervisor was killed"
+        if self._code is None:
+            sweeping = self._loop.run_in_executor(None, end_orphans, self.mark)
+            sweeping.add_done_callback(lambda _: self._hear_the_rest())
+        else:
+            self._hear_the_rest()
+
+    def _hear_the_rest(self) -> None:
+        """Whatever the command left in its pipes is read yet, as far as it comes soon."""
+        self._all_gone = True
+        if self._streams:
+            self._deadline = self._loop.call_later(_LAST_WORDS_S, self._finish)
+        else:
+            self._finish()
+
+    def _reap(self) -> None:
+        """Its socket is closed as it ends, so this takes no time."""
+        with suppress(ChildProcessError):
+            os.waitpid(self.mark.pid, 0)
+
+    # What the command says
+
+    def _on_stream(self, handle: int) -> None:
+        data = _read(handle, CHUNK)
+        if data is None:
+            return
+        kind, reader = self._streams[handle]
+        if data:
+            self._pass_on(kind, reader.feed(data))
+            return
+        self._end_stream(handle)
+        if not self._streams and self._all_gone:
+            self._finish()
+
+    def _end_stream(self, handle: int) -> None:
+        self._loop.remove_reader(handle)
+        kind, reader = self._streams.pop(handle)
+        _close(handle)
+        self._pass_on(kind, reader.end())
+
+    def _pass_on(self, kind: Literal["update", "notice"], lines: Lines) -> None:
+        if lines.texts:
+            self._listener.heard(kind, lines)
+
+    def _finish(self) -> None:
+        if self._over.is_set():
+            return
+        if self._deadline is not None:
+            self._deadline.cancel()
+        for handle in list(self._streams):
+            self._end_stream(handle)
+        self._answered.set()
+        self._over.set()
+        if self._failure is None:
+            self._listener.ended(self._code)
+
+
+def _socket_pair(given: list[int]) -> int:
+    ours, theirs = socket.socketpair()
+    given.append(_lifted(theirs.detach()))
+    ours.setblocking(False)
+    return ours.detach()
+
+
+def _pipe(given: list[int]) -> int:
+    read, write = os.pipe()
+    given.append(_lifted(write))
+    os.set_blocking(read, False)
+    return read
+
+
+def _request(command: Command, token: str) -> int:
+    """A file without a name that says what to run."""
+    argv, env = command.argv, command_environment(command.env, token)
+    data = json.dumps({"argv": argv, "cwd": command.cwd, "env": env}).encode("utf-8")
+    with _nameless_file() as file:
+        file.write(data)
+        file.seek(0)
+        return _lifted(os.dup(file.fileno()))
+
+
+def _nameless_file() -> IO[bytes]:
+    if sys.platform == "linux":
+        return open(os.memfd_create("monitor"), "w+b")
+    import tempfile
+
+    return tempfile.TemporaryFile()
+
+
+def _lifted(handle: int) -> int:
+    try:
+        return fcntl.fcntl(handle, fcntl.F_DUPFD_CLOEXEC, _LOW)
+    finally:
+        os.close(handle)
+
+
+def _read(handle: int, limit: int) -> bytes | None:
+    """What can be read; nothing at the end, None if there is nothing yet."""
+    try:
+        return os.read(handle, limit)
+    except (BlockingIOError, InterruptedError):
+        return None
+    except OSError:
+        return b""
+
+
+def _close(handle: int) -> None:
+    if handle >= 0:
+        with suppress(OSError):
+            os.close(handle)

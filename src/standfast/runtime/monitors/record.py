@@ -1,0 +1,164 @@
+"""A monitor at rest: what the body of its task holds.
+
+Rules
+-----
+1. Everything that the next process needs is here: what is watched, by which process, and what was told.
+2. `taken` only rises. Whoever writes a record keeps the higher one, so that nothing is taken twice.
+3. The last updates are kept as far as they fit into `KEPT_CHARS`. They are written with each wake and at the
+   end; what a monitor says in between is in the memory of its process alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from standfast.errors import Code, ErrorObject
+from standfast.model.canonical import Json
+from standfast.model.limits import U64
+from standfast.model.monitor import MonitorSpec, MonitorState, MonitorStatus, MonitorUpdate
+from standfast.model.task import TaskKind, TaskRecord, TaskState
+from standfast.runtime.monitors.orphans import ProcessMark
+
+KEPT_CHARS: Final = 32_768
+_LABEL_CHARS: Final = 200
+_TASK_STATES: Final = {
+    MonitorState.ARMED: TaskState.PENDING,
+    MonitorState.RUNNING: TaskState.RUNNING,
+    MonitorState.EXITED: TaskState.COMPLETED,
+    MonitorState.TIMED_OUT: TaskState.FAILED,
+    MonitorState.STOPPED: TaskState.CANCELLED,
+    MonitorState.FAILED: TaskState.FAILED,
+}
+
+
+class Wake(msgspec.Struct, frozen=True, kw_only=True):
+    """An input that was queued for what was told after the update `since`."""
+
+    input_id: str
+    since: U64 = 0
+
+
+class MonitorRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`run` is one start of the monitor. The numbers are those of the last update that exists, was told by a
+    wake, was taken. `wakes` counts the inputs that were queued in this run."""
+
+    run: str
+    status: MonitorStatus
+    process: ProcessMark | None = None
+    seq: U64 = 0
+    told: U64 = 0
+    taken: U64 = 0
+    lost: U64 = 0
+    wakes: U64 = 0
+    wake: Wake | None = None
+    updates: tuple[MonitorUpdate, ...] = ()
+
+
+def monitor_of(task: TaskRecord) -> MonitorRecord | None:
+    """The monitor that a task is, as far as the task tells; None if it is another's."""
+    if task.kind is not TaskKind.MONITOR:
+        return None
+    try:
+        record = msgspec.convert(task.body, MonitorRecord)
+    except msgspec.ValidationError:
+        return None
+    return _closed_by_others(record, task) if task.state.is_terminal else record
+
+
+def task_of(
+    session_id: str, record: MonitorRecord, owner: str, *, created_at: int, now_ms: int
+) -> TaskRecord:
+    """A monitor as a new task."""
+    spec = record.status.spec
+    empty = TaskRecord(
+        session_id=session_id,
+        id=spec.id,
+        kind=TaskKind.MONITOR,
+        state=TaskState.PENDING,
+        label=label_of(spec),
+        owner=owner,
+        created_at=created_at,
+        updated_at=now_ms,
+    )
+    return _filled(empty, record, owner, now_ms)
+
+
+def body_of(record: MonitorRecord) -> Json:
+    """A monitor as plain JSON, the same in every store."""
+    return msgspec.json.decode(msgspec.json.encode(record))
+
+
+def written(record: MonitorRecord, *, by: str, owner: str, now_ms: int) -> Callable[[TaskRecord], TaskRecord]:
+    """Writes a monitor over its task, if that is still the task of *by*, and makes it that of *owner*."""
+
+    def change(task: TaskRecord) -> TaskRecord:
+        there = monitor_of(task)
+        if task.owner != by or there is None or there.run != record.run:
+            return task
+        return _filled(task, without_taken(record, there.taken), owner, now_ms)
+
+    return change
+
+
+def without_taken(record: MonitorRecord, taken: int) -> MonitorRecord:
+    """A record after everything up to *taken* was."""
+    if taken <= record.taken:
+        return record
+    left = tuple(update for update in record.updates if update.seq > taken)
+    return msgspec.structs.replace(
+        record,
+        taken=taken,
+        told=max(record.told, taken),
+        lost=0,
+        wake=None,
+        updates=left,
+        status=msgspec.structs.replace(record.status, pending=len(left), wakes=False),
+    )
+
+
+def kept(updates: Sequence[MonitorUpdate]) -> tuple[MonitorUpdate, ...]:
+    """The last updates, as many as are worth writing down."""
+    room, first = KEPT_CHARS, len(updates)
+    while first > 0 and room >= len(updates[first - 1].text):
+        first -= 1
+        room -= len(updates[first].text)
+    return tuple(updates[first:])
+
+
+def label_of(spec: MonitorSpec) -> str:
+    command = spec.command if isinstance(spec.command, str) else " ".join(spec.command)
+    return (spec.description or command)[:_LABEL_CHARS]
+
+
+def interrupted(why: str) -> ErrorObject:
+    return ErrorObject(
+        code=Code.INTERRUPTED, message=why, hint="with `restart` it is started again by the next process"
+    )
+
+
+def _filled(task: TaskRecord, record: MonitorRecord, owner: str, now_ms: int) -> TaskRecord:
+    status = record.status
+    state = _TASK_STATES[status.state]
+    if task.state is TaskState.CANCEL_REQUESTED and not state.is_terminal:
+        state = task.state
+    return msgspec.structs.replace(
+        task,
+        state=state,
+        owner=owner,
+        updated_at=now_ms,
+        body=body_of(record),
+        result={"exit_code": status.exit_code} if status.state is MonitorState.EXITED else None,
+        error=status.error,
+    )
+
+
+def _closed_by_others(record: MonitorRecord, task: TaskRecord) -> MonitorRecord:
+    """A monitor whose task was ended over its head."""
+    if record.status.state.is_over:
+        return record
+    state = MonitorState.STOPPED if task.state is TaskState.CANCELLED else MonitorState.FAILED
+    status = msgspec.structs.replace(record.status, state=state, updated_at=task.updated_at, error=task.error)
+    return msgspec.structs.replace(record, status=status)

@@ -1,0 +1,266 @@
+"""The supervisor: a small process between the runtime and a monitor's command, which outlives neither.
+
+Theory of operation
+-------------------
+It is a program of its own and imports nothing of Standfast. Its standard input is a socket to the runtime,
+its standard output and error are the pipes that the command writes to, and descriptor 3 says what to run::
+
+    runtime  ->  "g" run it, "s" end it, or nothing any more: the runtime is gone
+    runtime  <-  {"started": true} or {"failed": "why"}, then {"exit": code}, each on a line
+
+The command runs in a session and process group of its own. On Linux whatever it leaves behind, also what has
+left its group, becomes a child of the supervisor, so that everything can be found and ended.
+
+Rules
+-----
+1. Nothing runs before the runtime says so: it has written down who we are by then.
+2. When the command has ended, or is to end, whatever it started is told to end (SIGTERM), and killed 200 ms
+   later. When the runtime is gone, it is killed at once.
+3. The exit is told after everything has ended, so that the pipes are at their end as well.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+import os
+import select
+import signal
+import sys
+import time
+from contextlib import suppress
+from typing import Any, Final, NoReturn
+
+GRACE_S: Final = 0.2
+REQUEST: Final = 3
+"""The descriptor of the file that holds `{"argv": [...], "cwd": ..., "env": {...}}`."""
+
+_LINUX: Final = sys.platform == "linux"
+_PDEATHSIG, _SUBREAPER = 1, 36
+_GIVE_UP_S: Final = 5.0
+_GLANCE_MS: Final = 200
+
+
+class Word(enum.Enum):
+    """What a supervisor hears. `STIR` says no more than that there may be something to look after."""
+
+    GO = "go"
+    STOP = "stop"
+    LOST = "lost"
+    STIR = "stir"
+
+
+class Post:
+    """Where words come in: from the runtime, by its death, and by signals."""
+
+    def __init__(self, control: int, host: int) -> None:
+        self._control = control
+        self._host_pid = host
+        self._signals = _signal_pipe()
+        self._poll = select.poll()
+        self._poll.register(control, select.POLLIN)
+        self._poll.register(self._signals, select.POLLIN)
+        self._host = self._watch_host()
+
+    def wait(self, timeout_s: float | None = None) -> Word:
+        limit = None if timeout_s is None else max(0, int(timeout_s * 1000))
+        if self._host is None:
+            limit = _GLANCE_MS if limit is None else min(limit, _GLANCE_MS)
+        ready = {handle for handle, _ in self._poll.poll(limit)}
+        if self._host in ready or os.getppid() != self._host_pid:
+            return Word.LOST
+        if self._control in ready:
+            return self._heard()
+        if self._signals in ready and signal.SIGTERM in os.read(self._signals, 512):
+            return Word.STOP
+        return Word.STIR
+
+    def _heard(self) -> Word:
+        try:
+            said = os.read(self._control, 64)
+        except OSError:
+            return Word.LOST
+        if not said:
+            return Word.LOST
+        return Word.STOP if b"s" in said else Word.GO
+
+    def _watch_host(self) -> int | None:
+        """The runtime's death, which its end of the socket may survive in a process that it forked."""
+        try:
+            handle = os.pidfd_open(self._host_pid)
+        except (AttributeError, OSError):
+            return None
+        self._poll.register(handle, select.POLLIN)
+        return handle
+
+
+class Family:
+    """The command and everything that came of it. `code` is how the command ended."""
+
+    def __init__(self, child: int) -> None:
+        self.child = child
+        self.code: int | None = None
+
+    def reap(self) -> bool:
+        """Take leave of those that have ended; whether anybody is left."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return False
+            if pid == 0:
+                return True
+            if pid == self.child:
+                self.code = os.waitstatus_to_exitcode(status)
+
+    def signal(self, *numbers: int) -> None:
+        """Send signals to the group, whose number is its own while the command was not reaped, and to all."""
+        others = descendants(os.getpid())
+        for number in numbers:
+            if self.code is None or not _LINUX:
+                with suppress(OSError):
+                    os.killpg(self.child, number)
+            for pid in others:
+                with suppress(OSError):
+                    os.kill(pid, number)
+
+    def end(self, post: Post, *, at_once: bool) -> None:
+        """End everybody. Who may not be killed, or cannot be, is waited for, for a while."""
+        if self.reap() and not at_once:
+            self._ask(post)
+        give_up = time.monotonic() + _GIVE_UP_S
+        while self.reap() and time.monotonic() < give_up:
+            self.signal(signal.SIGKILL)
+            time.sleep(0.002)
+        if not _LINUX:
+            self.signal(signal.SIGKILL)
+
+    def _ask(self, post: Post) -> None:
+        deadline = time.monotonic() + GRACE_S
+        self.signal(signal.SIGTERM, signal.SIGCONT)  # who was stopped can follow as well
+        while self.reap() and (left := deadline - time.monotonic()) > 0:
+            if post.wait(left) is Word.LOST:
+                return
+
+
+def main() -> None:
+    with suppress(OSError):  # it leads a session of its own already
+        os.setsid()
+    control = os.dup(0)
+    _point_at_nothing(0)
+    _set_option(_SUBREAPER, 1)
+    post = Post(control, int(sys.argv[1]))
+    word = post.wait()
+    while word is Word.STIR:
+        word = post.wait()
+    if word is Word.GO:
+        _supervise(post, control)
+
+
+def _supervise(post: Post, control: int) -> None:
+    child, failure = _start(_request())
+    _point_at_nothing(1, 2)
+    family = Family(child)
+    _tell(control, {"failed": failure} if failure else {"started": True})
+    word = Word.STIR
+    family.reap()
+    while family.code is None and word is not Word.STOP and word is not Word.LOST:
+        word = post.wait()
+        family.reap()
+    family.end(post, at_once=word is Word.LOST)
+    _tell(control, {"exit": family.code})
+
+
+def descendants(root: int) -> list[int]:
+    """Every process below *root*, as the system lists them."""
+    below: dict[int, list[int]] = {}
+    for name in os.listdir("/proc") if _LINUX else ():
+        if name.isdigit():
+            below.setdefault(_parent(name), []).append(int(name))
+    found, ahead = [], [root]
+    while ahead:
+        children = below.pop(ahead.pop(), [])
+        found += children
+        ahead += children
+    return found
+
+
+def _parent(pid: str) -> int:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError, ValueError):
+        return -1
+
+
+def _request() -> dict[str, Any]:
+    with open(REQUEST, "rb") as file:
+        request: dict[str, Any] = json.loads(file.read())
+    return request
+
+
+def _start(request: dict[str, Any]) -> tuple[int, str]:
+    """Start the command; its pid, and why it does not run."""
+    ready, gate = os.pipe()
+    supervisor = os.getpid()
+    child = os.fork()
+    if not child:
+        os.close(ready)
+        _become(request, gate, supervisor)
+    os.close(gate)
+    with open(ready, "rb") as told:
+        return child, told.read().decode("utf-8", "replace")
+
+
+def _become(request: dict[str, Any], gate: int, supervisor: int) -> NoReturn:
+    """Be the command from here on."""
+    where = f"the directory {request['cwd']!r}"
+    try:
+        os.setsid()
+        _set_option(_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != supervisor:
+            os._exit(127)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and a command would as well
+            signal.signal(number, signal.SIG_DFL)
+        if request["cwd"] is not None:
+            os.chdir(request["cwd"])
+        where = repr(request["argv"][0])
+        os.execvpe(request["argv"][0], request["argv"], request["env"])  # noqa: S606
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        os.write(gate, f"{where}: {why}".encode("utf-8", "replace"))
+    finally:
+        os._exit(127)
+
+
+def _signal_pipe() -> int:
+    """A descriptor that can be read when a child has ended or somebody wants us to end."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write, warn_on_full_buffer=False)
+    for number in (signal.SIGCHLD, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    return read
+
+
+def _set_option(option: int, value: int) -> None:
+    if _LINUX:
+        import ctypes
+
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+def _point_at_nothing(*handles: int) -> None:
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for handle in handles:
+        os.dup2(nothing, handle)
+    os.close(nothing)
+
+
+def _tell(control: int, said: dict[str, Any]) -> None:
+    with suppress(OSError):
+        os.write(control, json.dumps(said).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,133 @@
+"""Turns without a runtime: one is made for the turn, in memory, and closed after it.
+
+If the model continues in a new frame, so does the run: its result is that of the last turn, with the usage,
+calls and messages of all of them. Their limits hold for all of them together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from standfast.durable.keys import task_input_id
+from standfast.errors import ErrorObject, InvalidArgument, NobodyWaits, TurnCode
+from standfast.model.message import UserMessage
+from standfast.model.outcome import Stopped, StopReason
+from standfast.model.usage import NANO, Usage, UsageLimits
+from standfast.runtime.agent import Agent, checked_limits
+from standfast.runtime.agent_runtime import Runtime
+from standfast.runtime.attachments import Prompt, read_prompt, with_inputs
+from standfast.runtime.live_session import LiveSession
+from standfast.runtime.result import FrameSwitchedTurn, StoppedTurn, TurnResult, WaitingTurn
+from standfast.runtime.turn import Turn, TurnRequest
+from standfast.runtime.workplace import new_turn_id
+
+SESSION = "run"
+
+
+def one_off_turn(
+    agent: Agent[Any, Any],
+    prompt: Prompt,
+    *,
+    inputs: Mapping[str, Any] | None = None,
+    deps: Any = None,
+    limits: UsageLimits | None = None,
+) -> Turn[Any]:
+    """A turn in a session of its own."""
+    content, blobs = with_inputs(*read_prompt(prompt), inputs)
+    request = TurnRequest(
+        message=UserMessage(content=content), blobs=blobs, deps=deps, limits=checked_limits(limits)
+    )
+    runtime = Runtime(models=agent.opened_models)
+
+    async def run(turn: Turn[Any]) -> TurnResult[Any]:
+        async with runtime:
+            await runtime.session(SESSION, agent=agent)
+            result = await _run_frames(runtime.live(SESSION), turn, limits or agent.limits)
+        if isinstance(result, WaitingTurn):
+            raise NobodyWaits(", ".join(sorted({wait.kind for wait in result.waits})))
+        if isinstance(result, FrameSwitchedTurn):
+            raise InvalidArgument(
+                f"the turn opened frame {result.outcome.switch.frame_id!r} without a task, and a run without "
+                "a runtime has no next turn",
+                hint='use a session: `async with Runtime("standfast.db") as runtime`',
+            )
+        return result
+
+    async def cancel(turn_id: str) -> bool:
+        if not runtime.is_open:
+            return False
+        return await runtime.live(SESSION).cancel(turn_id)
+
+    return Turn(new_turn_id(), SESSION, request, run, cancel)
+
+
+async def _run_frames(live: LiveSession, turn: Turn[Any], limits: UsageLimits) -> TurnResult[Any]:
+    """Run a turn, and under what is left of its limits the turns that continue its work in new frames."""
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    live.draining = asyncio.current_task()  # the task of a new frame is claimed here, not in the background
+    try:
+        result = await live.run(turn)
+        while isinstance(result, FrameSwitchedTurn) and result.outcome.switch.task is not None:
+            left = _left(limits, result.usage, round((loop.time() - began) * 1000))
+            if left is None:
+                return _out_of_budget(result)
+            assert turn.request is not None
+            request = TurnRequest(
+                message=UserMessage(content=result.outcome.switch.task),
+                deps=turn.request.deps,
+                limits=left,
+                consumes=task_input_id(turn.turn_id),
+            )
+            turn.continue_as(new_turn_id(), request)
+            result = _after(result, await live.run(turn))
+        return result
+    finally:
+        live.draining = None
+
+
+def _left(limits: UsageLimits, used: Usage, wall_ms: int) -> UsageLimits | None:
+    """What is left of *limits* for another turn; None if one of them is used up."""
+    left: dict[str, int | float] = {"max_iterations": limits.max_iterations - used.calls}
+    if limits.max_tokens is not None:
+        left["max_tokens"] = limits.max_tokens - used.total
+    if limits.max_calls is not None:
+        left["max_calls"] = limits.max_calls - used.calls
+    if limits.max_wall_ms is not None:
+        left["max_wall_ms"] = limits.max_wall_ms - wall_ms
+    if limits.max_cost_nano_usd is not None:
+        left["max_cost_usd"] = (limits.max_cost_nano_usd - used.cost_nano_usd) / NANO
+    if min(left.values()) <= 0:
+        return None
+    return msgspec.structs.replace(limits, **left)
+
+
+def _out_of_budget(result: FrameSwitchedTurn) -> StoppedTurn:
+    error = ErrorObject(
+        code=TurnCode.TURN_BUDGET,
+        message="the run used up its limits before it could continue in a new frame",
+        hint="raise the limits: limits=UsageLimits(...)",
+    )
+    return StoppedTurn(
+        turn_id=result.turn_id,
+        session_id=result.session_id,
+        usage=result.usage,
+        calls=result.calls,
+        messages=result.messages,
+        outcome=Stopped(reason=StopReason.TURN_BUDGET, error=error),
+    )
+
+
+def _after(earlier: TurnResult[Any], last: TurnResult[Any]) -> TurnResult[Any]:
+    """The result of the last turn, with the usage, calls and messages of the earlier ones."""
+    return replace(
+        last,
+        usage=earlier.usage + last.usage,
+        calls=earlier.calls + last.calls,
+        messages=earlier.messages + last.messages,
+    )

@@ -1,0 +1,154 @@
+"""The result of a turn: one class for each way in which a turn can end or pause.
+
+Theory of operation
+-------------------
+`TurnResult` is a union whose members differ in `status`, so a type checker knows what a result holds once
+`status` has been compared: `output` is the answer of a `FinishedTurn` and `None` of every other result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Literal, TypeVar, Union, assert_never
+
+from standfast.errors import ErrorObject, StandfastError
+from standfast.model.call import ExternalCallRecord
+from standfast.model.message import Message
+from standfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
+from standfast.model.turn import TurnSummary
+from standfast.model.usage import Usage
+from standfast.model.wait import Wait
+
+Output = TypeVar("Output")
+Output_co = TypeVar("Output_co", covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TurnFacts:
+    """What every result holds. `messages` are those of this turn, the user's own included."""
+
+    turn_id: str
+    session_id: str
+    usage: Usage
+    calls: tuple[ExternalCallRecord, ...] = ()
+    messages: tuple[Message, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The text of the answer; empty unless the turn finished."""
+        return ""
+
+    @property
+    def waits(self) -> tuple[Wait, ...]:
+        """What the turn waits for; empty unless it waits."""
+        return ()
+
+    @property
+    def error(self) -> ErrorObject | None:
+        """Why the turn stopped; None unless it did."""
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FinishedTurn(_TurnFacts, Generic[Output_co]):
+    """A turn that ended with an answer: `output` is text, or a value of the agent's `output_type`."""
+
+    status: ClassVar[Literal["finished"]] = "finished"
+
+    outcome: Finished
+    output: Output_co
+
+    @property
+    def text(self) -> str:
+        """The text of the answer, as the model wrote it."""
+        return self.outcome.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FrameSwitchedTurn(_TurnFacts):
+    """A turn that ended by opening a new frame, in which a turn of its own continues the work."""
+
+    status: ClassVar[Literal["frame_switched"]] = "frame_switched"
+    output: ClassVar[None] = None
+
+    outcome: FrameSwitched
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WaitingTurn(_TurnFacts):
+    """A turn that is paused until one of its `waits` ends."""
+
+    status: ClassVar[Literal["waiting"]] = "waiting"
+    output: ClassVar[None] = None
+
+    outcome: Waiting
+
+    @property
+    def waits(self) -> tuple[Wait, ...]:
+        """What the turn waits for."""
+        return self.outcome.waits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoppedTurn(_TurnFacts):
+    """A turn that ended without an answer: cancelled, out of budget, refused by its provider and so on."""
+
+    status: ClassVar[Literal["stopped"]] = "stopped"
+    output: ClassVar[None] = None
+
+    outcome: Stopped
+
+    @property
+    def reason(self) -> StopReason:
+        return self.outcome.reason
+
+    @property
+    def error(self) -> ErrorObject:
+        """Why the turn stopped."""
+        return self.outcome.error
+
+
+AwaitedResult = Union[FinishedTurn[Output], FrameSwitchedTurn, WaitingTurn]  # noqa: UP007 - generic
+"""The result of `await turn`, which raises `TurnStopped` for a turn that stopped."""
+
+TurnResult = Union[FinishedTurn[Output], FrameSwitchedTurn, WaitingTurn, StoppedTurn]  # noqa: UP007 - generic
+"""The result of a turn. Compare `status`, or match the classes."""
+
+
+class TurnStopped(StandfastError):
+    """A turn ended without an answer. `result` holds everything that it said and did until then."""
+
+    def __init__(self, result: StoppedTurn) -> None:
+        super().__init__(result.error.message, hint=result.error.hint)
+        self.code = result.error.code
+        self.reason = result.reason
+        self.result = result
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """What was said in the turn, every call with a result."""
+        return self.result.messages
+
+
+def result_of(
+    turn_id: str, session_id: str, summary: TurnSummary, messages: tuple[Message, ...], output: Any
+) -> TurnResult[Any]:
+    """Make the result of a turn from its stored `summary`; `output` counts only if the turn finished."""
+    facts: dict[str, Any] = {
+        "turn_id": turn_id,
+        "session_id": session_id,
+        "usage": summary.usage,
+        "calls": summary.calls,
+        "messages": messages,
+    }
+    match summary.outcome:
+        case Finished() as outcome:
+            return FinishedTurn(outcome=outcome, output=output, **facts)
+        case FrameSwitched() as outcome:
+            return FrameSwitchedTurn(outcome=outcome, **facts)
+        case Waiting() as outcome:
+            return WaitingTurn(outcome=outcome, **facts)
+        case Stopped() as outcome:
+            return StoppedTurn(outcome=outcome, **facts)
+        case _:
+            assert_never(summary.outcome)

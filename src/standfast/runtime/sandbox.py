@@ -1,0 +1,438 @@
+"""`Sandbox`: run code that somebody else wrote, with what you granted and nothing more.
+
+async with Sandbox(tools=[order, refund], data_dir="data") as box:
+    result = await box.run("order('A1')['total'] + 1", session="s1")
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypedDict, TypeVar, Unpack
+
+import msgspec
+
+from standfast.errors import InvalidArgument, NotConfigured, StandfastError
+from standfast.model.approval import Approval, Decision
+from standfast.model.canonical import Json, to_json
+from standfast.model.capability import Capability
+from standfast.model.ids import SessionId
+from standfast.model.language import Language
+from standfast.model.limits import SessionLimits
+from standfast.model.run import RunRequest, RunResult
+from standfast.model.session import SessionInfo
+from standfast.ports.clock import Clock, SystemClock
+from standfast.ports.sandbox_store import SandboxStore
+from standfast.runtime.data_dir import KEY_VARIABLE, DataDir, key_from_text
+from standfast.runtime.process_identity import is_dead, this_process
+from standfast.sandbox.code_sessions import CodeSessions
+from standfast.sandbox.config import SandboxConfig
+from standfast.sandbox.engines import kind_of, usual_engine
+from standfast.tools.builtin.discovery import discovery_tools
+from standfast.tools.builtin.mounts import Mount, MountTable
+from standfast.tools.context import RunContext
+from standfast.tools.decorator import AnyTool, as_registered
+from standfast.tools.registry import ToolRegistry
+
+if TYPE_CHECKING:
+    from standfast.sandbox.code_runtime import CodeRuntime
+
+T = TypeVar("T")
+Mounts = Mapping[str, Mount | str | os.PathLike[str]]
+
+
+class SandboxSettings(TypedDict, total=False):
+    """The keywords of `Sandbox(...)` and `BlockingSandbox(...)`; `SandboxOptions` says what they mean."""
+
+    tools: Iterable[AnyTool[None]]
+    mounts: Mounts
+    allow_hosts: Sequence[str]
+    allow_private_hosts: bool
+    limits: SessionLimits | Mapping[str, int] | None
+    data_dir: str | os.PathLike[str] | None
+    approval_ttl_s: float
+    workers: int | None
+    language: str
+    engine: str | None
+    packages: Sequence[str]
+    host: Mapping[str, Json]
+    clock: Clock
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxOptions:
+    """Everything a sandbox is made of.
+
+    `tools` are functions, ideally made with `@tool`; `mounts` map virtual paths to directories or `Mount`s;
+    `allow_hosts` lists whom `fetch_text` and `fetch_json` may talk to; `limits` hold for sessions that bring
+    none of their own (None: the defaults); without `data_dir` everything is in memory; `approval_ttl_s` is
+    how long a person has; `workers` bounds the worker processes; `host` is told to whoever continues a
+    waiting run elsewhere. `language` is that of new sessions and of code that does not say; `engine` is what
+    runs it: `monty` (the default), `cpython` or `auto` for Python, `quickjs` for TypeScript. A session that
+    exists keeps its own. `packages` are installed packages that code on `cpython` may import.
+    """
+
+    tools: Iterable[AnyTool[None]] = ()
+    mounts: Mounts = field(default_factory=dict)
+    allow_hosts: Sequence[str] = ()
+    allow_private_hosts: bool = False
+    limits: SessionLimits = field(default_factory=SessionLimits)
+    data_dir: str | os.PathLike[str] | None = None
+    approval_ttl_s: float = 24 * 3600
+    workers: int | None = None
+    language: Language | str = Language.PYTHON
+    engine: str | None = None
+    packages: Sequence[str] = ()
+    host: Mapping[str, Json] = field(default_factory=dict)
+    clock: Clock = field(default_factory=SystemClock)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.limits, SessionLimits):
+            object.__setattr__(self, "limits", limits_over(SessionLimits(), self.limits or {}))
+        object.__setattr__(self, "language", as_language(self.language))
+        if self.engine is not None and kind_of(self.engine).language != self.language:
+            raise InvalidArgument(
+                f"{self.engine} runs {kind_of(self.engine).language}, not {self.language}",
+                hint=f"{usual_engine(as_language(self.language))} does",
+            )
+
+    def request(
+        self,
+        code: str,
+        session: str,
+        inputs: Mapping[str, Json] | None = None,
+        timeout_ms: int | None = None,
+        limits: SessionLimits | Mapping[str, int] | None = None,
+        snapshot: bool = False,
+        language: str | None = None,
+        validate_only: bool = False,
+    ) -> RunRequest | RunResult:
+        """What is asked for, or the result of asking for something impossible."""
+        try:
+            return RunRequest(
+                session_id=session,
+                language=self.language_of(language),
+                code=code,
+                inputs=dict(inputs or {}),
+                timeout_ms=timeout_ms,
+                limits=self.complete_limits(limits),
+                return_snapshot=snapshot,
+                validate_only=validate_only,
+            )
+        except StandfastError as error:
+            return RunResult.failed(error.error_object())
+
+    def language_of(self, given: str | None) -> Language:
+        """A language as it was given, or that of this sandbox."""
+        return as_language(self.language if given is None else given)
+
+    def complete_limits(self, given: SessionLimits | Mapping[str, int] | None) -> SessionLimits | None:
+        """Limits as given, the rest as this sandbox has them."""
+        if given is None or isinstance(given, SessionLimits):
+            return given
+        return limits_over(self.limits, given)
+
+    def policy(self, run: RunContext[Any] | None = None) -> dict[str, Json]:
+        """What guest code is told about its limits and grants: those of *run*, or of any run by default."""
+        mounts = MountTable(self.mounts).mounts
+        of_session = (run and run.session_limits) or self.limits
+        return {
+            "limits": msgspec.to_builtins((run and run.limits) or of_session),
+            "session_limits": msgspec.to_builtins(of_session),
+            "mounts": {path: "rw" if mount.writable else "ro" for path, mount in mounts.items()},
+            "allow_hosts": list(self.allow_hosts),
+        }
+
+
+def as_language(name: str) -> Language:
+    """The language of this name."""
+    try:
+        return Language(name)
+    except ValueError:
+        known = ", ".join(Language)
+        raise InvalidArgument(f"there is no language {name!r}", hint=f"there are {known}") from None
+
+
+def limits_over(base: SessionLimits, given: Mapping[str, int]) -> SessionLimits:
+    """*base* with some limits replaced."""
+    try:
+        return msgspec.convert({**msgspec.to_builtins(base), **given}, SessionLimits)
+    except (msgspec.ValidationError, TypeError) as error:
+        raise InvalidArgument(f"limits: {error}") from None
+
+
+def open_sessions(options: SandboxOptions, registry: ToolRegistry) -> CodeSessions:
+    """The sessions that *options* describe, in memory or in a data directory."""
+    store, key = _open_store(options.data_dir)
+    config = SandboxConfig(
+        snapshot_key=key,
+        limits=options.limits,
+        approval_ttl_ms=int(options.approval_ttl_s * 1000),
+        workers=options.workers or max(8, 4 * (os.cpu_count() or 1)),
+        engine=options.engine,
+        packages=tuple(options.packages),
+        clock=options.clock,
+        host=dict(options.host),
+        owner=this_process(),
+        owner_is_dead=is_dead,
+    )
+    return CodeSessions(registry, store, config)
+
+
+class Sandbox:
+    """Sessions of guest code. Use it as an async context manager, on one event loop.
+
+    Without `data_dir` everything lives in memory. With it, sessions, snapshots, waiting runs and
+    approvals are on disk when a call returns, and any process with the same directory goes on.
+    """
+
+    def __init__(self, options: SandboxOptions | None = None, /, **settings: Unpack[SandboxSettings]) -> None:
+        self.options = options or options_from(settings)
+        self.registry = make_registry(self.options)
+        self._runtime: CodeRuntime | None = None
+
+    async def __aenter__(self) -> Self:
+        import asyncio
+
+        from standfast.sandbox.code_runtime import CodeRuntime
+
+        if self._runtime is not None:
+            raise InvalidArgument("this sandbox is open already")
+        sessions = open_sessions(self.options, self.registry)
+        sessions.services.dispatcher.home = asyncio.get_running_loop()
+        self._runtime = CodeRuntime(sessions, self.options.language_of(None))
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        runtime, self._runtime = self._runtime, None
+        if runtime is not None:
+            await runtime.close()
+
+    # ── runs ─────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(
+        self,
+        code: str,
+        *,
+        session: str = "default",
+        inputs: Mapping[str, Json] | None = None,
+        timeout_ms: int | None = None,
+        limits: SessionLimits | Mapping[str, int] | None = None,
+        snapshot: bool = False,
+        language: str | None = None,
+    ) -> RunResult:
+        """Run *code* in a session and return what came of it; nothing it does is raised here."""
+        request = self.options.request(code, session, inputs, timeout_ms, limits, snapshot, language)
+        return request if isinstance(request, RunResult) else await self._open.run(request)
+
+    async def validate(
+        self,
+        code: str,
+        *,
+        session: str = "default",
+        inputs: Mapping[str, Json] | None = None,
+        language: str | None = None,
+    ) -> RunResult:
+        """Check *code* without running any of it: syntax, types, unknown calls, unsupported features."""
+        request = self.options.request(code, session, inputs, language=language, validate_only=True)
+        return request if isinstance(request, RunResult) else await self._open.run(request)
+
+    async def execute(self, request: RunRequest) -> RunResult:
+        """Run, or check, what a `RunRequest` asks for."""
+        return await self._open.run(request)
+
+    async def cancel(self, session: str) -> bool:
+        """End the session's run, running or waiting; false if there is none."""
+        return await self._open.cancel(SessionId(session))
+
+    async def resume(self, session: str) -> RunResult:
+        """Continue the session's waiting run as far as decisions allow."""
+        return await self._open.resume(SessionId(session))
+
+    # ── approvals ────────────────────────────────────────────────────────────────────────────────
+
+    async def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
+        """Approval requests, oldest first; with *pending* only those that can still be decided."""
+        listed = await self._call(lambda: self._sessions.approvals(session))
+        return [item for item in listed if item.state == "pending"] if pending else listed
+
+    async def approval(self, approval_id: str) -> Approval:
+        """One approval request."""
+        return await self._call(lambda: self._sessions.approval(approval_id))
+
+    async def approval_host(self, approval_id: str) -> dict[str, Json]:
+        """What the process that asked said about its tools (`Sandbox(host=...)`)."""
+        return await self._call(lambda: self._sessions.host_of(approval_id))
+
+    async def approve(
+        self,
+        approval_id: str,
+        *,
+        args: Sequence[Json] | None = None,
+        kwargs: Mapping[str, Json] | None = None,
+        reason: str | None = None,
+        decided_by: str | None = None,
+    ) -> RunResult:
+        """Let the call happen, with other arguments if given, and continue its run.
+
+        *decided_by* names the person who decided; it is kept with the approval.
+        """
+        return await self._open.decide(approval_id, approving(args, kwargs, reason, decided_by))
+
+    async def deny(
+        self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
+    ) -> RunResult:
+        """Refuse the call and continue its run, which sees a PermissionError."""
+        decision = Decision(approved=False, reason=reason, decided_by=decided_by)
+        return await self._open.decide(approval_id, decision)
+
+    # ── sessions ─────────────────────────────────────────────────────────────────────────────────
+
+    async def create(
+        self,
+        session: str,
+        *,
+        limits: SessionLimits | Mapping[str, int] | None = None,
+        ttl_s: float | None = None,
+        language: str | None = None,
+    ) -> SessionInfo:
+        """Make an empty session with limits of its own; after `ttl_s` it is gone."""
+        given = self.options.complete_limits(limits)
+        spoken = self.options.language_of(language)
+        await self._call(
+            lambda: self._sessions.create_session(
+                SessionId(session), given, language=spoken, ttl_ms=to_ms(ttl_s)
+            )
+        )
+        return await self.session(session)
+
+    async def sessions(self) -> list[SessionInfo]:
+        """All sessions, oldest first."""
+        return await self._call(self._sessions.sessions)
+
+    async def session(self, session: str) -> SessionInfo:
+        return await self._call(lambda: self._sessions.session(SessionId(session)))
+
+    async def snapshot(self, session: str) -> str:
+        """Store a snapshot of the session and return its id."""
+        return await self._call(lambda: self._sessions.snapshot(SessionId(session)))
+
+    async def export_snapshot(self, session_or_id: str) -> bytes:
+        """The signed bytes of a stored snapshot (`snap_…`) or of a session as it is."""
+        return await self._call(lambda: self._sessions.export_snapshot(session_or_id))
+
+    async def restore(self, snapshot: str | bytes, *, session: str | None = None) -> str:
+        """Put a snapshot, by id or as bytes, into its own session or another."""
+        return await self._call(lambda: self._sessions.restore(snapshot, session))
+
+    async def snapshot_host(self, snapshot: str | bytes) -> dict[str, Json]:
+        """What the process that made a snapshot said about its tools (`Sandbox(host=...)`)."""
+        return await self._call(lambda: self._sessions.snapshot_host(snapshot))
+
+    def can_restore(self, snapshot: bytes) -> bool:
+        """Whether `restore` would accept these bytes."""
+        return self._open.can_restore_snapshot(snapshot)
+
+    async def fork(self, session: str, new_session: str) -> str:
+        """A new session with the same variables."""
+        return await self._open.fork_session(SessionId(session), SessionId(new_session))
+
+    async def reset(self, session: str) -> None:
+        """Forget the session's variables."""
+        await self._call(lambda: self._sessions.reset_session(SessionId(session)))
+
+    async def destroy(self, session: str) -> bool:
+        """Forget the session; false if there was none."""
+        return await self._open.destroy_session(SessionId(session))
+
+    # ── the rest ─────────────────────────────────────────────────────────────────────────────────
+
+    def capabilities(self) -> list[Capability]:
+        """What guest code may call."""
+        return self.registry.capabilities()
+
+    def policy(self) -> dict[str, Json]:
+        """What guest code is told about its limits and grants."""
+        return self.options.policy()
+
+    @property
+    def _open(self) -> CodeRuntime:
+        if self._runtime is None:
+            raise InvalidArgument("this sandbox is not open", hint="use `async with Sandbox(...) as box:`")
+        return self._runtime
+
+    @property
+    def _sessions(self) -> CodeSessions:
+        return self._open.sessions
+
+    async def _call(self, job: Callable[[], T]) -> T:
+        return await self._open.call(job)
+
+
+def options_from(settings: SandboxSettings) -> SandboxOptions:
+    try:
+        return SandboxOptions(**settings)  # type: ignore[arg-type]
+    except TypeError as error:
+        raise InvalidArgument(f"Sandbox: {error}") from None
+
+
+def approving(
+    args: Sequence[Json] | None,
+    kwargs: Mapping[str, Json] | None,
+    reason: str | None,
+    decided_by: str | None = None,
+) -> Decision:
+    """The decision to let a call happen, with other arguments if given."""
+    return Decision(
+        approved=True,
+        reason=reason,
+        args=to_json(list(args))[0] if args is not None else None,
+        kwargs=to_json(dict(kwargs))[0] if kwargs is not None else None,
+        decided_by=decided_by,
+    )
+
+
+def to_ms(seconds: float | None) -> int | None:
+    return int(seconds * 1000) if seconds is not None else None
+
+
+def make_registry(options: SandboxOptions) -> ToolRegistry:
+    """The capabilities that *options* grant."""
+    registry = ToolRegistry()
+    for tool in discovery_tools(registry, options.policy):
+        registry.register(tool)
+    if options.mounts:
+        from standfast.tools.builtin.files import file_tools
+
+        for tool in file_tools(MountTable(options.mounts)):
+            registry.register(tool)
+    if options.allow_hosts:
+        from standfast.tools.builtin.http import http_tools
+
+        for tool in http_tools(options.allow_hosts, allow_private=options.allow_private_hosts):
+            registry.register(tool)
+    for candidate in options.tools:
+        registry.register(as_registered(candidate))
+    return registry
+
+
+def _open_store(data_dir: str | os.PathLike[str] | None) -> tuple[SandboxStore, bytes]:
+    if data_dir is None:
+        from standfast.store.memory import MemorySandboxStore
+
+        given = os.environ.get(KEY_VARIABLE)
+        return MemorySandboxStore(), key_from_text(given) if given else secrets.token_bytes(32)
+    from standfast.store.sqlite.sandbox import SqliteSandboxStore
+
+    home = DataDir(Path(data_dir))
+    store = SqliteSandboxStore(home.database)
+    try:
+        return store, home.snapshot_key()
+    except NotConfigured:
+        if store.database.writable or home.key_file.exists():
+            store.close()
+            raise
+        return store, secrets.token_bytes(32)  # nothing was ever signed here, and nothing can be

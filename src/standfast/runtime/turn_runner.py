@@ -1,0 +1,733 @@
+"""Runs the turns of one session in this process, one after the other.
+
+Theory of operation
+-------------------
+A turn begins with one transaction (its input, the lease) and ends with one (its nodes, the head). Between
+them the driver does the work. The frame that the model sees is kept from turn to turn and read again only if
+somebody else has moved the session's leaf in between.
+
+Rules
+-----
+1. One turn of a session at a time, in this process by a lock, among processes by the lease.
+2. A turn that was left unfinished comes first, whoever left it. Only the agent that it belongs to resumes it.
+3. A turn that breaks with an error of ours or of the store stays unfinished: its lease is given back, and it
+   can be resumed.
+4. Whether a turn can run here (its agent, its deps, the tools of approved calls) is known before anything of
+   it is journaled: `TurnNotRunnable` leaves it as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import math
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from standfast.durable.driver import Committed, Driven, Ground, Parked, TurnDriver
+from standfast.durable.replay import Replayed, replay
+from standfast.errors import (
+    Code,
+    CodeExecutionUnavailable,
+    ErrorObject,
+    LeaseLost,
+    NotConfigured,
+    ProviderMismatch,
+    SessionBusy,
+    SessionNotFound,
+    TurnNotFound,
+    TurnNotRunnable,
+    TurnUnfinished,
+    UnknownTool,
+    WrongAgent,
+)
+from standfast.machine.commands import Command, Commit
+from standfast.machine.inputs import (
+    CancelRequested,
+    Resumed,
+    TurnStarted,
+    WaitEnded,
+    encode_input,
+)
+from standfast.machine.turn_machine import TurnMachine
+from standfast.model.canonical import Json, digest_bytes
+from standfast.model.directive import SessionRequest
+from standfast.model.events import Event, TurnBegan, TurnCommitted, TurnParked
+from standfast.model.head import SessionHead
+from standfast.model.message import Message
+from standfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
+from standfast.model.turn import TurnRecord, TurnState, TurnSummary
+from standfast.model.usage import UsageEntry, UsageLimits
+from standfast.model.wait import Approved, WaitOutcome
+from standfast.plugins.contexts import TurnPersisted
+from standfast.plugins.protocol import ProtocolSessionContext, TurnSeat
+from standfast.plugins.turn_hooks import TurnHooks, TurnServices
+from standfast.ports.model_provider import ModelProvider
+from standfast.ports.session_store import Begun, Lease, NewTurn, QueuedInput, Save, Takeover
+from standfast.ports.trace import UNDER
+from standfast.runtime.dependencies import (
+    NO_DEPS,
+    DepsContext,
+    FactoryCall,
+    HeldDeps,
+    OwnedFactory,
+    deps_missing,
+)
+from standfast.runtime.host.at_work import TurnAtWork, at_work
+from standfast.runtime.lease_owners import new_owner, retire
+from standfast.runtime.result import TurnResult, result_of
+from standfast.runtime.session_context import SessionContext
+from standfast.runtime.turn import Turn, TurnRequest
+from standfast.runtime.turn_instructions import with_instructions
+from standfast.runtime.turn_witness import TurnWitness
+from standfast.runtime.workplace import Staff, Workplace
+from standfast.tools.context import RunContext
+
+if TYPE_CHECKING:
+    from standfast.runtime.live_session import LiveSession
+    from standfast.trace.turn_spans import TurnSpans
+
+Ended = Sequence[tuple[str, WaitOutcome]]
+"""Waits that are over, and how."""
+
+_FIRST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 0.25
+
+
+class TurnRunner:
+    """The turns of one session with one agent."""
+
+    __slots__ = ("_hooks", "_live", "_place", "_spans", "_staff")
+
+    def __init__(self, live: LiveSession, place: Workplace, staff: Staff) -> None:
+        self._live = live
+        self._place = place
+        self._staff = staff
+        self._spans: TurnSpans | None = None
+        self._hooks: TurnHooks | None = None
+
+    async def run(self, turn: Turn[Any]) -> TurnResult[Any]:
+        """Run a new turn from its input to its end, or to where it waits."""
+        assert turn.request is not None
+        async with self._live.lock:
+            held = await self._dependencies(turn.turn_id, turn.request.deps)
+            try:
+                with self._owner() as owner:
+                    begun = await self._begin(turn, turn.request, owner, held.value)
+                    if begun is None:
+                        return self._result(turn, TurnSummary(outcome=_never_begun()), ())
+                    turn.has_begun(begun.turn_id if isinstance(begun, TurnRecord) else turn.turn_id)
+                    if not isinstance(begun, TurnRecord):
+                        work = self._first(turn, turn.request, *begun, held.value)
+                        return await self._conclude(turn, await self._under(begun[0].lease, work))
+            finally:
+                await self._release(held)
+            return await self._repeat(turn, begun)
+
+    async def resume(self, turn: Turn[Any]) -> TurnResult[Any]:
+        """Go on with a turn that waits or was left."""
+        async with self._live.lock:
+            return await self._take_up(turn, _Patience(self._place.config.busy_timeout_ms / 1000))
+
+    async def require_runnable(self, record: TurnRecord) -> None:
+        """Raise `TurnNotRunnable` if the turn's agent is unknown here, or has no source of deps it needs."""
+        runner = self._runner_of(record)
+        given = self._live.deps_of(record.turn_id)
+        if given is None and runner._factory() is None and runner._staff.agent.needs_deps:
+            raise deps_missing(runner._staff.agent, record.turn_id)
+
+    # What a turn needs in order to run
+
+    async def _dependencies(self, turn_id: str, given: Any) -> HeldDeps:
+        """The deps of a turn: *given*, or what a factory makes; `DepsMissing` if the agent needs some."""
+        agent = self._staff.agent
+        if given is not None:
+            return HeldDeps(given)
+        source = self._factory()
+        if source is None:
+            if agent.needs_deps:
+                raise deps_missing(agent, turn_id)
+            return NO_DEPS
+        head = await self._place.store.head(self._live.session_id)
+        if head is None:
+            raise SessionNotFound(self._live.session_id)
+        about = DepsContext(
+            session_id=head.session_id,
+            turn_id=turn_id,
+            agent=agent.name,
+            metadata=head.metadata,
+            parent_session_id=None if head.charter is None else head.charter.parent_session_id,
+        )
+        held = await FactoryCall(source, about, self._place.hook_timeout_s, self._place.threads).held()
+        if held.value is None and agent.needs_deps:
+            await self._release(held)
+            raise deps_missing(agent, turn_id, returned_none=source.owner)
+        return held
+
+    def _factory(self) -> OwnedFactory | None:
+        """What makes deps here: the agent's factory, that of the agent above it, or the runtime's."""
+        agent, place = self._staff.agent, self._place
+        if agent.deps is not None:
+            return OwnedFactory(agent.deps, f"agent {agent.name!r}")
+        if self._live.inherited is not None:
+            return self._live.inherited
+        return None if place.deps is None else OwnedFactory(place.deps, "the runtime")
+
+    async def _release(self, held: HeldDeps) -> None:
+        place = self._place
+        await held.release(place.hook_timeout_s, lambda problem: place.report("", "deps", problem))
+
+    async def _ready(self, turn: Turn[Any], record: TurnRecord) -> tuple[TurnRunner, HeldDeps]:
+        """The runner of the agent that the turn belongs to, and the turn's deps; `TurnNotRunnable`.
+
+        A turn that was cancelled is only ended, which any agent can do.
+        """
+        given = None if turn.request is None else turn.request.deps
+        given = self._live.deps_of(turn.turn_id) if given is None else given
+        if record.cancel_requested:
+            return self, HeldDeps(given)
+        runner = self._runner_of(record)
+        return runner, await runner._dependencies(turn.turn_id, given)
+
+    def _runner_of(self, record: TurnRecord) -> TurnRunner:
+        """This runner, or one with the agent that the turn belongs to; `WrongAgent` if it is unknown here."""
+        here = self._staff.agent
+        if record.agent in ("", here.name):
+            return self
+        owner = self._place.agent_named(record.agent)
+        if owner is None:
+            raise _of_another_agent(record, here.name)
+        return TurnRunner(self._live, self._place, self._place.staff(owner))
+
+    async def _own_context(self, taken: Takeover, replayed: Replayed, ended: Ended) -> SessionContext:
+        """The session in the middle of the turn; `WrongAgent` if another agent of the same name began it.
+
+        That is one on another provider, or one that has a tool whose call was approved or is under way.
+        """
+        agent, turn_id = self._staff.agent, taken.record.turn_id
+        try:
+            context = await self._live.context(taken.head, taken.journal, self._staff)
+        except ProviderMismatch as error:
+            raise _other_agent_of_name(turn_id, agent.name, error.message) from error
+        if taken.record.cancel_requested:
+            return context
+        approved = {wait_id for wait_id, outcome in ended if isinstance(outcome, Approved)}
+        for name in sorted(replayed.machine.needed_tools(approved, replayed.intents)):
+            try:
+                context.called_tool(name)
+            except UnknownTool:
+                problem = f"the one here has no tool {name!r}, which the turn is about to call"
+                raise _other_agent_of_name(turn_id, agent.name, problem) from None
+        return context
+
+    @contextlib.contextmanager
+    def _owner(self) -> Iterator[str]:
+        """A name to hold the lease under while a turn runs here."""
+        owner = new_owner(self._place.config.epoch)
+        try:
+            yield owner
+        finally:
+            retire(owner)
+
+    async def _under(self, lease: Lease, work: Awaitable[_Ran], waited: TurnRecord | None = None) -> _Ran:
+        """Do *work* under a lease. If it breaks, the turn stays unfinished and the lease is given back.
+
+        A turn that *waited* and cannot run here waits again.
+        """
+        self._spans = None
+        try:
+            return await work
+        except BaseException as error:
+            if self._spans is not None:
+                self._spans.left(error)
+            self._live.forget()
+            if isinstance(error, TurnNotRunnable) and waited is not None and waited.summary is not None:
+                nothing = Save(turn_id=waited.turn_id, entries=())
+                await asyncio.shield(self._place.store.park(lease, nothing, waited.summary))
+            elif not isinstance(error, LeaseLost):
+                await asyncio.shield(self._place.leases.give_back(lease))
+            raise
+
+    # Beginning
+
+    async def _begin(
+        self, turn: Turn[Any], request: TurnRequest, owner: str, deps: Any
+    ) -> tuple[Begun, TurnStarted] | TurnRecord | None:
+        """Make the turn durable; None if it was given up before that."""
+        context = await self._live.context(staff=self._staff)
+        if request.extension is not None:
+            await context.plugins.ask_protocol("validate_turn_extension", request.extension)
+        await self._require_price(request.limits or context.policy.limits, context)
+        if not isinstance(self._staff.agent.instructions, str):
+            request = await self._instructed(turn.turn_id, request, deps, context)
+        # Asks for the catalog: one that cannot be made fails before there is a turn.
+        new, started = self._new_turn(turn.turn_id, request, context)
+        patience = _Patience(self._place.config.busy_timeout_ms / 1000)
+        while not turn.withdrawn:
+            try:
+                begun = await self._place.store.begin(new, self._place.claimant(owner))
+            except TurnUnfinished as unfinished:
+                if unfinished.waits and not await self._can_go_on(unfinished.turn_id):
+                    raise
+                await self._take_up(self._live.turn_of(unfinished.turn_id), patience)
+            except SessionBusy:
+                if not await patience.pause():
+                    raise
+            else:
+                return (begun, started[-1]) if isinstance(begun, Begun) else begun.record
+        return None
+
+    async def _instructed(
+        self, turn_id: str, request: TurnRequest, deps: Any, context: SessionContext
+    ) -> TurnRequest:
+        """The request with what the function of the agent's instructions returns for this turn."""
+        ctx: RunContext[Any] = RunContext(
+            deps=deps, session_id=self._live.session_id, turn_id=turn_id, host=context.plugins.hosts.tool
+        )
+        layer = await with_instructions(
+            request.prompt,
+            self._staff.agent.instructions,
+            ctx,
+            threads=self._place.threads,
+            stalls=self._place.stalls,
+            timeout_s=self._place.hook_timeout_s,
+        )
+        return msgspec.structs.replace(request, prompt=layer)
+
+    async def _can_go_on(self, turn_id: str) -> bool:
+        record = await self._place.store.turn(turn_id)
+        if record is not None and record.cancel_requested:
+            return True
+        return bool(await self._place.store.ended_waits(turn_id, self._place.clock.now_ms()))
+
+    def _new_turn(
+        self, turn_id: str, request: TurnRequest, context: SessionContext
+    ) -> tuple[NewTurn, list[TurnStarted]]:
+        """A turn to begin; its first input is the last of the list once it has begun."""
+        made: list[TurnStarted] = []
+        now = self._place.clock.now_ms()
+        limits = request.limits or context.policy.limits
+        nonce = secrets.token_hex(12)
+        warns = context.artifact().preamble.warns_of_budget
+
+        def make_input(head: SessionHead, claimed: tuple[QueuedInput, ...]) -> bytes:
+            injected = tuple(
+                msgspec.structs.replace(item.message, input_id=item.input_id) for item in claimed
+            )
+            started = TurnStarted(
+                at_ms=now,
+                turn_id=turn_id,
+                message=request.message,
+                injected=injected,
+                limits=limits,
+                nonce=nonce,
+                stages=context.plugins.stages,
+                extension=request.extension,
+                prompt=request.prompt,
+                warns=warns,
+            )
+            made.append(started)
+            return encode_input(started)
+
+        new = NewTurn(
+            session_id=self._live.session_id,
+            turn_id=turn_id,
+            agent=self._staff.agent.name,
+            make_input=make_input,
+            input_digest=_content_digest(request) if request.idempotency_key else "",
+            idempotency_key=request.idempotency_key,
+            consumes=request.consumes,
+            blobs=request.blobs,
+        )
+        return new, made
+
+    async def _first(
+        self, turn: Turn[Any], request: TurnRequest, begun: Begun, started: TurnStarted, deps: Any
+    ) -> _Ran:
+        machine = TurnMachine()
+        self._live.keep_deps(turn.turn_id, request.deps)
+        self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id))
+        await self._at_begin(begun.head)
+        context = await self._live.context(begun.head, staff=self._staff)
+        commands = machine.feed(started)
+        driver = await self._driver(turn, machine, begun, deps, context)
+        if self._spans is not None:
+            self._spans.began(started, UNDER.get())
+        if turn.withdrawn:
+            commands = driver.feed(CancelRequested(at_ms=self._place.clock.now_ms()))
+        return await self._drive(context, driver, begun.head, commands)
+
+    async def _at_begin(self, head: SessionHead) -> None:
+        """Bring what is on record about the session up to date, now that a turn of this agent runs."""
+        if head.blocked is not None:
+            await self._live.unblock(head)
+        if head.agent != self._staff.agent.name and self._place.describe is not None:
+            await self._place.describe(self._live.session_id, self._staff.agent)
+
+    # Going on
+
+    async def _take_up(self, turn: Turn[Any], patience: _Patience) -> TurnResult[Any]:
+        """Resume a turn, or give its result if another process ends it meanwhile."""
+        ready: tuple[TurnRunner, HeldDeps] | None = None
+        try:
+            while True:
+                record = await self._place.store.turn(turn.turn_id)
+                if record is None or record.state is TurnState.ENDED:
+                    return await self._ended_elsewhere(turn)
+                try:
+                    ready = ready or await self._ready(turn, record)
+                    return await ready[0]._take_over(turn, record, ready[1].value)
+                except TurnNotFound:
+                    return await self._ended_elsewhere(turn)
+                except TurnNotRunnable as error:
+                    if await self._stands_still(turn.turn_id):
+                        await self._live.block(turn.turn_id, error)
+                        raise
+                    if record.summary is not None:  # nothing that it waits for has happened yet
+                        return self._result(turn, record.summary, ())
+                    if not await patience.pause():  # another process runs it
+                        raise
+                except SessionBusy:
+                    if not await patience.pause():
+                        raise
+        finally:
+            if ready is not None:
+                await self._release(ready[1])
+
+    async def _stands_still(self, turn_id: str) -> bool:
+        """Whether the turn could go on now, and no process runs it."""
+        return any(one.turn_id == turn_id for one in await self._place.store.unfinished(self._now()))
+
+    async def _ended_elsewhere(self, turn: Turn[Any]) -> TurnResult[Any]:
+        """The result of a turn that somebody else has ended in the meantime."""
+        record = await self._place.store.turn(turn.turn_id)
+        if record is None or record.summary is None:
+            raise TurnNotFound(turn.turn_id)
+        return self._result(turn, record.summary, await self._live.messages_of_turn(turn.turn_id))
+
+    async def _take_over(self, turn: Turn[Any], record: TurnRecord, deps: Any) -> TurnResult[Any]:
+        """Go on with a turn now; `SessionBusy` if somebody else has it."""
+        with self._owner() as owner:
+            taken = await self._place.store.take_over(turn.turn_id, self._place.claimant(owner))
+            waited = record if record.state is TurnState.WAITING else None
+            ran = await self._under(taken.lease, self._go_on(turn, taken, deps), waited)
+            return await self._conclude(turn, ran)
+
+    async def _go_on(self, turn: Turn[Any], taken: Takeover, deps: Any) -> _Ran:
+        now = self._now()
+        ended = await self._place.store.ended_waits(turn.turn_id, now)
+        replayed = replay(turn.turn_id, taken.input, taken.journal)
+        machine = replayed.machine
+        context = await self._own_context(taken, replayed, ended)
+        self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id, resumed=True))
+        await self._live.unblock(taken.head)
+        if machine.any_cells() and context.cells() is None and not taken.record.cancel_requested:
+            raise _cannot_run_code(self._staff.agent.name, turn.turn_id)
+        if not taken.record.cancel_requested:
+            await self._require_price(machine.limits, context)
+        driver = await self._driver(turn, machine, taken, deps, context, replayed.keys, replayed.intents)
+        if self._spans is not None:
+            self._spans.taken_up(taken.input, taken.journal)
+        driver.feed(Resumed(at_ms=now))
+        for wait_id, outcome in ended:
+            driver.feed(WaitEnded(at_ms=now, wait_id=wait_id, outcome=outcome))
+        ended_here = machine.outcome
+        commands: list[Command] = machine.outstanding() if ended_here is None else [Commit(ended_here)]
+        if taken.record.cancel_requested:
+            commands = driver.feed(CancelRequested(at_ms=now)) or commands
+        return await self._drive(context, driver, taken.head, commands)
+
+    async def _driver(
+        self,
+        turn: Turn[Any],
+        machine: TurnMachine,
+        begun: Begun | Takeover,
+        deps: Any,
+        context: SessionContext,
+        journaled: set[str] | None = None,
+        intents: frozenset[str] = frozenset(),
+    ) -> TurnDriver:
+        live, place = self._live, self._place
+        history = await live.history(begun.head)
+        if place.tracer is not None:
+            self._spans = self._new_spans(machine, context)
+        seat = self._seat(turn, machine, begun.head, deps, context, history)
+        host = seat.preamble.host(seat)
+        witness = TurnWitness(turn.turn_id, seat.show, self._spans)
+        ground = Ground(place.store, place.clock, host, witness, sleep=place.sleep)
+        return TurnDriver(machine, begun.lease, ground, journaled=journaled, intents=intents)
+
+    def _seat(
+        self,
+        turn: Turn[Any],
+        machine: TurnMachine,
+        head: SessionHead,
+        deps: Any,
+        context: SessionContext,
+        history: list[Message],
+    ) -> TurnSeat:
+        live, staff = self._live, self._staff
+        model = self._model(context)
+        render = context.renderer(machine.prompt_layer)
+        services = TurnServices(
+            clock=self._place.clock,
+            model=self._asked_beside(model),
+            calls_before=head.model_calls,
+            render=render,
+            create_session=self._create_session,
+            read_blob=self._place.store.blob,
+            occur=self._place.occur,
+            trace=self._trace,
+            context=context,
+            settings=context.policy.settings,
+            cost=self._place.cost_of(model.model_id),
+        )
+        self._hooks = TurnHooks(context.plugins, services, machine, history, deps)
+        return TurnSeat(
+            session_id=live.session_id,
+            machine=machine,
+            history=history,
+            calls_before=head.model_calls,
+            show=self._shower(turn),
+            model=model,
+            bench=staff.bench,
+            hooks=self._hooks,
+            preamble=context.artifact().preamble,
+            current=lambda: context.artifact().preamble,
+            find_tool=context.find_tool,
+            instructions=render(()),
+            output=staff.agent.output_type,
+            settings=context.policy.settings,
+            deps=deps,
+            cells=context.cells(),
+            projector=context.plugins.assistant_prose_projector(),
+        )
+
+    def _shower(self, turn: Turn[Any]) -> Callable[[Event], None]:
+        """Shows events to observers, and what the trace needs of them to that."""
+        show = functools.partial(self._live.show, turn)
+        return show if self._spans is None else self._spans.showing(show)
+
+    def _new_spans(self, machine: TurnMachine, context: SessionContext) -> TurnSpans:
+        """What becomes of the turn in the trace."""
+        from standfast.trace.turn_spans import TurnAbout, TurnSpans  # only who keeps a trace needs it
+
+        assert self._place.tracer is not None
+        cells = context.cells()
+        about = TurnAbout(
+            session_id=self._live.session_id,
+            agent=self._staff.agent.name,
+            model_id=self._model(context).model_id,
+            cell_tool="" if cells is None else cells.executor.cell_tool,
+        )
+        return TurnSpans(self._place.tracer, about, machine)
+
+    def _asked_beside(self, model: ModelProvider) -> ModelProvider:
+        """The model for what plugins, tools and code ask of it on their own."""
+        if self._spans is None:
+            return model
+        from standfast.trace.traced_model import TracedModel
+
+        return TracedModel(model, self._spans)
+
+    def _model(self, context: SessionContext) -> ModelProvider:
+        """The agent's model, or the one that the session was configured with."""
+        chosen = context.policy.model
+        return self._staff.model if chosen == self._staff.agent.model_id else self._place.provider(chosen)
+
+    async def _require_price(self, limits: UsageLimits, context: SessionContext) -> None:
+        """Refuse a limit on what a turn costs, if that will not be known."""
+        if limits.max_cost_usd is None:
+            return
+        model_id, place = self._model(context).model_id, self._place
+        if not await place.threads.run(lambda: place.prices.knows(model_id)):
+            raise _price_unknown(model_id)
+
+    async def _create_session(self, request: SessionRequest, key: str) -> None:
+        assert self._place.create_session is not None
+        await self._place.create_session(request, key, self._staff, self._live)
+
+    def _now(self) -> int:
+        return self._place.clock.now_ms()
+
+    def _trace(self, turn_id: str, plugin_id: str, name: str, body: Json) -> None:
+        self._place.record(self._live.session_id, turn_id, plugin_id, name, body)
+
+    async def _drive(
+        self, context: SessionContext, driver: TurnDriver, base: SessionHead, commands: list[Command]
+    ) -> _Ran:
+        place, hooks = self._place, self._hooks
+        assert hooks is not None
+        self._live.driver, self._live.in_turn = driver, context
+        place.leases.hold(driver)
+        try:
+            with at_work(TurnAtWork(self._live.session_id, driver.turn_id, hooks)):
+                driven = await driver.drive(commands)
+        finally:
+            self._live.driver = self._live.in_turn = None
+            place.leases.let_go(driver)
+        await self._charge_late(*hooks.end())
+        return _Ran(driven, driver.machine, base, context)
+
+    async def _charge_late(self, spent: tuple[UsageEntry, ...], calls: int) -> None:
+        """Put what models were asked beside the turn, too late for its account, on the session's."""
+        if calls:
+            now = self._place.clock.now_ms()
+            await self._place.store.add_usage(self._live.session_id, spent, calls, now)
+
+    # Ending
+
+    def _tell_trace(self, summary: TurnSummary, machine: TurnMachine) -> None:
+        """Tell the trace how the turn ended, or that it waits."""
+        if self._spans is None:
+            return
+        if isinstance(summary.outcome, Waiting):
+            self._spans.parked(summary.outcome)
+        else:
+            self._spans.ended(summary.outcome, summary.usage, machine.ledger("turn"))
+
+    async def _conclude(self, turn: Turn[Any], ran: _Ran) -> TurnResult[Any]:
+        summary = ran.driven.summary
+        if isinstance(ran.driven, Committed):
+            self._live.remember(ran.base, ran.driven.head, ran.machine)
+            await self._persisted(turn, ran.driven, ran.context)
+            handles = self._place.handles
+            if handles is not None and self._live.session_id in handles:
+                await handles.look(self._live.session_id)
+            assert not isinstance(summary.outcome, Waiting)
+            self._live.show(
+                turn,
+                TurnCommitted(
+                    turn_id=turn.turn_id,
+                    outcome=summary.outcome,
+                    usage=summary.usage,
+                    depth=ran.driven.head.depth,
+                    nodes=len(ran.machine.entries),
+                ),
+            )
+        else:
+            assert isinstance(summary.outcome, Waiting)
+            self._live.show(turn, TurnParked(turn_id=turn.turn_id, waits=summary.outcome.waits))
+        self._tell_trace(summary, ran.machine)
+        said = isinstance(ran.driven, Committed) and bool(ran.machine.next_messages())
+        goes_on = said or isinstance(summary.outcome, FrameSwitched)
+        self._live.turn_over(isinstance(ran.driven, Parked), summary, goes_on=goes_on)
+        if said:
+            self._live.drain()
+        return self._result(turn, summary, tuple(ran.machine.messages))
+
+    async def _persisted(self, turn: Turn[Any], committed: Committed, context: SessionContext) -> None:
+        """Tell plugins that the turn is on disk, and the protocol of a new frame."""
+        head, outcome = committed.head, committed.summary.outcome
+        if isinstance(outcome, Waiting):
+            return
+        if head.state != context.state_id:
+            context.stored(head.state)
+        context.frame = head.frame
+        self._live.stands(head)
+        plugins = context.plugins
+        if isinstance(outcome, FrameSwitched):
+            here = ProtocolSessionContext(self._live.session_id)
+            await plugins.tell_protocol("restore_session", here, context.state())
+        if plugins.has_runtime_event_hooks("turn_persisted"):
+            await plugins.emit_runtime_event(
+                TurnPersisted(
+                    session_id=self._live.session_id,
+                    turn_id=turn.turn_id,
+                    outcome=outcome,
+                    leaf=head.leaf,
+                )
+            )
+
+    async def _repeat(self, turn: Turn[Any], record: TurnRecord) -> TurnResult[Any]:
+        """The result of a turn that ran, runs or waits already under the same idempotency key."""
+        if record.state is TurnState.RUNNING:
+            return await self._take_up(turn, _Patience(math.inf))
+        assert record.summary is not None
+        return self._result(turn, record.summary, await self._live.messages_of_turn(record.turn_id))
+
+    def _result(
+        self, turn: Turn[Any], summary: TurnSummary, messages: tuple[Message, ...]
+    ) -> TurnResult[Any]:
+        outcome, output = summary.outcome, None
+        if isinstance(outcome, Finished):
+            output = self._staff.agent.read_output(outcome.text, outcome.value)
+        return result_of(turn.turn_id, self._live.session_id, summary, messages, output)
+
+
+class _Ran:
+    """A turn that was driven: to what end, by which machine, on which head, with which plugins."""
+
+    __slots__ = ("base", "context", "driven", "machine")
+
+    def __init__(
+        self, driven: Driven, machine: TurnMachine, base: SessionHead, context: SessionContext
+    ) -> None:
+        self.driven = driven
+        self.machine = machine
+        self.base = base
+        self.context = context
+
+
+class _Patience:
+    """Waits a little longer each time, up to a limit in all."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._left_s = limit_s
+        self._pause_s = _FIRST_PAUSE_S
+
+    async def pause(self) -> bool:
+        """Wait; false if there is no patience left."""
+        if self._left_s <= 0:
+            return False
+        await asyncio.sleep(self._pause_s)
+        self._left_s -= self._pause_s
+        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+        return True
+
+
+def _of_another_agent(record: TurnRecord, here: str) -> WrongAgent:
+    return WrongAgent(
+        f"turn {record.turn_id} belongs to agent {record.agent!r}, and this is agent {here!r}",
+        turn_id=record.turn_id,
+        owner=record.agent,
+        hint=f"open the session with agent {record.agent!r} or pass it to Runtime(agents=[...]); "
+        "or cancel the turn",
+    )
+
+
+def _other_agent_of_name(turn_id: str, name: str, problem: str) -> WrongAgent:
+    return WrongAgent(
+        f"turn {turn_id} belongs to another agent of the name {name!r}: {problem}",
+        turn_id=turn_id,
+        owner=name,
+        hint="resume it with the agent that began it, or cancel the turn",
+    )
+
+
+def _cannot_run_code(agent: str, turn_id: str) -> CodeExecutionUnavailable:
+    return CodeExecutionUnavailable(
+        f"turn {turn_id} is in the middle of a cell, and agent {agent!r} does not run code",
+        hint='open the session with an agent that does (protocol="code", or CodeMode()), or cancel the turn',
+    )
+
+
+def _price_unknown(model_id: str) -> NotConfigured:
+    return NotConfigured(
+        f"no price is known for {model_id}, so that max_cost_usd cannot be kept",
+        hint=f"give it: Runtime(prices={{{model_id!r}: {{'input': ..., 'output': ...}}}}), in dollars for a "
+        "million tokens; `pip install standfast[prices]` brings those of most models",
+    )
+
+
+def _never_begun() -> Stopped:
+    error = ErrorObject(code=Code.CANCELLED, message="the turn was cancelled before it began")
+    return Stopped(reason=StopReason.CANCELLED, error=error)
+
+
+def _content_digest(request: TurnRequest) -> str:
+    return digest_bytes(msgspec.json.encode(request.message))

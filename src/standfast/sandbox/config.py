@@ -1,0 +1,32 @@
+"""What a sandbox is given when it is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from standfast.model.canonical import Json
+from standfast.model.limits import SessionLimits
+from standfast.ports.clock import Clock, SystemClock
+
+
+@dataclass(frozen=True, slots=True)
+class SandboxConfig:
+    """`host` describes this process's tools to whoever continues its waiting runs elsewhere.
+
+    `engine` runs the sessions of its language; without it a session that exists runs on its own engine, and
+    a new one on the usual engine of its language. `packages` are for engines that can show guest code some.
+    """
+
+    snapshot_key: bytes
+    limits: SessionLimits = field(default_factory=SessionLimits)
+    approval_ttl_ms: int = 24 * 3600 * 1000
+    workers: int = 8
+    engine: str | None = None
+    packages: tuple[str, ...] = ()
+    max_code_bytes: int = 256 << 10
+    max_input_bytes: int = 16 << 20
+    clock: Clock = field(default_factory=SystemClock)
+    host: dict[str, Json] = field(default_factory=dict)
+    owner: str = "this process"
+    owner_is_dead: Callable[[str], bool] = lambda owner: False

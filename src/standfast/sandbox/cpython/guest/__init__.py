@@ -1,0 +1,18 @@
+"""The program that runs in the jail: it knows nothing but the standard library and the socket to its host.
+
+Theory of operation
+-------------------
+`boot` shuts the process in and splits it: a supervisor that watches the socket, and the guest proper, which
+reads a run from the socket, runs it in the session's namespace and answers with its end. Whatever code wants
+of the world (a call, the time, chance, a value by name) it asks the host for, and waits.
+
+Rules
+-----
+1. Nothing here imports Standfast: the jail does not show it. Modules import each other relatively.
+2. Nothing here is trusted by the host once guest code has run: code can rewrite every object of this process.
+"""
+
+from typing import Final
+
+TRIED_BYTES: Final = 1 << 20
+"""Up to this size, the guest itself tries whether objects that it has packed can be loaded again."""

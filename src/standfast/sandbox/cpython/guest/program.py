@@ -1,0 +1,142 @@
+"""Guest code as it is compiled.
+
+Theory of operation
+-------------------
+Code is changed in its tree, never in its text, so that every line and column stays what its author wrote:
+
+* the value of a last expression gets a name;
+* a call whose value ends up awaited (the host tells where) asks for a `Later`;
+* a name that nothing known binds is looked up by a function, which asks the host for it;
+* a handler of exceptions first looks whether it caught the end of the memory, which ends the run.
+"""
+
+from __future__ import annotations
+
+import ast
+import zlib
+from collections.abc import Collection, Container
+from types import CodeType
+from typing import Any, Final
+
+VALUE: Final = "__standfast_value__"
+LATER: Final = "__standfast_later__"
+LOAD: Final = "__standfast_load__"
+CAUGHT: Final = "__standfast_caught__"
+
+Site = tuple[int, int, int, int]
+
+_NO_NODES: Final = frozenset({
+    "ctx", "op", "ops", "id", "attr", "arg", "name", "names", "module", "level", "kind", "type_comment",
+    "conversion", "simple", "is_async", "rest", "kwd_attrs", "type_ignores",
+})  # fmt: skip
+_CHILDREN: Final = {
+    kind: tuple(name for name in kind._fields if name not in _NO_NODES)
+    for kind in vars(ast).values()
+    if isinstance(kind, type) and issubclass(kind, ast.AST) and kind not in (ast.Constant, ast.MatchSingleton)
+}
+_SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
+_NAMED: Final = (
+    ast.FunctionDef,
+    ast.AsyncFunctionDef,
+    ast.ClassDef,
+    ast.ExceptHandler,
+    ast.MatchAs,
+    ast.MatchStar,
+)
+
+
+def filename_of(code: str) -> str:
+    """The name under which code is compiled. The same code has the same lines, and may have the same name."""
+    return f"<cell {zlib.crc32(code.encode()):08x}>"
+
+
+def compile_cell(
+    code: str, known: Container[str], inputs: Collection[str], later: Collection[Site] | None, loads: bool
+) -> CodeType:
+    """Compile a run. *known* are names that are bound, besides the *inputs*; *loads*: others may be, too."""
+    tree = ast.parse(code, filename_of(code))
+    if later or loads or "except" in code:
+        _change(tree, known, frozenset(inputs), frozenset(later or ()), loads)
+    last = tree.body[-1] if tree.body else None
+    if isinstance(last, ast.Expr):
+        named = ast.Name(id=VALUE, ctx=ast.Store())
+        tree.body[-1] = ast.copy_location(
+            ast.Assign(targets=[ast.copy_location(named, last)], value=last.value), last
+        )
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    return compile(tree, filename_of(code), "exec", flags=flags, dont_inherit=True)  # type: ignore[no-any-return]
+
+
+class _Scan:
+    """What is in the code, found in one walk."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.read: list[ast.Name] = []
+        self.bound: set[str] = set()
+        self.calls: list[ast.Call] = []
+        self.handlers: list[ast.ExceptHandler] = []
+        self.has_scopes = False
+        pending: list[Any] = list(tree.body)
+        while pending:
+            node = pending.pop()
+            kind = type(node)
+            if kind is ast.Name:
+                if type(node.ctx) is ast.Load:
+                    self.read.append(node)
+                else:
+                    self.bound.add(node.id)
+            elif kind in _CHILDREN:
+                self._note(node)
+                for name in _CHILDREN[kind]:
+                    part = getattr(node, name, None)
+                    pending.extend(part) if type(part) is list else pending.append(part)
+
+    def _note(self, node: Any) -> None:
+        if isinstance(node, ast.Call):
+            self.calls.append(node)
+        elif isinstance(node, ast.arg):
+            self.bound.add(node.arg)
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            self.bound.update(alias.asname or alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.MatchMapping) and node.rest:
+            self.bound.add(node.rest)
+        elif isinstance(node, _NAMED) and node.name:
+            self.bound.add(node.name)
+        if isinstance(node, ast.ExceptHandler):
+            self.handlers.append(node)
+        self.has_scopes |= isinstance(node, _SCOPES)
+
+
+def _change(
+    tree: ast.Module, known: Container[str], inputs: frozenset[str], later: frozenset[Site], loads: bool
+) -> None:
+    scan = _Scan(tree)
+    if later:
+        for call in scan.calls:
+            if _site(call) in later:
+                call.func = _calling(LATER, call.func, call.func)
+    if loads:
+        asked = inputs if scan.has_scopes else frozenset()
+        for name in scan.read:
+            if name.id not in scan.bound and (name.id not in known or name.id in asked):
+                _look_up(name)
+    for handler in scan.handlers:
+        handler.body.insert(0, ast.copy_location(ast.Expr(_calling(CAUGHT, None, handler)), handler.body[0]))
+
+
+def _site(node: ast.expr) -> Site:
+    return (node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0)
+
+
+def _calling(function: str, argument: ast.expr | None, at: ast.AST) -> ast.Call:
+    called = ast.copy_location(ast.Name(id=function, ctx=ast.Load()), at)
+    return ast.copy_location(ast.Call(func=called, args=[argument] if argument else [], keywords=[]), at)
+
+
+def _look_up(name: ast.Name) -> None:
+    """Make the node a call that gives the value of the name."""
+    asked = ast.copy_location(ast.Constant(value=name.id), name)
+    function = ast.copy_location(ast.Name(id=LOAD, ctx=ast.Load()), name)
+    node: Any = name
+    node.__class__ = ast.Call
+    node.func, node.args, node.keywords = function, [asked], []

@@ -1,0 +1,110 @@
+"""Python cells on the Monty engine."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.model.language import Language
+from standfast.ports.code_engine import CellFunctions, CellRequest, Check, Touched
+from standfast.sandbox.monty.cell_check import DeclaredFunctions, check_calls, names_touched
+from standfast.sandbox.monty.cell_run import CellHost, MontyCellRun
+from standfast.sandbox.monty.ignored_methods import misread
+from standfast.sandbox.monty.state import decode_state
+from standfast.sandbox.monty.syntax import MAX_READ_CHARS, parse
+from standfast.sandbox.monty.taking_out import TakenOut, take_out
+from standfast.sandbox.monty.validate import CheckFailed, Validator
+from standfast.sandbox.monty.workers import Workers
+from standfast.sandbox.run_errors import cancelled_error
+from standfast.sandbox.source_text import is_text, no_text, require_text
+from standfast.sandbox.watchdog import Watchdog
+
+_CHECK_MS: Final = 10_000
+
+
+class MontyCells:
+    """Runs the cells of many sessions, from many threads. The first cell starts the engine's processes."""
+
+    language: Final = Language.PYTHON
+
+    def __init__(self, workers: Workers | None = None, *, capacity: int = 8) -> None:
+        self._workers = workers if workers is not None else Workers(capacity)
+        self._watchdog = Watchdog()
+        self._host = CellHost(self._workers, self._watchdog, set())
+
+    def prepare(self) -> None:
+        """Nothing takes long enough."""
+
+    def open(self, request: CellRequest) -> MontyCellRun:
+        """A cell that is to be started. Code or a state that cannot be read is refused here."""
+        require_text(request.code)
+        return MontyCellRun(request, self._host)
+
+    def names(self, state: bytes) -> list[str]:
+        """The names that a state binds."""
+        known = decode_state(state)
+        return list(known.names) if known else []
+
+    def take_out(self, state: bytes, definitions: dict[str, str]) -> TakenOut:
+        """The variables of a session as Python text, for another engine."""
+        return take_out(decode_state(state), definitions, self._workers)
+
+    def touched(self, code: str, names: Collection[str]) -> Touched:
+        """Which of *names* the code reads."""
+        tree = parse(code)
+        return Touched(names_touched(tree, names) if tree is not None else {})
+
+    def check(
+        self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
+    ) -> list[Diagnostic]:
+        """Everything that is wrong with the code, found without running any of it."""
+        if not is_text(code):
+            return [no_text()]
+        bound = frozenset(self.names(state))
+        tree = parse(code)
+        found = check_calls(code, tree, bound, functions, inputs) if tree is not None else []
+        found += misread(code, tree)
+        if check == "calls" and (tree is not None or len(code) > MAX_READ_CHARS):
+            return found
+        declared = DeclaredFunctions(functions, bound.union(inputs))
+        validator = Validator(self._workers, declared, self._watchdog)
+        try:
+            if check == "calls":  # this Python cannot read it, but the engine's may be newer
+                return validator.refusals(code, _CHECK_MS)
+            others = validator.check(code, bound.union(inputs), _CHECK_MS)
+        except CheckFailed as error:
+            return [*found, _unchecked(error)]
+        return sorted([*found, *(item for item in others if not _told(item, found))], key=_line)
+
+    def forget(self, key: str) -> None:
+        """Let go of the worker that is kept warm for a session."""
+        self._workers.forget(key)
+
+    def close(self) -> None:
+        """End every cell and every process."""
+        for run in list(self._host.live):
+            run.stop(cancelled_error())
+        self._watchdog.close()
+        self._workers.close()
+
+
+def _unchecked(error: CheckFailed) -> Diagnostic:
+    return Diagnostic(severity=Severity.WARNING, code=str(error.code), message=error.message, hint=error.hint)
+
+
+def _told(item: Diagnostic, others: list[Diagnostic]) -> bool:
+    """Whether one of *others* says the same of a place around this one."""
+    return any(item.code == other.code and _within(item, other) for other in others)
+
+
+def _within(item: Diagnostic, other: Diagnostic) -> bool:
+    inner, outer = item.span, other.span
+    if inner is None or outer is None:
+        return False
+    end = (outer.end_line or outer.line, outer.end_column or outer.column)
+    return (outer.line, outer.column) <= (inner.line, inner.column) <= end
+
+
+def _line(item: Diagnostic) -> tuple[int, int]:
+    return (item.span.line, item.span.column) if item.span else (0, 0)

@@ -1,0 +1,194 @@
+"""Steps the engine through a run, answering what needs no decision.
+
+The engine stops wherever guest code needs the host. Names of capabilities, calls of unknown names and
+requests to the operating system are answered here; calls of capabilities, sleeps and blocked tasks are handed
+on as steps.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final, get_args
+
+import msgspec
+
+from standfast.errors import Code, ErrorObject, ValueTooLarge
+from standfast.model.bounds import check_bounds
+from standfast.ports.code_engine import CallAnswer
+from standfast.sandbox.monty import engine, shadow
+from standfast.sandbox.monty.dump import stand_ins, tuple_keys
+from standfast.sandbox.monty.failures import Failure
+from standfast.sandbox.monty.feeding import feed_through, source_name, source_number, stub
+from standfast.sandbox.monty.functions import Callables
+from standfast.sandbox.monty.plan import RunPlan
+from standfast.sandbox.monty.program import MARK_NAME
+from standfast.sandbox.monty.steps import Blocked, Finished, ForeignValue, HostCall, Step, read_value
+from standfast.sandbox.monty.values import may_hold_stand_ins, type_of_stand_in
+from standfast.sandbox.monty.workers import Worker
+from standfast.sandbox.output import Output
+from standfast.sandbox.run_errors import calls_error
+
+SLEEP: Final = "system.sleep"
+ASYNC_SLEEP: Final = "system.async_sleep"
+_FILES_HINT: Final = "grant a mount and use read_text(), write_text() or list_dir()"
+_SYSTEM_HINT: Final = "the sandbox shows guest code nothing of the machine; pass values as inputs"
+
+
+class Stepper:
+    """The engine's side of one run. `call_errors` tells which of our errors an exception of the guest is."""
+
+    def __init__(self, plan: RunPlan, functions: Callables) -> None:
+        self._plan = plan
+        self._functions = functions
+        self.calls_made = 0
+        self.call_errors: dict[tuple[str, str], ErrorObject] = {}
+
+    def begin(self, worker: Worker, output: Output) -> Step:
+        """Run to the first thing that needs the host."""
+        program, kept = self._plan.program, self._plan.kept
+        marked = program.result_mode == "maybe" and program.reads_result
+        if kept or marked:
+            hide = "result" in kept and program.result_mode == "maybe" and not program.reads_result
+            mark = f"{MARK_NAME} = []\n" if marked else ""
+            feed_through(worker, mark + shadow.keep(kept, unbind=["result"] if hide else []))
+        try:
+            return self.advance(self._fed(worker, program.fed, output))
+        except engine.MontySyntaxError:
+            if program.unnamed is None:
+                raise
+        self._plan.program = msgspec.structs.replace(
+            program, fed=program.unnamed, ends_with_value=False, inserted=()
+        )
+        return self.advance(self._fed(worker, program.unnamed, output))
+
+    def _fed(self, worker: Worker, code: str, output: Output) -> Any:
+        """Feed the code of the run. The engine numbers its sources, also those that it refuses."""
+        self._plan.filename = source_name(worker.next_input)
+        worker.next_input += 1
+        return worker.feed(code, inputs=self._plan.inputs or None, print_callback=output)
+
+    def reload(self, worker: Worker, output: Output) -> Step:
+        """Load a parked run and find what it stands at."""
+        worker.next_input = source_number(self._plan.filename) + 1
+        self.calls_made -= 1  # the call it stands at is announced again
+        step = self.advance(worker.session.load_snapshot(self._plan.paused_dump, print_callback=output))
+        if not isinstance(step, HostCall):
+            self.calls_made += 1
+        return step
+
+    def answer(self, call: HostCall, answer: CallAnswer) -> Step:
+        """Give a call its result."""
+        return self.advance(call.snapshot.resume(self._result(answer)))
+
+    def promise(self, call: HostCall) -> Step:
+        """Give a call a future instead of its result."""
+        return self.advance(call.snapshot.resume({"future": ...}))
+
+    def answer_futures(self, blocked: Blocked, answers: dict[int, CallAnswer]) -> Step:
+        """Hand over the results of some futures."""
+        results = {call_id: self._result(item) for call_id, item in answers.items()}
+        return self.advance(blocked.snapshot.resume(results))
+
+    def advance(self, snapshot: Any) -> Step:
+        """Answer what needs no decision, up to the next thing that does."""
+        while True:
+            if isinstance(snapshot, engine.MontyComplete):
+                if self._plan.nests_tuples:
+                    return Finished(None, unread=True)
+                return Finished(read_value(functools.partial(getattr, snapshot, "output")))
+            if isinstance(snapshot, engine.FutureSnapshot):
+                return Blocked(snapshot, snapshot.pending_call_ids)
+            if isinstance(snapshot, engine.NameLookupSnapshot):
+                snapshot = self._on_name(snapshot, snapshot.variable_name)
+                continue
+            step = self._on_function(snapshot)
+            if isinstance(step, (HostCall, Failure)):
+                return step
+            snapshot = step
+
+    def _on_name(self, snapshot: engine.NameLookupSnapshot, name: str) -> Any:
+        return snapshot.resume(value=stub(name)) if name in self._functions else snapshot.resume()
+
+    def _on_function(self, snapshot: engine.FunctionSnapshot) -> Any:
+        name = str(snapshot.function_name)
+        if snapshot.is_os_function:
+            return self._on_system_call(snapshot, name)
+        if name not in self._functions:
+            return self._refuse_unknown(snapshot, name)
+        if (too_many := self._count_call()) is not None:
+            return too_many
+        awaited = self._is_awaited(snapshot, name)
+        if self._plan.nests_tuples and (foreign := tuple_keys(snapshot.dump())) is not None:
+            return HostCall(snapshot, name, (), {}, snapshot.call_id, awaited, foreign)
+        given = read_value(lambda: (snapshot.args, snapshot.kwargs))
+        if isinstance(given, ForeignValue):
+            return HostCall(snapshot, name, (), {}, snapshot.call_id, awaited, given.kind)
+        args, kwargs = snapshot.args, snapshot.kwargs
+        try:
+            check_bounds([args, kwargs], self._functions.capability(name).limits.max_request_bytes)
+        except ValueTooLarge as error:
+            return HostCall(snapshot, name, (), {}, snapshot.call_id, awaited, too_large=error.limit)
+        foreign = self._stand_in_among(snapshot, [*args, *kwargs.values()])
+        return HostCall(snapshot, name, args, kwargs, snapshot.call_id, awaited, foreign)
+
+    def _count_call(self) -> Failure | None:
+        """Take note of a call, unless it is one too many."""
+        if self.calls_made >= self._plan.limits.max_external_calls:
+            return Failure(calls_error(self._plan.limits), hard=True)
+        self.calls_made += 1
+        return None
+
+    def _on_system_call(self, snapshot: engine.FunctionSnapshot, name: str) -> Any:
+        if name in (SLEEP, ASYNC_SLEEP):
+            return HostCall(snapshot, name, snapshot.args, {}, snapshot.call_id, awaited=name == ASYNC_SLEEP)
+        if name.startswith("import"):
+            return snapshot.resume_not_handled()
+        error = ErrorObject(
+            code=Code.PERMISSION_DENIED,
+            message=f"guest code may not use {name}",
+            hint=_FILES_HINT if name == "open" or name.startswith("Path.") else _SYSTEM_HINT,
+        )
+        self.call_errors["PermissionError", error.message] = error
+        return snapshot.resume({"exc_type": "PermissionError", "message": error.message})
+
+    def _refuse_unknown(self, snapshot: engine.FunctionSnapshot, name: str) -> Any:
+        message = f"name {name!r} is not defined"
+        hint = self._functions.suggest(name) or "list_tools() names what can be called"
+        error = ErrorObject(
+            code=Code.UNKNOWN_TOOL, message=f"{name}() is neither defined nor a capability", hint=hint
+        )
+        self.call_errors["NameError", message] = error
+        return snapshot.resume({"exc_type": "NameError", "message": message})
+
+    def _stand_in_among(self, snapshot: engine.FunctionSnapshot, values: list[Any]) -> str | None:
+        """The type of an argument that arrived as the mere text of something, if one did."""
+        if not may_hold_stand_ins(values, self._functions):
+            return None
+        found = stand_ins(snapshot.dump())
+        return type_of_stand_in(found[0]) if found else None
+
+    def _is_awaited(self, snapshot: engine.FunctionSnapshot, name: str) -> bool:
+        """Whether guest code will await the call, as its syntax tells."""
+        if snapshot.allow_eager_await:
+            return True
+        place = snapshot.position
+        here = place.filename == self._plan.filename
+        awaited = self._plan.program.awaited if here else self._plan.sites.get(place.filename, ())
+        if awaited is None or place.filename == "<string>":
+            return self._functions.is_async(name)
+        return (place.start, place.end) in awaited
+
+    def _result(self, answer: CallAnswer) -> Any:
+        seen = answer.exception
+        if seen is None:
+            return {"return_value": answer.value}
+        kind = seen.type if seen.type in _exceptions() else "RuntimeError"
+        if answer.error is not None:
+            self.call_errors[kind, seen.message] = answer.error
+        return {"exc_type": kind, "message": seen.message}
+
+
+@functools.lru_cache(maxsize=1)
+def _exceptions() -> frozenset[str]:
+    """The exceptions that the engine knows by name."""
+    return frozenset(get_args(engine.ExcType))

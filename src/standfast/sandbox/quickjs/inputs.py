@@ -1,0 +1,140 @@
+"""Values on their way into a guest, and names that may be values outside."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+import msgspec
+
+from standfast.errors import EngineFailed, InvalidArgument, StandfastError
+from standfast.model.bounds import check_bounds
+from standfast.model.canonical import to_json
+from standfast.model.capability import Capability
+from standfast.sandbox.typescript.checks import STANDARD_FUNCTIONS, touched_names
+from standfast.sandbox.typescript.script import Script
+
+MAX_FREE: Final = 200
+_IDENTIFIER: Final = re.compile(r"(?<![\w$])[A-Za-z_$][\w$]*")
+_TYPEOF: Final = re.compile(r"\btypeof\s*\(?\s*([A-Za-z_$][\w$]*)")
+_OBJECTS: Final = frozenset({
+    "Array", "BigInt", "Boolean", "Date", "Error", "Infinity", "JSON", "Map", "Math", "NaN", "Number",
+    "Object", "Promise", "Proxy", "RangeError", "ReferenceError", "Reflect", "RegExp", "Set", "String",
+    "Symbol", "SyntaxError", "TextDecoder", "TextEncoder", "TypeError", "URL", "URLSearchParams",
+    "Uint8Array", "WeakMap", "arguments", "console", "crypto", "globalThis", "performance", "result",
+    "undefined",
+})  # fmt: skip
+"""Names that are often read and never come from outside, beside those of functions."""
+
+
+def bridge_text(value: Any) -> str:
+    """A value as the bridge reads it.
+
+    It is JSON; a `b` and one character for each byte; or, where there are bytes within a value, a `v` and the
+    JSON of a mark and the value, in which `{mark: characters}` stands for bytes.
+    """
+    check_bounds(value)
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return "b" + _characters(value)
+    if _holds_bytes(value):
+        return "v" + _marked(value)
+    return _json(value)
+
+
+def _json(value: Any) -> str:
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        clean, _ = to_json(value)
+        return msgspec.json.encode(clean).decode()
+
+
+def _characters(data: Any) -> str:
+    return bytes(data).decode("latin-1")
+
+
+def _holds_bytes(value: Any) -> bool:
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, dict):
+            pending.extend(item.values())
+        elif isinstance(item, (list, tuple)):
+            pending.extend(item)
+        elif isinstance(item, (bytes, bytearray, memoryview)):
+            return True
+    return False
+
+
+def _marked(value: Any) -> str:
+    mark, plain = "bytes", _json(value)
+    while mark in plain:
+        mark += "_"
+    return _json([mark, _with_marks(value, mark)])
+
+
+def _with_marks(value: Any, mark: str) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_marks(item, mark) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_with_marks(item, mark) for item in value]
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return {mark: _characters(value)}
+    return value
+
+
+def bridge_inputs(inputs: dict[str, Any]) -> dict[str, str]:
+    """Inputs as the bridge reads them."""
+    try:
+        return {name: bridge_text(value) for name, value in inputs.items()}
+    except InvalidArgument as error:
+        raise InvalidArgument(f"an input cannot be passed: {error.message}") from None
+
+
+def loaded(load: Callable[[str], Any], name: str) -> str:
+    """A value from outside, as the bridge reads it; nothing if there is none."""
+    try:
+        return bridge_text(load(name))
+    except LookupError:
+        return ""
+    except StandfastError:
+        raise
+    except Exception as error:
+        raise EngineFailed(f"{name} could not be loaded: {error}") from error
+
+
+def asked_names(script: Script, names: Iterable[str]) -> list[str]:
+    """Which of *names* the code asks the type of: that is allowed where nothing binds them."""
+    found = set(_TYPEOF.findall(script.code))
+    return [name for name in names if name in found]
+
+
+def free_names(script: Script, known: Iterable[str]) -> list[str]:
+    """The names that code reads and that nothing is known to bind."""
+    found = set(_IDENTIFIER.findall(script.code)) - STANDARD_FUNCTIONS - _OBJECTS - script.bound
+    found.difference_update(known)
+    return sorted(touched_names(script.code, found)) if found else []
+
+
+def named_arguments(args: list[Any], capability: Capability) -> dict[str, Any] | None:
+    """The arguments by name, if there is one object that holds just these; None if they are positional.
+
+    An object that does not fit, where the first parameter takes none, has wrong names: the tool says which.
+    """
+    schema = capability.input_schema
+    if len(args) != 1 or not isinstance(args[0], dict) or schema.get("type") == "array":
+        return None
+    properties, required = schema.get("properties"), schema.get("required")
+    names = properties if isinstance(properties, dict) else {}
+    keys = args[0].keys()
+    fits = keys <= names.keys() and keys >= set(required if isinstance(required, list) else ())
+    return args[0] if fits or (names and not _may_be_object(next(iter(names.values())))) else None
+
+
+def _may_be_object(schema: Any) -> bool:
+    kind = schema.get("type") if isinstance(schema, dict) else None
+    return kind not in _NO_OBJECTS
+
+
+_NO_OBJECTS: Final = ("string", "number", "integer", "boolean", "array", "null")

@@ -1,0 +1,192 @@
+"""Worker processes with guests in them; see `slots` for who has one.
+
+Rules
+-----
+1. A process that is given back has forgotten its guest before it gets another. One that was busy, or has
+   said more than it was asked for, is killed.
+2. A process ends after so many runs; one more than are in use is kept ready.
+3. `close` leaves no process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from typing import Final
+
+import msgspec
+
+from standfast.errors import EngineFailed
+from standfast.sandbox.quickjs.frames import (
+    Answer,
+    Drop,
+    Dump,
+    Finish,
+    Image,
+    Open,
+    Question,
+    Reply,
+    Wanted,
+    decode_answer,
+    encode,
+)
+from standfast.sandbox.slots import Slots
+from standfast.sandbox.worker_process import WorkerDied, WorkerProcess, pipe_line
+
+COMMAND: Final = (sys.executable, "-m", "standfast.sandbox.quickjs.worker")
+MAX_RUNS: Final = 1_000
+_MAX_FRAME: Final = 2**32 - 1
+_ENVIRONMENT: Final = frozenset({
+    "HOME", "LD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONPATH", "TMPDIR", "VIRTUAL_ENV", "XDG_CACHE_HOME",
+    "PYTHONDONTWRITEBYTECODE",
+})  # fmt: skip
+
+
+class Worker:
+    """A process, and the session whose guest it holds. `version` is the state that the guest has."""
+
+    def __init__(self, process: WorkerProcess, home: Workers) -> None:
+        self._process = process
+        self._home = home
+        self._busy = self._killed = False
+        self.warm = False
+        self.runs = 0
+        self.version: bytes | None = None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def is_alive(self) -> bool:
+        return self._process.is_alive()
+
+    def tell(self, question: Open) -> None:
+        """Say what has no answer. `WorkerDied` if there is nobody to hear it."""
+        self._send(question)
+
+    def ask(self, question: Question) -> Wanted | Reply:
+        """Ask, and wait for what comes. `WorkerDied` if nothing does."""
+        self._busy = True
+        self._send(question)
+        return self.hear()
+
+    def _send(self, question: Question) -> None:
+        """Send a question, and behind it the image that belongs to it."""
+        image = question.image if isinstance(question, Open | Answer | Finish) else None
+        if image is None or not image.data:
+            self._process.send(encode(question))
+            return
+        behind = Image(image.boot, size=len(image.data))
+        self._process.send(encode(msgspec.structs.replace(question, image=behind)))
+        self._process.send_raw(image.data)
+
+    def hear(self) -> Wanted | Reply:
+        """Wait for what comes next."""
+        data = self._process.receive()
+        try:
+            answer: Wanted | Reply = decode_answer(data)
+        except msgspec.DecodeError:
+            self.kill()
+            raise WorkerDied from None
+        if isinstance(answer, Reply) and answer.image is not None:
+            image = Image(answer.image.boot, self._process.receive_raw(answer.image.size))
+            answer = msgspec.structs.replace(answer, image=image)
+        self._busy = isinstance(answer, Reply) and answer.more
+        self._home.has_answered()
+        return answer
+
+    def kill(self) -> None:
+        self._killed = True
+        self._process.kill()
+
+    def close(self) -> None:
+        """Give the process to another session, without its guest; end it if that cannot be."""
+        self.version = None
+        spoiled = self._busy or self._killed or self.runs >= MAX_RUNS
+        if spoiled or not self.is_alive() or self._process.has_unread():
+            self._home.end(self._process)
+            return
+        with contextlib.suppress(WorkerDied):
+            self._process.send(encode(Drop()))
+        self._home.put_by(self._process, self.runs)
+
+
+class Workers(Slots[Worker]):
+    """The worker processes of one engine."""
+
+    def __init__(self, capacity: int) -> None:
+        super().__init__(capacity)
+        self._ready: list[tuple[WorkerProcess, int]] = []
+        self._all: set[WorkerProcess] = set()
+        self._lock = threading.Lock()
+        self._preparing = threading.Lock()
+        self._closed = False
+        self._works = False
+
+    def attach(self) -> Worker:
+        """A worker without a guest."""
+        while True:
+            with self._lock:
+                process, runs = self._ready.pop() if self._ready else (self._started(), 0)
+                self._start_another()
+            if process.is_alive():
+                worker = Worker(process, self)
+                worker.runs = runs
+                return worker
+            self.end(process)
+
+    def prepare(self) -> None:
+        """Wait until a worker has answered, once."""
+        with self._preparing:
+            if not self._works:
+                worker = self.attach()
+                with contextlib.suppress(WorkerDied):  # a run will tell why
+                    worker.ask(Dump())
+                worker.close()
+
+    def has_answered(self) -> None:
+        """Take note that workers can be started here: from now on there is always one more than are in use.
+
+        Not before: the first has to make the guest that later ones find in the cache.
+        """
+        if not self._works:
+            with self._lock:
+                self._works = True
+                self._start_another()
+
+    def _start_another(self) -> None:
+        if self._works and not self._ready and not self._closed and len(self._all) <= self.capacity:
+            self._ready.append((self._started(), 0))
+
+    def put_by(self, process: WorkerProcess, runs: int) -> None:
+        """Keep a process that holds no guest, unless there are enough."""
+        with self._lock:
+            keep = not self._closed and len(self._all) <= self.capacity + 1
+            if keep:
+                self._ready.append((process, runs))
+        if not keep:
+            self.end(process)
+
+    def end(self, process: WorkerProcess) -> None:
+        with self._lock:
+            self._all.discard(process)
+        process.close()
+
+    def close(self) -> None:
+        """End every process."""
+        self.close_idle()
+        with self._lock:
+            self._closed = True
+            processes, self._all, self._ready = list(self._all), set(), []
+        for process in processes:
+            process.close()
+
+    def _started(self) -> WorkerProcess:
+        if self._closed:
+            raise EngineFailed("the sandbox is closed")
+        env = {name: value for name, value in os.environ.items() if name in _ENVIRONMENT}
+        process = WorkerProcess(COMMAND, pipe_line(_MAX_FRAME), env=env)
+        self._all.add(process)
+        return process

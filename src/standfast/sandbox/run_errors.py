@@ -1,0 +1,93 @@
+"""The errors that end a run from outside of guest code, or that guest code gets for asking too much."""
+
+from __future__ import annotations
+
+from standfast.errors import Code, ErrorObject, Span
+from standfast.model.approval import Approval, ApprovalState
+from standfast.model.limits import SessionLimits
+
+
+def cancelled_error() -> ErrorObject:
+    return ErrorObject(code=Code.CANCELLED, message="the run was cancelled")
+
+
+def wall_error(limits: SessionLimits) -> ErrorObject:
+    return ErrorObject(
+        code=Code.TIMEOUT_WALL,
+        message=f"the run took longer than {limits.wall_ms} ms",
+        hint="raise timeout_ms (or wall_ms); time waiting for a person does not count",
+    )
+
+
+def cpu_error(limits: SessionLimits) -> ErrorObject:
+    return ErrorObject(
+        code=Code.TIMEOUT_CPU,
+        message=f"the code computed for more than {limits.cpu_ms} ms",
+        hint="raise cpu_ms, or do less per run",
+    )
+
+
+def memory_error(limits: SessionLimits, span: Span | None = None) -> ErrorObject:
+    return ErrorObject(
+        code=Code.MEMORY_EXCEEDED,
+        message=f"the code needed more than {limits.memory_mb} MB",
+        hint="raise memory_mb, or keep less at once",
+        span=span,
+    )
+
+
+def calls_error(limits: SessionLimits) -> ErrorObject:
+    return ErrorObject(
+        code=Code.EXTERNAL_CALLS_EXCEEDED,
+        message=f"the run made {limits.max_external_calls} external calls and wanted another",
+        hint="raise max_external_calls, or do less per run",
+    )
+
+
+def stdout_error(limits: SessionLimits) -> ErrorObject:
+    return ErrorObject(
+        code=Code.STDOUT_EXCEEDED,
+        message=f"the run printed more than 16 times the {limits.max_stdout_bytes} bytes that are kept",
+        hint="print less, or raise max_stdout_bytes",
+    )
+
+
+def argument_not_json(name: str, foreign: str) -> ErrorObject:
+    """The error of a call with an argument that has no JSON form; *foreign* names its type."""
+    return ErrorObject(
+        code=Code.INVALID_ARGUMENT, message=f"an argument of {name}() is not JSON: it holds {foreign}"
+    )
+
+
+def request_too_large(name: str, limit: str) -> ErrorObject:
+    """The error of a call whose arguments are too large; *limit* says what the limit is."""
+    return ErrorObject(
+        code=Code.REQUEST_TOO_LARGE,
+        message=f"the arguments of {name}() are too large: {limit}",
+        hint="pass less per call",
+    )
+
+
+def deadlock_error() -> ErrorObject:
+    return ErrorObject(code=Code.INTERRUPTED, message="guest code waits for calls that nobody answers")
+
+
+def under_way_error(name: str) -> ErrorObject:
+    return ErrorObject(
+        code=Code.INTERRUPTED,
+        message=f"{name}() was under way when the run was stopped",
+        hint="whether it took effect is unknown; look before calling again",
+    )
+
+
+def denial(name: str, approval: Approval) -> str:
+    """What guest code is told about a call that will not be made."""
+    match approval.state:
+        case ApprovalState.DENIED:
+            why = f": {approval.reason}" if approval.reason else ""
+            return f"{name}() was denied{why}"
+        case ApprovalState.EXPIRED:
+            return f"the approval of {name}() expired before anybody decided"
+        case ApprovalState.APPROVED:
+            return f"the contract of {name}() changed after it was approved"
+    return f"the approval of {name}() was cancelled"

@@ -1,0 +1,149 @@
+"""Snapshots: a session, or a run that stands at a call, as signed bytes.
+
+Layout
+------
+magic `STANDFST`, format version (u16), HMAC-SHA256 of everything else, header length (u32), header, state
+
+Rules
+-----
+1. Size and signature are checked before a single field is read; the signature covers magic and version.
+2. The header names the engine and its version, and the contract digest of every capability. Another engine
+   version, or a capability that is missing or changed, is refused with a code of its own.
+3. Nothing is unpickled. The header is JSON; the state goes to the engine's own process.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from typing import Final
+
+import msgspec
+
+from standfast.errors import Code, SnapshotRefused
+from standfast.model.call import ExternalCallRecord, SettledCall
+from standfast.model.canonical import Json, digest_bytes
+from standfast.model.former_name import FORMER_SNAPSHOT_MAGIC
+from standfast.model.limits import SessionLimits
+from standfast.model.session import SNAPSHOT_VERSION, SessionMeta
+from standfast.ports.journal import PendingCall
+
+MAX_SNAPSHOT_BYTES: Final = 64 << 20
+_MAGIC: Final = b"STANDFST"
+_HEAD: Final = struct.Struct(">8sH32sI")
+
+
+class PausedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """What must be known of a run, besides the engine's own state, to continue it elsewhere.
+
+    `filename` and `shadowed` are Monty's; `now_ms` and `seed` are what a cell began with (see `CellRequest`).
+    """
+
+    run_id: str
+    code: str
+    filename: str = ""
+    limits: SessionLimits
+    input_names: list[str] = msgspec.field(default_factory=list)
+    shadowed: list[str] = msgspec.field(default_factory=list)
+    return_snapshot: bool = False
+    pending: list[PendingCall] = msgspec.field(default_factory=list)
+    settled: dict[int, SettledCall | None] = msgspec.field(default_factory=dict)
+    records: dict[int, ExternalCallRecord] = msgspec.field(default_factory=dict)
+    calls_made: int = 0
+    stdout: str = ""
+    stderr: str = ""
+    truncated: bool = False
+    wall_used_ms: int = 0
+    memory_peak_bytes: int | None = None
+    now_ms: int = 0
+    seed: str = ""
+
+
+class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
+    meta: SessionMeta
+    engine: str
+    engine_version: str
+    capabilities: dict[str, str]
+    host: dict[str, Json] = msgspec.field(default_factory=dict)
+    """What the process that made it said about its tools, so that another can be set up alike."""
+    paused: PausedRun | None = None
+
+
+class SnapshotCodec:
+    """Seals and opens snapshots with one key."""
+
+    def __init__(self, key: bytes) -> None:
+        self._key = key
+
+    def seal(self, header: SnapshotHeader, state: bytes) -> bytes:
+        body = msgspec.json.encode(header)
+        head = _HEAD.pack(_MAGIC, SNAPSHOT_VERSION, b"\0" * 32, len(body))
+        data = head + body + state
+        if len(data) > MAX_SNAPSHOT_BYTES:
+            raise SnapshotRefused(
+                Code.SNAPSHOT_CORRUPT,
+                f"the session needs {len(data)} bytes, a snapshot holds at most {MAX_SNAPSHOT_BYTES}",
+                hint="drop large variables from the session first",
+            )
+        return _HEAD.pack(_MAGIC, SNAPSHOT_VERSION, self._sign(data), len(body)) + body + state
+
+    def open(self, data: bytes) -> tuple[SnapshotHeader, bytes]:
+        """Check a snapshot and take it apart. Nothing of it is parsed before its signature holds."""
+        if len(data) > MAX_SNAPSHOT_BYTES:
+            raise _corrupt(f"it has {len(data)} bytes, more than the {MAX_SNAPSHOT_BYTES} allowed")
+        if len(data) < _HEAD.size:
+            raise _corrupt("it is too short")
+        magic, version, signature, size = _HEAD.unpack_from(data)
+        blank = data[:10] + b"\0" * 32 + data[42:]
+        if magic not in (_MAGIC, FORMER_SNAPSHOT_MAGIC) or not hmac.compare_digest(
+            signature, self._sign(blank)
+        ):
+            raise _corrupt("its signature does not hold: it was changed, cut, or made with another key")
+        if version != SNAPSHOT_VERSION:
+            raise SnapshotRefused(
+                Code.SNAPSHOT_VERSION_MISMATCH,
+                f"the snapshot has format {version}, this Standfast reads {SNAPSHOT_VERSION}",
+            )
+        try:
+            header = msgspec.json.decode(data[_HEAD.size : _HEAD.size + size], type=SnapshotHeader)
+        except msgspec.DecodeError as error:
+            raise _corrupt(f"its header cannot be read: {error}") from None
+        return header, data[_HEAD.size + size :]
+
+    def _sign(self, data: bytes) -> bytes:
+        return hmac.new(self._key, data, hashlib.sha256).digest()
+
+
+def snapshot_id(data: bytes) -> str:
+    """The name of a snapshot: a digest of its content."""
+    return f"snap_{digest_bytes(data)[:40]}"
+
+
+def check_capabilities(header: SnapshotHeader, registered: dict[str, str]) -> None:
+    """Refuse a snapshot that was made with other contracts than those registered now."""
+    missing = sorted(set(header.capabilities) - set(registered))
+    changed = sorted(
+        name for name, digest in header.capabilities.items() if registered.get(name, digest) != digest
+    )
+    if missing or changed:
+        parts = [f"not registered now: {', '.join(missing)}"] if missing else []
+        parts += [f"registered with another contract: {', '.join(changed)}"] if changed else []
+        raise SnapshotRefused(
+            Code.SNAPSHOT_CAPABILITY_MISMATCH,
+            f"the snapshot's capabilities are {' and '.join(parts)}",
+            hint="register the tools it was made with (on the command line: --tools, --mount, --allow-host)",
+        )
+
+
+def check_engine(header: SnapshotHeader, engine: str, version: str) -> None:
+    """Refuse the state of another engine, or of another version of this one."""
+    if (header.engine, header.engine_version) != (engine, version):
+        raise SnapshotRefused(
+            Code.SNAPSHOT_VERSION_MISMATCH,
+            f"the snapshot was made by {header.engine} {header.engine_version}, this is {engine} {version}",
+        )
+
+
+def _corrupt(why: str) -> SnapshotRefused:
+    return SnapshotRefused(Code.SNAPSHOT_CORRUPT, f"the snapshot is refused: {why}")

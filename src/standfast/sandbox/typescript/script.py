@@ -1,0 +1,135 @@
+"""A TypeScript program as the JavaScript that the engine runs.
+
+Theory of operation
+-------------------
+`read_script` reads the code once, refuses what cannot be run, and writes JavaScript with the same lines:
+types become blanks, declarations of the top level become names of the session. The JavaScript is evaluated
+as a global script in which `await` may be used at the top level; the value of its last expression is its
+value.
+
+Rules
+-----
+1. Each line of the source is the same line of the JavaScript. Columns stay as well, except behind what had
+   to be written otherwise; `Script.position` gives the place in the source for any place in the JavaScript.
+2. The engine counts columns in UTF-8 bytes; we count characters, from 1.
+3. Nothing but `ScriptRefused` is raised for code, whatever it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from typing import Final
+
+from standfast.errors import CallerError
+from standfast.model.diagnostic import Diagnostic
+from standfast.sandbox.typescript.edits import Edits, Moves
+from standfast.sandbox.typescript.source import Source, Unreadable, line_starts, parse
+from standfast.sandbox.typescript.stripping import Stripper
+from standfast.sandbox.typescript.syntax import syntax_errors
+from standfast.sandbox.typescript.top_level import RESULT, TopLevel, assigns_result
+
+_SHORT_CHARS: Final = 20_000
+
+
+class ScriptRefused(CallerError):
+    """Code that cannot be run as it is written. `diagnostics` has all that was found, line by line."""
+
+    def __init__(self, diagnostics: list[Diagnostic]) -> None:
+        first = diagnostics[0]
+        super().__init__(first.message, hint=first.hint, span=first.span)
+        self.code = first.code
+        self.diagnostics = diagnostics
+
+
+@dataclass(frozen=True, slots=True)
+class Script:
+    """A program that can be run."""
+
+    code: str
+    javascript: str
+    bound: frozenset[str]
+    """The names that it binds at its top level."""
+    binds_result: bool
+    """Whether `result` is among them, or is assigned to without having been declared."""
+    moves: Moves = field(default_factory=Moves, repr=False)
+    source: Source | None = field(default=None, repr=False, compare=False)
+
+    def position(self, line: int, column: int) -> tuple[int, int]:
+        """The place in the source of a place in `javascript`, as the engine tells it.
+
+        The engine's columns count bytes, from 1; in the first line from 0, but it never says 0.
+        """
+        data = self.javascript.encode()
+        starts = line_starts(data)
+        line = max(1, min(line, len(starts)))
+        end = starts[line] - 1 if line < len(starts) else len(data)
+        offset = min(starts[line - 1] + _bytes_before(line, column, data), end)
+        return self._place(self.moves.origin(offset))
+
+    def use_of(self, name: str, line: int = 1) -> tuple[int, int] | None:
+        """The first place, from *line* on if there is one, at which the code uses a name.
+
+        The engine does not always tell where it was that it did not find a name.
+        """
+        found: tuple[int, int] | None = None
+        wanted = re.compile(rf"(?<![\w$.]){re.escape(name)}(?![\w$])")
+        for match in wanted.finditer(self.code):
+            place = self._place(len(self.code[: match.start()].encode()))
+            found = found or place
+            if place[0] >= line:
+                return place
+        return found
+
+    def _place(self, offset: int) -> tuple[int, int]:
+        data = self.code.encode()
+        starts = line_starts(data)
+        line = bisect_right(starts, min(offset, len(data)))
+        return line, len(data[starts[line - 1] : offset].decode("utf-8", "replace")) + 1
+
+
+def _bytes_before(line: int, column: int, data: bytes) -> int:
+    if line > 1:
+        return max(column - 1, 0)
+    return 0 if column <= 1 and data[:1] not in (b" ", b"(", b"[", b";") else column
+
+
+def read_script(code: str) -> Script:
+    """Read *code*; `ScriptRefused` tells everything in it that cannot be run."""
+    return _read_short(code) if len(code) <= _SHORT_CHARS else _read(code)
+
+
+def _read(code: str) -> Script:
+    try:
+        source = parse(code)
+    except Unreadable as problem:
+        raise ScriptRefused([problem.diagnostic]) from None
+    if not source.is_sound:
+        raise ScriptRefused(syntax_errors(source))
+    edits = Edits(source.data)
+    top = TopLevel(source, edits)
+    top.rewrite()
+    stripper = Stripper(source, edits, top)
+    stripper.strip()
+    if refused := [*top.refused, *stripper.refused]:
+        raise ScriptRefused(sorted(refused, key=_place_of))
+    javascript, moves = edits.apply()
+    assigns = RESULT not in top.bound and RESULT in code and assigns_result(source)
+    return Script(
+        code=code,
+        javascript=f"{javascript}\nvar {RESULT};" if assigns else javascript,
+        bound=frozenset(top.bound | {RESULT} if assigns else top.bound),
+        binds_result=assigns or RESULT in top.bound,
+        moves=moves,
+        source=source,
+    )
+
+
+_read_short: Final = functools.lru_cache(maxsize=64)(_read)
+"""The same code is checked and then run."""
+
+
+def _place_of(item: Diagnostic) -> tuple[int, int]:
+    return (item.span.line, item.span.column) if item.span else (0, 0)

@@ -1,0 +1,274 @@
+"""TypeScript as a syntax tree, and the places in it.
+
+Rules
+-----
+1. The parser works on UTF-8 bytes. Whoever is told of a place is told lines and characters from 1; a line
+   ends where JavaScript says it does: LF, CR, CRLF, U+2028 and U+2029.
+2. The tree is read, never changed: the same code is checked and then run.
+3. Nothing here follows a tree by recursion; code nests as deep as its writer likes.
+4. The parser is given long code piece by piece. Code full of mistakes can cost it time and memory that grow
+   with the square of the length; when it has computed for too long, it gets no more, and the code is
+   refused. Code without mistakes costs it some 0.2 ms a kilobyte. One case it must not be given at all:
+   thousands of `<` that might each begin a list of types.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+import threading
+import time
+from bisect import bisect_right
+from typing import TYPE_CHECKING, Any, Final
+
+from standfast.errors import Code, EngineFailed, Span
+from standfast.model.diagnostic import Diagnostic, Severity
+
+if TYPE_CHECKING:
+    from tree_sitter import Node
+
+CASTS: Final = ("as_expression", "satisfies_expression")
+MAX_CODE_CHARS: Final = 1 << 20
+_BREAK: Final = re.compile(rb"\r\n|\n|\r|\xe2\x80[\xa8\xa9]")
+_SHORT_CHARS: Final = 20_000
+_MAX_ANGLES: Final = 3000
+_ANGLE: Final = re.compile("<(?![/=<!])")
+_PIECE_BYTES: Final = 512
+_PARSE_S: Final = 0.25
+_PARSE_S_PER_BYTE: Final = 2e-6
+_LONG_CAST: Final = re.compile(
+    rb"\b(?:as|satisfies)\s+(?:[|&]\s*)?(?:(?:keyof|readonly|[\w$.\[\]\"']+\s*[|&])\s*)*[A-Za-z_$][\w$]*(?:\.[\w$]+){2,}"
+)
+"""A cast to `A.B.C`, which the parser would take for a property C of a cast to `A.B`."""
+
+_LATE_TEMPLATE: Final = re.compile(rb"(?m)^((?:(?!//)[^\n])+)\n(?=[ \t]*`)")
+"""A line before one that begins with a template: the parser misses that a type has ended there."""
+
+
+_CAST: Final = re.compile(rb"\b(?:as|satisfies)\b")
+_GAP: Final = re.compile(
+    rb"""(?s)"(?:\\.|[^"\\\r\n])*+"?|'(?:\\.|[^'\\\r\n])*+'?|`(?:\\.|[^`\\])*+`?"""
+    rb"""|((?:[ \t\r\n]|//[^\r\n]*+|/\*.*?(?:\*/|\Z))++)"""
+)
+"""Strings, so that nothing in them is looked at, or blanks and comments, as group 1. Takes linear time."""
+_MAY_END_TYPE: Final = re.compile(rb"[\w$\])}\"'`]|(?<!=)>")
+_MAX_TRIES: Final = 4
+
+
+class Unreadable(Exception):
+    """Code that is no text that a parser can be given."""
+
+    def __init__(self, message: str, span: Span) -> None:
+        super().__init__(message)
+        self.diagnostic = error(Code.SYNTAX_ERROR, message, span)
+
+
+class Source:
+    """Code, its bytes and its syntax tree, which is that of `parsed`: a text of the same length."""
+
+    __slots__ = ("_starts", "code", "data", "gave_up_at", "parsed", "root")
+
+    def __init__(
+        self, code: str, data: bytes, parsed: bytes, root: Node, gave_up_at: int | None = None
+    ) -> None:
+        self.code = code
+        self.data = data
+        self.parsed = parsed
+        self.root = root
+        self.gave_up_at = gave_up_at
+        self._starts: list[int] | None = None
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether the parser could read all of it."""
+        return self.gave_up_at is None and not self.root.has_error
+
+    def text(self, node: Node) -> str:
+        return self.data[node.start_byte : node.end_byte].decode()
+
+    def starts(self) -> list[int]:
+        """The byte offset of each line."""
+        if self._starts is None:
+            self._starts = line_starts(self.data)
+        return self._starts
+
+    def place(self, offset: int) -> tuple[int, int]:
+        """Line and character of a byte offset."""
+        starts = self.starts()
+        line = bisect_right(starts, offset)
+        return line, len(self.data[starts[line - 1] : offset].decode("utf-8", "replace")) + 1
+
+    def span(self, node: Node) -> Span:
+        return self.between(node.start_byte, node.end_byte)
+
+    def between(self, start: int, end: int) -> Span:
+        line, column = self.place(start)
+        end_line, end_column = self.place(end)
+        return Span(line=line, column=column, end_line=end_line, end_column=end_column)
+
+
+def first_row(node: Node) -> int:
+    """The row that a node begins on, from 0.
+
+    By index: the attributes of a point give away a reference that they do not own (tree-sitter 0.26), and the
+    process dies of it.
+    """
+    return node.start_point[0]
+
+
+def last_row(node: Node) -> int:
+    return node.end_point[0]
+
+
+def line_starts(data: bytes) -> list[int]:
+    """The byte offset of each line, as JavaScript counts lines."""
+    return [0, *(found.end() for found in _BREAK.finditer(data))]
+
+
+def error(code: Code, message: str, span: Span, hint: str | None = None) -> Diagnostic:
+    return Diagnostic(severity=Severity.ERROR, code=code, message=message, hint=hint, span=span)
+
+
+def parse(code: str) -> Source:
+    """Read *code*. Mistakes in it are in the tree; `Unreadable` is raised only for what is no text."""
+    return _parse_short(code) if len(code) <= _SHORT_CHARS else _parse(code)
+
+
+def parse_jsx(source: Source) -> Node:
+    """The tree of the same code with JSX allowed."""
+    return _parser("language_tsx").parse(source.data).root_node  # type: ignore[no-any-return]
+
+
+def _parse(code: str) -> Source:
+    data = _encoded(code)
+    parsed = _LONG_CAST.sub(lambda found: found[0].replace(b".", b"_"), data)
+    source = _parsed(code, data, parsed)
+    if _CAST.search(parsed) and (gaps := _late_brackets(parsed)):
+        source = _with_casts_ended(source, gaps)
+    if not source.is_sound and _LATE_TEMPLATE.search(source.parsed):
+        again = _parsed(code, data, _LATE_TEMPLATE.sub(rb"\1;", source.parsed))
+        return again if again.is_sound else source
+    return source
+
+
+def _late_brackets(parsed: bytes) -> list[tuple[int, int]]:
+    """Where a line begins with a bracket, after what may be a type: the start and end of what is between."""
+    gaps = (match.span(1) for match in _GAP.finditer(parsed) if match[1])
+    return [
+        gap
+        for gap in gaps
+        if parsed.startswith(b"[", gap[1])
+        and _BREAK.search(parsed, *gap)
+        and _MAY_END_TYPE.match(parsed, gap[0] - 1)
+    ]
+
+
+def _with_casts_ended(source: Source, gaps: list[tuple[int, int]]) -> Source:
+    """The source as TypeScript reads it: a line break before a bracket ends the type of a cast.
+
+    The parser would read on and take the bracket for a part of the type. A semicolon in the gap keeps it from
+    that; where it turns out that no cast ends there, it is taken back.
+    """
+    for _ in range(_MAX_TRIES):
+        tried = _parsed(source.code, source.data, _with_semicolons(source.parsed, gaps))
+        ended = [gap for gap in gaps if _cast_ends_at(tried.root, gap[0])]
+        if len(ended) == len(gaps):
+            return tried if tried.is_sound else source
+        gaps = ended
+    return source
+
+
+def _with_semicolons(parsed: bytes, gaps: list[tuple[int, int]]) -> bytes:
+    """The text with a semicolon, and nothing else but blanks and line breaks, in each gap."""
+    text = bytearray(parsed)
+    for start, end in gaps:
+        text[start:end] = b";" + re.sub(rb"[^\r\n]", b" ", parsed[start + 1 : end])
+    return bytes(text)
+
+
+def _cast_ends_at(root: Node, end: int) -> bool:
+    node = root.descendant_for_byte_range(end - 1, end)
+    while node is not None and node.end_byte == end:
+        if node.type in CASTS:
+            return True
+        node = node.parent
+    return False
+
+
+def _parsed(code: str, data: bytes, parsed: bytes) -> Source:
+    """Code and its tree, which is that of a text of the same length."""
+    parser = _parser("language_typescript")
+    if len(parsed) <= 2 * _PIECE_BYTES:
+        return Source(code, data, parsed, parser.parse(parsed).root_node)
+    feed = _Feed(parsed)
+    return Source(code, data, parsed, parser.parse(feed.read).root_node, gave_up_at=feed.stopped_at)
+
+
+class _Feed:
+    """Gives the parser its text, until it has computed for too long."""
+
+    def __init__(self, data: bytes) -> None:
+        self.stopped_at: int | None = None
+        self._data = data
+        self._began = time.thread_time()
+
+    def read(self, offset: int, _point: object) -> bytes:
+        late = time.thread_time() - self._began > _PARSE_S + offset * _PARSE_S_PER_BYTE
+        if self.stopped_at is None and late and offset < len(self._data):
+            self.stopped_at = offset
+        if self.stopped_at is not None:
+            return self._data[offset : min(self.stopped_at, offset + _PIECE_BYTES)]
+        return self._data[offset : offset + _PIECE_BYTES]
+
+
+_parse_short: Final = functools.lru_cache(maxsize=32)(_parse)
+
+
+def _encoded(code: str) -> bytes:
+    if len(code) > MAX_CODE_CHARS:
+        raise Unreadable(f"the code has more than {MAX_CODE_CHARS} characters", Span())
+    if (at := code.find("\0")) >= 0:
+        raise Unreadable("the code holds a NUL character", _span_before(code[:at]))
+    if code.count("<") > _MAX_ANGLES and sum(1 for _ in _ANGLE.finditer(code)) > _MAX_ANGLES:
+        raise Unreadable(f"the code has more than {_MAX_ANGLES} times the character '<'", Span())
+    try:
+        return code.encode()
+    except UnicodeEncodeError as problem:
+        raise Unreadable(
+            "the code holds half of a surrogate pair", _span_before(code[: problem.start])
+        ) from None
+
+
+def _span_before(text: str) -> Span:
+    line = text.count("\n") + 1
+    return Span(line=line, column=len(text) - (text.rfind("\n") + 1) + 1)
+
+
+class _Parsers(threading.local):
+    """The parsers of one thread: a parser that is given its text piece by piece must not be shared."""
+
+    def __init__(self) -> None:
+        self.made: dict[str, Any] = {}
+
+
+_parsers: Final = _Parsers()
+
+
+def _parser(grammar: str) -> Any:
+    found = _parsers.made.get(grammar)
+    if found is None:
+        found = _parsers.made[grammar] = _new_parser(grammar)
+    return found
+
+
+def _new_parser(grammar: str) -> Any:
+    """The packages are an extra, and cost some milliseconds to load."""
+    try:
+        import tree_sitter
+        import tree_sitter_typescript
+    except ImportError as problem:
+        raise EngineFailed(
+            f"TypeScript cannot be read: {problem}",
+            hint="install the extra: pip install 'standfast[typescript]'",
+        ) from problem
+    return tree_sitter.Parser(tree_sitter.Language(getattr(tree_sitter_typescript, grammar)()))

@@ -1,0 +1,122 @@
+"""What the TypeScript compiler finds, where it is installed.
+
+Theory of operation
+-------------------
+The code is checked as it is written, with declarations of the functions that can be called, of what every
+guest has, and of the session's names, whose types are not known. Everything that can be told without the
+compiler is told first, and once.
+
+Rules
+-----
+1. Lenient: the compiler's strict options are off, and what it says about types of earlier programs, of
+   which a session keeps nothing, is left out.
+2. Where the compiler did not run, one diagnostic says so.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator
+from functools import cache
+from importlib import resources
+from typing import Final
+
+from standfast.errors import Code, Span
+from standfast.model.diagnostic import Diagnostic, Severity
+from standfast.ports.code_engine import CellFunctions
+from standfast.sandbox.typescript.checks import check_script
+from standfast.sandbox.typescript.declarations import overloads_of
+from standfast.sandbox.typescript.source import Source, error, parse
+from standfast.sandbox.typescript.tsc import VARIABLE, CompilerFailed, Message, compile_messages, find_tsc
+
+_NAME: Final = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
+_DECLARED: Final = re.compile(r"^declare (?:var|function|class) (\w+)", re.M)
+_TYPE_MESSAGES: Final = frozenset({2304, 2315, 2503, 2552, 2694, 2709, 2749})
+"""What the compiler says of a type that it does not know, or knows as a value only."""
+_HARMLESS: Final = frozenset({1108, 1148, 2300, 2393, 2451, 2528, 2580, 2584, 2588, 2669, 7016})
+"""What is right here: names declared again, constants of the top level that change, and the like."""
+_MAX_TOLD: Final = 30
+
+
+def check_types(
+    code: str, *, bound: Collection[str], functions: CellFunctions, inputs: Collection[str]
+) -> list[Diagnostic]:
+    """All that `check_script` finds, and what the compiler finds beside it."""
+    found = check_script(code, bound=bound, functions=functions, inputs=inputs)
+    if any(item.code in (Code.SYNTAX_ERROR, Code.UNSUPPORTED_FEATURE) for item in found):
+        return found
+    tsc = find_tsc()
+    if tsc is None:
+        hint = f"install it with `npm install typescript`, or name it in {VARIABLE}"
+        return [*found, _unchecked("the TypeScript compiler is not installed", hint)]
+    try:
+        messages = compile_messages(tsc, code, _ambient({*bound, *inputs}, functions))
+    except CompilerFailed as problem:
+        return [*found, _unchecked(str(problem), None)]
+    others = [item for item in _diagnostics(parse(code), messages) if not _is_told(item, found)]
+    return sorted([*found, *others[:_MAX_TOLD]], key=_place)
+
+
+def _is_told(item: Diagnostic, found: list[Diagnostic]) -> bool:
+    """Whether something else was found at the same place."""
+    at = _place(item)
+    spans = [one.span for one in found if one.span]
+    return item.span is None or any(
+        (span.line, span.column) <= at <= (span.end_line or span.line, span.end_column or span.column)
+        for span in spans
+    )
+
+
+def _unchecked(why: str, hint: str | None) -> Diagnostic:
+    message = f"syntax and calls were checked, types were not: {why}"
+    return Diagnostic(severity=Severity.INFO, code=Code.TYPE_ERROR, message=message, hint=hint)
+
+
+def _place(item: Diagnostic) -> tuple[int, int]:
+    return (item.span.line, item.span.column) if item.span else (0, 0)
+
+
+def _ambient(names: Collection[str], functions: CellFunctions) -> str:
+    """Declarations of all that the code may use. A name of the session hides a function."""
+    guest, own = _guest_declarations()
+    hidden = {name for name in names if _NAME.fullmatch(name)}
+    called = [name for name in functions.names() if name not in hidden and name not in own]
+    return "\n".join([
+        guest,
+        *(overloads_of(functions.capability(name)) for name in called),
+        *(f"declare var {name}: any; type {name} = any;" for name in sorted(hidden - own)),
+    ])  # fmt: skip
+
+
+@cache
+def _guest_declarations() -> tuple[str, frozenset[str]]:
+    text = resources.files(__package__).joinpath("guest.d.ts").read_text("utf-8")
+    return text, frozenset(_DECLARED.findall(text))
+
+
+def _diagnostics(source: Source, messages: list[Message]) -> Iterator[Diagnostic]:
+    for message in messages:
+        if message.number in _HARMLESS:
+            continue
+        offset = _offset(source, message)
+        node = source.root.named_descendant_for_byte_range(offset, offset)
+        if message.number in _TYPE_MESSAGES and node is not None and node.type != "identifier":
+            continue
+        end = node.end_byte if node is not None and node.start_byte == offset else offset
+        yield error(Code.TYPE_ERROR, f"{message.text} (TS{message.number})", _span(source, offset, end))
+
+
+def _span(source: Source, start: int, end: int) -> Span:
+    span = source.between(start, end)
+    return span if end > start else Span(line=span.line, column=span.column)
+
+
+def _offset(source: Source, message: Message) -> int:
+    """The byte offset of a place that the compiler counts in UTF-16 units."""
+    starts = source.starts()
+    line = max(1, min(message.line, len(starts)))
+    start = starts[line - 1]
+    end = starts[line] if line < len(starts) else len(source.data)
+    text = source.data[start:end].decode("utf-8", "replace")
+    before = text.encode("utf-16-le")[: 2 * (message.column - 1)].decode("utf-16-le", "ignore")
+    return start + len(before.encode())

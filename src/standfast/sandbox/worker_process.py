@@ -1,0 +1,150 @@
+"""A worker process of ours, and the socket to it.
+
+Theory of operation
+-------------------
+A worker is a program that reads frames from its standard input, and writes frames to it, if it is a socket,
+or to its standard output; what they hold is between it and its engine. Whoever stops a run kills the worker,
+and whoever waits for its answer then finds the line at its end.
+
+Rules
+-----
+1. A frame that is longer than `max_frame` breaks the protocol, and the worker is killed.
+2. One thread at a time talks to a worker. `kill` may come from any.
+3. A worker that loses its host ends by itself: its socket ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
+
+from standfast.errors import EngineFailed
+from standfast.sandbox.frames_between import MAX_FRAME, Frames, FrameTooLarge, PipeFrames, SocketFrames
+
+_PIPE_BYTES: Final = 1 << 20
+"""So that a state of many megabytes does not change processes with every 64 KB."""
+
+
+class WorkerDied(Exception):
+    """The socket ended: the process was killed, crashed, or broke the protocol."""
+
+
+class Line(NamedTuple):
+    """A way to talk to a worker: our end, and its standard input, and its output if that is another."""
+
+    frames: Frames
+    stdin: int
+    stdout: int | None = None
+
+
+def socket_line(max_frame: int = MAX_FRAME) -> tuple[Line, socket.socket]:
+    """A socket in both directions, and our end of it."""
+    ours, theirs = socket.socketpair()
+    return Line(SocketFrames(ours, max_frame), theirs.detach()), ours
+
+
+def pipe_line(max_frame: int = MAX_FRAME) -> Line:
+    """A pipe for each direction, which wakes the other side a little faster."""
+    stdin, writes = os.pipe()
+    reads, stdout = os.pipe()
+    for handle in (stdin, reads):
+        with contextlib.suppress(OSError, AttributeError):  # the system has a limit for all of them together
+            fcntl.fcntl(handle, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
+    return Line(PipeFrames(reads, writes, max_frame), stdin, stdout)
+
+
+class WorkerProcess:
+    """One process. Making it starts it, and does not wait until it is ready."""
+
+    def __init__(self, command: Sequence[str], line: Line, *, env: Mapping[str, str] | None = None) -> None:
+        self._killing = threading.Lock()
+        self._frames = line.frames
+        try:
+            self._process: subprocess.Popen[bytes] = subprocess.Popen(  # noqa: S603
+                list(command),
+                stdin=line.stdin,
+                stdout=subprocess.DEVNULL if line.stdout is None else line.stdout,
+                stderr=subprocess.DEVNULL,
+                env=None if env is None else dict(env),
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._frames.close()
+            raise EngineFailed(f"a worker process cannot be started: {error}") from error
+        finally:
+            for handle in line[1:]:
+                if handle is not None:
+                    os.close(handle)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def status(self) -> int | None:
+        """How the process ended, as `subprocess` tells it; None while it runs."""
+        return self._process.poll()
+
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, data: bytes) -> bytes:
+        """Send a frame and wait for the next one that comes."""
+        self.send(data)
+        return self.receive()
+
+    def send(self, data: bytes) -> None:
+        try:
+            self._frames.send(data)
+        except OSError:
+            raise WorkerDied from None
+
+    def receive(self) -> bytes:
+        try:
+            return self._frames.receive()
+        except FrameTooLarge:
+            self.kill()
+            raise WorkerDied from None
+        except (OSError, EOFError):
+            raise WorkerDied from None
+
+    def send_raw(self, data: bytes) -> None:
+        """Send bytes behind a frame that tells how many they are."""
+        try:
+            self._frames.send_raw([data])
+        except OSError:
+            raise WorkerDied from None
+
+    def receive_raw(self, size: int) -> bytes:
+        """The bytes behind a frame."""
+        try:
+            return b"".join(self._frames.receive_raw(size))
+        except (OSError, EOFError):
+            raise WorkerDied from None
+
+    def has_unread(self) -> bool:
+        """Whether there is anything to be read, be it the end of the line. Never waits."""
+        return self._frames.has_unread()
+
+    def kill(self) -> None:
+        """End the process at once, with everything in its process group."""
+        with self._killing:
+            self._kill()
+
+    def _kill(self) -> None:
+        if self._process.poll() is None:
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the process and wait for its end, which is near."""
+        self.kill()
+        self._frames.close()
+        self._process.wait()

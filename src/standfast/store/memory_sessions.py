@@ -1,0 +1,595 @@
+"""Agent sessions that are forgotten with the process: the rules of the port in their plainest form.
+
+Rules
+-----
+1. A method does its work in one go, under one lock: it is atomic on every loop and thread.
+2. Values are kept as they come. They are frozen, so nothing is copied except what a person may edit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import msgspec
+
+from standfast.errors import (
+    ApprovalNotFound,
+    IdempotencyConflict,
+    LeaseLost,
+    SessionBusy,
+    SessionExists,
+    TokenAlreadyUsed,
+    TokenNotFound,
+    TurnNotFound,
+    TurnUnfinished,
+)
+from standfast.graph import Branch, frame_path, path
+from standfast.model.approval import Approval, Decision
+from standfast.model.blocked import Blocked
+from standfast.model.canonical import Json
+from standfast.model.charter import SessionCharter
+from standfast.model.head import SessionHead
+from standfast.model.ids import SessionId
+from standfast.model.node import Entry, Segment
+from standfast.model.outcome import Finished, Waiting
+from standfast.model.turn import TurnRecord, TurnState, TurnSummary
+from standfast.model.usage import UsageEntry, add_to_ledger
+from standfast.model.wait import WaitOutcome
+from standfast.ports.session_store import (
+    CLOCK_TOLERANCE_MS,
+    Begun,
+    Blob,
+    Claimant,
+    Commit,
+    CommitRefused,
+    JournalEntry,
+    Lease,
+    NewSession,
+    NewTurn,
+    Pruned,
+    PruneRequest,
+    QueuedInput,
+    Renewed,
+    Repeated,
+    Save,
+    Saved,
+    SeenClock,
+    StateRecord,
+    Takeover,
+    TurnInProgress,
+)
+from standfast.store.memory import approval_order, decided
+from standfast.store.memory_host_records import MemoryHostRecords
+from standfast.store.memory_prune import prune
+from standfast.store.memory_tables import OpenTurn, SessionRow, Tables, copied
+from standfast.store.wait_outcomes import turn_of_token
+
+
+class MemorySessionStore(MemoryHostRecords):
+    """A `SessionStore` in dicts."""
+
+    durable = False
+
+    def __init__(self, *, owner_is_dead: Callable[[str], bool] = lambda owner: False) -> None:
+        self._lock = threading.Lock()
+        self._tables = Tables()
+        self._owner_is_dead = owner_is_dead
+        self._clocks: dict[str, tuple[int, int]] = {}
+        self._fence = 0
+
+    async def close(self) -> None:
+        """Nothing to let go of."""
+
+    # Sessions and their history
+
+    async def open_session(self, head: SessionHead) -> SessionHead:
+        with self._lock:
+            if (row := self._tables.sessions.get(head.session_id)) is not None:
+                return row.head
+            branch = Branch(head.leaf, head.depth, head.frame, head.model_calls, head.revision)
+            return self._tables.add_session(head, branch).head
+
+    async def head(self, session_id: str) -> SessionHead | None:
+        row = self._tables.sessions.get(session_id)
+        return None if row is None else row.head
+
+    async def heads(self) -> list[SessionHead]:
+        with self._lock:
+            found = [row.head for row in self._tables.sessions.values()]
+        return sorted(found, key=lambda head: (-head.updated_at, -head.created_at, head.session_id))
+
+    async def describe(
+        self,
+        session_id: str,
+        *,
+        agent: str,
+        model: str,
+        host: dict[str, object],
+        metadata: dict[str, Json] | None = None,
+    ) -> None:
+        with self._lock:
+            row = self._tables.row(session_id)
+            row.head = msgspec.structs.replace(
+                row.head,
+                agent=agent,
+                model=model,
+                host=dict(host),
+                metadata=row.head.metadata if metadata is None else metadata,
+            )
+
+    async def note_blocked(self, session_id: str, blocked: Blocked | None) -> None:
+        with self._lock:
+            row = self._tables.sessions.get(session_id)
+            if row is not None:
+                row.head = msgspec.structs.replace(row.head, blocked=blocked)
+
+    async def delete_session(self, session_id: str) -> bool:
+        with self._lock:
+            if (row := self._tables.sessions.get(session_id)) is None:
+                return False
+            lease = None if row.open is None else row.open.lease
+            if lease is not None and not self._owner_is_dead(lease.owner):
+                raise SessionBusy(session_id, lease.owner)
+            self._tables.forget_session(session_id)
+            return True
+
+    async def frame(self, leaf: str, *, known: str | None = None) -> tuple[Segment, ...]:
+        with self._lock:
+            return tuple(frame_path(self._tables.graph.segments.get, leaf, known=known))
+
+    async def path(self, leaf: str, *, after_depth: int = 0) -> tuple[Segment, ...]:
+        with self._lock:
+            return tuple(path(self._tables.graph.segments.get, leaf, after_depth=after_depth))
+
+    async def append(
+        self, session_id: str, segment_id: str, entries: tuple[Entry, ...], requires: str | None, now_ms: int
+    ) -> SessionHead:
+        with self._lock:
+            return self._append(self._tables.row(session_id), segment_id, entries, now_ms, requires=requires)
+
+    async def fork(
+        self,
+        session_id: str,
+        new_id: str,
+        at: str | None,
+        now_ms: int,
+        *,
+        charter: SessionCharter | None = None,
+    ) -> SessionHead:
+        SessionId(new_id)
+        with self._lock:
+            return self._fork(session_id, new_id, at, now_ms, charter)
+
+    def _fork(
+        self, session_id: str, new_id: str, at: str | None, now_ms: int, charter: SessionCharter | None
+    ) -> SessionHead:
+        row = self._tables.row(session_id)
+        branch = self._tables.graph.fork(session_id, new_id, at)
+        head = msgspec.structs.replace(
+            row.head,
+            session_id=new_id,
+            created_at=now_ms,
+            forked_from=session_id,
+            usage=(),
+            charter=charter,
+            blocked=None,
+        )
+        state = head.state if at in (None, head.leaf) else self._tables.state_at(row, branch)
+        self._tables.share(row, self._tables.add_session(head, branch))
+        return self._tables.row(new_id).stand_at(branch, now_ms, state)
+
+    async def make_session(self, new: NewSession) -> SessionHead:
+        with self._lock:
+            found = self._tables.sessions.get(new.head.session_id)
+            if found is None:
+                return self._make(new)
+            if new.head.charter is None or found.head.charter != new.head.charter:
+                raise SessionExists(new.head.session_id)
+            return found.head
+
+    def _make(self, new: NewSession) -> SessionHead:
+        head = new.head
+        if new.fork_of is None:
+            self._tables.add_session(head, Branch())
+        else:
+            self._fork(new.fork_of, head.session_id, new.at, head.created_at, head.charter)
+        row = self._tables.row(head.session_id)
+        row.head = msgspec.structs.replace(
+            row.head, agent=head.agent, model=head.model, host=head.host, metadata=head.metadata
+        )
+        try:
+            self._equip(row, new)
+        except BaseException:
+            self._tables.forget_session(head.session_id)
+            raise
+        return row.head
+
+    def _equip(self, row: SessionRow, new: NewSession) -> None:
+        """Give a session what it begins with."""
+        tables = self._tables
+        if new.entries:
+            self._append(row, new.segment_id, new.entries, new.head.created_at)
+        tables.add_blobs(new.blobs)
+        held = row.head.state
+        state = new.make_state(None if held is None else tables.states.body(held))
+        if state is not None:
+            tables.add_state(row, state)
+        if new.first is not None and not tables.is_known(new.first):
+            tables.add_input(row, new.first)
+
+    async def add_usage(
+        self, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
+    ) -> SessionHead:
+        with self._lock:
+            row = self._tables.row(session_id)
+            self._append(row, "", (), now_ms, model_calls=model_calls)
+            row.head = msgspec.structs.replace(row.head, usage=add_to_ledger(row.head.usage, usage))
+            return row.head
+
+    async def rewind(self, session_id: str, to: str, now_ms: int) -> SessionHead:
+        with self._lock:
+            row = self._at_rest(session_id)
+            branch = self._tables.graph.rewind(session_id, to)
+            return row.stand_at(branch, now_ms, self._tables.state_at(row, branch))
+
+    async def set_state(
+        self, session_id: str, state: StateRecord, blobs: tuple[Blob, ...], now_ms: int
+    ) -> SessionHead:
+        with self._lock:
+            row = self._at_rest(session_id)
+            self._tables.add_blobs(blobs)
+            row.head = msgspec.structs.replace(row.head, updated_at=now_ms)
+            self._tables.add_state(row, state)
+            return row.head
+
+    async def state(self, state_id: str) -> bytes | None:
+        with self._lock:
+            return self._tables.states.body(state_id)
+
+    def _at_rest(self, session_id: str) -> SessionRow:
+        """The session, if no turn of it is unfinished."""
+        row = self._tables.row(session_id)
+        if row.open is not None:
+            lease = row.open.lease
+            raise SessionBusy(session_id, f"turn {row.open.record.turn_id}" if lease is None else lease.owner)
+        return row
+
+    def _append(
+        self,
+        row: SessionRow,
+        segment_id: str,
+        entries: tuple[Entry, ...],
+        now_ms: int,
+        *,
+        requires: str | None = None,
+        model_calls: int = 0,
+        state: StateRecord | None = None,
+    ) -> SessionHead:
+        branch = self._tables.graph.append(
+            row.head.session_id, segment_id, entries, requires=requires, model_calls=model_calls
+        )
+        row.stand_at(branch, now_ms, row.head.state)
+        if state is not None:
+            self._tables.add_state(row, state)
+        if entries:
+            row.segments.append(segment_id)
+            self._tables.states.name(segment_id, row.head.state)
+        return row.head
+
+    # Turns
+
+    async def begin(self, turn: NewTurn, claimant: Claimant) -> Begun | Repeated:
+        with self._lock:
+            row = self._tables.row(turn.session_id)
+            if (earlier := self._earlier(turn)) is not None:
+                return Repeated(record=earlier)
+            self._require_no_turn(row, claimant.lease_time_ms)
+            consumed = row.consumed(turn.consumes)
+            injected = tuple(item for item in row.injected() if item not in consumed)
+            body = turn.make_input(row.head, injected)
+            return self._begin(row, turn, claimant, body, consumed + injected)
+
+    async def take_over(self, turn_id: str, claimant: Claimant) -> Takeover:
+        with self._lock:
+            if (turn := self._tables.open.get(turn_id)) is None:
+                raise TurnNotFound(turn_id)
+            row = self._tables.row(turn.record.session_id)
+            if turn.lease is not None and self._is_live(turn.lease, claimant.lease_time_ms):
+                raise SessionBusy(row.head.session_id, turn.lease.owner)
+            turn.lease = lease = self._lease(row.head.session_id, claimant)
+            record = self._tables.change(turn, state=TurnState.RUNNING, summary=None)
+            return Takeover(
+                lease=lease, head=row.head, record=record, input=turn.input, journal=tuple(turn.journal)
+            )
+
+    async def save(self, lease: Lease, save: Save) -> Saved:
+        with self._lock:
+            return self._save(*self._held(lease, save.turn_id), save)
+
+    async def park(self, lease: Lease, save: Save, summary: TurnSummary) -> None:
+        with self._lock:
+            row, turn = self._held(lease, save.turn_id)
+            self._save(row, turn, save)
+            if isinstance(summary.outcome, Waiting):
+                turn.add_waits(summary.outcome.waits)
+            self._tables.change(turn, state=TurnState.WAITING, summary=summary)
+            turn.lease = turn.keys = None
+
+    async def commit(self, lease: Lease, commit: Commit) -> SessionHead | CommitRefused:
+        with self._lock:
+            row, turn = self._held(lease, commit.turn_id)
+            if isinstance(commit.summary.outcome, Finished):
+                if turn.record.cancel_requested:
+                    return CommitRefused(reason="cancelled")
+                if row.injected():
+                    return CommitRefused(reason="injected")
+            return self._commit(row, turn, commit)
+
+    async def renew(self, leases: tuple[Lease, ...], now_ms: int, lease_ms: int) -> Renewed:
+        lost: set[str] = set()
+        cancelled: set[str] = set()
+        with self._lock:
+            for lease in leases:
+                turn = self._turn_held(lease)
+                if turn is None:
+                    lost.add(lease.session_id)
+                    continue
+                turn.lease = msgspec.structs.replace(lease, until_ms=now_ms + lease_ms)
+                if turn.record.cancel_requested:
+                    cancelled.add(turn.record.turn_id)
+        return Renewed(lost=frozenset(lost), cancelled=frozenset(cancelled))
+
+    async def turn(self, turn_id: str) -> TurnRecord | None:
+        return self._tables.turns.get(turn_id)
+
+    async def turns(self, session_id: str) -> list[TurnRecord]:
+        with self._lock:
+            row = self._tables.sessions.get(session_id)
+            return [] if row is None else [self._tables.turns[turn_id] for turn_id in row.turns]
+
+    async def open_turn(self, session_id: str) -> TurnRecord | None:
+        with self._lock:
+            row = self._tables.sessions.get(session_id)
+            return None if row is None or row.open is None else row.open.record
+
+    async def open_turn_journal(self, session_id: str) -> TurnInProgress | None:
+        with self._lock:
+            row = self._tables.sessions.get(session_id)
+            turn = None if row is None else row.open
+            if turn is None:
+                return None
+            return TurnInProgress(record=turn.record, input=turn.input, journal=tuple(turn.journal))
+
+    async def journal(self, turn_id: str) -> tuple[JournalEntry, ...]:
+        with self._lock:
+            turn = self._tables.open.get(turn_id)
+            return () if turn is None else tuple(turn.journal)
+
+    async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
+        with self._lock:
+            lease_offset_ms, seen_ms = self._clocks.get(boot, (offset_ms, offset_ms))
+            self._clocks[boot] = (lease_offset_ms, offset_ms)
+            shift_ms = offset_ms - seen_ms
+            if abs(shift_ms) <= CLOCK_TOLERANCE_MS:
+                return SeenClock(lease_offset_ms=lease_offset_ms)
+            for turn in self._tables.open.values():
+                self._tables.move_waits(turn, shift_ms)
+            return SeenClock(lease_offset_ms=lease_offset_ms, shift_ms=shift_ms)
+
+    async def unfinished(self, now_ms: int, *, lease_now_ms: int | None = None) -> list[TurnRecord]:
+        lease_ms = now_ms if lease_now_ms is None else lease_now_ms
+        with self._lock:
+            unfinished = self._tables.open.values()
+            return [turn.record for turn in unfinished if self._could_go_on(turn, now_ms, lease_ms)]
+
+    async def cancel(self, turn_id: str) -> bool:
+        with self._lock:
+            if (turn := self._tables.open.get(turn_id)) is None:
+                return False
+            self._tables.change(turn, cancel_requested=True)
+            return True
+
+    def _begin(
+        self,
+        row: SessionRow,
+        turn: NewTurn,
+        claimant: Claimant,
+        body: bytes,
+        claimed: tuple[QueuedInput, ...],
+    ) -> Begun:
+        self._tables.add_blobs(turn.blobs)
+        self._tables.claim(row, claimed)
+        record, lease = _new_record(turn, claimant.now_ms), self._lease(turn.session_id, claimant)
+        self._tables.open_turn(row, OpenTurn(record, body, lease))
+        return Begun(lease=lease, head=row.head, record=record, input=body)
+
+    def _earlier(self, turn: NewTurn) -> TurnRecord | None:
+        """The turn that this one repeats."""
+        tables, key = self._tables, turn.idempotency_key
+        known = None if key is None else tables.keys.get((turn.session_id, key))
+        if known is None:
+            if turn.turn_id in tables.turns:
+                raise IdempotencyConflict(turn.turn_id)
+            return None
+        record = tables.turns[known]
+        if record.input_digest != turn.input_digest:
+            raise IdempotencyConflict(key or "")
+        return record
+
+    def _require_no_turn(self, row: SessionRow, now_ms: int) -> None:
+        if (turn := row.open) is None:
+            return
+        session_id = row.head.session_id
+        if turn.lease is not None and self._is_live(turn.lease, now_ms):
+            raise SessionBusy(session_id, turn.lease.owner)
+        raise TurnUnfinished(session_id, turn.record.turn_id, waits=turn.record.state is TurnState.WAITING)
+
+    def _lease(self, session_id: str, claimant: Claimant) -> Lease:
+        self._fence += 1
+        until_ms = claimant.lease_time_ms + claimant.lease_ms
+        return Lease(session_id=session_id, owner=claimant.owner, fence=self._fence, until_ms=until_ms)
+
+    def _is_live(self, lease: Lease, now_ms: int) -> bool:
+        return now_ms < lease.until_ms and not self._owner_is_dead(lease.owner)
+
+    def _turn_held(self, lease: Lease) -> OpenTurn | None:
+        """The turn that the lease still lets its holder write."""
+        row = self._tables.sessions.get(lease.session_id)
+        turn = None if row is None else row.open
+        if turn is None or turn.lease is None or turn.lease.fence != lease.fence:
+            return None
+        return turn
+
+    def _held(self, lease: Lease, turn_id: str) -> tuple[SessionRow, OpenTurn]:
+        if (turn := self._turn_held(lease)) is None:
+            raise LeaseLost(lease.session_id)
+        if turn.record.turn_id != turn_id:
+            raise TurnNotFound(turn_id)
+        return self._tables.sessions[lease.session_id], turn
+
+    def _save(self, row: SessionRow, turn: OpenTurn, save: Save) -> Saved:
+        claimed: tuple[QueuedInput, ...] = ()
+        checkpoint: JournalEntry | None = None
+        entries = save.entries
+        if save.make_checkpoint is not None:
+            claimed = row.injected()
+            checkpoint = save.make_checkpoint(claimed)
+            entries = (*entries, checkpoint)
+        self._tables.check_approvals(save.approvals)
+        turn.add_entries(entries)
+        self._tables.add_blobs(save.blobs)
+        turn.blobs += tuple(blob.digest for blob in save.blobs)
+        self._tables.claim(row, claimed)
+        self._tables.add_approvals(turn, save.approvals)
+        turn.add_waits(save.waits)
+        return Saved(cancel_requested=turn.record.cancel_requested, checkpoint=checkpoint)
+
+    def _commit(self, row: SessionRow, turn: OpenTurn, commit: Commit) -> SessionHead:
+        tables = self._tables
+        enqueued = tables.not_known(commit.enqueue)
+        self._append(
+            row,
+            commit.turn_id,
+            commit.entries,
+            commit.now_ms,
+            model_calls=commit.model_calls,
+            state=commit.state,
+        )
+        tables.add_blobs(commit.blobs)
+        if commit.usage:
+            usage = add_to_ledger(row.head.usage, commit.usage)
+            row.head = msgspec.structs.replace(row.head, usage=usage)
+        tables.change(turn, state=TurnState.ENDED, ended_at=commit.now_ms, summary=commit.summary)
+        tables.close_turn(row, turn)
+        tables.queue_injected(row)
+        for item in enqueued:
+            tables.add_input(tables.row(item.session_id), item)
+        return row.head
+
+    def _could_go_on(self, turn: OpenTurn, now_ms: int, lease_now_ms: int) -> bool:
+        """Whether nobody runs the turn and there is something to do for it."""
+        if turn.record.state is TurnState.RUNNING:
+            return turn.lease is None or not self._is_live(turn.lease, lease_now_ms)
+        if turn.record.cancel_requested:
+            return True
+        return any(self._tables.outcome(turn, wait, now_ms) is not None for wait in turn.waits_for())
+
+    # Input for a session
+
+    async def put_input(self, item: QueuedInput, blobs: tuple[Blob, ...] = ()) -> None:
+        with self._lock:
+            row = self._tables.row(item.session_id)
+            if not self._tables.is_known(item):
+                self._tables.add_input(row, item)
+                self._tables.add_blobs(blobs)
+
+    async def withdraw_input(self, input_id: str) -> bool:
+        with self._lock:
+            if (item := self._tables.inputs.get(input_id)) is None:
+                return False
+            self._tables.withdraw(item)
+            return True
+
+    async def inputs(self, session_id: str) -> list[QueuedInput]:
+        with self._lock:
+            row = self._tables.sessions.get(session_id)
+            return [] if row is None or row.inputs is None else list(row.inputs.values())
+
+    async def blob(self, digest: str) -> bytes | None:
+        return self._tables.blobs.get(digest)
+
+    # Waits
+
+    async def ended_waits(self, turn_id: str, now_ms: int) -> tuple[tuple[str, WaitOutcome], ...]:
+        with self._lock:
+            if (turn := self._tables.open.get(turn_id)) is None:
+                return ()
+            return tuple(self._tables.outcomes(turn, now_ms).items())
+
+    async def complete(self, token: str, outcome: WaitOutcome, now_ms: int) -> TurnRecord:
+        with self._lock:
+            if (turn := self._tables.open.get(turn_of_token(token))) is None:
+                raise TokenNotFound(token)
+            late = any(wait.wait_id == token and now_ms >= wait.due_at for wait in turn.waits)
+            if late or token in (turn.completions or {}):
+                raise TokenAlreadyUsed(token)
+            turn.complete({token: outcome})
+            return turn.record
+
+    async def approvals(self, *, session_id: str | None = None, turn_id: str | None = None) -> list[Approval]:
+        with self._lock:
+            found = [
+                copied(approval)
+                for owner, approval in self._tables.approvals.values()
+                if session_id in (None, approval.session_id) and turn_id in (None, owner)
+            ]
+        return sorted(found, key=approval_order)
+
+    async def approval(self, approval_id: str) -> Approval | None:
+        found = self._tables.approvals.get(approval_id)
+        return None if found is None else copied(found[1])
+
+    async def decide(
+        self, approval_id: str, decision: Decision, *, now_ms: int, edited_digest: str | None
+    ) -> Approval:
+        with self._lock:
+            if approval_id not in self._tables.approvals:
+                raise ApprovalNotFound(approval_id)
+            after = self._tables.update_approval(
+                approval_id,
+                lambda it: copied(decided(it, decision, now_ms=now_ms, edited_digest=edited_digest)),
+            )
+        return copied(after)
+
+    # The shelf
+
+    async def shelf_put(self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int) -> None:
+        with self._lock:
+            self._tables.put_on_shelf((plugin_id, scope), key, body)
+
+    async def shelf_get(self, plugin_id: str, scope: str, key: str) -> bytes | None:
+        with self._lock:
+            return self._tables.shelf.get((plugin_id, scope), {}).get(key)
+
+    async def shelf_list(self, plugin_id: str, scope: str) -> list[tuple[str, bytes]]:
+        with self._lock:
+            return sorted(self._tables.shelf.get((plugin_id, scope), {}).items())
+
+    # The rest
+
+    async def prune(self, request: PruneRequest) -> Pruned:
+        with self._lock:
+            return prune(self._tables, request)
+
+
+def _new_record(turn: NewTurn, now_ms: int) -> TurnRecord:
+    return TurnRecord(
+        turn_id=turn.turn_id,
+        session_id=turn.session_id,
+        state=TurnState.RUNNING,
+        created_at=now_ms,
+        agent=turn.agent,
+        idempotency_key=turn.idempotency_key,
+        input_digest=turn.input_digest,
+    )

@@ -1,0 +1,388 @@
+"""What `MemorySessionStore` keeps: sessions, turns, inputs, approvals, tasks and blobs, as plain objects.
+
+Rules
+-----
+1. Nothing here waits or locks; the store calls it under its own lock.
+2. Whatever can be refused is refused before the first change.
+3. What a session at rest does not have costs it nothing: empty places are None or the empty tuple.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import msgspec
+
+from standfast.errors import IdempotencyConflict, InputNotFound, SessionNotFound, StaleState
+from standfast.graph import Branch, SessionGraph
+from standfast.model.approval import Approval, ApprovalState
+from standfast.model.canonical import digest_bytes
+from standfast.model.head import SessionHead
+from standfast.model.outcome import Waiting
+from standfast.model.turn import TurnRecord
+from standfast.model.wait import Wait, WaitOutcome
+from standfast.ports.session_store import Blob, JournalEntry, Lease, QueuedInput, StateRecord
+from standfast.store.charters import parent_of
+from standfast.store.memory import already_requested, cancelled
+from standfast.store.memory_states import MemoryStates
+from standfast.store.memory_tasks import MemoryTasks
+from standfast.store.memory_triggers import MemoryTriggers
+from standfast.store.state_lines import state_id
+from standfast.store.wait_outcomes import answer_of, expired, moved_along, timed_out
+
+
+@dataclass(slots=True)
+class OpenTurn:
+    """A turn that has not ended, with its journal."""
+
+    record: TurnRecord
+    input: bytes
+    lease: Lease | None
+    journal: list[JournalEntry] = field(default_factory=list)
+    keys: set[tuple[str, str]] | None = field(default_factory=set)
+    waits: tuple[Wait, ...] = ()
+    approvals: tuple[str, ...] = ()
+    blobs: tuple[str, ...] = ()
+    completions: dict[str, WaitOutcome] | None = None
+
+    def waits_for(self) -> tuple[Wait, ...]:
+        """The waits that let a waiting turn go on."""
+        summary = self.record.summary
+        if summary is not None and isinstance(summary.outcome, Waiting) and summary.outcome.waits:
+            return summary.outcome.waits
+        return self.waits
+
+    def add_entries(self, entries: tuple[JournalEntry, ...]) -> None:
+        """Add to the journal. A state replaces the one of its key; any other key twice is refused."""
+        known = self.keys
+        if known is None:
+            known = {(entry.key, entry.kind) for entry in self.journal}
+        new: set[tuple[str, str]] = set()
+        for entry in entries:
+            name = (entry.key, entry.kind)
+            if entry.kind != "state" and (name in known or name in new):
+                raise StaleState(f"the journal of turn {self.record.turn_id} has {entry.key!r} already")
+            new.add(name)
+        for entry in entries:
+            if (entry.key, entry.kind) in known:
+                self._drop_state(entry.key)
+            self.journal.append(entry)
+            known.add((entry.key, entry.kind))
+        self.keys = known
+
+    def _drop_state(self, key: str) -> None:
+        """Make room for a later state of that key."""
+        self.journal[:] = [it for it in self.journal if it.kind != "state" or it.key != key]
+
+    def add_waits(self, waits: tuple[Wait, ...]) -> None:
+        """Add waits; one that is there already is replaced."""
+        new = {wait.wait_id for wait in waits}
+        self.waits = (*(wait for wait in self.waits if wait.wait_id not in new), *waits)
+
+    def complete(self, outcomes: dict[str, WaitOutcome]) -> None:
+        """Keep how external completions ended."""
+        if outcomes:
+            self.completions = (self.completions or {}) | outcomes
+
+
+@dataclass(slots=True)
+class SessionRow:
+    """A session, what waits for it, and what it appended.
+
+    `input_ids` are those of all inputs that it ever had. Sessions that may share segments, a session and its
+    forks, are a `family` and have one list of `segments` and one of `states`.
+    """
+
+    head: SessionHead
+    turns: list[str] = field(default_factory=list)
+    open: OpenTurn | None = None
+    inputs: dict[str, QueuedInput] | None = None
+    input_ids: list[str] | None = None
+    segments: list[str] = field(default_factory=list)
+    states: list[int] | None = None
+    family: set[str] | None = None
+
+    def injected(self) -> tuple[QueuedInput, ...]:
+        """The messages for a checkpoint, oldest first."""
+        if not self.inputs:
+            return ()
+        return tuple(item for item in self.inputs.values() if item.kind == "inject")
+
+    def consumed(self, input_id: str | None) -> tuple[QueuedInput, ...]:
+        """The input that a turn is for, if it is for one."""
+        if input_id is None:
+            return ()
+        if self.inputs is None or input_id not in self.inputs:
+            raise InputNotFound(input_id)
+        return (self.inputs[input_id],)
+
+    def stand_at(self, branch: Branch, now_ms: int, state: str | None) -> SessionHead:
+        """Move the head to where the session stands in the graph, with the state that holds there."""
+        self.head = msgspec.structs.replace(
+            self.head,
+            state=state,
+            leaf=branch.leaf,
+            depth=branch.depth,
+            frame=branch.frame,
+            revision=branch.revision,
+            model_calls=branch.model_calls,
+            updated_at=now_ms,
+        )
+        return self.head
+
+
+class Tables:
+    """All sessions of one store."""
+
+    def __init__(self) -> None:
+        self.graph = SessionGraph()
+        self.sessions: dict[str, SessionRow] = {}
+        self.turns: dict[str, TurnRecord] = {}
+        self.open: dict[str, OpenTurn] = {}
+        self.keys: dict[tuple[str, str], str] = {}
+        self.inputs: dict[str, QueuedInput] = {}
+        self.contents: dict[str, str] = {}
+        self.blobs: dict[str, bytes] = {}
+        self.states = MemoryStates(self.graph)
+        self.shelf: dict[tuple[str, str], dict[str, bytes]] = {}
+        self.approvals: dict[str, tuple[str, Approval]] = {}
+        self.children: dict[str, list[str]] = {}
+        self.tasks = MemoryTasks()
+        self.triggers = MemoryTriggers()
+
+    def row(self, session_id: str) -> SessionRow:
+        if (found := self.sessions.get(session_id)) is None:
+            raise SessionNotFound(session_id)
+        return found
+
+    def add_session(self, head: SessionHead, branch: Branch) -> SessionRow:
+        row = self.sessions[head.session_id] = SessionRow(head)
+        self.graph.branches[head.session_id] = branch
+        if (parent := parent_of(head)) is not None:
+            self.children.setdefault(parent, []).append(head.session_id)
+        return row
+
+    # Turns
+
+    def open_turn(self, row: SessionRow, turn: OpenTurn) -> None:
+        record = turn.record
+        row.open = self.open[record.turn_id] = turn
+        row.turns.append(record.turn_id)
+        self.turns[record.turn_id] = record
+        if record.idempotency_key is not None:
+            self.keys[record.session_id, record.idempotency_key] = record.turn_id
+
+    def change(self, turn: OpenTurn, **changes: object) -> TurnRecord:
+        """Give a turn's record other values."""
+        turn.record = msgspec.structs.replace(turn.record, **changes)
+        self.turns[turn.record.turn_id] = turn.record
+        return turn.record
+
+    def move_waits(self, turn: OpenTurn, shift_ms: int) -> None:
+        """Move the times of a turn's waits by how far the time of day was set."""
+        turn.waits = tuple(moved_along(wait, shift_ms) for wait in turn.waits)
+        summary = turn.record.summary
+        if summary is not None and isinstance(summary.outcome, Waiting):
+            waits = tuple(moved_along(wait, shift_ms) for wait in summary.outcome.waits)
+            outcome = msgspec.structs.replace(summary.outcome, waits=waits)
+            self.change(turn, summary=msgspec.structs.replace(summary, outcome=outcome))
+
+    def close_turn(self, row: SessionRow, turn: OpenTurn) -> None:
+        """Forget what a turn needs as long as it is open."""
+        row.open = None
+        del self.open[turn.record.turn_id]
+        self.cancel_approvals(turn)
+
+    def forget_turn(self, turn_id: str) -> None:
+        record = self.turns.pop(turn_id)
+        if record.idempotency_key is not None:
+            del self.keys[record.session_id, record.idempotency_key]
+
+    # Inputs and blobs
+
+    def is_known(self, item: QueuedInput) -> bool:
+        """Whether this input was put before, claimed or not; other content under its id is refused."""
+        known = self.contents.get(item.input_id)
+        if known is not None and known != _content_of(item):
+            raise IdempotencyConflict(item.input_id)
+        return known is not None
+
+    def not_known(self, items: tuple[QueuedInput, ...]) -> list[QueuedInput]:
+        """Those of the inputs that were never put, each once; what cannot be kept is refused."""
+        new: dict[str, QueuedInput] = {}
+        for item in items:
+            self.row(item.session_id)
+            if _content_of(new.get(item.input_id, item)) != _content_of(item):
+                raise IdempotencyConflict(item.input_id)
+            if not self.is_known(item):
+                new.setdefault(item.input_id, item)
+        return list(new.values())
+
+    def add_input(self, row: SessionRow, item: QueuedInput) -> None:
+        row.inputs, row.input_ids = row.inputs or {}, row.input_ids or []
+        self.inputs[item.input_id] = row.inputs[item.input_id] = item
+        self.contents[item.input_id] = _content_of(item)
+        row.input_ids.append(item.input_id)
+
+    def queue_injected(self, row: SessionRow) -> None:
+        """What missed the last checkpoint becomes input for turns of its own, in its place."""
+        for item in row.injected():
+            assert row.inputs is not None
+            queued = msgspec.structs.replace(item, kind="queue")
+            self.inputs[item.input_id] = row.inputs[item.input_id] = queued
+
+    def claim(self, row: SessionRow, items: tuple[QueuedInput, ...]) -> None:
+        """Hand inputs out, for good. Their content stays known, so that a sender is not heard twice."""
+        for item in items:
+            assert row.inputs is not None
+            del self.inputs[item.input_id], row.inputs[item.input_id]
+
+    def withdraw(self, item: QueuedInput) -> None:
+        row = self.row(item.session_id)
+        self.claim(row, (item,))
+        del self.contents[item.input_id]
+        assert row.input_ids is not None
+        row.input_ids.remove(item.input_id)
+
+    def add_blobs(self, blobs: tuple[Blob, ...]) -> None:
+        for blob in blobs:
+            self.blobs.setdefault(blob.digest, blob.data)
+
+    # States and the shelf
+
+    def add_state(self, row: SessionRow, state: StateRecord) -> None:
+        """Give the session a state at its leaf."""
+        key = self.states.add(row.head, state)
+        row.states = [] if row.states is None else row.states
+        row.states.append(key)
+        row.head = msgspec.structs.replace(row.head, state=state_id(key))
+
+    def state_at(self, row: SessionRow, branch: Branch) -> str | None:
+        """The state that holds for a session where *branch* stands."""
+        assert branch.leaf is not None
+        return self.states.at_node(row.head, row.states or (), branch.leaf, branch.depth)
+
+    def put_on_shelf(self, place: tuple[str, str], key: str, body: bytes | None) -> None:
+        """Keep *body* for a plugin and a scope; None takes it away."""
+        if body is not None:
+            self.shelf.setdefault(place, {})[key] = body
+        elif (kept := self.shelf.get(place)) is not None:
+            kept.pop(key, None)
+            if not kept:
+                del self.shelf[place]
+
+    # Approvals and waits
+
+    def check_approvals(self, approvals: tuple[Approval, ...]) -> None:
+        seen: set[str] = set()
+        for approval in approvals:
+            if approval.approval_id in self.approvals or approval.approval_id in seen:
+                raise already_requested(approval.approval_id)
+            seen.add(approval.approval_id)
+
+    def add_approvals(self, turn: OpenTurn, approvals: tuple[Approval, ...]) -> None:
+        for approval in approvals:
+            self.approvals[approval.approval_id] = (turn.record.turn_id, copied(approval))
+        turn.approvals += tuple(approval.approval_id for approval in approvals)
+
+    def update_approval(self, approval_id: str, change: Callable[[Approval], Approval]) -> Approval:
+        turn_id, approval = self.approvals[approval_id]
+        after = change(approval)
+        if after is not approval:
+            self.approvals[approval_id] = (turn_id, after)
+        return after
+
+    def cancel_approvals(self, turn: OpenTurn) -> None:
+        """Nobody needs to decide what a turn left open."""
+        for approval_id in turn.approvals:
+            self.update_approval(
+                approval_id, lambda it: cancelled(it) if it.state == ApprovalState.PENDING else it
+            )
+
+    def outcome(self, turn: OpenTurn, wait: Wait, now_ms: int) -> WaitOutcome | None:
+        """What became of a wait; None while it goes on."""
+        if wait.wait_id in self.approvals:
+            return answer_of(expired(self.approvals[wait.wait_id][1], now_ms))
+        if turn.completions is not None and wait.wait_id in turn.completions:
+            return turn.completions[wait.wait_id]
+        return timed_out(wait, now_ms)
+
+    def outcomes(self, turn: OpenTurn, now_ms: int) -> dict[str, WaitOutcome]:
+        """What became of all that the turn waits or asked for; what came too late is refused from now on."""
+        for approval_id in turn.approvals:
+            self.update_approval(approval_id, lambda it: expired(it, now_ms))
+        asked = {approval_id: answer_of(self.approvals[approval_id][1]) for approval_id in turn.approvals}
+        found = {wait.wait_id: self.outcome(turn, wait, now_ms) for wait in turn.waits}
+        late = (wait for wait in turn.waits if wait.kind == "completion")
+        turn.complete({wait.wait_id: over for wait in late if (over := found[wait.wait_id]) is not None})
+        return {wait_id: it for wait_id, it in (found | asked).items() if it is not None}
+
+    # Sessions that go
+
+    def forget_session(self, session_id: str) -> None:
+        """Forget a session, its turns and inputs, and what it appended unless another goes on with it."""
+        row = self.sessions.pop(session_id)
+        self._forget_ties(row.head)
+        if row.open is not None:
+            self.close_turn(row, row.open)
+        for turn_id in row.turns:
+            self.forget_turn(turn_id)
+        for input_id in row.input_ids or ():
+            self.inputs.pop(input_id, None)
+            del self.contents[input_id]
+        del self.graph.branches[session_id]
+        kept = self._needed_without(row) if row.family is not None else set[str]()
+        self.forget_segments(set(row.segments) - kept)
+        row.segments[:] = [segment_id for segment_id in row.segments if segment_id in kept]
+        if row.states:
+            self.states.disown(session_id, row.states)
+            self.sweep_states(row)
+
+    def _forget_ties(self, head: SessionHead) -> None:
+        """Forget what goes on beside a session's turns, and whose child it was."""
+        self.tasks.forget_session(head.session_id)
+        self.triggers.forget_session(head.session_id)
+        if (parent := parent_of(head)) is not None:
+            self.children[parent].remove(head.session_id)
+            if not self.children[parent]:
+                del self.children[parent]
+
+    def share(self, row: SessionRow, fork: SessionRow) -> None:
+        """Make a fork a member of the session's family."""
+        row.family = row.family or {row.head.session_id}
+        row.states = [] if row.states is None else row.states
+        row.family.add(fork.head.session_id)
+        fork.family, fork.segments, fork.states = row.family, row.segments, row.states
+
+    def _needed_without(self, row: SessionRow) -> set[str]:
+        """What the rest of the family can reach: active paths, and what its members appended themselves."""
+        graph, rest = self.graph, row.family or set()
+        rest.discard(row.head.session_id)
+        segments = filter(None, map(graph.segments.get, row.segments))
+        own = [segment.leaf for segment in segments if segment.session_id in rest]
+        return graph.ancestry([*own, *(graph.branch(session_id).leaf for session_id in rest)])
+
+    def forget_segments(self, segment_ids: set[str]) -> None:
+        for segment_id in segment_ids:
+            self.graph.segments.pop(segment_id, None)
+            self.states.of_segments.pop(segment_id, None)
+
+    def sweep_states(self, row: SessionRow) -> None:
+        """Forget the states that nobody in the session's family needs any more."""
+        if row.states:
+            members = row.family or {row.head.session_id}
+            heads = [self.sessions[it].head for it in members if it in self.sessions]
+            self.states.sweep(row.states, heads, row.segments)
+
+
+def copied(approval: Approval) -> Approval:
+    """An approval that shares no list or dict with *approval*."""
+    args, kwargs = copy.deepcopy(approval.args), copy.deepcopy(approval.kwargs)
+    return msgspec.structs.replace(approval, args=args, kwargs=kwargs)
+
+
+def _content_of(item: QueuedInput) -> str:
+    """What makes two inputs of one id the same."""
+    return digest_bytes(msgspec.json.encode((item.session_id, item.kind, item.message)))

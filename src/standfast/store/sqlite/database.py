@@ -1,0 +1,253 @@
+"""One SQLite file: one writer at a time that commits for many callers, and readers that never wait.
+
+Theory of operation
+-------------------
+A write is a function of the connection. `write` blocks and may run it on the caller's own thread;
+`write_soon` is awaited and leaves it to the writer thread. Either way many callers share one transaction and
+one sync (see `writer`). Readers use connections of their own (WAL), one for each thread that reads at the
+moment.
+
+Rules
+-----
+1. Acknowledged means on disk: WAL with `synchronous=FULL`, and an answer comes after the commit.
+2. A job that raises undoes only itself. If the commit fails, every job of the group gets the error.
+3. A job may be run twice, if SQLite gives up a transaction or another job of its group fails: it touches
+   nothing but the connection it is given.
+4. A connection never crosses a fork; the child is told to open the file anew.
+
+5. A file that this process cannot write to is opened for reading only (see `read_only`).
+6. Every page of the file carries a checksum (see `checksums`). A file without checksums is upgraded before
+   anything else uses it.
+
+Not here: tables. A component brings its own as migrations (see `migrations`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final, TypeVar
+
+import apsw
+
+from standfast.errors import StoreUnavailable
+from standfast.store.sqlite.checksums import ensure_checksums
+from standfast.store.sqlite.connection import Patience, bytes_on_disk, connect, create_file, translated
+from standfast.store.sqlite.migrations import (
+    Components,
+    has_old_tables,
+    is_behind,
+    migrate_all,
+    refuse_newer,
+)
+from standfast.store.sqlite.read_only import can_write, connect_read_only, copy_to_private_directory
+from standfast.store.sqlite.writer import GroupWriter, Job
+
+if TYPE_CHECKING:
+    import asyncio
+
+T = TypeVar("T")
+
+BUSY_TIMEOUT_MS: Final = 10_000
+UPGRADE_TIMEOUT_MS: Final = 60_000
+"""How long to wait for other programs before a file without checksums can be upgraded."""
+
+MAX_READERS: Final = 8
+NO_COMPONENTS: Final[Components] = MappingProxyType({})
+
+
+class Database:
+    """A SQLite file. `write` and `read` may be called from any thread, `write_soon` from any loop.
+
+    *components* are the tables that the file has: migrations by the name of their component. They are brought
+    to the last migration, however many programs open the file at once.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        components: Components = NO_COMPONENTS,
+        *,
+        busy_timeout_ms: int = BUSY_TIMEOUT_MS,
+    ) -> None:
+        self.path = Path(path).absolute()
+        self._busy_timeout_ms = busy_timeout_ms
+        self._pid = os.getpid()
+        self._gate = threading.Lock()
+        self._closed = False
+        self._readers: list[apsw.Connection] = []
+        self._group: GroupWriter | None = None
+        self._private: tempfile.TemporaryDirectory[str] | None = None
+        self._read_path = self.path
+        self._for_writing = can_write(self.path)
+        try:
+            if self._for_writing:
+                self._open_for_writing(components)
+            else:
+                self._open_for_reading(components)
+        except (apsw.Error, UnicodeError) as error:
+            self.close()
+            raise self._translated(error) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_for_writing(self, components: Components) -> None:
+        create_file(self.path)
+        patience = Patience(max(self._busy_timeout_ms, UPGRADE_TIMEOUT_MS))
+        ensure_checksums(self.path, patience, lambda db: migrate_all(db, components, self.path))
+        self._group = GroupWriter(self._connect(), self._translated)
+        if self.read(lambda db: is_behind(db, components)):
+            self.write(lambda db: migrate_all(db, components, self.path))
+
+    def _open_for_reading(self, components: Components) -> None:
+        """Read the file where it is, or else a private copy that can be brought up to date."""
+        with contextlib.suppress(apsw.CantOpenError):
+            reader = self._connect()
+            self._readers.append(reader)
+            refuse_newer(reader, components, self.path)
+            if not has_old_tables(reader, components):
+                return
+            self._readers.pop().close(True)
+        self._private, self._read_path = copy_to_private_directory(self.path)
+        Database(self._read_path, components).close()
+
+    @property
+    def writable(self) -> bool:
+        """Whether this process may write to the file; if not, `write` raises `StoreUnavailable`."""
+        return self._group is not None
+
+    def write(self, job: Callable[[apsw.Connection], T]) -> T:
+        """Run *job* in a transaction; returns when that is on disk."""
+        self.require_open()  # before the gate, which a fork may have left shut
+        queued = Job(job)
+        with self._gate:
+            group = self._require_writable()
+            group.jobs.put(queued)
+        group.finish(queued)
+        if queued.error is not None:
+            raise self._translated(queued.error)
+        return queued.result
+
+    def write_soon(self, job: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
+        """Run *job* in a transaction, off the loop; the answer comes when that is on disk.
+
+        Whoever stops waiting takes nothing back: the job may be written all the same.
+        """
+        import asyncio  # blocking callers do not pay for it
+
+        self.require_open()
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        with self._gate:
+            group = self._require_writable()
+            group.jobs.put(Job(job, future))
+            group.wake()
+        return future
+
+    def read(self, query: Callable[[apsw.Connection], T]) -> T:
+        """Run *query* on a connection that sees every acknowledged write. One statement sees one state."""
+        self.require_open()
+        try:
+            return self._read(query)
+        except (apsw.Error, UnicodeError) as error:
+            raise self._translated(error) from error
+
+    def read_consistently(self, query: Callable[[apsw.Connection], T]) -> T:
+        """Like `read`, and all statements of *query* see one state."""
+
+        def in_transaction(db: apsw.Connection) -> T:
+            db.execute("BEGIN")
+            result = query(db)
+            db.execute("COMMIT")  # after an error the connection is closed instead, see `_read`
+            return result
+
+        return self.read(in_transaction)
+
+    def compact(self) -> None:
+        """Give the space of what was deleted back to the file system."""
+        group = self._require_writable()
+        with group.pen:
+            self.require_open()
+            try:
+                group.connection.execute("VACUUM")
+                group.connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            except apsw.Error as error:
+                raise self._translated(error) from error
+
+    def bytes_on_disk(self) -> int:
+        """The size of the file with its write-ahead log."""
+        return bytes_on_disk(self.path)
+
+    def require_open(self) -> None:
+        """Refuse to go on with a file that was closed, or that belongs to the parent process."""
+        if self._closed:
+            raise _for_good(StoreUnavailable(f"the store {self.path} is closed"))
+        if os.getpid() != self._pid:
+            raise _for_good(
+                StoreUnavailable(
+                    f"the store {self.path} was opened before this process was forked",
+                    hint="open it anew in the child process",
+                )
+            )
+
+    def close(self) -> None:
+        """Finish what is queued and let go of the file. Twice, or after a fork, it does nothing."""
+        if os.getpid() != self._pid:
+            return
+        with self._gate:
+            if self._closed:
+                return
+            self._closed = True
+        if self._group is not None:
+            self._group.close()
+        while self._readers:
+            self._readers.pop().close(True)
+        if self._private is not None:
+            self._private.cleanup()
+
+    def _require_writable(self) -> GroupWriter:
+        self.require_open()
+        if self._group is None:
+            raise _for_good(
+                StoreUnavailable(
+                    f"{self.path} cannot be written to", hint="check the mode of file and directory"
+                )
+            )
+        return self._group
+
+    def _connect(self) -> apsw.Connection:
+        if self._for_writing:
+            return connect(self.path, self._busy_timeout_ms)
+        return connect_read_only(self._read_path, self._busy_timeout_ms)
+
+    def _translated(self, error: BaseException) -> BaseException:
+        return translated(error, self.path)
+
+    # The readers
+
+    def _read(self, query: Callable[[apsw.Connection], T]) -> T:
+        try:
+            reader = self._readers.pop()
+        except IndexError:
+            reader = self._connect()
+        try:
+            result = query(reader)
+        except BaseException:
+            reader.close(True)  # a statement left open would hold the next reader in the past
+            raise
+        if self._closed or len(self._readers) >= MAX_READERS:
+            reader.close(True)
+        else:
+            self._readers.append(reader)
+        return result
+
+
+def _for_good(error: StoreUnavailable) -> StoreUnavailable:
+    """An error that another attempt meets as well."""
+    error.retryable = False
+    return error

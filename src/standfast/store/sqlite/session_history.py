@@ -1,0 +1,225 @@
+"""Paths through stored segments, and the moves of a session's leaf.
+
+Theory of operation
+-------------------
+SQLite walks from the leaf to where the caller's interest ends and hands over the segments it came by; the
+pure functions of `standfast.graph` then make the path of them. So a long session costs what its current frame
+costs, and the rules of paths are written once.
+
+Rule: a parent that is not there was pruned. It is looked for by its name as well before we believe that.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import apsw
+import msgspec
+
+from standfast.errors import InvalidArgument, NodeNotFound, RecordCorrupt, SessionExists, StaleBranch
+from standfast.graph import calls_at, frame_at, frame_path, holds, path
+from standfast.graph.session_graph import Branch, grown, moved
+from standfast.model.charter import SessionCharter
+from standfast.model.head import SessionHead
+from standfast.model.node import Entry, Segment, split_node_id
+from standfast.model.usage import UsageEntry, add_to_ledger
+from standfast.store.sqlite import session_rows, session_states
+from standfast.store.sqlite.session_rows import StoredSession, segment_of
+from standfast.store.sqlite.session_schema import Row
+
+_replace = msgspec.structs.replace
+
+# ?1 the segment of the leaf, ?2 the leaf's place in it, ?3 a segment to stop at
+_FRAME: Final = """
+WITH RECURSIVE steps (step, place) AS (
+    SELECT key, ?2 FROM segments WHERE segment_id = ?1
+    UNION ALL
+    SELECT up, up_at FROM steps JOIN segments ON key = step
+    WHERE up IS NOT NULL AND (opens_at IS NULL OR opens_at > place) AND segment_id IS NOT ?3
+)
+SELECT segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, parent, frame, caused_by,
+    state, digest, body FROM steps JOIN segments ON key = step
+"""
+
+# ?1 the segment of the leaf, ?2 the number of nodes that nobody asks for
+_PATH: Final = """
+WITH RECURSIVE steps (step) AS (
+    SELECT key FROM segments WHERE segment_id = ?1
+    UNION ALL
+    SELECT up FROM steps JOIN segments ON key = step WHERE up IS NOT NULL AND depth > ?2
+)
+SELECT segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, parent, frame, caused_by,
+    state, digest, body FROM steps JOIN segments ON key = step
+"""
+
+
+def load_frame(db: apsw.Connection, leaf: str, known: str | None) -> tuple[Segment, ...]:
+    """The path of the leaf's frame; see `SessionStore.frame`."""
+    segment_id, place = split_node_id(leaf)
+    stop = None if known is None else split_node_id(known)[0]
+    segments = _by_id(db.execute(_FRAME, (segment_id, place, stop)).fetchall())
+    found = frame_path(segments.get, leaf, known=known)
+    if known is not None and found and found[0].parent != known and stop in segments:
+        return load_frame(db, leaf, None)
+    if found and not found[0].opens_frame and found[0].parent != known:
+        _require_pruned(db, found[0])
+    return tuple(found)
+
+
+def load_path(db: apsw.Connection, leaf: str, after_depth: int) -> tuple[Segment, ...]:
+    """The path to the leaf; see `SessionStore.path`."""
+    segments = _by_id(db.execute(_PATH, (split_node_id(leaf)[0], after_depth)).fetchall())
+    found = path(segments.get, leaf, after_depth=after_depth)
+    if found and found[0].depth > after_depth:
+        _require_pruned(db, found[0])
+    return tuple(found)
+
+
+def append(
+    db: apsw.Connection, session: StoredSession, segment_id: str, entries: tuple[Entry, ...], now_ms: int
+) -> SessionHead:
+    """Add nodes under the leaf."""
+    if session_rows.find_segment(db, segment_id) is not None:
+        raise InvalidArgument(f"there is a segment {segment_id[:80]!r} already")
+    body = session_rows.encode_entries(entries)
+    grew = grow(db, session, segment_id, entries, body, 0)
+    return session_rows.update(db, at_time(grew, now_ms)).head
+
+
+def require_ancestor(db: apsw.Connection, session: StoredSession, wanted: str) -> None:
+    """`StaleBranch` if the node is not on the active path."""
+    if not _on_path(db, session.head.leaf, wanted):
+        raise StaleBranch(session.head.leaf)
+
+
+def grow(
+    db: apsw.Connection,
+    session: StoredSession,
+    segment_id: str,
+    entries: tuple[Entry, ...],
+    body: bytes,
+    model_calls: int,
+) -> StoredSession:
+    """Add a segment; returns the session with its leaf at the segment's end, not yet written."""
+    head = session.head
+    if not entries:
+        return _with_head(session, _replace(head, model_calls=head.model_calls + model_calls))
+    branch = Branch(head.leaf, head.depth, head.frame, head.model_calls, head.revision)
+    segment = grown(branch, head.session_id, segment_id, entries, model_calls)
+    key = session_rows.insert_segment(db, segment, session, body)
+    return _with_head(session, _moved_head(head, moved(branch, segment)), key)
+
+
+def fork(
+    db: apsw.Connection,
+    session: StoredSession,
+    new_id: str,
+    at: str | None,
+    now_ms: int,
+    charter: SessionCharter | None = None,
+) -> SessionHead:
+    """A new session whose leaf is *at*, or this one's. It is nobody's child unless *charter* says so."""
+    if session_rows.find(db, new_id) is not None:
+        raise SessionExists(new_id)
+    head, state = session.head, session.head.state
+    if at is None or at == head.leaf:
+        branch = Branch(head.leaf, head.depth, head.frame, head.model_calls)
+    else:
+        branch = _branch_at(db, session, at, revision=0)
+        state = session_states.at_node(db, session, at, branch.depth)
+    copied = _replace(
+        _moved_head(head, branch),
+        session_id=new_id,
+        state=state,
+        created_at=now_ms,
+        updated_at=now_ms,
+        forked_from=head.session_id,
+        usage=(),
+        charter=charter,
+        blocked=None,
+    )
+    return session_rows.insert(db, copied, session.family, _key_of(db, branch.leaf)).head
+
+
+def rewind(db: apsw.Connection, session: StoredSession, to: str, now_ms: int) -> SessionHead:
+    """Move the leaf to another node of the session's history."""
+    branch = _branch_at(db, session, to, session.head.revision + 1)
+    head = _replace(
+        _moved_head(session.head, branch), state=session_states.at_node(db, session, to, branch.depth)
+    )
+    back = _with_head(session, head, _key_of(db, to))
+    return session_rows.update(db, at_time(back, now_ms)).head
+
+
+def at_time(session: StoredSession, now_ms: int, usage: tuple[UsageEntry, ...] = ()) -> StoredSession:
+    """The session as used at that time, with what that took; its head is encoded anew."""
+    head = session.head
+    ledger = add_to_ledger(head.usage, usage) if usage else head.usage
+    head = _replace(head, updated_at=now_ms, usage=ledger)
+    return _replace(session, head=head, body=session_rows.encode_head(head))
+
+
+def _with_head(session: StoredSession, head: SessionHead, leaf_key: int | None = None) -> StoredSession:
+    return _replace(session, head=head, leaf_key=session.leaf_key if leaf_key is None else leaf_key)
+
+
+def _moved_head(head: SessionHead, branch: Branch) -> SessionHead:
+    return _replace(
+        head,
+        leaf=branch.leaf,
+        depth=branch.depth,
+        frame=branch.frame,
+        revision=branch.revision,
+        model_calls=branch.model_calls,
+    )
+
+
+def _branch_at(db: apsw.Connection, session: StoredSession, node: str, revision: int) -> Branch:
+    segment_id, index = split_node_id(node)
+    segment = session_rows.find_segment(db, segment_id)
+    if segment is None or index >= len(segment.entries):
+        raise NodeNotFound(node)
+    if segment.session_id != session.id and not _on_path(db, session.head.leaf, node):
+        raise NodeNotFound(node)
+    return Branch(
+        leaf=node,
+        depth=segment.depth + index + 1,
+        frame=_frame_of(db, segment, node),
+        model_calls=calls_at(lambda segment_id: session_rows.find_segment(db, segment_id), node),
+        revision=revision,
+    )
+
+
+def _frame_of(db: apsw.Connection, segment: Segment, node: str) -> str:
+    """The frame of a node. Only a segment that opens one has nodes of different frames."""
+    if not segment.opens_frame:
+        return segment.frame
+    return frame_at(lambda segment_id: session_rows.find_segment(db, segment_id), node)
+
+
+def _on_path(db: apsw.Connection, leaf: str | None, wanted: str) -> bool:
+    """Whether a node is on the path to *leaf*; reads no more of the path than lies after the node."""
+    if leaf is None or wanted == leaf:
+        return leaf is not None
+    segment = session_rows.find_segment(db, split_node_id(wanted)[0])
+    if segment is None:
+        return False
+    segments = {item.segment_id: item for item in load_path(db, leaf, segment.depth)}
+    return holds(segments.get, leaf, wanted)
+
+
+def _key_of(db: apsw.Connection, leaf: str | None) -> int | None:
+    if leaf is None:
+        return None
+    found: int = db.execute("SELECT key FROM segments WHERE segment_id = ?", (split_node_id(leaf)[0],)).get
+    return found
+
+
+def _by_id(rows: list[Row]) -> dict[str, Segment]:
+    return {row[0]: segment_of(row) for row in rows}
+
+
+def _require_pruned(db: apsw.Connection, first: Segment) -> None:
+    """A path ends where it should, unless the link to what comes before is damaged."""
+    if first.parent is not None and session_rows.find_segment(db, split_node_id(first.parent)[0]) is not None:
+        raise RecordCorrupt(f"segment {first.segment_id}")

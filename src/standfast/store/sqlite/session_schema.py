@@ -1,0 +1,231 @@
+"""The tables of agent sessions, and what a row of them means.
+
+Rules
+-----
+1. A migration, once released, never changes; a new one goes to the end of `MIGRATIONS`.
+2. Every row carries a digest over all its other columns, so that one in another's place, or with another
+   lease, is found out as well. A turn's digest covers the name of its session, which the row does not hold.
+3. Payloads are JSON, because integers of users have no upper bound and msgpack's do; the digest is made of a
+   msgpack array, in which columns cannot run together.
+4. Blobs come last in a row: SQLite then reads the columns before them without touching them.
+5. Segments and sessions are linked by integers: a path is walked inside SQLite.
+6. What stands in the graph is not stored a second time with its turn (`echoes`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, Final, TypeVar
+
+import msgspec
+
+from standfast.errors import InvalidSessionId, RecordCorrupt
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+COMPONENT: Final = "sessions"
+
+MIGRATIONS: Final = (
+    """
+    -- `family` is shared by a session and its forks; `leaf_key` is the segment of the leaf. `owner` has the
+    -- lease, if anyone has. Keys are never used twice, and a session's fences start at key << 32: an old
+    -- owner's fence means nothing to a later session of the same name.
+    CREATE TABLE sessions (
+        key INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        family INTEGER NOT NULL,
+        leaf_key INTEGER,
+        fence INTEGER NOT NULL,
+        owner TEXT,
+        until_ms INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        head BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX sessions_by_family ON sessions (family);
+
+    -- `up` is the segment of the parent and `up_at` the parent's place in it; `opens_at` is the place of the
+    -- first node that opens a frame.
+    CREATE TABLE segments (
+        key INTEGER PRIMARY KEY,
+        segment_id TEXT NOT NULL UNIQUE,
+        session_id TEXT NOT NULL,
+        family INTEGER NOT NULL,
+        up INTEGER,
+        up_at INTEGER,
+        opens_at INTEGER,
+        depth INTEGER NOT NULL,
+        model_calls INTEGER NOT NULL,
+        parent TEXT,
+        frame TEXT NOT NULL,
+        caused_by TEXT,
+        digest BLOB NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX segments_by_family ON segments (family);
+
+    CREATE TABLE turns (
+        key INTEGER PRIMARY KEY,
+        turn_id TEXT NOT NULL UNIQUE,
+        session INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        ended_at INTEGER,
+        cancel INTEGER NOT NULL,
+        echoes INTEGER NOT NULL,
+        agent TEXT NOT NULL,
+        input_digest TEXT NOT NULL,
+        idempotency_key TEXT,
+        digest BLOB NOT NULL,
+        summary BLOB,
+        input BLOB
+    ) STRICT;
+    CREATE INDEX turns_by_session ON turns (session);
+    CREATE UNIQUE INDEX turns_open ON turns (session) WHERE state <> 'ended';
+    CREATE UNIQUE INDEX turns_by_idempotency_key ON turns (session, idempotency_key)
+        WHERE idempotency_key IS NOT NULL;
+
+    CREATE TABLE journal (
+        seq INTEGER PRIMARY KEY,
+        turn_id TEXT NOT NULL,
+        name TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        digest BLOB NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE UNIQUE INDEX journal_by_turn ON journal (turn_id, name, kind);
+
+    -- A claimed input keeps its row, without its body: a sender that repeats itself is then not heard twice.
+    CREATE TABLE inputs (
+        seq INTEGER PRIMARY KEY,
+        input_id TEXT NOT NULL UNIQUE,
+        session INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        content BLOB NOT NULL,
+        digest BLOB NOT NULL,
+        body BLOB
+    ) STRICT;
+    CREATE INDEX inputs_by_session ON inputs (session, kind);
+
+    -- Without `wait` it is a completion that came before its wait was saved. `stands` tells that the turn
+    -- goes on when this is over.
+    CREATE TABLE waits (
+        turn_id TEXT NOT NULL,
+        wait_id TEXT NOT NULL,
+        stands INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        wait BLOB,
+        outcome BLOB,
+        PRIMARY KEY (turn_id, wait_id)
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE blobs (
+        digest TEXT PRIMARY KEY,
+        seal BLOB NOT NULL,
+        data BLOB NOT NULL
+    ) STRICT;
+
+    -- Journals of sandbox runs that no run owns, and since when we know that.
+    CREATE TABLE sandbox_leftovers (
+        run_id TEXT PRIMARY KEY,
+        seen_at INTEGER NOT NULL
+    ) STRICT;
+    """,
+    """
+    -- The state that holds at the segment's end as it was appended. A digest covers it if there is one, so
+    -- that segments from before keep theirs.
+    ALTER TABLE segments ADD COLUMN state INTEGER;
+
+    -- The state of plugins and tools. `session` wrote it when `node` was its leaf; `previous` held before.
+    -- `sum` is the digest of `body`, so that a line of states is walked and checked without the bodies. Keys
+    -- are never used twice, because others remember a state by its key.
+    CREATE TABLE states (
+        key INTEGER PRIMARY KEY AUTOINCREMENT,
+        family INTEGER NOT NULL,
+        session INTEGER NOT NULL,
+        previous INTEGER,
+        node TEXT,
+        depth INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        sum BLOB NOT NULL,
+        blobs BLOB NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX states_by_family ON states (family);
+    CREATE INDEX states_by_node ON states (session, node);
+
+    -- What plugins keep beyond one session.
+    CREATE TABLE shelf (
+        plugin_id TEXT NOT NULL,
+        scope TEXT NOT NULL,
+        name TEXT NOT NULL,
+        updated_at INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        body BLOB NOT NULL,
+        PRIMARY KEY (plugin_id, scope, name)
+    ) STRICT;
+    """,
+    """
+    -- The session that made this one, as the head's charter has it: to find children by.
+    ALTER TABLE sessions ADD COLUMN parent TEXT;
+    CREATE INDEX sessions_by_parent ON sessions (parent) WHERE parent IS NOT NULL;
+
+    -- To find the sessions that a turn could begin for.
+    CREATE INDEX inputs_queued ON inputs (session) WHERE kind = 'queue';
+
+    -- `live` is 1 until the task is over.
+    CREATE TABLE tasks (
+        seq INTEGER PRIMARY KEY,
+        session INTEGER NOT NULL,
+        task_id TEXT NOT NULL,
+        live INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE UNIQUE INDEX tasks_by_session ON tasks (session, task_id);
+    CREATE INDEX tasks_live ON tasks (session) WHERE live = 1;
+
+    -- `due` is when the source occurs by itself.
+    CREATE TABLE triggers (
+        name TEXT PRIMARY KEY,
+        session INTEGER NOT NULL,
+        due INTEGER,
+        digest BLOB NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX triggers_by_session ON triggers (session);
+
+    -- What was delivered, so that it is not delivered again. What it was is in the inputs it became.
+    CREATE TABLE occurrences (
+        source TEXT NOT NULL,
+        key TEXT NOT NULL,
+        at_ms INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        PRIMARY KEY (source, key)
+    ) STRICT, WITHOUT ROWID;
+    """,
+    """
+    -- By how much the time of day is ahead of the boot-time clock: for leases of this boot, and as last seen.
+    CREATE TABLE clocks (
+        boot TEXT PRIMARY KEY,
+        lease_offset_ms INTEGER NOT NULL,
+        seen_offset_ms INTEGER NOT NULL,
+        digest BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    """,
+)
+
+_pack = msgspec.msgpack.Encoder().encode
+_sha256 = hashlib.sha256
+
+
+def seal(*columns: str | int | bytes | None) -> bytes:
+    """The digest of a row: of what it is, and of all its other columns."""
+    return _sha256(_pack(columns)).digest()[:16]
+
+
+def decoded(decoder: msgspec.json.Decoder[T], data: bytes, what: str) -> T:
+    try:
+        return decoder.decode(data)
+    except (InvalidSessionId, msgspec.DecodeError, UnicodeDecodeError):
+        raise RecordCorrupt(what) from None

@@ -1,0 +1,316 @@
+"""The life of a turn in the file: begun, saved, parked, taken over, committed.
+
+Theory of operation
+-------------------
+A plain turn is two transactions. `begin` reads the session with everything that could stand in the way in
+one statement, and writes the lease and the turn; `commit` reads session and turn in one statement, and writes
+the segment, the session and the turn. Whatever most turns do not have (journal, waits, inputs, approvals) is
+asked for in those statements and touched only if it is there.
+
+Rule: every write of a turn reads the lease in the same transaction. Another fence, another owner or no lease
+at all is `LeaseLost`, and nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+import apsw
+import msgspec
+
+from standfast.errors import (
+    IdempotencyConflict,
+    LeaseLost,
+    SessionBusy,
+    SessionNotFound,
+    TurnNotFound,
+    TurnUnfinished,
+)
+from standfast.model.head import SessionHead
+from standfast.model.outcome import Finished
+from standfast.model.turn import TurnRecord, TurnState, TurnSummary
+from standfast.ports.session_store import (
+    Begun,
+    Claimant,
+    Commit,
+    CommitRefused,
+    Lease,
+    NewTurn,
+    Renewed,
+    Repeated,
+    Save,
+    Saved,
+    Takeover,
+)
+from standfast.store.sqlite import (
+    session_history,
+    session_inputs,
+    session_rows,
+    session_states,
+    session_waits,
+    turn_rows,
+)
+from standfast.store.sqlite.session_rows import StoredSession, session_of
+from standfast.store.sqlite.turn_rows import StoredTurn
+
+IsDead = Callable[[str], bool]
+
+_encode = msgspec.json.Encoder().encode
+_replace = msgspec.structs.replace
+
+_BEGIN: Final = """
+SELECT key, id, family, leaf_key, fence, owner, until_ms, digest, head,
+    (SELECT turn_id FROM turns WHERE session = sessions.key AND state <> 'ended'),
+    EXISTS (SELECT 1 FROM inputs WHERE session = sessions.key AND kind = 'inject')
+FROM sessions WHERE id = ?
+"""
+
+_LEASED: Final = """
+SELECT s.key, s.id, s.family, s.leaf_key, s.fence, s.owner, s.until_ms, s.digest, s.head,
+    t.turn_id, t.session, t.state, t.created_at, t.ended_at, t.cancel, t.echoes, t.agent, t.input_digest,
+    t.idempotency_key, t.digest, t.summary, t.input,
+    EXISTS (SELECT 1 FROM inputs WHERE session = s.key AND kind = 'inject'),
+    EXISTS (SELECT 1 FROM journal WHERE turn_id = t.turn_id),
+    EXISTS (SELECT 1 FROM waits WHERE turn_id = t.turn_id)
+        OR EXISTS (SELECT 1 FROM approvals WHERE run_id = t.turn_id AND state = 'pending')
+FROM turns t JOIN sessions s ON s.key = t.session WHERE t.turn_id = ?
+"""
+
+
+class _Held(msgspec.Struct, frozen=True):
+    """A running turn whose lease was checked, and what there is beside it."""
+
+    session: StoredSession
+    turn: StoredTurn
+    injected: bool
+    journaled: bool
+    waits: bool
+
+
+def takeable(session: StoredSession, now_ms: int, is_dead: IsDead) -> bool:
+    """Whether nobody alive has the lease. *now_ms* is the time that leases go by."""
+    return session.owner is None or session.until_ms <= now_ms or is_dead(session.owner)
+
+
+def begin(db: apsw.Connection, new: NewTurn, claimant: Claimant, is_dead: IsDead) -> Begun | Repeated:
+    """Make a turn's input durable and take the session's lease."""
+    row = db.execute(_BEGIN, (new.session_id,)).fetchone()
+    if row is None:
+        raise SessionNotFound(new.session_id)
+    session = session_of(row[:9])
+    if new.idempotency_key is not None and (earlier := _repeated(db, session, new)) is not None:
+        return earlier
+    if row[9] is not None:
+        _refuse(db, session, row[9], claimant, is_dead)
+    if new.consumes is not None:
+        session_inputs.claim(db, session.key, new.consumes)
+    injected = session_inputs.claim_injected(db, session.key) if row[10] else ()
+    body = new.make_input(session.head, injected)
+    leased = _lease(db, session, claimant)
+    record = _begun(new, claimant.now_ms)
+    turn_rows.insert(db, StoredTurn(record, session.key, body))
+    if new.blobs:
+        session_inputs.put_blobs(db, new.blobs)
+    return Begun(lease=leased, head=session.head, record=record, input=body)
+
+
+def take_over(db: apsw.Connection, turn_id: str, claimant: Claimant, is_dead: IsDead) -> Takeover:
+    """Go on with a turn that waits or was left."""
+    turn = turn_rows.find(db, turn_id)
+    if turn is None or turn.record.state == TurnState.ENDED or turn.input is None:
+        raise TurnNotFound(turn_id)
+    session = session_rows.require(db, turn.record.session_id)
+    if not takeable(session, claimant.lease_time_ms, is_dead):
+        raise SessionBusy(session.id, session.owner or "")
+    record = _replace(turn.record, state=TurnState.RUNNING, summary=None)
+    turn_rows.update(db, _replace(turn, record=record))
+    return Takeover(
+        lease=_lease(db, session, claimant),
+        head=session.head,
+        record=record,
+        input=turn.input,
+        journal=turn_rows.journal(db, turn_id),
+    )
+
+
+def save(db: apsw.Connection, lease: Lease, save: Save) -> Saved:
+    """Add to the turn's journal."""
+    held = _held(db, lease, save.turn_id)
+    return _save(db, held, save)
+
+
+def park(db: apsw.Connection, lease: Lease, save: Save, summary: TurnSummary) -> None:
+    """Save, mark the turn as waiting and give the lease back."""
+    held = _held(db, lease, save.turn_id)
+    _save(db, held, save)
+    session_waits.stand(db, save.turn_id, summary.outcome)
+    record = _replace(held.turn.record, state=TurnState.WAITING, summary=summary)
+    turn_rows.update(db, _replace(held.turn, record=record))
+    session_rows.lease(db, held.session, None, 0)
+
+
+def commit(db: apsw.Connection, lease: Lease, commit: Commit, entries: bytes) -> SessionHead | CommitRefused:
+    """End a turn. *entries* are the commit's, encoded."""
+    held = _held(db, lease, commit.turn_id)
+    finishes = isinstance(commit.summary.outcome, Finished)
+    if finishes and held.turn.record.cancel_requested:
+        return CommitRefused(reason="cancelled")
+    if finishes and held.injected:
+        return CommitRefused(reason="injected")
+    session = held.session
+    if commit.state is not None:
+        session = session_states.write(db, session, commit.state, commit.turn_id, len(commit.entries))
+    if commit.blobs:
+        session_inputs.put_blobs(db, commit.blobs)
+    grown = session_history.grow(db, session, commit.turn_id, commit.entries, entries, commit.model_calls)
+    free = _replace(grown, owner=None, until_ms=0)
+    after = session_rows.update(db, session_history.at_time(free, commit.now_ms, commit.usage))
+    turn_rows.update(db, turn_rows.ended(held.turn, commit.summary, commit.entries, commit.now_ms))
+    _clear(db, held, commit)
+    return after.head
+
+
+def renew(db: apsw.Connection, leases: tuple[Lease, ...], now_ms: int, lease_ms: int) -> Renewed:
+    """Lengthen leases; tells which are lost, and which turns somebody wants to end."""
+    lost: set[str] = set()
+    cancelled: set[str] = set()
+    for lease in leases:
+        session = session_rows.find(db, lease.session_id)
+        if session is None or not _matches(session, lease):
+            lost.add(lease.session_id)
+            continue
+        session_rows.write_lease(db, _replace(session, until_ms=now_ms + lease_ms))
+        sql = "SELECT turn_id FROM turns WHERE session = ? AND state <> 'ended' AND cancel"
+        cancelled.update(str(turn_id) for (turn_id,) in db.execute(sql, (session.key,)).fetchall())
+    return Renewed(lost=frozenset(lost), cancelled=frozenset(cancelled))
+
+
+def cancel(db: apsw.Connection, turn_id: str) -> bool:
+    """Ask for the turn's end; false if it has ended."""
+    turn = turn_rows.find(db, turn_id)
+    if turn is None or turn.record.state == TurnState.ENDED:
+        return False
+    turn_rows.update(db, _replace(turn, record=_replace(turn.record, cancel_requested=True)))
+    return True
+
+
+def unfinished(db: apsw.Connection, now_ms: int, lease_now_ms: int, is_dead: IsDead) -> list[TurnRecord]:
+    """Turns that nobody runs and that could go on now, oldest first."""
+    awake = _encode(sorted(session_waits.awake(db, now_ms))).decode()
+    found = turn_rows.find_where(
+        db,
+        "turns.state <> 'ended' AND (turns.state <> 'waiting' OR turns.cancel <> 0 "
+        "OR turns.turn_id IN (SELECT value FROM json_each(?)))",
+        awake,
+    )
+    return [turn.record for turn in found if _could_go_on(db, turn.record, lease_now_ms, is_dead)]
+
+
+def require_at_rest(db: apsw.Connection, session: StoredSession) -> None:
+    """`SessionBusy` while a turn of the session is unfinished."""
+    sql = "SELECT turn_id FROM turns WHERE session = ? AND state <> 'ended'"
+    if (turn_id := db.execute(sql, (session.key,)).get) is not None:
+        raise SessionBusy(session.id, session.owner or f"turn {turn_id}")
+
+
+def _could_go_on(db: apsw.Connection, record: TurnRecord, now_ms: int, is_dead: IsDead) -> bool:
+    """Whether a turn that waits for nothing any more, or runs, has nobody to run it."""
+    if record.state == TurnState.WAITING:
+        return True
+    return takeable(session_rows.require(db, record.session_id), now_ms, is_dead)
+
+
+def _repeated(db: apsw.Connection, session: StoredSession, new: NewTurn) -> Repeated | None:
+    """The turn that was begun with this idempotency key."""
+    assert new.idempotency_key is not None
+    found = turn_rows.find_where(
+        db, "turns.session = ? AND turns.idempotency_key = ?", session.key, new.idempotency_key
+    )
+    if not found:
+        return None
+    if found[0].record.input_digest != new.input_digest:
+        raise IdempotencyConflict(new.idempotency_key)
+    return Repeated(record=turn_rows.whole(db, found[0]))
+
+
+def _refuse(
+    db: apsw.Connection, session: StoredSession, turn_id: str, claimant: Claimant, is_dead: IsDead
+) -> None:
+    """Say why no turn can begin while another one is unfinished."""
+    turn = turn_rows.find(db, turn_id)
+    waits = turn is not None and turn.record.state == TurnState.WAITING
+    if not waits and not takeable(session, claimant.lease_time_ms, is_dead):
+        raise SessionBusy(session.id, session.owner or "")
+    raise TurnUnfinished(session.id, turn_id, waits=waits)
+
+
+def _begun(new: NewTurn, now_ms: int) -> TurnRecord:
+    return TurnRecord(
+        turn_id=new.turn_id,
+        session_id=new.session_id,
+        state=TurnState.RUNNING,
+        created_at=now_ms,
+        agent=new.agent,
+        idempotency_key=new.idempotency_key,
+        input_digest=new.input_digest,
+    )
+
+
+def _lease(db: apsw.Connection, session: StoredSession, claimant: Claimant) -> Lease:
+    until_ms = claimant.lease_time_ms + claimant.lease_ms
+    leased = session_rows.lease(db, session, claimant.owner, until_ms)
+    return Lease(session_id=session.id, owner=claimant.owner, fence=leased.fence, until_ms=leased.until_ms)
+
+
+def _matches(session: StoredSession, lease: Lease) -> bool:
+    return session.fence == lease.fence and session.owner == lease.owner
+
+
+def _held(db: apsw.Connection, lease: Lease, turn_id: str) -> _Held:
+    """The turn and its session, if the lease still is that of the session."""
+    row = db.execute(_LEASED, (turn_id,)).fetchone()
+    if row is None or row[1] != lease.session_id:
+        raise _not_held(db, lease, turn_id)
+    session = session_of(row[:9])
+    turn = turn_rows.turn_of(row[9:22], session.id)
+    if not _matches(session, lease) or turn.record.state != TurnState.RUNNING:
+        raise _not_held(db, lease, turn_id)
+    return _Held(session, turn, bool(row[22]), bool(row[23]), bool(row[24]))
+
+
+def _not_held(db: apsw.Connection, lease: Lease, turn_id: str) -> LeaseLost | TurnNotFound:
+    """Why a write is refused: the lease is gone, or it is for another turn."""
+    session = session_rows.find(db, lease.session_id)
+    if session is not None and _matches(session, lease):
+        return TurnNotFound(turn_id)
+    return LeaseLost(lease.session_id)
+
+
+def _save(db: apsw.Connection, held: _Held, save: Save) -> Saved:
+    entries = save.entries
+    checkpoint = None
+    if save.make_checkpoint is not None:
+        claimed = session_inputs.claim_injected(db, held.session.key) if held.injected else ()
+        checkpoint = save.make_checkpoint(claimed)
+        entries = (*entries, checkpoint)
+    if entries:
+        turn_rows.append_journal(db, save.turn_id, entries)
+    if save.blobs:
+        session_inputs.put_blobs(db, save.blobs)
+        turn_rows.keep_blobs(db, save.turn_id, save.blobs)
+    if save.waits or save.approvals:
+        session_waits.save(db, save)
+    return Saved(cancel_requested=held.turn.record.cancel_requested, checkpoint=checkpoint)
+
+
+def _clear(db: apsw.Connection, held: _Held, commit: Commit) -> None:
+    """Drop what a turn has only while it is unfinished."""
+    if held.journaled:
+        db.execute("DELETE FROM journal WHERE turn_id = ?", (commit.turn_id,))
+    if held.waits:
+        session_waits.forget(db, commit.turn_id)
+    if held.injected:
+        session_inputs.queue_injected(db, held.session.key)
+    for item in commit.enqueue:
+        session_inputs.put(db, item)

@@ -1,0 +1,211 @@
+"""What turns wait for: timers, completions from outside, and people's decisions.
+
+Rules
+-----
+1. A wait ends once. Whoever is told that the time of an approval or a completion is over makes it so: no
+   answer is accepted after that.
+2. A turn that waits goes on for the waits it stands at (`stands`); what it has taken note of before does not
+   wake it again.
+3. Decisions live in `approvals`; the row here only says that a turn stands at one.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import apsw
+import msgspec
+
+from standfast.errors import RecordCorrupt, TokenAlreadyUsed, TokenNotFound
+from standfast.model.approval import Approval, ApprovalState
+from standfast.model.outcome import Outcome, Waiting
+from standfast.model.turn import TurnRecord, TurnState
+from standfast.model.wait import Wait, WaitOutcome
+from standfast.ports.session_store import Save
+from standfast.store.sqlite import approvals, schema, turn_rows
+from standfast.store.sqlite.session_schema import Row, decoded, seal
+from standfast.store.wait_outcomes import answer_of, expired, moved_along, timed_out, turn_of_token
+
+_WAIT: Final = "SELECT turn_id, wait_id, stands, digest, wait, outcome FROM waits"
+
+# Looked for every second: SQLite leaves out what is still open, so that only the rest is read and checked.
+# What it cannot read counts as over, and whoever takes it up then is told that it is damaged.
+_MAYBE_OVER: Final = """
+SELECT waits.turn_id, wait_id, stands, waits.digest, wait, outcome
+FROM turns JOIN waits ON waits.turn_id = turns.turn_id
+WHERE turns.state <> 'ended' AND turns.state = 'waiting' AND (
+    outcome IS NOT NULL
+    OR (SELECT state FROM approvals WHERE approval_id = wait_id) <> 'pending'
+    OR iif(json_valid(CAST(wait AS TEXT)), json_extract(CAST(wait AS TEXT), '$.due_at') <= ?, 1)
+)
+"""
+
+_encode = msgspec.json.Encoder().encode
+_waits = msgspec.json.Decoder(Wait)
+_outcomes: msgspec.json.Decoder[WaitOutcome] = msgspec.json.Decoder(WaitOutcome)
+_replace = msgspec.structs.replace
+
+
+class StoredWait(msgspec.Struct, frozen=True):
+    """A row of `waits`. Without `wait` it is a completion that came before its wait was saved."""
+
+    turn_id: str
+    wait_id: str
+    wait: Wait | None = None
+    outcome: WaitOutcome | None = None
+    stands: bool = False
+
+
+def save(db: apsw.Connection, save: Save) -> None:
+    """Write the waits and the approval requests that a turn saves. It stands at them, as far as we know."""
+    for wait in save.waits:
+        stored = _find(db, save.turn_id, wait.wait_id) or StoredWait(save.turn_id, wait.wait_id)
+        _write(db, _replace(stored, wait=wait, stands=True))
+    for approval in save.approvals:
+        approvals.insert(db, schema.approval_row(approval))
+
+
+def stand(db: apsw.Connection, turn_id: str, outcome: Outcome) -> None:
+    """Let a turn that parks stand at the waits of its outcome and at no other."""
+    if not isinstance(outcome, Waiting) or not outcome.waits:
+        return
+    wanted = {wait.wait_id: wait for wait in outcome.waits}
+    for stored in of_turn(db, turn_id):
+        wait = wanted.pop(stored.wait_id, None)
+        if (wait is not None) != stored.stands or stored.wait is None:
+            # What is stored was moved along if the time of day was set; the turn still has it as it was.
+            _write(db, _replace(stored, wait=stored.wait or wait, stands=wait is not None))
+    for wait_id, wait in wanted.items():
+        _write(db, StoredWait(turn_id, wait_id, wait, stands=True))
+
+
+def move_along(db: apsw.Connection, turn_id: str, shift_ms: int) -> None:
+    """Move the times of a turn's open waits by how far the time of day was set."""
+    for stored in of_turn(db, turn_id):
+        if stored.wait is not None and stored.outcome is None:
+            _write(db, _replace(stored, wait=moved_along(stored.wait, shift_ms)))
+
+
+def forget(db: apsw.Connection, turn_id: str) -> None:
+    """Drop a turn's waits and cancel what it still asks for."""
+    db.execute("DELETE FROM waits WHERE turn_id = ?", (turn_id,))
+    approvals.cancel_of_run(db, turn_id)
+
+
+def complete(db: apsw.Connection, token: str, outcome: WaitOutcome, now_ms: int) -> TurnRecord:
+    """End an external completion, once."""
+    turn = turn_rows.find(db, turn_of_token(token))
+    if turn is None or turn.record.state == TurnState.ENDED:
+        raise TokenNotFound(token)
+    stored = _find(db, turn.record.turn_id, token) or StoredWait(turn.record.turn_id, token)
+    if stored.outcome is not None or (stored.wait is not None and now_ms >= stored.wait.due_at):
+        raise TokenAlreadyUsed(token)
+    _write(db, _replace(stored, outcome=outcome))
+    return turn.record
+
+
+def ended(db: apsw.Connection, turn_id: str, now_ms: int) -> tuple[tuple[tuple[str, WaitOutcome], ...], bool]:
+    """Each wait of the turn that is over; and whether the time of one is over that nobody wrote down yet."""
+    open_turn = "SELECT 1 FROM turns WHERE turn_id = ? AND state <> 'ended'"
+    if db.execute(open_turn, (turn_id,)).get is None:
+        return (), False
+    asked = {item.approval_id: item for item in approvals.find_all(db, run_id=turn_id)}
+    found: list[tuple[str, WaitOutcome]] = []
+    unwritten = False
+    for stored in of_turn(db, turn_id):
+        if stored.wait_id in asked:
+            continue
+        if (outcome := outcome_of(stored, None, now_ms)) is not None:
+            found.append((stored.wait_id, outcome))
+            unwritten |= stored.outcome is None and _is_completion(stored)
+    for approval in asked.values():
+        if (answer := answer_of(expired(approval, now_ms))) is not None:
+            found.append((approval.approval_id, answer))
+            unwritten |= approval.state == ApprovalState.PENDING
+    return tuple(found), unwritten
+
+
+def expire(db: apsw.Connection, turn_id: str, now_ms: int) -> tuple[tuple[str, WaitOutcome], ...]:
+    """Write down whose time is over; returns what `ended` says then."""
+    for approval in approvals.find_all(db, run_id=turn_id):
+        if (after := expired(approval, now_ms)) is not approval:
+            approvals.update(db, after)
+    for stored in of_turn(db, turn_id):
+        if stored.outcome is None and _is_completion(stored):
+            assert stored.wait is not None
+            if (outcome := timed_out(stored.wait, now_ms)) is not None:
+                _write(db, _replace(stored, outcome=outcome))
+    return ended(db, turn_id, now_ms)[0]
+
+
+def outcome_of(stored: StoredWait, approval: Approval | None, now_ms: int) -> WaitOutcome | None:
+    """How a wait ended, if it is over."""
+    if stored.wait is None:
+        return None
+    if stored.outcome is not None:
+        return stored.outcome
+    if approval is not None:
+        return answer_of(expired(approval, now_ms))
+    return timed_out(stored.wait, now_ms)
+
+
+def awake(db: apsw.Connection, now_ms: int) -> set[str]:
+    """The waiting turns that stand at something that is over."""
+    return {
+        stored.turn_id
+        for stored, approval in _with_approvals(db, db.execute(_MAYBE_OVER, (now_ms,)).fetchall())
+        if outcome_of(stored, approval, now_ms) is not None
+    }
+
+
+def _with_approvals(db: apsw.Connection, rows: list[Row]) -> list[tuple[StoredWait, Approval | None]]:
+    """What turns stand at, with the approval where it is one."""
+    found = [stored for stored in map(_of, rows) if stored.stands and stored.wait is not None]
+    return [(stored, _approval_of(db, stored)) for stored in found]
+
+
+def of_turn(db: apsw.Connection, turn_id: str) -> list[StoredWait]:
+    return [_of(row) for row in db.execute(f"{_WAIT} WHERE turn_id = ?", (turn_id,)).fetchall()]
+
+
+def check_all(db: apsw.Connection) -> int:
+    """Check the digest of every wait; return how many there are."""
+    return sum(1 for _ in map(_of, db.execute(_WAIT)))
+
+
+def _approval_of(db: apsw.Connection, stored: StoredWait) -> Approval | None:
+    assert stored.wait is not None
+    return approvals.find(db, stored.wait_id) if stored.wait.kind == "approval" else None
+
+
+def _is_completion(stored: StoredWait) -> bool:
+    return stored.wait is not None and stored.wait.kind == "completion"
+
+
+def _find(db: apsw.Connection, turn_id: str, wait_id: str) -> StoredWait | None:
+    row = db.execute(f"{_WAIT} WHERE turn_id = ? AND wait_id = ?", (turn_id, wait_id)).fetchone()
+    return None if row is None else _of(row)
+
+
+def _write(db: apsw.Connection, stored: StoredWait) -> None:
+    keys = (stored.turn_id, stored.wait_id, int(stored.stands))
+    wait = None if stored.wait is None else _encode(stored.wait)
+    outcome = None if stored.outcome is None else _encode(stored.outcome)
+    db.execute(
+        "INSERT OR REPLACE INTO waits VALUES (?, ?, ?, ?, ?, ?)",
+        (*keys, seal("wait", *keys, wait, outcome), wait, outcome),
+    )
+
+
+def _of(row: Row) -> StoredWait:
+    turn_id, wait_id, stands, digest, wait, outcome = row
+    what = f"wait {wait_id} of turn {turn_id}"
+    if seal("wait", turn_id, wait_id, stands, wait, outcome) != digest:
+        raise RecordCorrupt(what)
+    return StoredWait(
+        turn_id,
+        wait_id,
+        None if wait is None else decoded(_waits, wait, what),
+        None if outcome is None else decoded(_outcomes, outcome, what),
+        bool(stands),
+    )

@@ -1,0 +1,401 @@
+"""Agent sessions in one SQLite file that several processes may use at once.
+
+Theory of operation
+-------------------
+What is written goes to the file's one writer thread, which commits for everyone who waits (`Database`); what
+is only read runs on threads of its own and never waits for the writer. What happens inside a transaction is
+in the modules beside this one: `session_turns`, `session_history`, `session_states`, `session_inputs`,
+`session_waits`, `session_prune`, `tasks`, `triggers`, `shelf`.
+
+Rules
+-----
+1. Whoever changes a record reads it in the same transaction: a comparison made there is a compare-and-set.
+2. What can be encoded before the transaction is, because everyone waits for the writer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+import apsw
+import msgspec
+
+from standfast.model.approval import Approval, Decision
+from standfast.model.blocked import Blocked
+from standfast.model.canonical import Json
+from standfast.model.charter import SessionCharter
+from standfast.model.head import SessionHead
+from standfast.model.node import Entry, Segment
+from standfast.model.task import TaskRecord
+from standfast.model.trigger import Occurrence, Trigger
+from standfast.model.turn import TurnRecord, TurnSummary
+from standfast.model.usage import UsageEntry
+from standfast.model.wait import WaitOutcome
+from standfast.ports.session_store import (
+    CLOCK_TOLERANCE_MS,
+    Begun,
+    Blob,
+    Claimant,
+    Commit,
+    CommitRefused,
+    JournalEntry,
+    Lease,
+    NewSession,
+    NewTurn,
+    Pruned,
+    PruneRequest,
+    QueuedInput,
+    Renewed,
+    Repeated,
+    Save,
+    Saved,
+    SeenClock,
+    StateRecord,
+    Takeover,
+    TurnInProgress,
+)
+from standfast.store.sqlite import (
+    approvals,
+    clocks,
+    schema,
+    session_history,
+    session_inputs,
+    session_making,
+    session_prune,
+    session_rows,
+    session_schema,
+    session_states,
+    session_turns,
+    session_waits,
+    shelf,
+    tasks,
+    triggers,
+    turn_rows,
+)
+from standfast.store.sqlite.database import MAX_READERS, Database
+from standfast.tools.threads import DaemonThreads
+
+T = TypeVar("T")
+
+
+class SqliteSessionStore:
+    """A `SessionStore` in the file *path*, made if need be, for this user only."""
+
+    durable = True
+
+    def __init__(
+        self, path: str | Path, *, owner_is_dead: Callable[[str], bool] = lambda owner: False
+    ) -> None:
+        self.database = Database(
+            path,
+            {
+                schema.COMPONENT: schema.MIGRATIONS,
+                session_schema.COMPONENT: session_schema.MIGRATIONS,
+            },
+        )
+        self._owner_is_dead = owner_is_dead
+        self._threads = DaemonThreads("standfast-reader", at_most=MAX_READERS)
+
+    async def close(self) -> None:
+        await self._threads.run(self.database.close)
+        self._threads.close()
+
+    async def _write(self, job: Callable[[apsw.Connection], T]) -> T:
+        return await self.database.write_soon(job)
+
+    async def _read(self, query: Callable[[apsw.Connection], T]) -> T:
+        return await self._threads.run(lambda: self.database.read_consistently(query))
+
+    # Sessions and their history
+
+    async def open_session(self, head: SessionHead) -> SessionHead:
+        def job(db: apsw.Connection) -> SessionHead:
+            found = session_rows.find(db, head.session_id)
+            return session_rows.insert(db, head, None, None).head if found is None else found.head
+
+        found = await self.head(head.session_id)
+        return await self._write(job) if found is None else found
+
+    async def head(self, session_id: str) -> SessionHead | None:
+        found = await self._read(lambda db: session_rows.find(db, session_id))
+        return None if found is None else found.head
+
+    async def heads(self) -> list[SessionHead]:
+        return await self._read(session_rows.heads)
+
+    async def describe(
+        self,
+        session_id: str,
+        *,
+        agent: str,
+        model: str,
+        host: dict[str, object],
+        metadata: dict[str, Json] | None = None,
+    ) -> None:
+        def job(db: apsw.Connection) -> None:
+            session = session_rows.require(db, session_id)
+            given = session.head.metadata if metadata is None else metadata
+            session_rows.replace_head(db, session, agent=agent, model=model, host=host, metadata=given)
+
+        await self._write(job)
+
+    async def note_blocked(self, session_id: str, blocked: Blocked | None) -> None:
+        def job(db: apsw.Connection) -> None:
+            session = session_rows.find(db, session_id)
+            if session is not None:
+                session_rows.replace_head(db, session, blocked=blocked)
+
+        await self._write(job)
+
+    async def delete_session(self, session_id: str) -> bool:
+        return await self._write(lambda db: session_prune.delete_session(db, session_id, self._owner_is_dead))
+
+    async def frame(self, leaf: str, *, known: str | None = None) -> tuple[Segment, ...]:
+        return await self._read(lambda db: session_history.load_frame(db, leaf, known))
+
+    async def path(self, leaf: str, *, after_depth: int = 0) -> tuple[Segment, ...]:
+        return await self._read(lambda db: session_history.load_path(db, leaf, after_depth))
+
+    async def append(
+        self, session_id: str, segment_id: str, entries: tuple[Entry, ...], requires: str | None, now_ms: int
+    ) -> SessionHead:
+        def job(db: apsw.Connection) -> SessionHead:
+            session = session_rows.require(db, session_id)
+            if requires is not None:
+                session_history.require_ancestor(db, session, requires)
+            return session_history.append(db, session, segment_id, entries, now_ms)
+
+        return await self._write(job)
+
+    async def fork(
+        self,
+        session_id: str,
+        new_id: str,
+        at: str | None,
+        now_ms: int,
+        *,
+        charter: SessionCharter | None = None,
+    ) -> SessionHead:
+        def job(db: apsw.Connection) -> SessionHead:
+            session = session_rows.require(db, session_id)
+            return session_history.fork(db, session, new_id, at, now_ms, charter)
+
+        return await self._write(job)
+
+    async def make_session(self, new: NewSession) -> SessionHead:
+        return await self._write(lambda db: session_making.make(db, new))
+
+    async def add_usage(
+        self, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
+    ) -> SessionHead:
+        return await self._write(
+            lambda db: session_making.add_usage(db, session_id, usage, model_calls, now_ms)
+        )
+
+    async def rewind(self, session_id: str, to: str, now_ms: int) -> SessionHead:
+        def job(db: apsw.Connection) -> SessionHead:
+            session = session_rows.require(db, session_id)
+            session_turns.require_at_rest(db, session)
+            return session_history.rewind(db, session, to, now_ms)
+
+        return await self._write(job)
+
+    async def set_state(
+        self, session_id: str, state: StateRecord, blobs: tuple[Blob, ...], now_ms: int
+    ) -> SessionHead:
+        def job(db: apsw.Connection) -> SessionHead:
+            session = session_rows.require(db, session_id)
+            session_turns.require_at_rest(db, session)
+            session_inputs.put_blobs(db, blobs)
+            changed = session_states.write(db, session, state)
+            return session_rows.update(db, session_history.at_time(changed, now_ms)).head
+
+        return await self._write(job)
+
+    async def state(self, state_id: str) -> bytes | None:
+        return await self._read(lambda db: session_states.body(db, state_id))
+
+    # Turns
+
+    async def begin(self, turn: NewTurn, claimant: Claimant) -> Begun | Repeated:
+        return await self.database.write_soon(
+            lambda db: session_turns.begin(db, turn, claimant, self._owner_is_dead)
+        )
+
+    async def take_over(self, turn_id: str, claimant: Claimant) -> Takeover:
+        return await self._write(
+            lambda db: session_turns.take_over(db, turn_id, claimant, self._owner_is_dead)
+        )
+
+    async def save(self, lease: Lease, save: Save) -> Saved:
+        return await self.database.write_soon(lambda db: session_turns.save(db, lease, save))
+
+    async def park(self, lease: Lease, save: Save, summary: TurnSummary) -> None:
+        await self._write(lambda db: session_turns.park(db, lease, save, summary))
+
+    async def commit(self, lease: Lease, commit: Commit) -> SessionHead | CommitRefused:
+        entries = session_rows.encode_entries(commit.entries)
+        return await self.database.write_soon(lambda db: session_turns.commit(db, lease, commit, entries))
+
+    async def renew(self, leases: tuple[Lease, ...], now_ms: int, lease_ms: int) -> Renewed:
+        return await self._write(lambda db: session_turns.renew(db, leases, now_ms, lease_ms))
+
+    async def turn(self, turn_id: str) -> TurnRecord | None:
+        def query(db: apsw.Connection) -> TurnRecord | None:
+            found = turn_rows.find(db, turn_id)
+            return None if found is None else turn_rows.whole(db, found)
+
+        return await self._read(query)
+
+    async def turns(self, session_id: str) -> list[TurnRecord]:
+        def query(db: apsw.Connection) -> list[TurnRecord]:
+            found = turn_rows.find_where(db, "sessions.id = ?", session_id)
+            return [turn_rows.whole(db, turn) for turn in found]
+
+        return await self._read(query)
+
+    async def open_turn(self, session_id: str) -> TurnRecord | None:
+        def query(db: apsw.Connection) -> TurnRecord | None:
+            found = turn_rows.find_where(db, "sessions.id = ? AND turns.state <> 'ended'", session_id)
+            return found[0].record if found else None
+
+        return await self._read(query)
+
+    async def open_turn_journal(self, session_id: str) -> TurnInProgress | None:
+        def query(db: apsw.Connection) -> TurnInProgress | None:
+            for turn in turn_rows.find_where(db, "sessions.id = ? AND turns.state <> 'ended'", session_id):
+                assert turn.input is not None  # it goes when the turn ends
+                saved = turn_rows.journal(db, turn.record.turn_id)
+                return TurnInProgress(record=turn.record, input=turn.input, journal=saved)
+            return None
+
+        return await self._read(query)
+
+    async def journal(self, turn_id: str) -> tuple[JournalEntry, ...]:
+        return await self._read(lambda db: turn_rows.journal(db, turn_id))
+
+    async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
+        seen = await self._read(lambda db: clocks.find(db, boot, offset_ms))
+        if seen is not None and abs(seen.shift_ms) <= CLOCK_TOLERANCE_MS:
+            return msgspec.structs.replace(seen, shift_ms=0)
+        return await self._write(lambda db: clocks.see(db, boot, offset_ms))
+
+    async def unfinished(self, now_ms: int, *, lease_now_ms: int | None = None) -> list[TurnRecord]:
+        lease_ms = now_ms if lease_now_ms is None else lease_now_ms
+        is_dead = self._owner_is_dead
+        return await self._read(lambda db: session_turns.unfinished(db, now_ms, lease_ms, is_dead))
+
+    async def cancel(self, turn_id: str) -> bool:
+        return await self._write(lambda db: session_turns.cancel(db, turn_id))
+
+    # Input for a session
+
+    async def put_input(self, item: QueuedInput, blobs: tuple[Blob, ...] = ()) -> None:
+        await self._write(lambda db: session_inputs.put(db, item, blobs))
+
+    async def withdraw_input(self, input_id: str) -> bool:
+        return await self._write(lambda db: session_inputs.withdraw(db, input_id))
+
+    async def inputs(self, session_id: str) -> list[QueuedInput]:
+        return await self._read(lambda db: session_inputs.waiting(db, session_id))
+
+    async def blob(self, digest: str) -> bytes | None:
+        return await self._read(lambda db: session_inputs.blob(db, digest))
+
+    # Waits
+
+    async def ended_waits(self, turn_id: str, now_ms: int) -> tuple[tuple[str, WaitOutcome], ...]:
+        found, unwritten = await self._read(lambda db: session_waits.ended(db, turn_id, now_ms))
+        if not unwritten:
+            return found
+        return await self._write(lambda db: session_waits.expire(db, turn_id, now_ms))
+
+    async def complete(self, token: str, outcome: WaitOutcome, now_ms: int) -> TurnRecord:
+        return await self._write(lambda db: session_waits.complete(db, token, outcome, now_ms))
+
+    async def approvals(self, *, session_id: str | None = None, turn_id: str | None = None) -> list[Approval]:
+        return await self._read(lambda db: approvals.find_all(db, session_id=session_id, run_id=turn_id))
+
+    async def approval(self, approval_id: str) -> Approval | None:
+        return await self._read(lambda db: approvals.find(db, approval_id))
+
+    async def decide(
+        self, approval_id: str, decision: Decision, *, now_ms: int, edited_digest: str | None
+    ) -> Approval:
+        return await self._write(
+            lambda db: approvals.decide(db, approval_id, decision, now_ms, edited_digest)
+        )
+
+    # Sessions that others made
+
+    async def children(self, session_id: str) -> list[SessionHead]:
+        return await self._read(lambda db: session_rows.children(db, session_id))
+
+    async def with_queued(self) -> list[str]:
+        return await self._read(session_inputs.with_queued)
+
+    # Tasks
+
+    async def add_task(self, record: TaskRecord) -> None:
+        await self._write(lambda db: tasks.add(db, record))
+
+    async def change_task(
+        self, session_id: str, task_id: str, change: Callable[[TaskRecord], TaskRecord]
+    ) -> TaskRecord:
+        return await self._write(lambda db: tasks.change(db, session_id, task_id, change))
+
+    async def task(self, session_id: str, task_id: str) -> TaskRecord | None:
+        return await self._read(lambda db: tasks.find(db, session_id, task_id))
+
+    async def tasks(self, *, session_id: str | None = None, live: bool = False) -> list[TaskRecord]:
+        return await self._read(lambda db: tasks.find_all(db, session_id, live))
+
+    async def move_tasks(self, from_id: str, to_id: str, task_ids: tuple[str, ...], now_ms: int) -> None:
+        await self._write(lambda db: tasks.move(db, from_id, to_id, task_ids, now_ms))
+
+    async def remove_task(self, session_id: str, task_id: str) -> bool:
+        return await self._write(lambda db: tasks.remove(db, session_id, task_id))
+
+    # Triggers
+
+    async def put_trigger(self, trigger: Trigger) -> None:
+        await self._write(lambda db: triggers.put(db, trigger))
+
+    async def trigger(self, name: str) -> Trigger | None:
+        return await self._read(lambda db: triggers.find(db, name))
+
+    async def triggers(self) -> list[Trigger]:
+        return await self._read(triggers.find_all)
+
+    async def remove_trigger(self, name: str) -> bool:
+        return await self._write(lambda db: triggers.remove(db, name))
+
+    async def replace_trigger(self, seen: Trigger, by: Trigger) -> bool:
+        return await self._write(lambda db: triggers.replace(db, seen, by))
+
+    async def occur(
+        self, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None = None
+    ) -> bool:
+        return await self.database.write_soon(lambda db: triggers.occur(db, occurrence, inputs, advance))
+
+    # The shelf
+
+    async def shelf_put(self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int) -> None:
+        await self._write(lambda db: shelf.put(db, (plugin_id, scope, key), body, now_ms))
+
+    async def shelf_get(self, plugin_id: str, scope: str, key: str) -> bytes | None:
+        return await self._read(lambda db: shelf.get(db, (plugin_id, scope, key)))
+
+    async def shelf_list(self, plugin_id: str, scope: str) -> list[tuple[str, bytes]]:
+        return await self._read(lambda db: shelf.list_scope(db, plugin_id, scope))
+
+    # The rest
+
+    async def prune(self, request: PruneRequest) -> Pruned:
+        before = self.database.bytes_on_disk()
+        pruned = await self._write(lambda db: session_prune.prune(db, request))
+        await self._threads.run(self.database.compact)
+        freed = max(0, before - self.database.bytes_on_disk())
+        return msgspec.structs.replace(pruned, bytes_freed=freed)

@@ -1,0 +1,233 @@
+"""Golden histories: turns that were recorded once and that every later version must replay to the same end.
+
+Theory of operation
+-------------------
+A history is what happened to a turn (the inputs, as the journal holds them) with what the machine made of it:
+the commands after each input, the entries, the outcome, what plugins want said next. Replaying feeds the
+inputs to a fresh machine and tells every difference. A turn that does not replay could not be recovered from
+a journal of the version that recorded it.
+
+A file with nothing but `name` and `inputs` is a draft. `write` completes it; `check` replays files::
+
+    python -m standfast.testing.histories write tests/histories/refund.json
+    python -m standfast.testing.histories check tests/histories/*.json
+
+Rules
+-----
+1. What was recorded is never overwritten silently: `write` refuses to change a history unless it is told to
+   with `--replace`, and says what it changes.
+2. Every file carries the version of its format; another version is an error, never a guess.
+3. A field of a command that has its default is left out, so that a field that is added later changes no file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from standfast.errors import InvalidArgument, SchemaTooNew, StandfastError
+from standfast.machine import Command, Input, TurnMachine, decode_input
+from standfast.model.canonical import Json
+
+FORMAT: Final = 1
+"""The version of the file format that this module reads and writes."""
+
+
+class History(msgspec.Struct, frozen=True, kw_only=True):
+    """One recorded turn. A draft has no `commands`; `outcome` is None if the turn did not end."""
+
+    format: int = FORMAT
+    name: str
+    inputs: tuple[Input, ...]
+    commands: tuple[tuple[Json, ...], ...] = ()
+    entries: tuple[Json, ...] = ()
+    outcome: Json = None
+    next_messages: tuple[Json, ...] = ()
+
+    @property
+    def is_draft(self) -> bool:
+        return not self.commands
+
+
+def record(name: str, inputs: Iterable[Input]) -> History:
+    """Feed *inputs* to a fresh machine and keep what it makes of them."""
+    machine = TurnMachine()
+    fed: list[Input] = []
+    commands: list[tuple[Json, ...]] = []
+    for given in inputs:
+        fed.append(given)
+        commands.append(tuple(command_as_json(command) for command in machine.feed(given)))
+    return History(
+        name=name,
+        inputs=tuple(fed),
+        commands=tuple(commands),
+        entries=tuple(map(_as_json, machine.entries)),
+        outcome=_as_json(machine.outcome),
+        next_messages=tuple(map(_as_json, machine.next_messages())),
+    )
+
+
+def record_journal(name: str, bodies: Iterable[bytes]) -> History:
+    """The same from the bodies of a journal."""
+    return record(name, map(decode_input, bodies))
+
+
+def replay(history: History) -> list[str]:
+    """Every difference between what was recorded and what this version makes of the inputs, a line each."""
+    try:
+        now = record(history.name, history.inputs)
+    except StandfastError as error:
+        return [f"the inputs cannot be fed any more: {error}"]
+    return [*_commands_apart(history, now), *_results_apart(history, now)]
+
+
+def command_as_json(command: Command) -> Json:
+    """A command as data: its name as `do`, and the fields that do not have their default."""
+    fields = {
+        field.name: _as_json(getattr(command, field.name))
+        for field in msgspec.structs.fields(command)
+        if getattr(command, field.name) != field.default
+    }
+    return {"do": type(command).__name__, **fields}
+
+
+def _as_json(value: object) -> Json:
+    """The value as it comes out of a file."""
+    return msgspec.json.decode(msgspec.json.encode(value))
+
+
+# Differences
+
+
+def _commands_apart(was: History, now: History) -> list[str]:
+    if len(was.commands) != len(now.commands):
+        return [f"{len(was.inputs)} inputs, but the commands of {len(was.commands)} are recorded"]
+    return [
+        f"input {number} ({type(given).__name__}): commands were {_text(before)}, are {_text(after)}"
+        for number, (given, before, after) in enumerate(
+            zip(was.inputs, was.commands, now.commands, strict=True), start=1
+        )
+        if before != after
+    ]
+
+
+def _results_apart(was: History, now: History) -> list[str]:
+    apart = []
+    if len(was.entries) != len(now.entries):
+        apart.append(f"there were {len(was.entries)} entries, there are {len(now.entries)}")
+    apart += [
+        f"entry {number} was {_text(before)}, is {_text(after)}"
+        for number, (before, after) in enumerate(zip(was.entries, now.entries, strict=False), start=1)
+        if before != after
+    ]
+    if was.outcome != now.outcome:
+        apart.append(f"the outcome was {_text(was.outcome)}, is {_text(now.outcome)}")
+    if was.next_messages != now.next_messages:
+        apart.append(f"to be said next was {_text(was.next_messages)}, is {_text(now.next_messages)}")
+    return apart
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
+
+
+# Files
+
+
+def load(path: Path) -> History:
+    """Read a history or a draft. A file of a later format raises `SchemaTooNew`."""
+    data = path.read_bytes()
+    try:
+        version = msgspec.json.decode(data, type=_Version).format
+        if version > FORMAT:
+            raise SchemaTooNew(f"{path.name} has format {version}, this version reads {FORMAT}")
+        if version < FORMAT:
+            raise InvalidArgument(f"{path.name} has format {version}, which there never was")
+        return msgspec.json.decode(data, type=History)
+    except msgspec.DecodeError as error:
+        raise InvalidArgument(f"{path.name} is no history: {error}") from None
+
+
+class _Version(msgspec.Struct):
+    format: int = FORMAT
+
+
+def save(history: History, path: Path, *, replace: bool = False) -> None:
+    """Write a history. A file that exists is left alone (`FileExistsError`) unless *replace* is given."""
+    text = msgspec.json.format(msgspec.json.encode(history), indent=2)
+    with path.open("wb" if replace else "xb") as file:
+        file.write(text + b"\n")
+
+
+def complete(path: Path, *, replace: bool = False) -> list[str]:
+    """Complete the draft at *path*; for a recorded history, take over what changed if *replace* says so.
+
+    Returns what changed. Without *replace* a history that would change raises `InvalidArgument`.
+    """
+    history = load(path)
+    apart = [] if history.is_draft else replay(history)
+    if apart and not replace:
+        raise InvalidArgument(
+            f"{path.name} is recorded and would change: {'; '.join(apart)}",
+            hint="pass --replace if later versions should replay it as it is now",
+        )
+    if history.is_draft or apart:
+        save(record(history.name, history.inputs), path, replace=True)
+    return apart
+
+
+# Command line
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Check or write files; 1 if one of them differs or could not be written."""
+    options = _parser().parse_args(arguments)
+    act = _check if options.action == "check" else functools.partial(_write, replace=options.replace)
+    went_well = [_tried(act, path) for path in options.files]
+    return 0 if all(went_well) else 1
+
+
+def _tried(act: Callable[[Path], bool], path: Path) -> bool:
+    try:
+        return act(path)
+    except (StandfastError, OSError) as error:
+        sys.stderr.write(f"{path}: {error}\n")
+        return False
+
+
+def _check(path: Path) -> bool:
+    apart = replay(load(path))
+    _tell(path, apart)
+    return not apart
+
+
+def _write(path: Path, *, replace: bool) -> bool:
+    _tell(path, complete(path, replace=replace))
+    return True
+
+
+def _tell(path: Path, lines: list[str]) -> None:
+    sys.stdout.writelines(f"{path}: {line}\n" for line in lines or ["ok"])
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m standfast.testing.histories", description="golden histories"
+    )
+    actions = parser.add_subparsers(dest="action", required=True)
+    check = actions.add_parser("check", help="replay histories and tell every difference")
+    write = actions.add_parser("write", help="complete drafts: files that have `name` and `inputs`")
+    write.add_argument("--replace", action="store_true", help="take over what changed in a recorded history")
+    for action in (check, write):
+        action.add_argument("files", nargs="+", type=Path)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,359 @@
+"""A server that speaks Anthropic's Messages API from a script.
+
+Rules
+-----
+1. It refuses what the vendor refuses: calls without results, results out of place, empty text, thinking that
+   was changed, a form of thinking or a parameter that the model or the version of the API does not take.
+2. Thinking is signed with a digest of its words, so that a change of them is noticed when it comes back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+import msgspec
+
+from standfast.model.canonical import digest_bytes
+from standfast.providers.anthropic.generations import thinks_adaptively
+from standfast.providers.script import Reply, ScriptedCall
+from standfast.testing.servers.http_server import Answered, ModelServer, SeenRequest
+
+Object = dict[str, Any]
+
+_VERSIONS: Final = ("2023-06-01", "2026-10-21")
+_SAMPLING: Final = ("temperature", "top_p", "top_k")
+_FIELDS: Final = frozenset(
+    (
+        *("model", "max_tokens", "messages", "system", "tools", "tool_choice", "stream", "stop_sequences"),
+        *("thinking", "output_config", "metadata", "service_tier", "cache_control", *_SAMPLING),
+    )
+)
+_STOPS: Final = {"end": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+_ERRORS: Final = {
+    400: "invalid_request_error",
+    401: "authentication_error",
+    402: "billing_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    504: "timeout_error",
+    529: "overloaded_error",
+}
+_MEDIA: Final = {
+    "image": ("image/jpeg", "image/png", "image/gif", "image/webp"),
+    "document": ("application/pdf", "text/plain"),
+}
+_NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,128}")
+_THINKING: Final = ("thinking", "redacted_thinking")
+_PIECES: Final = 4
+_MAX_BREAKPOINTS: Final = 4
+
+
+class AnthropicServer(ModelServer):
+    """Serves a script as Anthropic would."""
+
+    def answer(self, request: SeenRequest) -> Answered:
+        if "x-api-key" not in request.headers and "authorization" not in request.headers:
+            return self._error(401, "x-api-key header is required")
+        return super().answer(request)
+
+    def checked(self, request: SeenRequest) -> str | None:
+        return _problem(request)
+
+    def error_body(self, status: int, message: str) -> Object:
+        error = {"type": _ERRORS.get(status, "api_error"), "message": message}
+        return {"type": "error", "error": error, "request_id": f"req_{len(self.requests):04}"}
+
+    def events(self, request: SeenRequest, reply: Reply) -> list[bytes]:
+        whole = self.whole(request, reply)
+        usage = whole["usage"]
+        begun = {**whole, "content": [], "stop_reason": None, "usage": {**usage, "output_tokens": 1}}
+        ended = {name: whole[name] for name in ("stop_reason", "stop_sequence", "stop_details")}
+        said: list[Object] = [{"type": "message_start", "message": begun}, {"type": "ping"}]
+        said += _streamed(whole["content"], reply)
+        said.append({"type": "message_delta", "delta": ended, "usage": usage})
+        said.append({"type": "message_stop"})
+        return [_block(event) for event in said]
+
+    def whole(self, request: SeenRequest, reply: Reply) -> Object:
+        number, reason = len(self.requests), reply.stop_reason
+        usual = "tool_use" if reply.tool_calls else "end_turn"
+        return {
+            "id": f"msg_{number:04}",
+            "type": "message",
+            "role": "assistant",
+            "model": request.body["model"],
+            "content": _content(reply, number),
+            "stop_reason": usual if reason is None else _STOPS.get(reason, reason),
+            "stop_sequence": None,
+            "stop_details": {"type": "refusal", "category": None} if reason == "refusal" else None,
+            "usage": _usage(reply),
+        }
+
+
+def signature_of(words: str) -> str:
+    """What this server signs thinking with."""
+    return digest_bytes(words.encode())
+
+
+def _content(reply: Reply, number: int) -> list[Object]:
+    content: list[Object] = []
+    if words := reply.reasoning:
+        content.append({"type": "thinking", "thinking": words, "signature": signature_of(words)})
+    if text := reply.whole_text():
+        content.append({"type": "text", "text": text})
+    for place, call in enumerate(reply.tool_calls, 1):
+        wire_id = call.id or f"toolu_{number:04}_{place}"
+        content.append({"type": "tool_use", "id": wire_id, "name": call.name, "input": _input(call)})
+    return content
+
+
+def _input(call: ScriptedCall) -> Object:
+    if not isinstance(call.arguments, str):
+        return call.arguments
+    try:
+        return msgspec.json.decode(call.arguments, type=dict[str, Any])
+    except msgspec.DecodeError:
+        return {}
+
+
+def _usage(reply: Reply) -> Object:
+    given = reply.usage
+    if given is None:
+        return {"input_tokens": 1, "output_tokens": max(1, len(reply.whole_text()) // 4)}
+    return {
+        "input_tokens": given.input,
+        "cache_read_input_tokens": given.cache_read,
+        "cache_creation_input_tokens": given.cache_write,
+        "output_tokens": given.output,
+        "output_tokens_details": {"thinking_tokens": given.reasoning},
+    }
+
+
+# The stream
+
+
+def _block(event: Object) -> bytes:
+    return f"event: {event['type']}\ndata: {msgspec.json.encode(event).decode()}\n\n".encode()
+
+
+def _streamed(content: list[Object], reply: Reply) -> Iterator[Object]:
+    calls = iter(reply.tool_calls)
+    empty: Object
+    for index, block in enumerate(content):
+        match block["type"]:
+            case "text":
+                empty, deltas = {"text": ""}, [("text_delta", "text", piece) for piece in reply.pieces()]
+            case "thinking":
+                empty, deltas = {"thinking": "", "signature": ""}, _thinking(block, reply)
+            case _:
+                empty, deltas = {"input": {}}, _arguments(next(calls), reply)
+        yield {"type": "content_block_start", "index": index, "content_block": {**block, **empty}}
+        for kind, field, piece in deltas:
+            yield {"type": "content_block_delta", "index": index, "delta": {"type": kind, field: piece}}
+        yield {"type": "content_block_stop", "index": index}
+
+
+def _thinking(block: Object, reply: Reply) -> list[tuple[str, str, str]]:
+    pieces = _cut(block["thinking"], reply.chunk_size)
+    deltas = [("thinking_delta", "thinking", piece) for piece in pieces]
+    return [*deltas, ("signature_delta", "signature", block["signature"])]
+
+
+def _arguments(call: ScriptedCall, reply: Reply) -> list[tuple[str, str, str]]:
+    """The arguments in pieces, after an empty one; a call without any has no other."""
+    given = call.arguments
+    text = given if isinstance(given, str) else msgspec.json.encode(given).decode() if given else ""
+    return [("input_json_delta", "partial_json", piece) for piece in ("", *_cut(text, reply.chunk_size))]
+
+
+def _cut(text: str, size: int | None) -> list[str]:
+    size = size or max(1, -(-len(text) // _PIECES))
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+# What the vendor refuses
+
+
+def _problem(request: SeenRequest) -> str | None:
+    body = request.body
+    if request.method != "POST" or request.path.partition("?")[0] != "/v1/messages":
+        return f"{request.method} {request.path}: Not found"
+    if request.headers.get("anthropic-version") not in _VERSIONS:
+        return "anthropic-version: a valid version is required"
+    if not isinstance(body, dict):
+        return "The request body is not valid JSON"
+    if unknown := sorted(body.keys() - _FIELDS):
+        return f"{unknown[0]}: Extra inputs are not permitted"
+    if request.headers["anthropic-version"] != _VERSIONS[0] and (gone := _first(_SAMPLING, body)):
+        return f"{gone}: Extra inputs are not permitted"
+    checks: tuple[Callable[[Object], str | None], ...] = (
+        *(_fields, _tools, _choice, _roles, _blocks, _results, _thinking_asked, _breakpoints, _format),
+    )
+    return next((problem for check in checks if (problem := check(body))), None)
+
+
+def _first(names: tuple[str, ...], body: Object) -> str | None:
+    return next((name for name in names if name in body), None)
+
+
+def _fields(body: Object) -> str | None:
+    tokens = body.get("max_tokens")
+    if not isinstance(body.get("model"), str) or not body["model"]:
+        return "model: Field required"
+    if not isinstance(tokens, int) or tokens < 1:
+        return "max_tokens: Field required"
+    if not isinstance(body.get("messages"), list) or not body["messages"]:
+        return "messages: at least one message is required"
+    return None
+
+
+def _tools(body: Object) -> str | None:
+    names = [tool.get("name") for tool in body.get("tools", [])]
+    if len(set(names)) < len(names):
+        return "tools: Tool names must be unique."
+    for number, tool in enumerate(body.get("tools", [])):
+        if not _NAME.fullmatch(str(tool.get("name", ""))):
+            return f"tools.{number}.custom.name: String should match pattern '^[a-zA-Z0-9_-]{{1,128}}$'"
+        if not isinstance(schema := tool.get("input_schema"), dict) or schema.get("type") != "object":
+            return f"tools.{number}.custom.input_schema.type: Input should be 'object'"
+    return None
+
+
+def _choice(body: Object) -> str | None:
+    choice = body.get("tool_choice")
+    if choice is None:
+        return None
+    names = [tool["name"] for tool in body.get("tools", [])]
+    if not names:
+        return "tool_choice may only be specified while providing tools"
+    if choice.get("type") not in ("auto", "any", "tool", "none"):
+        return "tool_choice.type: Input tag does not match any of the expected tags"
+    if choice["type"] == "tool" and choice.get("name") not in names:
+        return f"tool_choice: Tool '{choice.get('name')}' not found in provided tools"
+    return None
+
+
+def _roles(body: Object) -> str | None:
+    roles = [message.get("role") for message in body["messages"]]
+    if set(roles) - {"user", "assistant"}:
+        return "messages: Unexpected role"
+    if roles[0] != "user":
+        return "messages: first message must use the user role"
+    if roles[-1] == "assistant" and thinks_adaptively(body["model"]):
+        return "This model does not support assistant message prefill."
+    return None
+
+
+def _blocks(body: Object) -> str | None:
+    if any(not block["text"].strip() for block in _listed(body.get("system", []))):
+        return "system: text content blocks must be non-empty"
+    for number, message in enumerate(body["messages"]):
+        blocks = _listed(message["content"])
+        if not blocks:
+            return f"messages.{number}: all messages must have non-empty content"
+        for place, block in enumerate(blocks):
+            if problem := _block_problem(block, message["role"]):
+                return f"messages.{number}.content.{place}: {problem}"
+    return None
+
+
+def _block_problem(block: Object, role: str) -> str | None:
+    kind = block.get("type")
+    allowed = (
+        ("text", "image", "document", "tool_result") if role == "user" else ("text", "tool_use", *_THINKING)
+    )
+    if kind not in allowed:
+        return f"`{kind}` blocks are not permitted in {role} messages"
+    match kind:
+        case "text" if not block["text"].strip():
+            return "text content blocks must be non-empty"
+        case "image" | "document" if block["source"]["media_type"] not in _MEDIA[kind]:
+            return f"{kind}.source.media_type: Input should be one of {_MEDIA[kind]}"
+        case "tool_use" if not isinstance(block["input"], dict) or not _NAME.fullmatch(block["id"]):
+            return "tool_use: Input should be a valid dictionary, and the id match '^[a-zA-Z0-9_-]+$'"
+        case "thinking" if block.get("signature") != signature_of(block["thinking"]):
+            return "Invalid `signature` in `thinking` block"
+    return None
+
+
+def _results(body: Object) -> str | None:
+    """Every call is answered at the beginning of the next message, and nothing else is."""
+    turns = [_listed(message["content"]) for message in body["messages"]]
+    seen: set[str] = set()
+    for number, (turn, after) in enumerate(zip([[], *turns], [*turns, []], strict=True)):
+        calls = [block["id"] for block in turn if block["type"] == "tool_use"]
+        if len(set(calls)) < len(calls) or seen & set(calls):
+            return f"messages.{number}: `tool_use` ids must be unique"
+        seen |= set(calls)
+        results = [block["tool_use_id"] for block in after if block["type"] == "tool_result"]
+        if any(block["type"] != "tool_result" for block in after[: len(results)]) and calls:
+            return f"messages.{number}: `tool_result` blocks must come first"
+        if missing := sorted(set(calls) - set(results)):
+            return f"`tool_use` ids were found without `tool_result` blocks immediately after: {missing}"
+        if sorted(results) != sorted(calls):
+            return f"messages.{number}: unexpected `tool_use_id` found in `tool_result` blocks"
+    return None
+
+
+def _thinking_asked(body: Object) -> str | None:
+    config, adaptive = body.get("thinking"), thinks_adaptively(body["model"])
+    if config is None or config["type"] == "disabled":
+        return None
+    if config["type"] != ("adaptive" if adaptive else "enabled"):
+        return f'"thinking.type.{config["type"]}" is not supported for this model'
+    if body.get("tool_choice", {}).get("type") in ("any", "tool"):
+        return "Thinking may not be enabled when tool_choice forces tool use."
+    if body.get("temperature", 1) != 1 or "top_k" in body or body.get("top_p", 1) < 0.95:
+        return "`temperature` may only be set to 1 when thinking is enabled, `top_p` to 0.95 or more"
+    return None if adaptive else _budget(config.get("budget_tokens"), body)
+
+
+def _budget(budget: Any, body: Object) -> str | None:
+    if not isinstance(budget, int) or budget < 1024:
+        return "thinking.enabled.budget_tokens: Input should be greater than or equal to 1024"
+    if budget >= body["max_tokens"]:
+        return "`max_tokens` must be greater than `thinking.budget_tokens`"
+    turns = [_listed(message["content"]) for message in body["messages"]]
+    if turns[-1][0]["type"] == "tool_result" and turns[-2][0]["type"] not in _THINKING:
+        return (
+            "Expected `thinking` or `redacted_thinking`, but found another block, in the final assistant turn"
+        )
+    return None
+
+
+def _breakpoints(body: Object) -> str | None:
+    parts = [*_listed(body.get("system", [])), *body.get("tools", [])]
+    parts += [block for message in body["messages"] for block in _listed(message["content"])]
+    marked = [part for part in parts if "cache_control" in part]
+    if any(part.get("type") in _THINKING for part in marked):
+        return "cache_control: Extra inputs are not permitted"
+    if len(marked) > _MAX_BREAKPOINTS:
+        return f"A maximum of 4 blocks with cache_control may be provided. Found {len(marked)}."
+    return None
+
+
+def _format(body: Object) -> str | None:
+    form = body.get("output_config", {}).get("format")
+    if form is None:
+        return None
+    if form.get("type") != "json_schema" or not isinstance(form.get("schema"), dict):
+        return "output_config.format.schema: Field required"
+    pending: list[Any] = [form["schema"]]
+    while pending:
+        part = pending.pop()
+        if isinstance(part, dict):
+            if part.get("type") == "object" and part.get("additionalProperties") is not False:
+                return "output_config.format.schema: For 'object' type, 'additionalProperties' must be false"
+            pending.extend(part.values())
+        elif isinstance(part, list):
+            pending.extend(part)
+    return None
+
+
+def _listed(content: Any) -> list[Object]:
+    """The blocks of some content; a string is one of text."""
+    return [{"type": "text", "text": content}] if isinstance(content, str) else content

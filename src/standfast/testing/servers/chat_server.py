@@ -1,0 +1,264 @@
+"""A server that speaks Chat Completions, as OpenAI does and everybody who is compatible.
+
+Rules
+-----
+1. The stream is OpenAI's: the role first, then words, then each call with its name before its arguments, the
+   `finish_reason`, the count of tokens if it was asked for, and `[DONE]`.
+2. What OpenAI refuses is refused with its words: a call without a result, a result without a call, arguments
+   that are no string, a schema without a name.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+from standfast.providers.script import Reply, ScriptedCall, ScriptedUsage
+from standfast.testing.servers.http_server import ModelServer, SeenRequest, Served
+
+_CREATED: Final = 1_750_000_000
+_PIECE_CHARS: Final = 7
+_ROLES: Final = frozenset(("system", "developer", "user", "assistant", "tool"))
+_PARTS: Final = frozenset(("text", "image_url", "input_audio", "file", "refusal", "thinking"))
+_REASONS: Final = {"end": "stop", "stop_sequence": "stop", "refusal": "stop"}
+_NO_OBJECT: Final = "schema must be a JSON Schema of 'type: \"object\"'."
+_KINDS: Final = {
+    400: "invalid_request_error",
+    401: "invalid_request_error",
+    403: "permission_error",
+    404: "invalid_request_error",
+    429: "rate_limit_error",
+}
+
+
+class ChatServer(ModelServer):
+    """Serves `/v1/chat/completions`. `reasoning_field` is where it puts what the model thinks."""
+
+    prefix = "/v1"
+
+    def __init__(self, replies: Iterable[Served] = (), *, reasoning_field: str = "reasoning_content") -> None:
+        super().__init__(replies)
+        self._reasoning_field = reasoning_field
+
+    def events(self, request: SeenRequest, reply: Reply) -> list[bytes]:
+        wants_usage = (request.body.get("stream_options") or {}).get("include_usage") is True
+        chunks = [self._chunk(request, delta, None) for delta in self._deltas(reply)]
+        chunks.append(self._chunk(request, {}, _finish_reason(reply)))
+        if wants_usage:
+            chunks = [{**chunk, "usage": None} for chunk in chunks]
+            chunks.append(
+                {**self._head(request, "chat.completion.chunk"), "choices": [], "usage": _usage(reply)}
+            )
+        return [*(b"data: " + msgspec.json.encode(chunk) + b"\n\n" for chunk in chunks), b"data: [DONE]\n\n"]
+
+    def whole(self, request: SeenRequest, reply: Reply) -> dict[str, Any]:
+        refused = reply.stop_reason == "refusal"
+        message: dict[str, Any] = {
+            "role": "assistant",
+            "content": None if refused else reply.whole_text() or None,
+            "refusal": reply.whole_text() if refused else None,
+        }
+        if reply.reasoning:
+            message[self._reasoning_field] = reply.reasoning
+        if reply.tool_calls:
+            message["tool_calls"] = [
+                _whole_call(call, self._call_id(n, call)) for n, call in _numbered(reply)
+            ]
+        choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(reply)}
+        return {**self._head(request, "chat.completion"), "choices": [choice], "usage": _usage(reply)}
+
+    def error_body(self, status: int, message: str) -> dict[str, Any]:
+        kind = _KINDS.get(status, "server_error")
+        code = {401: "invalid_api_key", 429: "rate_limit_exceeded"}.get(status)
+        return {"error": {"message": message, "type": kind, "param": None, "code": code}}
+
+    def checked(self, request: SeenRequest) -> str | None:
+        if request.path != "/v1/chat/completions" or request.method != "POST":
+            return f"Invalid URL ({request.method} {request.path})"
+        return _problem_of(request.body)
+
+    def _head(self, request: SeenRequest, kind: str) -> dict[str, Any]:
+        number = len(self.requests)
+        return {
+            "id": f"chatcmpl-{number}",
+            "object": kind,
+            "created": _CREATED + number,
+            "model": request.body["model"],
+            "system_fingerprint": None,
+        }
+
+    def _chunk(self, request: SeenRequest, delta: dict[str, Any], finish: str | None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return {**self._head(request, "chat.completion.chunk"), "choices": [choice]}
+
+    def _deltas(self, reply: Reply) -> list[dict[str, Any]]:
+        said = "refusal" if reply.stop_reason == "refusal" else "content"
+        deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "", "refusal": None}]
+        deltas += [{self._reasoning_field: piece} for piece in _pieces(reply.reasoning)]
+        deltas += [{said: piece} for piece in reply.pieces()]
+        for number, call in _numbered(reply):
+            deltas += _call_deltas(number, call, self._call_id(number, call))
+        return deltas
+
+    def _call_id(self, number: int, call: ScriptedCall) -> str:
+        return call.id or f"call_{len(self.requests)}_{number}"
+
+
+def _numbered(reply: Reply) -> list[tuple[int, ScriptedCall]]:
+    return list(enumerate(reply.tool_calls))
+
+
+def _call_deltas(number: int, call: ScriptedCall, call_id: str) -> list[dict[str, Any]]:
+    function = {"name": call.name, "arguments": ""}
+    start = {"index": number, "id": call_id, "type": "function", "function": function}
+    pieces = [{"index": number, "function": {"arguments": piece}} for piece in _pieces(_arguments(call))]
+    return [{"tool_calls": [piece]} for piece in (start, *pieces)]
+
+
+def _whole_call(call: ScriptedCall, call_id: str) -> dict[str, Any]:
+    function = {"name": call.name, "arguments": _arguments(call)}
+    return {"id": call_id, "type": "function", "function": function}
+
+
+def _arguments(call: ScriptedCall) -> str:
+    given = call.arguments
+    return given if isinstance(given, str) else msgspec.json.encode(given).decode()
+
+
+def _pieces(text: str) -> list[str]:
+    """The text in pieces: small ones, or a few dozen of a long one."""
+    size = max(_PIECE_CHARS, len(text) // 64)
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+def _finish_reason(reply: Reply) -> str:
+    reason = reply.stop_reason or ("tool_calls" if reply.tool_calls else "end")
+    return _REASONS.get(reason, reason)
+
+
+def _usage(reply: Reply) -> dict[str, Any]:
+    used = reply.usage or ScriptedUsage(input=1, output=max(1, len(reply.whole_text()) // 4))
+    asked = used.input + used.cache_read + used.cache_write
+    return {
+        "prompt_tokens": asked,
+        "completion_tokens": used.output,
+        "total_tokens": asked + used.output,
+        "prompt_tokens_details": {"cached_tokens": used.cache_read, "cache_write_tokens": used.cache_write},
+        "completion_tokens_details": {"reasoning_tokens": used.reasoning},
+    }
+
+
+# What is refused
+
+
+def _problem_of(body: Any) -> str | None:
+    if not isinstance(body, dict):
+        return "We could not parse the JSON body of your request."
+    if not isinstance(body.get("model"), str) or not body["model"]:
+        return "you must provide a model parameter"
+    messages = body.get("messages")
+    if not isinstance(messages, list) or not messages:
+        return "Invalid 'messages': empty array. Expected an array with minimum length 1."
+    if "stream_options" in body and body.get("stream") is not True:
+        return "The 'stream_options' parameter is only allowed when 'stream' is enabled."
+    checks = itertools.chain(
+        (_message_problem(message, number) for number, message in enumerate(messages)),
+        (_order_problem(messages), _tools_problem(body), _format_problem(body.get("response_format"))),
+    )
+    return next((problem for problem in checks if problem), None)
+
+
+def _message_problem(message: Any, number: int) -> str | None:
+    where = f"messages[{number}]"
+    if not isinstance(message, dict) or message.get("role") not in _ROLES:
+        return f"Invalid value: '{where}.role'. Supported values are: {sorted(_ROLES)}."
+    calls = message.get("tool_calls")
+    if calls is not None and (not isinstance(calls, list) or not calls):
+        return f"Invalid '{where}.tool_calls': empty array. Expected an array with minimum length 1."
+    for at, call in enumerate(calls or ()):
+        function = call.get("function") or {}
+        if call.get("type") != "function" or not isinstance(call.get("id"), str):
+            return f"Missing required parameter: '{where}.tool_calls[{at}].id' or '.type'."
+        if not isinstance(function.get("name"), str) or not isinstance(function.get("arguments"), str):
+            return f"Invalid type for '{where}.tool_calls[{at}].function': name and arguments are strings."
+    return _content_problem(message, where)
+
+
+def _content_problem(message: dict[str, Any], where: str) -> str | None:
+    content = message.get("content")
+    if content is None:
+        silent = message["role"] == "assistant" and (message.get("tool_calls") or message.get("refusal"))
+        return None if silent else f"Invalid value for 'content': expected a string, got null. ({where})"
+    if isinstance(content, str):
+        return None
+    if not isinstance(content, list) or not content:
+        return f"Invalid type for '{where}.content': expected a string or an array of objects."
+    for at, part in enumerate(content):
+        kind = part.get("type")
+        if kind not in _PARTS or not part.get(kind):
+            return f"Invalid value: '{where}.content[{at}]' is not a part of a known type."
+        if kind == "image_url" and not str(part["image_url"].get("url")).startswith(("data:image/", "http")):
+            return f"Invalid '{where}.content[{at}].image_url.url'. Expected a valid URL."
+        if kind == "file" and not {"file_data", "file_id"} & part["file"].keys():
+            return f"Missing required parameter: '{where}.content[{at}].file.file_data'."
+        if kind == "input_audio" and part["input_audio"].get("format") not in ("wav", "mp3"):
+            return f"Invalid value: '{where}.content[{at}].input_audio.format'."
+    return None
+
+
+def _order_problem(messages: list[dict[str, Any]]) -> str | None:
+    """Every call is answered at once, and nothing else is."""
+    open_ids: list[str] = []
+    for number, message in enumerate(messages):
+        if message["role"] == "tool":
+            if message.get("tool_call_id") not in open_ids:
+                return (
+                    "Invalid parameter: messages with role 'tool' must be a response to a preceeding message "
+                    f"with 'tool_calls'. (messages[{number}])"
+                )
+            open_ids.remove(message["tool_call_id"])
+            continue
+        if open_ids:
+            break
+        open_ids = [call["id"] for call in message.get("tool_calls") or ()]
+        if len(set(open_ids)) < len(open_ids):
+            return f"Duplicate value for 'tool_call_id' in messages[{number}]"
+    if not open_ids:
+        return None
+    return (
+        "An assistant message with 'tool_calls' must be followed by tool messages responding to each "
+        f"'tool_call_id'. The following tool_call_ids did not have response messages: {', '.join(open_ids)}"
+    )
+
+
+def _tools_problem(body: dict[str, Any]) -> str | None:
+    tools = body.get("tools")
+    if tools is None:
+        alone = [name for name in ("tool_choice", "parallel_tool_calls") if name in body]
+        return f"Invalid value for '{alone[0]}': only allowed when 'tools' are specified." if alone else None
+    if not isinstance(tools, list) or not tools:
+        return "Invalid 'tools': empty array. Expected an array with minimum length 1."
+    for at, tool in enumerate(tools):
+        function = tool.get("function") or {}
+        if tool.get("type") != "function" or not function.get("name"):
+            return f"Missing required parameter: 'tools[{at}].function'."
+        schema = function.get("parameters", {"type": "object"})
+        if schema.get("type") != "object":
+            return f"Invalid schema for function '{function['name']}': {_NO_OBJECT}"
+    return None
+
+
+def _format_problem(wanted: Any) -> str | None:
+    if wanted is None or wanted.get("type") in ("text", "json_object"):
+        return None
+    named = wanted.get("json_schema")
+    if wanted.get("type") != "json_schema" or not isinstance(named, dict):
+        return "Missing required parameter: 'response_format.json_schema'."
+    if not named.get("name"):
+        return "Missing required parameter: 'response_format.json_schema.name'."
+    if named.get("schema", {}).get("type") != "object":
+        return f"Invalid schema for response_format 'answer': {_NO_OBJECT}"
+    return None

@@ -1,0 +1,454 @@
+"""A server that speaks Gemini's wire format from a script.
+
+Theory of operation
+-------------------
+Every reply is a list of chunks: thoughts, text, calls, and a last one with the reason of the end and, in
+newer models, a signature on an empty part. Without a stream it is one object of the same parts. Signatures
+are noted when they are given out, and looked at when they come back.
+
+Rules
+-----
+1. Thoughts are shown only if the request asks for them, as Gemini does it.
+2. A model of the third generation signs its calls and its last words, and wants the signatures of the current
+   turn back; an older one signs a call only if it has thought.
+3. What Gemini answers with a 400 is refused in its words. Fields may be spelled `likeThis` or `like_this`.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any, Final
+from urllib.parse import unquote
+
+import msgspec
+
+from standfast.providers.script import Reply, ScriptedCall, ScriptedUsage
+from standfast.testing.servers.http_server import ModelServer, SeenRequest, Served
+
+_PATH: Final = re.compile(
+    r"/v1(?:beta)?/(?:models|tunedModels)/([^:]+):(streamGenerateContent|generateContent)(\?.*)?"
+)
+_STATUSES: Final = {
+    400: "INVALID_ARGUMENT",
+    401: "UNAUTHENTICATED",
+    403: "PERMISSION_DENIED",
+    404: "NOT_FOUND",
+    429: "RESOURCE_EXHAUSTED",
+    500: "INTERNAL",
+    503: "UNAVAILABLE",
+    504: "DEADLINE_EXCEEDED",
+}
+_REASONS: Final = {
+    None: "STOP",
+    "end": "STOP",
+    "tool_calls": "STOP",
+    "length": "MAX_TOKENS",
+    "content_filter": "SAFETY",
+}
+_CAMEL: Final = re.compile(r"_([a-z])")
+_FREE: Final = frozenset({"args", "response", "parameters", "parametersJsonSchema", "responseJsonSchema"})
+_SKIPPED: Final = "skip_thought_signature_validator"
+
+Part = dict[str, Any]
+
+
+class GoogleServer(ModelServer):
+    """Serves `models/*:streamGenerateContent` (with `alt=sse`) and `:generateContent`."""
+
+    def __init__(self, replies: Iterable[Served] = ()) -> None:
+        super().__init__(replies)
+        self._signed: dict[str, Part] = {}
+
+    def streams(self, request: SeenRequest) -> bool:
+        return ":streamGenerateContent" in request.path
+
+    def events(self, request: SeenRequest, reply: Reply) -> list[bytes]:
+        spoken = _Spoken(request, reply, len(self.requests))
+        chunks = [*spoken.chunks()]
+        self._note(part for chunk in chunks for part in _parts_of(chunk))
+        return [b"data: %s\r\n\r\n" % msgspec.json.encode(chunk) for chunk in chunks]
+
+    def whole(self, request: SeenRequest, reply: Reply) -> dict[str, Any]:
+        whole = _Spoken(request, reply, len(self.requests)).whole()
+        self._note(_parts_of(whole))
+        return whole
+
+    def error_body(self, status: int, message: str) -> dict[str, Any]:
+        return {"error": {"code": status, "message": message, "status": _STATUSES.get(status, "UNKNOWN")}}
+
+    def checked(self, request: SeenRequest) -> str | None:
+        if _PATH.fullmatch(request.path) is None or request.method != "POST":
+            return f"{request.method} {request.path} was not found."
+        if not request.headers.get("x-goog-api-key"):
+            return "Method doesn't allow unregistered callers (callers without established identity)."
+        if self.streams(request) and "alt=sse" not in request.path:
+            return "This server streams with alt=sse only."
+        if not isinstance(request.body, dict):
+            return "Invalid JSON payload received."
+        return next(_problems(_model_of(request), _in_camel_case(request.body), self._signed), None)
+
+    def _note(self, parts: Iterable[Part]) -> None:
+        for part in parts:
+            if signature := part.get("thoughtSignature"):
+                self._signed[_plain(signature)] = _unsigned(part)
+
+
+class _Spoken:
+    """A reply in Gemini's words."""
+
+    def __init__(self, request: SeenRequest, reply: Reply, number: int) -> None:
+        self._model, self._reply, self._number = _model_of(request), reply, number
+        thinking = _in_camel_case(request.body).get("generationConfig", {}).get("thinkingConfig", {})
+        self._thoughts = reply.reasoning if thinking.get("includeThoughts") else ""
+        self._newer = _generation(self._model) >= 3
+        self._unreadable = next((call for call in reply.tool_calls if _arguments(call) is None), None)
+
+    def chunks(self) -> Iterator[dict[str, Any]]:
+        if self._reply.stop_reason == "refusal":
+            yield self._response({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}})
+            return
+        for part in self._words():
+            yield self._chunk([part])
+        calls = self._calls()
+        for parts in (calls[:1], calls[1:]):  # one alone, the others together
+            if parts:
+                yield self._chunk(parts)
+        yield self._chunk([self._last_part()], **self._ending())
+
+    def whole(self) -> dict[str, Any]:
+        if self._reply.stop_reason == "refusal":
+            return self._response({"promptFeedback": {"blockReason": "PROHIBITED_CONTENT"}})
+        text = self._reply.whole_text()
+        thoughts: list[Part] = [{"text": self._thoughts, "thought": True}] if self._thoughts else []
+        words: list[Part] = [{**self._last_part(), "text": text}] if text else []
+        return self._chunk([*thoughts, *words, *self._calls()], **self._ending())
+
+    def _words(self) -> Iterator[Part]:
+        if self._thoughts:
+            half = len(self._thoughts) // 2
+            yield from (
+                {"text": piece, "thought": True}
+                for piece in (self._thoughts[:half], self._thoughts[half:])
+                if piece
+            )
+        yield from ({"text": piece} for piece in self._reply.pieces() if piece)
+
+    def _calls(self) -> list[Part]:
+        """The calls, the first of them signed; a newer model gives them ids."""
+        if self._unreadable is not None:
+            return []
+        return [self._call(place, call) for place, call in enumerate(self._reply.tool_calls, 1)]
+
+    def _call(self, place: int, call: ScriptedCall) -> Part:
+        made: Part = {"name": call.name, "args": _arguments(call)}
+        if call_id := call.id or (f"fc-{self._number}-{place}" if self._newer else ""):
+            made["id"] = call_id
+        part: Part = {"functionCall": made}
+        if place == 1 and (self._newer or self._reply.reasoning):
+            part["thoughtSignature"] = _signature(f"call {self._number}")
+        return part
+
+    def _last_part(self) -> Part:
+        signed = self._newer and not self._reply.tool_calls
+        return (
+            {"text": "", "thoughtSignature": _signature(f"text {self._number}")} if signed else {"text": ""}
+        )
+
+    def _ending(self) -> dict[str, Any]:
+        if self._unreadable is not None:
+            said = f"Malformed function call: {self._unreadable.name}({self._unreadable.arguments})"
+            return {"finishReason": "MALFORMED_FUNCTION_CALL", "finishMessage": said}
+        reason = self._reply.stop_reason
+        return {"finishReason": _REASONS.get(reason, str(reason).upper())}
+
+    def _chunk(self, parts: list[Part], **ending: Any) -> dict[str, Any]:
+        candidate = {"content": {"parts": parts, "role": "model"}, **ending, "index": 0}
+        return self._response({"candidates": [candidate]})
+
+    def _response(self, said: dict[str, Any]) -> dict[str, Any]:
+        return {
+            **said,
+            "usageMetadata": _usage(self._reply),
+            "modelVersion": self._model,
+            "responseId": f"response-{self._number}",
+        }
+
+
+def _usage(reply: Reply) -> dict[str, Any]:
+    used = reply.usage or ScriptedUsage(input=1, output=max(1, len(reply.whole_text()) // 4))
+    prompt = used.input + used.cache_read + used.cache_write
+    counted = {
+        "promptTokenCount": prompt,
+        "candidatesTokenCount": used.output - used.reasoning,
+        "totalTokenCount": prompt + used.output,
+        "cachedContentTokenCount": used.cache_read,
+        "thoughtsTokenCount": used.reasoning,
+        "promptTokensDetails": [{"modality": "TEXT", "tokenCount": prompt}] if prompt else [],
+    }
+    return {name: count for name, count in counted.items() if count}
+
+
+def _arguments(call: ScriptedCall) -> dict[str, Any] | None:
+    """The arguments as the object that Gemini sends; None if they are none."""
+    given: Any = call.arguments
+    if isinstance(given, str):
+        try:
+            given = msgspec.json.decode(given)
+        except msgspec.DecodeError:
+            return None
+    return given if isinstance(given, dict) else None
+
+
+def _parts_of(response: dict[str, Any]) -> list[Part]:
+    return [part for candidate in response.get("candidates", ()) for part in candidate["content"]["parts"]]
+
+
+def _model_of(request: SeenRequest) -> str:
+    found = _PATH.fullmatch(request.path)
+    return "" if found is None else unquote(found[1])
+
+
+def _generation(model: str) -> int:
+    found = re.match(r"gemini-(\d+)", model)
+    return 3 if found is None else int(found[1])
+
+
+def _signature(words: str) -> str:
+    return base64.b64encode(f"signed: {words}".encode()).decode()
+
+
+def _plain(signature: str) -> str:
+    """A signature whichever alphabet it is written in."""
+    return signature.replace("-", "+").replace("_", "/").rstrip("=")
+
+
+def _unsigned(part: Part) -> Part:
+    return {key: value for key, value in part.items() if key != "thoughtSignature"}
+
+
+def _in_camel_case(given: Any) -> Any:
+    """Names of fields in the one of the two spellings that Gemini answers in; values stay as they are."""
+    if isinstance(given, list):
+        return [_in_camel_case(entry) for entry in given]
+    if not isinstance(given, dict):
+        return given
+    named = {_CAMEL.sub(lambda found: found[1].upper(), name): value for name, value in given.items()}
+    return {name: value if name in _FREE else _in_camel_case(value) for name, value in named.items()}
+
+
+# What is refused
+
+_FIELDS: Final = {
+    "": "contents systemInstruction tools toolConfig generationConfig safetySettings cachedContent labels",
+    "generation_config": (
+        "temperature topP topK maxOutputTokens stopSequences seed responseMimeType responseSchema "
+        "responseJsonSchema thinkingConfig candidateCount presencePenalty frequencyPenalty "
+        "responseModalities mediaResolution responseLogprobs logprobs speechConfig imageConfig"
+    ),
+    "generation_config.thinking_config": "includeThoughts thinkingBudget thinkingLevel",
+    "tool_config": "functionCallingConfig retrievalConfig",
+    "tool_config.function_calling_config": "mode allowedFunctionNames",
+    "contents": "role parts",
+    "contents.parts": (
+        "text inlineData fileData functionCall functionResponse executableCode codeExecutionResult thought "
+        "thoughtSignature videoMetadata mediaResolution partMetadata"
+    ),
+    "contents.parts.function_call": "id name args",
+    "contents.parts.function_response": "id name response parts willContinue scheduling",
+    "contents.parts.inline_data": "mimeType data displayName",
+    "tools.function_declarations": (
+        "name description parameters parametersJsonSchema response responseJsonSchema behavior"
+    ),
+}
+_DATA: Final = (
+    "text",
+    "inlineData",
+    "fileData",
+    "functionCall",
+    "functionResponse",
+    "executableCode",
+    "codeExecutionResult",
+)
+_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,127}")
+
+
+def _problems(model: str, body: dict[str, Any], signed: dict[str, Part]) -> Iterator[str]:
+    """Everything that Gemini would not take, in its words."""
+    yield from _unknown(body, "")
+    contents = body.get("contents")
+    if not contents:
+        yield "* GenerateContentRequest.contents: contents is not specified"
+        return
+    for number, content in enumerate(contents):
+        yield from _content_problems(number, content)
+    yield from _turn_problems(contents)
+    yield from _signature_problems(model, contents, signed)
+    declared = [entry for tool in body.get("tools", ()) for entry in tool.get("functionDeclarations", ())]
+    yield from _tool_problems(declared, body.get("toolConfig", {}))
+    yield from _config_problems(model, body.get("generationConfig", {}), bool(declared))
+
+
+def _unknown(given: dict[str, Any], where: str) -> Iterator[str]:
+    for name in given:
+        if name not in _FIELDS[where].split():
+            at = f" at '{where}'" if where else ""
+            yield f'Invalid JSON payload received. Unknown name "{name}"{at}: Cannot find field.'
+
+
+def _content_problems(number: int, content: dict[str, Any]) -> Iterator[str]:
+    yield from _unknown(content, "contents")
+    if content.get("role", "user") not in ("user", "model"):
+        yield "Please use a valid role: user, model."
+    where = f"GenerateContentRequest.contents[{number}].parts"
+    if not content.get("parts"):
+        yield f"* {where}: contents.parts must not be empty."
+    for part in content.get("parts", ()):
+        yield from _part_problems(part, where)
+
+
+def _part_problems(part: Part, where: str) -> Iterator[str]:
+    yield from _unknown(part, "contents.parts")
+    if len([name for name in _DATA if name in part]) != 1:
+        yield f"* {where}: required oneof field 'data' must have one initialized field"
+    if part.get("text") == "" and "thoughtSignature" not in part:
+        yield f"* {where}: contents.parts must not be empty."
+    for name, inner in (("functionCall", "function_call"), ("functionResponse", "function_response")):
+        if name in part:
+            yield from _function_problems(part[name], inner)
+    if "inlineData" in part:
+        yield from _media_problems(part["inlineData"])
+
+
+def _function_problems(given: dict[str, Any], inner: str) -> Iterator[str]:
+    yield from _unknown(given, f"contents.parts.{inner}")
+    if not given.get("name"):
+        yield f"* GenerateContentRequest.contents.parts.{inner}.name: Name cannot be empty."
+    body = given.get("args" if inner == "function_call" else "response", {})
+    if not isinstance(body, dict):
+        yield f"Invalid value at 'contents.parts.{inner}' (type.googleapis.com/google.protobuf.Struct)"
+
+
+def _media_problems(given: dict[str, Any]) -> Iterator[str]:
+    yield from _unknown(given, "contents.parts.inline_data")
+    try:
+        base64.b64decode(_plain(given["data"]) + "==", validate=False)
+    except (KeyError, ValueError):
+        yield "Invalid value at 'contents.parts.inline_data.data' (TYPE_BYTES), Base64 decoding failed"
+    if not re.match(r"(image|audio|video|text)/|application/pdf$", given.get("mimeType", "")):
+        yield f"Unsupported MIME type: {given.get('mimeType')}"
+
+
+def _turn_problems(contents: list[dict[str, Any]]) -> Iterator[str]:
+    """A call comes after the user, and its results right after it."""
+    before: dict[str, Any] = {"role": "model", "parts": ()}
+    for content in [*contents, {"role": "user", "parts": ()}]:
+        calls, results = _functions(before, "functionCall"), _functions(content, "functionResponse")
+        if _functions(content, "functionCall") and before.get("role", "user") != "user":
+            yield (
+                "Please ensure that function call turn comes immediately after a user turn or after a "
+                "function response turn."
+            )
+        if len(calls) != len(results):
+            yield (
+                "Please ensure that the number of function response parts is equal to the number of function "
+                "call parts of the function call turn."
+            )
+        if [call["name"] for call in calls] != [result["name"] for result in results]:
+            yield "Please ensure that function response names match the function calls."
+        if any(call.get("id") != result.get("id") for call, result in zip(calls, results, strict=False)):
+            yield "Please ensure that function response ids match the function calls."
+        before = content
+
+
+def _functions(content: dict[str, Any], kind: str) -> list[dict[str, Any]]:
+    return [part[kind] for part in content.get("parts", ()) if kind in part]
+
+
+def _signature_problems(model: str, contents: list[dict[str, Any]], signed: dict[str, Part]) -> Iterator[str]:
+    for part in (part for content in contents for part in content.get("parts", ())):
+        signature = part.get("thoughtSignature")
+        if signature is not None and signature != _SKIPPED and not _is_own(part, signed):
+            yield "Thought signature is not valid."
+    if _generation(model) < 3:
+        return
+    for content in _current_turn(contents):
+        calls = [part for part in content.get("parts", ()) if "functionCall" in part]
+        if calls and "thoughtSignature" not in calls[0]:
+            yield "Function call is missing a thought_signature in functionCall parts."
+
+
+def _is_own(part: Part, signed: dict[str, Part]) -> bool:
+    return signed.get(_plain(part["thoughtSignature"])) == _unsigned(part)
+
+
+def _current_turn(contents: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What was said since the user said something, results of calls aside."""
+    start = 0
+    for number, content in enumerate(contents):
+        said = any("functionResponse" not in part for part in content.get("parts", ()))
+        if content.get("role", "user") == "user" and said:
+            start = number
+    return contents[start:]
+
+
+def _tool_problems(declared: list[dict[str, Any]], config: dict[str, Any]) -> Iterator[str]:
+    names = [entry.get("name", "") for entry in declared]
+    for entry in declared:
+        yield from _unknown(entry, "tools.function_declarations")
+        yield from _declaration_problems(entry)
+    if len(set(names)) < len(names):
+        yield "Duplicate function declaration found."
+    yield from _unknown(config, "tool_config")
+    calling = config.get("functionCallingConfig", {})
+    yield from _unknown(calling, "tool_config.function_calling_config")
+    if calling.get("mode") == "ANY" and not declared:
+        yield "Function calling mode is set to ANY but no function_declarations are provided."
+    if set(calling.get("allowedFunctionNames", ())) - set(names):
+        yield "allowed_function_names must be names of function_declarations."
+
+
+def _declaration_problems(entry: dict[str, Any]) -> Iterator[str]:
+    if not _NAME.fullmatch(entry.get("name", "")):
+        yield f"Invalid function name {entry.get('name')!r}."
+    if "parameters" in entry and "parametersJsonSchema" in entry:
+        yield "parameters and parameters_json_schema are mutually exclusive."
+    schema = entry.get("parametersJsonSchema")
+    if schema is not None and schema.get("type") != "object":
+        yield "parameters_json_schema must describe an object."
+    yield from _schema_problems(schema)
+
+
+def _schema_problems(schema: Any) -> Iterator[str]:
+    if isinstance(schema, dict):
+        if isinstance(schema.get("$ref"), str) and any(not key.startswith("$") for key in schema):
+            yield "If $ref is set on a sub-schema, no other properties may be set."
+        for value in schema.values():
+            yield from _schema_problems(value)
+    elif isinstance(schema, list):
+        for value in schema:
+            yield from _schema_problems(value)
+
+
+def _config_problems(model: str, config: dict[str, Any], has_tools: bool) -> Iterator[str]:
+    yield from _unknown(config, "generation_config")
+    is_json = config.get("responseMimeType") == "application/json"
+    if ("responseSchema" in config or "responseJsonSchema" in config) and not is_json:
+        yield "Response schema is only supported with response mime type application/json."
+    if is_json and has_tools and _generation(model) < 3:
+        yield "Function calling with a response mime type: 'application/json' is unsupported"
+    if len(config.get("stopSequences", ())) > 5:
+        yield "The number of stop sequences must be at most 5."
+    yield from _schema_problems(config.get("responseJsonSchema"))
+    yield from _thinking_problems(model, config.get("thinkingConfig", {}))
+
+
+def _thinking_problems(model: str, thinking: dict[str, Any]) -> Iterator[str]:
+    yield from _unknown(thinking, "generation_config.thinking_config")
+    if "thinkingBudget" in thinking and "thinkingLevel" in thinking:
+        yield "You can only set one of thinking budget and thinking level."
+    if "thinkingLevel" in thinking and _generation(model) < 3:
+        yield "Thinking level is not supported for this model."
+    if thinking.get("thinkingBudget") == 0 and "pro" in model.split("-"):
+        yield "Budget 0 is invalid. This model only works in thinking mode."

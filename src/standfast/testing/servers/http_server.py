@@ -1,0 +1,341 @@
+"""A local HTTP server that answers as a model's vendor does, from a script, and breaks as it is told to.
+
+Theory of operation
+-------------------
+The requests are answered in their order with the replies of the script. A vendor's server says what a reply
+looks like on its wire: the events of a stream, or one whole object where no stream was asked for. HTTP is
+written by hand, so that every byte can be withheld, cut off or lied about.
+
+Rules
+-----
+1. A request that the vendor would refuse is refused (`checked`), so that no test passes with a request that
+   the real one would not take.
+2. Every event is a chunk of its own, written when the one before has been, unless the fault says otherwise.
+3. `hung_up` is set when a client leaves before its answer is whole; `stalled` when the server has stopped
+   sending as its fault demands.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from standfast.errors import InvalidArgument
+from standfast.providers.script import Reply, checked
+
+_HEAD_BYTES: Final = 1024 * 1024
+_GARBAGE: Final = b'data: {"garbage": \n\n'
+
+
+class Fault(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is wrong with an answer. Bytes are those of the body, blocks are its events, counted from 0.
+
+    status, message, headers: an error instead. body: these bytes instead. redirect: a Location instead.
+    cut_at, stall_at: nothing after so many bytes, with or without an end of the connection. split: so many
+    bytes at a time. content_length: what is claimed. order: `duplicate:N`, `swap:N` (with the next),
+    `drop:N` or `garbage:N`. reset: the connection is reset, not closed.
+    """
+
+    status: int | None = None
+    message: str = "the script fails this call"
+    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    body: bytes | None = None
+    redirect: str | None = None
+    cut_at: int | None = None
+    stall_at: int | None = None
+    split: int | None = None
+    content_length: int | None = None
+    order: str | None = None
+    reset: bool = False
+
+
+class ServedReply(Reply, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A reply, and what is wrong with the way it is sent."""
+
+    fault: Fault | None = None
+
+
+Served = str | Mapping[str, Any] | Reply
+
+
+@dataclass(frozen=True, slots=True)
+class SeenRequest:
+    """A request as it came. Names of headers are in lower case; `path` has the query."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """An answer that is ready to be sent, in the pieces that it is sent in."""
+
+    status: int
+    headers: dict[str, str]
+    pieces: list[bytes]
+    fault: Fault
+    delay_ms: int = 0
+    piece_delay_ms: int = 0
+
+
+class ModelServer(ABC):
+    """Serves a script on a port of its own: `async with Server([...]) as server`."""
+
+    prefix = ""
+    """What a vendor's base URL ends with, such as `/v1`."""
+
+    def __init__(self, replies: Iterable[Served] = ()) -> None:
+        self.requests: list[SeenRequest] = []
+        self.hung_up = asyncio.Event()
+        self.stalled = asyncio.Event()
+        self.connections = 0
+        self._replies = checked(
+            [_as_served(reply) for reply in replies], ServedReply, source="the server's script"
+        )
+        self._talks: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self._mistake: Exception | None = None
+
+    @property
+    def base_url(self) -> str:
+        if self._server is None:
+            raise InvalidArgument("the server has not been started", hint="use `async with`")
+        return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}{self.prefix}"
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._met, "127.0.0.1", 0, limit=_HEAD_BYTES)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._server is not None
+        self._server.close()
+        for talk in list(self._talks):
+            talk.cancel()
+        await asyncio.gather(*self._talks, return_exceptions=True)
+        await self._server.wait_closed()
+        if self._mistake is not None and error is None:
+            raise self._mistake
+
+    # What a vendor says
+
+    @abstractmethod
+    def events(self, request: SeenRequest, reply: Reply) -> list[bytes]:
+        """The stream as blocks, each with its empty line."""
+
+    @abstractmethod
+    def whole(self, request: SeenRequest, reply: Reply) -> dict[str, Any]:
+        """The answer to a request that did not ask for a stream."""
+
+    @abstractmethod
+    def error_body(self, status: int, message: str) -> dict[str, Any]:
+        """An error in the vendor's form."""
+
+    def streams(self, request: SeenRequest) -> bool:
+        """Whether the request asks for a stream."""
+        return isinstance(request.body, dict) and request.body.get("stream") is True
+
+    def checked(self, request: SeenRequest) -> str | None:
+        """What the vendor would refuse the request for."""
+        return None
+
+    # How it is answered
+
+    def _answer(self, request: SeenRequest) -> Answered:
+        """The answer, or what kept the server from making one; that is raised again when it closes."""
+        try:
+            return self.answer(request)
+        except Exception as error:
+            self._mistake = self._mistake or error
+            return self._error(500, f"the test server failed: {error!r}")
+
+    def answer(self, request: SeenRequest) -> Answered:
+        """The answer to the request that came last."""
+        number = len(self.requests)
+        if number > len(self._replies):
+            return self._error(500, f"request {number} was not expected: the script has {len(self._replies)}")
+        reply = self._replies[number - 1]
+        fault = reply.fault or Fault()
+        if fault.redirect is not None:
+            return Answered(fault.status or 307, {"location": fault.redirect, **fault.headers}, [], fault)
+        if fault.status is not None and fault.body is None:
+            return self._error(fault.status, fault.message, fault)
+        if problem := self.checked(request):
+            return self._error(400, problem)
+        return self._reply(request, reply, fault)
+
+    def _reply(self, request: SeenRequest, reply: ServedReply, fault: Fault) -> Answered:
+        if fault.body is not None:
+            kind, pieces = "text/event-stream", [fault.body]
+        elif self.streams(request):
+            kind, pieces = "text/event-stream", _disordered(self.events(request, reply), fault.order)
+        else:
+            kind, pieces = "application/json", [msgspec.json.encode(self.whole(request, reply))]
+        headers = {"content-type": kind, **fault.headers}
+        return Answered(fault.status or 200, headers, pieces, fault, reply.delay_ms, reply.chunk_delay_ms)
+
+    def _error(self, status: int, message: str, fault: Fault | None = None) -> Answered:
+        fault = fault or Fault()
+        body = msgspec.json.encode(self.error_body(status, message))
+        return Answered(status, {"content-type": "application/json", **fault.headers}, [body], fault)
+
+    # How it is sent
+
+    async def _met(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        talk = asyncio.current_task()
+        assert talk is not None
+        self._talks.add(talk)
+        self.connections += 1
+        try:
+            while (request := await _read_request(reader)) is not None:
+                self.requests.append(request)
+                if not await self._send(self._answer(request), reader, writer):
+                    break
+        except (ConnectionError, asyncio.IncompleteReadError):
+            self.hung_up.set()
+        except asyncio.CancelledError:
+            pass  # the server is closed; a task that ends cancelled would be reported by `asyncio.streams`
+        finally:
+            self._talks.discard(talk)
+            writer.close()
+
+    async def _send(
+        self, answer: Answered, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        """Send the answer as its fault demands; True if the connection can be used again."""
+        fault = answer.fault
+        await _pause(answer.delay_ms)
+        writer.write(_head(answer))
+        chunked = fault.content_length is None
+        async for piece in _paced(answer):
+            writer.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
+            await writer.drain()
+        if fault.stall_at is not None:
+            await self._stall(reader, writer)
+            return False
+        if fault.cut_at is not None or fault.reset or not chunked:
+            _end(writer, reset=fault.reset)
+            return False
+        writer.write(b"0\r\n\r\n")
+        await writer.drain()
+        return True
+
+    async def _stall(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Send nothing until the client leaves."""
+        await writer.drain()
+        self.stalled.set()
+        while await reader.read(_HEAD_BYTES):
+            pass
+        self.hung_up.set()
+
+
+def _as_served(entry: Served) -> Served:
+    if isinstance(entry, Reply) and not isinstance(entry, ServedReply):
+        entry = ServedReply(**{name: getattr(entry, name) for name in Reply.__struct_fields__})
+    if isinstance(entry, Reply) and (entry.failure is not None or entry.expect is not None):
+        raise InvalidArgument("a served reply has no failure and no expectation", hint="use a fault")
+    return entry
+
+
+async def _read_request(reader: asyncio.StreamReader) -> SeenRequest | None:
+    """The next request of the connection; None if there is none."""
+    head = await _read_head(reader)
+    if head is None:
+        return None
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, path, _ = first.split(" ", 2)
+    pairs = (line.partition(":") for line in lines if line)
+    headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return SeenRequest(method, path, headers, _parsed(body))
+
+
+async def _read_head(reader: asyncio.StreamReader) -> bytes | None:
+    try:
+        return (await reader.readuntil(b"\r\n\r\n"))[:-4]
+    except asyncio.IncompleteReadError as error:
+        if error.partial:
+            raise
+        return None
+
+
+def _parsed(body: bytes) -> Any:
+    try:
+        return msgspec.json.decode(body)
+    except msgspec.DecodeError:
+        return None
+
+
+def _head(answer: Answered) -> bytes:
+    length = answer.fault.content_length
+    size = {"transfer-encoding": "chunked"} if length is None else {"content-length": str(length)}
+    lines = [f"{name}: {value}\r\n" for name, value in {**answer.headers, **size}.items()]
+    return f"HTTP/1.1 {answer.status} As Told\r\n{''.join(lines)}\r\n".encode("latin-1")
+
+
+async def _paced(answer: Answered) -> AsyncIterator[bytes]:
+    """The pieces that are sent, cut and timed."""
+    for number, piece in enumerate(_cut(answer.pieces, answer.fault)):
+        if number:
+            await _pause(answer.piece_delay_ms)
+        yield piece
+
+
+async def _pause(delay_ms: int) -> None:
+    if delay_ms:
+        await asyncio.sleep(delay_ms / 1000)
+
+
+def _cut(pieces: list[bytes], fault: Fault) -> list[bytes]:
+    ends = [end for end in (fault.cut_at, fault.stall_at) if end is not None]
+    if fault.split:
+        body, size = b"".join(pieces), fault.split
+        pieces = [body[start : start + size] for start in range(0, len(body), size)]
+    return [piece for piece in (_up_to(pieces, min(ends)) if ends else pieces) if piece]
+
+
+def _up_to(pieces: list[bytes], end: int) -> list[bytes]:
+    kept: list[bytes] = []
+    for piece in pieces:
+        kept.append(piece[: max(0, end)])
+        end -= len(piece)
+    return kept
+
+
+def _disordered(blocks: list[bytes], order: str | None) -> list[bytes]:
+    if order is None:
+        return blocks
+    kind, _, number = order.partition(":")
+    at = int(number)
+    before, block, after = blocks[:at], blocks[at : at + 1], blocks[at + 1 :]
+    match kind:
+        case "duplicate":
+            return before + block + block + after
+        case "swap":
+            return before + after[:1] + block + after[1:]
+        case "drop":
+            return before + after
+        case "garbage":
+            return [*before, _GARBAGE, *after]
+        case _:
+            raise InvalidArgument(f"{order!r} is no order of events")
+
+
+def _end(writer: asyncio.StreamWriter, *, reset: bool) -> None:
+    if reset:
+        raw = writer.get_extra_info("socket")
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        writer.transport.abort()
+    else:
+        writer.close()

@@ -1,0 +1,370 @@
+"""What every session store must do with sessions and their history."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from standfast.errors import (
+    ErrorObject,
+    InvalidSessionId,
+    NodeNotFound,
+    SessionBusy,
+    SessionExists,
+    SessionNotFound,
+    StaleBranch,
+    TurnNotFound,
+)
+from standfast.graph import messages_of
+from standfast.model.blocked import Blocked
+from standfast.model.head import SessionHead
+from standfast.ports.session_store import SessionStore
+from standfast.testing.session_values import (
+    NOW,
+    USAGE,
+    a_head,
+    a_save,
+    a_wait,
+    an_input,
+    awaited,
+    begin,
+    claimant,
+    opened,
+    park,
+    replied,
+    said,
+    take_turn,
+    waiting,
+)
+
+
+class HistoryContract:
+    """Sessions, nodes, branches and frames."""
+
+    # Sessions
+
+    @awaited
+    async def test_a_session_that_was_never_opened_is_none(self, store: SessionStore) -> None:
+        """Ours: absence is a value, the caller decides whether it is an error."""
+        assert await store.head("s1") is None
+        assert await store.heads() == []
+        assert await store.turns("s1") == []
+        assert await store.inputs("s1") == []
+        assert await store.delete_session("s1") is False
+
+    @awaited
+    async def test_a_session_is_made_once_and_then_opened_as_it_is(self, store: SessionStore) -> None:
+        """Ours: opening twice, also by another process, is one session."""
+        made = await store.open_session(a_head())
+        assert made == a_head()
+        head = await take_turn(store)
+        assert await store.open_session(a_head(at_ms=NOW + 5)) == head
+        assert await store.head("s1") == head
+
+    @awaited
+    async def test_callers_that_open_a_session_at_once_get_the_same_one(self, store: SessionStore) -> None:
+        """Ours: two requests for a new session race."""
+        opened_ones = await asyncio.gather(*(store.open_session(a_head(at_ms=NOW + n)) for n in range(5)))
+        assert len(set(map(repr, opened_ones))) == 1
+
+    @awaited
+    async def test_sessions_are_listed_the_latest_used_first(self, store: SessionStore) -> None:
+        """Ours: a user looks for what they did last."""
+        for number, session_id in enumerate(("old", "new", "middle")):
+            await store.open_session(a_head(session_id, NOW + number))
+        await take_turn(store, "t1", "old", now_ms=NOW + 10)
+        await take_turn(store, "t2", "new", now_ms=NOW + 30)
+        await take_turn(store, "t3", "middle", now_ms=NOW + 20)
+        assert [head.session_id for head in await store.heads()] == ["new", "middle", "old"]
+
+    @awaited
+    async def test_describing_a_session_keeps_its_history(self, store: SessionStore) -> None:
+        """Ours: the CLI goes on with sessions of other agents."""
+        before = await take_turn(store)
+        host: dict[str, object] = {"tools": ["pay"], "big": 2**70}
+        await store.describe("s1", agent="helper", model="m2", host=host)
+        head = await store.head("s1")
+        assert head is not None
+        assert (head.agent, head.model, head.host) == ("helper", "m2", host)
+        assert (head.leaf, head.revision, head.usage) == (before.leaf, before.revision, before.usage)
+        with pytest.raises(SessionNotFound):
+            await store.describe("s2", agent="a", model="m", host={})
+
+    @awaited
+    async def test_what_a_session_was_opened_with_is_kept_until_it_is_replaced(
+        self, store: SessionStore
+    ) -> None:
+        """Ours: deps are made of it by whoever resumes the session's turns; its forks have it, too."""
+        await store.open_session(msgspec.structs.replace(a_head(), metadata={"tenant": "acme"}))
+        await take_turn(store, "t1")
+        await store.describe("s1", agent="helper", model="m1", host={})
+        forked = await store.fork("s1", "s2", None, NOW)
+        assert forked.metadata == {"tenant": "acme"}
+        await store.describe("s1", agent="helper", model="m1", host={}, metadata={"tenant": "other"})
+        heads = {head.session_id: head.metadata["tenant"] for head in await store.heads()}
+        assert heads == {"s1": "other", "s2": "acme"}
+
+    @awaited
+    async def test_a_note_that_a_session_is_blocked_is_kept_until_it_is_cleared(
+        self, store: SessionStore
+    ) -> None:
+        """Ours: it moves nothing; forks do not have it, and a session that is gone needs none."""
+        await store.open_session(a_head())
+        before = await take_turn(store, "t1")
+        why = ErrorObject(code="DEPS_MISSING", message="no deps")
+        note = Blocked(error=why, at_ms=NOW, turn_id="t2")
+        await store.note_blocked("s1", note)
+        assert await store.head("s1") == msgspec.structs.replace(before, blocked=note)
+        assert (await store.fork("s1", "s2", None, NOW)).blocked is None
+        await store.note_blocked("s1", None)
+        assert await store.head("s1") == before
+        await store.note_blocked("nobody", note)
+        assert await store.head("nobody") is None
+
+    @awaited
+    async def test_a_deleted_session_is_gone_with_its_turns_and_inputs(self, store: SessionStore) -> None:
+        """Ours: deleting means deleting."""
+        head = await take_turn(store)
+        await store.put_input(an_input())
+        assert head.leaf is not None
+        assert await store.delete_session("s1") is True
+        assert await store.head("s1") is None
+        assert await store.turn("t1") is None
+        assert await store.turns("s1") == []
+        assert await store.inputs("s1") == []
+        assert await store.withdraw_input("i1") is False
+        assert await store.path(head.leaf) == ()
+        assert await store.delete_session("s1") is False
+
+    @awaited
+    async def test_a_session_that_somebody_works_on_cannot_be_deleted(self, store: SessionStore) -> None:
+        """Ours: deleting must not pull the ground from under a turn."""
+        begun = await begin(store)
+        with pytest.raises(SessionBusy, match="w1"):
+            await store.delete_session("s1")
+        await store.save(begun.lease, a_save())
+
+    @awaited
+    async def test_a_session_whose_turn_waits_or_whose_owner_died_can_be_deleted(
+        self, store: SessionStore
+    ) -> None:
+        """Ours: a session that nobody works on belongs to its user."""
+        await park(store, a_wait("tick"))
+        assert await store.delete_session("s1") is True
+        await begin(store, "t2", "s2", claimant("dead"))
+        assert await store.delete_session("s2") is True
+        assert await store.unfinished(NOW) == []
+        with pytest.raises(TurnNotFound):
+            await store.take_over("t1", claimant())
+
+    @awaited
+    async def test_deleting_a_session_leaves_its_forks_their_history(self, store: SessionStore) -> None:
+        """Ours: forks share nodes, not fates."""
+        await take_turn(store, "t1")
+        head = await take_turn(store, "t2")
+        fork = await store.fork("s1", "s2", None, NOW)
+        assert head.leaf is not None
+        assert fork.leaf == head.leaf
+        path = await store.path(head.leaf)
+        await store.delete_session("s1")
+        assert await store.path(head.leaf) == path
+        assert (await take_turn(store, "t3", "s2")).depth == 6
+
+    # The graph
+
+    @awaited
+    async def test_committed_turns_are_one_path(self, store: SessionStore) -> None:
+        """Seed: a session persists between turns."""
+        await take_turn(store, "t1", now_ms=NOW + 1)
+        head = await take_turn(store, "t2", entries=(said("more?"), replied("No.")), now_ms=NOW + 2)
+        assert (head.leaf, head.depth, head.revision, head.model_calls) == ("t2.1", 4, 2, 2)
+        assert head.updated_at == NOW + 2
+        assert head.usage[0].usage == USAGE[0].usage + USAGE[0].usage
+        first, second = await store.path("t2.1")
+        assert (first.segment_id, first.parent, first.depth, first.model_calls) == ("t1", None, 0, 1)
+        assert (second.segment_id, second.parent, second.depth, second.model_calls) == ("t2", "t1.1", 2, 2)
+        assert (second.session_id, second.caused_by, second.frame) == ("s1", "t2", "initial")
+        assert second.entries == (said("more?"), replied("No."))
+
+    @awaited
+    async def test_a_path_is_cut_after_its_leaf_and_may_begin_late(self, store: SessionStore) -> None:
+        """Ours: readers ask for what they have not seen."""
+        for number in range(1, 5):
+            await take_turn(store, f"t{number}")
+        assert [len(it.entries) for it in await store.path("t3.0")] == [2, 2, 1]
+        assert [it.segment_id for it in await store.path("t4.1", after_depth=4)] == ["t3", "t4"]
+        assert [it.segment_id for it in await store.path("t4.1", after_depth=5)] == ["t3", "t4"]
+        assert await store.path("t4.1", after_depth=8) == ()
+        assert await store.path("nothing.0") == ()
+
+    @awaited
+    async def test_a_frame_begins_where_it_was_opened(self, store: SessionStore) -> None:
+        """Ours: the model sees the current frame; everything older stays readable."""
+        await take_turn(store, "t1")
+        await take_turn(store, "t2", entries=(said("long"), opened("f2")))
+        head = await take_turn(store, "t3")
+        assert head.frame == "f2"
+        assert [it.segment_id for it in await store.frame("t3.1")] == ["t2", "t3"]
+        assert [it.segment_id for it in await store.path("t3.1")] == ["t1", "t2", "t3"]
+        assert [it.segment_id for it in await store.frame("t1.1")] == ["t1"]
+
+    @awaited
+    async def test_a_leaf_before_the_opening_is_in_the_frame_before(self, store: SessionStore) -> None:
+        """Ours: a segment that is cut before its frame opens opens none."""
+        await take_turn(store, "t1")
+        await take_turn(store, "t2", entries=(said("long"), opened("f2"), said("short")))
+        assert [it.segment_id for it in await store.frame("t2.0")] == ["t1", "t2"]
+        assert [it.segment_id for it in await store.frame("t2.1")] == ["t2"]
+        assert (await store.rewind("s1", "t2.0", NOW)).frame == "initial"
+        assert (await store.rewind("s1", "t2.2", NOW)).frame == "f2"
+
+    @awaited
+    async def test_what_is_known_of_a_frame_is_not_read_again(self, store: SessionStore) -> None:
+        """Ours: the whole history is not loaded for every turn."""
+        for number in range(1, 5):
+            await take_turn(store, f"t{number}")
+        assert [it.segment_id for it in await store.frame("t4.1", known="t2.1")] == ["t3", "t4"]
+        assert await store.frame("t4.1", known="t4.1") == ()
+
+    @awaited
+    async def test_a_known_node_that_is_not_on_the_path_helps_nobody(self, store: SessionStore) -> None:
+        """Ours: after a rewind a cache holds nodes of another branch."""
+        for number in range(1, 4):
+            await take_turn(store, f"t{number}")
+        await store.rewind("s1", "t2.0", NOW)
+        await take_turn(store, "t4")
+        whole = await store.frame("t4.1")
+        assert [it.segment_id for it in whole] == ["t1", "t2", "t4"]
+        for elsewhere in ("t3.1", "t2.1", "nothing.0"):
+            assert await store.frame("t4.1", known=elsewhere) == whole
+        assert [it.segment_id for it in await store.frame("t4.1", known="t2.0")] == ["t4"]
+
+    # Appending, forking, rewinding
+
+    @awaited
+    async def test_nodes_are_appended_under_the_leaf(self, store: SessionStore) -> None:
+        """Seed: `append_session_nodes`."""
+        await take_turn(store)
+        head = await store.append("s1", "n1", (said("noted"),), "t1.0", NOW + 9)
+        assert (head.leaf, head.depth, head.revision, head.updated_at) == ("n1.0", 3, 2, NOW + 9)
+        assert [it.segment_id for it in await store.path("n1.0")] == ["t1", "n1"]
+        with pytest.raises(SessionNotFound):
+            await store.append("s2", "n2", (said(),), None, NOW)
+
+    @awaited
+    async def test_an_append_that_needs_a_node_of_another_branch_writes_nothing(
+        self, store: SessionStore
+    ) -> None:
+        """Seed: `StaleBranch` names the current leaf, and nothing is written."""
+        await take_turn(store, "t1")
+        await take_turn(store, "t2")
+        head = await store.rewind("s1", "t1.1", NOW)
+        for gone in ("t2.0", "t2.1", "t1.5", "nothing.0"):
+            with pytest.raises(StaleBranch) as caught:
+                await store.append("s1", "n1", (said(),), gone, NOW)
+            assert caught.value.current_leaf_node_id == "t1.1"
+        assert await store.head("s1") == head
+        assert await store.path("n1.0") == ()
+
+    @awaited
+    async def test_an_append_to_an_empty_session_can_require_nothing(self, store: SessionStore) -> None:
+        """Ours: there is no path, so no node is on it."""
+        await store.open_session(a_head())
+        with pytest.raises(StaleBranch):
+            await store.append("s1", "n1", (said(),), "t1.0", NOW)
+        assert (await store.append("s1", "n1", (said(),), None, NOW)).leaf == "n1.0"
+
+    @awaited
+    async def test_a_fork_goes_its_own_way_over_shared_history(self, store: SessionStore) -> None:
+        """Seed: fork makes a new session over shared history."""
+        await store.open_session(a_head())
+        await store.describe("s1", agent="helper", model="m1", host={"k": 1})
+        await take_turn(store, "t1")
+        await take_turn(store, "t2")
+        fork = await store.fork("s1", "s2", "t1.1", NOW + 7)
+        assert (fork.session_id, fork.leaf, fork.depth, fork.revision) == ("s2", "t1.1", 2, 0)
+        assert (fork.forked_from, fork.created_at, fork.updated_at) == ("s1", NOW + 7, NOW + 7)
+        assert (fork.agent, fork.model, fork.host, fork.usage) == ("helper", "m1", {"k": 1}, ())
+        assert fork.model_calls == 1
+        await take_turn(store, "t3", "s2")
+        assert [it.segment_id for it in await store.path("t3.1")] == ["t1", "t3"]
+        origin = await store.head("s1")
+        assert origin is not None
+        assert origin.leaf == "t2.1"
+
+    @awaited
+    async def test_a_fork_of_a_session_without_history_has_none(self, store: SessionStore) -> None:
+        """Ours: the smallest case."""
+        await store.open_session(a_head())
+        assert (await store.fork("s1", "s2", None, NOW)).leaf is None
+
+    @awaited
+    async def test_a_fork_of_a_fork_reaches_the_first_ones_nodes(self, store: SessionStore) -> None:
+        """Ours: what is on the active path is the session's, whoever appended it."""
+        await take_turn(store, "t1")
+        await store.fork("s1", "s2", None, NOW)
+        await take_turn(store, "t2", "s2")
+        assert (await store.fork("s2", "s3", "t1.0", NOW)).leaf == "t1.0"
+
+    @awaited
+    async def test_what_cannot_be_forked_says_why(self, store: SessionStore) -> None:
+        """Ours: each error names what is wrong."""
+        await take_turn(store, "t1")
+        await take_turn(store, "t2", "s2")
+        with pytest.raises(SessionNotFound):
+            await store.fork("s9", "s3", None, NOW)
+        with pytest.raises(SessionExists):
+            await store.fork("s1", "s2", None, NOW)
+        for foreign in ("t2.1", "t1.2", "nothing.0"):
+            with pytest.raises(NodeNotFound):
+                await store.fork("s1", "s3", foreign, NOW)
+        with pytest.raises(InvalidSessionId):
+            await store.fork("s1", "no good", None, NOW)
+        assert await store.head("s3") is None
+
+    @awaited
+    async def test_a_rewind_moves_the_leaf_back_and_forth(self, store: SessionStore) -> None:
+        """Seed: rewind moves the leaf; branching never rewrites."""
+        await take_turn(store, "t1")
+        await take_turn(store, "t2")
+        back = await store.rewind("s1", "t1.0", NOW + 3)
+        assert (back.leaf, back.depth, back.revision, back.model_calls) == ("t1.0", 1, 3, 0)
+        assert back.updated_at == NOW + 3
+        forth = await store.rewind("s1", "t2.1", NOW)
+        assert (forth.leaf, forth.depth, forth.model_calls) == ("t2.1", 4, 2)
+        messages = messages_of(await store.frame("t2.1"))
+        assert len(messages) == 4
+
+    @awaited
+    async def test_a_rewind_reaches_only_the_sessions_own_history(self, store: SessionStore) -> None:
+        """Ours: the nodes of others do not exist for a session."""
+        await take_turn(store, "t1")
+        await store.fork("s1", "s2", None, NOW)
+        await take_turn(store, "t2", "s1")
+        for foreign in ("t2.0", "t1.9", "nothing.0"):
+            with pytest.raises(NodeNotFound):
+                await store.rewind("s2", foreign, NOW)
+        assert (await store.rewind("s2", "t1.0", NOW)).leaf == "t1.0"
+        with pytest.raises(SessionNotFound):
+            await store.rewind("s9", "t1.0", NOW)
+
+    @awaited
+    async def test_a_session_with_an_unfinished_turn_is_not_rewound(self, store: SessionStore) -> None:
+        """Ours: a turn commits under the leaf it began at."""
+        await take_turn(store, "t1")
+        begun = await begin(store, "t2")
+        with pytest.raises(SessionBusy):
+            await store.rewind("s1", "t1.0", NOW)
+        await store.park(begun.lease, a_save("t2"), waiting(a_wait("tick")))
+        with pytest.raises(SessionBusy):
+            await store.rewind("s1", "t1.0", NOW)
+
+    @awaited
+    async def test_a_commit_without_nodes_leaves_the_leaf_where_it_is(self, store: SessionStore) -> None:
+        """Ours: the revision rises when the leaf moves, and only then."""
+        before = await take_turn(store, "t1")
+        after = await take_turn(store, "t2", entries=())
+        assert isinstance(after, SessionHead)
+        assert (after.leaf, after.revision, after.depth) == (before.leaf, before.revision, before.depth)

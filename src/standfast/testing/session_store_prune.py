@@ -1,0 +1,248 @@
+"""What every session store must forget on request, and what it must keep."""
+
+from __future__ import annotations
+
+import msgspec
+
+from standfast.model.approval import Decision
+from standfast.model.head import SessionHead
+from standfast.model.message import ToolMessage
+from standfast.model.node import Entry
+from standfast.ports.session_store import Begun, Blob, NewTurn, PruneRequest, QueuedInput, SessionStore
+from standfast.testing.session_values import (
+    NOW,
+    a_blob,
+    a_commit,
+    a_head,
+    a_save,
+    a_wait,
+    an_approval,
+    an_entry,
+    an_input,
+    attached,
+    awaited,
+    begin,
+    claimant,
+    finished,
+    new_turn,
+    opened,
+    park,
+    replied,
+    said,
+    showing,
+    stopped,
+    take_turn,
+)
+
+OLD = PruneRequest(sessions_before_ms=NOW + 100)
+FRAMES = PruneRequest(frames=True)
+BRANCHES = PruneRequest(branches=True)
+
+
+class PruneContract:
+    """Retention: by age, by frame, by branch; blobs that nobody names."""
+
+    @awaited
+    async def test_nothing_is_pruned_that_was_not_asked_for(self, store: SessionStore) -> None:
+        """Ours: an empty request takes nothing."""
+        await take_turn(store)
+        pruned = await store.prune(PruneRequest())
+        assert (pruned.sessions, pruned.segments, pruned.blobs, pruned.records) == (0, 0, 0, 0)
+        assert len(await store.path("t1.1")) == 1
+
+    # By age
+
+    @awaited
+    async def test_idle_sessions_go_when_they_are_old(self, store: SessionStore) -> None:
+        """Ours: retention by age; the last use counts, not the first."""
+        await take_turn(store, "t1", "old", now_ms=NOW + 99)
+        await take_turn(store, "t2", "new", now_ms=NOW + 100)
+        await store.open_session(a_head("empty"))
+        pruned = await store.prune(OLD)
+        assert (pruned.sessions, pruned.segments) == (2, 1)
+        assert [head.session_id for head in await store.heads()] == ["new"]
+        assert await store.path("t1.1") == ()
+        assert await store.turn("t1") is None
+        assert await store.turn("t2") is not None
+
+    @awaited
+    async def test_a_session_with_something_to_do_never_goes_by_age(self, store: SessionStore) -> None:
+        """Ours: an approval may wait for weeks."""
+        await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
+        await begin(store, "t2", "s2", claimant("dead"))
+        await store.open_session(a_head("s3"))
+        await store.put_input(an_input(session_id="s3"))
+        await store.decide("a1", Decision(approved=True), now_ms=NOW, edited_digest=None)
+        pruned = await store.prune(OLD)
+        assert (pruned.sessions, pruned.records) == (0, 0)
+        assert (await store.take_over("t1", claimant())).journal == (an_entry("model.1"),)
+        assert len(await store.ended_waits("t1", NOW)) == 1
+        await store.take_over("t2", claimant())
+        assert len(await store.inputs("s3")) == 1
+
+    @awaited
+    async def test_old_records_go_and_the_conversation_stays(self, store: SessionStore) -> None:
+        """Ours: ended turns and decided approvals are an audit trail with an end."""
+        await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
+        await store.decide("a1", Decision(approved=True), now_ms=NOW, edited_digest=None)
+        taken = await store.take_over("t1", claimant())
+        await store.commit(taken.lease, a_commit())
+        await take_turn(store, "t2", now_ms=NOW + 100)
+        pruned = await store.prune(OLD)
+        assert (pruned.sessions, pruned.segments, pruned.records) == (0, 0, 2)
+        assert await store.approvals() == []
+        assert [it.turn_id for it in await store.turns("s1")] == ["t2"]
+        assert len(await store.path("t2.1")) == 2
+
+    @awaited
+    async def test_one_session_alone_can_be_pruned(self, store: SessionStore) -> None:
+        """Ours: a request for one session leaves the others alone."""
+        await take_turn(store, "t1", "s1")
+        await take_turn(store, "t2", "s2")
+        request = PruneRequest(sessions_before_ms=NOW + 100, session_id="s1")
+        assert (await store.prune(request)).sessions == 1
+        assert [head.session_id for head in await store.heads()] == ["s2"]
+        assert await store.turn("t2") is not None
+
+    @awaited
+    async def test_a_fork_keeps_what_it_shares_with_a_session_that_goes(self, store: SessionStore) -> None:
+        """Ours: shared segments are never lost while some session needs them."""
+        await take_turn(store, "t1")
+        await take_turn(store, "t2")
+        await store.fork("s1", "s2", "t1.1", NOW + 100)
+        assert (await store.prune(OLD)).sessions == 1
+        assert len(await store.path("t1.1")) == 1
+        await take_turn(store, "t3", "s2", now_ms=NOW + 100)
+
+    # By frame
+
+    @awaited
+    async def test_what_lies_before_the_current_frame_goes(self, store: SessionStore) -> None:
+        """Ours: retention by frame; the session goes on as if nothing had happened."""
+        await take_turn(store, "t1")
+        await take_turn(store, "t2", entries=(said("long"), replied("yes"), opened("f2")))
+        await take_turn(store, "t3")
+        frame = await store.frame("t3.1")
+        pruned = await store.prune(FRAMES)
+        assert (pruned.sessions, pruned.segments) == (0, 1)
+        assert await store.frame("t3.1") == frame
+        assert [it.segment_id for it in await store.path("t3.1")] == ["t2", "t3"]
+        head = await take_turn(store, "t4")
+        assert (head.leaf, head.depth) == ("t4.1", 9)
+        assert (await store.prune(FRAMES)).segments == 0
+
+    @awaited
+    async def test_an_answer_outlives_its_frame(self, store: SessionStore) -> None:
+        """Ours: the record of a turn goes by age, not with its nodes."""
+        await take_turn(store, "t1", entries=(said(), replied()))
+        await take_turn(store, "t2", entries=(said(), opened("f2")))
+        await store.prune(FRAMES)
+        record = await store.turn("t1")
+        assert record is not None
+        assert record.summary == finished()
+        assert [it.turn_id for it in await store.turns("s1")] == ["t1", "t2"]
+
+    @awaited
+    async def test_a_fork_in_an_old_frame_keeps_it(self, store: SessionStore) -> None:
+        """Ours: a frame goes when no session is in it any more."""
+        await take_turn(store, "t1")
+        await store.fork("s1", "s2", None, NOW)
+        await take_turn(store, "t2")
+        await take_turn(store, "t3", entries=(opened("f2"), said()))
+        assert (await store.prune(FRAMES)).segments == 1
+        assert [it.segment_id for it in await store.path("t1.1")] == ["t1"]
+        assert await store.path("t2.1") == ()
+        await take_turn(store, "t4", "s2", entries=(opened("f3"), said()))
+        only = PruneRequest(frames=True, session_id="s1")
+        assert (await store.prune(only)).segments == 0
+        assert (await store.prune(FRAMES)).segments == 1
+
+    # By branch
+
+    @awaited
+    async def test_what_is_on_no_active_path_goes(self, store: SessionStore) -> None:
+        """Ours: retention by branch."""
+        await take_turn(store, "t1")
+        await take_turn(store, "t2")
+        await take_turn(store, "t3")
+        await store.rewind("s1", "t1.1", NOW)
+        await take_turn(store, "t4")
+        assert (await store.prune(BRANCHES)).segments == 2
+        assert [it.segment_id for it in await store.path("t4.1")] == ["t1", "t4"]
+        assert await store.path("t3.1") == ()
+
+    @awaited
+    async def test_a_branch_that_a_fork_is_on_stays(self, store: SessionStore) -> None:
+        """Ours: one session's dead branch is another's conversation."""
+        await take_turn(store, "t1")
+        await take_turn(store, "t2")
+        await take_turn(store, "t3")
+        await store.fork("s1", "s2", "t2.1", NOW)
+        await store.rewind("s1", "t1.1", NOW)
+        for request in (PruneRequest(branches=True, session_id="s2"), BRANCHES):
+            await store.prune(request)
+        assert [it.segment_id for it in await store.path("t2.1")] == ["t1", "t2"]
+        assert await store.path("t3.1") == ()
+
+    @awaited
+    async def test_a_running_turn_does_not_notice(self, store: SessionStore) -> None:
+        """Ours: retention runs whenever it likes."""
+        await take_turn(store, "t1", entries=(said(), opened("f2")))
+        begun = await begin(store, "t2")
+        await store.save(begun.lease, a_save("t2", an_entry("k")))
+        everything = PruneRequest(sessions_before_ms=NOW + 100, frames=True, branches=True)
+        await store.prune(everything)
+        await store.save(begun.lease, a_save("t2", an_entry("l")))
+        await store.commit(begun.lease, a_commit("t2"))
+        assert len(await store.frame("t2.1")) == 2
+
+    # Blobs
+
+    @awaited
+    async def test_a_blob_stays_as_long_as_something_names_it(self, store: SessionStore) -> None:
+        """Ours: nodes, waiting inputs and unfinished turns name blobs; nothing else does."""
+        in_node, in_input, in_turn, unnamed = (a_blob(name) for name in (b"1", b"2", b"3", b"4"))
+        shown = (Entry(at_ms=NOW, payload=showing(in_node)), replied())
+        await take_turn(store, "t1", entries=shown)
+        await store.put_input(_showing("i1", in_node), (in_node, unnamed))
+        await store.withdraw_input("i1")
+        await store.put_input(_showing("i2", in_input), (in_input,))
+        await store.open_session(a_head("s2"))
+        await store.put_input(_showing("i3", in_turn, "inject", "s2"), (in_turn,))
+        begun = await store.begin(_turn_that_keeps_messages(), claimant())
+        assert isinstance(begun, Begun)
+        assert (await store.prune(PruneRequest())).blobs == 1
+        assert await store.blob(unnamed.digest) is None
+        for blob in (in_node, in_input, in_turn):
+            assert await store.blob(blob.digest) == blob.data
+        await store.commit(begun.lease, a_commit("t2", stopped(), ()))
+        await store.withdraw_input("i2")
+        assert (await store.prune(PruneRequest())).blobs == 2
+        assert await store.blob(in_node.digest) == in_node.data
+
+    @awaited
+    async def test_what_a_tool_showed_stays_with_its_result(self, store: SessionStore) -> None:
+        """Ours: attachments of results are named like those of messages."""
+        blob = a_blob()
+        result = ToolMessage(call_id=1, name="look", attachments=(attached(blob),))
+        begun = await begin(store)
+        entries = (said(), Entry(at_ms=NOW, payload=result), replied())
+        await store.commit(begun.lease, a_commit(entries=entries, blobs=(blob,)))
+        assert (await store.prune(PruneRequest())).blobs == 0
+        assert await store.blob(blob.digest) == blob.data
+        await store.delete_session("s1")
+        assert (await store.prune(PruneRequest())).blobs == 1
+
+
+def _showing(input_id: str, blob: Blob, kind: str = "queue", session_id: str = "s1") -> QueuedInput:
+    item = an_input(input_id, kind, session_id=session_id)
+    return msgspec.structs.replace(item, message=showing(blob))
+
+
+def _turn_that_keeps_messages() -> NewTurn:
+    """A turn of `s2` whose first journal body holds the messages it claims."""
+
+    def keep(head: SessionHead, claimed: tuple[QueuedInput, ...]) -> bytes:
+        return msgspec.json.encode([item.message for item in claimed])
+
+    return msgspec.structs.replace(new_turn("t2", "s2"), make_input=keep)

@@ -1,0 +1,451 @@
+"""What every session store must do with the state of plugins and tools."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from standfast.errors import IdempotencyConflict, LeaseLost, NodeNotFound, SessionBusy, SessionNotFound
+from standfast.model.head import SessionHead
+from standfast.ports.session_store import CommitRefused, PruneRequest, Save, SessionStore
+from standfast.testing.session_values import (
+    NOW,
+    a_blob,
+    a_commit,
+    a_head,
+    a_save,
+    a_state,
+    a_state_entry,
+    a_wait,
+    an_entry,
+    an_input,
+    awaited,
+    begin,
+    claimant,
+    opened,
+    park,
+    replied,
+    said,
+    take_turn,
+    waiting,
+)
+
+EVERYTHING = PruneRequest(frames=True, branches=True)
+
+
+async def change(store: SessionStore, body: str, session_id: str = "s1") -> SessionHead:
+    """Give a session another state between turns."""
+    return await store.set_state(session_id, a_state(body), (), NOW)
+
+
+async def state_of(store: SessionStore, session_id: str = "s1") -> str | None:
+    """The state that a session has now."""
+    head = await store.head(session_id)
+    assert head is not None
+    return await text_of(store, head)
+
+
+async def text_of(store: SessionStore, head: SessionHead) -> str | None:
+    """The state that a head names; one that it names is there."""
+    if head.state is None:
+        return None
+    body = await store.state(head.state)
+    assert body is not None
+    return body.decode()
+
+
+class StateContract:
+    """States along the paths of sessions, and in the middle of turns."""
+
+    # Written with a turn, and between turns
+
+    @awaited
+    async def test_a_session_has_no_state_until_one_is_written(self, store: SessionStore) -> None:
+        """Ours: most sessions have no plugins with anything to remember."""
+        assert (await take_turn(store)).state is None
+        assert await store.state("nothing") is None
+
+    @awaited
+    async def test_a_commit_takes_the_state_along(self, store: SessionStore) -> None:
+        """Ours: journal rule 5; without one, the session keeps what it has."""
+        first = await take_turn(store, "t1", state=a_state("one"))
+        assert await text_of(store, first) == "one"
+        same = await take_turn(store, "t2")
+        assert same.state == first.state
+        assert await store.head("s1") == same
+        other = await take_turn(store, "t3", state=a_state("two"))
+        assert other.state != first.state
+        assert await text_of(store, other) == "two"
+        assert await text_of(store, first) == "one"
+
+    @awaited
+    async def test_a_commit_without_nodes_may_change_the_state(self, store: SessionStore) -> None:
+        """Ours: a turn that left nothing to say may have changed a plugin."""
+        await take_turn(store, "t1", state=a_state("one"))
+        head = await take_turn(store, "t2", entries=(), state=a_state("two"))
+        assert (await text_of(store, head), head.leaf) == ("two", "t1.1")
+        assert (await take_turn(store, "t3")).state == head.state
+        assert await text_of(store, await store.rewind("s1", "t1.1", NOW)) == "two"
+
+    @awaited
+    async def test_a_commit_that_is_refused_changes_no_state(self, store: SessionStore) -> None:
+        """Ours: nothing is written, the blobs neither."""
+        blob = a_blob()
+        commit = a_commit(state=a_state("one", blob), blobs=(blob,))
+        begun = await begin(store)
+        await store.put_input(an_input("i1", "inject"))
+        assert isinstance(await store.commit(begun.lease, commit), CommitRefused)
+        lost = msgspec.structs.replace(begun.lease, fence=begun.lease.fence + 1)
+        with pytest.raises(LeaseLost):
+            await store.commit(lost, commit)
+        assert await state_of(store) is None
+        assert await store.blob(blob.digest) is None
+
+    @awaited
+    async def test_what_a_turn_enqueues_comes_in_its_order_or_not_at_all(self, store: SessionStore) -> None:
+        """Ours: a plugin may start several turns; one that contradicts what is there stops the commit."""
+        begun = await begin(store)
+        await store.put_input(an_input("i0"))
+        items = (an_input("i2"), an_input("i1"), an_input("i2"), an_input("i0"))
+        for other in (an_input("i0", text="other"), an_input("i2", text="other")):
+            with pytest.raises(IdempotencyConflict):
+                await store.commit(begun.lease, a_commit(enqueue=(*items, other), state=a_state("one")))
+        with pytest.raises(SessionNotFound):
+            await store.commit(begun.lease, a_commit(enqueue=(an_input("i3", session_id="s9"),)))
+        assert await state_of(store) is None
+        assert len(await store.inputs("s1")) == 1
+        await store.commit(begun.lease, a_commit(enqueue=items))
+        assert [it.input_id for it in await store.inputs("s1")] == ["i0", "i2", "i1"]
+
+    @awaited
+    async def test_a_turn_enqueues_for_the_session_that_an_input_names(self, store: SessionStore) -> None:
+        """Ours: an input waits where it is addressed to."""
+        await store.open_session(a_head("s2"))
+        begun = await begin(store)
+        await store.commit(begun.lease, a_commit(enqueue=(an_input("i1", session_id="s2"),)))
+        assert await store.inputs("s1") == []
+        assert await store.inputs("s2") == [an_input("i1", session_id="s2")]
+
+    @awaited
+    async def test_a_state_changes_between_turns_too(self, store: SessionStore) -> None:
+        """Ours: a plugin's action, a tool that is switched off; neither the leaf nor the revision moves."""
+        before = await take_turn(store)
+        head = await store.set_state("s1", a_state("off"), (), NOW + 5)
+        assert await text_of(store, head) == "off"
+        assert msgspec.structs.replace(head, state=None, updated_at=before.updated_at) == before
+        assert head.updated_at == NOW + 5
+        assert await store.head("s1") == head
+        assert (await begin(store, "t2")).head.state == head.state
+
+    @awaited
+    async def test_a_state_does_not_change_under_an_unfinished_turn(self, store: SessionStore) -> None:
+        """Ours: a turn works on the state it began with."""
+        with pytest.raises(SessionNotFound):
+            await change(store, "one")
+        begun = await begin(store)
+        with pytest.raises(SessionBusy, match="w1"):
+            await change(store, "one")
+        await store.park(begun.lease, a_save(), waiting(a_wait("tick")))
+        with pytest.raises(SessionBusy, match="t1"):
+            await change(store, "one")
+        await begin(store, "t2", "s2", claimant("dead"))
+        with pytest.raises(SessionBusy):
+            await change(store, "one", "s2")
+        assert await state_of(store) is None
+
+    @awaited
+    async def test_who_takes_over_gets_the_state_of_the_session(self, store: SessionStore) -> None:
+        """Ours: a turn goes on elsewhere with the plugins it had."""
+        await take_turn(store, "t0", state=a_state("one"))
+        await begin(store, "t1", claimed_by=claimant("dead"))
+        taken = await store.take_over("t1", claimant())
+        assert await text_of(store, taken.head) == "one"
+
+    @awaited
+    async def test_a_body_is_kept_as_it_is(self, store: SessionStore) -> None:
+        """Ours: states are opaque, and may be empty or large."""
+        for number, body in enumerate((b"", bytes(range(256)) * 100)):
+            head = await take_turn(store, f"t{number}", state=a_state(body))
+            assert head.state is not None
+            assert await store.state(head.state) == body
+
+    @awaited
+    async def test_appended_nodes_leave_the_state_alone(self, store: SessionStore) -> None:
+        """Ours: the host's nodes are no turn."""
+        before = await take_turn(store, "t1", state=a_state("one"))
+        after = await store.append("s1", "n1", (said(),), None, NOW)
+        assert after.state == before.state
+        assert await text_of(store, await store.rewind("s1", "n1.0", NOW)) == "one"
+
+    # Moving the leaf
+
+    @awaited
+    async def test_rewinding_brings_back_the_state_that_held_there(self, store: SessionStore) -> None:
+        """Ours: a plugin must not remember what did not happen on this branch."""
+        await take_turn(store, "t1", state=a_state("one"))
+        await take_turn(store, "t2")
+        await take_turn(store, "t3", state=a_state("three"))
+        held = {"t1.0": None, "t1.1": "one", "t2.0": "one", "t2.1": "one", "t3.0": "one", "t3.1": "three"}
+        for node, state in (*held.items(), *reversed(held.items())):
+            assert await text_of(store, await store.rewind("s1", node, NOW)) == state, node
+
+    @awaited
+    async def test_a_state_between_turns_belongs_to_the_leaf_of_then(self, store: SessionStore) -> None:
+        """Ours: the newest of a leaf wins; what came before the first node holds from the root on."""
+        await store.open_session(a_head())
+        await change(store, "root")
+        await take_turn(store, "t1")
+        await change(store, "a")
+        await change(store, "b")
+        await take_turn(store, "t2", state=a_state("two"))
+        await change(store, "c")
+        held = {"t1.0": "root", "t1.1": "b", "t2.0": "b", "t2.1": "c"}
+        for node, state in (*held.items(), *reversed(held.items())):
+            assert await text_of(store, await store.rewind("s1", node, NOW)) == state, node
+
+    @awaited
+    async def test_a_branch_goes_on_from_the_state_at_its_root(self, store: SessionStore) -> None:
+        """Ours: branches have states of their own."""
+        await take_turn(store, "t1", state=a_state("one"))
+        await take_turn(store, "t2", state=a_state("two"))
+        await store.rewind("s1", "t1.0", NOW)
+        await change(store, "branch")
+        await take_turn(store, "t3")
+        await take_turn(store, "t4", state=a_state("four"))
+        held = {"t1.0": "branch", "t3.1": "branch", "t4.0": "branch", "t4.1": "four", "t1.1": "one"}
+        held |= {"t2.0": "one", "t2.1": "two"}
+        for node, state in (*held.items(), *reversed(held.items())):
+            assert await text_of(store, await store.rewind("s1", node, NOW)) == state, node
+
+    @awaited
+    async def test_a_node_that_is_not_there_changes_nothing(self, store: SessionStore) -> None:
+        """Ours: refused is refused."""
+        before = await take_turn(store, "t1", state=a_state("one"))
+        with pytest.raises(NodeNotFound):
+            await store.rewind("s1", "t1.7", NOW)
+        with pytest.raises(NodeNotFound):
+            await store.fork("s1", "s2", "t9.0", NOW)
+        assert await store.head("s1") == before
+
+    @awaited
+    async def test_a_fork_begins_with_the_state_at_its_node(self, store: SessionStore) -> None:
+        """Ours: a fork is the session as it was there."""
+        await take_turn(store, "t1", state=a_state("one"))
+        await change(store, "between")
+        await take_turn(store, "t2", state=a_state("two"))
+        for name, node, state in (
+            ("f1", None, "two"),
+            ("f2", "t2.1", "two"),
+            ("f3", "t2.0", "between"),
+            ("f4", "t1.1", "between"),
+            ("f5", "t1.0", None),
+        ):
+            assert await text_of(store, await store.fork("s1", name, node, NOW)) == state, name
+
+    @awaited
+    async def test_a_fork_of_a_session_without_nodes_keeps_its_state(self, store: SessionStore) -> None:
+        """Ours: tools may be switched off before the first turn."""
+        await store.open_session(a_head())
+        await change(store, "root")
+        assert await text_of(store, await store.fork("s1", "s2", None, NOW)) == "root"
+        await change(store, "mine")
+        await take_turn(store, "t1", "s2")
+        assert await text_of(store, await store.rewind("s2", "t1.0", NOW)) == "root"
+
+    @awaited
+    async def test_what_a_session_writes_after_a_fork_is_its_own(self, store: SessionStore) -> None:
+        """Ours: two sessions at one node do not change each other's plugins."""
+        await take_turn(store, "t1", state=a_state("one"))
+        await change(store, "shared")
+        await store.fork("s1", "s2", None, NOW)
+        await change(store, "of s1")
+        await change(store, "of s2", "s2")
+        await store.fork("s1", "s3", "t1.1", NOW)
+        await take_turn(store, "t2")
+        await take_turn(store, "t3", "s2")
+        await take_turn(store, "t4", "s3")
+        for session_id, body in (("s1", "of s1"), ("s2", "of s2"), ("s3", "of s1")):
+            assert await state_of(store, session_id) == body
+            assert await text_of(store, await store.rewind(session_id, "t1.1", NOW)) == body
+            assert await text_of(store, await store.rewind(session_id, "t1.0", NOW)) is None
+
+    @awaited
+    async def test_a_fork_finds_the_states_of_shared_history(self, store: SessionStore) -> None:
+        """Ours: rewinding in a fork is rewinding."""
+        await take_turn(store, "t1", state=a_state("one"))
+        await change(store, "between")
+        await take_turn(store, "t2", state=a_state("two"))
+        await store.fork("s1", "s2", None, NOW)
+        await store.delete_session("s1")
+        await take_turn(store, "t3", "s2", state=a_state("three"))
+        for node, state in (("t2.1", "two"), ("t2.0", "between"), ("t1.1", "between"), ("t1.0", None)):
+            assert await text_of(store, await store.rewind("s2", node, NOW)) == state, node
+        assert await text_of(store, await store.rewind("s2", "t3.1", NOW)) == "three"
+
+    # In the middle of a turn
+
+    @awaited
+    async def test_a_later_state_of_a_turn_replaces_the_earlier(self, store: SessionStore) -> None:
+        """Ours: rule 4; it stands where it was written last, and inputs stay unique."""
+        begun = await begin(store, claimed_by=claimant("dead"))
+        one, two = a_state_entry("plugin.p", b"1"), a_state_entry("plugin.p", b"2")
+        other = a_state_entry("plugin.q", b"1")
+        await store.save(begun.lease, a_save("t1", one, an_entry("plugin.p"), other))
+        await store.save(begun.lease, a_save("t1", an_entry("model.1"), one, two))
+        taken = await store.take_over("t1", claimant("dead"))
+        assert taken.journal == (an_entry("plugin.p"), other, an_entry("model.1"), two)
+        await store.park(taken.lease, a_save("t1", other), waiting(a_wait("tick")))
+        taken = await store.take_over("t1", claimant())
+        assert taken.journal == (an_entry("plugin.p"), an_entry("model.1"), two, other)
+        await store.commit(taken.lease, a_commit())
+        assert len((await store.take_over((await begin_dead(store)), claimant())).journal) == 0
+
+    # What is forgotten
+
+    @awaited
+    async def test_blobs_of_a_save_stay_until_the_turn_ends(self, store: SessionStore) -> None:
+        """Ours: nobody needs to name them while the turn runs; they are no entries of its journal."""
+        saved, parked = a_blob(b"saved"), a_blob(b"parked")
+        begun = await begin(store)
+        await store.save(begun.lease, Save(turn_id="t1", entries=(), blobs=(saved, saved)))
+        await store.save(begun.lease, Save(turn_id="t1", entries=(an_entry("k"),), blobs=(saved,)))
+        await store.park(
+            begun.lease, Save(turn_id="t1", entries=(), blobs=(parked,)), waiting(a_wait("tick"))
+        )
+        assert (await store.prune(EVERYTHING)).blobs == 0
+        taken = await store.take_over("t1", claimant())
+        assert taken.journal == (an_entry("k"),)
+        for blob in (saved, parked):
+            assert await store.blob(blob.digest) == blob.data
+        await store.commit(taken.lease, a_commit(state=a_state("one", saved)))
+        assert (await store.prune(EVERYTHING)).blobs == 1
+        assert await store.blob(parked.digest) is None
+        assert await store.blob(saved.digest) == saved.data
+
+    @awaited
+    async def test_blobs_of_a_save_go_with_a_session_that_is_deleted(self, store: SessionStore) -> None:
+        """Ours: deleting means deleting, also in the middle of a turn."""
+        blob = a_blob()
+        begun = await begin(store)
+        save = Save(turn_id="t1", entries=(), blobs=(blob,))
+        await store.park(begun.lease, save, waiting(a_wait("tick")))
+        await store.delete_session("s1")
+        assert (await store.prune(PruneRequest())).blobs == 1
+
+    @awaited
+    async def test_blobs_that_a_state_lists_stay_with_it(self, store: SessionStore) -> None:
+        """Ours: what a state's body holds is opaque; its list counts."""
+        committed, between, unlisted = a_blob(b"1"), a_blob(b"2"), a_blob(b"3")
+        begun = await begin(store)
+        state = a_state(unlisted.digest, committed)
+        await store.commit(begun.lease, a_commit(state=state, blobs=(committed, unlisted)))
+        await store.set_state("s1", a_state(b"", committed, between), (between,), NOW)
+        assert (await store.prune(PruneRequest())).blobs == 1
+        for blob in (committed, between):
+            assert await store.blob(blob.digest) == blob.data
+        await store.delete_session("s1")
+        assert (await store.prune(PruneRequest())).blobs == 2
+
+    @awaited
+    async def test_states_go_with_their_branch(self, store: SessionStore) -> None:
+        """Ours: retention by branch; the present state stays whatever goes."""
+        await take_turn(store, "t1", state=a_state("one"))
+        left = await take_turn(store, "t2", state=a_state("two"))
+        later = await change(store, "later")
+        await store.rewind("s1", "t1.1", NOW)
+        await take_turn(store, "t3")
+        assert (await store.prune(PruneRequest())).states == 0
+        assert (await store.prune(PruneRequest(branches=True))).states == 2
+        for head in (left, later):
+            assert head.state is not None
+            assert await store.state(head.state) is None
+        assert await state_of(store) == "one"
+
+    @awaited
+    async def test_states_go_with_their_frame(self, store: SessionStore) -> None:
+        """Ours: retention by frame; what is still there finds its state."""
+        blob = a_blob()
+        await take_turn(store, "t0", state=a_state("zero", blob))
+        await take_turn(store, "t1", state=a_state("one"))
+        await take_turn(store, "t2", entries=(opened("f2"), replied()))
+        await take_turn(store, "t3", state=a_state("three"))
+        assert (await store.prune(PruneRequest(frames=True))).states == 1
+        held = {"t2.0": "one", "t2.1": "one", "t3.0": "one", "t3.1": "three"}
+        for node, state in (*held.items(), *reversed(held.items())):
+            assert await text_of(store, await store.rewind("s1", node, NOW)) == state, node
+
+    @awaited
+    async def test_a_state_that_a_head_names_outlives_its_segment(self, store: SessionStore) -> None:
+        """Ours: forgetting old frames does not make plugins forget, nor a turn that waits."""
+        await take_turn(store, "t1", state=a_state("one"))
+        await take_turn(store, "t2", entries=(opened("f2"),))
+        await park(store, a_wait("tick"), turn_id="t3")
+        assert (await store.prune(EVERYTHING)).segments == 1
+        taken = await store.take_over("t3", claimant())
+        assert await text_of(store, taken.head) == "one"
+        await store.commit(taken.lease, a_commit("t3"))
+        assert await text_of(store, await store.rewind("s1", "t2.0", NOW)) == "one"
+
+    @awaited
+    async def test_states_that_were_replaced_at_their_leaf_go(self, store: SessionStore) -> None:
+        """Ours: a tool that is switched often leaves nothing behind; a fork's state stays."""
+        await take_turn(store, "t1", state=a_state("one"))
+        await change(store, "shared")
+        await store.fork("s1", "s2", None, NOW)
+        for number in range(5):
+            await change(store, f"{number}")
+        assert (await store.prune(PruneRequest())).states == 4
+        assert [await state_of(store, it) for it in ("s1", "s2")] == ["4", "shared"]
+        await take_turn(store, "t2", "s2")
+        assert await text_of(store, await store.rewind("s2", "t1.1", NOW)) == "shared"
+
+    @awaited
+    async def test_a_deleted_session_takes_its_states_along(self, store: SessionStore) -> None:
+        """Ours: unless another session shares them."""
+        shared = await take_turn(store, "t1", state=a_state("one"))
+        await store.fork("s1", "s2", None, NOW)
+        mine = await take_turn(store, "t2", state=a_state("two"))
+        between = await change(store, "between")
+        await store.delete_session("s1")
+        for head in (mine, between):
+            assert head.state is not None
+            assert await store.state(head.state) is None
+        assert await text_of(store, shared) == "one"
+        assert await state_of(store, "s2") == "one"
+        await store.delete_session("s2")
+        assert shared.state is not None
+        assert await store.state(shared.state) is None
+
+    @awaited
+    async def test_a_session_of_a_used_name_has_no_part_in_old_states(self, store: SessionStore) -> None:
+        """Ours: a name is not an identity."""
+        await take_turn(store, "t1", state=a_state("one"))
+        await store.fork("s1", "s2", None, NOW)
+        await change(store, "of the first s1")
+        await store.delete_session("s1")
+        await store.fork("s2", "s1", None, NOW)
+        await take_turn(store, "t2")
+        assert await text_of(store, await store.rewind("s1", "t1.1", NOW)) == "one"
+        await change(store, "of s2", "s2")
+        await store.fork("s2", "s3", None, NOW)
+        await store.delete_session("s1")
+        await store.fork("s3", "s1", None, NOW)
+        assert await text_of(store, await store.rewind("s1", "t1.1", NOW)) == "of s2"
+        await store.delete_session("s1")
+        await store.open_session(a_head())
+        assert await state_of(store) is None
+
+    @awaited
+    async def test_a_state_id_is_never_used_again(self, store: SessionStore) -> None:
+        """Ours: whoever remembers a state by its id must not meet another one."""
+        seen: set[str | None] = set()
+        for number in range(3):
+            head = await take_turn(store, f"t{number}", state=a_state("one"))
+            assert head.state not in seen
+            seen.add(head.state)
+            await store.delete_session("s1")
+
+
+async def begin_dead(store: SessionStore) -> str:
+    """Begin a second turn under an owner that died; returns its id."""
+    return (await begin(store, "t2", claimed_by=claimant("dead"))).record.turn_id

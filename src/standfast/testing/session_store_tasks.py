@@ -1,0 +1,290 @@
+"""What every session store must do with work that goes on beside a session's turns."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from standfast.errors import (
+    Code,
+    ErrorObject,
+    InvalidArgument,
+    SessionNotFound,
+    StaleState,
+    TaskExists,
+    TaskNotFound,
+)
+from standfast.model.task import TaskKind, TaskRecord, TaskState
+from standfast.ports.session_store import PruneRequest, SessionStore
+from standfast.testing.session_values import NOW, a_head, awaited, take_turn
+
+ENDED = [state for state in TaskState if state.is_terminal]
+LIVE = [state for state in TaskState if not state.is_terminal]
+
+_replace = msgspec.structs.replace
+
+
+def a_task(
+    task_id: str = "watch",
+    session_id: str = "s1",
+    state: TaskState = TaskState.RUNNING,
+    at_ms: int = NOW,
+) -> TaskRecord:
+    """A task that somebody runs."""
+    return TaskRecord(
+        session_id=session_id,
+        id=task_id,
+        kind=TaskKind.MONITOR,
+        state=state,
+        created_at=at_ms,
+        updated_at=at_ms,
+        label="the log",
+        owner="w1",
+        body={"command": ["tail", "-f", "é"], "size": 2**70},
+    )
+
+
+def becomes(state: TaskState, at_ms: int = NOW + 5) -> Callable[[TaskRecord], TaskRecord]:
+    """A change of a task's state."""
+    return lambda record: _replace(record, state=state, updated_at=at_ms)
+
+
+def ids(tasks: list[TaskRecord]) -> list[tuple[str, str]]:
+    return [(task.session_id, task.id) for task in tasks]
+
+
+async def open_two(store: SessionStore) -> None:
+    await store.open_session(a_head("s1"))
+    await store.open_session(a_head("s2"))
+
+
+class TaskContract:
+    """Tasks: kept, changed, listed, moved, forgotten."""
+
+    @awaited
+    async def test_a_task_is_kept_as_it_was_added(self, store: SessionStore) -> None:
+        """Seed: registered tasks are records that anybody may list."""
+        await open_two(store)
+        error = ErrorObject(code=Code.INTERRUPTED, message="its process is gone")
+        whole = _replace(a_task("all"), state=TaskState.FAILED, result=[1, None], error=error)
+        for task in (a_task(), whole):
+            await store.add_task(task)
+            assert await store.task("s1", task.id) == task
+        assert await store.tasks() == [a_task(), whole]
+        assert await store.task("s2", "watch") is None
+        assert await store.task("s9", "watch") is None
+        assert await store.task("s1", "other") is None
+
+    @awaited
+    async def test_a_task_is_of_a_session_that_is_there(self, store: SessionStore) -> None:
+        """Ours: nothing is kept for a session that does not exist."""
+        with pytest.raises(SessionNotFound, match="s1"):
+            await store.add_task(a_task())
+        assert await store.tasks() == []
+        assert await store.tasks(session_id="s1") == []
+
+    @awaited
+    async def test_an_id_is_taken_as_long_as_its_task_is_live(self, store: SessionStore) -> None:
+        """Seed: an id is unique among the live tasks of a session, and free again when its task is over."""
+        await open_two(store)
+        for state in LIVE:
+            await store.add_task(a_task(state.value, state=state))
+            with pytest.raises(TaskExists, match=state.value):
+                await store.add_task(a_task(state.value))
+            await store.add_task(a_task(state.value, "s2"))
+            assert await store.task("s1", state.value) == a_task(state.value, state=state)
+        for state in ENDED:
+            await store.add_task(a_task(state.value, state=state))
+            again = a_task(state.value, at_ms=NOW + 1)
+            await store.add_task(again)
+            assert await store.task("s1", state.value) == again
+        assert len(await store.tasks(session_id="s1")) == len(TaskState)
+
+    @awaited
+    async def test_of_many_that_add_one_id_at_once_one_does(self, store: SessionStore) -> None:
+        """Ours: every method is atomic."""
+        await store.open_session(a_head())
+        tasks = [_replace(a_task(), owner=f"w{number}") for number in range(10)]
+        results = await asyncio.gather(*map(store.add_task, tasks), return_exceptions=True)
+        assert [type(it) for it in results].count(TaskExists) == 9
+        assert await store.task("s1", "watch") == tasks[results.index(None)]
+
+    # Changes
+
+    @awaited
+    async def test_a_change_is_what_the_function_makes_of_the_record(self, store: SessionStore) -> None:
+        """Ours: compare and set; the function sees the record as it is."""
+        await store.open_session(a_head())
+        await store.add_task(a_task())
+        idle = await store.change_task("s1", "watch", becomes(TaskState.IDLE))
+        assert idle == _replace(a_task(), state=TaskState.IDLE, updated_at=NOW + 5)
+        assert await store.change_task("s1", "watch", lambda record: record) == idle
+        ended = await store.change_task(
+            "s1", "watch", lambda record: _replace(record, state=TaskState.COMPLETED, result={"lines": 3})
+        )
+        assert ended == _replace(idle, state=TaskState.COMPLETED, result={"lines": 3})
+        assert await store.task("s1", "watch") == ended
+
+    @awaited
+    async def test_what_is_over_stays_as_it_ended(self, store: SessionStore) -> None:
+        """Seed: a state that has ended never changes again; who comes late is told how it ended."""
+        await store.open_session(a_head())
+        for state in ENDED:
+            await store.add_task(a_task(state.value, state=state))
+            for late in (TaskState.RUNNING, TaskState.CANCELLED):
+                assert await store.change_task("s1", state.value, becomes(late)) == a_task(
+                    state.value, state=state
+                )
+            assert await store.task("s1", state.value) == a_task(state.value, state=state)
+
+    @awaited
+    async def test_of_many_ends_at_once_one_holds(self, store: SessionStore) -> None:
+        """Ours: completion and cancellation race, and everybody hears of the same winner."""
+        await store.open_session(a_head())
+        await store.add_task(a_task())
+        ends = [becomes(ENDED[number % 3], NOW + number) for number in range(9)]
+        results = await asyncio.gather(*(store.change_task("s1", "watch", end) for end in ends))
+        assert results == [await store.task("s1", "watch")] * 9
+
+    @awaited
+    async def test_a_change_that_fails_changes_nothing(self, store: SessionStore) -> None:
+        """Ours: the error of the function is the caller's; nobody else is concerned."""
+        await open_two(store)
+        await store.add_task(a_task())
+
+        def refuse(record: TaskRecord) -> TaskRecord:
+            raise StaleState("not mine")
+
+        for name in ("other", "watch"):
+            with pytest.raises((TaskNotFound, StaleState)):
+                await store.change_task("s1", name, refuse)
+        with pytest.raises(TaskNotFound, match="watch"):
+            await store.change_task("s2", "watch", refuse)
+        for change in (
+            lambda record: _replace(record, id="other"),
+            lambda record: _replace(record, session_id="s2"),
+        ):
+            with pytest.raises(InvalidArgument, match="watch"):
+                await store.change_task("s1", "watch", change)
+        assert await store.tasks() == [a_task()]
+
+    # Lists
+
+    @awaited
+    async def test_tasks_are_listed_by_age(self, store: SessionStore) -> None:
+        """Ours: by when they were made, then in the order they came; a new one of an old id is new."""
+        await open_two(store)
+        await store.add_task(a_task("b", at_ms=NOW + 1))
+        await store.add_task(a_task("a", "s2", at_ms=NOW + 1))
+        await store.add_task(a_task("z"))
+        assert ids(await store.tasks()) == [("s1", "z"), ("s1", "b"), ("s2", "a")]
+        await store.change_task("s1", "b", becomes(TaskState.COMPLETED))
+        assert ids(await store.tasks()) == [("s1", "z"), ("s1", "b"), ("s2", "a")]
+        await store.add_task(a_task("b", at_ms=NOW + 1))
+        assert ids(await store.tasks()) == [("s1", "z"), ("s2", "a"), ("s1", "b")]
+        assert ids(await store.tasks(session_id="s1")) == [("s1", "z"), ("s1", "b")]
+
+    @awaited
+    async def test_live_tasks_are_those_that_are_not_over(self, store: SessionStore) -> None:
+        """Ours: who recovers looks at these and at nothing else."""
+        await open_two(store)
+        for session_id in ("s1", "s2"):
+            for state in TaskState:
+                await store.add_task(a_task(state.value, session_id, state))
+        live = [state.value for state in LIVE]
+        assert ids(await store.tasks(live=True)) == [(it, name) for it in ("s1", "s2") for name in live]
+        assert ids(await store.tasks(session_id="s2", live=True)) == [("s2", name) for name in live]
+        await store.change_task("s1", "running", becomes(TaskState.CANCEL_REQUESTED))
+        assert len(await store.tasks(session_id="s1", live=True)) == len(live)
+        await store.change_task("s1", "running", becomes(TaskState.CANCELLED))
+        assert "running" not in [it.id for it in await store.tasks(session_id="s1", live=True)]
+
+    # Moves
+
+    @awaited
+    async def test_tasks_move_to_another_session(self, store: SessionStore) -> None:
+        """Seed: handles are transferred; the task goes on as it was, elsewhere."""
+        await open_two(store)
+        for name in ("a", "b", "c"):
+            await store.add_task(a_task(name))
+        await store.move_tasks("s1", "s2", ("c", "a", "c"), NOW + 7)
+        assert await store.tasks(session_id="s1") == [a_task("b")]
+        moved = [_replace(a_task(name, "s2"), updated_at=NOW + 7) for name in ("a", "c")]
+        assert await store.tasks(session_id="s2") == moved
+        assert ids(await store.tasks(live=True)) == [("s2", "a"), ("s1", "b"), ("s2", "c")]
+        with pytest.raises(TaskNotFound):
+            await store.change_task("s1", "a", becomes(TaskState.IDLE))
+        await store.change_task("s2", "a", becomes(TaskState.COMPLETED))
+        await store.add_task(a_task("a"))
+
+    @awaited
+    async def test_a_move_takes_all_or_none(self, store: SessionStore) -> None:
+        """Seed: a transfer is refused as a whole."""
+        await open_two(store)
+        for task in (a_task("a"), a_task("b"), a_task("b", "s2")):
+            await store.add_task(task)
+        before = await store.tasks()
+        refused: list[tuple[str, str, tuple[str, ...], type[Exception]]] = [
+            ("s1", "s2", ("a", "b"), TaskExists),
+            ("s1", "s2", ("a", "z"), TaskNotFound),
+            ("s1", "s9", ("a",), SessionNotFound),
+            ("s9", "s2", ("a",), SessionNotFound),
+            ("s1", "s1", ("a", "z"), TaskNotFound),
+        ]
+        for from_id, to_id, task_ids, error in refused:
+            with pytest.raises(error):
+                await store.move_tasks(from_id, to_id, task_ids, NOW)
+            assert await store.tasks() == before
+        await store.move_tasks("s1", "s1", ("a", "b"), NOW + 9)
+        await store.move_tasks("s1", "s2", (), NOW + 9)
+        assert await store.tasks() == before
+
+    @awaited
+    async def test_a_task_moves_over_one_that_is_over(self, store: SessionStore) -> None:
+        """Ours: what is over gives its id free, in the other session as well."""
+        await open_two(store)
+        await store.add_task(a_task("a"))
+        await store.add_task(a_task("a", "s2", TaskState.FAILED))
+        await store.move_tasks("s1", "s2", ("a",), NOW)
+        assert await store.tasks() == [a_task("a", "s2")]
+
+    # The end
+
+    @awaited
+    async def test_a_task_is_forgotten_once(self, store: SessionStore) -> None:
+        """Seed: unregistering is harmless if there is nothing."""
+        await open_two(store)
+        await store.add_task(a_task())
+        assert await store.remove_task("s2", "watch") is False
+        assert await store.remove_task("s9", "watch") is False
+        assert await store.remove_task("s1", "watch") is True
+        assert await store.remove_task("s1", "watch") is False
+        assert await store.tasks() == []
+        await store.add_task(a_task())
+
+    @awaited
+    async def test_tasks_go_with_their_session(self, store: SessionStore) -> None:
+        """Ours: a new session of the same name has nothing of the old one."""
+        await open_two(store)
+        for session_id in ("s1", "s2"):
+            await store.add_task(a_task(session_id=session_id))
+        await store.delete_session("s1")
+        await store.open_session(a_head("s1"))
+        assert await store.task("s1", "watch") is None
+        assert await store.tasks() == [a_task(session_id="s2")]
+
+    @awaited
+    async def test_a_session_that_a_task_goes_on_for_never_goes_by_age(self, store: SessionStore) -> None:
+        """Ours: nothing is taken from under a process that runs; what is over goes with an idle session."""
+        await take_turn(store)
+        await store.add_task(a_task("live"))
+        await store.add_task(a_task("over", state=TaskState.COMPLETED))
+        old = PruneRequest(sessions_before_ms=NOW + 100)
+        assert (await store.prune(old)).sessions == 0
+        assert len(await store.tasks()) == 2
+        await store.change_task("s1", "live", becomes(TaskState.CANCELLED))
+        assert (await store.prune(old)).sessions == 1
+        assert await store.tasks() == []

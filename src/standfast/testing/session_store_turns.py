@@ -1,0 +1,449 @@
+"""What every session store must do with turns: leases, fences, journals, commits."""
+
+from __future__ import annotations
+
+import asyncio
+
+import msgspec
+import pytest
+
+from standfast.errors import (
+    IdempotencyConflict,
+    LeaseLost,
+    SessionBusy,
+    SessionNotFound,
+    StaleState,
+    StandfastError,
+    TurnNotFound,
+    TurnUnfinished,
+)
+from standfast.model.head import SessionHead
+from standfast.model.message import AssistantMessage
+from standfast.model.node import Entry
+from standfast.model.turn import TurnState
+from standfast.ports.session_store import Begun, CommitRefused, JournalEntry, Repeated, Save, SessionStore
+from standfast.testing.session_values import (
+    LEASE_MS,
+    NOW,
+    a_commit,
+    a_head,
+    a_save,
+    a_wait,
+    an_entry,
+    awaited,
+    begin,
+    claimant,
+    finished,
+    new_turn,
+    park,
+    replied,
+    said,
+    stopped,
+    take_turn,
+    waiting,
+)
+
+
+class TurnContract:
+    """The life of a turn, and who may write it."""
+
+    # Beginning
+
+    @awaited
+    async def test_a_begun_turn_is_durable_with_its_input(self, store: SessionStore) -> None:
+        """Ours: journal rule 1, a turn's input is durable before anything runs."""
+        head = await take_turn(store, "t0")
+        begun = await begin(store)
+        assert begun.head == head
+        assert begun.input == b'["t0.1",[]]'
+        assert (begun.lease.session_id, begun.lease.owner) == ("s1", "w1")
+        assert begun.lease.until_ms == NOW + LEASE_MS
+        record = begun.record
+        assert (record.state, record.created_at, record.agent) == (TurnState.RUNNING, NOW, "helper")
+        assert (record.summary, record.ended_at, record.cancel_requested) == (None, None, False)
+        assert await store.turn("t1") == record
+        assert [it.turn_id for it in await store.turns("s1")] == ["t0", "t1"]
+
+    @awaited
+    async def test_a_turn_needs_a_session(self, store: SessionStore) -> None:
+        """Ours: a typing error does not make a session."""
+        with pytest.raises(SessionNotFound):
+            await store.begin(new_turn(), claimant())
+        assert await store.turn("t1") is None
+        assert await store.cancel("t1") is False
+
+    @awaited
+    async def test_a_session_has_one_turn_at_a_time(self, store: SessionStore) -> None:
+        """Ours: port rule 3; the owner is named, also to itself."""
+        await begin(store)
+        for owner in ("w1", "w2"):
+            with pytest.raises(SessionBusy, match="w1"):
+                await store.begin(new_turn("t2"), claimant(owner))
+        assert await store.turn("t2") is None
+
+    @awaited
+    async def test_of_many_that_begin_at_once_one_succeeds(self, store: SessionStore) -> None:
+        """Ours: one writer per session."""
+        await store.open_session(a_head())
+        tries = (store.begin(new_turn(f"t{n}"), claimant(f"w{n}")) for n in range(8))
+        results = await asyncio.gather(*tries, return_exceptions=True)
+        assert sum(isinstance(it, Begun) for it in results) == 1
+        assert sum(isinstance(it, SessionBusy) for it in results) == 7
+        assert len(await store.turns("s1")) == 1
+
+    @awaited
+    async def test_turns_of_many_sessions_begin_and_end_at_once(self, store: SessionStore) -> None:
+        """Ours: sessions do not wait for each other."""
+        heads = await asyncio.gather(*(take_turn(store, f"t{n}", f"s{n}") for n in range(30)))
+        assert [head.leaf for head in heads] == [f"t{n}.1" for n in range(30)]
+
+    @awaited
+    async def test_an_unfinished_turn_comes_first(self, store: SessionStore) -> None:
+        """Ours: what waits or was left is gone on with, not forgotten."""
+        await park(store, a_wait("tick"))
+        with pytest.raises(TurnUnfinished) as waits:
+            await store.begin(new_turn("t2"), claimant())
+        assert (waits.value.turn_id, waits.value.waits) == ("t1", True)
+        await begin(store, "t3", "s2", claimant("dead"))
+        await begin(store, "t4", "s3")
+        for session_id, turn_id, now_ms in (("s2", "t3", NOW), ("s3", "t4", NOW + LEASE_MS)):
+            with pytest.raises(TurnUnfinished) as left:
+                await store.begin(new_turn("t5", session_id), claimant(now_ms=now_ms))
+            assert (left.value.turn_id, left.value.waits) == (turn_id, False)
+        assert await store.turn("t5") is None
+
+    @awaited
+    async def test_a_turn_id_is_used_once(self, store: SessionStore) -> None:
+        """Ours: ids name one thing for ever."""
+        await take_turn(store, "t1")
+        with pytest.raises(IdempotencyConflict):
+            await store.begin(new_turn("t1"), claimant())
+        await take_turn(store, "t2")
+
+    # Idempotency
+
+    @awaited
+    async def test_the_same_key_and_content_is_the_same_turn(self, store: SessionStore) -> None:
+        """Ours: journal rule 1, a sender may repeat itself at any time."""
+        await store.open_session(a_head())
+        begun = await store.begin(new_turn("t1", key="k"), claimant())
+        assert isinstance(begun, Begun)
+        while_running = await store.begin(new_turn("t2", key="k"), claimant("w2"))
+        assert while_running == Repeated(record=begun.record)
+        await store.commit(begun.lease, a_commit())
+        afterwards = await store.begin(new_turn("t3", key="k"), claimant())
+        assert isinstance(afterwards, Repeated)
+        assert afterwards.record == await store.turn("t1")
+        assert afterwards.record.summary == finished()
+        assert [it.turn_id for it in await store.turns("s1")] == ["t1"]
+
+    @awaited
+    async def test_the_same_key_with_other_content_conflicts(self, store: SessionStore) -> None:
+        """Ours: journal rule 1."""
+        await store.open_session(a_head())
+        await store.begin(new_turn("t1", key="k"), claimant())
+        with pytest.raises(IdempotencyConflict, match="'k'"):
+            await store.begin(new_turn("t2", key="k", input_digest="d2"), claimant())
+
+    @awaited
+    async def test_a_key_counts_within_its_session(self, store: SessionStore) -> None:
+        """Ours: clients of different sessions know nothing of each other."""
+        for session_id in ("s1", "s2"):
+            await store.open_session(a_head(session_id))
+            begun = await store.begin(new_turn(f"t_{session_id}", session_id, key="k"), claimant())
+            assert isinstance(begun, Begun)
+
+    @awaited
+    async def test_of_many_that_repeat_one_key_at_once_one_begins(self, store: SessionStore) -> None:
+        """Ours: a client that retries too early gets the same turn."""
+        await store.open_session(a_head())
+        tries = (store.begin(new_turn(f"t{n}", key="k"), claimant()) for n in range(6))
+        results = await asyncio.gather(*tries)
+        assert sum(isinstance(it, Begun) for it in results) == 1
+        assert len({it.record.turn_id for it in results}) == 1
+
+    # The journal
+
+    @awaited
+    async def test_what_is_saved_comes_back_in_order(self, store: SessionStore) -> None:
+        """Ours: a recovered turn feeds the journal to a fresh machine."""
+        begun = await begin(store, claimed_by=claimant("dead"))
+        intent = JournalEntry(key="tool.1", kind="intent")
+        saved = await store.save(begun.lease, a_save("t1", an_entry("model.1", b"\0\xff"), intent))
+        assert (saved.cancel_requested, saved.checkpoint) == (False, None)
+        await store.save(begun.lease, a_save("t1", an_entry("tool.1"), an_entry("a")))
+        taken = await store.take_over("t1", claimant("w2"))
+        assert taken.input == begun.input
+        assert taken.journal == (
+            an_entry("model.1", b"\0\xff"),
+            intent,
+            an_entry("tool.1"),
+            an_entry("a"),
+        )
+        assert (taken.record, taken.head) == (begun.record, begun.head)
+
+    @awaited
+    async def test_a_key_is_journaled_once_for_each_kind(self, store: SessionStore) -> None:
+        """Ours: port rule 4; an intent and its outcome share a name. What is refused writes nothing."""
+        begun = await begin(store, claimed_by=claimant("dead"))
+        await store.save(begun.lease, a_save("t1", an_entry("k")))
+        for twice in (a_save("t1", an_entry("new"), an_entry("k")), a_save("t1", *[an_entry("b")] * 2)):
+            with pytest.raises(StaleState):
+                await store.save(begun.lease, twice)
+        assert (await store.take_over("t1", claimant())).journal == (an_entry("k"),)
+
+    @awaited
+    async def test_turns_of_different_sessions_use_the_same_keys(self, store: SessionStore) -> None:
+        """Ours: journals do not mix."""
+        for number in (1, 2):
+            begun = await begin(store, f"t{number}", f"s{number}", claimant("dead"))
+            await store.save(begun.lease, a_save(f"t{number}", an_entry("k", str(number).encode())))
+        assert (await store.take_over("t1", claimant())).journal == (an_entry("k", b"1"),)
+        assert (await store.take_over("t2", claimant())).journal == (an_entry("k", b"2"),)
+
+    # Leases
+
+    @awaited
+    async def test_a_live_lease_is_not_taken(self, store: SessionStore) -> None:
+        """Ours: one writer per session."""
+        await begin(store)
+        for owner in ("w1", "w2"):
+            with pytest.raises(SessionBusy, match="w1"):
+                await store.take_over("t1", claimant(owner, NOW + LEASE_MS - 1))
+
+    @awaited
+    async def test_a_lease_ends_with_its_time_or_with_its_owner(self, store: SessionStore) -> None:
+        """Ours: a dead owner is succeeded at once, one that hangs after its lease."""
+        late = await begin(store, "t1", "s1")
+        dead = await begin(store, "t2", "s2", claimant("dead"))
+        first = await store.take_over("t1", claimant("w2", NOW + LEASE_MS))
+        second = await store.take_over("t2", claimant("w2"))
+        assert first.lease.fence > late.lease.fence
+        assert second.lease.fence > dead.lease.fence
+        assert first.lease.owner == "w2"
+
+    @awaited
+    async def test_whoever_lost_the_lease_can_write_nothing(self, store: SessionStore) -> None:
+        """Ours: port rule 2, fencing. Not even with the same owner's name."""
+        stale = (await begin(store, claimed_by=claimant("dead"))).lease
+        taken = await store.take_over("t1", claimant("dead"))
+        with pytest.raises(LeaseLost):
+            await store.save(stale, a_save("t1", an_entry("k")))
+        with pytest.raises(LeaseLost):
+            await store.park(stale, a_save("t1"), waiting(a_wait("tick")))
+        with pytest.raises(LeaseLost):
+            await store.commit(stale, a_commit())
+        renewed = await store.renew((stale, taken.lease), NOW, LEASE_MS)
+        assert renewed.lost == {"s1"}
+        assert (await store.take_over("t1", claimant())).journal == ()
+
+    @awaited
+    async def test_a_lease_is_over_after_commit_and_park(self, store: SessionStore) -> None:
+        """Ours: port rule 2."""
+        over = (await begin(store)).lease
+        await store.commit(over, a_commit())
+        parked = await park(store, a_wait("tick"), turn_id="t2")
+        for lease, turn_id in ((over, "t1"), (parked, "t2")):
+            with pytest.raises(LeaseLost):
+                await store.save(lease, a_save(turn_id, an_entry("late")))
+            with pytest.raises(LeaseLost):
+                await store.commit(lease, a_commit(turn_id))
+            assert (await store.renew((lease,), NOW, LEASE_MS)).lost == {"s1"}
+
+    @awaited
+    async def test_fences_only_rise_also_over_a_deleted_session(self, store: SessionStore) -> None:
+        """Ours: whoever remembers a lease of the forerunner can write nothing."""
+        old = (await begin(store, "t1", claimed_by=claimant("dead"))).lease
+        await store.delete_session("s1")
+        new = await begin(store, "t1", claimed_by=claimant("dead"))
+        assert new.lease.fence > old.fence
+        with pytest.raises(LeaseLost):
+            await store.save(old, a_save())
+        await store.commit(new.lease, a_commit())
+        fences = [(await begin(store, f"u{n}")).lease.fence for n in range(1)]
+        assert fences[0] > new.lease.fence
+
+    @awaited
+    async def test_a_lease_is_good_for_its_own_turn_alone(self, store: SessionStore) -> None:
+        """Ours: a mix-up of turns is a defect of the caller, and writes nothing."""
+        mine = await begin(store, "t1", "s1")
+        await begin(store, "t2", "s2")
+        with pytest.raises(StandfastError):
+            await store.save(mine.lease, a_save("t2", an_entry("k")))
+        with pytest.raises(StandfastError):
+            await store.commit(mine.lease, a_commit("t2"))
+        other = await store.turn("t2")
+        assert other is not None
+        assert other.state is TurnState.RUNNING
+
+    @awaited
+    async def test_a_renewed_lease_lasts_longer(self, store: SessionStore) -> None:
+        """Ours: 30 s, renewed every 10 s."""
+        one, two = await begin(store, "t1", "s1"), await begin(store, "t2", "s2")
+        renewed = await store.renew((one.lease, two.lease), NOW + 10_000, LEASE_MS)
+        assert (renewed.lost, renewed.cancelled) == (frozenset(), frozenset())
+        with pytest.raises(SessionBusy):
+            await store.take_over("t1", claimant("w2", NOW + LEASE_MS + 1))
+        await store.take_over("t1", claimant("w2", NOW + 10_000 + LEASE_MS))
+        await store.delete_session("s9")
+        gone = msgspec.structs.replace(one.lease, session_id="s9")
+        assert (await store.renew((gone,), NOW, LEASE_MS)).lost == {"s9"}
+
+    @awaited
+    async def test_a_lease_renewed_for_no_time_is_given_back(self, store: SessionStore) -> None:
+        """Ours: a process that ends in order does not keep others waiting."""
+        begun = await begin(store)
+        await store.renew((begun.lease,), NOW, 0)
+        assert [it.turn_id for it in await store.unfinished(NOW)] == ["t1"]
+        await store.take_over("t1", claimant("w2"))
+
+    @awaited
+    async def test_a_turn_that_ended_or_never_was_cannot_be_taken_over(self, store: SessionStore) -> None:
+        """Ours: recovery races with the end."""
+        await take_turn(store)
+        for turn_id in ("t1", "t9"):
+            with pytest.raises(TurnNotFound):
+                await store.take_over(turn_id, claimant())
+
+    @awaited
+    async def test_of_many_that_take_over_at_once_one_succeeds(self, store: SessionStore) -> None:
+        """Ours: every process recovers at its start."""
+        await begin(store, claimed_by=claimant("dead"))
+        tries = (store.take_over("t1", claimant(f"w{n}")) for n in range(6))
+        results = await asyncio.gather(*tries, return_exceptions=True)
+        assert sum(isinstance(it, SessionBusy) for it in results) == 5
+
+    # Parking
+
+    @awaited
+    async def test_a_parked_turn_waits_and_goes_on_where_it_stood(self, store: SessionStore) -> None:
+        """Ours: suspension is a value; days later another process goes on."""
+        lease = await park(store, a_wait("tick"))
+        record = await store.turn("t1")
+        assert record is not None
+        assert (record.state, record.summary) == (TurnState.WAITING, waiting(a_wait("tick")))
+        taken = await store.take_over("t1", claimant("w2"))
+        assert taken.lease.fence > lease.fence
+        assert (taken.record.state, taken.record.summary) == (TurnState.RUNNING, None)
+        assert taken.journal == (an_entry("model.1"),)
+        assert await store.turn("t1") == taken.record
+        await store.save(taken.lease, a_save("t1", an_entry("waited.tick")))
+        assert isinstance(await store.commit(taken.lease, a_commit()), SessionHead)
+
+    # Committing
+
+    @awaited
+    async def test_a_commit_is_the_end_of_turn_and_lease(self, store: SessionStore) -> None:
+        """Ours: port rule 5, one transaction; the journal is gone with it."""
+        begun = await begin(store)
+        await store.save(begun.lease, a_save("t1", an_entry("model.1")))
+        head = await store.commit(begun.lease, a_commit(now_ms=NOW + 5))
+        assert isinstance(head, SessionHead)
+        assert await store.head("s1") == head
+        record = await store.turn("t1")
+        assert record is not None
+        assert (record.state, record.ended_at, record.summary) == (TurnState.ENDED, NOW + 5, finished())
+        assert [it.turn_id for it in await store.turns("s1")] == ["t1"]
+        assert await store.unfinished(NOW + 2 * LEASE_MS) == []
+        await begin(store, "t2")
+
+    @awaited
+    async def test_the_record_of_a_turn_has_its_answer_whatever_the_nodes_say(
+        self, store: SessionStore
+    ) -> None:
+        """Ours: a store may not keep an answer twice, and must not give another one."""
+        cases = (
+            ("t1", (said(), replied("yes")), finished("yes", value={"n": 2**70})),
+            ("t2", (said(), replied("one"), replied("two")), finished("two")),
+            ("t3", (said(), replied("one"), replied("two")), finished("one")),
+            ("t4", (said(),), finished("nowhere")),
+            ("t5", (), finished("")),
+            ("t6", (replied(""),), finished("")),
+            ("t7", (said(), Entry(at_ms=NOW, payload=AssistantMessage(text="é\n\"'"))), finished("é\n\"'")),
+        )
+        for turn_id, entries, summary in cases:
+            begun = await begin(store, turn_id)
+            await store.commit(begun.lease, a_commit(turn_id, summary, entries))
+        records = await store.turns("s1")
+        assert [it.summary for it in records] == [summary for _, _, summary in cases]
+        assert [await store.turn(it.turn_id) for it in records] == records
+
+    @awaited
+    async def test_a_turn_that_somebody_cancelled_does_not_finish(self, store: SessionStore) -> None:
+        """Ours: a cancellation wins or loses once."""
+        begun = await begin(store)
+        assert await store.cancel("t1") is True
+        assert await store.cancel("t1") is True
+        assert (await store.renew((begun.lease,), NOW, LEASE_MS)).cancelled == {"t1"}
+        assert (await store.save(begun.lease, a_save())).cancel_requested is True
+        assert await store.commit(begun.lease, a_commit()) == CommitRefused(reason="cancelled")
+        record = await store.turn("t1")
+        assert record is not None
+        assert (record.state, record.cancel_requested) == (TurnState.RUNNING, True)
+        assert isinstance(await store.commit(begun.lease, a_commit(summary=stopped())), SessionHead)
+        assert await store.cancel("t1") is False
+
+    @awaited
+    async def test_a_cancellation_after_the_end_lost(self, store: SessionStore) -> None:
+        """Ours: a cancellation wins or loses once."""
+        await take_turn(store)
+        assert await store.cancel("t1") is False
+        record = await store.turn("t1")
+        assert record is not None
+        assert record.cancel_requested is False
+
+    # Recovery
+
+    @awaited
+    async def test_turns_that_nobody_runs_are_found(self, store: SessionStore) -> None:
+        """Ours: recovery finds what a crash left, and leaves alone what is alive."""
+        await begin(store, "t1", "s1")
+        await begin(store, "t2", "s2", claimant("dead"))
+        await take_turn(store, "t3", "s3")
+        assert [it.turn_id for it in await store.unfinished(NOW)] == ["t2"]
+        assert [it.turn_id for it in await store.unfinished(NOW + LEASE_MS)] == ["t1", "t2"]
+
+    @awaited
+    async def test_a_waiting_turn_that_somebody_cancelled_is_found(self, store: SessionStore) -> None:
+        """Ours: nobody else would ever go on with it."""
+        await park(store, a_wait("tick"))
+        assert await store.unfinished(NOW) == []
+        await store.cancel("t1")
+        (found,) = await store.unfinished(NOW)
+        assert (found.turn_id, found.cancel_requested) == ("t1", True)
+
+    @awaited
+    async def test_a_checkpoint_without_input_is_journaled_too(self, store: SessionStore) -> None:
+        """Ours: a recovered turn passes the same checkpoints."""
+        begun = await begin(store, claimed_by=claimant("dead"))
+        save = Save(turn_id="t1", entries=(), make_checkpoint=lambda claimed: an_entry("checkpoint.1"))
+        saved = await store.save(begun.lease, save)
+        assert saved.checkpoint == an_entry("checkpoint.1")
+        assert (await store.take_over("t1", claimant())).journal == (an_entry("checkpoint.1"),)
+
+    # Looking at an open turn
+
+    @awaited
+    async def test_the_open_turn_of_a_session_is_found_with_its_journal(self, store: SessionStore) -> None:
+        """Ours: what plugins are in the middle of a turn can be looked at without taking it over."""
+        begun = await begin(store)
+        turn_id = begun.record.turn_id
+        entry = JournalEntry(key="model.1", kind="input", body=b"{}")
+        await store.save(begun.lease, Save(turn_id=turn_id, entries=(entry,)))
+        found = await store.open_turn("s1")
+        assert found is not None
+        assert (found.turn_id, found.state) == (turn_id, TurnState.RUNNING)
+        assert await store.journal(turn_id) == (entry,)
+        whole = await store.open_turn_journal("s1")
+        assert whole is not None
+        assert (whole.record.turn_id, whole.input, whole.journal) == (turn_id, begun.input, (entry,))
+
+    @awaited
+    async def test_an_ended_turn_is_not_open_and_has_no_journal(self, store: SessionStore) -> None:
+        """Ours: the journal is gone when the turn ends."""
+        await take_turn(store, "t1")
+        assert await store.open_turn("s1") is None
+        assert await store.journal("t1") == ()
+        assert await store.open_turn("nobody") is None
+        assert await store.open_turn_journal("s1") is None
+        assert await store.open_turn_journal("nobody") is None

@@ -1,0 +1,242 @@
+"""What every session store must do for turns that wait: timers, completions, approvals."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from standfast.errors import (
+    ApprovalAlreadyDecided,
+    ApprovalNotFound,
+    Code,
+    ErrorObject,
+    StaleState,
+    TokenAlreadyUsed,
+    TokenNotFound,
+)
+from standfast.model.approval import ApprovalState, Decision
+from standfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Failed
+from standfast.ports.session_store import Save, SessionStore
+from standfast.testing.session_values import (
+    NOW,
+    a_commit,
+    a_save,
+    a_wait,
+    an_approval,
+    an_entry,
+    awaited,
+    begin,
+    claimant,
+    park,
+    stopped,
+    waiting,
+)
+
+YES = Decision(approved=True)
+NO = Decision(approved=False, reason="too much")
+TOKEN = "cpl_t1.x"  # noqa: S105 (of a test)
+
+
+class WaitContract:
+    """Timers, completions and approvals."""
+
+    # Timers
+
+    @awaited
+    async def test_a_timer_is_over_when_it_is_due(self, store: SessionStore) -> None:
+        """Ours: time is the caller's; the store has no clock."""
+        await park(store, a_wait("tick"), a_wait("tock", due_in_ms=2_000))
+        assert await store.ended_waits("t1", NOW + 999) == ()
+        assert await store.unfinished(NOW + 999) == []
+        assert await store.ended_waits("t1", NOW + 1_000) == (("tick", Elapsed()),)
+        assert [it.turn_id for it in await store.unfinished(NOW + 1_000)] == ["t1"]
+        assert dict(await store.ended_waits("t1", NOW + 9_000)) == {"tick": Elapsed(), "tock": Elapsed()}
+
+    @awaited
+    async def test_only_what_a_turn_stands_at_wakes_it(self, store: SessionStore) -> None:
+        """Ours: a turn that has taken note of one wait sleeps on for the others."""
+        tick, tock = a_wait("tick"), a_wait("tock", due_in_ms=2_000)
+        await park(store, tick, tock)
+        taken = await store.take_over("t1", claimant(now_ms=NOW + 1_000))
+        assert await store.unfinished(NOW + 1_000) == []
+        await store.park(taken.lease, a_save("t1", an_entry("waited.tick")), waiting(tock))
+        assert await store.unfinished(NOW + 1_500) == []
+        assert len(await store.unfinished(NOW + 2_000)) == 1
+
+    @awaited
+    async def test_a_turn_that_ended_waits_for_nothing(self, store: SessionStore) -> None:
+        """Ours: port rule 5, waits are gone with the commit."""
+        await park(store, a_wait("tick"), a_wait(TOKEN, "completion"))
+        taken = await store.take_over("t1", claimant())
+        await store.commit(taken.lease, a_commit())
+        assert await store.ended_waits("t1", NOW + 9_000) == ()
+        assert await store.ended_waits("t9", NOW) == ()
+        with pytest.raises(TokenNotFound):
+            await store.complete(TOKEN, Completed(), NOW)
+
+    # Completions
+
+    @awaited
+    async def test_a_completion_is_delivered_once(self, store: SessionStore) -> None:
+        """Ours: a wait ends once."""
+        await park(store, a_wait(TOKEN, "completion"))
+        record = await store.complete(TOKEN, Completed(value={"n": 2**70}), NOW)
+        assert record.turn_id == "t1"
+        for outcome in (Completed(value={"n": 2**70}), Completed(value=2)):
+            with pytest.raises(TokenAlreadyUsed):
+                await store.complete(TOKEN, outcome, NOW)
+        assert await store.ended_waits("t1", NOW) == ((TOKEN, Completed(value={"n": 2**70})),)
+        assert len(await store.unfinished(NOW)) == 1
+
+    @awaited
+    async def test_a_completion_may_be_a_failure(self, store: SessionStore) -> None:
+        """Ours: whoever works outside may fail."""
+        await park(store, a_wait(TOKEN, "completion"))
+        failed = Failed(error=ErrorObject(code=Code.TOOL_ERROR, message="no luck"))
+        await store.complete(TOKEN, failed, NOW)
+        assert await store.ended_waits("t1", NOW) == ((TOKEN, failed),)
+
+    @awaited
+    async def test_a_completion_may_come_before_its_wait(self, store: SessionStore) -> None:
+        """Ours: the world outside can be faster than our disk."""
+        begun = await begin(store)
+        await store.complete(TOKEN, Completed(value=1), NOW)
+        assert await store.ended_waits("t1", NOW) == ()
+        wait = a_wait(TOKEN, "completion")
+        await store.park(begun.lease, Save(turn_id="t1", entries=(), waits=(wait,)), waiting(wait))
+        assert await store.ended_waits("t1", NOW) == ((TOKEN, Completed(value=1)),)
+        assert len(await store.unfinished(NOW)) == 1
+        with pytest.raises(TokenAlreadyUsed):
+            await store.complete(TOKEN, Completed(), NOW)
+
+    @awaited
+    async def test_a_completion_that_comes_too_late_is_refused(self, store: SessionStore) -> None:
+        """Ours: a wait always ends; whoever was told so can rely on it, whatever other clocks say."""
+        await park(store, a_wait(TOKEN, "completion"))
+        with pytest.raises(TokenAlreadyUsed):
+            await store.complete(TOKEN, Completed(), NOW + 1_000)
+        assert [it.turn_id for it in await store.unfinished(NOW + 1_000)] == ["t1"]
+        assert await store.ended_waits("t1", NOW + 1_000) == ((TOKEN, Expired()),)
+        with pytest.raises(TokenAlreadyUsed):
+            await store.complete(TOKEN, Completed(), NOW)
+        assert await store.ended_waits("t1", NOW) == ((TOKEN, Expired()),)
+
+    @awaited
+    async def test_a_token_that_no_turn_knows_is_not_found(self, store: SessionStore) -> None:
+        """Ours: tokens come from outside."""
+        await begin(store)
+        for token in ("cpl_t9.x", "cpl_t1", "t1.x", "", "cpl_.x", "cpl_t1."):
+            with pytest.raises(TokenNotFound):
+                await store.complete(token, Completed(), NOW)
+
+    @awaited
+    async def test_of_many_that_complete_at_once_one_succeeds(self, store: SessionStore) -> None:
+        """Ours: a wait ends once."""
+        await park(store, a_wait(TOKEN, "completion"))
+        results = await asyncio.gather(
+            *(store.complete(TOKEN, Completed(value=n), NOW) for n in range(5)), return_exceptions=True
+        )
+        assert sum(isinstance(it, TokenAlreadyUsed) for it in results) == 4
+
+    # Approvals
+
+    @awaited
+    async def test_an_approval_is_asked_for_with_the_journal(self, store: SessionStore) -> None:
+        """Ours: the request and the wait are one transaction; arguments come back as they were."""
+        asked = an_approval()
+        await park(store, a_wait("a1", "approval"), approvals=(asked,))
+        assert await store.approval("a1") == asked
+        assert await store.approval("a9") is None
+        assert await store.approvals() == [asked]
+        assert await store.approvals(session_id="s1") == await store.approvals(turn_id="t1") == [asked]
+        assert await store.approvals(session_id="s2") == await store.approvals(turn_id="t2") == []
+
+    @awaited
+    async def test_an_approval_is_asked_for_once(self, store: SessionStore) -> None:
+        """Ours: ids name one thing for ever; what is refused writes nothing."""
+        begun = await begin(store, claimed_by=claimant("dead"))
+        save = Save(turn_id="t1", entries=(an_entry("k"),), approvals=(an_approval(),) * 2)
+        with pytest.raises(StaleState):
+            await store.save(begun.lease, save)
+        assert await store.approvals() == []
+        assert (await store.take_over("t1", claimant())).journal == ()
+
+    @awaited
+    async def test_a_yes_and_a_no_end_the_wait(self, store: SessionStore) -> None:
+        """Ours: decisions reach the turn that asked."""
+        approvals = (an_approval("a1"), an_approval("a2"), an_approval("a3"))
+        await park(store, *(a_wait(it.approval_id, "approval") for it in approvals), approvals=approvals)
+        assert await store.unfinished(NOW) == []
+        yes = await store.decide("a1", YES, now_ms=NOW, edited_digest=None)
+        assert (yes.state, yes.decided_at) == (ApprovalState.APPROVED, NOW)
+        assert len(await store.unfinished(NOW)) == 1
+        await store.decide("a2", NO, now_ms=NOW, edited_digest=None)
+        edited = Decision(approved=True, kwargs={"cents": 1})
+        await store.decide("a3", edited, now_ms=NOW, edited_digest="e")
+        assert dict(await store.ended_waits("t1", NOW)) == {
+            "a1": Approved(),
+            "a2": Denied(reason="too much"),
+            "a3": Approved(arguments={"cents": 1}),
+        }
+
+    @awaited
+    async def test_an_approval_is_decided_once(self, store: SessionStore) -> None:
+        """Ours: port of approvals, everyone else is told who it was."""
+        await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
+        tries = (store.decide("a1", YES, now_ms=NOW, edited_digest=None) for _ in range(5))
+        results = await asyncio.gather(*tries, return_exceptions=True)
+        assert sum(isinstance(it, ApprovalAlreadyDecided) for it in results) == 4
+        with pytest.raises(ApprovalAlreadyDecided, match="approved"):
+            await store.decide("a1", NO, now_ms=NOW, edited_digest=None)
+        with pytest.raises(ApprovalNotFound):
+            await store.decide("a9", NO, now_ms=NOW, edited_digest=None)
+
+    @awaited
+    async def test_an_approval_cannot_be_given_after_its_time(self, store: SessionStore) -> None:
+        """Ours: whoever hears first that the time is over makes it so."""
+        await park(
+            store,
+            a_wait("a1", "approval"),
+            a_wait("a2", "approval"),
+            approvals=(an_approval("a1"), an_approval("a2")),
+        )
+        late = await store.decide("a1", YES, now_ms=NOW + 1_000, edited_digest=None)
+        assert late.state is ApprovalState.EXPIRED
+        assert len(await store.unfinished(NOW + 1_000)) == 1
+        assert dict(await store.ended_waits("t1", NOW + 1_000)) == {"a1": Expired(), "a2": Expired()}
+        with pytest.raises(ApprovalAlreadyDecided, match="expired"):
+            await store.decide("a2", YES, now_ms=NOW, edited_digest=None)
+
+    @awaited
+    async def test_open_approvals_end_with_their_turn(self, store: SessionStore) -> None:
+        """Ours: nobody is asked for what nobody waits for."""
+        await park(
+            store,
+            a_wait("a1", "approval"),
+            a_wait("a2", "approval"),
+            approvals=(an_approval("a1"), an_approval("a2")),
+        )
+        await store.decide("a1", YES, now_ms=NOW, edited_digest=None)
+        taken = await store.take_over("t1", claimant())
+        await store.commit(taken.lease, a_commit(summary=stopped()))
+        states = {it.approval_id: it.state for it in await store.approvals()}
+        assert states == {"a1": ApprovalState.APPROVED, "a2": ApprovalState.CANCELLED}
+        with pytest.raises(ApprovalAlreadyDecided, match="cancelled"):
+            await store.decide("a2", YES, now_ms=NOW, edited_digest=None)
+
+    @awaited
+    async def test_open_approvals_end_with_their_session(self, store: SessionStore) -> None:
+        """Ours: nobody is asked for what nobody waits for."""
+        await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
+        await store.delete_session("s1")
+        assert [it.state for it in await store.approvals()] == [ApprovalState.CANCELLED]
+
+    @awaited
+    async def test_what_comes_out_of_a_store_can_be_changed_without_harm(self, store: SessionStore) -> None:
+        """Ours: a caller edits arguments before it decides."""
+        await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
+        found = await store.approval("a1")
+        assert found is not None
+        found.kwargs["cents"] = 0
+        assert await store.approval("a1") == an_approval()

@@ -1,0 +1,47 @@
+"""What every session store must do, as tests: inherit the suite and give it a `store` fixture.
+
+class TestMine(SessionStoreContract):
+    @pytest.fixture
+    def store(self) -> SessionStore:
+        return MyStore(owner_is_dead=is_dead)
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from standfast.ports.session_store import SessionStore
+from standfast.testing.session_store_children import ChildContract
+from standfast.testing.session_store_history import HistoryContract
+from standfast.testing.session_store_inputs import InputContract
+from standfast.testing.session_store_making import MakingContract
+from standfast.testing.session_store_prune import PruneContract
+from standfast.testing.session_store_shelf import ShelfContract
+from standfast.testing.session_store_states import StateContract
+from standfast.testing.session_store_tasks import TaskContract
+from standfast.testing.session_store_triggers import TriggerContract
+from standfast.testing.session_store_turns import TurnContract
+from standfast.testing.session_store_waits import WaitContract
+from standfast.testing.session_values import is_dead
+
+__all__ = ["SessionStoreContract", "is_dead"]
+
+
+class SessionStoreContract(
+    HistoryContract,
+    StateContract,
+    TurnContract,
+    InputContract,
+    WaitContract,
+    ChildContract,
+    MakingContract,
+    TaskContract,
+    TriggerContract,
+    ShelfContract,
+    PruneContract,
+):
+    """The rules of `SessionStore`. Every test gets a store of its own, which knows `is_dead`."""
+
+    @pytest.fixture
+    def store(self) -> SessionStore:
+        raise NotImplementedError("give the suite a store")

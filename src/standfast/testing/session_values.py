@@ -1,0 +1,262 @@
+"""Small values for tests of session stores: heads, turns, commits, waits.
+
+Owners whose name begins with `dead` are dead: pass `is_dead` to the store under test.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+import msgspec
+
+from standfast.errors import Code, ErrorObject
+from standfast.model.approval import Approval, ApprovalState
+from standfast.model.canonical import Json, digest_bytes
+from standfast.model.frame import FrameSwitch
+from standfast.model.head import SessionHead
+from standfast.model.message import AssistantMessage, AttachmentPart, UserMessage
+from standfast.model.node import Entry, FrameOpened
+from standfast.model.outcome import Finished, Outcome, Stopped, StopReason, Waiting
+from standfast.model.turn import TurnSummary
+from standfast.model.usage import Usage, UsageEntry
+from standfast.model.wait import Wait, WaitKind
+from standfast.ports.session_store import (
+    Begun,
+    Blob,
+    Claimant,
+    Commit,
+    JournalEntry,
+    Lease,
+    NewTurn,
+    QueuedInput,
+    Save,
+    SessionStore,
+    StateRecord,
+)
+
+Self = TypeVar("Self")
+P = ParamSpec("P")
+
+NOW: Final = 1_700_000_000_000
+LEASE_MS: Final = 30_000
+ANSWER: Final = "It is forty-two."
+USAGE: Final = (UsageEntry(source="turn", model="m1", usage=Usage(input=10, output=5, calls=1)),)
+
+
+def awaited(
+    test: Callable[Concatenate[Self, P], Awaitable[None]],
+) -> Callable[Concatenate[Self, P], None]:
+    """A plain test function of one that awaits; each runs on a loop of its own."""
+
+    @functools.wraps(test)
+    def plain(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> None:
+        async def run() -> None:
+            await test(self, *args, **kwargs)
+
+        asyncio.run(run())
+
+    return plain
+
+
+def is_dead(owner: str) -> bool:
+    """What the store under test is told about owners."""
+    return owner.startswith("dead")
+
+
+def a_head(session_id: str = "s1", at_ms: int = NOW) -> SessionHead:
+    """A session that was never stored."""
+    return SessionHead(session_id=session_id, created_at=at_ms, updated_at=at_ms)
+
+
+def said(text: str = "What is it?", at_ms: int = NOW) -> Entry:
+    return Entry(at_ms=at_ms, payload=UserMessage(content=text))
+
+
+def replied(text: str = ANSWER, at_ms: int = NOW) -> Entry:
+    return Entry(at_ms=at_ms, payload=AssistantMessage(text=text, model="m1"))
+
+
+def opened(frame_id: str, at_ms: int = NOW) -> Entry:
+    return Entry(at_ms=at_ms, payload=FrameOpened(switch=FrameSwitch(frame_id=frame_id)))
+
+
+def claimant(owner: str = "w1", now_ms: int = NOW, lease_ms: int = LEASE_MS) -> Claimant:
+    return Claimant(owner=owner, now_ms=now_ms, lease_ms=lease_ms)
+
+
+def first_body(head: SessionHead, injected: tuple[QueuedInput, ...]) -> bytes:
+    """The first journal body of a test's turn: it names the leaf and what was claimed."""
+    return msgspec.json.encode([head.leaf, [item.input_id for item in injected]])
+
+
+def new_turn(
+    turn_id: str = "t1",
+    session_id: str = "s1",
+    *,
+    key: str | None = None,
+    input_digest: str = "d1",
+    consumes: str | None = None,
+    blobs: tuple[Blob, ...] = (),
+) -> NewTurn:
+    return NewTurn(
+        session_id=session_id,
+        turn_id=turn_id,
+        agent="helper",
+        make_input=first_body,
+        input_digest=input_digest,
+        idempotency_key=key,
+        consumes=consumes,
+        blobs=blobs,
+    )
+
+
+def an_entry(key: str, body: bytes = b"{}") -> JournalEntry:
+    return JournalEntry(key=key, kind="input", body=body)
+
+
+def a_state_entry(key: str, body: bytes = b"{}") -> JournalEntry:
+    """A plugin's state in the middle of a turn."""
+    return JournalEntry(key=key, kind="state", body=body)
+
+
+def a_save(turn_id: str = "t1", *entries: JournalEntry) -> Save:
+    return Save(turn_id=turn_id, entries=entries)
+
+
+def a_checkpoint(key: str) -> Callable[[tuple[QueuedInput, ...]], JournalEntry]:
+    """Makes a journal entry that names what was claimed."""
+    return lambda claimed: an_entry(key, msgspec.json.encode([item.input_id for item in claimed]))
+
+
+def finished(text: str = ANSWER, value: Json = None) -> TurnSummary:
+    return TurnSummary(outcome=Finished(text=text, value=value), usage=USAGE[0].usage)
+
+
+def stopped(reason: StopReason = StopReason.CANCELLED) -> TurnSummary:
+    error = ErrorObject(code=Code.CANCELLED, message="somebody wanted it to end")
+    return TurnSummary(outcome=Stopped(reason=reason, error=error))
+
+
+def waiting(*waits: Wait) -> TurnSummary:
+    return TurnSummary(outcome=Waiting(waits=waits))
+
+
+def a_commit(
+    turn_id: str = "t1",
+    summary: TurnSummary | None = None,
+    entries: tuple[Entry, ...] | None = None,
+    now_ms: int = NOW,
+    enqueue: tuple[QueuedInput, ...] = (),
+    state: StateRecord | None = None,
+    blobs: tuple[Blob, ...] = (),
+) -> Commit:
+    """The end of a turn; a question and its answer if nothing else is said."""
+    return Commit(
+        turn_id=turn_id,
+        now_ms=now_ms,
+        entries=(said(at_ms=now_ms), replied(at_ms=now_ms)) if entries is None else entries,
+        summary=summary or finished(),
+        model_calls=1,
+        usage=USAGE,
+        enqueue=enqueue,
+        state=state,
+        blobs=blobs,
+    )
+
+
+def a_state(body: bytes | str = b"{}", *blobs: Blob) -> StateRecord:
+    """The state of plugins and tools, with the blobs it needs."""
+    data = body.encode() if isinstance(body, str) else body
+    return StateRecord(body=data, blobs=tuple(blob.digest for blob in blobs))
+
+
+def an_input(
+    input_id: str = "i1", kind: str = "queue", text: str = "and this", session_id: str = "s1"
+) -> QueuedInput:
+    return msgspec.convert(
+        {
+            "input_id": input_id,
+            "session_id": session_id,
+            "kind": kind,
+            "message": {"type": "user", "content": text, "input_id": input_id},
+            "created_at": NOW,
+        },
+        QueuedInput,
+    )
+
+
+def a_blob(data: bytes = b"\x89PNG") -> Blob:
+    return Blob(digest=digest_bytes(data), data=data)
+
+
+def attached(blob: Blob) -> AttachmentPart:
+    return AttachmentPart(digest=blob.digest, media_type="image/png", size=len(blob.data))
+
+
+def showing(blob: Blob) -> UserMessage:
+    """A message with an attachment."""
+    return UserMessage(content=(attached(blob),))
+
+
+def a_wait(wait_id: str, kind: WaitKind = "timer", due_in_ms: int = 1_000, call_id: int = 1) -> Wait:
+    return Wait(wait_id=wait_id, kind=kind, call_id=call_id, due_at=NOW + due_in_ms)
+
+
+def an_approval(approval_id: str = "a1", turn_id: str = "t1", expires_in_ms: int = 1_000) -> Approval:
+    """A request of a turn to a person."""
+    return Approval(
+        approval_id=approval_id,
+        state=ApprovalState.PENDING,
+        session_id="s1",
+        capability="pay",
+        args=[],
+        kwargs={"cents": 2**70, "to": "é"},
+        requested_at=NOW,
+        expires_at=NOW + expires_in_ms,
+        binding="b",
+        run_id=turn_id,
+        call_id=1,
+    )
+
+
+async def begin(
+    store: SessionStore, turn_id: str = "t1", session_id: str = "s1", claimed_by: Claimant | None = None
+) -> Begun:
+    """Begin a turn, on a session that is made if need be."""
+    await store.open_session(a_head(session_id))
+    begun = await store.begin(new_turn(turn_id, session_id), claimed_by or claimant())
+    assert isinstance(begun, Begun)
+    return begun
+
+
+async def take_turn(
+    store: SessionStore,
+    turn_id: str = "t1",
+    session_id: str = "s1",
+    entries: tuple[Entry, ...] | None = None,
+    now_ms: int = NOW,
+    state: StateRecord | None = None,
+) -> SessionHead:
+    """Begin a turn and end it well."""
+    begun = await begin(store, turn_id, session_id, claimant(now_ms=now_ms))
+    commit = a_commit(turn_id, entries=entries, now_ms=now_ms, state=state)
+    head = await store.commit(begun.lease, commit)
+    assert isinstance(head, SessionHead)
+    return head
+
+
+async def park(
+    store: SessionStore, *waits: Wait, turn_id: str = "t1", approvals: tuple[Approval, ...] = ()
+) -> Lease:
+    """Begin a turn and let it wait; returns the lease that it had."""
+    begun = await begin(store, turn_id)
+    save = Save(turn_id=turn_id, entries=(an_entry("model.1"),), approvals=approvals, waits=waits)
+    await store.park(begun.lease, save, waiting(*waits))
+    return begun.lease
+
+
+def outcome_of(summary: TurnSummary | None) -> Outcome | None:
+    return None if summary is None else summary.outcome

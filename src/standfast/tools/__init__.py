@@ -1,0 +1,8 @@
+"""Capabilities: how they are declared, registered and called."""
+
+from standfast.tools.decorator import Tool, as_registered, collect_tools, tool
+from standfast.tools.dispatch import Dispatcher
+from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.registry import ToolRegistry
+
+__all__ = ["Dispatcher", "RegisteredTool", "Tool", "ToolRegistry", "as_registered", "collect_tools", "tool"]

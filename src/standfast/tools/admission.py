@@ -1,0 +1,45 @@
+"""Calls before they are executed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from standfast.model.call import SettledCall, ToolCallContext
+from standfast.model.limits import SANDBOX_TIMEOUT_MS
+from standfast.tools.context import RunContext
+from standfast.tools.registered_tool import Bound, RegisteredTool
+
+
+class Admitted(msgspec.Struct, frozen=True):
+    """A call that may be executed now. `attempt` counts its executions in a turn, and its waits, from 1."""
+
+    tool: RegisteredTool
+    context: ToolCallContext
+    bound: Bound
+    session_id: str
+    call_id: int
+    request_digest: str
+    run_context: RunContext[Any] | None = None
+    timeout_ms: int = SANDBOX_TIMEOUT_MS
+    attempt: int = 1
+
+    def invoke(self) -> Any:
+        """Call the handler; of an async tool, what is to be awaited."""
+        bound = self.bound
+        if self.tool.isolate:
+            return self.tool.handler(*bound.args, timeout_ms=self.timeout_ms)
+        if not self.tool.takes_context:
+            return self.tool.handler(*bound.args, **bound.kwargs)
+        context = self.run_context or RunContext(None, self.session_id, call_id=self.call_id)
+        return self.tool.handler(context, *bound.args, **bound.kwargs)
+
+
+class NeedsApproval(msgspec.Struct, frozen=True):
+    """A call that waits for a person."""
+
+    call: Admitted
+
+
+Admission = Admitted | NeedsApproval | SettledCall

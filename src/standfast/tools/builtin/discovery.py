@@ -1,0 +1,68 @@
+"""What guest code can ask about its own surroundings. Always there, and without effects."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Annotated, Any
+
+import msgspec
+
+from standfast.model.capability import Capability
+from standfast.model.limits import SANDBOX_TIMEOUT_MS
+from standfast.tools.context import RunContext
+from standfast.tools.decorator import Tool, tool
+from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.registry import ToolRegistry
+
+OWNER = "standfast built-in"
+# Said in the annotation: an `Args:` section would load the docstring parser in every process.
+_NAME = msgspec.Meta(description="the name of a tool, as list_tools() gives it")
+
+
+Policy = Callable[[RunContext[Any]], dict[str, Any]]
+
+
+def discovery_tools(registry: ToolRegistry, policy: Policy) -> list[RegisteredTool]:
+    """`list_tools`, `describe_tool` and `current_policy`. They read the registry when they are called."""
+    made = [_list_tools(registry), _describe_tool(registry), _current_policy(policy)]
+    return [replace(each.registered, owner=OWNER) for each in made]
+
+
+def _list_tools(registry: ToolRegistry) -> Tool[Any, Any]:
+    @tool(side_effect="none")
+    def list_tools() -> list[dict[str, Any]]:
+        """List the tools that can be called: name, description, side_effect and approval of each."""
+        return [_summary(capability) for capability in registry.capabilities()]
+
+    return list_tools
+
+
+def _describe_tool(registry: ToolRegistry) -> Tool[Any, Any]:
+    @tool(side_effect="none")
+    def describe_tool(name: Annotated[str, _NAME]) -> dict[str, Any]:
+        """Describe one tool in full: its input and output schemas, limits and approval policy."""
+        described: dict[str, Any] = msgspec.to_builtins(registry.require(name).capability)
+        limits = described["limits"]
+        return {**described, "limits": {**limits, "timeout_ms": limits["timeout_ms"] or SANDBOX_TIMEOUT_MS}}
+
+    return describe_tool
+
+
+def _current_policy(policy: Policy) -> Tool[Any, Any]:
+    @tool(side_effect="none")
+    def current_policy(ctx: RunContext[Any]) -> dict[str, Any]:
+        """Show the limits of this run and of its session, and the grants that the code runs under."""
+        return policy(ctx)
+
+    return current_policy
+
+
+def _summary(capability: Capability) -> dict[str, Any]:
+    policy = capability.approval_policy
+    return {
+        "name": capability.name,
+        "description": capability.description.partition("\n")[0],
+        "side_effect": str(capability.side_effect),
+        "approval": policy if isinstance(policy, str) else "auto",
+    }

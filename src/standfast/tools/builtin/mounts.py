@@ -1,0 +1,338 @@
+"""Virtual POSIX paths over directories of the host.
+
+Theory of operation
+-------------------
+A guest path names a mount (the longest that fits) and components below it. The components are walked one
+by one, each opened relative to the directory before it and never through a symlink; a symlink is read and
+its target is walked in its place, with a stack of open directories to go back on `..`. What is checked
+is what is opened: nothing that happens on the disk in between can lead out of the mount.
+
+Rules
+-----
+1. No path reaches above its mount's directory: not by `..`, not by a symlink, absolute or relative.
+2. Only regular files are read and written; FIFOs, sockets and devices are refused without blocking.
+3. Messages name virtual paths, never the host's.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+from standfast.errors import InvalidArgument
+from standfast.tools.builtin.access import AccessDenied
+from standfast.tools.builtin.mount_quota import quota_of
+
+MAX_HOPS: Final = 40
+MAX_DEPTH: Final = 64
+"""Levels below a mount. Each one is an open directory while a path is walked."""
+MAX_PATH_CHARS: Final = 4096
+MOUNT_MAX_BYTES: Final = 1 << 30
+MOUNT_MAX_FILES: Final = 100_000
+
+_COMMON: Final = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+_WALK: Final = getattr(os, "O_PATH", os.O_RDONLY) | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_MAYBE_SYMLINK: Final = (errno.ELOOP, errno.ENOTDIR, errno.EMLINK)
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A directory of the host that guests may reach. Nothing is written unless `writable`.
+
+    Guest code can make a writable one hold at most `max_bytes` in `max_files` files and directories, counting
+    what was there before; None is no limit.
+    """
+
+    path: str
+    writable: bool = False
+    max_bytes: int | None = MOUNT_MAX_BYTES
+    max_files: int | None = MOUNT_MAX_FILES
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A guest path, split into its mount and the components below it."""
+
+    shown: str
+    mount: Mount
+    below: tuple[str, ...]
+
+
+class MountTable:
+    """Which virtual directories exist and where on the host they are."""
+
+    def __init__(self, mounts: Mapping[str, Mount | str | os.PathLike[str]]) -> None:
+        self._mounts: dict[tuple[str, ...], Mount] = {}
+        for virtual, mount in mounts.items():
+            self._mounts[_virtual_parts(virtual)] = _checked_mount(virtual, mount)
+
+    @property
+    def mounts(self) -> dict[str, Mount]:
+        """Virtual path → mount, with the host's paths made absolute."""
+        return {"/" + "/".join(parts): mount for parts, mount in sorted(self._mounts.items())}
+
+    @property
+    def writable(self) -> bool:
+        """Whether anything can be written at all."""
+        return any(mount.writable for mount in self._mounts.values())
+
+    @contextmanager
+    def open_to_read(self, path: str) -> Iterator[int]:
+        """The descriptor of a regular file, open for reading."""
+        with _open_file(self._place(path), os.O_RDONLY) as file:
+            yield file
+
+    @contextmanager
+    def open_to_write(self, path: str, size: int) -> Iterator[int]:
+        """The descriptor of a regular file, made if need be, empty and open for writing *size* bytes."""
+        place = self._place(path)
+        mount = place.mount
+        if not mount.writable:
+            raise AccessDenied(f"{path} is on a read-only mount", hint=self._hint())
+        quota = quota_of(mount.path)
+        with quota.writing():
+            held = _size_of(place)
+            limits = (mount.max_bytes, mount.max_files)
+            quota.require(path, size - (held or 0), 1 if held is None else 0, limits)
+            with _open_file(place, os.O_WRONLY | os.O_CREAT) as file:
+                os.ftruncate(file, 0)
+                yield file
+
+    def entries(self, path: str) -> Iterator[tuple[str, bool]]:
+        """Name and is-a-directory of what is in a directory, mount points included, in no order."""
+        parts = _guest_parts(path)
+        points = self._points_below(parts)
+        yield from ((name, True) for name in points)
+        if self._mount_of(parts) is None and (points or not parts):
+            return
+        try:
+            yield from (entry for entry in _scan(self._place(path)) if entry[0] not in points)
+        except FileNotFoundError:
+            if not points:
+                raise
+
+    def _place(self, path: str) -> _Place:
+        parts = _guest_parts(path)
+        if (found := self._mount_of(parts)) is None:
+            raise AccessDenied(f"{path} is not on a mount", hint=self._hint())
+        length, mount = found
+        return _Place(path, mount, parts[length:])
+
+    def _mount_of(self, parts: tuple[str, ...]) -> tuple[int, Mount] | None:
+        for length in range(len(parts), -1, -1):
+            if (mount := self._mounts.get(parts[:length])) is not None:
+                return length, mount
+        return None
+
+    def _points_below(self, parts: tuple[str, ...]) -> set[str]:
+        """The next component of every mount point that is deeper than *parts*."""
+        depth = len(parts)
+        return {point[depth] for point in self._mounts if len(point) > depth and point[:depth] == parts}
+
+    def _hint(self) -> str:
+        shown = [path + (" (writable)" if mount.writable else "") for path, mount in self.mounts.items()]
+        return f"the mounts are: {', '.join(shown) or 'none'}"
+
+
+class _Walk:
+    """A walk from a mount's directory down, one component at a time."""
+
+    def __init__(self, place: _Place, closing: ExitStack) -> None:
+        self.place = place
+        self._hops = 0
+        self._ahead = deque(place.below)
+        self._stack: list[int] = []
+        closing.callback(self._close)
+        self._enter(os.open(place.mount.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC))
+
+    @property
+    def directory(self) -> int:
+        return self._stack[-1]
+
+    def to_parent(self) -> str | None:
+        """Walk until one component is left and return it; None if the path ended in a directory."""
+        while self._ahead:
+            name = self._ahead.popleft()
+            if name == "..":
+                self._climb()
+            elif not self._ahead:
+                return name
+            elif name not in ("", "."):
+                self.descend(name)
+        return None
+
+    def descend(self, name: str) -> None:
+        """Go into a directory, or put a symlink's target ahead of what is still to be walked."""
+        try:
+            self._enter(os.open(name, _WALK, dir_fd=self.directory))
+        except OSError as error:
+            if error.errno not in _MAYBE_SYMLINK or not self.follow(name):
+                raise
+
+    def follow(self, name: str) -> bool:
+        """Put the target of symlink *name* ahead; False if it is no symlink."""
+        try:
+            target = os.readlink(name, dir_fd=self.directory)
+        except OSError:
+            return False
+        self._hops += 1
+        if self._hops > MAX_HOPS:
+            raise AccessDenied(f"{self.place.shown} leads through more than {MAX_HOPS} symlinks")
+        if target.startswith("/"):
+            raise AccessDenied(f"{self.place.shown} leads through an absolute symlink")
+        self._ahead.extendleft(reversed(target.split("/")))
+        return True
+
+    def _climb(self) -> None:
+        if len(self._stack) == 1:
+            raise AccessDenied(f"{self.place.shown} leads out of its mount")
+        os.close(self._stack.pop())
+
+    def _close(self) -> None:
+        while self._stack:
+            os.close(self._stack.pop())
+
+    def _enter(self, directory: int) -> None:
+        self._stack.append(directory)
+        if len(self._stack) > MAX_DEPTH:
+            raise AccessDenied(f"{self.place.shown} is more than {MAX_DEPTH} levels deep")
+
+
+@contextmanager
+def _open_file(place: _Place, flags: int) -> Iterator[int]:
+    with ExitStack() as closing:
+        with _translated(place):
+            file = _find_file(_Walk(place, closing), flags)
+            closing.callback(os.close, file)
+            _require_regular(os.fstat(file), place)
+        yield file
+
+
+def _size_of(place: _Place) -> int | None:
+    """How much a file holds that is about to be overwritten; None if there is none."""
+    try:
+        with _open_file(place, os.O_WRONLY) as file:
+            return os.fstat(file).st_size
+    except FileNotFoundError:
+        return None
+
+
+def _find_file(walk: _Walk, flags: int) -> int:
+    while (name := walk.to_parent()) not in (None, "", "."):
+        assert name is not None
+        _refuse_special(walk, name)
+        try:
+            return os.open(name, flags | _COMMON, 0o666, dir_fd=walk.directory)
+        except OSError as error:
+            if error.errno not in _MAYBE_SYMLINK or not walk.follow(name):
+                raise
+    raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+
+
+@contextmanager
+def _open_directory(place: _Place) -> Iterator[int]:
+    with ExitStack() as closing:
+        with _translated(place):
+            walk = _Walk(place, closing)
+            while (name := walk.to_parent()) is not None:
+                if name not in ("", "."):
+                    walk.descend(name)
+            directory = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=walk.directory)
+            closing.callback(os.close, directory)
+        yield directory
+
+
+def _scan(place: _Place) -> Iterator[tuple[str, bool]]:
+    with _open_directory(place) as directory, os.scandir(directory) as found:
+        for entry in found:
+            name = os.fsencode(entry.name).decode("utf-8", "replace")
+            yield name, entry.is_dir(follow_symlinks=False)
+
+
+def _refuse_special(walk: _Walk, name: str) -> None:
+    """Look before opening: opening a device can have effects. What is opened is checked again."""
+    try:
+        found = os.stat(name, dir_fd=walk.directory, follow_symlinks=False)
+    except FileNotFoundError:
+        return
+    if not stat.S_ISLNK(found.st_mode):
+        _require_regular(found, walk.place)
+
+
+def _require_regular(found: os.stat_result, place: _Place) -> None:
+    if stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if not stat.S_ISREG(found.st_mode):
+        raise AccessDenied(f"{place.shown} is not a regular file")
+
+
+@contextmanager
+def _translated(place: _Place) -> Iterator[None]:
+    """Say failures of the system in terms of the virtual path."""
+    try:
+        yield
+    except OSError as error:
+        reason = os.strerror(error.errno) if error.errno else "cannot be opened"
+        if isinstance(error, PermissionError) or error.errno == errno.ENXIO:
+            raise AccessDenied(f"{place.shown}: {reason}") from None
+        raise type(error)(f"{place.shown}: {reason}") from None
+
+
+def _guest_parts(path: str) -> tuple[str, ...]:
+    """The components of a path that guest code gave. A backslash is an ordinary character, and so is a
+    percent sign, unless what it encodes would lead somewhere else.
+    """
+    if not path.startswith("/"):
+        raise AccessDenied(f"path {path[:80]!r} is not absolute", hint="paths begin with '/'")
+    if len(path) > MAX_PATH_CHARS:
+        raise AccessDenied(f"a path of {len(path)} characters is too long, the limit is {MAX_PATH_CHARS}")
+    if "\0" in path or any("\ud800" <= char <= "\udfff" for char in path):
+        raise AccessDenied(f"path {path[:80]!r} holds a character that paths cannot have")
+    parts = tuple(part for part in path.split("/") if part not in ("", "."))
+    if ".." in parts:
+        raise AccessDenied(f"path {path[:80]!r} has a '..' component", hint="name the path without '..'")
+    if any(map(_hides_a_step, parts)):
+        raise AccessDenied(f"path {path[:80]!r} hides a step in percent codes", hint="name the path as it is")
+    return parts
+
+
+def _hides_a_step(part: str) -> bool:
+    """Whether percent codes, decoded however often, stand for a separator, a NUL or a step up."""
+    if "%" not in part:
+        return False
+    from urllib.parse import unquote
+
+    while (decoded := unquote(part, errors="replace")) != part:
+        part = decoded
+        if part in (".", "..") or any(char in part for char in "/\\\0"):
+            return True
+    return False
+
+
+def _virtual_parts(virtual: str) -> tuple[str, ...]:
+    try:
+        parts = _guest_parts(virtual)
+    except AccessDenied as error:
+        raise InvalidArgument(f"mount point: {error.message}", hint=error.hint) from None
+    if "/" + "/".join(parts) != virtual:
+        raise InvalidArgument(f"mount point {virtual!r} is not normalised", hint=f"write /{'/'.join(parts)}")
+    return parts
+
+
+def _checked_mount(virtual: str, given: Mount | str | os.PathLike[str]) -> Mount:
+    mount = given if isinstance(given, Mount) else Mount(os.fspath(given))
+    path = os.path.realpath(mount.path)
+    if not os.path.isdir(path):
+        raise InvalidArgument(f"mount {virtual}: {os.fspath(mount.path)!r} is not a directory of the host")
+    for name in ("max_bytes", "max_files"):
+        value = getattr(mount, name)
+        if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
+            raise InvalidArgument(f"mount {virtual}: {name} must be a whole number from 0, got {value!r}")
+    checked: Mount = replace(mount, path=path)
+    return checked

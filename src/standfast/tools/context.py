@@ -1,0 +1,179 @@
+"""What a tool may know about the call it carries out, and the answers that are not values.
+
+A tool asks for it by its first parameter: `def refund(ctx: RunContext[Deps], order_id: str) -> str`. Neither
+the model nor guest code sees that parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import UnionType
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar, Union, get_args, get_origin
+
+from standfast.errors import InvalidArgument, ServiceUnavailable
+from standfast.model.canonical import Json
+from standfast.model.limits import SessionLimits
+from standfast.model.message import AttachmentPart, Message, UserMessage
+from standfast.tools.no_host import NO_HOST
+
+if TYPE_CHECKING:
+    from standfast.ports.host import ToolHookHost
+
+Deps_co = TypeVar("Deps_co", covariant=True)
+
+DEFAULT_COMPLETION_S: Final = 24 * 3600.0
+
+
+class AsksModel(Protocol):
+    """Asks the session's model for a text."""
+
+    async def __call__(
+        self,
+        messages: Sequence[Message],
+        *,
+        instructions: str = "",
+        source: str = "",
+        output_schema: dict[str, Any] | None = None,
+    ) -> str: ...
+
+
+class Attachments(Protocol):
+    """Bytes that are kept with the session, once, by their content.
+
+    What a tool or a hook keeps goes with the result of the call.
+    """
+
+    def keep(self, data: bytes, *, media_type: str, name: str | None = None) -> AttachmentPart: ...
+
+    async def read(self, digest: str) -> bytes | None: ...
+
+
+class Triggers(Protocol):
+    """The triggers of the runtime, as a call may use them."""
+
+    @property
+    def sources(self) -> Mapping[str, str]:
+        """The sources that the session's plugins announce, each with its description."""
+
+    async def occur(self, source: str, payload: Json = None, *, key: str | None = None) -> int:
+        """Tell that something happened at a source; it becomes a turn for each trigger of it: how many.
+
+        The same source and key are the same occurrence. Without a key it is one of this call's: the call
+        that is run again after a crash tells nothing twice.
+        """
+
+
+class _NoTurn:
+    """Attachments and triggers where there are none."""
+
+    sources: Mapping[str, str] = {}
+
+    def keep(self, data: bytes, *, media_type: str, name: str | None = None) -> AttachmentPart:
+        raise ServiceUnavailable("attachments", "there is no turn around the call")
+
+    async def read(self, digest: str) -> bytes | None:
+        raise ServiceUnavailable("attachments", "there is no turn around the call")
+
+    async def occur(self, source: str, payload: Json = None, *, key: str | None = None) -> int:
+        raise ServiceUnavailable("triggers", "there is no turn around the call")
+
+
+_NO_TURN: Final = _NoTurn()
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext(Generic[Deps_co]):
+    """One call, seen from inside its tool.
+
+    `idempotency_key` is the same whenever this call is carried out, also by another process after a crash:
+    hand it to the system you call. `deps` is what the agent was run with. `host` is what the tool may ask of
+    the runtime; outside of an agent's turn its methods raise `ServiceUnavailable`, and so do `attachments`,
+    which keeps bytes with the call's result, and `triggers`, which tells of what happened.
+    """
+
+    deps: Deps_co
+    session_id: str = ""
+    turn_id: str = ""
+    call_id: int = 0
+    attempt: int = 1
+    idempotency_key: str = ""
+    token: str = field(default="", repr=False)
+    model: AsksModel | None = field(default=None, repr=False)
+    host: ToolHookHost = field(default=NO_HOST, repr=False)
+    limits: SessionLimits | None = field(default=None, repr=False)
+    """The limits of the run whose code made the call, in a sandbox without a model."""
+    session_limits: SessionLimits | None = field(default=None, repr=False)
+    """The limits of its session."""
+    attachments: Attachments = field(default=_NO_TURN, repr=False)
+    triggers: Triggers = field(default=_NO_TURN, repr=False)
+
+    async def complete(
+        self,
+        prompt: str | Sequence[Message],
+        *,
+        instructions: str = "",
+        source: str = "tool",
+        output_schema: dict[str, Any] | None = None,
+    ) -> str:
+        """Ask the session's model for a text. What that uses is in the session's ledger, under *source*."""
+        if self.model is None:
+            raise InvalidArgument("a model can be asked only within an agent's turn")
+        messages = [UserMessage(content=prompt)] if isinstance(prompt, str) else prompt
+        return await self.model(
+            messages, instructions=instructions, source=source, output_schema=output_schema
+        )
+
+    def completion_token(self) -> str:
+        """A name for this call's result, to be delivered by somebody else with `Runtime.complete`.
+
+        It is hard to guess, and the same whenever this call is carried out.
+        """
+        if not self.token:
+            raise InvalidArgument("a call can be completed from outside only within an agent's turn")
+        return self.token
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteLater:
+    """Returned by a tool: the result comes from outside, under *token*. After `expires_in_s` it fails."""
+
+    token: str
+    expires_in_s: float = DEFAULT_COMPLETION_S
+
+
+@dataclass(frozen=True, slots=True)
+class CompleteAfter:
+    """Returned by a tool: the result is *value*, once the time has passed. No worker waits for it."""
+
+    seconds: float
+    value: Json = None
+
+
+@dataclass(frozen=True, slots=True)
+class ContinueAs:
+    """Returned by a tool: the turn ends here; *task* is taken up in a new frame that begins with *seed*."""
+
+    task: str
+    seed: tuple[UserMessage, ...] = field(default_factory=tuple)
+    reason: str = "continue_as"
+
+
+_LATER: Final = (CompleteLater, CompleteAfter, ContinueAs)
+
+Later = CompleteLater | CompleteAfter | ContinueAs
+"""What a tool returns instead of a value. Only turns understand it; in the sandbox it is no JSON."""
+
+
+def without_later(annotation: Any) -> Any:
+    """A return annotation without the answers that are not values."""
+    if annotation in _LATER:
+        return Any
+    if get_origin(annotation) not in (Union, UnionType):
+        return annotation
+    rest = [one for one in get_args(annotation) if one not in _LATER]
+    return Union[tuple(rest)] if rest else Any  # noqa: UP007 - the members are known at run time only
+
+
+def is_run_context(annotation: Any) -> bool:
+    return annotation is RunContext or get_origin(annotation) is RunContext

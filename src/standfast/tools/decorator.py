@@ -1,0 +1,309 @@
+"""`@tool`: a plain function becomes a capability."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import types
+from collections.abc import Callable, Iterable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Union,
+    cast,
+    overload,
+)
+
+import msgspec
+
+from standfast.errors import InvalidArgument
+from standfast.model.capability import ApprovalPolicy, Capability, SideEffect
+from standfast.model.limits import CapabilityLimits
+from standfast.tools.context import RunContext
+from standfast.tools.registered_tool import OnInterrupted, OnTimeout, RegisteredTool, ToolLoop, owner_of
+from standfast.tools.schema import read_signature
+
+P = ParamSpec("P")
+R = TypeVar("R")
+Instance = TypeVar("Instance")
+Deps = TypeVar("Deps")
+Function = TypeVar("Function")
+Function_co = TypeVar("Function_co", covariant=True)
+Needs_co = TypeVar("Needs_co", covariant=True)
+
+
+class Tool(Generic[Function_co, Needs_co]):
+    """A function that is also a capability. Calling it calls the function.
+
+    `Needs_co` is `Callable[[Deps], None]`, where `Deps` is what the function requires of `RunContext.deps`:
+    `object` if it takes no `RunContext`. Only type checkers use it.
+    """
+
+    def __init__(self, function: Callable[..., Any], registered: RegisteredTool) -> None:
+        functools.update_wrapper(cast("Any", self), function)
+        self.function = function
+        self.registered = registered
+
+    @property
+    def capability(self) -> Capability:
+        return self.registered.capability
+
+    if TYPE_CHECKING:
+
+        @property
+        def __call__(self) -> Function_co: ...
+    else:
+
+        def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+            return self.function(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        return f"<tool {self.registered.name}>"
+
+
+class ToolMethod(Generic[P, R]):
+    """A method that is also a capability of the object it belongs to. Its contract is made once, for all."""
+
+    def __init__(self, function: Callable[P, R], registered: RegisteredTool) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self._registered = registered
+        self._instance: Any = None
+
+    def __get__(self, instance: Any, owner: type | None = None) -> ToolMethod[P, R]:
+        if instance is None:
+            return self
+        bound = ToolMethod(self.function, self._registered)
+        bound._instance = instance
+        return bound
+
+    @property
+    def registered(self) -> RegisteredTool:
+        """The tool whose handler is the method of this very object."""
+        return self._registered.with_handler(types.MethodType(self.function, self._instance))
+
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        value: R = types.MethodType(self.function, self._instance)(*args, **kwargs)
+        return value
+
+    def __repr__(self) -> str:
+        return f"<tool method {self._registered.name}>"
+
+
+class PlainFunction(Protocol):
+    """A function without `@tool`. Type checkers do not compare its `RunContext` with the agent's deps."""
+
+    @property
+    def __name__(self) -> str: ...
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+
+AnyTool = Union[Tool[Any, Callable[[Deps], None]], RegisteredTool, PlainFunction]  # noqa: UP007 - generic
+"""A tool for an agent whose deps are `Deps`, in any of the forms users have it in."""
+
+
+class ToolDecorator(Protocol):
+    """The decorator that `tool(...)` returns."""
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # a RunContext is never the object of a method
+        self, function: Callable[Concatenate[RunContext[Deps], P], R], /
+    ) -> Tool[Callable[Concatenate[RunContext[Deps], P], R], Callable[[Deps], None]]: ...
+    @overload
+    def __call__(
+        self, function: Callable[Concatenate[Instance, RunContext[Deps], P], R], /
+    ) -> Tool[Callable[Concatenate[Instance, RunContext[Deps], P], R], Callable[[Deps], None]]: ...
+    @overload
+    def __call__(self, function: Function, /) -> Tool[Function, Callable[[object], None]]: ...
+
+
+@overload
+def tool(  # type: ignore[overload-overlap]  # a RunContext is never the object of a method
+    function: Callable[Concatenate[RunContext[Deps], P], R], /
+) -> Tool[Callable[Concatenate[RunContext[Deps], P], R], Callable[[Deps], None]]: ...
+@overload
+def tool(
+    function: Callable[Concatenate[Instance, RunContext[Deps], P], R], /
+) -> Tool[Callable[Concatenate[Instance, RunContext[Deps], P], R], Callable[[Deps], None]]: ...
+@overload
+def tool(function: Function, /) -> Tool[Function, Callable[[object], None]]: ...
+@overload
+def tool(
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    side_effect: SideEffect | str = SideEffect.EXTERNAL_SYSTEM,
+    approval: ApprovalPolicy = "none",
+    idempotent: bool | None = None,
+    limits: CapabilityLimits | None = None,
+    isolate: bool = False,
+    on_interrupted: OnInterrupted = "report",
+    on_timeout: OnTimeout = "report",
+    loop: ToolLoop = "own",
+    expose_errors: bool = True,
+) -> ToolDecorator: ...
+def tool(function: Any = None, /, **options: Any) -> Any:
+    """Make a capability of a typed function.
+
+    The schema comes from the annotations, the description and the parameters' descriptions from the
+    docstring. A function whose `side_effect` is not declared counts as one on an external system;
+    `idempotent` is true by default only for `none` and `read`.
+
+    Args:
+        name: the name guest code calls it by; the function's own if not given.
+        description: instead of the docstring's first part.
+        side_effect: none, read, write, network, database or external_system.
+        approval: "none", "manual", or `auto_approval("rule")`.
+        idempotent: whether a second run with the same arguments changes nothing.
+        limits: `CapabilityLimits`, enforced on the host's side.
+        isolate: run the function in a worker process, so that it can crash or exit alone.
+        on_interrupted: what becomes of a call that is not idempotent and whose process died while it ran.
+            "report" tells the model that it was interrupted, "ask" asks a person whether to run it again,
+            "retry" runs it again: your word that this is safe.
+        on_timeout: what becomes of such a call if it exceeds its time-out, so that nobody knows whether it
+            took effect. "report" tells the model so, "ask" asks a person whether to run it again, "retry"
+            runs it again, at most twice.
+        loop: the event loop that an `async` function runs on. "own" is a loop on a thread of its own:
+            whatever the function does, its time limit holds and nothing else waits. "runtime" is the loop
+            that the runtime runs on, for functions that use objects bound to that loop, such as a connection
+            pool of the application; if such a function blocks, every session waits.
+        expose_errors: whether the model and guest code see the message of an exception that the function
+            raises. If not, they see only that the call failed, and its number; the log and the record of the
+            call have the rest.
+    """
+    if function is not None:
+        return _tool_of(function, options)
+    return lambda decorated: _tool_of(decorated, options)
+
+
+def _tool_of(function: Any, options: dict[str, Any]) -> Tool[Any, Any] | ToolMethod[..., Any]:
+    if not _is_method(function):
+        return _make(function, **options)
+    if options.get("isolate"):
+        raise InvalidArgument(f"tool {function.__name__}() is a method and cannot be isolated")
+    made = _make(types.MethodType(function, object()), **options)
+    return ToolMethod(function, made.registered)
+
+
+def _is_method(function: Any) -> bool:
+    """Whether this is a function in the body of a class, with an object as its first parameter."""
+    if not inspect.isfunction(function):
+        return False
+    parent = function.__qualname__.rpartition(".")[0]
+    parameters = list(inspect.signature(function).parameters)
+    return bool(parent) and not parent.endswith("<locals>") and parameters[:1] == ["self"]
+
+
+def _make(
+    function: Callable[..., Any],
+    *,
+    name: str | None = None,
+    description: str | None = None,
+    side_effect: SideEffect | str = SideEffect.EXTERNAL_SYSTEM,
+    approval: ApprovalPolicy = "none",
+    idempotent: bool | None = None,
+    limits: CapabilityLimits | None = None,
+    isolate: bool = False,
+    on_interrupted: OnInterrupted = "report",
+    on_timeout: OnTimeout = "report",
+    loop: ToolLoop = "own",
+    expose_errors: bool = True,
+) -> Tool[Any, Any]:
+    if not callable(function) or not hasattr(function, "__name__"):
+        raise InvalidArgument(f"@tool needs a function, not {function!r}")
+    called = name or function.__name__
+    signature = read_signature(function, called)
+    effect = _side_effect(side_effect, called)
+    capability = Capability(
+        name=called,
+        description=description if description is not None else signature.docs.description,
+        input_schema=signature.input_schema,
+        output_schema=signature.output_schema,
+        side_effect=effect,
+        limits=limits or CapabilityLimits(),
+        approval_policy=_approval(approval, called),
+        idempotent=idempotent,
+    )
+    registered = RegisteredTool(
+        capability,
+        function,
+        async_mode=inspect.iscoroutinefunction(function),
+        owner=owner_of(function),
+        signature=signature,
+        isolate=isolate,
+        on_interrupted=on_interrupted,
+        on_timeout=on_timeout,
+        loop=_loop(loop, called, function, isolate),
+        expose_errors=expose_errors,
+    )
+    if isolate and signature.takes_context:
+        raise InvalidArgument(f"tool {called}() is isolated and cannot take a RunContext")
+    if isolate:
+        from standfast.tools.isolation import isolated
+
+        registered = isolated(registered)
+    return Tool(function, registered)
+
+
+def as_registered(candidate: object) -> RegisteredTool:
+    """Accept a tool in any of the forms users have it in."""
+    if isinstance(candidate, RegisteredTool):
+        return candidate
+    if isinstance(candidate, (Tool, ToolMethod)):
+        return candidate.registered
+    if callable(candidate):
+        made: Tool[Any, Any] = tool(candidate)
+        return made.registered
+    raise InvalidArgument(f"{candidate!r} is not a tool", hint="pass functions, ideally decorated with @tool")
+
+
+def collect_tools(namespace: Iterable[object]) -> list[RegisteredTool]:
+    """The decorated tools among some values, such as a module's."""
+    found = {id(value): value.registered for value in namespace if isinstance(value, Tool)}
+    return list(found.values())
+
+
+def _side_effect(value: SideEffect | str, name: str) -> SideEffect:
+    try:
+        return SideEffect(value)
+    except ValueError:
+        known = ", ".join(SideEffect)
+        raise InvalidArgument(f"side_effect {value!r} of tool {name}() is not one of {known}") from None
+
+
+def _loop(value: ToolLoop, name: str, function: Callable[..., Any], isolate: bool) -> ToolLoop:
+    if value not in ("own", "runtime"):
+        raise InvalidArgument(f"loop {value!r} of tool {name}() is unknown", hint='use "own" or "runtime"')
+    if value == "runtime" and (isolate or not inspect.iscoroutinefunction(function)):
+        why = "is isolated" if isolate else "is not `async def`"
+        raise InvalidArgument(
+            f"tool {name}() {why} and cannot run on the runtime's loop", hint="leave out loop="
+        )
+    return value
+
+
+def _approval(value: ApprovalPolicy, name: str) -> ApprovalPolicy:
+    try:
+        policy: ApprovalPolicy = msgspec.convert(msgspec.to_builtins(value), ApprovalPolicy)
+    except (msgspec.ValidationError, TypeError):
+        raise InvalidArgument(
+            f"approval {value!r} of tool {name}() is unknown",
+            hint='use "none", "manual" or auto_approval("rule")',
+        ) from None
+    if not isinstance(policy, str):
+        _check_rule(policy.auto.rule, name)
+    return policy
+
+
+def _check_rule(rule: str, name: str) -> None:
+    try:
+        compile(rule, "<rule>", "eval", dont_inherit=True)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise InvalidArgument(
+            f"the approval rule of tool {name}() is not a Python expression: {error}"
+        ) from None

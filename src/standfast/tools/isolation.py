@@ -1,0 +1,313 @@
+"""`@tool(isolate=True)`: the function runs in a process of its own and can crash, exit or hang alone.
+
+Theory of operation
+-------------------
+A call takes an idle worker process or starts one, sends the arguments as JSON and waits for the answer. A
+worker that answered is kept for the next call, so a module is loaded once and its globals last as long as
+the worker. One that is late, dies or answers too much is killed together with what it started.
+
+Rules
+-----
+1. Only JSON crosses the pipe. Nothing is unpickled; exceptions are rebuilt by name from a fixed list.
+2. A worker serves one call at a time. It ends when the host does, by itself: its pipe ends.
+3. What cannot be found again in another process is refused when it is decorated.
+4. An answer carries the nonce of its request. A worker that has said anything else is ended, so that nothing
+   a tool writes in one call is taken for the answer to another.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import secrets
+import select
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, Final, NoReturn
+
+import msgspec
+
+from standfast.errors import Code, InvalidArgument, ToolError
+from standfast.model.call import ToolCallContext
+from standfast.model.canonical import Json
+from standfast.model.capability import Capability
+from standfast.model.limits import SANDBOX_TIMEOUT_MS
+from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.tracebacks import with_traceback
+
+HEADER: Final = struct.Struct(">I")
+"""A frame is its length and then that many bytes of JSON."""
+MAX_IDLE: Final = 2
+_SLACK_BYTES: Final = 65_536
+_CHUNK_BYTES: Final = 1 << 16
+_LAST_WORDS_S: Final = 1.0
+
+_REBUILT: Final = {
+    cls.__name__: cls
+    for cls in (
+        ArithmeticError, AssertionError, AttributeError, FileExistsError, FileNotFoundError, IndexError,
+        IsADirectoryError, KeyError, LookupError, NotADirectoryError, NotImplementedError, OSError,
+        OverflowError, PermissionError, RuntimeError, TimeoutError, TypeError, ValueError, ZeroDivisionError,
+    )
+}  # fmt: skip
+"""The exceptions that keep their type on the way out of a worker; the others become RuntimeError."""
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a tool's function is, and the contract that it was registered with. `path` is `sys.path`."""
+
+    name: str
+    file: str
+    module: str
+    qualname: str
+    digest: str
+    path: list[str]
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    nonce: str
+    target: Target
+    args: list[Json]
+    kwargs: dict[str, Json]
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """`code` for a failure with a code of its own, else `type` is the name of the exception's class."""
+
+    message: str
+    code: str | None = None
+    type: str | None = None
+    hint: str | None = None
+    traceback: str | None = None
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    nonce: str
+    value: Json = None
+    error: Failure | None = None
+
+
+def isolated(tool: RegisteredTool) -> RegisteredTool:
+    """The same tool with a handler that runs it in a worker process."""
+    workers = _Workers(_locate(tool), tool.capability)
+    return replace(tool, handler=workers.call, async_mode=False, isolate=True)
+
+
+def _locate(tool: RegisteredTool) -> Target:
+    """Where another process finds the function again; `InvalidArgument` if it cannot."""
+    function = inspect.unwrap(tool.handler)
+    qualname = getattr(function, "__qualname__", "<unknown>")
+    names = getattr(function, "__globals__", {})
+    file = names.get("__file__")
+    if "<" in qualname or not isinstance(file, str) or not os.path.isfile(file):
+        raise InvalidArgument(
+            f"tool {tool.name}() cannot be isolated: {qualname} cannot be imported by another process",
+            hint="define it with def at the top level of a module that is in a file",
+        )
+    spec = names.get("__spec__")
+    return Target(
+        name=tool.name,
+        file=os.path.abspath(file),
+        module=spec.name if spec is not None else str(names.get("__name__", "__main__")),
+        qualname=qualname,
+        digest=tool.digest,
+        path=[],
+    )
+
+
+class _Died(Exception):
+    """The worker's pipe ended before its answer did."""
+
+
+class _Late(Exception):
+    """The deadline passed."""
+
+
+class _Confused(Exception):
+    """The answer is not one to the request."""
+
+
+class _TooLarge(Exception):
+    """The answer is longer than any that could be accepted."""
+
+
+class _Workers:
+    """The worker processes of one tool."""
+
+    def __init__(self, target: Target, capability: Capability) -> None:
+        self._target = target
+        self._name = capability.name
+        self._limits = capability.limits
+        self._lock = threading.Lock()
+        self._idle: list[_Worker] = []
+        weakref.finalize(self, _kill_all, self._idle)  # also at exit
+
+    def call(self, context: ToolCallContext, *, timeout_ms: int | None = None) -> Json:
+        """Run one call; whatever happens to the worker becomes an exception of ours."""
+        timeout_ms = timeout_ms or self._limits.timeout_ms or SANDBOX_TIMEOUT_MS
+        deadline = time.monotonic() + timeout_ms / 1000
+        target = msgspec.structs.replace(self._target, path=list(sys.path))
+        nonce = secrets.token_hex(16)
+        request = Request(nonce=nonce, target=target, args=context.args, kwargs=context.kwargs)
+        worker = self._take()
+        try:
+            data = worker.ask(msgspec.json.encode(request), self._max_answer_bytes(), deadline)
+            answer = msgspec.json.decode(data, type=Answer)
+            if answer.nonce != nonce:
+                raise _Confused
+        except BaseException as error:
+            status = worker.end(deadline if isinstance(error, _Died) else 0)
+            self._explain(error, status, timeout_ms)
+        self._give_back(worker)
+        if answer.error is not None:
+            raise with_traceback(_rebuilt(answer.error), answer.error.traceback)
+        return answer.value
+
+    def _max_answer_bytes(self) -> int:
+        return self._limits.max_response_bytes * 2 + _SLACK_BYTES
+
+    def _explain(self, error: BaseException, status: str, timeout_ms: int) -> NoReturn:
+        match error:
+            case _Died():
+                raise ToolError(Code.TOOL_ERROR, f"{self._name}() ended its process ({status})") from None
+            case _Late():
+                message = f"{self._name}() did not answer within {timeout_ms} ms"
+                raise ToolError(Code.TIMEOUT_TOOL, message) from None
+            case _TooLarge():
+                raise ToolError(
+                    Code.RESPONSE_TOO_LARGE,
+                    f"{self._name}() returned {error} bytes, the limit is {self._limits.max_response_bytes}",
+                ) from None
+            case msgspec.MsgspecError() | _Confused():
+                raise ToolError(Code.TOOL_ERROR, f"the worker of {self._name}() broke its protocol") from None
+            case _:
+                raise error
+
+    def _take(self) -> _Worker:
+        while True:
+            with self._lock:
+                worker = self._idle.pop() if self._idle else None
+            if worker is None:
+                return _Worker()
+            if worker.usable():
+                return worker
+            worker.end()
+
+    def _give_back(self, worker: _Worker) -> None:
+        with self._lock:
+            keep = len(self._idle) < MAX_IDLE
+            if keep:
+                self._idle.append(worker)
+        if not keep:
+            worker.end()
+
+
+class _Worker:
+    """One worker process and the pipes to it, which never block longer than a deadline."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "standfast.tools.isolation_worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            bufsize=0,
+            start_new_session=True,
+        )
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._in, self._out = self._process.stdin.fileno(), self._process.stdout.fileno()
+        self._host_pid = os.getpid()
+        for fd in (self._in, self._out):
+            os.set_blocking(fd, False)
+
+    def usable(self) -> bool:
+        """Whether it is alive, silent, and ours: a fork of the host must not share its workers."""
+        return self._host_pid == os.getpid() and self._process.poll() is None and not self._has_spoken()
+
+    def _has_spoken(self) -> bool:
+        poll = select.poll()
+        poll.register(self._out, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def ask(self, data: bytes, max_bytes: int, deadline: float) -> bytes:
+        """Send one frame and return the frame that answers it."""
+        try:
+            self._write(HEADER.pack(len(data)) + data, deadline)
+        except BrokenPipeError:
+            raise _Died from None
+        size = HEADER.unpack(self._read(HEADER.size, deadline))[0]
+        if size > max_bytes:
+            raise _TooLarge(size)
+        return self._read(size, deadline)
+
+    def end(self, wait_until: float = 0) -> str:
+        """Kill the process and what it started, and say how it ended. One that ends by itself may do so."""
+        if self._host_pid != os.getpid():
+            return "unknown"
+        if wait_until:
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(min(_LAST_WORDS_S, max(0, wait_until - time.monotonic())))
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+        return _shown_status(self._process.returncode)
+
+    def _write(self, data: bytes, deadline: float) -> None:
+        view = memoryview(data)
+        while view:
+            _wait_for(self._in, select.POLLOUT, deadline)
+            with suppress(BlockingIOError):
+                view = view[os.write(self._in, view) :]
+
+    def _read(self, size: int, deadline: float) -> bytes:
+        data = bytearray()
+        while len(data) < size:
+            _wait_for(self._out, select.POLLIN, deadline)
+            chunk = os.read(self._out, min(_CHUNK_BYTES, size - len(data)))
+            if not chunk:
+                raise _Died
+            data += chunk
+        return bytes(data)
+
+
+def _wait_for(fd: int, event: int, deadline: float) -> None:
+    poll = select.poll()
+    poll.register(fd, event)
+    remaining_ms = (deadline - time.monotonic()) * 1000
+    if remaining_ms <= 0 or not poll.poll(remaining_ms):
+        raise _Late
+
+
+def _kill_all(workers: list[_Worker]) -> None:
+    while workers:
+        workers.pop().end()
+
+
+def _rebuilt(failure: Failure) -> Exception:
+    if failure.code is not None:
+        return ToolError(failure.code, failure.message, hint=failure.hint)
+    kind = failure.type or "RuntimeError"
+    rebuild: Callable[[Any], Exception] | None = _REBUILT.get(kind)
+    if rebuild is not None:
+        return rebuild(failure.message)
+    return RuntimeError(f"{kind}: {failure.message}" if failure.message else kind)
+
+
+def _shown_status(returncode: int) -> str:
+    if returncode >= 0:
+        return f"exit status {returncode}"
+    try:
+        return f"signal {signal.Signals(-returncode).name}"
+    except ValueError:
+        return f"signal {-returncode}"

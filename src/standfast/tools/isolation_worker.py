@@ -1,0 +1,163 @@
+"""The process that an isolated tool runs in; the other side is `standfast.tools.isolation`.
+
+Theory of operation
+-------------------
+Frames are four bytes of length (big-endian) and JSON. A request names a function by file and qualified name
+and carries the call's arguments; the answer is `{"value": …}` or `{"error": {…}}`, with the nonce of the
+request. The pipes are moved away from descriptors 0 and 1 before any foreign code is loaded, so that neither
+`print` nor `input` meets them.
+
+Rule: a thread waits for the end of the request pipe, which is the end of the host, and ends the process
+with it, whatever the tool is doing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import importlib.util
+import inspect
+import os
+import queue
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Final
+
+import msgspec
+
+from standfast.errors import Code, InvalidArgument, StandfastError, ToolError, ValueTooLarge
+from standfast.model.bounds import check_bounds
+from standfast.model.canonical import Json, to_json
+from standfast.tools.decorator import Tool
+from standfast.tools.isolation import HEADER, Answer, Failure, Request, Target
+from standfast.tools.module_file import load_file
+from standfast.tools.schema import Signature, encode_output, read_signature
+from standfast.tools.tracebacks import traceback_of
+
+_MAX_MESSAGE_CHARS: Final = 4096
+
+
+def main() -> None:
+    """Serve calls until the host closes the pipe."""
+    requests_fd, answers_fd = _move_pipes()
+    requests: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    threading.Thread(target=_receive, args=(requests_fd, requests), daemon=True).start()
+    found: tuple[Callable[..., Any], Signature] | None = None
+    while True:
+        request = msgspec.json.decode(requests.get(), type=Request)
+        try:
+            found = found or _find(request.target)
+            answer = Answer(nonce=request.nonce, value=_call(*found, request))
+        except StandfastError as error:
+            failure = Failure(code=str(error.code), message=_text(error.message), hint=error.hint)
+            failure = msgspec.structs.replace(failure, traceback=traceback_of(error))
+            answer = Answer(nonce=request.nonce, error=failure)
+        except BaseException as error:
+            kind, where = type(error).__name__, traceback_of(error)
+            failure = Failure(type=kind, message=_message_of(error), traceback=where)
+            answer = Answer(nonce=request.nonce, error=failure)
+        _send(answers_fd, msgspec.json.encode(answer))
+
+
+def _move_pipes() -> tuple[int, int]:
+    requests_fd, answers_fd = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+    os.dup2(2, 1)
+    sys.stdout = open(1, "w", buffering=1, errors="backslashreplace", closefd=False)  # noqa: SIM115 - for ever
+    return requests_fd, answers_fd
+
+
+def _receive(source: int, requests: queue.SimpleQueue[bytes]) -> None:
+    with os.fdopen(source, "rb") as stream:
+        while len(header := stream.read(HEADER.size)) == HEADER.size:
+            requests.put(stream.read(HEADER.unpack(header)[0]))
+    os._exit(0)
+
+
+def _send(sink: int, data: bytes) -> None:
+    view = memoryview(HEADER.pack(len(data)) + data)
+    while view:
+        view = view[os.write(sink, view) :]
+
+
+def _find(target: Target) -> tuple[Callable[..., Any], Signature]:
+    sys.path[:] = target.path
+    try:
+        found: Any = _load(target)
+        for name in target.qualname.split("."):
+            found = getattr(found, name)
+    except (Exception, SystemExit) as error:
+        what = f"{type(error).__name__}: {_message_of(error)}"
+        raise ToolError(
+            Code.TOOL_ERROR, f"{target.file} cannot be loaded to run {target.name}(): {what}"
+        ) from None
+    if not isinstance(found, Tool):
+        return found, read_signature(found, target.name)
+    if found.registered.digest != target.digest or found.registered.signature is None:
+        raise ToolError(
+            Code.TOOL_ERROR,
+            f"{target.file} now has another {target.qualname} than the one that was registered",
+            hint="restart, so that the contract is read again",
+        )
+    return found.function, found.registered.signature
+
+
+def _load(target: Target) -> ModuleType:
+    """Import by name if the name leads to the same file, else load the file itself."""
+    if _names_same_file(target):
+        return importlib.import_module(target.module)
+    return load_file(Path(target.file))
+
+
+def _names_same_file(target: Target) -> bool:
+    try:
+        spec = importlib.util.find_spec(target.module)
+        return spec is not None and spec.origin is not None and os.path.samefile(spec.origin, target.file)
+    except Exception:  # a parent package that cannot be imported, or that is no package
+        return False
+
+
+def _call(function: Callable[..., Any], signature: Signature, request: Request) -> Json:
+    decoded = signature.decode(signature.arguments(request.args, request.kwargs))
+    args, kwargs = signature.call_values(decoded)
+    value = function(*args, **kwargs)
+    return _plain(asyncio.run(value) if inspect.iscoroutine(value) else value)
+
+
+def _plain(value: object) -> Json:
+    try:
+        return to_json(value)[0]
+    except ValueTooLarge as error:
+        raise ToolError(Code.RESPONSE_TOO_LARGE, f"the result is too large: {error.limit}") from None
+    except InvalidArgument as error:
+        reason = error.message
+    try:
+        return to_json(encode_output(value))[0]
+    except InvalidArgument as error:
+        reason = error.message
+    except (TypeError, ValueError, NotImplementedError, RecursionError, msgspec.MsgspecError):
+        pass
+    raise ToolError(Code.SERIALIZE_ERROR, f"the tool's result is {_text(reason)}")
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        check_bounds(error.args)
+        return _text(
+            str(error.args[0]) if isinstance(error, KeyError) and len(error.args) == 1 else str(error)
+        )
+    except BaseException:
+        return "(its message cannot be shown)"
+
+
+def _text(text: str) -> str:
+    return text[:_MAX_MESSAGE_CHARS].encode("utf-8", "replace").decode()
+
+
+if __name__ == "__main__":
+    main()

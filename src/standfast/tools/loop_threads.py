@@ -1,0 +1,443 @@
+"""Event loops on threads of their own, for coroutines that may block.
+
+Theory of operation
+-------------------
+A coroutine that calls `time.sleep`, computes for a second or waits for a lock blocks the loop that it runs
+on. So the code of tools and plugins does not run on the runtime's loop: each coroutine gets a thread with a
+loop of its own. Threads are daemons, are made on demand, and serve again; the one that was last at work is
+the next to work.
+
+A coroutine that ends without having waited for anything leaves nothing on its loop, so the next one uses that
+loop. Otherwise the loop ends with its coroutine, as under `asyncio.run`: tasks that are left are cancelled,
+async generators are closed. No two coroutines ever wait on one loop by accident, so an object that is bound
+to a loop fails at its second use, always, instead of now and then.
+
+Rules
+-----
+1. The outcome of a coroutine is reported once, from its thread, before the loop is tidied up.
+2. Nothing that the coroutine raises ends the thread, `SystemExit` included.
+3. A thread that does not come back is left behind; `cancel` tells its coroutine to stop and does not wait.
+4. When no thread or loop can be made, work waits for a thread that becomes free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import queue
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Coroutine
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+from standfast.tools.threads import DaemonThreads, settler
+
+T = TypeVar("T")
+
+Work = Callable[[], Awaitable[T]]
+Done = Callable[[T | None, BaseException | None], None]
+"""Told the value of a coroutine, or what it raised; on the coroutine's thread, and must not raise."""
+
+MAX_IDLE: Final = 16
+GRACE_S: Final = 0.1
+"""How long a caller that was cancelled waits for its coroutine to stop; less than hooks are waited for."""
+_TIDY_S: Final = 1.0
+"""How long tasks that a coroutine has left get to stop."""
+
+
+class LoopJob(Generic[T]):
+    """A coroutine that runs, or will run, on a loop of its own."""
+
+    __slots__ = ("_context", "_done", "_is_told", "_loop", "_must_stop", "_task", "_work")
+
+    def __init__(self, work: Work[T], done: Done[T], context: contextvars.Context | None = None) -> None:
+        self._work = work
+        self._done = done
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[Any] | None = None
+        self._must_stop = False
+        self._is_told = False
+
+    def cancel(self) -> None:
+        """Tell the coroutine to stop, from any thread. One that blocks hears of it when it waits again."""
+        self._must_stop = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # closed: it is over
+                self._loop.call_soon_threadsafe(self._tell)
+
+    def begin(self, loop: asyncio.AbstractEventLoop) -> asyncio.Task[None]:
+        """Make the coroutine a task of *loop*. Called on the loop's thread."""
+        task = self._task = loop.create_task(self.outcome(), context=self._context)
+        self._loop = loop
+        if self._must_stop:
+            self._tell()
+        return task
+
+    async def outcome(self) -> None:
+        """Run the coroutine and report what comes of it; raises nothing."""
+        try:
+            value = await self._work()
+        except BaseException as error:
+            self.report(None, error)
+        else:
+            self.report(value, None)
+
+    def report(self, value: T | None, error: BaseException | None) -> None:
+        done, self._done = self._done, _unheard
+        done(value, error)
+
+    def _tell(self) -> None:
+        if self._task is not None and not self._is_told:
+            self._is_told = True
+            self._task.cancel()
+
+
+class LoopThreads:
+    """A set of reusable daemon threads, each with an event loop."""
+
+    def __init__(self, name: str = "standfast-loop", *, max_idle: int = MAX_IDLE) -> None:
+        self._name = name
+        self._max_idle = max_idle
+        self._made = 0
+        self._lock = threading.Lock()
+        self._idle: list[_LoopThread] = []
+        self._busy: dict[_LoopThread, LoopJob[Any]] = {}
+        self._waiting: deque[LoopJob[Any]] = deque()
+        self._is_closed = False
+        self._executor = _ThreadExecutor()
+
+    def start(self, job: LoopJob[Any]) -> None:
+        """Run *job* on a thread that is free, or on a new one."""
+        with self._lock:
+            thread = self._idle.pop() if self._idle else self._make()
+            if thread is None:
+                self._waiting.append(job)
+                return
+            self._busy[thread] = job
+        thread.jobs.put(job)
+
+    async def run(self, work: Work[T]) -> T:
+        """Await *work* on a loop of its own. A cancellation reaches it, and is not delayed if it blocks."""
+        future, report = outcome_here()
+        job: LoopJob[T] = LoopJob(work, report)
+        self.start(job)
+        return await finished(job, future)
+
+    def close(self, wait_s: float = 0.0) -> None:
+        """Cancel what runs, let idle threads end, and wait up to *wait_s* seconds for the others."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+            busy = list(self._busy.values())
+        for thread in idle:
+            thread.jobs.put(None)
+        for job in busy:
+            job.cancel()
+        until = time.monotonic() + wait_s
+        while wait_s and self._busy and time.monotonic() < until:
+            time.sleep(0.005)
+        self._executor.close()
+
+    def free(self, thread: _LoopThread) -> LoopJob[Any] | None:
+        """Take back a thread that has finished its job; its next one, if one waits. Ends surplus threads."""
+        with self._lock:
+            self._busy.pop(thread, None)
+            if self._waiting:
+                job = self._busy[thread] = self._waiting.popleft()
+                return job
+            if self._is_closed or len(self._idle) >= self._max_idle:
+                thread.jobs.put(None)
+            else:
+                self._idle.append(thread)
+            return None
+
+    def wait_again(self, thread: _LoopThread, job: LoopJob[Any]) -> bool:
+        """Put *job* back in the queue if another thread, which has a loop, will become free."""
+        with self._lock:
+            self._busy.pop(thread, None)
+            others = any(one.has_loop for one in (*self._busy, *self._idle))
+            if others and not self._idle:
+                self._waiting.appendleft(job)
+                return True
+            if others:
+                other = self._idle.pop()
+                self._busy[other] = job
+                other.jobs.put(job)
+                return True
+            return False
+
+    def new_loop(self) -> asyncio.AbstractEventLoop:
+        loop = asyncio.new_event_loop()
+        loop.set_default_executor(self._executor)
+        return loop
+
+    def _make(self) -> _LoopThread | None:
+        thread = _LoopThread(self)
+        try:
+            threading.Thread(target=thread.serve, name=f"{self._name}-{self._made + 1}", daemon=True).start()
+        except RuntimeError:  # the system has no more threads
+            if not self._busy:
+                raise
+            return None
+        self._made += 1
+        return thread
+
+
+class _LoopThread:
+    """One thread: takes jobs from its queue, and runs each to its end."""
+
+    __slots__ = ("_loop", "_pool", "_tasks_made", "_waited", "jobs")
+
+    def __init__(self, pool: LoopThreads) -> None:
+        self._pool = pool
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks_made = 0
+        self._waited = False
+        self.jobs: queue.SimpleQueue[LoopJob[Any] | None] = queue.SimpleQueue()
+
+    @property
+    def has_loop(self) -> bool:
+        return self._loop is not None
+
+    def serve(self) -> None:
+        while (job := self.jobs.get()) is not None:
+            while job is not None:
+                if not self._run(job):
+                    return
+                job = self._pool.free(self)
+        if self._loop is not None:
+            self._loop.close()
+
+    def _run(self, job: LoopJob[Any]) -> bool:
+        """Run one job; False if this thread got no loop and has handed the job over."""
+        try:
+            loop = self._open_loop()
+        except OSError as error:  # out of file descriptors
+            if self._pool.wait_again(self, job):
+                return False
+            job.report(None, error)
+            return True
+        self._tasks_made = 0
+        task = job.begin(loop)
+        loop.call_soon(self._look, task)  # runs right after the task's first step
+        try:
+            loop.run_until_complete(task)
+        except BaseException as error:  # a task of the job raised SystemExit, or the loop was stopped
+            self._waited = True
+            job.report(None, error)
+        if self._waited or self._tasks_made > 1 or loop.is_closed():
+            self._loop = None
+            _tidy(loop)
+        return True
+
+    def _open_loop(self) -> asyncio.AbstractEventLoop:
+        if self._loop is None:
+            self._loop = self._pool.new_loop()
+            self._loop.set_task_factory(self._make_task)  # type: ignore[arg-type]  # it is generic
+        return self._loop
+
+    def _look(self, task: asyncio.Task[None]) -> None:
+        self._waited = not task.done()
+
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, coroutine: Coroutine[Any, Any, T], **options: Any
+    ) -> asyncio.Task[T]:
+        self._tasks_made += 1
+        return asyncio.Task(coroutine, loop=loop, **options)
+
+
+class SharedLoop:
+    """Runs the coroutines of one owner on one loop, so that only one of them runs at a time.
+
+    The loop's thread is taken from *threads* when the first coroutine comes, and given back after the last.
+    A coroutine that blocks delays those of its owner only, and only until its caller gives it up: those that
+    come later then get another thread.
+    """
+
+    def __init__(self, threads: LoopThreads) -> None:
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._room: _Room | None = None
+
+    async def run(self, work: Work[T]) -> T:
+        """Await *work* on the owner's loop."""
+        future, report = outcome_here()
+        job: LoopJob[T] = LoopJob(work, report)
+        with self._lock:
+            room, is_new = self._room, False
+            if room is None or not room.take(job):
+                room, is_new = _Room(job, self._close), True
+                self._room = room
+        if is_new:
+            self._threads.start(room.job)
+        try:
+            return await finished(job, future)
+        finally:
+            if not future.done():
+                self._leave(room)
+
+    def _close(self, room: _Room) -> bool:
+        """End *room* unless more work has come."""
+        with self._lock:
+            if room.has_work:
+                return False
+            if self._room is room:
+                self._room = None
+            return True
+
+    def _leave(self, room: _Room) -> None:
+        """Use another thread from here on: this one does not come back."""
+        with self._lock:
+            if self._room is room:
+                self._room = None
+
+
+class _Room:
+    """A thread while it serves one owner: the first job on the spot, those that come meanwhile as tasks."""
+
+    def __init__(self, first: LoopJob[Any], close: Callable[[_Room], bool]) -> None:
+        self._first = first
+        self._close = close
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._new: list[LoopJob[Any]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._wake: asyncio.Event | None = None
+        self.job: LoopJob[None] = LoopJob(self._serve, _unheard, first._context)
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self._new or self._tasks)
+
+    def take(self, job: LoopJob[Any]) -> bool:
+        """Add a job; the owner's lock is held. False if the loop is gone."""
+        self._new.append(job)
+        if self._loop is None:
+            return True  # `_serve` finds it when it begins
+        try:
+            self._loop.call_soon_threadsafe(self._begin_new)
+        except RuntimeError:
+            self._new.remove(job)
+            return False
+        return True
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._begin_new()
+        self._first._loop, self._first._task = self._loop, asyncio.current_task()
+        if not self._first._must_stop:
+            await self._first.outcome()
+        else:
+            self._first.report(None, asyncio.CancelledError())
+        self._first._task = None
+        while not self._close(self):
+            self._wake = asyncio.Event()
+            await self._wake.wait()
+
+    def _begin_new(self) -> None:
+        assert self._loop is not None
+        while self._new:
+            job = self._new[0]
+            task = job.begin(self._loop)
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._end, job))
+            del self._new[0]
+
+    def _end(self, job: LoopJob[Any], task: asyncio.Task[None]) -> None:
+        job.report(None, asyncio.CancelledError())  # unless it was reported: it was cancelled before it began
+        self._tasks.discard(task)
+        if self._wake is not None:
+            self._wake.set()
+
+
+def outcome_here() -> tuple[asyncio.Future[Any], Done[Any]]:
+    """A future of the running loop, and the function that settles it from any thread."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[Any] = loop.create_future()
+    settle = settler(loop, future)
+
+    def report(value: Any, error: BaseException | None) -> None:
+        if isinstance(error, StopIteration):  # no future takes one
+            error = RuntimeError(f"StopIteration: {error}")
+        settle(value, error)
+
+    return future, report
+
+
+async def finished(job: LoopJob[T], future: asyncio.Future[T]) -> T:
+    """The outcome of *job*. If the caller is cancelled, so is the job, which gets a moment to stop."""
+    try:
+        return await asyncio.shield(future)
+    except asyncio.CancelledError:
+        if not future.done():
+            job.cancel()
+            await asyncio.wait((future,), timeout=GRACE_S)
+        raise
+    finally:
+        if future.done() and not future.cancelled():
+            future.exception()
+
+
+class _ThreadExecutor(ThreadPoolExecutor):
+    """What `asyncio.to_thread` and name resolution use on these loops: daemon threads, as many as needed."""
+
+    def __init__(self) -> None:
+        super().__init__(max_workers=1)
+        self._daemons = DaemonThreads("standfast-loop-worker")
+
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        future: Future[T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._daemons.start(run)
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Do nothing: every loop that closes calls this, and the others go on."""
+
+    def close(self) -> None:
+        self._daemons.close()
+
+
+def _tidy(loop: asyncio.AbstractEventLoop) -> None:
+    """End what a coroutine has left on its loop, and the loop."""
+    if loop.is_closed():
+        return
+    try:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.wait(left, timeout=_TIDY_S))
+        for task in left:
+            _forget(task, loop)
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    except BaseException as error:  # a task that was left raised SystemExit, for instance
+        loop.call_exception_handler(
+            {"message": "a tool's event loop could not be tidied up", "exception": error}
+        )
+    finally:
+        loop.close()
+
+
+def _forget(task: asyncio.Task[Any], loop: asyncio.AbstractEventLoop) -> None:
+    if not task.done():
+        task._log_destroy_pending = False  # type: ignore[attr-defined]  # it was told to stop and did not
+    elif not task.cancelled() and (error := task.exception()) is not None:
+        message = "a task that a tool left behind raised while it was cancelled"
+        loop.call_exception_handler({"message": message, "exception": error, "task": task})
+
+
+def _unheard(value: object, error: BaseException | None) -> None:
+    """Where nothing is reported to."""

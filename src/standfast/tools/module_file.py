@@ -1,0 +1,96 @@
+"""Loads a Python file by its path, such as `desk/tools.py`, with the imports that it makes.
+
+Rules
+-----
+1. A file in a package (a directory with `__init__.py`) is loaded under its name in that package, so relative
+   imports reach everything in it, and `import desk.models` means the same module as `from . import models`.
+2. The directory of any other file stands for a package of a name of its own, so relative imports reach its
+   neighbours.
+3. `import neighbour` works in both cases, as it does for a script. Directories are added at the end of
+   `sys.path`: a neighbour never hides an installed module.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import sys
+from importlib.machinery import ModuleSpec
+from pathlib import Path
+from types import ModuleType
+
+
+def load_file(file: Path) -> ModuleType:
+    """Run the file as a module of its package and return that; raise `ImportError` if it cannot be."""
+    file = file.absolute()
+    package = _package_of(file)
+    name = f"{package}.{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError("it is not a Python file")
+    _extend_path(file.parent)
+    return _run(spec, sys.modules.get(name))
+
+
+def _run(spec: ModuleSpec, before: ModuleType | None) -> ModuleType:
+    """Run a module; if that fails, the one of its name that was there before is there again."""
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        if before is None:
+            del sys.modules[spec.name]
+        else:
+            sys.modules[spec.name] = before
+        raise
+    return module
+
+
+def _package_of(file: Path) -> str:
+    """The name of the package that the file is in; the package is imported, or made."""
+    directory = file.parent
+    if not (directory / "__init__.py").is_file():
+        return _made_package(directory)
+    names = [directory.name]
+    while (directory.parent / "__init__.py").is_file():
+        directory = directory.parent
+        names.insert(0, directory.name)
+    _require_package(directory)
+    _extend_path(directory.parent)
+    name = ".".join(names)
+    importlib.import_module(name)
+    return name
+
+
+def _require_package(directory: Path) -> None:
+    """Import the package in *directory* under its name, wherever else `sys.path` finds one of that name."""
+    name = directory.name
+    if not name.isidentifier():
+        raise ImportError(f"the directory {directory} has an __init__.py and no name that can be imported")
+    known = sys.modules.get(name)
+    if known is None:
+        spec = importlib.util.spec_from_file_location(
+            name, directory / "__init__.py", submodule_search_locations=[str(directory)]
+        )
+        assert spec is not None
+        _run(spec, None)
+    elif str(directory) not in getattr(known, "__path__", ()):
+        where = getattr(known, "__file__", None) or "built in"
+        raise ImportError(f"the package {name} in {directory} has the name of another module ({where})")
+
+
+def _made_package(directory: Path) -> str:
+    """A package whose modules are the files of a directory that is none."""
+    name = f"standfast_files_{hashlib.sha256(str(directory).encode()).hexdigest()[:12]}"
+    if name not in sys.modules:
+        package = ModuleType(name)
+        package.__path__ = [str(directory)]
+        sys.modules[name] = package
+    return name
+
+
+def _extend_path(directory: Path) -> None:
+    if str(directory) not in sys.path:
+        sys.path.append(str(directory))

@@ -1,0 +1,198 @@
+"""A capability with the code that carries it out."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from standfast.errors import InvalidArgument
+from standfast.model.call import ToolCallContext
+from standfast.model.canonical import Json
+from standfast.model.capability import Capability
+from standfast.tools.schema import Signature
+
+Handler = Callable[..., Any]
+
+OnInterrupted = Literal["report", "ask", "retry"]
+"""What becomes of a call that is not idempotent and was under way when its process died."""
+
+OnTimeout = Literal["report", "ask", "retry"]
+"""What becomes of a call that is not idempotent and exceeded its time-out."""
+
+ToolLoop = Literal["own", "runtime"]
+"""Where an async tool runs: on a loop of its own, or on the runtime's, which it must never block."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """Checked arguments: what the handler takes, and the same by position and by name for rules."""
+
+    args: list[Any]
+    kwargs: dict[str, Any]
+    view_args: list[Json]
+    view_kwargs: dict[str, Json]
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredTool:
+    """A contract and its handler.
+
+    With a `signature` the handler is a plain typed function; without one it takes the
+    `ToolCallContext` itself and the arguments are checked against the contract's schemas. An isolated
+    tool has both: its signature checks the call, its handler takes the context.
+    """
+
+    capability: Capability
+    handler: Handler
+    async_mode: bool
+    owner: str
+    signature: Signature | None = None
+    isolate: bool = False
+    on_interrupted: OnInterrupted = "report"
+    on_timeout: OnTimeout = "report"
+    loop: ToolLoop = "own"
+    expose_errors: bool = True
+    digest: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        for option in ("on_interrupted", "on_timeout"):
+            if (value := getattr(self, option)) not in ("report", "ask", "retry"):
+                raise InvalidArgument(
+                    f"{option} {value!r} of tool {self.name}() is unknown",
+                    hint='use "report", "ask" or "retry"',
+                )
+        object.__setattr__(self, "digest", self.capability.digest())
+
+    @classmethod
+    def sync(
+        cls,
+        capability: Capability,
+        handler: Callable[[ToolCallContext], Json],
+        *,
+        owner: str = "",
+        on_interrupted: OnInterrupted = "report",
+        on_timeout: OnTimeout = "report",
+    ) -> RegisteredTool:
+        """A tool from a contract and a function of the call's context, run in a thread."""
+        return cls(
+            capability,
+            handler,
+            async_mode=False,
+            owner=owner or owner_of(handler),
+            on_interrupted=on_interrupted,
+            on_timeout=on_timeout,
+        )
+
+    @classmethod
+    def asynchronous(
+        cls,
+        capability: Capability,
+        handler: Callable[[ToolCallContext], Awaitable[Json]],
+        *,
+        owner: str = "",
+        on_interrupted: OnInterrupted = "report",
+        on_timeout: OnTimeout = "report",
+        loop: ToolLoop = "own",
+    ) -> RegisteredTool:
+        """A tool from a contract and a coroutine function of the call's context."""
+        return cls(
+            capability,
+            handler,
+            async_mode=True,
+            owner=owner or owner_of(handler),
+            on_interrupted=on_interrupted,
+            on_timeout=on_timeout,
+            loop=loop,
+        )
+
+    def with_handler(self, handler: Handler) -> RegisteredTool:
+        """The same contract, carried out by *handler*."""
+        made = copy.copy(self)
+        object.__setattr__(made, "handler", handler)
+        return made
+
+    @property
+    def name(self) -> str:
+        return self.capability.name
+
+    @property
+    def takes_context(self) -> bool:
+        """Whether the handler's first parameter is a `RunContext`."""
+        return self.signature is not None and self.signature.takes_context and not self.isolate
+
+    def bind(self, context: ToolCallContext) -> Bound:
+        """Check a call's arguments against the contract."""
+        if self.signature is not None:
+            bound = self._bind_signature(self.signature, context)
+            if self.isolate:  # the worker process converts the values; JSON is what crosses the pipe
+                return Bound([context], {}, bound.view_args, bound.view_kwargs)
+            return bound
+        named = check_against_schema(self.capability, context)
+        if named is None:
+            return Bound([context], {}, list(context.args), {})
+        return Bound([context], {}, list(named.values()), named)
+
+    def call(self, context: ToolCallContext) -> Any:
+        """Check the arguments and call the handler; of an async tool, what is to be awaited."""
+        bound = self.bind(context)
+        return self.handler(*bound.args, **bound.kwargs)
+
+    def check_output(self, value: Json) -> None:
+        """Check a result against the contract."""
+        if self.signature is not None:
+            self.signature.check_output(value)
+        elif self.capability.output_schema:
+            _validate(
+                self.capability.output_schema, value, f"{self.name}() returned something else than declared"
+            )
+
+    @staticmethod
+    def _bind_signature(signature: Signature, context: ToolCallContext) -> Bound:
+        named = signature.arguments(context.args, context.kwargs)
+        decoded = signature.decode(named)
+        args, kwargs = signature.call_values(decoded)
+        known = {name: named.get(name, getattr(decoded, name)) for name in signature.parameters}
+        return Bound(args, kwargs, list(known.values()), known)
+
+
+def owner_of(function: Callable[..., Any]) -> str:
+    """Where a handler was defined, for messages."""
+    module = getattr(function, "__module__", None) or "?"
+    return f"{module}.{getattr(function, '__qualname__', repr(function))}"
+
+
+def check_against_schema(capability: Capability, context: ToolCallContext) -> dict[str, Json] | None:
+    """Check a call by the contract's JSON Schema: an array schema takes positions, an object schema names.
+
+    Returns the arguments by name, in the schema's order, if they have names.
+    """
+    if capability.input_schema.get("type") == "array":
+        if context.kwargs:
+            raise InvalidArgument(f"{capability.name}() takes no keyword arguments")
+        _validate(capability.input_schema, context.args, f"{capability.name}()")
+        return None
+    names = list(capability.input_schema.get("properties", {}))
+    if len(context.args) > len(names):
+        raise InvalidArgument(
+            f"{capability.name}() takes {len(names)} arguments, {len(context.args)} were given"
+        )
+    by_position = dict(zip(names, context.args, strict=False))
+    if twice := sorted(set(by_position) & set(context.kwargs)):
+        raise InvalidArgument(f"{capability.name}() got multiple values for argument {twice[0]!r}")
+    given = {**by_position, **context.kwargs}
+    _validate(capability.input_schema, given, f"{capability.name}()")
+    return {
+        name: given[name] for name in [*names, *(key for key in given if key not in names)] if name in given
+    }
+
+
+def _validate(schema: dict[str, Any], value: Json, what: str) -> None:
+    import jsonschema_rs  # imported where a contract brings its own schema, and only there
+
+    try:
+        jsonschema_rs.validator_for(schema).validate(value)
+    except jsonschema_rs.ValidationError as error:
+        where = "".join(f"[{part!r}]" for part in error.instance_path)
+        raise InvalidArgument(f"{what}: {error.message}{' at ' + where if where else ''}") from None

@@ -1,0 +1,324 @@
+"""From a Python signature to a contract, and from JSON to the values a function expects.
+
+Theory of operation
+-------------------
+A function's parameters become one msgspec struct. Its JSON Schema is the contract's input schema, and
+decoding into it is the check: one definition, so that what is described and what is accepted agree.
+Constraints of other packages are translated first (`constraints.py`); where a class has some in its fields,
+`checks` is a struct with a shadow of that class, and the arguments have to fit both. pydantic models take
+part through hooks and are never imported unless a user's signature names one.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+
+from standfast.errors import InvalidArgument
+from standfast.model.canonical import Json
+from standfast.tools.constraints import checked_type, checked_types, field_default
+from standfast.tools.context import is_run_context, without_later
+from standfast.tools.docstrings import Docs, read_docstring
+from standfast.tools.json_types import type_without_json
+
+_NOT_CONVERTED = (bytes, bytearray, memoryview)
+"""msgspec would write these as base64; they are not JSON, so they are left for the JSON check to refuse."""
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What a plain function takes and gives."""
+
+    name: str
+    parameters: tuple[str, ...]
+    positional: int
+    positional_only: int
+    struct: type[msgspec.Struct]
+    checks: type[msgspec.Struct] | None
+    returns: Any
+    docs: Docs
+    input_schema: dict[str, Any]
+    output_schema: dict[str, Any]
+    takes_context: bool = False
+
+    def arguments(self, args: list[Json], kwargs: dict[str, Json]) -> dict[str, Json]:
+        """Give every passed value its parameter's name."""
+        if len(args) > self.positional:
+            raise InvalidArgument(
+                f"{self.name}() takes {self.positional} positional arguments but {len(args)} were given",
+                hint=f"its parameters are: {', '.join(self.parameters) or 'none'}",
+            )
+        named = dict(zip(self.parameters, args, strict=False))
+        for key, value in kwargs.items():
+            if key in self.parameters[: self.positional_only]:
+                raise InvalidArgument(f"{self.name}() takes {key!r} by position only")
+            if key in named:
+                raise InvalidArgument(f"{self.name}() got multiple values for argument {key!r}")
+            named[key] = value
+        return named
+
+    def decode(self, named: dict[str, Json]) -> msgspec.Struct:
+        """Check the arguments and convert them to what the function's annotations ask for."""
+        try:
+            if self.checks is not None:
+                msgspec.convert(named, self.checks, dec_hook=_decode_custom)
+            return msgspec.convert(named, self.struct, dec_hook=_decode_custom)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(
+                f"{self.name}(): {error}", hint=f"its parameters are: {', '.join(self.parameters) or 'none'}"
+            ) from None
+
+    def call_values(self, decoded: msgspec.Struct) -> tuple[list[Any], dict[str, Any]]:
+        values = [getattr(decoded, name) for name in self.parameters]
+        only = self.positional_only
+        return values[:only], dict(zip(self.parameters[only:], values[only:], strict=True))
+
+    def check_output(self, value: Json) -> None:
+        """Refuse a result that is not what the function says it returns."""
+        if not self.output_schema:
+            return
+        try:
+            msgspec.convert(value, self.returns, dec_hook=_decode_custom)
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"{self.name}() returned something else than declared: {error}") from None
+
+
+def read_signature(function: Callable[..., Any], name: str) -> Signature:
+    """Derive the contract of *function*; what cannot be described is refused here, not at the first call."""
+    hints = _type_hints(function, name)
+    docs = read_docstring(function)
+    parameters = list(inspect.signature(function).parameters.values())
+    takes_context = bool(parameters) and is_run_context(hints.get(parameters[0].name))
+    if takes_context:
+        del parameters[0]
+    _refuse_misplaced_context(parameters, hints, name)
+    fields = [_field(parameter, hints, docs, name) for parameter in parameters]
+    checked = _checked([field[1] for field in fields], f"a parameter of tool {name}()")
+    try:
+        described = _struct(
+            name, [(field[0], type_, *field[2:]) for field, type_ in zip(fields, checked, strict=True)]
+        )
+        input_schema = schema_of(described)
+        shadowed = not _classes_in(checked) <= _classes_in([field[1] for field in fields])
+        struct = _struct(name, fields) if shadowed else described
+    except (TypeError, ValueError) as error:
+        raise InvalidArgument(
+            f"a parameter of tool {name}() has a type that JSON cannot carry, or a constraint that its type "
+            f"cannot have: {error}",
+            hint="use JSON types, dataclasses, TypedDict, Literal, Enum, msgspec structs or pydantic models",
+        ) from None
+    kinds = [parameter.kind for parameter in parameters]
+    (returns,) = _checked([without_later(hints.get("return", Any))], f"the result of tool {name}()")
+    if (refused := type_without_json(returns)) is not None:
+        raise InvalidArgument(
+            f"tool {name}() returns {refused}, which has no JSON form",
+            hint="return text (base64 for bytes), JSON types, dataclasses or pydantic models",
+        )
+    return Signature(
+        name=name,
+        parameters=tuple(parameter.name for parameter in parameters),
+        positional=sum(kind is not inspect.Parameter.KEYWORD_ONLY for kind in kinds),
+        positional_only=sum(kind is inspect.Parameter.POSITIONAL_ONLY for kind in kinds),
+        struct=struct,
+        checks=described if shadowed else None,
+        returns=returns,
+        docs=docs,
+        input_schema=input_schema,
+        output_schema=_output_schema(returns),
+        takes_context=takes_context,
+    )
+
+
+def schema_of(type_: Any) -> dict[str, Any]:
+    """The JSON Schema of a type, its definitions under `$defs` at the root."""
+    (schema,), definitions = msgspec.json.schema_components(
+        (checked_type(type_),), schema_hook=_custom_schema, ref_template="#/$defs/{name}"
+    )
+    reference = schema.get("$ref", "")
+    name = reference.removeprefix("#/$defs/")
+    if name in definitions and not _mentions(definitions, reference):
+        schema = definitions.pop(name)
+    schema = {key: value for key, value in schema.items() if key != "title"}
+    if definitions:
+        schema["$defs"] = definitions
+    return _hoist_definitions(schema)
+
+
+def convert(value: Json, type_: Any) -> Any:
+    """JSON data as a value of *type_*; `msgspec.ValidationError` says where it does not fit."""
+    if (checked := checked_type(type_)) is not type_:
+        msgspec.convert(value, checked, dec_hook=_decode_custom)
+    return msgspec.convert(value, type_, dec_hook=_decode_custom)
+
+
+def encode_output(value: object) -> object:
+    """Turn dataclasses, structs, models, enums and dates into JSON data; what is not JSON stays as it is."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        # msgspec leaves out fields that only the class has a value for: those with init=False and a default.
+        value = dataclasses.asdict(value)
+    return msgspec.to_builtins(value, builtin_types=_NOT_CONVERTED, str_keys=True, enc_hook=_encode_custom)
+
+
+def _type_hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except Exception as error:
+        raise InvalidArgument(
+            f"the annotations of tool {name}() cannot be read: {error}",
+            hint="types named in annotations must be importable at module level",
+        ) from None
+
+
+def _refuse_misplaced_context(parameters: list[inspect.Parameter], hints: dict[str, Any], name: str) -> None:
+    for parameter in parameters:
+        if is_run_context(hints.get(parameter.name)):
+            raise InvalidArgument(
+                f"{parameter.name} of tool {name}() is a RunContext, which only the first parameter can be"
+            )
+
+
+def _field(
+    parameter: inspect.Parameter, hints: dict[str, Any], docs: Docs, name: str
+) -> tuple[str, Any] | tuple[str, Any, Any]:
+    if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+        raise InvalidArgument(
+            f"tool {name}() takes *{parameter.name}, which has no schema",
+            hint="name every parameter; take a list or a dict for a variable number",
+        )
+    annotation = hints.get(parameter.name, Any)
+    if text := docs.parameters.get(parameter.name):
+        annotation = Annotated[annotation, msgspec.Meta(description=text)]
+    if parameter.default is inspect.Parameter.empty:
+        return (parameter.name, annotation)
+    meta, given = field_default(parameter.default)
+    if meta is not None:
+        annotation = Annotated[annotation, meta]
+    if "default_factory" in given:
+        return (parameter.name, annotation, msgspec.field(default_factory=given["default_factory"]))
+    if not given:
+        return (parameter.name, annotation)
+    default = given["default"]
+    if isinstance(default, (list, dict, set, bytearray)) and default:
+        return (parameter.name, annotation, msgspec.field(default_factory=lambda: copy.deepcopy(default)))
+    return (parameter.name, annotation, default)
+
+
+def _struct(name: str, fields: list[Any]) -> type[msgspec.Struct]:
+    return msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True, frozen=True)
+
+
+def _checked(types_: list[Any], what: str) -> list[Any]:
+    try:
+        return checked_types(types_)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{what}: {error.message}", hint=error.hint) from None
+
+
+def _classes_in(types_: Iterable[Any]) -> set[type]:
+    """The classes that some types name, without those in their fields."""
+    found: set[type] = set()
+    for type_ in types_:
+        if isinstance(type_, typing.NewType):
+            type_ = type_.__supertype__
+        if typing.get_origin(type_) is Annotated:
+            found |= _classes_in([type_.__origin__])
+        elif args := typing.get_args(type_):
+            found |= _classes_in(args)
+        elif isinstance(type_, type):
+            found.add(type_)
+    return found
+
+
+def _output_schema(returns: Any) -> dict[str, Any]:
+    if returns is Any or returns is inspect.Signature.empty:
+        return {}
+    try:
+        return schema_of(returns)
+    except TypeError:
+        return {}
+
+
+def _is_pydantic(type_: Any) -> bool:
+    return hasattr(type_, "__pydantic_validator__") and hasattr(type_, "model_validate")
+
+
+class _ReadsItself(type):
+    """msgspec asks whether what a hook made is an instance; only the type knows, and it made it."""
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return True
+
+
+class CustomType(metaclass=_ReadsItself):
+    """A type that msgspec does not know and that reads JSON by itself, as values of any type."""
+
+    @classmethod
+    def from_json(cls, value: Json) -> Any:
+        """*value* as this type has it; `ValueError` if it does not fit."""
+        raise NotImplementedError
+
+    @classmethod
+    def json_schema(cls) -> dict[str, Any]:
+        """The JSON Schema of what `from_json` takes, with definitions under `$defs`."""
+        raise NotImplementedError
+
+
+def _decode_custom(type_: type, value: Any) -> Any:
+    if issubclass(type_, CustomType):
+        return type_.from_json(value)
+    if _is_pydantic(type_):
+        try:
+            return type_.model_validate(value)  # type: ignore[attr-defined]
+        except ValueError as error:
+            raise ValueError(re.sub(r"\s*For further information visit \S+", "", str(error))) from None
+    if isinstance(value, type_):
+        return value
+    raise NotImplementedError(f"cannot convert to {type_!r}")
+
+
+def _encode_custom(value: Any) -> Any:
+    if _is_pydantic(type(value)):
+        return value.model_dump(mode="json")
+    raise NotImplementedError(f"a value of type {type(value).__name__} is not JSON")
+
+
+def _custom_schema(type_: type) -> dict[str, Any]:
+    if issubclass(type_, CustomType):
+        return type_.json_schema()
+    if _is_pydantic(type_):
+        schema: dict[str, Any] = type_.model_json_schema(ref_template="#/$defs/{model}")  # type: ignore[attr-defined]
+        return schema
+    raise NotImplementedError
+
+
+def _mentions(node: Any, reference: str) -> bool:
+    if isinstance(node, dict):
+        return node.get("$ref") == reference or any(_mentions(value, reference) for value in node.values())
+    return isinstance(node, list) and any(_mentions(value, reference) for value in node)
+
+
+def _hoist_definitions(schema: dict[str, Any]) -> dict[str, Any]:
+    """Move `$defs` of embedded models to the root, where their references point."""
+    found: dict[str, Any] = {}
+
+    def lift(node: Any) -> Any:
+        if isinstance(node, list):
+            return [lift(value) for value in node]
+        if not isinstance(node, dict):
+            return node
+        for key, value in node.get("$defs", {}).items():
+            found[key] = lift(value)
+        return {key: lift(value) for key, value in node.items() if key != "$defs"}
+
+    root: dict[str, Any] = lift(schema)
+    if found:
+        root["$defs"] = found
+    return root

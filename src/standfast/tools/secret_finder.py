@@ -1,0 +1,141 @@
+"""Finds secrets in text and JSON, and tells how much of a text that is still coming can be shown.
+
+Rule: a text that is given out piece by piece, each up to `safe_length`, comes out as if it had been cleaned
+as a whole. That holds for secrets and for the patterns here, in words of up to 4,096 characters; for patterns
+of others it holds within a line.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from standfast.errors import InvalidArgument
+from standfast.model.canonical import Json
+
+DEFAULT_PATTERNS: Final = (
+    r"sk-(?<![A-Za-z0-9]...)[A-Za-z0-9_-]{16,}",
+    r"A[KS]IA(?<![A-Za-z0-9]....)[A-Z0-9]{16,}",
+    r"gh[pousr]_(?<![A-Za-z0-9]....)[A-Za-z0-9]{20,}",
+    r"github_pat_[A-Za-z0-9_]{20,}",
+    r"xox[a-z]-(?<![A-Za-z0-9].....)[A-Za-z0-9-]{10,}",
+    r"AIza(?<![A-Za-z0-9]....)[A-Za-z0-9_-]{30,}",
+    r"gsk_(?<![A-Za-z0-9]....)[A-Za-z0-9]{20,}",
+    r"eyJ(?<![A-Za-z0-9]...)[A-Za-z0-9_-]{10,}\.eyJ[A-Za-z0-9_-]{10,}\.[A-Za-z0-9_-]{16,}",
+    r"[Bb](?i:earer)\s+(?=[A-Za-z._~+/=-]*[0-9])[A-Za-z0-9._~+/=-]{8,}",
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----"
+    r"(?:[\s\S]{0,20000}?-----END [A-Z ]{0,40}PRIVATE KEY-----|(?:\\[nr]|[A-Za-z0-9+/=\s])*)",
+)
+"""Keys of common services, tokens, private keys. Each begins with letters that a search finds fast."""
+
+_INK: Final = "".join(map(chr, range(0x21, 0x7F)))
+"""What keys are written with: ASCII without spaces."""
+
+_LONGEST_KEY: Final = 4_096
+_BEARER: Final = re.compile(r"[Bb](?i:earer)\s*\Z")
+_PEM_BEGIN: Final = re.compile(r"-----BEGIN [A-Z ]{0,55}(?:PRIVATE KEY-----|-{0,5}\Z)")
+_PEM_END: Final = re.compile(r"-----END [A-Z ]{0,40}PRIVATE KEY-----")
+
+
+class SecretFinder:
+    """What is secret, and what stands in its place."""
+
+    def __init__(self, patterns: Sequence[str], secrets: Sequence[str], replacement: str) -> None:
+        _check(patterns, secrets, replacement)
+        self._replacement = replacement
+        self._secrets = _written(secrets)
+        self._searched = [re.compile(re.escape(one)) for one in self._secrets] + [*map(_pattern, patterns)]
+        self._by_line = not set(patterns) <= set(DEFAULT_PATTERNS)
+
+    def clean_text(self, text: str) -> str:
+        """The text with each secret replaced; those that overlap are one."""
+        clean, done = [], 0
+        for start, end in sorted(self._spans(text)):
+            if start >= done:
+                clean += [text[done:start], self._replacement]
+            done = max(done, end)
+        return "".join(clean) + text[done:] if done else text
+
+    def _spans(self, text: str) -> Iterator[tuple[int, int]]:
+        for pattern in self._searched:
+            for found in pattern.finditer(text):
+                if found[0]:
+                    yield found.span()
+
+    def clean(self, value: Json) -> Json:
+        """JSON without secrets, in keys as well."""
+        if isinstance(value, str):
+            return self.clean_text(value)
+        if isinstance(value, list):
+            return [self.clean(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        made: dict[str, Json] = {}
+        for key, one in value.items():
+            made[_unused(self.clean_text(key), made)] = self.clean(one)
+        return made
+
+    def safe_length(self, text: str) -> int:
+        """How much of a text can be shown before more of it is known."""
+        word = len(text) - len(text.rstrip(_INK))
+        end = len(text) - min(word, _LONGEST_KEY)
+        if self._by_line:
+            end = min(end, text.rfind("\n") + 1)
+        end = min([end, *(len(text) - _begun(text, secret) for secret in self._secrets)])
+        if (bearer := _BEARER.search(text, 0, end)) is not None:
+            end = bearer.start()
+        closed = max((found.end() for found in _PEM_END.finditer(text)), default=0)
+        if (key := _PEM_BEGIN.search(text, closed)) is not None:
+            end = min(end, key.start())
+        return self._outside(text, end)
+
+    def _outside(self, text: str, end: int) -> int:
+        """The last place up to *end* that is not inside of a secret."""
+        if end == 0:
+            return 0
+        inside = [start for start, stop in self._spans(text) if start < end < stop]
+        return self._outside(text, min(inside)) if inside else end
+
+
+def _check(patterns: object, secrets: object, replacement: object) -> None:
+    for name, given in (("patterns", patterns), ("secrets", secrets)):
+        if not isinstance(given, (list, tuple)) or not all(isinstance(one, str) for one in given):
+            raise InvalidArgument(f"{name} of plugin 'redact' is not a list of texts")
+    if not isinstance(replacement, str):
+        raise InvalidArgument("replacement of plugin 'redact' is not a text")
+
+
+def _written(secrets: Sequence[str]) -> list[str]:
+    """The secrets, also as JSON writes them."""
+    if any(len(secret) < 4 for secret in secrets):
+        problem = "a secret of plugin 'redact' is shorter than 4 characters"
+        raise InvalidArgument(problem, hint="it would be found in ordinary words")
+    return sorted({form for one in secrets for form in (one, msgspec.json.encode(one).decode()[1:-1])})
+
+
+def _pattern(given: str) -> re.Pattern[str]:
+    try:
+        compiled = re.compile(given)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise InvalidArgument(f"{given!r} is not a regular expression: {error}") from None
+    if compiled.search("") is not None:
+        raise InvalidArgument(f"the pattern {given!r} fits an empty text, and so every text")
+    return compiled
+
+
+def _begun(text: str, secret: str) -> int:
+    """How many characters at the end of a text could be the beginning of a secret."""
+    most = min(len(secret) - 1, len(text))
+    return next((count for count in range(most, 0, -1) if text.endswith(secret[:count])), 0)
+
+
+def _unused(name: str, names: dict[str, Json]) -> str:
+    """The name, numbered if there is one like it."""
+    number, free = 1, name
+    while free in names:
+        number += 1
+        free = f"{name} {number}"
+    return free

@@ -1,0 +1,144 @@
+"""Tracebacks of tools: what the log, the trace and the record of a call keep of an exception.
+
+Rules
+-----
+1. A traceback is at most `MAX_CHARS` long and has no secrets of the usual forms in it.
+2. Whatever the exception is, or does when it is shown, a text comes of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import traceback
+from collections.abc import Iterator
+from functools import cache
+from types import TracebackType
+from typing import TYPE_CHECKING, Final
+
+from standfast.errors import StandfastError, ValueTooLarge
+from standfast.model.bounds import check_bounds
+from standfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder
+
+if TYPE_CHECKING:
+    from standfast.tools.admission import Admitted
+
+log: Final = logging.getLogger("standfast.tools")
+
+MAX_CHARS: Final = 8_192
+_MOST_CHARS: Final = MAX_CHARS * 4
+"""What is searched for secrets; a longer text, or line of one, is cut before it is copied."""
+_HEAD_CHARS: Final = 2_000
+_MAX_FRAMES: Final = 64
+_TITLE: Final = "Traceback (most recent call last):"
+_KEPT: Final = "__standfast_traceback__"
+_TYPE: Final = re.compile(r"([A-Za-z_][\w.]*)(?::|\Z)")
+_FRAME: Final = re.compile(r'\s+File "[^"\n]*", line \d+, in \S+\Z')
+
+
+def log_raised(call: Admitted, error: BaseException) -> str:
+    """Log the exception of a tool with its session and call, and return the traceback.
+
+    It is a warning, unless the exception is one of ours: that is a failure with a code, meant for the model.
+    """
+    text = traceback_of(error)
+    name, session_id, call_id = call.tool.name, call.session_id, call.call_id
+    log.log(
+        logging.INFO if isinstance(error, StandfastError) else logging.WARNING,
+        "tool %s() raised in session %s, call %s\n%s",
+        name,
+        session_id,
+        call_id,
+        text,
+        extra={"tool": name, "session_id": session_id, "call_id": call_id},
+    )
+    return text
+
+
+def traceback_of(error: BaseException) -> str:
+    """The traceback of an exception, from the tool's own code on."""
+    kept = getattr(error, _KEPT, None)
+    try:
+        text = kept if isinstance(kept, str) else _formatted(error)
+    except BaseException:  # an exception of a tool may raise anything while it is shown
+        text = f"{type(error).__name__} (its traceback cannot be shown)"
+    text = _bounded(text, _MOST_CHARS).encode("utf-8", "replace").decode()
+    return _bounded(_finder().clean_text(text), MAX_CHARS)
+
+
+def with_traceback(error: BaseException, text: str | None) -> BaseException:
+    """*error* with the traceback that it had in another process."""
+    setattr(error, _KEPT, text)
+    return error
+
+
+def frames_of(text: str) -> str:
+    """The places in the code that a traceback names, without what the exceptions say."""
+    return "\n".join(line for line in text.splitlines() if _FRAME.match(line))
+
+
+def exception_type_of(text: str) -> str:
+    """The class of the exception that a traceback is of."""
+    lines = text.splitlines()
+    last = max((number for number, line in enumerate(lines) if _FRAME.match(line)), default=-1)
+    named = (_TYPE.match(line) for line in lines[last + 1 :])
+    return next((found[1] for found in named if found is not None), "")
+
+
+def _formatted(error: BaseException) -> str:
+    where = _from_tool(error.__traceback__)
+    if not all(_has_bounds(one) for one in _with_its_causes(error)):
+        frames = "".join(traceback.format_tb(where, limit=-_MAX_FRAMES))
+        return f"{_TITLE}\n{frames}{type(error).__name__}: (its message cannot be shown)"
+    shown = traceback.TracebackException(type(error), error, where, limit=-_MAX_FRAMES)
+    return "".join(_bounded(line, _MOST_CHARS) for line in shown.format()).rstrip()
+
+
+def _has_bounds(error: BaseException) -> bool:
+    """Whether what an exception carries may be made a text: a value that shares its parts has no end."""
+    try:
+        check_bounds([error.args, getattr(error, "__notes__", None)])
+    except ValueTooLarge:
+        return False
+    return True
+
+
+def _with_its_causes(error: BaseException) -> Iterator[BaseException]:
+    """*error* and all exceptions that its traceback shows."""
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        left += (one.__cause__, one.__context__)
+        if isinstance(one, BaseExceptionGroup):
+            left += one.exceptions
+
+
+def _from_tool(found: TracebackType | None) -> TracebackType | None:
+    """The traceback without the frames of this package that called the tool."""
+    at = found
+    while at is not None and _is_ours(at):
+        at = at.tb_next
+    return at or found
+
+
+def _is_ours(at: TracebackType) -> bool:
+    name = at.tb_frame.f_globals.get("__name__")
+    return isinstance(name, str) and name.startswith(__name__.rpartition(".")[0] + ".")
+
+
+def _bounded(text: str, most: int) -> str:
+    """The beginning and the end of a text: the outermost call, and the place that raised."""
+    if len(text) <= most:
+        return text
+    cut = f"\n[{len(text) - most:,} characters left out]\n"
+    return text[:_HEAD_CHARS] + cut + text[len(text) - (most - _HEAD_CHARS - len(cut)) :]
+
+
+@cache
+def _finder() -> SecretFinder:
+    return SecretFinder(DEFAULT_PATTERNS, (), "[redacted]")

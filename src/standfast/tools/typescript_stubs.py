@@ -1,0 +1,316 @@
+"""Capabilities as TypeScript declarations, for the compiler and for models.
+
+Theory of operation
+-------------------
+A function of the host takes one object and returns a promise, under a comment that says what it is for::
+
+    /** Look a place up. */
+    declare function lookup(args: { x: number; y?: string }): Promise<string>;
+
+Types are read off JSON Schemas by `TypeScriptTypes`. Here objects are written where they stand; whoever wants
+them to have names overrides `object_type`.
+
+Rules
+-----
+1. The text is TypeScript, whatever names, values and descriptions a schema has.
+2. What TypeScript cannot say is wider, never narrower: code that the tool would take has no type error.
+3. What contains itself without a name is `any`. So is what comes after `_MAX_PARTS` parts: definitions that
+   refer to each other would be written out over and over.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from typing import Any, Final
+
+from standfast.model.capability import Capability
+from standfast.tools.stub_words import MAX_COMMENT_CHARS, camel, parameter_words, plain, summary
+
+ANY: Final = "any"
+RESERVED_WORDS: Final = frozenset({
+    "arguments", "await", "break", "case", "catch", "class", "const", "continue", "debugger", "default",
+    "delete", "do", "else", "enum", "eval", "export", "extends", "false", "finally", "for", "function",
+    "if", "implements", "import", "in", "instanceof", "interface", "let", "new", "null", "package",
+    "private", "protected", "public", "return", "static", "super", "switch", "this", "throw", "true", "try",
+    "typeof", "undefined", "var", "void", "while", "with", "yield",
+})  # fmt: skip
+"""What cannot be the name of a function or a type."""
+
+_SIMPLE: Final = {
+    "string": "string",
+    "integer": "number",
+    "number": "number",
+    "boolean": "boolean",
+    "null": "null",
+    "object": f"Record<string, {ANY}>",
+}
+_MAX_DEPTH: Final = 12
+_MAX_PARTS: Final = 5_000
+_MAX_LITERALS: Final = 30
+_MAX_DEFAULT_CHARS: Final = 40
+_IDENTIFIER: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*", re.ASCII)
+
+
+def declarations(capabilities: Iterable[Capability]) -> str:
+    """A `.d.ts` of functions, without those whose names TypeScript reserves: no code calls them by name."""
+    named = (each for each in capabilities if each.name not in RESERVED_WORDS)
+    return "\n".join(declaration_of(each) for each in named)
+
+
+def declaration_of(capability: Capability) -> str:
+    """The declaration of a contract, after a comment that says what it is for."""
+    words = function_words(capability, defaults=False)
+    return f"{comment(words)}{_declared(capability.name, signature_of(capability))}"
+
+
+def brief_declaration_of(capability: Capability) -> str:
+    """The declaration in one line, which does not say what objects have in them."""
+    return _declared(capability.name, signature_of(capability, _BriefTypes))
+
+
+def signature_of(capability: Capability, types: type[TypeScriptTypes] | None = None) -> str:
+    """The contract in one line, without the words around it."""
+    types = types or TypeScriptTypes
+    inputs, outputs = capability.input_schema, capability.output_schema
+    parameters = parameters_of(inputs, types(inputs).members(inputs, ""))
+    return f"{capability.name}({parameters}): Promise<{types(outputs).text(outputs)}>"
+
+
+def overloads_of(capability: Capability) -> str:
+    """Both ways to call a function, for the compiler: with one object, and by position."""
+    named = _declared(capability.name, signature_of(capability))
+    if capability.input_schema.get("type") == "array" or not capability.input_schema.get("properties"):
+        return named
+    returns = type_of(capability.output_schema)
+    positional = f"{capability.name}({_positions(capability.input_schema)}): Promise<{returns}>"
+    return f"{named}\n{_declared(capability.name, positional)}"
+
+
+def type_of(schema: Any) -> str:
+    """The type that a JSON Schema describes."""
+    return TypeScriptTypes(schema).text(schema) if isinstance(schema, dict) else ANY
+
+
+# Parts of declarations
+
+
+def function_text(name: str, parameters: str, returns: str) -> str:
+    """A declaration; of a function whose name is reserved, one that shows how it can be called."""
+    return _declared(name, f"{name}({parameters}): Promise<{returns}>")
+
+
+def parameters_of(schema: dict[str, Any], members: list[str], *, in_lines: bool = False) -> str:
+    """What a function with this input takes: one object of *members*, nothing, or any number of values."""
+    if schema.get("type") == "array":
+        return f"...args: {ANY}[]"
+    if not members:
+        return f"args?: {{ [key: string]: {ANY} }}" if schema.get("additionalProperties") else ""
+    mark = "" if schema.get("required") else "?"
+    inside = "".join(f"  {member};\n" for member in members)
+    return f"args{mark}: " + (f"{{\n{inside}}}" if in_lines else _object_text(members))
+
+
+def function_words(capability: Capability, *, defaults: bool = True) -> list[str]:
+    """What there is to say: of the function, then of each parameter what it is for, or its default."""
+    words = parameter_words(capability)
+    lines = [summary(capability)]
+    for name, part in (capability.input_schema.get("properties") or {}).items():
+        key, default = plain(name, MAX_COMMENT_CHARS), _default(part) if defaults else ""
+        if default or key in words:
+            shown = f"[args.{key}={default}]" if default else f"args.{key}"
+            lines.append(f"@param {shown} {words.get(key, '')}".rstrip())
+    return lines
+
+
+def comment(lines: list[str]) -> str:
+    """A JSDoc comment before something; nothing if there is nothing to say."""
+    said = [line.replace("*/", "* /") for line in lines if line]
+    if not said:
+        return ""
+    if len(said) == 1:
+        return f"/** {said[0]} */\n"
+    return "\n".join(["/**", *(f" * {line}" for line in said), " */", ""])
+
+
+def is_identifier(name: str) -> bool:
+    return _IDENTIFIER.fullmatch(name) is not None
+
+
+def _declared(name: str, signature: str) -> str:
+    if name in RESERVED_WORDS:
+        return f'declare const globalThis: {{ "{name}"{signature.removeprefix(name)} }};'
+    return f"declare function {signature};"
+
+
+def _positions(schema: dict[str, Any]) -> str:
+    """The parameters by position. One that may be left out stands before one that may not as `undefined`."""
+    types, required = TypeScriptTypes(schema), set(schema.get("required", ()))
+    names = list(schema["properties"])
+    last = max((index for index, name in enumerate(names) if name in required), default=-1)
+    parts: list[str] = []
+    for index, name in enumerate(names):
+        kind = types.text(schema["properties"][name])
+        shown = kind if name in required or index > last else f"{kind} | undefined"
+        parts.append(f"arg{index}{'' if index <= last else '?'}: {shown}")
+    return ", ".join(parts)
+
+
+def _default(schema: Any) -> str:
+    """A default that says something: nothing is what a parameter that is left out is anyway."""
+    default = schema.get("default") if isinstance(schema, dict) else None
+    text = "" if default is None else json.dumps(default)
+    return text if len(text) <= _MAX_DEFAULT_CHARS else ""
+
+
+def _object_text(members: list[str]) -> str:
+    return f"{{ {'; '.join(members)} }}"
+
+
+# Types
+
+
+class TypeScriptTypes:
+    """The types of one schema. *wanted* is a name for an object that has none of its own."""
+
+    def __init__(self, root: dict[str, Any]) -> None:
+        self.definitions: dict[str, Any] = {**root.get("definitions", {}), **root.get("$defs", {})}
+        self._open: list[str] = []
+        self._depth = 0
+        self._parts = 0
+
+    def text(self, schema: Any, wanted: str = "") -> str:
+        """The type that *schema* describes."""
+        return " | ".join(self.options(schema, wanted))
+
+    def options(self, schema: Any, wanted: str) -> list[str]:
+        """The types of which the one that *schema* describes is the union."""
+        self._parts += 1
+        if not isinstance(schema, dict) or self._depth > _MAX_DEPTH or self._parts > _MAX_PARTS:
+            return [ANY]
+        self._depth += 1
+        try:
+            found = self._options(schema, wanted)
+        finally:
+            self._depth -= 1
+        return (
+            [*found, "null"] if schema.get("nullable") is True and {ANY, "null"}.isdisjoint(found) else found
+        )
+
+    def members(self, schema: dict[str, Any], wanted: str) -> list[str]:
+        """The properties of an object, `name: type` or `name?: type` each."""
+        required = set(schema.get("required", ()))
+        properties = schema.get("properties") or {}
+        others = schema.get("additionalProperties")
+        return [
+            f"{_key(key)}{'' if key in required else '?'}: {self.text(part, f'{wanted}{camel(key)}')}"
+            for key, part in properties.items()
+        ] + [f"[key: string]: {ANY}"] * bool(properties and (others is True or isinstance(others, dict)))
+
+    def object_type(self, schema: dict[str, Any], wanted: str, definition: str | None) -> str:
+        """An object with properties: *definition* is what the schema calls it, if it is one of its own."""
+        if definition is None:
+            return _object_text(self.members(schema, wanted))
+        self._open.append(definition)
+        try:
+            return _object_text(self.members(schema, wanted))
+        finally:
+            self._open.pop()
+
+    def _options(self, schema: dict[str, Any], wanted: str) -> list[str]:
+        if "$ref" in schema:
+            return self._referred(str(schema["$ref"]).rsplit("/", 1)[-1])
+        if (values := _values(schema)) is not None:
+            return _literals(values)
+        for key in ("anyOf", "oneOf"):
+            if schema.get(key):
+                return self._union(schema[key], wanted)
+        if schema.get("allOf"):
+            return self._all_of(schema["allOf"], wanted)
+        kind = schema.get("type", _kind_by_parts(schema))
+        if isinstance(kind, list):
+            return self._union([{**schema, "type": each} for each in kind], wanted)
+        return [self._typed(schema, kind, wanted)]
+
+    def _typed(self, schema: dict[str, Any], kind: Any, wanted: str) -> str:
+        if kind == "array":
+            return self._array(schema, wanted)
+        if kind == "object" and schema.get("properties"):
+            title = schema.get("title")
+            return self.object_type(schema, camel(title) if isinstance(title, str) else wanted, None)
+        if kind == "object" and isinstance(schema.get("additionalProperties"), dict):
+            return f"Record<string, {self.text(schema['additionalProperties'], wanted)}>"
+        if kind == "string" and schema.get("format") == "decimal":  # a number is taken for one as well
+            return "string | number"
+        return _SIMPLE.get(kind, ANY) if isinstance(kind, str) else ANY
+
+    def _array(self, schema: dict[str, Any], wanted: str) -> str:
+        first, items = schema.get("prefixItems"), schema.get("items")
+        if not isinstance(first, list) or not first:
+            return f"{_grouped(self.options(items, wanted))}[]"
+        parts = [self.text(item, wanted) for item in first]
+        if items is not False and schema.get("maxItems") != len(first):
+            parts.append(f"...{_grouped(self.options(items, wanted))}[]")
+        return f"[{', '.join(parts)}]"
+
+    def _union(self, schemas: list[Any], wanted: str) -> list[str]:
+        found = [option for schema in schemas for option in self.options(schema, wanted)]
+        return [ANY] if ANY in found or not found else list(dict.fromkeys(found))
+
+    def _all_of(self, schemas: list[Any], wanted: str) -> list[str]:
+        parts = [self.options(schema, wanted) for schema in schemas]
+        if len(parts) == 1 or [ANY] in parts:
+            return parts[0] if len(parts) == 1 else [ANY]
+        return [" & ".join(dict.fromkeys(map(_grouped, parts)))]
+
+    def _referred(self, name: str) -> list[str]:
+        definition = self.definitions.get(name)
+        if not isinstance(definition, dict) or name in self._open:
+            return [ANY]
+        wanted = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_")
+        if definition.get("properties"):
+            return [self.object_type(definition, wanted, name)]
+        self._open.append(name)
+        try:
+            return self.options(definition, wanted)
+        finally:
+            self._open.pop()
+
+
+class _BriefTypes(TypeScriptTypes):
+    """Types in which every object is one of anything."""
+
+    def object_type(self, schema: dict[str, Any], wanted: str, definition: str | None) -> str:
+        return _SIMPLE["object"]
+
+
+def _kind_by_parts(schema: dict[str, Any]) -> str | None:
+    """What a schema without a type must be of."""
+    return "object" if schema.get("properties") else "array" if "items" in schema else None
+
+
+def _grouped(options: list[str]) -> str:
+    """A type that something can follow: a union or an intersection is in parentheses."""
+    text = " | ".join(options)
+    return f"({text})" if len(options) > 1 or " & " in text else text
+
+
+def _key(name: str) -> str:
+    return name if is_identifier(name) else json.dumps(name)
+
+
+def _values(schema: dict[str, Any]) -> list[Any] | None:
+    if isinstance(schema.get("enum"), list):
+        return list(schema["enum"])
+    return [schema["const"]] if "const" in schema else None
+
+
+def _literals(values: list[Any]) -> list[str]:
+    """A type of these values; of very many, or of lists and objects, what they have in common."""
+    kinds = {type(value) for value in values}
+    if 0 < len(values) <= _MAX_LITERALS and kinds <= {str, int, float, bool, type(None)}:
+        return list(dict.fromkeys(map(json.dumps, values)))
+    if kinds == {str}:
+        return ["string"]
+    return ["number"] if kinds and kinds <= {int, float} else [ANY]

@@ -1,0 +1,131 @@
+"""A trace as a file: one record a line, as JSON.
+
+Rules
+-----
+1. A line is one write to a file that is open for appending, so that several processes can share it and a
+   process that is killed loses nothing that was over.
+2. Nothing that goes wrong here reaches the turn. That the file cannot be written is logged, once.
+3. Secrets are taken out before anything is written; see `redaction`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Final
+
+from standfast.errors import InvalidArgument
+from standfast.model.trace_record import TraceRecord
+from standfast.trace.redaction import Redaction, Redactor
+
+log: Final = logging.getLogger("standfast")
+
+
+class JsonlTrace:
+    """Give it to `Runtime(trace=...)`; the file is made when the first record comes.
+
+    Args:
+        path: the file.
+        max_bytes: a file that has become longer is renamed to `<path>.1`, in place of an older one.
+        contents: write what was said, and the arguments and results of calls, as well.
+        redact: changes a record before it is written, or leaves it out with None.
+        secrets: texts that never reach the file, besides everything that looks like a key.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        max_bytes: int | None = None,
+        contents: bool = False,
+        redact: Redactor | None = None,
+        secrets: Sequence[str] = (),
+    ) -> None:
+        if max_bytes is not None and max_bytes < 1:
+            raise InvalidArgument(f"max_bytes must be at least 1, not {max_bytes}")
+        self.path = Path(path)
+        self.contents = contents
+        self._max_bytes = max_bytes
+        self._redaction = Redaction(redact, secrets=secrets)
+        self._file = -1
+        self._torn = False
+        self._complained = False
+        self._lock = threading.Lock()
+
+    def record(self, record: TraceRecord) -> None:
+        line = self._redaction.line(record)
+        if line is None:
+            return
+        try:
+            with self._lock:
+                self._write(line + b"\n")
+        except OSError as error:
+            self._complain(error)
+
+    def close(self) -> None:
+        """Let go of the file. What comes later opens it again."""
+        with self._lock:
+            self._let_go()
+
+    def __enter__(self) -> JsonlTrace:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _write(self, line: bytes) -> None:
+        if self._file < 0:
+            self._open()
+        elif self._max_bytes is not None:
+            self._follow()
+        if self._torn:
+            line = b"\n" + line
+        self._torn = True  # unless all of it arrives
+        self._torn = os.write(self._file, line) < len(line)
+        if self._max_bytes is not None:
+            self._rotate(self._max_bytes)
+
+    def _open(self) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
+        self._file = os.open(self.path, flags, 0o600)
+
+    def _let_go(self) -> None:
+        file, self._file = self._file, -1
+        if file >= 0:
+            os.close(file)
+
+    def _follow(self) -> None:
+        """Go on with the new file if another process has begun one."""
+        if not self._is_current():
+            self._let_go()
+            self._open()
+
+    def _is_current(self) -> bool:
+        try:
+            return os.path.samestat(os.stat(self.path), os.fstat(self._file))
+        except FileNotFoundError:
+            return False
+
+    def _rotate(self, max_bytes: int) -> None:
+        """Begin a new file if this one is long enough; among processes, one does so."""
+        if os.fstat(self._file).st_size < max_bytes:
+            return
+        fcntl.flock(self._file, fcntl.LOCK_EX)
+        with contextlib.suppress(FileNotFoundError):
+            if self._is_current():
+                os.replace(self.path, f"{self.path}.1")
+        self._let_go()
+
+    def _complain(self, error: OSError) -> None:
+        if not self._complained:
+            self._complained = True
+            log.warning("the trace %s cannot be written: %s", self.path, error)

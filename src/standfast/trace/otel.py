@@ -1,0 +1,181 @@
+"""A trace as OpenTelemetry spans, in its conventions for generative AI. Needs `standfast[otel]`.
+
+Theory of operation
+-------------------
+A record tells of a span that is over, and brings its ids with it. So a span is started and ended at once,
+with the times of the record, under a parent that may be told later or by another process. Ids are not random
+here: the tracer is given a source of them that hands out those of the record.
+
+Rules
+-----
+1. Whether a trace is sampled is asked of the sampler once for its root, and holds for all of its spans.
+2. A turn that a call of another turn began is a trace of its own; its first span is linked to that call.
+3. Secrets are taken out first, as in a file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final
+
+from standfast.errors import NotConfigured
+from standfast.model.trace_record import TraceRecord, trace_id_of
+from standfast.trace.gen_ai import attributes_of, exception_of, name_of
+from standfast.trace.redaction import Redaction, Redactor
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import Tracer, TracerProvider
+    from opentelemetry.trace import Link, SpanContext
+
+_SCOPE: Final = "standfast"
+_LEFT_OUT: Final = ("turn_began", "turn_taken_up")
+"""What the spans tell by themselves."""
+
+
+class OtelTrace:
+    """Give it to `Runtime(trace=...)`.
+
+    Args:
+        tracer_provider: of OpenTelemetry's SDK; without, the one that is set for the whole program. If there
+            is none either, spans go where `OTEL_EXPORTER_OTLP_ENDPOINT` says, until `close`.
+        contents: tell what was said, and the arguments and results of calls, as well.
+        redact: changes a record before it is told, or leaves it out with None.
+        secrets: texts that are never told, besides everything that looks like a key.
+    """
+
+    def __init__(
+        self,
+        tracer_provider: TracerProvider | None = None,
+        *,
+        contents: bool = False,
+        redact: Redactor | None = None,
+        secrets: Sequence[str] = (),
+    ) -> None:
+        self.contents = contents
+        self._redaction = Redaction(redact, secrets=secrets)
+        self._own: TracerProvider | None = None
+        provider = tracer_provider or _global_provider()
+        if provider is None:
+            provider = self._own = _exporting_provider()
+        self._tracer = _tracer_of(provider)
+
+        from standfast.trace.otel_ids import ids_of
+
+        self._ids = ids_of(self._tracer)
+
+    def record(self, record: TraceRecord) -> None:
+        if record.kind == "usage" or record.name in _LEFT_OUT:
+            return
+        clean = self._redaction.clean(record)
+        if clean is not None:
+            self._tell(clean)
+
+    def close(self) -> None:
+        """Send what is left to send, if nobody else does."""
+        if self._own is not None:
+            self._own.shutdown()
+
+    def __enter__(self) -> OtelTrace:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, where: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _tell(self, record: TraceRecord) -> None:
+        from opentelemetry.trace import SpanKind, Status, StatusCode
+
+        is_call = record.kind == "model_call"
+        started_ms = record.at_ms if record.started_at_ms is None else record.started_at_ms
+        with self._ids.of(record):
+            span = self._tracer.start_span(
+                name_of(record),
+                context=self._parent(record),
+                kind=SpanKind.CLIENT if is_call else SpanKind.INTERNAL,
+                attributes=attributes_of(record),
+                links=_links(record),
+                start_time=started_ms * 1_000_000,
+            )
+        if record.status not in ("", "ok", "cancelled"):
+            span.set_status(Status(StatusCode.ERROR))
+        end_ns = started_ms * 1_000_000 + int((record.duration_ms or 0) * 1_000_000)
+        if raised := exception_of(record):
+            span.add_event("exception", raised, end_ns)
+        span.end(end_ns)
+
+    def _parent(self, record: TraceRecord) -> Any:
+        """The context that the span begins in: an empty one for the root of a trace."""
+        from opentelemetry.context import Context
+        from opentelemetry.trace import NonRecordingSpan, set_span_in_context
+
+        if record.kind == "turn" or not record.parent_id:
+            return Context()
+        sampled = self._is_sampled(record)
+        parent = _span_context(record.trace_id, record.parent_id, sampled=sampled)
+        return set_span_in_context(NonRecordingSpan(parent), Context())
+
+    def _is_sampled(self, record: TraceRecord) -> bool:
+        from opentelemetry.context import Context
+        from opentelemetry.sdk.trace.sampling import Decision
+
+        asked = self._tracer.sampler.should_sample(Context(), int(record.trace_id, 16), _SCOPE)
+        return asked.decision is Decision.RECORD_AND_SAMPLE
+
+
+def _links(record: TraceRecord) -> list[Link]:
+    """The call of another turn that this turn was begun in."""
+    from opentelemetry.trace import Link
+
+    caller = record.body.get("parent_turn_id") if isinstance(record.body, dict) else None
+    if record.kind != "turn" or not record.parent_id or not isinstance(caller, str):
+        return []
+    return [Link(_span_context(trace_id_of(caller), record.parent_id, sampled=True))]
+
+
+def _span_context(trace_id: str, span_id: str, *, sampled: bool) -> SpanContext:
+    from opentelemetry.trace import SpanContext, TraceFlags
+
+    flags = TraceFlags(TraceFlags.SAMPLED if sampled else TraceFlags.DEFAULT)
+    return SpanContext(int(trace_id, 16), int(span_id, 16), is_remote=True, trace_flags=flags)
+
+
+def _missing() -> NotConfigured:
+    return NotConfigured(
+        "the OpenTelemetry SDK is not installed", hint="pip install 'standfast[otel]' brings it"
+    )
+
+
+def _global_provider() -> TracerProvider | None:
+    """The provider that the program has set, if it is one of the SDK."""
+    try:
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.trace import get_tracer_provider
+    except ImportError:
+        raise _missing() from None
+    found = get_tracer_provider()
+    return found if isinstance(found, TracerProvider) else None
+
+
+def _exporting_provider() -> TracerProvider:
+    """A provider that sends spans by OTLP, as the environment says."""
+    try:
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+    except ImportError:
+        raise _missing() from None
+    provider = TracerProvider(resource=Resource.create())
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    return provider
+
+
+def _tracer_of(provider: TracerProvider) -> Tracer:
+    from opentelemetry.sdk.trace import Tracer
+
+    tracer = provider.get_tracer(_SCOPE)
+    if not isinstance(tracer, Tracer):
+        raise NotConfigured("this tracer provider makes no spans", hint="OTEL_SDK_DISABLED switches it off")
+    return tracer

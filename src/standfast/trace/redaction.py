@@ -1,0 +1,165 @@
+"""Takes secrets out of records before they are written.
+
+Theory of operation
+-------------------
+Nearly every record has no secret in it, and searching each of its texts for all patterns would cost more than
+writing it. So a text is first looked at for what every secret has in it, and short texts that had nothing of
+the kind are remembered: most records have the same ones. Only a record with something suspicious in it is
+taken apart and cleaned.
+
+Rules
+-----
+1. The caller's own function comes first, so that what it puts in is cleaned as well.
+2. A record that cannot be cleaned is written without its body.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from standfast.errors import InvalidArgument
+from standfast.model.canonical import Json
+from standfast.model.trace_record import TraceRecord
+from standfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder
+
+Redactor = Callable[[TraceRecord], TraceRecord | None]
+"""Gives back a record as it may be written, or None if it may not be."""
+
+REPLACEMENT: Final = "[redacted]"
+_SHORTEST: Final = 4
+
+_KEY_NAMES: Final = (
+    "password|passwd|passphrase|secret|token|api[_-]?key|access[_-]?key|private[_-]?key"
+    "|authorization|cookie|credentials?"
+)
+_SECRET_KEY: Final = re.compile(rf"(?i).*(?:{_KEY_NAMES})\Z", re.DOTALL)
+_SUSPICIOUS: Final = (
+    "sk-", "akia", "asia", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "xox", "bearer",
+    "-----begin",
+)  # fmt: skip
+"""What every pattern has in it, in small letters."""
+
+_SHORT: Final = 64
+_REMEMBERED: Final = 4_096
+
+_encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(TraceRecord).decode
+
+
+class Redaction:
+    """What is secret in records.
+
+    Args:
+        function: what else is to be changed or left out.
+        patterns: regular expressions of secrets besides the usual ones.
+        secrets: texts that are secret, such as the values of environment variables.
+    """
+
+    def __init__(
+        self,
+        function: Redactor | None = None,
+        *,
+        patterns: Sequence[str] = (),
+        secrets: Sequence[str] = (),
+    ) -> None:
+        if any(len(one) < _SHORTEST for one in secrets):
+            raise InvalidArgument(
+                f"a secret is shorter than {_SHORTEST} characters", hint="it would be found in ordinary words"
+            )
+        self._function = function
+        self._finder = SecretFinder([*DEFAULT_PATTERNS, *patterns], list(secrets), REPLACEMENT)
+        self._always = bool(patterns or secrets)
+        self._harmless: set[str] = set()
+
+    def clean(self, record: TraceRecord) -> TraceRecord | None:
+        """The record as it may be written; None if it may not be."""
+        line = self.line(record)
+        return None if line is None else _decode(line)
+
+    def line(self, record: TraceRecord) -> bytes | None:
+        """The same as JSON."""
+        try:
+            if self._function is not None:
+                changed = self._function(record)
+                if changed is None:
+                    return None
+                record = changed
+            line = _encode(record)
+            if self._is_harmless(record):
+                return line
+            return _encode(self._cleaned(msgspec.json.decode(line)))
+        except Exception as error:
+            return _encode(_without_body(record, error))
+
+    def _is_harmless(self, record: TraceRecord) -> bool:
+        """Whether there is nothing in a record that could be a secret."""
+        return (
+            not self._always
+            and self._has_none(record.name)
+            and self._has_none(record.session_id)
+            and self._has_none(record.plugin_id)
+            and self._has_none(record.body)
+        )
+
+    def _has_none(self, value: Json) -> bool:
+        harmless = self._harmless
+        if isinstance(value, str):
+            return value in harmless or self._is_clean_text(value)
+        if isinstance(value, dict):
+            for key, one in value.items():
+                if f"{key}:" not in harmless and not self._is_clean_key(key):
+                    return False
+                if type(one) is not int and not self._has_none(one):
+                    return False
+            return True
+        if isinstance(value, list):
+            return all(map(self._has_none, value))
+        return value is None or isinstance(value, (int, float))
+
+    def _is_clean_text(self, text: str) -> bool:
+        small = text.lower()
+        return not any(word in small for word in _SUSPICIOUS) and self._remember(text)
+
+    def _is_clean_key(self, key: str) -> bool:
+        is_clean = _SECRET_KEY.match(key) is None and self._is_clean_text(key)
+        return is_clean and self._remember(f"{key}:")
+
+    def _remember(self, text: str) -> bool:
+        if len(text) <= _SHORT and len(self._harmless) < _REMEMBERED:
+            self._harmless.add(text)
+        return True
+
+    def _cleaned(self, value: Json) -> Json:
+        if isinstance(value, str):
+            return self._finder.clean_text(value)
+        if isinstance(value, list):
+            return [self._cleaned(one) for one in value]
+        if not isinstance(value, dict):
+            return value
+        return {self._finder.clean_text(key): self._under(key, one) for key, one in value.items()}
+
+    def _under(self, key: str, value: Json) -> Any:
+        if value in (None, "") or _SECRET_KEY.match(key) is None:
+            return self._cleaned(value)
+        return REPLACEMENT
+
+
+def _without_body(record: TraceRecord, error: Exception) -> TraceRecord:
+    """What is left of a record that nobody can tell to be clean: its times and its place."""
+    return TraceRecord(
+        at_ms=record.at_ms,
+        name=record.kind,
+        kind=record.kind,
+        session_id=record.session_id,
+        turn_id=record.turn_id,
+        span_id=record.span_id,
+        parent_id=record.parent_id,
+        started_at_ms=record.started_at_ms,
+        duration_ms=record.duration_ms,
+        status=record.status,
+        body={"left_out": f"the record could not be redacted: {type(error).__name__}"},
+    )

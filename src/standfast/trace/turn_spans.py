@@ -1,0 +1,415 @@
+"""The spans of one turn, as the machine's inputs and commands tell of them.
+
+Theory of operation
+-------------------
+Whatever happens to a turn is fed to its machine, with the time at which it happened, and is in the journal.
+So the spans are read off the inputs: a call begins where `RunTool` follows from one and ends with
+`ToolSettled`, a wait lies between `WaitOpened` and `WaitEnded`. Whoever takes a turn up in another process
+reads the journal first, in silence, and then knows when everything began that has not ended yet. Only when a
+model was asked is not in the journal: a question that nobody heard the answer to is asked again.
+
+Rules
+-----
+1. A span is told once it is over. A process that dies between telling and journaling may have it told again,
+   by another one, under the same id: the later one counts.
+2. What is open when the turn ends is over with it, as cancelled.
+3. Tokens that let somebody outside end a wait are not told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, assert_never
+
+import msgspec
+
+from standfast.errors import Code, ErrorObject
+from standfast.machine.commands import Command, RunTool
+from standfast.machine.inputs import (
+    Input,
+    ModelFailed,
+    ModelReplied,
+    ToolSettled,
+    TurnStarted,
+    WaitEnded,
+    WaitOpened,
+    decode_input,
+)
+from standfast.machine.turn_machine import TurnMachine
+from standfast.model.call import CallStatus
+from standfast.model.canonical import Json
+from standfast.model.events import Event, ModelCallStarted
+from standfast.model.message import AssistantMessage, RequestedCall, ToolCall, text_of
+from standfast.model.outcome import Ended, Finished, FrameSwitched, Stopped, StopReason, Waiting
+from standfast.model.trace_record import TraceKind, TraceRecord, TraceStatus, span_id_of
+from standfast.model.usage import Usage, UsageEntry
+from standfast.model.wait import (
+    Approved,
+    Completed,
+    Denied,
+    Elapsed,
+    Expired,
+    Failed,
+    Wait,
+    WaitOutcome,
+)
+from standfast.ports.session_store import JournalEntry
+from standfast.ports.trace import Under
+from standfast.tools.tracebacks import exception_type_of, frames_of
+from standfast.trace.tracer import Tracer
+
+_CALL_STATUS: Final[dict[CallStatus, TraceStatus]] = {
+    CallStatus.OK: "ok",
+    CallStatus.ERROR: "error",
+    CallStatus.TIMEOUT: "timeout",
+    CallStatus.DENIED: "denied",
+}
+
+
+class TurnAbout(msgspec.Struct, frozen=True):
+    """Whose turn it is. `cell_tool` is the name of the calls that run code, if there are such."""
+
+    session_id: str
+    agent: str
+    model_id: str
+    cell_tool: str = ""
+
+
+class TurnSpans:
+    """Told what happens to a turn, on its loop."""
+
+    def __init__(self, tracer: Tracer, about: TurnAbout, machine: TurnMachine) -> None:
+        self.turn_id = machine.turn_id
+        self.span_id = span_id_of(machine.turn_id)
+        self._tracer = tracer
+        self._about = about
+        self._machine = machine
+        self._started_ms = 0
+        self._said: TurnStarted | None = None
+        self._asked: tuple[ModelCallStarted, int] | None = None
+        self._calls: dict[int, tuple[RunTool, int]] = {}
+        self._waits: dict[str, tuple[Wait, int]] = {}
+        self._silent = False
+
+    # The turn itself
+
+    def began(self, started: TurnStarted, caller: Under | None) -> None:
+        """A turn has begun here, maybe in a call of another turn."""
+        self._said, self._started_ms = started, started.at_ms
+        if caller is not None and caller.turn_id != self.turn_id:
+            self._tracer.called_by(self.turn_id, caller)
+        self._event("turn_began", {"agent": self._about.agent}, at_ms=started.at_ms)
+
+    def taken_up(self, first: bytes, journal: Sequence[JournalEntry]) -> None:
+        """A turn goes on here that was left, or has waited."""
+        machine, self._silent = TurnMachine(), True
+        for body in (first, *(entry.body for entry in journal if entry.kind == "input")):
+            given: Input = decode_input(body)
+            if isinstance(given, TurnStarted):
+                self._said, self._started_ms = given, given.at_ms
+            self.fed(given, machine.feed(given))
+        self._silent = False
+        self._event("turn_taken_up", {"agent": self._about.agent})
+
+    def parked(self, outcome: Waiting) -> None:
+        self._event("turn_parked", {"waits": [wait.kind for wait in outcome.waits]})
+
+    def left(self, error: BaseException) -> None:
+        """The turn broke here, and is not over."""
+        code = getattr(error, "code", None)
+        self._event("turn_left", {"error": code if isinstance(code, str) else type(error).__name__})
+
+    def ended(self, outcome: Ended, usage: Usage, ledger: Sequence[UsageEntry]) -> None:
+        """The turn is over, and with it everything that was under way in it."""
+        now = self._tracer.clock.now_ms()
+        self._end_all(now)
+        if usage.calls or ledger:
+            self._event("usage", _usage_body(usage, ledger), kind="usage")
+        caller = self._tracer.caller_of(self.turn_id)
+        body = self._turn_body(outcome, usage)
+        if caller is not None:
+            body["parent_turn_id"] = caller.turn_id
+        self._span(
+            "turn",
+            self._about.agent,
+            "turn",
+            (self._started_ms, now),
+            parent_id="" if caller is None else caller.span_id,
+            status=_turn_status(outcome),
+            body=body,
+        )
+
+    def _turn_body(self, outcome: Ended, usage: Usage) -> dict[str, Json]:
+        body: dict[str, Json] = {
+            "agent": self._about.agent,
+            "model": self._about.model_id,
+            "outcome": _tag(outcome),
+            "model_calls": self._machine.model_calls,
+            "usage": usage_json(usage),
+        }
+        if isinstance(outcome, Stopped):
+            body |= {"reason": outcome.reason.value, "error": outcome.error.code}
+        if self._tracer.contents and self._said is not None:
+            answer = outcome.text if isinstance(outcome, Finished) else ""
+            body["content"] = {"input": text_of(self._said.message.content), "output": answer}
+        return body
+
+    def _end_all(self, now_ms: int) -> None:
+        if self._asked is not None:
+            self._end_question(now_ms, "cancelled", {})
+        for wait_id in list(self._waits):
+            self._end_wait(wait_id, now_ms, "cancelled", {})
+        for call_id in sorted(self._calls, reverse=True):  # the calls of a cell before the cell
+            self._end_call(call_id, now_ms, "cancelled", {})
+
+    # What happens in it
+
+    def showing(self, show: Callable[[Event], None]) -> Callable[[Event], None]:
+        """Shows events as *show* does, and notes when the model is asked."""
+
+        def shown(event: Event) -> None:
+            if type(event) is ModelCallStarted:
+                self._asked = (event, self._tracer.clock.now_ms())
+            show(event)
+
+        return shown
+
+    def fed(self, given: Input, following: Sequence[Command]) -> None:
+        """The machine was told *given*, and wants *following* done."""
+        match given:
+            case ModelReplied():
+                self._replied(given, following)
+            case ModelFailed(error=error):
+                self._end_question(given.at_ms, "error", {"error": error.code})
+            case ToolSettled():
+                self._settled(given)
+            case WaitOpened(wait=wait):
+                self._waits[wait.wait_id] = (wait, given.at_ms)
+            case WaitEnded(wait_id=wait_id, outcome=outcome):
+                status, words = _wait_status(outcome)
+                self._end_wait(wait_id, given.at_ms, status, {"outcome": words, **_decided_by(outcome)})
+            case _:
+                pass
+        for command in following:
+            if isinstance(command, RunTool):
+                self._calls.setdefault(command.call.call_id, (command, given.at_ms))
+
+    def _replied(self, given: ModelReplied, following: Sequence[Command]) -> None:
+        body: dict[str, Json] = {
+            "served": given.model,
+            "stop_reason": given.stop_reason,
+            "usage": usage_json(given.usage),
+        }
+        if given.response_id:
+            body["response_id"] = given.response_id
+        if self._tracer.contents:
+            calls = [{"name": one.name, "arguments": _arguments(one)} for one in given.calls]
+            body["content"] = {"output": given.text, "calls": calls}
+        self._end_question(given.at_ms, "ok", body)
+        if given.calls and sum(isinstance(one, RunTool) for one in following) < len(given.calls):
+            for call in self._unreadable():
+                self._call_span(call, given.at_ms, given.at_ms, "error", {"error": Code.INVALID_ARGUMENT})
+
+    def _unreadable(self) -> Iterator[ToolCall]:
+        """The calls of the last reply whose arguments cannot be read: nobody carries them out."""
+        for message in reversed(self._machine.messages):
+            if isinstance(message, AssistantMessage):
+                yield from (call for call in message.tool_calls if call.raw is not None)
+                return
+
+    def _end_question(self, at_ms: int, status: TraceStatus, body: dict[str, Json]) -> None:
+        asked, self._asked = self._asked, None
+        if asked is None:
+            return
+        event, started_ms = asked
+        facts: dict[str, Json] = {
+            "model": self._about.model_id,
+            "number": event.number,
+            "attempt": event.attempt,
+        }
+        key = f"model.{event.number}"
+        self._span(
+            "model_call", self._about.model_id, key, (started_ms, at_ms), status=status, body=facts | body
+        )
+
+    def _settled(self, given: ToolSettled) -> None:
+        body: dict[str, Json] = {} if given.error is None else {"error": given.error.code}
+        if given.record is not None:
+            body["side_effect"] = given.record.side_effect.value
+        traceback = "" if given.record is None else given.record.traceback
+        if traceback:
+            body["exception"] = {"type": exception_type_of(traceback), "stack": frames_of(traceback)}
+        if self._tracer.contents:
+            content: dict[str, Json] = {"result": given.value, "error": _said_of(given.error)}
+            body["content"] = {**content, "traceback": traceback} if traceback else content
+        self._end_call(given.call_id, given.at_ms, _settled_status(given), body)
+
+    def _end_call(self, call_id: int, at_ms: int, status: TraceStatus, body: dict[str, Json]) -> None:
+        opened = self._calls.pop(call_id, None)
+        if opened is None:
+            return
+        command, started_ms = opened
+        content = body.get("content")
+        if isinstance(content, dict):
+            content["arguments"] = command.call.arguments
+        self._call_span(command.call, started_ms, at_ms, status, body)
+
+    def _call_span(
+        self, call: ToolCall, started_ms: int, at_ms: int, status: TraceStatus, body: dict[str, Json]
+    ) -> None:
+        facts: dict[str, Json] = {"call_id": call.call_id}
+        if call.provider_id:
+            facts["provider_id"] = call.provider_id
+        is_cell = not call.parent and call.name == self._about.cell_tool
+        self._span(
+            "cell" if is_cell else "tool_call",
+            call.name,
+            f"tool.{call.call_id}",
+            (started_ms, at_ms),
+            parent_id=span_id_of(self.turn_id, f"tool.{call.parent}") if call.parent else self.span_id,
+            status=status,
+            body=facts | body,
+        )
+
+    def _end_wait(self, wait_id: str, at_ms: int, status: TraceStatus, body: dict[str, Json]) -> None:
+        opened = self._waits.pop(wait_id, None)
+        if opened is None:
+            return
+        wait, started_ms = opened
+        facts: dict[str, Json] = {"call_id": wait.call_id, "due_at": wait.due_at}
+        if wait.kind == "approval":
+            facts["approval_id"] = wait.wait_id
+        self._span(
+            "wait",
+            wait.kind,
+            f"wait.{wait_id}",
+            (started_ms, at_ms),
+            parent_id=span_id_of(self.turn_id, f"tool.{wait.call_id}"),
+            status=status,
+            body=facts | body,
+        )
+
+    # Telling
+
+    def asked_beside(
+        self, key: str, started_ms: int, parent_id: str, status: TraceStatus, body: Json
+    ) -> None:
+        """A plugin, a tool or code has asked the model on its own."""
+        now, name = self._tracer.clock.now_ms(), self._about.model_id
+        self._span("model_call", name, key, (started_ms, now), parent_id=parent_id, status=status, body=body)
+
+    def now_ms(self) -> int:
+        return self._tracer.clock.now_ms()
+
+    def _event(self, name: str, body: Json, kind: TraceKind = "event", *, at_ms: int | None = None) -> None:
+        self._tracer.emit(
+            TraceRecord(
+                at_ms=self._tracer.clock.now_ms() if at_ms is None else at_ms,
+                name=name,
+                kind=kind,
+                session_id=self._about.session_id,
+                turn_id=self.turn_id,
+                parent_id=self.span_id,
+                body=body,
+            )
+        )
+
+    def _span(
+        self,
+        kind: TraceKind,
+        name: str,
+        key: str,
+        times: tuple[int, int],
+        *,
+        status: TraceStatus,
+        body: Json,
+        parent_id: str | None = None,
+    ) -> None:
+        if self._silent:
+            return
+        started_ms, ended_ms = times
+        self._tracer.emit(
+            TraceRecord(
+                at_ms=ended_ms,
+                name=name,
+                kind=kind,
+                session_id=self._about.session_id,
+                turn_id=self.turn_id,
+                span_id=self.span_id if kind == "turn" else span_id_of(self.turn_id, key),
+                parent_id=self.span_id if parent_id is None else parent_id,
+                started_at_ms=started_ms,
+                duration_ms=max(0, ended_ms - started_ms),
+                status=status,
+                body=body,
+            )
+        )
+
+
+def usage_json(usage: Usage) -> dict[str, Json]:
+    """What was used, without what is zero."""
+    found: dict[str, Json] = msgspec.to_builtins(usage)
+    return found
+
+
+def _usage_body(usage: Usage, ledger: Sequence[UsageEntry]) -> Json:
+    lines = [{"source": one.source, "model": one.model, **usage_json(one.usage)} for one in ledger]
+    return {**usage_json(usage), "lines": lines}
+
+
+def _tag(outcome: Ended) -> str:
+    return str(type(outcome).__struct_config__.tag)
+
+
+def _turn_status(outcome: Ended) -> TraceStatus:
+    match outcome:
+        case Finished() | FrameSwitched():
+            return "ok"
+        case Stopped(reason=reason):
+            return "cancelled" if reason is StopReason.CANCELLED else "error"
+        case _:
+            assert_never(outcome)
+
+
+def _settled_status(given: ToolSettled) -> TraceStatus:
+    if given.error is not None and given.error.code == Code.CANCELLED:
+        return "cancelled"
+    if given.record is not None:
+        return _CALL_STATUS.get(given.record.status, "error")
+    return "ok" if given.error is None else "error"
+
+
+def _wait_status(outcome: WaitOutcome) -> tuple[TraceStatus, str]:
+    match outcome:
+        case Approved():
+            return "ok", "approved"
+        case Elapsed():
+            return "ok", "elapsed"
+        case Completed():
+            return "ok", "completed"
+        case Denied():
+            return "denied", "denied"
+        case Expired():
+            return "expired", "expired"
+        case Failed():
+            return "error", "failed"
+        case _:
+            assert_never(outcome)
+
+
+def _decided_by(outcome: WaitOutcome) -> dict[str, Json]:
+    """Who decided, if a person did and gave a name."""
+    if isinstance(outcome, Approved | Denied) and outcome.by is not None:
+        return {"decided_by": outcome.by}
+    return {}
+
+
+def _arguments(call: RequestedCall) -> Json:
+    """The arguments as values, so that what is secret in them can be told by its name."""
+    try:
+        return msgspec.json.decode(call.arguments or "{}")
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return call.arguments
+
+
+def _said_of(error: ErrorObject | None) -> Json:
+    return None if error is None else error.message
