@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from standfast import Agent, Capability, CodeProtocol, RegisteredTool, Runtime, ScriptedModel, SideEffect
-from standfast.model.message import ToolMessage, UserMessage
-from standfast.ports.model_provider import ModelRequest
+from standfast.errors import InvalidArgument
+from standfast.model.message import ToolMessage
+from standfast.ports.model_provider import ModelDelta, ModelRequest
 from standfast.providers.anthropic.dialect import AnthropicDialect
 from standfast.providers.google.dialect import GoogleDialect
 from standfast.providers.http.dialect import Asked
@@ -17,7 +20,6 @@ from standfast.providers.openai.dialect import ResponsesDialect
 from standfast.providers.openai_compatible.dialect import ChatDialect
 from standfast.providers.openai_compatible.hosts import Host
 from standfast.providers.settings import read_settings
-from standfast.tools.positional import native_contract
 from standfast.tools.settlement import request_digest
 
 SCHEMA = {
@@ -82,14 +84,38 @@ def test_arguments_that_do_not_fit_are_refused_in_words_that_help(arguments: Any
     assert words in error.message
 
 
+class ListeningModel(ScriptedModel):
+    """Answers once, and keeps the request."""
+
+    def __init__(self) -> None:
+        super().__init__(["end"])
+        self.requests: list[ModelRequest] = []
+
+    def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        self.requests.append(request)
+        return super().stream(request)
+
+
+def request_with(**contract: Any) -> ModelRequest:
+    """The request that reaches the model of an agent with this tool."""
+    model = ListeningModel()
+    asyncio.run(Agent(model, tools=[adder([], **contract)]).run("go"))
+    return model.requests[0]
+
+
 def test_the_schema_that_is_sent_is_an_objects() -> None:
-    """Ours: providers refuse other schemas; references keep pointing at the root."""
-    made = native_contract(Capability(name="f", description="", input_schema={**SCHEMA, "$defs": TO}))
+    """Bug: providers refuse other schemas, and got the array; references keep pointing at the root."""
+    (made,) = request_with(input_schema={**SCHEMA, "$defs": TO}).tools
     assert made.input_schema["type"] == "object"
     assert made.input_schema["properties"]["args"]["prefixItems"] == SCHEMA["prefixItems"]
     assert (made.input_schema["required"], made.input_schema["$defs"]) == (["args"], TO)
-    by_name = Capability(name="f", description="", input_schema={"type": "object", "properties": {}})
-    assert native_contract(by_name) is by_name
+
+
+def test_a_contract_by_name_is_sent_as_it_is() -> None:
+    """Ours: only positional contracts need another form."""
+    by_name = {"type": "object", "properties": {"args": {"type": "array"}}}
+    (made,) = request_with(input_schema=by_name).tools
+    assert made.input_schema == by_name
 
 
 @pytest.mark.parametrize(
@@ -99,8 +125,7 @@ def test_the_schema_that_is_sent_is_an_objects() -> None:
 )
 def test_every_vendor_is_sent_the_object(dialect: Any) -> None:
     """Bug: two dialects sent a tool without parameters, and one the array that its API refuses."""
-    tool = native_contract(Capability(name="add", description="Add.", input_schema={**SCHEMA, "$defs": TO}))
-    request = ModelRequest(messages=[UserMessage(content="hi")], tools=(tool,))
+    request = request_with(input_schema={**SCHEMA, "$defs": TO})
     sent = dialect.call(Asked("m", request, read_settings({}), {}, "http://127.0.0.1")).body
     parameters = _parameters(sent)
     assert parameters["type"] == "object"
@@ -115,34 +140,81 @@ def _parameters(body: Any) -> Any:
     return next(one for one in found if one is not None)
 
 
+def manual(protocol: str, seen: list[Any], args: list[int]) -> Agent[Any, Any]:
+    """An agent whose model makes one call that a person has to approve."""
+    tools = [adder(seen, approval_policy="manual")]
+    if protocol == "standard":
+        return Agent(ScriptedModel([asks({"args": args}), "end"]), tools=tools)
+    cell = f"```python\nadd({', '.join(map(str, args))})\n```"
+    return Agent(ScriptedModel([cell, "end"]), tools=tools, protocol=CodeProtocol())
+
+
 @pytest.mark.parametrize("protocol", ["standard", "code"])
 @pytest.mark.parametrize("edited", [None, [7, 8], []])
+@pytest.mark.parametrize("asked", [[1, 2], []])
 def test_an_approval_of_a_positional_call_is_the_same_however_it_was_made(
-    protocol: str, edited: list[int] | None
+    protocol: str, edited: list[int] | None, asked: list[int]
 ) -> None:
-    """Ours: SPEC §4; request, digest, edited arguments and record agree between native calls and code."""
+    """Bug: a person could not give arguments to a call that had none.
+
+    Ours: SPEC §4; request, digest, edited arguments and record agree between native calls and code.
+    """
     seen: list[Any] = []
-    tool = adder(seen, approval_policy="manual")
-    replies = (
-        [asks({"args": [1, 2]}), "end"] if protocol == "standard" else ["```python\nadd(1, 2)\n```", "end"]
-    )
-    options: dict[str, Any] = {} if protocol == "standard" else {"protocol": CodeProtocol()}
 
     async def main() -> None:
         async with Runtime() as runtime:
-            agent = Agent(ScriptedModel(replies), tools=[tool], **options)
-            session = await runtime.session("s", agent=agent)
+            session = await runtime.session("s", agent=manual(protocol, seen, asked))
             await session.turn("go").settled()
             (request,) = await session.approvals(pending=True)
-            assert (request.args, request.kwargs) == ([1, 2], {})
+            assert (request.args, request.kwargs) == (asked, {})
             arguments = None if edited is None else {"args": edited}
             result = await session.approve(request.approval_id, arguments=arguments)
-            ran = [1, 2] if edited is None else edited
+            ran = asked if edited is None else edited
             assert seen == [(ran, {})]
             (record,) = (one for one in result.calls if one.name == "add")
             assert record.request_digest == request_digest("add", ran, {})
             (decided,) = await session.approvals()
             if edited is not None:
                 assert decided.edited_digest == record.request_digest
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("edited", [{"x": 1}, {"args": 7}, {"args": [7], "x": 1}])
+def test_edited_arguments_that_are_no_list_are_refused_and_the_approval_stays(edited: dict[str, Any]) -> None:
+    """Ours: the person is told the form, and decides again."""
+    seen: list[Any] = []
+
+    async def main() -> None:
+        async with Runtime() as runtime:
+            session = await runtime.session("s", agent=manual("standard", seen, [1, 2]))
+            await session.turn("go").settled()
+            (request,) = await session.approvals(pending=True)
+            with pytest.raises(InvalidArgument, match="by position, as a list"):
+                await session.approve(request.approval_id, arguments=edited)
+            assert await session.approvals(pending=True) == [request]
+            assert seen == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("asked", [[1, 2], []])
+def test_a_program_without_the_agent_may_edit_the_arguments(tmp_path: Path, asked: list[int]) -> None:
+    """Ours: the decision is taken where the contract is not known, and carried out where it is."""
+    seen: list[Any] = []
+    agent = manual("standard", seen, asked)
+
+    async def main() -> None:
+        async with Runtime(tmp_path / "x.db") as runtime:
+            session = await runtime.session("s", agent=agent)
+            await session.turn("go").settled()
+        async with Runtime(tmp_path / "x.db") as elsewhere:
+            (request,) = await elsewhere.approvals(pending=True)
+            await elsewhere.approve(request.approval_id, arguments={"args": [7]})
+        async with Runtime(tmp_path / "x.db", agents=[agent]) as runtime:
+            session = await runtime.session("s", agent=agent)
+            turn = await session.resume() or session.follow((await session.turns())[-1].turn_id)
+            result = await turn.settled()
+            assert (result.output, seen) == ("end", [([7], {})])
 
     asyncio.run(main())

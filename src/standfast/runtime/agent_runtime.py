@@ -88,7 +88,7 @@ from standfast.runtime.triggers import (
 )
 from standfast.runtime.turn import Turn
 from standfast.runtime.workplace import RuntimeConfig, Staff, Workplace, is_turn_id, runtime_not_open
-from standfast.tools.positional import ARGS
+from standfast.tools.positional import ARGS, from_native, is_positional
 from standfast.tools.settlement import request_digest
 
 if TYPE_CHECKING:
@@ -786,28 +786,31 @@ class Runtime:
             raise ApprovalNotFound(approval_id)
         edited = None
         if decision.kwargs is not None:
-            args, kwargs = _edited_arguments(approval, decision.kwargs)
+            args, kwargs = await self._edited_arguments(approval, decision.kwargs)
             decision = msgspec.structs.replace(decision, args=args, kwargs=kwargs)
-            await self._check_edited(approval, args, kwargs)
             edited = request_digest(approval.capability, args, kwargs)
         decided = await self.store.decide(approval_id, decision, now_ms=self.now_ms(), edited_digest=edited)
         self._nudge.set()
         return decided
 
-    async def _check_edited(self, approval: Approval, args: list[Json], kwargs: dict[str, Json]) -> None:
-        """Refuse arguments that the tool would refuse, before the decision is spent."""
+    async def _edited_arguments(
+        self, approval: Approval, edited: dict[str, Json]
+    ) -> tuple[list[Json], dict[str, Json]]:
+        """Split a person's arguments by position and by name, refusing those that the tool would refuse."""
         live = await self.put_to_work(approval.session_id)
-        if live is None or live.staff is None:
-            return
+        if live is None or live.staff is None:  # the tool is not known here: the call has to tell its form
+            if approval.args and len(edited) == 1 and isinstance(listed := edited.get(ARGS), list):
+                return listed, {}
+            return [], edited
+        tool = (await live.context()).called_tool(approval.capability)
+        positional = is_positional(tool.capability)
+        args, kwargs = (from_native(tool.capability, edited), {}) if positional else ([], edited)
         checked = live.staff.bench.dispatcher.check(
-            (await live.context()).called_tool(approval.capability),
-            args,
-            kwargs,
-            session_id=approval.session_id,
-            call_id=approval.call_id,
+            tool, args, kwargs, session_id=approval.session_id, call_id=approval.call_id
         )
         if isinstance(checked, SettledCall) and checked.record.error is not None:
             raise InvalidArgument(f"the edited arguments do not fit: {checked.record.error.message}")
+        return args, kwargs
 
     # The keeper
 
@@ -1006,11 +1009,3 @@ def _checked_metadata(metadata: Mapping[str, Json] | None) -> dict[str, Json] | 
 
 def _unknown_agent(name: str) -> Agent[Any, Any]:
     raise NotConfigured(f"no agent {name!r} is known here", hint="pass it in Runtime(agents=[...])")
-
-
-def _edited_arguments(approval: Approval, edited: dict[str, Json]) -> tuple[list[Json], dict[str, Json]]:
-    """A person's arguments; those of a call that was made by position are a list under `args`."""
-    args = edited.get(ARGS)
-    if approval.args and not approval.kwargs and isinstance(args, list) and len(edited) == 1:
-        return args, {}
-    return [], edited
