@@ -42,7 +42,7 @@ def test_a_clock_that_is_set_takes_no_turn_from_a_living_owner(place: Place, set
     async def scenario() -> None:
         entered, go = asyncio.Event(), asyncio.Event()
 
-        @tool
+        @tool(loop="runtime")
         async def hold() -> str:
             """Waits."""
             entered.set()
@@ -67,6 +67,39 @@ def test_a_clock_that_is_set_takes_no_turn_from_a_living_owner(place: Place, set
             assert left.turn_id == turn.turn_id
             go.set()
             assert (await turn).output == "finished"
+
+    asyncio.run(scenario())
+
+
+def test_another_runtime_leaves_a_running_turn_alone_when_the_clock_is_set(place: Place) -> None:
+    """Bug: it took the turn from its living owner and called the tool again, or told of an interruption."""
+
+    async def scenario() -> None:
+        entered, go, called = asyncio.Event(), asyncio.Event(), []
+
+        @tool(side_effect="external_system", loop="runtime")
+        async def pay() -> str:
+            """Pays, which takes a while."""
+            called.append("paid")
+            entered.set()
+            await go.wait()
+            return "paid"
+
+        def clerk() -> Agent[Any, str]:
+            script = [{"tool_calls": [{"name": "pay"}]}, "finished"]
+            return Agent(ScriptedModel(script, strict=False), name="clerk", tools=[pay])
+
+        async with Runtime(_store(place), clock=place.clock) as owner:
+            turn = (await owner.session("s", agent=clerk())).turn("go")
+            turn.start()
+            await entered.wait()
+            place.clock.set(10 * DAY_S)
+            async with Runtime(_store(place), clock=place.clock, agents=[clerk()]) as other:
+                assert await other.recover() == []
+                go.set()
+                result = await turn
+            assert (result.output, called) == ("finished", ["paid"])
+            assert [one.error for one in result.calls] == [None]
 
     asyncio.run(scenario())
 

@@ -209,9 +209,9 @@ def test_one_armed_at_session_start_starts_again_if_the_session_is_opened_at_onc
         async with Stage(victim.database) as stage:
             await stage.monitors.session_opened(SESSION)
             assert (await stage.status("armed")).state is MonitorState.RUNNING
-            assert (await stage.status("manual")).state is MonitorState.FAILED
             await stage.monitors.recover()
             assert (await stage.status("armed")).state is MonitorState.RUNNING
+            assert (await stage.status("manual")).state is MonitorState.FAILED
 
     asyncio.run(scenario())
 

@@ -357,7 +357,10 @@ import gc, os, struct, sys, threading
 wire = next(o for o in gc.get_objects() if type(o).__name__ == 'Wire')
 def raw(data):
     while data: data = data[os.write(wire._handle, data):]
-def framed(data, nonce=None): return struct.pack('>I', 16 + len(data)) + (nonce or wire._nonce) + data
+own = getattr(wire, '_nonce', b'')  # so that these attacks also work where frames carry no nonce
+def framed(data, nonce=None):
+    data = (nonce or own) + data
+    return struct.pack('>I', len(data)) + data
 def send(text, data=None):
     text = text.encode()
     raw(framed(text if data is None else b'#' + struct.pack('>I', len(text)) + text + data))
@@ -419,7 +422,7 @@ FORGERIES: list[tuple[str, str]] = [
     ("rubbish", "raw(os.urandom(1 << 16))"), ("rubbish in a frame", "raw(framed(os.urandom(1 << 16)))"),
     ("a frame without a nonce", "t = b'{\"t\":\"blocked\"}'\nraw(struct.pack('>I', len(t)) + t)"),
     ("a frame of no run", "raw(framed(b'{\"t\":\"blocked\"}', bytes(16)))"),
-    ("a frame shorter than a nonce", "raw(struct.pack('>I', 8) + wire._nonce[:8])"),
+    ("a frame shorter than a nonce", "raw(struct.pack('>I', 8) + own[:8])"),
     ("no json", "send('{')"), ("json of another kind", "send('[]')"), ("no type", "send('{}')"), ("another type", "send('{\"t\":\"x\"}')"),
     ("a key twice", "send('{\"t\":\"end\",\"t\":\"call\",\"result\":1}')"),
     ("silence", "threading.Event().wait()"),
