@@ -16,10 +16,11 @@ from stand_ins import Place, go_on, results, said
 from standfast import Agent, Plugin, Runtime, Session, action, tool
 from standfast.errors import PluginStateLost, SessionBusy
 from standfast.model.plugin_options import PluginOptions
-from standfast.model.plugin_state import PluginSnapshotMeta, decode_state
+from standfast.model.plugin_state import PluginSessionSnapshot, PluginSnapshotMeta, decode_state
 from standfast.model.tool_access import SessionToolAccess
 from standfast.plugins.contexts import SubagentContext, ToolCatalogContext
 from standfast.plugins.host import SessionAuthority
+from standfast.plugins.session import PluginSession
 from standfast.plugins.snapshot import SnapshotReader
 from standfast.tools.catalog import ToolCatalog
 
@@ -540,6 +541,35 @@ async def catalog_of(plugins: Any) -> list[str]:
             )
         )
     )
+
+
+def test_the_runtime_asks_whether_what_it_stored_is_current(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: nothing used the seed's snapshot_is_current."""
+    answers: list[bool] = []
+    is_current = PluginSession.snapshot_is_current
+
+    def noted(self: PluginSession, previous: PluginSessionSnapshot | None) -> bool:
+        answers.append(is_current(self, previous))
+        return answers[-1]
+
+    monkeypatch.setattr(PluginSession, "snapshot_is_current", noted)
+
+    async def main() -> None:
+        async with place.runtime() as runtime:
+            session = await runtime.session("s", agent=agent_with(Counter()))
+            await session.turn("nothing to remember")
+            assert answers
+            assert all(answers)
+            await call(session, "bump")
+            assert not all(answers)
+            answers.clear()
+            await session.turn("nothing new")
+            assert answers
+            assert all(answers)
+
+    asyncio.run(main())
 
 
 def authority(*tools: str, hidden: tuple[str, ...] = ()) -> SessionAuthority:

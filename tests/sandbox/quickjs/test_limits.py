@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -364,3 +367,37 @@ def test_a_worker_takes_no_more_memory_than_its_guest_may_and_an_overhead(
     assert cells.ended(resumed.answer(1, CallAnswer())).result == 1
     peaks = [resident_mb(process.pid, "VmHWM") for process in cells.engine._workers._all]
     assert max(peaks) <= limits["memory_mb"] + OVERHEAD_MB
+
+
+def cpu_s(pid: int) -> float:
+    """The computing of a process, which other processes do not make longer."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "globalThis.x = new Uint8Array(50 << 20).fill(7); 1",
+        "globalThis.x = []; for (let i = 0; i < 300000; i++) x.push({ a: i, b: 's' + i })\n1",
+    ],
+    ids=["bytes", "objects"],
+)
+def test_a_session_that_holds_all_it_may_is_stored_in_a_few_passes_over_its_memory(
+    spare: Callable[..., Cells], code: str
+) -> None:
+    """Bug: copying and comparing such a memory cost every later run one to two seconds."""
+    cells = spare(1)
+    limits = {"memory_mb": 64, "cpu_ms": 20_000, "wall_ms": 60_000}
+    state = cells.kept(code, limits=limits)
+    state = cells.kept("globalThis.n = 1", state=state, limits=limits)
+    memory = bytes(64 << 20)
+    began = time.process_time()
+    hashlib.sha256(bytearray(memory))  # a copy and a look at every byte
+    one_pass = time.process_time() - began
+    workers = [process.pid for process in cells.engine._workers._all]
+    before = time.process_time() + sum(map(cpu_s, workers))
+    for n in range(3):
+        state = cells.kept(f"n = {n}", state=state, limits=limits)
+    a_run = (time.process_time() + sum(map(cpu_s, workers)) - before) / 3
+    assert a_run < 4 * one_pass
