@@ -20,6 +20,8 @@ from typing import Any
 import pytest
 
 from standfast import Agent, Runtime, ScriptedModel, tool
+from standfast.cli.chat_loop import Chat
+from standfast.model.approval import Approval, ApprovalState
 
 pytestmark = pytest.mark.slow
 
@@ -646,3 +648,39 @@ def test_what_was_pasted_before_a_question_does_not_answer_it(
     chat.expect("approvals approve apr_")
     (asked, *_) = standfast("approvals", "list", "--pending", "--json").document
     assert asked["state"] == "pending"
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "offered"),
+    [([1, "x"], {}, {"args": [1, "x"]}), ([], {"cents": 5}, {"cents": 5}), ([], {}, {})],
+)
+def test_the_arguments_of_a_call_are_offered_to_be_edited(
+    monkeypatch: pytest.MonkeyPatch, args: list[Any], kwargs: dict[str, Any], offered: dict[str, Any]
+) -> None:
+    """Bug: for a call by position it was an empty object, and Enter dropped every argument."""
+    asked: list[tuple[str, str]] = []
+
+    class Lines:
+        def ask(self, question: str, given: str = "") -> str:
+            asked.append((question, given))
+            return "e" if question.startswith("Approve?") else given
+
+    chat = Chat.__new__(Chat)
+    monkeypatch.setattr(chat, "_lines", Lines(), raising=False)
+    approval = Approval(
+        approval_id="apr_1",
+        state=ApprovalState.PENDING,
+        session_id="s",
+        capability="add",
+        args=args,
+        kwargs=kwargs,
+        requested_at=0,
+        expires_at=1,
+        binding="",
+        run_id="t_1",
+        call_id=1,
+    )
+    decision = chat._ask(approval)
+    assert json.loads(asked[-1][1]) == offered
+    assert decision is not None
+    assert decision.kwargs == offered

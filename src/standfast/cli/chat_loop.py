@@ -230,7 +230,7 @@ class Chat:
                     reason = self._lines.ask("Reason, told to the model: ")
                     return Decision(approved=False, reason=reason or None, decided_by=user)
                 case "e" | "edit":
-                    given = json.dumps(approval.kwargs, ensure_ascii=False)
+                    given = json.dumps(approval.arguments, ensure_ascii=False)
                     edited = self._lines.ask("Arguments as JSON: ", given)
                     if edited is None:
                         return None

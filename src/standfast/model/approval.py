@@ -55,6 +55,11 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         check_session_id(self.session_id)
 
+    @property
+    def arguments(self) -> dict[str, Json]:
+        """The arguments as one object, as a model gives them: those by position are under `args`."""
+        return {"args": self.args} if self.args and not self.kwargs else self.kwargs
+
 
 class Decision(msgspec.Struct, frozen=True, kw_only=True):
     """What a person said. `args` and `kwargs`, if given, replace the call's. `decided_by` is who it was."""

@@ -9,7 +9,6 @@ import msgspec
 
 from standfast.errors import TokenNotFound
 from standfast.model.approval import Approval, ApprovalState
-from standfast.model.canonical import Json
 from standfast.model.wait import Approved, Denied, Elapsed, Expired, Wait, WaitOutcome
 
 TOKEN_PREFIX = "cpl_"  # noqa: S105 (the form of a token, none itself)
@@ -31,17 +30,12 @@ def answer_of(approval: Approval) -> WaitOutcome | None:
         case ApprovalState.PENDING:
             return None
         case ApprovalState.APPROVED:
-            edited = None if approval.edited_digest is None else _edited(approval)
+            edited = None if approval.edited_digest is None else approval.arguments
             return Approved(arguments=edited, by=approval.decided_by)
         case ApprovalState.DENIED:
             return Denied(reason=approval.reason, by=approval.decided_by)
         case ApprovalState.EXPIRED | ApprovalState.CANCELLED:
             return Expired()
-
-
-def _edited(approval: Approval) -> dict[str, Json]:
-    """The arguments as one object, as a model gives them: those by position are under `args`."""
-    return {"args": approval.args} if approval.args and not approval.kwargs else approval.kwargs
 
 
 def timed_out(wait: Wait, now_ms: int) -> WaitOutcome | None:
