@@ -122,6 +122,7 @@ _HOMES = {
         "WaitingTurn",
     ),
     "standfast.runtime.turn": ("Turn",),
+    "standfast.runtime.user_functions": ("runtime_loop",),
     "standfast.trace": (
         "JsonlTrace",
         "OtelTrace",
@@ -214,6 +215,7 @@ if TYPE_CHECKING:
     from standfast.runtime.result import WaitingTurn as WaitingTurn
     from standfast.runtime.sandbox import Sandbox as Sandbox
     from standfast.runtime.turn import Turn as Turn
+    from standfast.runtime.user_functions import runtime_loop as runtime_loop
     from standfast.tools import RegisteredTool as RegisteredTool
     from standfast.tools import Tool as Tool
     from standfast.tools import ToolRegistry as ToolRegistry

@@ -11,7 +11,9 @@ Rules
 1. A factory is called each time a turn runs in this process: when it begins, and whenever it is resumed.
 2. What a factory holds open (an async generator, an async context manager made of one) is released when the
    turn has ended, waits, or breaks off.
-3. A turn whose agent declares `deps_type` does not run without deps: `DepsMissing`.
+3. A factory delays no other session: a plain one runs in a thread, an async one on a loop of its own, which
+   lives as long as what the factory holds open. `@runtime_loop` is the way to the runtime's loop.
+4. A turn whose agent declares `deps_type` does not run without deps: `DepsMissing`.
 """
 
 from __future__ import annotations
@@ -23,18 +25,18 @@ import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar, Union, get_args, get_origin
+from typing import Any, Final, Protocol, TypeVar, Union, get_args, get_origin
 
 import msgspec
 
 from standfast.errors import DepsMissing, InvalidArgument
 from standfast.model.canonical import Json
 from standfast.plugins.running import described
-
-if TYPE_CHECKING:
-    from standfast.tools.threads import DaemonThreads
+from standfast.runtime.user_functions import UserFunctions, is_async, on_runtime_loop
+from standfast.tools.loop_threads import LoopJob, finished, outcome_here
 
 Deps = TypeVar("Deps")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,20 +70,20 @@ class OwnedFactory(msgspec.Struct, frozen=True):
 class HeldDeps:
     """Deps while a turn runs with them. Whoever acquired them releases them."""
 
-    __slots__ = ("_manager", "value")
+    __slots__ = ("_close", "value")
 
-    def __init__(self, value: Any, manager: AbstractAsyncContextManager[Any] | None = None) -> None:
+    def __init__(self, value: Any, close: Callable[[], Awaitable[object]] | None = None) -> None:
         self.value = value
-        self._manager = manager
+        self._close = close
 
     async def release(self, timeout_s: float, report: Callable[[str], None]) -> None:
         """Let the factory clean up. What it raises is reported: the turn is over, and its result stands."""
-        if self._manager is None:
+        if self._close is None:
             return
-        manager, self._manager = self._manager, None
+        close, self._close = self._close, None
         try:
             async with asyncio.timeout(timeout_s):
-                await manager.__aexit__(None, None, None)
+                await close()
         except (Exception, SystemExit) as error:
             report(f"the deps of a turn could not be released: {described(error)}")
 
@@ -95,7 +97,7 @@ class FactoryCall(msgspec.Struct, frozen=True):
     given: OwnedFactory
     context: DepsContext
     timeout_s: float
-    threads: DaemonThreads
+    functions: UserFunctions
 
     async def held(self) -> HeldDeps:
         """What the factory makes; `DepsMissing` if it fails."""
@@ -108,18 +110,50 @@ class FactoryCall(msgspec.Struct, frozen=True):
             raise self._failed(f"failed: {described(error)}") from error
 
     async def _made(self) -> HeldDeps:
-        """Call a plain function in a thread, where it may block, and anything else on the loop."""
-        if _is_async(self.given.factory):
-            made: Any = self.given.factory(self.context)
-        else:
-            made = await self.threads.run(lambda: self.given.factory(self.context))
-        if inspect.isawaitable(made):
-            made = await made
-        if inspect.isasyncgen(made):
-            made = contextlib.asynccontextmanager(lambda: made)()
-        if isinstance(made, contextlib._AsyncGeneratorContextManager):
-            return HeldDeps(await made.__aenter__(), made)
-        return HeldDeps(made)
+        """Call the factory where it may block, unless it is declared to run on the runtime's loop."""
+        factory = self.given.factory
+        if on_runtime_loop(factory):
+            value, manager = await self._watched(_opened(factory(self.context)))
+            close = None if manager is None else lambda: self._watched(manager.__aexit__(None, None, None))
+            return HeldDeps(value, close)
+        if is_async(factory):
+            return await self._held_apart(lambda: factory(self.context))
+        made = await self.functions.threads.run(lambda: factory(self.context))
+        return await self._held_apart(lambda: made) if _is_open_ended(made) else HeldDeps(made)
+
+    async def _held_apart(self, make: Callable[[], Any]) -> HeldDeps:
+        """Open what the factory makes on a loop of its own, which lives until the deps are released."""
+        (opened, tell_opened), (over, tell_over) = outcome_here(), outcome_here()
+
+        async def hold() -> None:
+            value, manager = await _opened(make())
+            released, loop = asyncio.Event(), asyncio.get_running_loop()
+            release = None if manager is None else lambda: loop.call_soon_threadsafe(released.set)
+            tell_opened((value, release), None)
+            if manager is not None:
+                try:
+                    await released.wait()
+                finally:
+                    await manager.__aexit__(None, None, None)
+
+        def ended(value: None, error: BaseException | None) -> None:
+            tell_opened(None, error)  # nobody listens any more if it was told that they are open
+            tell_over(None if error is None else error, None)
+
+        job = LoopJob(hold, ended)
+        self.functions.loops.start(job)
+        value, release = await finished(job, opened)
+
+        async def close() -> None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed with the runtime
+                release()
+            if (error := await finished(job, over)) is not None:
+                raise error
+
+        return HeldDeps(value, None if release is None else close)
+
+    def _watched(self, work: Awaitable[T]) -> Awaitable[T]:
+        return self.functions.watch(work, f"the deps factory of {self.given.owner}")
 
     def _failed(self, problem: str) -> DepsMissing:
         return DepsMissing(
@@ -127,6 +161,25 @@ class FactoryCall(msgspec.Struct, frozen=True):
             turn_id=self.context.turn_id,
             hint="the runtime calls it again later; the turn stays as it is until then",
         )
+
+
+def _is_open_ended(made: object) -> bool:
+    return (
+        inspect.isawaitable(made)
+        or inspect.isasyncgen(made)
+        or isinstance(made, contextlib._AsyncGeneratorContextManager)
+    )
+
+
+async def _opened(made: Any) -> tuple[Any, AbstractAsyncContextManager[Any] | None]:
+    """The deps in what a factory returned, and what is to be closed after their use."""
+    if inspect.isawaitable(made):
+        made = await made
+    if inspect.isasyncgen(made):
+        made = contextlib.asynccontextmanager(lambda: made)()
+    if isinstance(made, contextlib._AsyncGeneratorContextManager):
+        return await made.__aenter__(), made
+    return made, None
 
 
 class HasDepsType(Protocol):
@@ -184,13 +237,4 @@ def deps_missing(agent: HasDepsType, turn_id: str, *, returned_none: str = "") -
         f"agent {agent.name!r} needs deps of type {wanted} for turn {turn_id}, and {why}",
         turn_id=turn_id,
         hint="pass Runtime(deps=factory) or Agent(deps=factory), or deps= to runtime.session() or the turn",
-    )
-
-
-def _is_async(factory: object) -> bool:
-    """Whether calling the function only makes a coroutine or a generator, which cannot block."""
-    called = factory if inspect.isroutine(factory) else getattr(factory, "__call__", factory)  # noqa: B004
-    return any(
-        inspect.iscoroutinefunction(one) or inspect.isasyncgenfunction(one)
-        for one in (factory, called, getattr(factory, "__wrapped__", None))
     )

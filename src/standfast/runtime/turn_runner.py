@@ -162,7 +162,7 @@ class TurnRunner:
             metadata=head.metadata,
             parent_session_id=None if head.charter is None else head.charter.parent_session_id,
         )
-        held = await FactoryCall(source, about, self._place.hook_timeout_s, self._place.threads).held()
+        held = await FactoryCall(source, about, self._place.hook_timeout_s, self._place.functions).held()
         if held.value is None and agent.needs_deps:
             await self._release(held)
             raise deps_missing(agent, turn_id, returned_none=source.owner)
@@ -292,9 +292,8 @@ class TurnRunner:
             request.prompt,
             self._staff.agent.instructions,
             ctx,
-            threads=self._place.threads,
-            stalls=self._place.stalls,
-            timeout_s=self._place.hook_timeout_s,
+            self._place.functions,
+            self._place.hook_timeout_s,
         )
         return msgspec.structs.replace(request, prompt=layer)
 

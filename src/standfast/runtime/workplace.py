@@ -32,6 +32,7 @@ from standfast.ports.trace import PhaseProbe, TraceSink
 from standfast.runtime.agent import Agent
 from standfast.runtime.dependencies import DepsFactory
 from standfast.runtime.shelf import StoreShelf
+from standfast.runtime.user_functions import UserFunctions
 from standfast.tools.dispatch import Dispatcher
 from standfast.tools.home_loop import homed
 from standfast.tools.loop_threads import LoopThreads
@@ -124,6 +125,11 @@ class Workplace:
             from standfast.trace.tracer import Tracer  # only who keeps a trace needs it
 
             self.tracer = Tracer(self.trace, self.clock)
+
+    @property
+    def functions(self) -> UserFunctions:
+        """Where instructions and deps factories run."""
+        return UserFunctions(self.threads, self.loops, self.stalls)
 
     def staff(self, agent: Agent[Any, Any]) -> Staff:
         """The agent with its model and its dispatcher; made once for each agent."""
