@@ -264,7 +264,7 @@ class Host:
     async def parking(self) -> None:
         await self._under_way("parking")
 
-    def check_output(self, text: str) -> OutputCheck:
+    async def check_output(self, text: str) -> OutputCheck:
         return OutputCheck(problem="no") if text == "bad" else OutputCheck(value=text)
 
     def stop(self) -> None:

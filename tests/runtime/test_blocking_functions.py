@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import enum
+import json
 import logging
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, ClassVar
 
+import msgspec
+import pydantic
 import pytest
-from stand_ins import EchoModel, Place, agent_of
+from stand_ins import EchoModel, Place, agent_of, asks, results
 
-from standfast import Agent, ScriptedModel, runtime_loop
+from standfast import (
+    Agent,
+    CapabilityLimits,
+    ScriptedModel,
+    ToolMessage,
+    TurnStopped,
+    UsageLimits,
+    runtime_loop,
+    tool,
+)
 from standfast.errors import DepsMissing, InstructionsFailed, InvalidArgument
 from standfast.runtime.agent_runtime import Runtime
+from standfast.runtime.output_type import OutputType
+from standfast.tools.decorator import as_registered
 
 TIMEOUT_S = 0.4
 
@@ -34,10 +50,12 @@ class Block:
         self.released.wait(10)
         self.inside = False
 
+    current: ClassVar[Block]
+
 
 @pytest.fixture
 def block() -> Any:
-    made = Block()
+    made = Block.current = Block()
     yield made
     made.released.set()
 
@@ -246,3 +264,189 @@ def test_only_async_functions_are_declared_for_the_runtimes_loop() -> None:
     """Ours: a plain function would block it by its nature."""
     with pytest.raises(InvalidArgument, match="@runtime_loop takes an async function or generator"):
         runtime_loop(lambda ctx: "x")
+
+
+# Validators
+
+
+def blocked() -> None:
+    """Block as the test says."""
+    Block.current()
+
+
+class Model(pydantic.BaseModel):
+    n: int
+
+    @pydantic.field_validator("n")
+    @classmethod
+    def check(cls, value: int) -> int:
+        blocked()
+        return value
+
+
+@dataclasses.dataclass
+class Data:
+    n: int
+
+    def __post_init__(self) -> None:
+        blocked()
+
+
+class Record(msgspec.Struct):
+    n: int
+
+    def __post_init__(self) -> None:
+        blocked()
+
+
+class Code(enum.Enum):
+    ONE = 1
+
+    @classmethod
+    def _missing_(cls, value: object) -> Any:
+        blocked()
+        return cls.ONE
+
+
+@dataclasses.dataclass
+class Coded:
+    n: Code
+
+
+@dataclasses.dataclass
+class Made:
+    n: int
+    at: float = dataclasses.field(default_factory=lambda: [blocked(), 1.0][1])
+
+
+@dataclasses.dataclass
+class Outer:
+    inner: list[Data | None]
+    n: int = 0
+
+
+TYPES: dict[str, Any] = {
+    "pydantic": Model,
+    "dataclass": Data,
+    "struct": Record,
+    "enum": Coded,
+    "default": Made,
+    "nested": Outer,
+}
+
+
+def tool_of(type_: Any, returns: Any = str, **options: Any) -> Any:
+    def pay(order: Any) -> Any:
+        return "paid"
+
+    pay.__annotations__ = {"order": type_, "return": returns}
+    return tool(side_effect="read", **options)(pay)
+
+
+def order(kind: str) -> dict[str, Any]:
+    return {"order": {"inner": [{"n": 2}]} if kind == "nested" else {"n": 2}}
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_validators_of_arguments_that_block_delay_no_other_session(
+    memory: Place, block: Block, kind: str
+) -> None:
+    """Bug: arguments were read on the runtime's loop, whatever code their types run."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            agent = agent_of(asks(("pay", order(kind))), "end", tools=[tool_of(TYPES[kind])])
+            turn = (await runtime.session("s", agent=agent)).turn("go")
+            doing = await others_go_on(runtime, block, turn.settled())
+            block.released.set()
+            done = await doing
+            assert results(done.messages) == ["paid"]
+
+    asyncio.run(main())
+
+
+def test_a_validator_of_arguments_that_never_returns_ends_at_the_tools_limit(
+    memory: Place, block: Block
+) -> None:
+    """Bug: `timeout_ms` did not hold before the tool's own code was reached."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            pay = tool_of(TYPES["pydantic"], limits=CapabilityLimits(timeout_ms=300))
+            agent = agent_of(asks(("pay", order(""))), "end", tools=[pay])
+            done = await (await runtime.session("s", agent=agent)).turn("go")
+            (result,) = [one for one in done.messages if isinstance(one, ToolMessage)]
+            assert result.error is not None
+            assert result.error.message == "the values of pay() could not be checked within 300 ms"
+        assert block.inside
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_validators_of_an_answer_that_block_delay_no_other_session(
+    memory: Place, block: Block, kind: str
+) -> None:
+    """Bug: answers were read as the agent's `output_type` on the runtime's loop, twice."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            answer = json.dumps(order(kind)["order"])
+            agent = agent_of(answer, output_type=TYPES[kind])
+            turn = (await runtime.session("s", agent=agent)).turn("go")
+            doing = await others_go_on(runtime, block, turn.settled())
+            block.released.set()
+            assert (await doing).output.n is not None
+
+    asyncio.run(main())
+
+
+def test_a_validator_of_an_answer_that_never_returns_ends_at_its_limit(memory: Place, block: Block) -> None:
+    """Ours: the model is told, and the turn ends like any whose answer does not fit."""
+
+    async def main() -> None:
+        async with memory.runtime(hook_timeout_s=TIMEOUT_S) as runtime:
+            limits = UsageLimits(max_output_retries=0)
+            agent = agent_of('{"n": 1}', output_type=TYPES["pydantic"], limits=limits)
+            session = await runtime.session("s", agent=agent)
+            with pytest.raises(TurnStopped, match=r"it could not be checked within 0\.4 s"):
+                await session.turn("go")
+        assert block.inside
+
+    asyncio.run(main())
+
+
+def test_a_turn_is_cancelled_while_a_validator_of_its_answer_blocks(memory: Place, block: Block) -> None:
+    """Ours: the check is given up."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            agent = agent_of('{"n": 1}', output_type=TYPES["pydantic"])
+            turn = (await runtime.session("s", agent=agent)).turn("go")
+            turn.start()
+            assert await asyncio.to_thread(block.entered.wait, 10)
+            await turn.cancel()
+            assert (await turn.settled()).status == "stopped"
+        assert block.inside
+
+    asyncio.run(main())
+
+
+@dataclasses.dataclass
+class Plain:
+    n: int
+    tags: list[str] = dataclasses.field(default_factory=list)
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+def test_types_that_run_no_code_are_read_without_a_thread() -> None:
+    """Ours: a thread hop is for types that can block only."""
+
+    def paint(plain: Plain, colour: Colour, names: list[str] = ["a"], by: int = 1) -> dict[str, Plain]:  # noqa: B006
+        return {}
+
+    assert not as_registered(paint).runs_code
+    assert not OutputType(list[Plain]).runs_code

@@ -421,7 +421,9 @@ class TurnDriver:
 
     async def _complete(self, command: Checkpoint) -> list[Command] | Driven:
         """Finish the turn, unless the answer does not fit or something came in."""
-        output = self._host.check_output(command.text)
+        output = await self._interruptibly(self._host.check_output(command.text))
+        if output is None:
+            return [command]
         if command.held or output.problem is not None:
             return await self._pass(command, output)
         answer = self.machine.answer(output.value)

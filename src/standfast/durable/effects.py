@@ -108,8 +108,8 @@ class EffectHost(Protocol):
     async def parking(self) -> None:
         """The turn is about to wait: set free what its cells hold, and remember where they stand."""
 
-    def check_output(self, text: str) -> OutputCheck:
-        """Check the model's answer against what the agent promises."""
+    async def check_output(self, text: str) -> OutputCheck:
+        """Check the model's answer against what the agent promises. Cancelling gives the check up."""
 
     def stop(self) -> None:
         """End what is under way. Nothing is delivered any more."""

@@ -371,6 +371,11 @@ class OutputContract(Protocol):
     @property
     def schema(self) -> dict[str, Any]: ...
 
+    @property
+    def runs_code(self) -> bool:
+        """Whether `check` runs Python code of the user, which may block."""
+        ...
+
     def check(self, text: str) -> OutputCheck: ...
 
 

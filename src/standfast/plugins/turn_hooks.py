@@ -179,6 +179,11 @@ class TurnHooks:
         return await at_home(self._home, self._services.occur, source, key, payload)
 
     @property
+    def timeout_s(self) -> float:
+        """How long code of the user may take between the steps of a turn."""
+        return self._plugins.runner.timeout_s
+
+    @property
     def spares(self) -> Spares:
         """Tasks to begin work of the turn in."""
         return self._plugins.runner.spares

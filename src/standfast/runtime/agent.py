@@ -147,10 +147,6 @@ class Agent(Generic[Deps, Output]):
             settings=self.settings,
         )
 
-    def read_output(self, text: str, value: Any) -> Any:
-        """The answer as the agent's `output_type` has it."""
-        return text if self.output_type is None else self.output_type.load(value)
-
     async def run(
         self,
         prompt: Prompt,

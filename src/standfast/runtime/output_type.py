@@ -11,7 +11,7 @@ from standfast.errors import InvalidArgument
 from standfast.machine.inputs import OutputCheck
 from standfast.model.canonical import Json
 from standfast.runtime.output_union import accepts_text, with_model_unions
-from standfast.tools.schema import convert, schema_of
+from standfast.tools.schema import convert, runs_code, schema_of
 
 _FENCED: Final = re.compile(r"```(?:json)?\s*\n(.*?)\n?```", re.DOTALL)
 
@@ -30,6 +30,7 @@ class OutputType:
                 "union of them",
             ) from None
         self._accepts_text = accepts_text(self._type)
+        self.runs_code = runs_code(self._type)
 
     def check(self, text: str) -> OutputCheck:
         """The answer as JSON, or what is wrong with it in words for the model."""

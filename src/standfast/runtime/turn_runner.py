@@ -119,7 +119,7 @@ class TurnRunner:
                 with self._owner() as owner:
                     begun = await self._begin(turn, turn.request, owner, held.value)
                     if begun is None:
-                        return self._result(turn, TurnSummary(outcome=_never_begun()), ())
+                        return await self._result(turn, TurnSummary(outcome=_never_begun()), ())
                     turn.has_begun(begun.turn_id if isinstance(begun, TurnRecord) else turn.turn_id)
                     if not isinstance(begun, TurnRecord):
                         work = self._first(turn, turn.request, *begun, held.value)
@@ -387,7 +387,7 @@ class TurnRunner:
                         await self._live.block(turn.turn_id, error)
                         raise
                     if record.summary is not None:  # nothing that it waits for has happened yet
-                        return self._result(turn, record.summary, ())
+                        return await self._result(turn, record.summary, ())
                     if not await patience.pause():  # another process runs it
                         raise
                 except SessionBusy:
@@ -406,7 +406,7 @@ class TurnRunner:
         record = await self._place.store.turn(turn.turn_id)
         if record is None or record.summary is None:
             raise TurnNotFound(turn.turn_id)
-        return self._result(turn, record.summary, await self._live.messages_of_turn(turn.turn_id))
+        return await self._result(turn, record.summary, await self._live.messages_of_turn(turn.turn_id))
 
     async def _take_over(self, turn: Turn[Any], record: TurnRecord, deps: Any) -> TurnResult[Any]:
         """Go on with a turn now; `SessionBusy` if somebody else has it."""
@@ -617,7 +617,7 @@ class TurnRunner:
         self._live.turn_over(isinstance(ran.driven, Parked), summary, goes_on=goes_on)
         if said:
             self._live.drain()
-        return self._result(turn, summary, tuple(ran.machine.messages))
+        return await self._result(turn, summary, tuple(ran.machine.messages))
 
     async def _persisted(self, turn: Turn[Any], committed: Committed, context: SessionContext) -> None:
         """Tell plugins that the turn is on disk, and the protocol of a new frame."""
@@ -647,14 +647,17 @@ class TurnRunner:
         if record.state is TurnState.RUNNING:
             return await self._take_up(turn, _Patience(math.inf))
         assert record.summary is not None
-        return self._result(turn, record.summary, await self._live.messages_of_turn(record.turn_id))
+        return await self._result(turn, record.summary, await self._live.messages_of_turn(record.turn_id))
 
-    def _result(
+    async def _result(
         self, turn: Turn[Any], summary: TurnSummary, messages: tuple[Message, ...]
     ) -> TurnResult[Any]:
         outcome, output = summary.outcome, None
         if isinstance(outcome, Finished):
-            output = self._staff.agent.read_output(outcome.text, outcome.value)
+            output = outcome.text
+            if (expected := self._staff.agent.output_type) is not None:
+                load = functools.partial(expected.load, outcome.value)
+                output = await self._place.threads.run(load) if expected.runs_code else load()
         return result_of(turn.turn_id, self._live.session_id, summary, messages, output)
 
 

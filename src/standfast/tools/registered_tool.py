@@ -122,6 +122,11 @@ class RegisteredTool:
         """Whether the handler's first parameter is a `RunContext`."""
         return self.signature is not None and self.signature.takes_context and not self.isolate
 
+    @property
+    def runs_code(self) -> bool:
+        """Whether checking arguments or a result runs Python code of the tool's types, which may block."""
+        return self.signature is not None and self.signature.runs_code
+
     def bind(self, context: ToolCallContext) -> Bound:
         """Check a call's arguments against the contract."""
         if self.signature is not None:

@@ -18,6 +18,7 @@ import re
 import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import Enum
 from typing import Annotated, Any
 
 import msgspec
@@ -48,6 +49,8 @@ class Signature:
     input_schema: dict[str, Any]
     output_schema: dict[str, Any]
     takes_context: bool = False
+    runs_code: bool = False
+    """Whether reading arguments or a result runs Python code of the types, which may block."""
 
     def arguments(self, args: list[Json], kwargs: dict[str, Json]) -> dict[str, Json]:
         """Give every passed value its parameter's name."""
@@ -122,6 +125,7 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
             f"tool {name}() returns {refused}, which has no JSON form",
             hint="return text (base64 for bytes), JSON types, dataclasses or pydantic models",
         )
+    output_schema = _output_schema(returns)
     return Signature(
         name=name,
         parameters=tuple(parameter.name for parameter in parameters),
@@ -132,8 +136,9 @@ def read_signature(function: Callable[..., Any], name: str) -> Signature:
         returns=returns,
         docs=docs,
         input_schema=input_schema,
-        output_schema=_output_schema(returns),
+        output_schema=output_schema,
         takes_context=takes_context,
+        runs_code=runs_code(struct, *([returns] if output_schema else ())),
     )
 
 
@@ -157,6 +162,38 @@ def convert(value: Json, type_: Any) -> Any:
     if (checked := checked_type(type_)) is not type_:
         msgspec.convert(value, checked, dec_hook=_decode_custom)
     return msgspec.convert(value, type_, dec_hook=_decode_custom)
+
+
+def runs_code(*types_: Any) -> bool:
+    """Whether reading JSON as one of *types_* runs Python code of a user, which may block.
+
+    That is code of pydantic models, `__post_init__`, `_missing_` of an enum, and factories of defaults.
+    """
+    waiting: list[Any] = list(msgspec.inspect.multi_type_info(types_))
+    seen: set[int] = set()
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, (tuple, list)):
+            waiting.extend(node)
+        elif isinstance(node, msgspec.Struct) and id(node) not in seen:
+            seen.add(id(node))
+            if isinstance(node, msgspec.inspect.CustomType) or _runs_code_itself(node):
+                return True
+            waiting.extend(getattr(node, name) for name in node.__struct_fields__)
+    return False
+
+
+def _runs_code_itself(node: Any) -> bool:
+    if isinstance(node, msgspec.inspect.EnumType):
+        return node.cls._missing_.__func__ is not Enum._missing_.__func__  # type: ignore[attr-defined]
+    if isinstance(node, msgspec.inspect.Field):
+        return _is_foreign(node.default_factory)
+    return hasattr(getattr(node, "cls", None), "__post_init__")
+
+
+def _is_foreign(factory: object) -> bool:
+    """Whether a factory of defaults is neither a built-in type nor one that is made here."""
+    return callable(factory) and getattr(factory, "__module__", "") not in ("builtins", __name__)
 
 
 def encode_output(value: object) -> object:

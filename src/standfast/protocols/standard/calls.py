@@ -16,7 +16,8 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from typing import Any, Final, assert_never
+from collections.abc import Callable
+from typing import Any, Final, TypeVar, assert_never
 
 import msgspec
 
@@ -56,6 +57,8 @@ from standfast.tools.settlement import (
     settle_timed_out,
 )
 
+T = TypeVar("T")
+
 _MAX_TIMEOUT_RETRIES: Final = 2
 """How often `on_timeout="retry"` repeats a call: a tool that hangs must not hold its turn forever."""
 
@@ -80,11 +83,11 @@ class CallDesk:
         command = msgspec.structs.replace(command, ruled=True, arguments=ruling.arguments)
         prepared: Prepared
         if (error := ruling.failure or ruling.abort) is not None:
-            prepared = self._settled(command, None, error)
+            prepared = await self._settled(command, None, error)
         elif ruling.error is not None and ruling.error.code == Code.WAITING_FOR_APPROVAL:
             prepared = await self._questioned(command, begun, ruling.error.message)
         elif ruling.settled:
-            prepared = await self._judged(command, self._settled(command, ruling.value, ruling.error))
+            prepared = await self._judged(command, await self._settled(command, ruling.value, ruling.error))
         else:
             prepared = await self._prepare(command, begun)
         return msgspec.structs.replace(prepared, ruled=ruled)
@@ -100,12 +103,12 @@ class CallDesk:
         try:
             prepared = await self._checked(self._find(command.call), command, begun)
         except StandfastError as error:  # a tool that does not exist, for instance
-            prepared = self._settled(command, None, error.error_object())
+            prepared = await self._settled(command, None, error.error_object())
         return await self._judged(command, prepared) if isinstance(prepared, Known) else prepared
 
     async def _checked(self, tool: RegisteredTool, command: RunTool, begun: bool) -> Prepared:
         if self._is_second_cell(command.call):
-            return self._settled(command, None, _one_cell())
+            return await self._settled(command, None, _one_cell())
         if begun and not tool.capability.idempotent and tool.on_interrupted != "retry":
             return self._interrupted(tool, command)
         if command.timed_out and not begun and not _repeats_timed_out(tool, command):
@@ -115,9 +118,11 @@ class CallDesk:
                 return Ready(command, True, None, pure=True)
             admission = await self._admit(tool, command)
         elif isinstance(command.granted, Approved):
-            admission = self._check_approved(tool, command)
+            admission = await self._check_approved(tool, command)
         else:
-            return self._known(command, self._wait_over(tool, command, command.granted))
+            granted = command.granted
+            over = await self._checking(tool, lambda: self._wait_over(tool, command, granted))
+            return self._known(command, over)
         if isinstance(admission, SettledCall) and (begun or command.timeouts):
             # The execution before may have taken effect, whatever keeps the call from being repeated.
             admission = self._unknown(tool, command)
@@ -218,21 +223,34 @@ class CallDesk:
                 call_id=command.call.call_id,
             )
 
-        if isinstance(tool.capability.approval_policy, str):
-            return admit()
+        if isinstance(tool.capability.approval_policy, str) or tool.runs_code:
+            return await self._checking(tool, admit)
         return await self._bench.threads.run(admit)  # a rule is evaluated in the sandbox, which blocks
 
-    def _check_approved(self, tool: RegisteredTool, command: RunTool) -> Admission:
+    async def _checking(self, tool: RegisteredTool, work: Callable[[], T]) -> T | SettledCall:
+        """Do *work*, which checks values of a call; in a thread, if types of the tool run code for that.
+
+        Code that does not end is left behind when the tool's time is over, and the call has failed.
+        """
+        if not tool.runs_code:
+            return work()
+        limit_ms = self._dispatcher.timeout_ms(tool)
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                return await self._bench.threads.run(work)
+        except TimeoutError:
+            message = f"the values of {tool.name}() could not be checked within {limit_ms} ms"
+            return settle_failure(tool, "", ErrorObject(code=Code.INVALID_ARGUMENT, message=message))
+
+    async def _check_approved(self, tool: RegisteredTool, command: RunTool) -> Admission:
         if _terms(command.waited).get("contract") != tool.digest:
             message = f"{tool.name}() has changed since the call was approved, so it was not executed"
             return settle_failure(tool, "", ErrorObject(code=Code.PERMISSION_DENIED, message=message))
         args, named = self._given(tool, command, self._executed_with(command))
-        return self._dispatcher.check(
+        session_id, call_id = self._seat.session_id, command.call.call_id
+        return await self._checking(
             tool,
-            args,
-            named,
-            session_id=self._seat.session_id,
-            call_id=command.call.call_id,
+            lambda: self._dispatcher.check(tool, args, named, session_id=session_id, call_id=call_id),
         )
 
     def _sorted(self, command: RunTool, admission: Admission) -> Prepared:
@@ -417,7 +435,7 @@ class CallDesk:
             return granted.arguments
         return self._arguments(command)
 
-    def _settled(self, command: RunTool, value: Json, error: ErrorObject | None) -> Known:
+    async def _settled(self, command: RunTool, value: Json, error: ErrorObject | None) -> Known:
         """A result that no execution brought, on record if there is such a tool."""
         try:
             tool = self._find(command.call)
@@ -427,7 +445,8 @@ class CallDesk:
         if error is not None:
             return self._known(command, settle_failure(tool, self._digest(tool, command), error))
         call = self._placeholder(tool, command)
-        return self._known(command, settle_outcome(call, time.monotonic(), value, None))
+        settled = await self._checking(tool, lambda: settle_outcome(call, time.monotonic(), value, None))
+        return self._known(command, settled)
 
     def _context(self, command: RunTool) -> RunContext[Any]:
         return RunContext(

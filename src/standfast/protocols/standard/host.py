@@ -127,9 +127,16 @@ class StandardHost:
     async def parking(self) -> None:
         await self._desk.parking()
 
-    def check_output(self, text: str) -> OutputCheck:
+    async def check_output(self, text: str) -> OutputCheck:
         output = self._seat.output
-        return OutputCheck() if output is None else output.check(text)
+        if output is None or not output.runs_code:
+            return OutputCheck() if output is None else output.check(text)
+        limit_s = self._hooks.timeout_s
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._seat.bench.threads.run(lambda: output.check(text))
+        except TimeoutError:
+            return OutputCheck(problem=f"it could not be checked within {limit_s:g} s")
 
     def stop(self) -> None:
         self._desk.stop()
