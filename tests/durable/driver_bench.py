@@ -182,7 +182,7 @@ class Host:
         if (left := self.leaves.pop(given.call_id, None)) is not None:
             self.states.append(left)
 
-    def changed_states(self) -> tuple[JournalEntry, ...]:
+    def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
         states, self.states = tuple(self.states), []
         return states
 
@@ -190,7 +190,7 @@ class Host:
         blobs, self.blobs = tuple(self.blobs), []
         return blobs
 
-    def kept(self, *, tolerant: bool) -> Kept:
+    async def kept(self, *, tolerant: bool) -> Kept:
         self.tolerated.append(tolerant)
         if self.loses_state and not tolerant:
             raise PluginStateLost("p", "snapshot", "it cannot say what it remembers")

@@ -360,3 +360,97 @@ def test_a_hook_awaits_the_runtimes_services_on_its_own_loop(memory: Place) -> N
 
     asyncio.run(main())
     assert Remembering.heard == [b"value", "SessionSnapshot", "thought", 4]
+
+
+class BlockingSnapshot(Plugin):
+    """Blocks when it is asked what it remembers, once it was armed."""
+
+    armed: ClassVar[bool] = False
+    released: ClassVar[threading.Event] = threading.Event()
+    entered: ClassVar[threading.Event] = threading.Event()
+
+    def snapshot(self, writer: Any) -> Any:
+        if self.armed:
+            self.entered.set()
+            self.released.wait(10)
+        return super().snapshot(writer)
+
+    @hook
+    async def before_turn(self, ctx: Any) -> None:
+        if ctx.input.content == "in a hook":
+            self.state = 1
+
+    @tool
+    def remember(self) -> str:
+        """Remember something."""
+        self.state = 2
+        return "done"
+
+    @action
+    async def note(self, ctx: Any) -> int:
+        self.state = 3
+        return 3
+
+
+@pytest.fixture
+def snapshots() -> Any:
+    BlockingSnapshot.armed = True
+    BlockingSnapshot.released, BlockingSnapshot.entered = threading.Event(), threading.Event()
+    yield BlockingSnapshot
+    BlockingSnapshot.released.set()
+    BlockingSnapshot.armed = False
+
+
+@pytest.mark.parametrize("where", ["in a hook", "in a tool", "in an action", "in a fork", "for a child"])
+def test_a_plugin_that_blocks_while_it_says_what_it_remembers_stalls_no_other_session(
+    memory: Place, snapshots: Any, where: str
+) -> None:
+    """Bug: `snapshot` was called on the runtime's loop."""
+
+    async def main() -> None:
+        async with memory.runtime() as runtime:
+            call = {"tool_calls": [{"name": "remember", "arguments": {}}]}
+            script = [call, "end"] if where == "in a tool" else ["end"] * 2
+            agent = Agent(ScriptedModel(script), plugins=[BlockingSnapshot()])
+            session = await runtime.session("a", agent=agent)
+            other = await runtime.session("b", agent=Agent(ScriptedModel(["fine"])))
+            if where == "in a fork":
+                snapshots.armed = False
+                await session.turn("in a hook")
+                snapshots.armed = True
+            work: Any = {
+                "in a hook": lambda: session.turn("in a hook").settled(),
+                "in a tool": lambda: session.turn("go").settled(),
+                "in an action": lambda: session.plugins.invoke("blocking-snapshot.note"),
+                "in a fork": lambda: runtime.fork("a", "c"),
+                "for a child": lambda: runtime.host("a").create_session(
+                    SessionCreateRequest(session_id="c", plugins="inherited")
+                ),
+            }[where]()
+            doing = asyncio.ensure_future(work)
+            assert await asyncio.to_thread(snapshots.entered.wait, 10)
+            assert (await other.turn("hi")).output == "fine"
+            assert not snapshots.released.is_set()
+            assert not doing.done()
+            snapshots.released.set()
+            await doing
+
+    asyncio.run(main())
+
+
+def test_a_turn_whose_plugin_never_says_what_it_remembers_ends_at_its_limit(
+    memory: Place, snapshots: Any
+) -> None:
+    """Ours: the turn stops as for any state that cannot be kept, and the next one finds the plugin as it was."""
+
+    async def main() -> None:
+        async with memory.runtime(hook_timeout_s=TIMEOUT_S) as runtime:
+            agent = Agent(
+                ScriptedModel([{"tool_calls": [{"name": "remember", "arguments": {}}]}, "end"]),
+                plugins=[BlockingSnapshot()],
+            )
+            session = await runtime.session("a", agent=agent)
+            with pytest.raises(TurnStopped, match="plugin 'blocking-snapshot'.*it did not answer within"):
+                await session.turn("go")
+
+    asyncio.run(main())

@@ -191,7 +191,7 @@ class TurnDriver:
         self._unsaved.append((key, given))
         if isinstance(given, ToolSettled) and self.machine.lacks_result(given.call_id):
             self._host.settled(given)
-        self._note_states()
+        self._note_states(given)
         self._urgent = self._urgent or not _can_wait(given)
         return self._tell(given)
 
@@ -322,7 +322,10 @@ class TurnDriver:
         if prepared is None:
             return [*commands]
         ready: list[Ready] = []
-        following: list[Command] = []
+        # What plugins remember after these calls' hooks has what they remember of results that came meanwhile.
+        following = self._feed_arrived()
+        if any(isinstance(one, StopEffects) for one in following):
+            return following
         for one in prepared:
             if one.ruled is not None and (ending := self.feed(one.ruled)):
                 return ending
@@ -381,6 +384,9 @@ class TurnDriver:
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
         self._wake = None
+        return self._feed_arrived()
+
+    def _feed_arrived(self) -> list[Command]:
         arrived, self._inbox = self._inbox, []
         following: list[Command] = []
         for given in arrived:
@@ -455,7 +461,8 @@ class TurnDriver:
         await self._end_flushing()
         self._require_lease()
         summary = self.machine.summary(outcome)
-        kept = self._host.kept(tolerant=tolerant)
+        kept = await self._host.kept(tolerant=tolerant)
+        self._require_lease()
         blobs = self._take_blobs()
         commit = ports.Commit(
             turn_id=self.turn_id,
@@ -583,9 +590,9 @@ class TurnDriver:
         if saved.cancel_requested and "cancel_requested" not in self._keys:
             self.request_cancel()
 
-    def _note_states(self) -> None:
+    def _note_states(self, given: Input | None = None) -> None:
         """Put what plugins remember to what made them remember it: hooks under way are not done yet."""
-        self._unsaved.extend(self._host.changed_states())
+        self._unsaved.extend(self._host.changed_states(given))
 
     def _take_unsaved(self) -> Save:
         save = Save(

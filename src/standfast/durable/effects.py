@@ -84,13 +84,13 @@ class EffectHost(Protocol):
     def settled(self, given: ToolSettled) -> None:
         """A result is being taken in: what a cell has left behind counts from here on."""
 
-    def changed_states(self) -> tuple[JournalEntry, ...]:
-        """What plugins remember by now and did not when this was last asked."""
+    def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
+        """What plugins remember and did not when this was last asked: what *given* made them, or by now."""
 
     def take_blobs(self) -> tuple[Blob, ...]:
         """The attachments that came up and are not handed over yet."""
 
-    def kept(self, *, tolerant: bool) -> Kept:
+    async def kept(self, *, tolerant: bool) -> Kept:
         """What is to be kept with the end of the turn. A plugin that cannot say is an error, or stays."""
 
     async def call_model(self, command: CallModel) -> ModelReplied | ModelFailed:

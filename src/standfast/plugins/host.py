@@ -32,6 +32,7 @@ from standfast.plugins.plugin import (
     is_shipped,
     loop_of,
 )
+from standfast.plugins.plugin_memory import CallStage, PluginMemory
 from standfast.plugins.registrar import Contributions, PluginRegistrar, collect_triggers
 from standfast.plugins.remembering import Report
 from standfast.plugins.running import (
@@ -137,13 +138,15 @@ class PluginHost:
         step = step or BuildStep()
         extensions, hosts = PluginExtensions(), self._hosts_of(build.session_id)
         contributions, places = Contributions(), self._places()
+        unwritten: set[CallStage] = set()
         plugins: list[SessionPlugin] = []
         contexts: list[PluginSessionContext] = []
         for factory in self.factories:
             ctx = self._context(factory.id, build, extensions, hosts)
             plugin = _attempt(step, factory.id, "build", factory.build, ctx)
             _check_built(factory, plugin)
-            contributions.places[plugin.id] = places[loop_of(plugin)]
+            memory = PluginMemory(plugin, unwritten, says_changes=isinstance(plugin, Plugin))
+            contributions.places[plugin.id] = msgspec.structs.replace(places[loop_of(plugin)], memory=memory)
             _attempt(step, factory.id, "register", plugin.register, PluginRegistrar(plugin.id, contributions))
             plugins.append(plugin)
             contexts.append(ctx)
@@ -158,6 +161,7 @@ class PluginHost:
             _attempt(step, plugin.id, "session_ready", plugin.session_ready, ctx)
         session = PluginSession(self, build, plugins, contributions, registry, extensions, step)
         session.hosts = hosts
+        session.unwritten = unwritten
         session.given_tools = given_tools
         session.restore(build.snapshot or PluginSessionSnapshot(), build.fetched)
         return session

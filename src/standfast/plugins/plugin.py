@@ -34,6 +34,7 @@ from standfast.model.plugin_state import PluginSnapshotMeta
 from standfast.plugins.actions import action_mark
 from standfast.plugins.contexts import PluginExtensions, Shelf, SubagentContext
 from standfast.plugins.hook import mark_of
+from standfast.plugins.plugin_memory import STAGE
 from standfast.plugins.snapshot import SnapshotReader, SnapshotWriter
 from standfast.ports.host import PluginActionHost
 from standfast.tools.decorator import Tool, ToolMethod
@@ -143,6 +144,8 @@ class Plugin:
     def touch(self) -> None:
         """Say that `state` has changed."""
         self.revision += 1
+        if (stage := STAGE.get()) is not None:
+            stage.changes.add(self.id)
 
     def migrate(self, state: Json, version: str) -> Json:
         """State of another version in the shape of this one; refused unless overridden."""

@@ -11,41 +11,36 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final
-
-import msgspec
 
 from standfast.errors import PluginStateLost
-from standfast.model.canonical import to_json
 from standfast.model.plugin_state import PluginSessionSnapshot, PluginSnapshotEntry, PluginSnapshotMeta
 from standfast.plugins.plugin import SessionPlugin
-from standfast.plugins.running import BuildStep, at_once, described
-from standfast.plugins.snapshot import NO_ARTIFACTS, ArtifactReader, SnapshotWriter
+from standfast.plugins.plugin_memory import CallStage, PluginMemory, TakenState, snapshot_of
+from standfast.plugins.running import BuildStep, PluginPlace, at_once, described
+from standfast.plugins.snapshot import NO_ARTIFACTS, ArtifactReader
 from standfast.ports.session_store import Blob
 
 Report = Callable[[str, str, str], None]
 """Hears of what was not fatal: a plugin, a hook, a problem."""
 
-_MAX_STATE_BYTES: Final = 16 << 20
-"""So much may a plugin remember, besides its blobs."""
-
-
-class _Kept(msgspec.Struct):
-    """A plugin's state as it was last written down."""
-
-    version: str
-    revision: int
-    entry: PluginSnapshotEntry
-
 
 class RememberingPlugins:
     """The plugins of a session, as far as their memory goes."""
 
-    def __init__(self, plugins: Sequence[SessionPlugin], report: Report, step: BuildStep) -> None:
+    def __init__(
+        self,
+        plugins: Sequence[SessionPlugin],
+        places: Mapping[str, PluginPlace],
+        report: Report,
+        step: BuildStep,
+    ) -> None:
         self.plugins = tuple(plugins)
+        self.unwritten: set[CallStage] = set()
+        """The hooks around calls whose outcome is not written down yet."""
+        self._places = places
         self.step = step
         self._report = report
-        self._written: dict[str, _Kept] = {}
+        self._written: dict[str, TakenState] = {}
         self._absent: dict[str, PluginSnapshotEntry] = {}
         self._noted: list[int] | None = None
         self._fingerprint = 0
@@ -74,30 +69,76 @@ class RememberingPlugins:
         pieces: dict[str, bytes] = {}
         for plugin in self.plugins:
             step.begin(plugin.id, "snapshot")
-            entries[plugin.id], blobs = _snapshot_of(plugin)
+            entries[plugin.id], blobs = snapshot_of(plugin)
             pieces.update({blob.digest: blob.data for blob in blobs})
         return PluginSessionSnapshot(plugins=entries), pieces
 
-    def changed(self) -> dict[str, tuple[PluginSnapshotEntry, tuple[Blob, ...]]]:
-        """What plugins remember that was not written down yet, and with that is."""
+    def written(self) -> PluginSessionSnapshot:
+        """What was last written down of all plugins."""
+        entries = {name: taken.entry for name, taken in self._written.items()}
+        return PluginSessionSnapshot(plugins={**self._absent, **entries})
+
+    def changed(
+        self, stage: CallStage | None = None
+    ) -> dict[str, tuple[PluginSnapshotEntry, tuple[Blob, ...]]]:
+        """What plugins remember that was not written down yet, and with that is.
+
+        That is what the hooks of *stage*, whose outcome is written now, made them remember; and what they
+        remember otherwise, unless a stage that is still to be written has changed it.
+        """
+        if stage is not None:
+            self.unwritten.discard(stage)
+        states = {} if stage is None else stage.states
         revisions = [plugin.revision for plugin in self.plugins]
-        if revisions == self._noted:
+        if not states and revisions == self._noted:
             return {}
-        self._noted = revisions
         found = {}
         for plugin in self.plugins:
             if not self._is_written(plugin):
-                blobs: list[Blob] = []
-                entry = self._written_down(plugin, blobs, True)
-                if entry is not None:
-                    found[plugin.id] = (entry, tuple(blobs))
+                newest = self._newest(plugin, states.get(plugin.id))
+                if newest is not None:
+                    found[plugin.id] = (newest.entry, self._write(plugin, newest))
+        self._noted = revisions if all(map(self._is_written, self.plugins)) else None
         return found
+
+    def _newest(self, plugin: SessionPlugin, staged: TakenState | None) -> TakenState | None:
+        """The newest state of a plugin that may be written now, if it is newer than what is written."""
+        memory = self._memory(plugin)
+        latest = None
+        if not memory.changed_by():
+            if self._places[plugin.id].away is None and not self.is_known(plugin):
+                memory.refresh()
+            self._report_problem(memory)
+            latest = memory.latest
+        known = [one for one in (staged, latest, self._written.get(plugin.id)) if one is not None]
+        newest = max(known, key=lambda one: one.order, default=None)
+        return None if newest is self._written.get(plugin.id) else newest
+
+    def _write(self, plugin: SessionPlugin, taken: TakenState) -> tuple[Blob, ...]:
+        """Take a state for written down; the blobs of it that are new."""
+        kept = self._written.get(plugin.id)
+        stored = set() if kept is None else set(kept.entry.artifacts.values())
+        self._written[plugin.id] = taken
+        return tuple(blob for blob in taken.blobs if blob.digest not in stored)
+
+    def _memory(self, plugin: SessionPlugin) -> PluginMemory:
+        memory = self._places[plugin.id].memory
+        assert memory is not None
+        return memory
+
+    def _report_problem(self, memory: PluginMemory) -> None:
+        problem, memory.problem = memory.problem, None
+        if problem is not None:
+            self._report(memory.plugin.id, "snapshot", problem.message)
 
     def _is_written(self, plugin: SessionPlugin) -> bool:
         kept = self._written.get(plugin.id)
-        if kept is None:
-            return plugin.revision == 0
-        return kept.revision == plugin.revision and kept.version == plugin.version
+        return plugin.revision == 0 if kept is None else kept.is_of(plugin)
+
+    def is_known(self, plugin: SessionPlugin) -> bool:
+        """Whether the state of a plugin as it is now was taken."""
+        kept, latest = self._written.get(plugin.id), self._memory(plugin).latest
+        return any(one is not None and one.is_of(plugin) for one in (kept, latest))
 
     def _written_down(
         self, plugin: SessionPlugin, blobs: list[Blob], tolerant: bool
@@ -105,18 +146,19 @@ class RememberingPlugins:
         kept = self._written.get(plugin.id)
         if kept is not None and self._is_written(plugin):
             return kept.entry
-        revision = plugin.revision  # before the state: a hook on another thread may change both meanwhile
-        try:
-            entry, mine = _snapshot_of(plugin)
-        except PluginStateLost as error:
+        memory = self._memory(plugin)
+        if self._places[plugin.id].away is None and not self.is_known(plugin):
+            memory.refresh()
+        if memory.problem is not None:
             if not tolerant:
-                raise
-            self._report(plugin.id, "snapshot", error.message)
-            return None if kept is None else kept.entry
-        stored = set() if kept is None else set(kept.entry.artifacts.values())
-        blobs += [blob for blob in mine if blob.digest not in stored]
-        self._written[plugin.id] = _Kept(plugin.version, revision, entry)
-        return entry
+                problem, memory.problem = memory.problem, None
+                raise problem
+            self._report_problem(memory)
+        latest = memory.latest
+        if latest is not None and (kept is None or latest.order > kept.order):
+            blobs += self._write(plugin, latest)
+            return latest.entry
+        return None if kept is None else kept.entry
 
     def snapshot_is_current(self, previous: PluginSessionSnapshot | None) -> bool:
         """Whether *previous* is what the plugins remember: as many, of these versions and revisions."""
@@ -170,15 +212,18 @@ class RememberingPlugins:
         self, plugin: SessionPlugin, entry: PluginSnapshotEntry | None, fetched: Mapping[str, bytes]
     ) -> None:
         self.step.begin(plugin.id, "restore")
+        memory = self._memory(plugin)
         if entry is None:
             meta = PluginSnapshotMeta(
                 plugin_id=plugin.id, plugin_version=plugin.version, revision=plugin.revision
             )
             _restore(plugin, meta, NO_ARTIFACTS)
+            memory.stands()
             return
         _restore(plugin, entry.meta, ArtifactReader(entry.artifacts, fetched))
         if entry.meta.plugin_version == plugin.version:
-            self._written[plugin.id] = _Kept(plugin.version, plugin.revision, entry)
+            memory.stands()
+            self._written[plugin.id] = TakenState(memory.order, plugin.version, plugin.revision, entry, ())
 
     def restore_changed(
         self, entries: Mapping[str, PluginSnapshotEntry], fetched: Mapping[str, bytes]
@@ -189,24 +234,6 @@ class RememberingPlugins:
             if plugin.id in entries:
                 self.restore_one(plugin, absent.pop(plugin.id), fetched)
         self._absent.update(absent)
-
-
-def _snapshot_of(plugin: SessionPlugin) -> tuple[PluginSnapshotEntry, list[Blob]]:
-    writer = SnapshotWriter()
-    try:
-        meta = at_once(plugin.snapshot(writer))
-        state, size = to_json(meta.state)  # a copy: the plugin goes on with its own
-        if size > _MAX_STATE_BYTES:
-            raise ValueError(f"its state is {size} bytes, the limit is {_MAX_STATE_BYTES}: write a blob")
-        entry = PluginSnapshotEntry(
-            meta=msgspec.structs.replace(meta, state=state), artifacts=writer.artifacts
-        )
-        msgspec.json.decode(msgspec.json.encode(entry), type=PluginSnapshotEntry)
-    except PluginStateLost:
-        raise
-    except BaseException as error:
-        raise PluginStateLost(plugin.id, "snapshot", described(error)) from error
-    return entry, writer.blobs
 
 
 def _restore(plugin: SessionPlugin, meta: PluginSnapshotMeta, reader: ArtifactReader) -> None:

@@ -17,7 +17,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import ContextVar
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -26,6 +26,9 @@ from standfast.ports.trace import HookWatch, PhaseProbe
 from standfast.tools.eager import Spares, Started
 from standfast.tools.loop_threads import LoopThreads, SharedLoop
 from standfast.tools.stalls import StallWatch, watched
+
+if TYPE_CHECKING:
+    from standfast.plugins.plugin_memory import PluginMemory
 
 T = TypeVar("T")
 
@@ -53,11 +56,13 @@ class NoAnswer(Exception):
 class PluginPlace(msgspec.Struct, frozen=True):
     """Where the code of a plugin runs in one session: on the loop *away*, or on the runtime's.
 
-    What runs on the runtime's loop, *stalls* watches. A plugin of this package has neither.
+    What runs on the runtime's loop, *stalls* watches. A plugin of this package has neither. Where a hook ends,
+    *memory* takes what its plugin remembers.
     """
 
     away: SharedLoop | None = None
     stalls: StallWatch | None = None
+    memory: PluginMemory | None = None
 
 
 AT_HOME: Final = PluginPlace()
@@ -80,7 +85,24 @@ class RegisteredHook(msgspec.Struct, frozen=True):
         """What is to be awaited of the hook, wherever it runs."""
         place = self.place
         if place.away is not None:
-            return place.away.run(lambda: self.function(*given))
+            return place.away.run(lambda: self.remembered(self.function(*given)))
+        if place.memory is not None:
+            return self.remembered(self._at_home(*given))
+        return self._at_home(*given)
+
+    async def remembered(self, work: Awaitable[T]) -> T:
+        """Await *work*, then take what the plugin remembers, on the same thread."""
+        memory = self.place.memory
+        if memory is None:
+            return await work
+        memory.hook_begins()
+        try:
+            return await work
+        finally:
+            memory.hook_ended()
+
+    def _at_home(self, *given: Any) -> Awaitable[Any]:
+        place = self.place
         if place.stalls is not None:
             return watched(self.function(*given), place.stalls, self.described)
         answer: Awaitable[Any] = self.function(*given)

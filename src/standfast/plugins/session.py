@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
-from standfast.errors import PluginFailed, StandfastError, UnknownAction
+from standfast.errors import PluginFailed, PluginStateLost, StandfastError, UnknownAction
 from standfast.machine.inputs import Stage
 from standfast.model.bounds import check_bounds
 from standfast.model.canonical import Json
@@ -69,6 +69,7 @@ from standfast.plugins.directives import (
     read_directives,
 )
 from standfast.plugins.plugin import SessionPlugin
+from standfast.plugins.plugin_memory import PluginMemory
 from standfast.plugins.protocol import (
     AssistantProseProjectorPlugin,
     CodeExecutorPlugin,
@@ -119,7 +120,7 @@ class PluginSession(RememberingPlugins):
         extensions: PluginExtensions,
         step: BuildStep,
     ) -> None:
-        super().__init__(plugins, host.report, step)
+        super().__init__(plugins, contributions.places, host.report, step)
         self.host = host
         self.session_id = build.session_id
         self.tool_registry = registry
@@ -404,17 +405,43 @@ class PluginSession(RememberingPlugins):
                 found.append(read_catalog(hook, answer))
         return resolve_catalog(ctx.tools, found, self.tool_catalog_overlay, ctx.tool_access, ctx.found)
 
+    # What is remembered
+
+    @property
+    def has_unknown_states(self) -> bool:
+        """Whether a plugin has changed on a thread of its own and its state was not taken there since."""
+        places = self._places
+        return any(
+            places[one.id].away is not None and one.revision and not self.is_known(one)
+            for one in self.plugins
+        )
+
+    async def take_states(self) -> None:
+        """Take the states that are not known of plugins whose hooks run on a thread of their own, there."""
+        for plugin in self.plugins:
+            away, memory = self._places[plugin.id].away, self._memory(plugin)
+            if away is None or self.is_known(plugin):
+                continue
+
+            async def refresh(memory: PluginMemory = memory) -> None:
+                memory.refresh()
+
+            try:
+                await within(self.runner.timeout_s, away.run(refresh))
+            except NoAnswer as problem:
+                memory.problem = PluginStateLost(plugin.id, "snapshot", str(problem))
+
     # Forks
 
-    def fork_for_session(self, session_id: str) -> PluginSession:
+    def fork_for_session(self, session_id: str, step: BuildStep | None = None) -> PluginSession:
         """The same plugins with what they remember, for another session: no parent, all rights."""
-        return self.fork_for_session_with_tool_catalog(session_id, self.tool_catalog_overlay)
+        return self.fork_for_session_with_tool_catalog(session_id, self.tool_catalog_overlay, step)
 
     def fork_for_session_with_tool_catalog(
-        self, session_id: str, overlay: ToolCatalogContribution
+        self, session_id: str, overlay: ToolCatalogContribution, step: BuildStep | None = None
     ) -> PluginSession:
         """The same with another overlay over the catalog."""
-        return self.host.fork(self, session_id, overlay=overlay)
+        return self.host.fork(self, session_id, overlay=overlay, step=step)
 
     def fork_for_child_session(
         self,

@@ -11,8 +11,9 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
@@ -32,7 +33,7 @@ from standfast.errors import (
     StoreError,
 )
 from standfast.machine.commands import PrepareCall, RunHooks
-from standfast.machine.inputs import CallPrepared, CallRuled, HooksRan, Stage, ToolSettled
+from standfast.machine.inputs import CallPrepared, CallRuled, HooksRan, Input, Stage, ToolSettled
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.call import CallStatus, ExternalCallRecord
 from standfast.model.canonical import Json, digest_bytes, encode_sorted
@@ -64,6 +65,7 @@ from standfast.plugins.contexts import (
     TurnTransformContext,
 )
 from standfast.plugins.directives import Composed, OwnedDirective, compose, compose_call
+from standfast.plugins.plugin_memory import STAGE, CallStage
 from standfast.plugins.protocol import ProtocolBeforeLlmCallContext, SessionReadView
 from standfast.plugins.running import Current, described
 from standfast.plugins.session import PluginSession, answers_for_model
@@ -89,7 +91,7 @@ class KeptContext(Protocol):
     frame: str
     policy: SessionPolicy
 
-    def kept(self, tolerant: bool) -> Kept: ...
+    async def kept(self, tolerant: bool) -> Kept: ...
 
     def changed_tools(self) -> ToolState | None: ...
 
@@ -141,6 +143,8 @@ class TurnHooks:
         self._spent: list[UsageEntry] = []
         self._calls = 0
         self._last_call = 0
+        self._stages: dict[str, CallStage] = {}
+        plugins.unwritten.clear()  # what hooks of an earlier turn left behind is not waited for
         self.is_over = False
         self._common: dict[str, Any] = {
             "session_id": plugins.session_id,
@@ -450,7 +454,9 @@ class TurnHooks:
             parent=call.parent,
             host=self._plugins.hosts.tool,
         )
-        ruling = await self._ruling(f"call.{call.call_id}", self._heard(context))
+        with self._stage(f"ruled.{call.call_id}") as stage:
+            ruling = await self._ruling(f"call.{call.call_id}", self._heard(context))
+        await self._settles(stage)
         if not isinstance(ruling, CallRuling):
             ruling = CallRuling(**{name: getattr(ruling, name) for name in Ruling.__struct_fields__})
         return CallRuled(at_ms=self._now(), call_id=call.call_id, ruling=ruling)
@@ -489,12 +495,81 @@ class TurnHooks:
             is_cell=is_cell,
             host=self._plugins.hosts.tool,
         )
+        with self._stage(f"tool.{settled.call_id}"):
+            try:
+                return await self._judged(settled, context, keeper)
+            except StandfastError as error:
+                return _failed(settled, self._failure(error))
+            except Exception as error:  # somebody waits for this result, whatever happens
+                return _failed(settled, self._failure(InternalError(described(error))))
+
+    @contextlib.contextmanager
+    def _stage(self, key: str) -> Iterator[CallStage]:
+        """The hooks around a call, whose outcome is the input *key*."""
+        stage = self._stages[key] = CallStage()
+        self._plugins.unwritten.add(stage)
+        outer = STAGE.set(stage)
         try:
-            return await self._judged(settled, context, keeper)
-        except StandfastError as error:
-            return _failed(settled, self._failure(error))
-        except Exception as error:  # somebody waits for this result, whatever happens
-            return _failed(settled, self._failure(InternalError(described(error))))
+            yield stage
+        except BaseException:  # the turn is to end, or breaks
+            stage.is_over = True
+            self._deliver_held()
+            raise
+        finally:
+            STAGE.reset(outer)
+
+    def deliver(self, call_id: int, deliver: Callable[[], None]) -> None:
+        """Call *deliver*, which hands on the result of a call, when plugins' states allow it.
+
+        What a plugin remembers after the call's hooks may contain what those of other calls have changed.
+        Then all of them are handed on at once, so that they are written at once.
+        """
+        stage = self._stages.get(f"tool.{call_id}")
+        if stage is None:
+            deliver()
+            return
+        stage.deliver = deliver
+        self._deliver_held()
+
+    async def settles(self, call_id: int) -> None:
+        """Wait until a result that the caller hands on may be handed on."""
+        if (stage := self._stages.get(f"tool.{call_id}")) is not None:
+            await self._settles(stage)
+
+    async def _settles(self, stage: CallStage) -> None:
+        released = self._home.create_future()
+        stage.deliver = lambda: None if released.done() else released.set_result(None)
+        self._deliver_held()
+        if not released.done():
+            await released
+
+    def _deliver_held(self) -> None:
+        """Deliver what came of all stages that contain no changes but of each other and of stages before."""
+        held = [stage for stage in self._stages.values() if stage.deliver is not None]
+        ready = set(held)
+        while blocked := {one for one in ready if any(not (x.is_over or x in ready) for x in one.within)}:
+            ready -= blocked
+        released = [stage for stage in held if stage in ready]
+        for stage in released:
+            stage.is_over = True
+        for stage in released:
+            deliver, stage.deliver = stage.deliver, None
+            assert deliver is not None
+            deliver()
+
+    def drop_held(self) -> None:
+        """Deliver nothing of what is held back: the calls are given up."""
+        for stage in self._stages.values():
+            stage.deliver = None
+
+    @property
+    def has_unknown_states(self) -> bool:
+        return self._plugins.has_unknown_states
+
+    async def take_states(self) -> None:
+        """Take what plugins remember where their hooks run, as far as it is not known."""
+        if self._plugins.has_unknown_states:
+            await self._plugins.take_states()
 
     async def _judged(
         self, settled: ToolSettled, context: ToolResultHookContext, keeper: _AttachmentKeeper
@@ -527,10 +602,11 @@ class TurnHooks:
 
     # What is remembered
 
-    def changed_states(self) -> tuple[JournalEntry, ...]:
+    def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
         context = self._services.context
+        stage = self._stages.pop(_key_of(given), None) if self._stages else None
         changed, tools, execution = (
-            self._plugins.changed(), context.changed_tools(), context.changed_execution()
+            self._plugins.changed(stage), context.changed_tools(), context.changed_execution()
         )  # fmt: skip
         if not changed and tools is None and execution is None:
             return ()
@@ -553,8 +629,8 @@ class TurnHooks:
         blobs, self._blobs = tuple(self._blobs), []
         return blobs
 
-    def kept(self, *, tolerant: bool) -> Kept:
-        return self._services.context.kept(tolerant)
+    async def kept(self, *, tolerant: bool) -> Kept:
+        return await self._services.context.kept(tolerant)
 
     async def finalizing(self, outcome: Ended) -> None:
         if self._plugins.has_runtime_event_hooks("turn_finalized"):
@@ -729,6 +805,13 @@ async def whole_reply(model: ModelProvider, request: ModelRequest) -> ReplyEnded
         if close is not None:
             await close()
     raise ModelError("the model's reply broke off before its end", retryable=True)
+
+
+def _key_of(given: Input | None) -> str:
+    """The key of an input that comes of hooks around a call."""
+    if isinstance(given, ToolSettled):
+        return f"tool.{given.call_id}"
+    return f"ruled.{given.call_id}" if isinstance(given, CallRuled) else ""
 
 
 def _failed(settled: ToolSettled, error: ErrorObject) -> ToolSettled:

@@ -33,6 +33,7 @@ from standfast.model.node import Segment
 from standfast.model.outcome import Finished, FrameSwitched
 from standfast.model.plugin_options import PluginOptions
 from standfast.model.turn import TurnState, TurnSummary
+from standfast.plugins.running import BuildStep
 from standfast.plugins.session import PluginSession
 from standfast.ports.session_store import JournalEntry, QueuedInput
 from standfast.runtime.dependencies import OwnedFactory
@@ -331,7 +332,8 @@ class LiveSession:
             return
         if context.state_id != head.state or not context.is_stored():
             return
-        forked = context.plugins.fork_for_session(self.session_id)
+        plugins, step = context.plugins, BuildStep()
+        forked = await plugins.host.aside(lambda: plugins.fork_for_session(self.session_id, step), step)
         await self._take_over(forked, head)
 
     async def begin_with(self, forked: PluginSession, head: SessionHead, *, whole: bool) -> None:

@@ -332,10 +332,11 @@ class SessionContext:
         self._kept.journaled = settings
         return self.plugins.tool_registry.export_state()
 
-    def kept(self, tolerant: bool) -> Kept:
+    async def kept(self, tolerant: bool) -> Kept:
         """What the store does not have yet of plugins, tools and options."""
         if not self._has_changed():
             return Kept()
+        await self.plugins.take_states()
         state, blobs = self._state(tolerant)
         entries = [*state.plugins.plugins.values(), *([state.execution] if state.execution else [])]
         digests = tuple(digest for entry in entries for digest in entry.artifacts.values())
@@ -364,7 +365,7 @@ class SessionContext:
         self.state_id = state_id
         settings = self.plugins.tool_registry.settings
         self._kept = _Kept(
-            self.plugins.filled_up(self.plugins.snapshot(tolerant=True)[0]),
+            self.plugins.filled_up(self.plugins.written()),
             settings,
             settings,
             (self.options, self.frame_options),

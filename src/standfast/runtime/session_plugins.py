@@ -82,7 +82,7 @@ class _Part:
         """Write down what has changed. A turn that runs here does so itself."""
         if self._live.driver is not None:
             return
-        kept = context.kept(False)
+        kept = await context.kept(False)
         if kept.state is None:
             return
         try:

@@ -71,8 +71,6 @@ def watcher(stage: Stage) -> Plugin:
     class Watcher(Plugin):
         """Has a say everywhere, and counts how often it had."""
 
-        loop = "runtime"  # what it remembers of parallel calls is exact only there
-
         def did(self, ctx: contexts.HookContext, key: str) -> bool:
             """Write down that a hook runs; tells whether it is the session that is looked at."""
             stage.points.point(f"before hook {key}")

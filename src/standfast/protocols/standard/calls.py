@@ -155,6 +155,7 @@ class CallDesk:
 
     def stop(self) -> None:
         """Give up what is under way."""
+        self._seat.hooks.drop_held()
         self._cells.stop()
         running, self._running = self._running, []
         for execution in running:
@@ -177,7 +178,9 @@ class CallDesk:
         """A result that is known without an execution, as plugins leave it."""
         if not self._seat.hooks.judges:
             return known
-        return Known(await self._judge(command, known.settled))
+        settled = await self._judge(command, known.settled)
+        await self._seat.hooks.settles(settled.call_id)
+        return Known(settled)
 
     async def _judge(self, command: RunTool, settled: ToolSettled) -> ToolSettled:
         call, arguments = command.call, self._executed_with(command)
@@ -193,14 +196,17 @@ class CallDesk:
         hooks = self._seat.hooks
 
         async def judge(settled: ToolSettled) -> None:
-            deliver(hooks.charged(await self._judge(ready.command, settled)))
+            if hooks.judges:
+                settled = await self._judge(ready.command, settled)
+            await hooks.take_states()  # the tool may be a plugin's, and have changed what that remembers
+            hooks.deliver(settled.call_id, lambda: deliver(hooks.charged(settled)))
 
         def hear(given: Input) -> None:
             if not isinstance(given, ToolSettled):
                 deliver(given)
                 return
             given = hooks.with_attachments(given)
-            if not hooks.judges:
+            if not hooks.judges and not hooks.has_unknown_states:
                 deliver(hooks.charged(given))
                 return
             task = asyncio.get_running_loop().create_task(judge(given))

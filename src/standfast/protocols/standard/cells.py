@@ -109,12 +109,16 @@ class CellDesk:
         except Exception as error:  # the turn waits for this result, whatever happens
             settled = self._broken(cell, error)
         self._cells.pop(cell.call_id, None)
-        now = self._seat.bench.clock.now_ms()
-        if isinstance(ending, FrameSwitch):
-            cell.deliver(FrameSwitchRequested(at_ms=now, switch=ending))
-        elif ending is not None:
-            cell.deliver(FinishRequested(at_ms=now, call_id=cell.call_id, text=ending))
-        cell.deliver(settled)
+
+        def deliver() -> None:
+            now = self._seat.bench.clock.now_ms()
+            if isinstance(ending, FrameSwitch):
+                cell.deliver(FrameSwitchRequested(at_ms=now, switch=ending))
+            elif ending is not None:
+                cell.deliver(FinishRequested(at_ms=now, call_id=cell.call_id, text=ending))
+            cell.deliver(settled)
+
+        self._seat.hooks.deliver(cell.call_id, deliver)
 
     async def _settled(self, cell: _Cell) -> tuple[ToolSettled, str | FrameSwitch | None]:
         """What came of a cell, and what it ends the turn with, if it does."""

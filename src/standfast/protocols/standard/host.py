@@ -23,6 +23,7 @@ from standfast.machine.commands import CallModel, ContinueCell, PrepareCall, Run
 from standfast.machine.inputs import (
     CallPrepared,
     HooksRan,
+    Input,
     ModelFailed,
     ModelReplied,
     OutputCheck,
@@ -76,13 +77,13 @@ class StandardHost:
     def settled(self, given: ToolSettled) -> None:
         self._desk.settled(given.call_id)
 
-    def changed_states(self) -> tuple[JournalEntry, ...]:
-        return self._hooks.changed_states()
+    def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
+        return self._hooks.changed_states(given)
 
     def take_blobs(self) -> tuple[Blob, ...]:
         return self._hooks.take_blobs()
 
-    def kept(self, *, tolerant: bool) -> Kept:
+    def kept(self, *, tolerant: bool) -> Coroutine[Any, Any, Kept]:
         return self._hooks.kept(tolerant=tolerant)
 
     async def call_model(self, command: CallModel) -> ModelReplied | ModelFailed:
@@ -126,6 +127,7 @@ class StandardHost:
 
     async def parking(self) -> None:
         await self._desk.parking()
+        await self._hooks.take_states()
 
     async def check_output(self, text: str) -> OutputCheck:
         output = self._seat.output

@@ -44,6 +44,7 @@ from standfast.model.ids import SessionId
 from standfast.model.node import Entry, FrameOpened
 from standfast.model.plugin_state import PluginSessionSnapshot, SessionState, decode_state, encode_state
 from standfast.model.tool_access import SessionToolAccess
+from standfast.plugins.running import BuildStep
 from standfast.ports.session_store import Blob, NewSession, QueuedInput, StateRecord
 from standfast.runtime.workplace import new_turn_id
 
@@ -91,8 +92,9 @@ class Inherited(msgspec.Struct, frozen=True):
     blobs: tuple[Blob, ...] = ()
 
     @classmethod
-    def of(cls, plugins: PluginSession) -> Inherited:
-        snapshot, pieces = plugins.copied()
+    async def of(cls, plugins: PluginSession) -> Inherited:
+        step = BuildStep()
+        snapshot, pieces = await plugins.host.aside(lambda: plugins.copied(step), step)
         blobs = tuple(Blob(digest=digest, data=data) for digest, data in pieces.items())
         return cls(SessionState(plugins=snapshot, tools=plugins.tool_registry.export_state()), blobs)
 

@@ -69,7 +69,7 @@ class LifecycleService(HostPart):
         forked, inherited = None, Inherited()
         if request.plugins == "inherited":
             forked = await self._forked(request, maker, session_id, charter)
-            inherited = await self._inherited(own, live) if forked is None else Inherited.of(forked)
+            inherited = await self._inherited(own, live) if forked is None else await Inherited.of(forked)
         new = new_session(request, maker, session_id, charter, inherited)
         made = await self._runtime.store.make_session(new)
         deps = None if live is None else turn_deps(live)
@@ -109,7 +109,7 @@ class LifecycleService(HostPart):
         """What the plugins of this session remember now, in the middle of a turn as well."""
         if live is None:
             return Inherited(await durable_state(self._runtime.store, own))
-        return Inherited.of((await live.current()).plugins)
+        return await Inherited.of((await live.current()).plugins)
 
     async def _forked(
         self, request: SessionCreateRequest, maker: Maker, session_id: str, charter: SessionCharter
