@@ -441,7 +441,7 @@ def test_a_plugin_that_blocks_while_it_says_what_it_remembers_stalls_no_other_se
 def test_a_turn_whose_plugin_never_says_what_it_remembers_ends_at_its_limit(
     memory: Place, snapshots: Any
 ) -> None:
-    """Ours: the turn stops as for any state that cannot be kept, and the next one finds the plugin as it was."""
+    """Ours: the turn stops as for any state that cannot be kept."""
 
     async def main() -> None:
         async with memory.runtime(hook_timeout_s=TIMEOUT_S) as runtime:
@@ -450,7 +450,7 @@ def test_a_turn_whose_plugin_never_says_what_it_remembers_ends_at_its_limit(
                 plugins=[BlockingSnapshot()],
             )
             session = await runtime.session("a", agent=agent)
-            with pytest.raises(TurnStopped, match="plugin 'blocking-snapshot'.*it did not answer within"):
+            with pytest.raises(TurnStopped, match=r"plugin 'blocking-snapshot'.*it did not answer within"):
                 await session.turn("go")
 
     asyncio.run(main())

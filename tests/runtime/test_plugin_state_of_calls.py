@@ -1,4 +1,4 @@
-"""What plugins remember of calls that run side by side: written with the result that made them remember it."""
+"""What plugins remember of calls that run side by side: it is written with the result that it came of."""
 
 from __future__ import annotations
 

@@ -322,7 +322,7 @@ class TurnDriver:
         if prepared is None:
             return [*commands]
         ready: list[Ready] = []
-        # What plugins remember after these calls' hooks has what they remember of results that came meanwhile.
+        # What plugins remember after these calls' hooks contains what they remember of results that came in.
         following = self._feed_arrived()
         if any(isinstance(one, StopEffects) for one in following):
             return following

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from standfast.errors import InvalidPlugin, PluginConflict, PluginFailed, StandfastError
+from standfast.errors import BadToolSource, InvalidPlugin, PluginConflict, PluginFailed, StandfastError
 from standfast.model.plugin_options import NO_OPTIONS, PluginOptions
 from standfast.model.plugin_state import PluginSessionSnapshot
 from standfast.model.tool_access import SessionToolAccess
@@ -48,7 +48,7 @@ from standfast.plugins.running import (
 from standfast.plugins.session import PluginSession
 from standfast.tools.catalog import ToolCatalogContribution
 from standfast.tools.loop_threads import SharedLoop
-from standfast.tools.provider import StaticTools
+from standfast.tools.provider import ASKED, StaticTools
 from standfast.tools.registry import ToolRegistry
 
 T = TypeVar("T")
@@ -116,21 +116,27 @@ class PluginHost:
         step = BuildStep()
         return await self.aside(lambda: self.build_session(build, step), step)
 
-    async def aside(self, work: Callable[[], T], step: BuildStep) -> T:
+    async def aside(self, work: Callable[[], T], step: BuildStep, *, asks_sources: bool = False) -> T:
         """Call *work*, which calls plugins' functions that cannot await, away from the runtime's loop.
 
-        If it takes longer than hooks may, the plugin of *step* has failed.
+        If it takes longer than hooks may, the plugin of *step* has failed, or the source of tools that *work*
+        asks (`BadToolSource`).
         """
         runner = self.runner
-        if runner.loops is None or all(is_shipped(factory) for factory in self.factories):
+        shipped = not asks_sources and all(is_shipped(factory) for factory in self.factories)
+        if runner.loops is None or shipped:
             return work()
+        asked: list[tuple[str, str]] = []
 
         async def called() -> T:
+            ASKED.set(asked)
             return work()
 
         try:
             return await within(runner.timeout_s, runner.loops.run(called))
         except NoAnswer as problem:
+            for claimant, method in asked:
+                raise BadToolSource(claimant, f"failed in {method}: {problem}") from None
             raise step.late(problem) from None
 
     def build_session(self, build: SessionBuild, step: BuildStep | None = None) -> PluginSession:

@@ -416,6 +416,8 @@ class TurnSeat(msgspec.Struct, frozen=True, kw_only=True):
     current: Callable[[], TurnDriverPreamble]
     """The preamble of now: that of the turn's beginning, unless the catalog has changed."""
     find_tool: Callable[[str], RegisteredTool]
+    ready: Callable[[str | None], Awaitable[None]]
+    """Has the catalog made and a tool resolved, where nothing blocks the turn's loop; before `find_tool`."""
     instructions: str = ""
     output: OutputContract | None = None
     settings: dict[str, Any] | None = None

@@ -25,6 +25,7 @@ from standfast.errors import CallerError, PluginFailed, StandfastError
 from standfast.ports.trace import HookWatch, PhaseProbe
 from standfast.tools.eager import Spares, Started
 from standfast.tools.loop_threads import LoopThreads, SharedLoop
+from standfast.tools.provider import ASKED
 from standfast.tools.stalls import StallWatch, watched
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ class NoAnswer(Exception):
 class PluginPlace(msgspec.Struct, frozen=True):
     """Where the code of a plugin runs in one session: on the loop *away*, or on the runtime's.
 
-    What runs on the runtime's loop, *stalls* watches. A plugin of this package has neither. Where a hook ends,
+    What runs on the runtime's loop, *stalls* watches. A plugin of this package has neither. When a hook ends,
     *memory* takes what its plugin remembers.
     """
 
@@ -155,7 +156,7 @@ class HookRunner(msgspec.Struct):
         if self.probe is not None:
             self.probe.begin_named(hook.phase)
         try:
-            if hook.place.stalls is None:
+            if hook.place.stalls is None or ASKED.get() is not None:
                 return at_once(hook.function(*given))
             with hook.place.stalls.holding(hook.described):
                 return at_once(hook.function(*given))

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import os
 import secrets
 from collections import OrderedDict
@@ -802,12 +803,15 @@ class Runtime:
             if approval.args and len(edited) == 1 and isinstance(listed := edited.get(ARGS), list):
                 return listed, {}
             return [], edited
-        tool = (await live.context()).called_tool(approval.capability)
+        context, dispatcher = await live.context(), live.staff.bench.dispatcher
+        await context.prepare(approval.capability)
+        tool = context.called_tool(approval.capability)
         positional = is_positional(tool.capability)
         args, kwargs = (from_native(tool.capability, edited), {}) if positional else ([], edited)
-        checked = live.staff.bench.dispatcher.check(
-            tool, args, kwargs, session_id=approval.session_id, call_id=approval.call_id
+        check = functools.partial(
+            dispatcher.check, tool, args, kwargs, session_id=approval.session_id, call_id=approval.call_id
         )
+        checked = await self._open.threads.run(check) if tool.runs_code else check()
         if isinstance(checked, SettledCall) and checked.record.error is not None:
             raise InvalidArgument(f"the edited arguments do not fit: {checked.record.error.message}")
         return args, kwargs

@@ -5,7 +5,7 @@ Rule: what a session is made of is the same in every process, except for what th
 
 from __future__ import annotations
 
-import contextlib
+import functools
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,7 @@ from standfast.plugins.contexts import SessionConfigChanged, SessionRestored, Su
 from standfast.plugins.execution_memory import STATE
 from standfast.plugins.host import FULL, SessionAuthority, SessionBuild
 from standfast.plugins.protocol import ProtocolSessionContext, ProtocolSessionMaterialization
+from standfast.plugins.running import NoAnswer
 from standfast.plugins.session import PluginSession
 from standfast.ports.session_store import JournalEntry, SessionStore
 from standfast.runtime.session_context import NO_OVERLAY, Overlay, SessionContext
@@ -138,28 +139,26 @@ async def materialize(
     context = SessionContext(plugins, policy, (place.system, staff.agent.system), head.state)
     context.adopt(state, head.frame)
     context.restore_execution(execution, fetched)
+    registry = plugins.tool_registry
     if states.plugins:
-        plugins.restore_changed(states.plugins, fetched)
+        await plugins.host.aside(lambda: plugins.restore_changed(states.plugins, fetched), plugins.step)
     if states.tools is not None:
-        plugins.tool_registry.restore_state(states.tools)
+        registry.restore_state(states.tools)
     for name, provider in setup.sources.items():
-        plugins.tool_registry.upsert(name, provider)
-    context.set_context_overlay(setup.overlay)
+        await context.ask_sources(functools.partial(registry.upsert, name, provider), provider)
+    await context.set_context_overlay(setup.overlay)
     await _introduce(context, setup, state, head)
     await _prepare_catalog(context)
     return context
 
 
 async def _prepare_catalog(context: SessionContext) -> None:
-    """Make the catalog before it is wanted, where a plugin that blocks delays no other session."""
-    hooks = context.plugins.contributions.hooks["tool_catalog"]
-
-    def build() -> None:
-        with contextlib.suppress(StandfastError):  # raised again where the catalog is wanted
-            context.artifact()
-
-    if hooks:
-        await context.plugins.host.aside(build, context.plugins.step)
+    """Make the catalog before it is wanted. Only a plugin that blocks is an error already."""
+    try:
+        await context.prepare()
+    except StandfastError as error:  # raised again where the catalog is wanted
+        if isinstance(error.__context__, NoAnswer):
+            raise
 
 
 async def _introduce(

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 
@@ -47,8 +47,11 @@ from standfast.plugins.protocol import (
 from standfast.plugins.session import PluginSession
 from standfast.ports.session_store import Blob, StateRecord
 from standfast.tools.catalog import ToolCatalog, ToolCatalogContribution
-from standfast.tools.provider import ToolProvider
+from standfast.tools.provider import StaticTools, ToolProvider
 from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.registry import ToolRegistry
+
+T = TypeVar("T")
 
 MAX_CATALOGS: Final = 8
 MAX_PROMPTS: Final = 16
@@ -116,25 +119,32 @@ class SessionContext:
 
     # The overlay
 
-    def set_context_overlay(self, overlay: Overlay) -> bool:
+    async def set_context_overlay(self, overlay: Overlay) -> bool:
         """Lay *overlay* over the session; false if it lies there already."""
         if self.overlay.is_same(overlay):
             return False
-        self.tool_registry = self.plugins.tool_registry.compose_session_catalog(
-            overlay.include_base_tools, overlay.providers
-        )
+        self.tool_registry = await self._composed(overlay)
         self.overlay = overlay
         self.overlay_revision += 1
         self._catalogs.clear()
         return True
 
-    def refresh_tool_catalog(self) -> None:
+    async def refresh_tool_catalog(self) -> None:
         """See what has changed in the session's own tools since the overlay was laid over them."""
         if self.overlay is not NO_OVERLAY:
-            self.tool_registry = self.plugins.tool_registry.compose_session_catalog(
-                self.overlay.include_base_tools, self.overlay.providers
-            )
+            self.tool_registry = await self._composed(self.overlay)
         self._catalogs.clear()
+
+    async def _composed(self, overlay: Overlay) -> ToolRegistry:
+        base, providers = overlay.include_base_tools, overlay.providers
+        registry = self.plugins.tool_registry
+        return await self.ask_sources(lambda: registry.compose_session_catalog(base, providers), *providers)
+
+    async def ask_sources(self, work: Callable[[], T], *providers: ToolProvider) -> T:
+        """Do *work*, which lists *providers*, where one that blocks delays no other session."""
+        if all(isinstance(one, StaticTools) for one in providers):
+            return work()
+        return await self.plugins.host.aside(work, self.plugins.step, asks_sources=True)
 
     def invalidate_runtime_caches(self) -> None:
         """Make catalog and prompt anew when they are next wanted."""
@@ -150,6 +160,31 @@ class SessionContext:
             self.tool_registry.generation,
             self.plugins.snapshot_revision_fingerprint(),
         )
+
+    async def prepare(self, name: str | None = None) -> None:
+        """Build the catalog and resolve the tool *name*, away from the runtime's loop if that may block.
+
+        What plugins and sources of tools raise is raised here. `artifact` and `find_tool` then ask nobody.
+        """
+        registry, plugins = self.tool_registry, self.plugins
+        unresolved = name is not None and registry.asks_source(name)
+        if not unresolved and not (self._asks_others() and self.catalog_key() not in self._catalogs):
+            return
+
+        def ask() -> None:
+            if unresolved and name is not None:
+                registry.get(name)
+            self.artifact()
+
+        await plugins.host.aside(ask, plugins.step, asks_sources=registry.asks_source())
+
+    def _asks_others(self) -> bool:
+        """Whether making the catalog calls functions of sources, or of plugins of other packages."""
+        plugins = self.plugins
+        owner = plugins.contributions.places[plugins.owner_of("protocol_driver")]
+        hooks = plugins.contributions.hooks["tool_catalog"]
+        foreign = owner.stalls is not None or any(hook.place.stalls is not None for hook in hooks)
+        return foreign or self.tool_registry.asks_source()
 
     def artifact(self) -> CatalogArtifact:
         """The catalog of now, and its preamble."""

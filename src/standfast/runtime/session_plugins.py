@@ -99,7 +99,9 @@ class SessionTools(_Part):
 
     async def catalog(self) -> list[dict[str, Any]]:
         """Return what the model sees of them, as JSON, the caller's to change."""
-        return (await self._live.current()).tool_catalog()
+        context = await self._live.current()
+        await context.prepare()
+        return context.tool_catalog()
 
     async def generation(self) -> int:
         return (await self._live.current()).tool_registry.generation
@@ -116,7 +118,7 @@ class SessionTools(_Part):
         async with self._changing() as context:
             registry = context.plugins.tool_registry
             generation = registry.apply_state(change(registry.export_state()))
-            context.refresh_tool_catalog()
+            await context.refresh_tool_catalog()
         return generation
 
     async def set_availability(
@@ -135,9 +137,10 @@ class SessionTools(_Part):
         if name in (REGISTERED, CONTEXT) or name.startswith("plugin:"):
             raise InvalidArgument(f"{name!r} cannot be the name of a source", hint="choose another name")
         async with self._changing() as context:
-            generation = context.plugins.tool_registry.upsert(name, provider)
+            registry = context.plugins.tool_registry
+            generation = await context.ask_sources(lambda: registry.upsert(name, provider), provider)
             self._live.setup = self._live.setup.with_source(name, provider)
-            context.refresh_tool_catalog()
+            await context.refresh_tool_catalog()
         return generation
 
     async def remove_source(self, name: str) -> int:
@@ -148,14 +151,14 @@ class SessionTools(_Part):
                 raise InvalidArgument(f"there is no source {name!r}", hint=f"the connected ones are: {known}")
             generation = context.plugins.tool_registry.remove(name)
             self._live.setup = self._live.setup.with_source(name, None)
-            context.refresh_tool_catalog()
+            await context.refresh_tool_catalog()
         return generation
 
     # The overlay
 
     async def set_context_overlay(self, overlay: Overlay) -> bool:
         context = await self._live.current()
-        changed = context.set_context_overlay(overlay)
+        changed = await context.set_context_overlay(overlay)
         if changed:
             self._live.setup = msgspec.structs.replace(self._live.setup, overlay=overlay)
         return changed
@@ -178,7 +181,7 @@ class SessionTools(_Part):
         return changed
 
     async def refresh(self) -> None:
-        (await self._live.current()).refresh_tool_catalog()
+        await (await self._live.current()).refresh_tool_catalog()
 
     async def invalidate(self) -> None:
         (await self._live.current()).invalidate_runtime_caches()

@@ -217,6 +217,7 @@ class TurnRunner:
             return context
         approved = {wait_id for wait_id, outcome in ended if isinstance(outcome, Approved)}
         for name in sorted(replayed.machine.needed_tools(approved, replayed.intents)):
+            await context.prepare(name)
             try:
                 context.called_tool(name)
             except UnknownTool:
@@ -264,7 +265,7 @@ class TurnRunner:
         await self._require_price(request.limits or context.policy.limits, context)
         if not isinstance(self._staff.agent.instructions, str):
             request = await self._instructed(turn.turn_id, request, deps, context)
-        # Asks for the catalog: one that cannot be made fails before there is a turn.
+        await context.prepare()  # a catalog that cannot be made fails before there is a turn
         new, started = self._new_turn(turn.turn_id, request, context)
         patience = _Patience(self._place.config.busy_timeout_ms / 1000)
         while not turn.withdrawn:
@@ -454,6 +455,7 @@ class TurnRunner:
         history = await live.history(begun.head)
         if place.tracer is not None:
             self._spans = self._new_spans(machine, context)
+        await context.prepare()
         seat = self._seat(turn, machine, begun.head, deps, context, history)
         host = seat.preamble.host(seat)
         witness = TurnWitness(turn.turn_id, seat.show, self._spans)
@@ -498,6 +500,7 @@ class TurnRunner:
             preamble=context.artifact().preamble,
             current=lambda: context.artifact().preamble,
             find_tool=context.find_tool,
+            ready=context.prepare,
             instructions=render(()),
             output=staff.agent.output_type,
             settings=context.policy.settings,

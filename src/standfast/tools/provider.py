@@ -6,8 +6,9 @@ Rule: what a source answers is checked before anyone believes it; a source that 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Final, Protocol, TypeVar
 
 from standfast.errors import BadToolSource, InvalidArgument, StandfastError, ToolNameTaken
 from standfast.model.capability import SideEffect
@@ -16,6 +17,9 @@ from standfast.model.tool_state import ToolAvailability
 from standfast.tools.registered_tool import RegisteredTool
 
 T = TypeVar("T")
+
+ASKED: Final[ContextVar[list[tuple[str, str]] | None]] = ContextVar("standfast_asked_source", default=None)
+"""Where a source may block: takes the name and the method of the source that is asked, until it answers."""
 
 
 class ToolProvider(Protocol):
@@ -104,10 +108,16 @@ def resolve_binding(binding: Binding) -> RegisteredTool:
 
 
 def _answer(claimant: str, method: str, ask: Callable[[], T]) -> T:
+    asked = ASKED.get()
+    if asked is not None:
+        asked.append((claimant, method))
     try:
-        return ask()
+        answer = ask()
     except (Exception, SystemExit) as error:
         raise BadToolSource(claimant, f"failed in {method}: {_described_error(error)}") from error
+    if asked is not None:
+        asked.clear()
+    return answer
 
 
 def _checked(claimant: str, manifest: object) -> ToolManifest:

@@ -100,6 +100,14 @@ class ToolRegistry:
             return None
         return self._tool_of(entry.binding)
 
+    def asks_source(self, name: str | None = None) -> bool:
+        """Whether `get(name)`, or for some name `get`, asks a source that may block."""
+        if not self._table.asks_sources or name is None:
+            return self._table.asks_sources
+        entry = self._table.visible.get(name)
+        binding = None if entry is None else entry.binding
+        return binding is not None and binding not in self._resolved
+
     def resolve(self, name: str) -> RegisteredTool | None:
         """The same, as providers call it."""
         return self.get(name)

@@ -28,7 +28,7 @@ import msgspec
 from standfast.errors import ToolConflict
 from standfast.model.tool_manifest import ToolManifest
 from standfast.model.tool_state import ToolAvailability, ToolState, ToolStateEntry
-from standfast.tools.provider import Binding
+from standfast.tools.provider import Binding, StaticTools
 
 
 class Entry(msgspec.Struct, frozen=True):
@@ -72,6 +72,12 @@ class ToolTable(msgspec.Struct, frozen=True, dict=True):
         """What a session may see, by name and in the order of names."""
         names = sorted(name for name, tool_id in self.bound.items() if self.entries[tool_id].visible)
         return {name: self.entries[self.bound[name]] for name in names}
+
+    @cached_property
+    def asks_sources(self) -> bool:
+        """Whether a tool has to be asked of a source that may block: one that has it not at hand."""
+        bindings = [entry.binding for entry in self.visible.values()]
+        return any(one is not None and not isinstance(one.provider, StaticTools) for one in bindings)
 
     @cached_property
     def manifests(self) -> tuple[ToolManifest, ...]:

@@ -73,9 +73,11 @@ class CallDesk:
         self._cells = CellDesk(seat, self._hear_plugins)
         self._running: list[Execution] = []
         self._judges: set[asyncio.Task[None]] = set()
+        self._unresolved: dict[str, StandfastError] = {}
 
     async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
         """Everything before the execution: what plugins say comes first."""
+        await self._resolve(command.call)
         if command.ruled:
             return await self._prepare(command, begun)
         ruled = await self._rule(command)
@@ -100,6 +102,7 @@ class CallDesk:
         return self._ask(self._find(command.call), command, reason=reason)
 
     async def _prepare(self, command: RunTool, begun: bool) -> Prepared:
+        await self._resolve(command.call)
         try:
             prepared = await self._checked(self._find(command.call), command, begun)
         except StandfastError as error:  # a tool that does not exist, for instance
@@ -365,8 +368,18 @@ class CallDesk:
 
     # Small things
 
+    async def _resolve(self, call: ToolCall) -> None:
+        """Have the tool of a call at hand. `_find` raises what its source raised."""
+        self._unresolved.pop(call.name, None)
+        try:
+            await self._seat.ready(call.name)
+        except StandfastError as error:
+            self._unresolved[call.name] = error
+
     def _find(self, call: ToolCall) -> RegisteredTool:
         """The tool of a call: of the session, of its protocol, or of its code, if code called it."""
+        if (error := self._unresolved.get(call.name)) is not None:
+            raise error
         cells = self._seat.cells
         if cells is not None and (call.parent or call.name == cells.executor.cell_tool):
             own = cells.functions().own(call.name)

@@ -62,9 +62,9 @@ class StandardHost:
     def run_hooks(self, command: RunHooks) -> Coroutine[Any, Any, HooksRan]:
         return self._hooks.run_hooks(command)
 
-    def prepare_call(self, command: PrepareCall) -> Coroutine[Any, Any, CallPrepared]:
+    async def prepare_call(self, command: PrepareCall) -> CallPrepared:
         number = self._seat.machine.model_calls + 1
-        return self._hooks.prepare_call(
+        return await self._hooks.prepare_call(
             command, lambda prompt, messages: self._request(prompt, messages, number, command.key)
         )
 
@@ -166,6 +166,7 @@ class StandardHost:
 
     async def _ask(self, command: CallModel, shown: _Shown) -> ReplyEnded:
         machine = self._seat.machine
+        await self._seat.ready(None)
         prompt = self._seat.instructions if machine.prompt is None else machine.prompt
         request = self._request(
             prompt, self._messages(), command.number, command.key, attempt=command.attempt
