@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import datetime
 import enum
 import json
 import logging
@@ -11,7 +12,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import msgspec
 import pydantic
@@ -442,6 +443,43 @@ class Colour(enum.Enum):
     RED = "red"
 
 
+class Checked(pydantic.BaseModel):
+    """pydantic's own checks are not the user's code."""
+
+    n: Annotated[int, pydantic.Field(ge=1)]
+    colour: Colour = Colour.RED
+    plain: Plain | None = None
+    at: datetime.datetime | None = None
+    more: list[Checked] = pydantic.Field(default_factory=list)
+
+
+class Starting(pydantic.BaseModel):
+    n: int
+
+    def model_post_init(self, context: Any) -> None:
+        """Code of the user."""
+
+
+class Annotating(pydantic.BaseModel):
+    n: Annotated[int, pydantic.AfterValidator(lambda value: value)]
+
+
+class Defaulting(pydantic.BaseModel):
+    n: int = pydantic.Field(default_factory=lambda: 1)
+
+
+class Looking(pydantic.BaseModel):
+    n: Code
+
+
+class Overriding(pydantic.BaseModel):
+    n: int
+
+    @classmethod
+    def model_validate(cls, *args: Any, **options: Any) -> Any:
+        return super().model_validate(*args, **options)
+
+
 def test_types_that_run_no_code_are_read_without_a_thread() -> None:
     """Ours: a thread hop is for types that can block only."""
 
@@ -450,3 +488,12 @@ def test_types_that_run_no_code_are_read_without_a_thread() -> None:
 
     assert not as_registered(paint).runs_code
     assert not OutputType(list[Plain]).runs_code
+    assert not OutputType(Checked).runs_code
+
+
+@pytest.mark.parametrize("type_", [Starting, Annotating, Defaulting, Looking, Overriding, *TYPES.values()])
+def test_types_that_run_code_are_known(type_: Any) -> None:
+    """Ours: wherever the code is, in fields of fields too."""
+    assert OutputType(type_).runs_code
+    assert OutputType(list[type_]).runs_code
+    assert OutputType(dict[str, type_ | None]).runs_code

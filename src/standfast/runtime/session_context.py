@@ -116,6 +116,10 @@ class SessionContext:
         given = plugins.given_tools
         self._kept = _Kept(PluginSessionSnapshot(), given, given, (None, {}), None)
         self._execution = ExecutionMemory(plugins)
+        places, hooks = plugins.contributions.places, plugins.contributions.hooks["tool_catalog"]
+        asked = [places[plugins.owner_of("protocol_driver")], *(hook.place for hook in hooks)]
+        self._asks_plugins = any(place.stalls is not None for place in asked)
+        """Whether making the catalog calls functions of plugins that are not of this package."""
 
     # The overlay
 
@@ -167,8 +171,10 @@ class SessionContext:
         What plugins and sources of tools raise is raised here. `artifact` and `find_tool` then ask nobody.
         """
         registry, plugins = self.tool_registry, self.plugins
+        if not self._asks_plugins and not registry.asks_source():
+            return
         unresolved = name is not None and registry.asks_source(name)
-        if not unresolved and not (self._asks_others() and self.catalog_key() not in self._catalogs):
+        if not unresolved and self.catalog_key() in self._catalogs:
             return
 
         def ask() -> None:
@@ -177,14 +183,6 @@ class SessionContext:
             self.artifact()
 
         await plugins.host.aside(ask, plugins.step, asks_sources=registry.asks_source())
-
-    def _asks_others(self) -> bool:
-        """Whether making the catalog calls functions of sources, or of plugins of other packages."""
-        plugins = self.plugins
-        owner = plugins.contributions.places[plugins.owner_of("protocol_driver")]
-        hooks = plugins.contributions.hooks["tool_catalog"]
-        foreign = owner.stalls is not None or any(hook.place.stalls is not None for hook in hooks)
-        return foreign or self.tool_registry.asks_source()
 
     def artifact(self) -> CatalogArtifact:
         """The catalog of now, and its preamble."""

@@ -19,6 +19,7 @@ import typing
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
+from types import NoneType
 from typing import Annotated, Any
 
 import msgspec
@@ -32,6 +33,19 @@ from standfast.tools.json_types import type_without_json
 
 _NOT_CONVERTED = (bytes, bytearray, memoryview)
 """msgspec would write these as base64; they are not JSON, so they are left for the JSON check to refuse."""
+
+
+_NOT_READING = (
+    "serialization",
+    "metadata",
+    "computed_fields",
+    "config",
+    "cls",
+    "default",
+    "expected",
+    "members",
+)
+"""What in a schema of pydantic's core says nothing about code that is run when a value is read."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +181,7 @@ def convert(value: Json, type_: Any) -> Any:
 def runs_code(*types_: Any) -> bool:
     """Whether reading JSON as one of *types_* runs Python code of a user, which may block.
 
-    That is code of pydantic models, `__post_init__`, `_missing_` of an enum, and factories of defaults.
+    That is code of pydantic validators, `__post_init__`, `_missing_` of an enum, and factories of defaults.
     """
     waiting: list[Any] = list(msgspec.inspect.multi_type_info(types_))
     seen: set[int] = set()
@@ -177,18 +191,51 @@ def runs_code(*types_: Any) -> bool:
             waiting.extend(node)
         elif isinstance(node, msgspec.Struct) and id(node) not in seen:
             seen.add(id(node))
-            if isinstance(node, msgspec.inspect.CustomType) or _runs_code_itself(node):
+            if _runs_code_itself(node):
                 return True
             waiting.extend(getattr(node, name) for name in node.__struct_fields__)
     return False
 
 
 def _runs_code_itself(node: Any) -> bool:
+    if isinstance(node, msgspec.inspect.CustomType):
+        return not _is_pydantic(node.cls) or _validates_in_python(node.cls)
     if isinstance(node, msgspec.inspect.EnumType):
-        return node.cls._missing_.__func__ is not Enum._missing_.__func__  # type: ignore[attr-defined]
+        return _looks_up_by_itself(node.cls)
     if isinstance(node, msgspec.inspect.Field):
         return _is_foreign(node.default_factory)
     return hasattr(getattr(node, "cls", None), "__post_init__")
+
+
+def _validates_in_python(model: Any) -> bool:
+    """Whether reading a pydantic model runs more than pydantic's own code."""
+    if not model.model_validate.__module__.startswith("pydantic."):
+        return True
+    waiting: list[Any] = [model.__pydantic_core_schema__]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            if part.get("post_init") or part.get("custom_init"):
+                return True
+            if part.get("type") == "enum" and _looks_up_by_itself(part["cls"]):
+                return True
+            waiting.extend(value for key, value in part.items() if key not in _NOT_READING)
+        elif isinstance(part, (list, tuple)):
+            waiting.extend(part)
+        elif isinstance(part, type):
+            continue
+        elif callable(part):
+            module = getattr(part, "__module__", None) or ""
+            if not module.startswith(("pydantic.", "pydantic_core.")):
+                return True
+        elif not isinstance(part, (str, int, float, bytes, frozenset, set, NoneType)):
+            return True  # a schema that is built later, for instance
+    return False
+
+
+def _looks_up_by_itself(kind: Any) -> bool:
+    """Whether an enum has code of its own for values that are none of its members."""
+    return kind._missing_.__func__ is not Enum._missing_.__func__  # type: ignore[attr-defined]
 
 
 def _is_foreign(factory: object) -> bool:

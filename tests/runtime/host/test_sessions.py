@@ -330,9 +330,9 @@ def test_a_fork_takes_over_what_the_plugins_remember_where_they_are(
     forked: list[str] = []
     fork = PluginSession.fork_for_session
 
-    def noted(self: PluginSession, session_id: str) -> PluginSession:
+    def noted(self: PluginSession, session_id: str, *rest: Any) -> PluginSession:
         forked.append(session_id)
-        return fork(self, session_id)
+        return fork(self, session_id, *rest)
 
     monkeypatch.setattr(PluginSession, "fork_for_session", noted)
 
