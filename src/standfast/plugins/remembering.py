@@ -98,7 +98,11 @@ class RememberingPlugins:
                 newest = self._newest(plugin, states.get(plugin.id))
                 if newest is not None:
                     found[plugin.id] = (newest.entry, self._write(plugin, newest))
-        self._noted = revisions if all(map(self._is_written, self.plugins)) else None
+        # A plugin that cannot say what it remembers is asked again when it has changed again.
+        is_all = not self.unwritten and all(
+            self._places[one.id].away is None or self._is_written(one) for one in self.plugins
+        )
+        self._noted = revisions if is_all else None
         return found
 
     def _newest(self, plugin: SessionPlugin, staged: TakenState | None) -> TakenState | None:
