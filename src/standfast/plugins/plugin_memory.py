@@ -90,6 +90,11 @@ class PluginMemory:
         """How many states were taken."""
         return self._order
 
+    @property
+    def is_seen(self) -> bool:
+        """Whether the state as it is now was taken, for a stage or for none."""
+        return self.plugin.revision == self._seen
+
     def stands(self) -> None:
         """Take the plugin's state for known: it was restored just now."""
         self._seen, self.latest = self.plugin.revision, None
@@ -107,7 +112,7 @@ class PluginMemory:
         stage, plugin_id = STAGE.get(), self.plugin.id
         if stage is None:
             # A change beside calls is not to be told apart from that of a call whose outcome is to come.
-            if self.plugin.revision != self._seen and not self.changed_by():
+            if not self.is_seen and not self.changed_by():
                 self.refresh()
         elif plugin_id in stage.changes and (taken := self._taken()) is not None:
             stage.states[plugin_id] = taken

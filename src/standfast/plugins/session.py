@@ -412,7 +412,7 @@ class PluginSession(RememberingPlugins):
         """Whether a plugin has changed on a thread of its own and its state was not taken there since."""
         places = self._places
         return any(
-            places[one.id].away is not None and one.revision and not self.is_known(one)
+            places[one.id].away is not None and one.revision and not self._memory(one).is_seen
             for one in self.plugins
         )
 
