@@ -150,7 +150,7 @@ def test_code_that_python_cannot_read_is_fed_as_it_is() -> None:
     """Ours: a tree that Python cannot read only costs precision."""
     program = read_program("x = (")
     assert program.fed == "x = ("
-    assert program.nests_tuples
+    assert not program.plain_keys
     assert program.awaited is None
 
 

@@ -540,7 +540,7 @@ def _plan_of(request: CellRequest, before: EngineState | None, paused: PausedCel
         sites=before.sites if before else {},
         inputs=request.inputs,
         all_inputs_end=True,
-        nests_tuples=before is not None and before.nests_tuples,
+        plain_keys=before is None or before.plain_keys,
     )
     if paused is None:
         return plan

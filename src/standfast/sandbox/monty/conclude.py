@@ -9,20 +9,21 @@ from standfast.errors import Code, ErrorObject
 from standfast.model.canonical import Json
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.monty import engine, shadow
-from standfast.sandbox.monty.dump import stand_ins, tuple_keys, without_sources
+from standfast.sandbox.monty.dump import stand_ins, without_sources
 from standfast.sandbox.monty.failures import Failure
-from standfast.sandbox.monty.feeding import feed_through, show
+from standfast.sandbox.monty.feeding import UNREAD, feed_through, show
 from standfast.sandbox.monty.plan import RunPlan
 from standfast.sandbox.monty.program import MARK_NAME, VALUE_NAME, Program, last_expression
 from standfast.sandbox.monty.state import EngineState
-from standfast.sandbox.monty.steps import Finished, ForeignValue, read_value
+from standfast.sandbox.monty.steps import Finished, Unreadable, read_arguments
 from standfast.sandbox.monty.values import (
     json_of,
     may_hold_stand_ins,
     not_serializable,
+    result_too_large,
     type_of_stand_in,
 )
-from standfast.sandbox.monty.workers import Worker, Workers
+from standfast.sandbox.monty.workers import SMALL_FRAME_BYTES, TINY_FRAME_BYTES, Worker, Workers
 
 _COMPACT_AFTER_FEEDS: Final = 32
 _COMPACT_FROM_BYTES: Final = 2_048
@@ -64,10 +65,9 @@ def _finished_value(plan: RunPlan, worker: Worker, outcome: Finished) -> object:
 def _shown_value(worker: Worker, expression: str) -> object:
     """The value of an expression of ours, read once a dump has told that it can be."""
     snapshot = show(worker, expression, None)
-    foreign = tuple_keys(snapshot.dump())
-    value = ForeignValue(foreign) if foreign is not None else read_value(lambda: snapshot.args[0])
+    given = read_arguments(snapshot, worker)
     snapshot.resume({"return_value": None})
-    return value
+    return given if isinstance(given, Unreadable) else given[0][0]
 
 
 def give_names_back(plan: RunPlan, worker: Worker, others: Iterable[str] = ()) -> None:
@@ -86,7 +86,7 @@ def state_after(
 
     Raise as the engine does if the state could not be stored, or not be loaded again.
     """
-    dump = worker.session.dump()
+    dump = worker.dump(worker.session)
     feeds = (before.feeds if before else 0) + 1
     compacted = feeds >= _COMPACT_AFTER_FEEDS and len(dump) >= _COMPACT_FROM_BYTES
     next_input = worker.next_input
@@ -107,7 +107,7 @@ def state_after(
         result_later=bool(before and before.result_later) or program.rebinds_result_later,
         feeds=feeds,
         has_classes=bool(before and before.has_classes) or program.defines_classes,
-        nests_tuples=plan.nests_tuples,
+        plain_keys=plan.plain_keys,
         next_input=next_input,
     )
     return state, compacted
@@ -117,8 +117,11 @@ def value_as_json(value: object) -> tuple[Json, Failure | None]:
     """The value as JSON, or why it is not."""
     if value is None or type(value) is bool or (type(value) is int and value.bit_length() <= 64):
         return value, None
-    if isinstance(value, ForeignValue):
-        return None, Failure(not_serializable(value.kind))
+    if isinstance(value, Unreadable):
+        limit = value.too_large
+        return None, Failure(
+            not_serializable(str(value.foreign)) if limit is None else result_too_large(limit)
+        )
     clean, error = json_of(value)
     return clean, Failure(error) if error is not None else None
 
@@ -146,7 +149,7 @@ def stand_in_shown(worker: Worker, program: Program, functions: Container[str]) 
     """
     try:
         snapshot = show(worker, _value_expression(program), functions)
-        found = stand_ins(snapshot.dump())
+        found = stand_ins(worker.dump(snapshot))
         snapshot.resume({"return_value": None})
     except engine.MontyError:
         return None
@@ -207,7 +210,9 @@ def _find_result(plan: RunPlan, worker: Worker) -> tuple[bool, object]:
 
 
 def _result_value(plan: RunPlan, worker: Worker) -> object:
-    return _shown_value(worker, "result") if plan.nests_tuples else feed_through(worker, "result")
+    limit = SMALL_FRAME_BYTES if plan.plain_keys else TINY_FRAME_BYTES
+    value = feed_through(worker, "result", max_frame_bytes=limit)
+    return _shown_value(worker, "result") if value is UNREAD else value
 
 
 def _was_bound(worker: Worker) -> bool:

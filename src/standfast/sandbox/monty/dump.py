@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-A dump is `MONTY`, a version, and CBOR. One thing is read from it, `stand_ins`. Two things in it must change
-between runs:
+A dump is `MONTY`, a version, and CBOR. It tells what arguments a call has that a run stands at, before they
+become Python objects (`check_arguments`, `stand_ins`). Two things in it must change between runs:
 
 * *Limits* are stored with the session and can only be tightened through the API. Ours hold for one run,
   so the limits in a dump are overwritten before it is loaded.
@@ -20,10 +20,12 @@ from __future__ import annotations
 import functools
 import re
 import struct
+from collections import Counter
 from collections.abc import Callable
 from typing import Final, ParamSpec, TypeVar
 
-from standfast.errors import EngineFailed
+from standfast.errors import EngineFailed, ValueTooLarge
+from standfast.model.bounds import MAX_VALUE_BYTES, MAX_VALUE_NODES
 from standfast.model.limits import SessionLimits
 
 P = ParamSpec("P")
@@ -35,9 +37,21 @@ _MAY_DEFINE = re.compile(rb"\b(def|class|lambda)\b")
 _NUMBER = re.compile(rb"<python-input-(\d+)>")
 _MAP: Final = 5
 _STAND_IN_KINDS: Final = frozenset({b"Repr", b"Function", b"Cycle"})
-_HASHING_KINDS: Final = {b"Dict": "dict with tuple keys", b"Set": "set", b"FrozenSet": "frozenset"}
+_HASHING_KINDS: Final = frozenset({b"Dict", b"Set", b"FrozenSet"})
+_ARRAY_KINDS: Final = frozenset({b"List", b"Tuple", *_HASHING_KINDS})
+_TEXT_KINDS: Final = frozenset({b"String", b"Bytes", b"BigInt", b"Repr"})
+_PLAIN_KINDS: Final = frozenset(
+    {b"", b"Int", b"String", b"Float", b"Bool", b"Repr", b"List", b"Dict", b"Set"}
+)
+"""What costs nothing to hash, or cannot be hashed at all."""
+_MAX_UNUSUAL: Final = 1_000
+"""How many integers beyond 64 bits may be there if some are keys, as they may all have one hash; and how many
+objects that are neither data nor containers, each of which is made by a call."""
+_MAX_NODE_BYTES: Final = 40
+"""The most that a node takes which is skipped with others at once, a reference to it included."""
 _NUMBER_ITEM: Final = rb"(?:[\x00-\x17]|\x18.|\x19..|\x1a.{4}|\x1b.{8})"
-_ARRAY_HEAD: Final = rb"(?:[\x80-\x97]|\x98.|\x99..|\x9a.{4}|\x9b.{8})"
+_ARRAY_HEAD: Final = rb"(?:[\x80-\x97]|\x98.)"
+"""Of an array that is short enough to be skipped together with others."""
 _UNHASHED: Final = (
     rb"\xa1cInt(?:[\x00-\x17\x20-\x37]|[\x18\x38].|[\x19\x39]..|[\x1a\x3a].{4}|[\x1b\x3b].{8})"
     rb"|\xa1fString(?:" + b"|".join(b"%c.{%d}" % (0x60 + size, size) for size in range(24)) + rb")"
@@ -47,10 +61,10 @@ _UNHASHED: Final = (
 """Nodes that hash nothing, as the engine writes them. What follows an array of numbers is no number."""
 _DICT: Final = rb"|\xa1dDict" + _ARRAY_HEAD + rb"(?:\x82" + _NUMBER_ITEM + rb"{2})*+"
 _RUNS: Final = tuple(
-    (re.compile(rb"(?:" + nodes + rb"){1,4096}+", re.S), re.compile(nodes, re.S))
+    (re.compile(rb"(?:" + nodes + rb"){1,1024}+", re.S), re.compile(nodes, re.S))
     for nodes in (_UNHASHED + _DICT, _UNHASHED)
 )
-"""Many nodes at once, and one of them: before the first tuple, and after it."""
+"""Many nodes at once, and one of them: before the first node that must not be a key, and after it."""
 MAX_SUSPENSIONS: Final = 2**31
 
 
@@ -133,30 +147,66 @@ def stand_ins(dump: bytes) -> list[str]:
 
 
 @_careful
-def tuple_keys(dump: bytes) -> str | None:
-    """What among the arguments of the call that a dumped run stands at is hashed by its tuples, if anything.
+def check_arguments(dump: bytes, max_bytes: int = MAX_VALUE_BYTES) -> str | None:
+    """Raise `ValueTooLarge` if the arguments of the call that a dumped run stands at surely exceed a limit.
 
-    It has no place in JSON, and must not become a Python object: hashing a tuple hashes all that it holds, as
-    often as it holds it.
+    Return what is among them that has no place in JSON and must not become a Python object: tuples as keys,
+    because hashing one hashes all that it holds, as often as it holds it; and what else is slow to make.
     """
     count, at = _head(dump, _argument_nodes(dump))
-    tuples: set[int] = set()
-    index = 0
-    while index < count:
-        many, one = _RUNS[bool(tuples)]
+    unusual: dict[int, bytes] = {}
+    seen: Counter[bytes] = Counter()
+    index, parts, in_runs, in_texts = 0, count, 0, 0
+    while True:
+        if max(parts, in_runs // _MAX_NODE_BYTES) > MAX_VALUE_NODES:
+            raise ValueTooLarge(f"the limit is {MAX_VALUE_NODES} parts, counting shared ones each time")
+        if in_texts > max_bytes + _MAX_NODE_BYTES * count:
+            raise ValueTooLarge(f"the limit is {max_bytes} bytes as JSON")
+        if index == count:
+            return None
+        many, one = _RUNS[bool(unusual)]
         if run := many.match(dump, at):
             index += len(one.findall(dump, at, run.end()))
+            in_runs += run.end() - at
             at = run.end()
             continue
         kind = dump[at + 2 : at + 2 + (dump[at + 1] & 0x1F)] if dump[at] >> 5 == _MAP else b""
-        if kind == b"Tuple":
-            tuples.add(index)
-        elif kind in _HASHING_KINDS and tuples:
-            hashed = _numbers(dump, at + 2 + len(kind), pairs=kind == b"Dict")
-            if not tuples.isdisjoint(hashed):
-                return _HASHING_KINDS[kind]
-        at = _skip(dump, at)
-        index += 1
+        inside = at + 2 + len(kind)
+        if kind in _ARRAY_KINDS and (size := _head(dump, inside)[0]) > MAX_VALUE_NODES:
+            parts = size
+            continue
+        if kind in _HASHING_KINDS and unusual:
+            hashed = _numbers(dump, inside, pairs=kind == b"Dict")
+            if (foreign := _foreign_keys(kind, hashed, unusual, seen)) is not None:
+                return foreign
+        if kind not in _PLAIN_KINDS:
+            unusual[index] = kind
+            seen[kind] += 1
+            if seen[kind] > _MAX_UNUSUAL and kind not in _ARRAY_KINDS and kind not in _TEXT_KINDS:
+                return kind.decode()
+        end = _skip(dump, at)
+        if kind in _TEXT_KINDS:
+            in_texts += end - at
+        elif kind in _ARRAY_KINDS:
+            in_runs += end - at
+        at, index = end, index + 1
+
+
+def _foreign_keys(
+    kind: bytes, hashed: list[int], unusual: dict[int, bytes], seen: Counter[bytes]
+) -> str | None:
+    """What the keys of a dict, or the items of a set, are, if they must not be hashed."""
+    for number in hashed:
+        key = unusual.get(number)
+        if key is None or (key == b"BigInt" and seen[key] <= _MAX_UNUSUAL):
+            continue
+        if kind != b"Dict":
+            return kind.decode().lower()
+        if key in (b"Tuple", b"NamedTuple"):
+            return "dict with tuple keys"
+        if key == b"ClassInstance":
+            return "dict or set with objects as keys"
+        return f"dict with {key.decode()} keys"
     return None
 
 

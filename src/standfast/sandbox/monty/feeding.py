@@ -7,21 +7,30 @@ from typing import Any, Final
 
 from standfast.model.canonical import Json
 from standfast.sandbox.monty import engine
-from standfast.sandbox.monty.steps import read_value
-from standfast.sandbox.monty.workers import Worker
+from standfast.sandbox.monty.steps import Unreadable, read_value
+from standfast.sandbox.monty.workers import TINY_FRAME_BYTES, Worker
 
+UNREAD: Final = Unreadable()
 _STUBS: dict[str, Callable[..., None]] = {}
 
 
-def feed_through(worker: Worker, code: str, inputs: dict[str, Json] | None = None) -> object:
-    """Run code of ours in the guest; it must call nothing. Names it does not find are not defined."""
+def feed_through(
+    worker: Worker,
+    code: str,
+    inputs: dict[str, Json] | None = None,
+    max_frame_bytes: int = TINY_FRAME_BYTES,
+) -> object:
+    """Run code of ours in the guest; it must call nothing. Names it does not find are not defined.
+
+    A value that arrives in more than *max_frame_bytes* is not read: it is `UNREAD`.
+    """
     worker.next_input += 1
     snapshot: Any = worker.feed(code, inputs=inputs, print_callback=_unheard)
     while isinstance(snapshot, engine.NameLookupSnapshot):
         snapshot = snapshot.resume()
     if not isinstance(snapshot, engine.MontyComplete):
         raise TypeError(f"the engine answered with {snapshot!r}")
-    return read_value(lambda: snapshot.output)
+    return UNREAD if worker.sent_bytes() > max_frame_bytes else read_value(lambda: snapshot.output)
 
 
 SHOW: Final = "__standfast_show"

@@ -12,7 +12,7 @@ class RunPlan:
     """What the engine is to run: the code, its limits, the session's names, and where it goes on."""
 
     __slots__ = (
-        "borrowed", "filename", "inputs", "kept", "limits", "names", "nests_tuples", "paused_dump", "program",
+        "borrowed", "filename", "inputs", "kept", "limits", "names", "paused_dump", "plain_keys", "program",
         "sites",
     )  # fmt: skip
 
@@ -25,11 +25,11 @@ class RunPlan:
         sites: dict[str, list[Site]],
         inputs: dict[str, Json] | None = None,
         all_inputs_end: bool = False,
-        nests_tuples: bool = False,
+        plain_keys: bool = True,
     ) -> None:
         self.program = program
-        self.nests_tuples = nests_tuples or program.nests_tuples
-        """Whether what the engine hands over must be looked at in a dump first; see `tuples`."""
+        self.plain_keys = plain_keys and program.plain_keys
+        """Whether neither the session nor the code can hash anything that has parts; see `plain_keys`."""
         self.limits = limits
         self.names = names
         self.sites = sites

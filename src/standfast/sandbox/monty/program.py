@@ -34,8 +34,8 @@ import msgspec
 from standfast.errors import Span
 from standfast.model.diagnostic import Diagnostic
 from standfast.sandbox.monty.ignored_methods import misread
+from standfast.sandbox.monty.plain_keys import has_plain_keys
 from standfast.sandbox.monty.syntax import Names, bound_directly, children, names_in, parse
-from standfast.sandbox.monty.tuples import may_nest_tuples
 
 Site = tuple[int, int]
 ResultMode = Literal["always", "maybe", "never"]
@@ -98,8 +98,8 @@ class Program(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the last statement is an expression that can be named once more."""
     unnamed: str | None = None
     """What to feed if the engine refuses the code with a name around its last line."""
-    nests_tuples: bool = True
-    """Whether the code may make a tuple that holds a tuple; see `tuples`."""
+    plain_keys: bool = False
+    """Whether the code can hash nothing but what has no parts; see `plain_keys`."""
 
     def changes_nothing(self, names: frozenset[str], classes: bool) -> bool:
         """Whether the run leaves a session as it was, given the session's names and whether it has classes.
@@ -138,7 +138,7 @@ def read_program(
             reads_only=called,
             defines_classes=False,
             ends_with_value=bool(tree.body),
-            nests_tuples=may_nest_tuples(tree),
+            plain_keys=has_plain_keys(tree),
             refused=next(misread(code, tree), None),
         )
     names = names_in(code, tree)
@@ -161,7 +161,7 @@ def read_program(
         defines_classes=names.defines_classes,
         refused=next(misread(code, tree), None),
         ends_with_value=bool(tree.body) and isinstance(tree.body[-1], ast.Expr),
-        nests_tuples=may_nest_tuples(tree),
+        plain_keys=has_plain_keys(tree),
     )
 
 

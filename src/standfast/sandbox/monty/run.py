@@ -259,6 +259,8 @@ class MontyRun(EngineRun):
             return self._unchanged(failure)
         try:
             raw = settle_names(self.plan, worker, outcome)
+        except engine.MontyError as error:
+            return self._unchanged(Failure(not_kept(error, self.plan.limits), hard=True))
         except Exception as error:
             lost = ErrorObject(code=Code.INTERRUPTED, message=f"the run could not be completed: {error}")
             return self._unchanged(Failure(lost, hard=True))

@@ -57,7 +57,7 @@ class MontySessions:
             names=state.names if state is not None else frozenset(),
             sites=before.sites if before is not None else {},
             inputs=order.inputs,
-            nests_tuples=before is not None and before.nests_tuples,
+            plain_keys=before is None or before.plain_keys,
         )
         if order.paused is not None:
             plan.going_on(order.paused, decode_paused(order.parked).dump)

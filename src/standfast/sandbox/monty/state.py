@@ -21,8 +21,8 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
     `sites` holds, per earlier run, where its functions await host calls; `result_later` that one of
     them may bind `result`; `feeds` counts runs since the dump was last made smaller; `next_input` is the
-    number that the engine gives to the next source; `nests_tuples` that code of the session may have nested
-    tuples, or that it was stored by a version that did not look.
+    number that the engine gives to the next source; `plain_keys` that no code of the session
+    could hash anything that has parts. What was stored before that was known is looked at.
     """
 
     dump: bytes
@@ -31,7 +31,7 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     sites: dict[str, list[Site]] = msgspec.field(default_factory=dict)
     result_later: bool = False
     has_classes: bool = False
-    nests_tuples: bool = True
+    plain_keys: bool = False
     feeds: int = 0
     next_input: int = 0
     engine: str = ENGINE

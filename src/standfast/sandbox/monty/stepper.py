@@ -16,15 +16,23 @@ from standfast.errors import Code, ErrorObject, ValueTooLarge
 from standfast.model.bounds import check_bounds
 from standfast.ports.code_engine import CallAnswer
 from standfast.sandbox.monty import engine, shadow
-from standfast.sandbox.monty.dump import stand_ins, tuple_keys
+from standfast.sandbox.monty.dump import stand_ins
 from standfast.sandbox.monty.failures import Failure
 from standfast.sandbox.monty.feeding import feed_through, source_name, source_number, stub
 from standfast.sandbox.monty.functions import Callables
 from standfast.sandbox.monty.plan import RunPlan
 from standfast.sandbox.monty.program import MARK_NAME
-from standfast.sandbox.monty.steps import Blocked, Finished, ForeignValue, HostCall, Step, read_value
+from standfast.sandbox.monty.steps import (
+    Blocked,
+    Finished,
+    HostCall,
+    Step,
+    Unreadable,
+    read_arguments,
+    read_value,
+)
 from standfast.sandbox.monty.values import may_hold_stand_ins, type_of_stand_in
-from standfast.sandbox.monty.workers import Worker
+from standfast.sandbox.monty.workers import SMALL_FRAME_BYTES, TINY_FRAME_BYTES, Worker
 from standfast.sandbox.output import Output
 from standfast.sandbox.run_errors import calls_error
 
@@ -40,11 +48,13 @@ class Stepper:
     def __init__(self, plan: RunPlan, functions: Callables) -> None:
         self._plan = plan
         self._functions = functions
+        self._worker: Worker
         self.calls_made = 0
         self.call_errors: dict[tuple[str, str], ErrorObject] = {}
 
     def begin(self, worker: Worker, output: Output) -> Step:
         """Run to the first thing that needs the host."""
+        self._worker = worker
         program, kept = self._plan.program, self._plan.kept
         marked = program.result_mode == "maybe" and program.reads_result
         if kept or marked:
@@ -69,6 +79,7 @@ class Stepper:
 
     def reload(self, worker: Worker, output: Output) -> Step:
         """Load a parked run and find what it stands at."""
+        self._worker = worker
         worker.next_input = source_number(self._plan.filename) + 1
         self.calls_made -= 1  # the call it stands at is announced again
         step = self.advance(worker.session.load_snapshot(self._plan.paused_dump, print_callback=output))
@@ -93,7 +104,8 @@ class Stepper:
         """Answer what needs no decision, up to the next thing that does."""
         while True:
             if isinstance(snapshot, engine.MontyComplete):
-                if self._plan.nests_tuples:
+                small = SMALL_FRAME_BYTES if self._plan.plain_keys else TINY_FRAME_BYTES
+                if self._worker.sent_bytes() > small:
                     return Finished(None, unread=True)
                 return Finished(read_value(functools.partial(getattr, snapshot, "output")))
             if isinstance(snapshot, engine.FutureSnapshot):
@@ -112,20 +124,23 @@ class Stepper:
     def _on_function(self, snapshot: engine.FunctionSnapshot) -> Any:
         name = str(snapshot.function_name)
         if snapshot.is_os_function:
+            given = read_arguments(snapshot, self._worker, plain_keys=self._plan.plain_keys)
+            if isinstance(given, Unreadable):
+                message = f"{name} takes no such arguments"
+                return snapshot.resume({"exc_type": "TypeError", "message": message})
             return self._on_system_call(snapshot, name)
         if name not in self._functions:
             return self._refuse_unknown(snapshot, name)
         if (too_many := self._count_call()) is not None:
             return too_many
         awaited = self._is_awaited(snapshot, name)
-        if self._plan.nests_tuples and (foreign := tuple_keys(snapshot.dump())) is not None:
-            return HostCall(snapshot, name, (), {}, snapshot.call_id, awaited, foreign)
-        given = read_value(lambda: (snapshot.args, snapshot.kwargs))
-        if isinstance(given, ForeignValue):
-            return HostCall(snapshot, name, (), {}, snapshot.call_id, awaited, given.kind)
-        args, kwargs = snapshot.args, snapshot.kwargs
+        max_bytes = self._functions.capability(name).limits.max_request_bytes
+        given = read_arguments(snapshot, self._worker, plain_keys=self._plan.plain_keys, max_bytes=max_bytes)
+        if isinstance(given, Unreadable):
+            return HostCall(snapshot, name, (), {}, snapshot.call_id, awaited, given.foreign, given.too_large)
+        args, kwargs = given
         try:
-            check_bounds([args, kwargs], self._functions.capability(name).limits.max_request_bytes)
+            check_bounds([args, kwargs], max_bytes)
         except ValueTooLarge as error:
             return HostCall(snapshot, name, (), {}, snapshot.call_id, awaited, too_large=error.limit)
         foreign = self._stand_in_among(snapshot, [*args, *kwargs.values()])
@@ -164,7 +179,7 @@ class Stepper:
         """The type of an argument that arrived as the mere text of something, if one did."""
         if not may_hold_stand_ins(values, self._functions):
             return None
-        found = stand_ins(snapshot.dump())
+        found = stand_ins(self._worker.dump(snapshot))
         return type_of_stand_in(found[0]) if found else None
 
     def _is_awaited(self, snapshot: engine.FunctionSnapshot, name: str) -> bool:

@@ -7,8 +7,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from standfast.errors import ValueTooLarge
+from standfast.model.bounds import MAX_VALUE_BYTES
 from standfast.sandbox.monty import engine
+from standfast.sandbox.monty.dump import check_arguments
 from standfast.sandbox.monty.failures import Failure
+from standfast.sandbox.monty.workers import SMALL_FRAME_BYTES, TINY_FRAME_BYTES, Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,10 +40,11 @@ class Blocked:
 
 
 @dataclass(frozen=True, slots=True)
-class ForeignValue:
-    """A value that cannot be read from the engine because it is not JSON; *kind* is what it holds."""
+class Unreadable:
+    """A value that is not taken over from the engine: what it holds is *foreign* to JSON, or *too_large*."""
 
-    kind: str
+    foreign: str | None = None
+    too_large: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +55,29 @@ class Finished:
     unread: bool = False
 
 
+def read_arguments(
+    snapshot: engine.FunctionSnapshot,
+    worker: Worker,
+    *,
+    plain_keys: bool = False,
+    max_bytes: int = MAX_VALUE_BYTES,
+) -> tuple[tuple[Any, ...], dict[str, Any]] | Unreadable:
+    """Take the arguments of a call over from the engine, unless they are too large or not JSON.
+
+    The engine makes Python objects of them in one go, holding the GIL. If they arrived in more than a few
+    bytes, a dump tells first how many parts they have and what would be hashed.
+    """
+    if worker.sent_bytes() > (SMALL_FRAME_BYTES if plain_keys else TINY_FRAME_BYTES):
+        try:
+            foreign = check_arguments(worker.dump(snapshot), max_bytes)
+        except ValueTooLarge as error:
+            return Unreadable(too_large=error.limit)
+        if foreign is not None:
+            return Unreadable(foreign=foreign)
+    given: Any = read_value(lambda: (snapshot.args, snapshot.kwargs))
+    return given  # type: ignore[no-any-return]
+
+
 def read_value(read: Callable[[], object]) -> object:
     """What *read* takes over from the engine, which hashes keys and items of sets on the way."""
     pauses = gc.isenabled()
@@ -58,7 +86,7 @@ def read_value(read: Callable[[], object]) -> object:
     try:
         return read()
     except TypeError:  # an instance of a guest's class has no hash here
-        return ForeignValue("dict or set with objects as keys")
+        return Unreadable(foreign="dict or set with objects as keys")
     finally:
         if pauses:
             gc.enable()

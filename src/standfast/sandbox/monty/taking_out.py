@@ -21,10 +21,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from standfast.errors import InvalidArgument
+from standfast.errors import InvalidArgument, ValueTooLarge
 from standfast.model.bounds import MAX_VALUE_BYTES, check_bounds
 from standfast.sandbox.monty import engine
-from standfast.sandbox.monty.dump import stand_ins, tuple_keys
+from standfast.sandbox.monty.dump import check_arguments, stand_ins
 from standfast.sandbox.monty.feeding import show
 from standfast.sandbox.monty.state import EngineState
 from standfast.sandbox.monty.syntax import parse
@@ -83,8 +83,8 @@ def _value_of(worker: Worker, name: str) -> str | None:
     """A variable as an expression; None if it has no such form, `_Unbound` if there is no such variable."""
     try:
         snapshot = show(worker, name, ())
-        dumped = snapshot.dump()
-        readable = not stand_ins(dumped) and tuple_keys(dumped) is None
+        dumped = worker.dump(snapshot)
+        readable = _is_readable(dumped) and not stand_ins(dumped)
         value = snapshot.args[0] if readable else None
         snapshot.resume({"return_value": None})
     except engine.MontyError as error:
@@ -92,6 +92,13 @@ def _value_of(worker: Worker, name: str) -> str | None:
             raise _Unbound from None
         return None
     return literal(value) if readable else None
+
+
+def _is_readable(dumped: bytes) -> bool:
+    try:
+        return check_arguments(dumped) is None
+    except ValueTooLarge:
+        return False
 
 
 def literal(value: object) -> str | None:

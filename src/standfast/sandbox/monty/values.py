@@ -14,7 +14,7 @@ from standfast.errors import Code, ErrorObject, InvalidArgument, ValueTooLarge
 from standfast.model.bounds import MAX_VALUE_BYTES
 from standfast.model.canonical import Json, to_json
 
-_STAND_IN = re.compile(r"<.*>|[\w.]+\(.*\)|\[\.\.\.\]|\{\.\.\.\}|\(\.\.\.\)|\.\.\.", re.S)
+_STAND_IN = re.compile(r"<.*>|[\w.]{1,200}\(.*\)|\[\.\.\.\]|\{\.\.\.\}|\(\.\.\.\)|\.\.\.", re.S)
 
 TYPE_NAME: Final = re.compile(r"<([\w.]+)|([\w.]+)\(")
 

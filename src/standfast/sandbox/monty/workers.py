@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import sys
 import threading
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -28,6 +29,12 @@ _SLEEPS_WHOLE: Final = {"sleep_system_max": float("inf")}
 
 _LOADING_FACTOR: Final = 16
 """Loading a dump takes at most eight times its size (measured: many small strings, lists or functions)."""
+
+
+TINY_FRAME_BYTES: Final = 128
+"""No value that arrives in so few bytes takes long to hash: a tree of some 100,000 parts at most."""
+SMALL_FRAME_BYTES: Final = 32 << 10
+"""Few enough parts to take over at once, and too few large integers to make a slow dict of equal hashes."""
 
 
 class StateTooLarge(EngineFailed):
@@ -58,9 +65,13 @@ class Worker:
     unsaved_feeds: int = 0
     warm: bool = False
     peak: PeakMemory = field(init=False)
+    _io: int = field(init=False, default=-1)
+    _sent: int = field(init=False, default=0)
 
     def __post_init__(self) -> None:
         self.peak = PeakMemory(self.pid)
+        with contextlib.suppress(OSError):
+            self._io = os.open(f"/proc/{self.pid}/io", os.O_RDONLY)
 
     def fits(self, limits: SessionLimits) -> bool:
         """Whether the engine's own limits are the same; the others are ours to watch."""
@@ -79,6 +90,24 @@ class Worker:
         """Run code in the session, up to the first thing that needs the host."""
         return untraced(self.session.feed_start, code, **options)
 
+    def sent_bytes(self) -> int:
+        """How much the process has written since this was last asked; very much if the system does not tell.
+
+        What it wrote last is the engine's answer, so this is the most that a value in it can take.
+        """
+        before = self._sent
+        try:
+            self._sent = int(os.pread(self._io, 64, 0).split(None, 4)[3])
+        except (OSError, IndexError, ValueError):
+            return sys.maxsize
+        return self._sent - before
+
+    def dump(self, standing: Any) -> bytes:
+        """Dump the session, or a snapshot of it; what that sends is not counted as a value."""
+        dumped: bytes = standing.dump()
+        self.sent_bytes()
+        return dumped
+
     def kill(self) -> None:
         self.peak.bytes()
         with contextlib.suppress(OSError):
@@ -87,6 +116,9 @@ class Worker:
     def close(self) -> None:
         """Give the process back to the engine's pool."""
         self.peak.close()
+        if self._io >= 0:
+            os.close(self._io)
+            self._io = -1
         with contextlib.suppress(Exception):
             self.session.__exit__(None, None, None)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from standfast import BlockingSandbox, tool
-from standfast.sandbox.monty.tuples import may_nest_tuples
+from standfast.sandbox.monty.plain_keys import has_plain_keys
 
 HARMLESS = [
     "x = [1, {'a': 2}]\nx",
@@ -21,7 +21,6 @@ HARMLESS = [
     "def f(a, b=1): return a + b\nf(1, 2)",
     "a = f(1)\nb = 2",
     "import json, math\njson.dumps({'a': math.pi})",
-    "class A:\n    def __init__(self, x): self.x = x\nA(1).x",
     "await t(1)",
     "f'{x} {y}'",
 ]
@@ -31,6 +30,8 @@ NESTING = [
     "def f(*x): return x", "lambda *x: x", "f = tuple", "map(zip, x)", "from itertools import product as p\np(x)",
     "import itertools\nitertools.product(x, x)", "from itertools import *", "type(x)(y)", "getattr(d, 'it' + 'ems')()",
     "eval('1')", "exec('1')", "from collections import namedtuple", "Counter(x).most_common()", "partial(f, a, a).args",
+    "class A:\n    def __init__(self, x): self.x = x\nA(1).x", "frozenset([a])", "x.unheard_of()", "import heapq",
+    "from math import *", "slice(a, a)", "__builtins__['tuple']", "match x:\n    case [*y]: pass", "with x: pass",
     "for k, v in zip(d.items(), (a, a)): pass", "for k, v in f(a, a).items(): keep((k, v))", "()",
 ]  # fmt: skip
 
@@ -38,13 +39,13 @@ NESTING = [
 @pytest.mark.parametrize("code", HARMLESS)
 def test_code_without_tuples_is_not_looked_at(code: str) -> None:
     """Ours: most code pays nothing for the look into a dump."""
-    assert not may_nest_tuples(ast.parse(code))
+    assert has_plain_keys(ast.parse(code))
 
 
 @pytest.mark.parametrize("code", NESTING)
-def test_code_that_may_nest_tuples_is_known(code: str) -> None:
+def test_code_that_has_plain_keys_is_known(code: str) -> None:
     """Bug: a tuple that holds a tuple twice, forty times over, freezes whoever hashes it."""
-    assert may_nest_tuples(ast.parse(code))
+    assert not has_plain_keys(ast.parse(code))
 
 
 @tool(side_effect="read")
@@ -72,8 +73,12 @@ LONG = "#" * 70_000 + "\n"
         ("result = {(1, 2): 3}", "RESULT_NOT_SERIALIZABLE: the result is not JSON: it holds dict with tuple keys"),
         ("if True:\n    result = {(1, 2): 3}", "RESULT_NOT_SERIALIZABLE: the result is not JSON: it holds dict with tuple keys"),
         (LONG + "{(1, 2): 3}", "RESULT_NOT_SERIALIZABLE: the result is not JSON: it holds dict with tuple keys"),
-        ("take({(1, 2): 3})", "INVALID_ARGUMENT: an argument of take() is not JSON: it holds dict with tuple keys"),
-        ("take(x=[{(1, 2)}])", "INVALID_ARGUMENT: an argument of take() is not JSON: it holds set"),
+        ("take({(1, 2): 3})", "INVALID_ARGUMENT: not JSON: an object with a tuple as a key"),
+        ("take([{(1, 2): 3}, 'x' * 200])", "INVALID_ARGUMENT: an argument of take() is not JSON: it holds dict with tuple keys"),
+        ("['x' * 200, {(1, 2)}]", "RESULT_NOT_SERIALIZABLE: the result is not JSON: it holds set"),
+        ("['x' * 200, {(1, 2): 1}]", "RESULT_NOT_SERIALIZABLE: the result is not JSON: it holds dict with tuple keys"),
+        ("['x' * 200, {frozenset([1]): 1}]", "RESULT_NOT_SERIALIZABLE: the result is not JSON: it holds dict with FrozenSet keys"),
+        ("take(x=[{(1, 2)}])", "INVALID_ARGUMENT: not JSON: a value of type set"),
         (PAIR + "{p: 1}", "RESULT_NOT_SERIALIZABLE: the result is not JSON: it holds dict or set with objects as keys"),
         (PAIR + "take({p: 1})", "INVALID_ARGUMENT: an argument of take() is not JSON: it holds dict or set with objects as keys"),
     ],
@@ -116,4 +121,4 @@ def test_the_tuples_of_earlier_runs_are_remembered(sbox: BlockingSandbox) -> Non
     for code in ("x = {}\nx[b] = 1\nx", "take({b: 1})"):
         result = sbox.run(code, session="earlier")
         assert result.error is not None
-        assert "dict with tuple keys" in result.error.message
+        assert "tuple" in result.error.message
