@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from standfast.errors import InvalidArgument, ValueTooLarge
 from standfast.model import to_json
-from standfast.model.bounds import MAX_VALUE_NODES, check_bounds, check_json_bounds
+from standfast.model.bounds import MAX_VALUE_NODES, check_bounds, check_json_bounds, is_light
 from standfast.model.canonical import read_json
 
 
@@ -185,3 +185,31 @@ def test_plain_data_is_known_as_such() -> None:
     assert to_json([Text("x"), {True: 1, None: 2, 1.5: 3, 7: (4,)}, [0] * 50])[0] == [
         "x", {"true": 1, "null": 2, "1.5": 3, "7": [4]}, [0] * 50
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("value", "light"),
+    [
+        ({"a": [1, 2.5, None, "é" * 1_000]}, True),
+        ("x" * (1 << 17), False),
+        ([0] * 2_000, False),
+        ([["x" * 100] * 100] * 100, False),
+    ],
+)
+def test_what_an_event_loop_may_handle_itself_is_known(value: object, light: bool) -> None:
+    """Ours: what is larger is checked, encoded and digested on another thread."""
+    assert is_light(value) is light
+
+
+def test_a_value_that_holds_itself_is_not_light() -> None:
+    """Ours: the check that refuses it is made on another thread."""
+    value: list[object] = []
+    value.append(value)
+    assert not is_light(value)
+
+
+def test_many_empty_lists_are_counted_once_each_in_json() -> None:
+    """Ours: brackets and commas are counted first, and empty lists taken off only if that matters."""
+    check_json_bounds(b"[" + b"[]," * 1_400 + b"0]", max_nodes=1_500)
+    with pytest.raises(ValueTooLarge):
+        check_json_bounds(b"[" + b"[]," * 1_600 + b"0]", max_nodes=1_500)

@@ -45,7 +45,8 @@ def to_json(value: object, max_bytes: int = MAX_VALUE_BYTES) -> tuple[Json, int]
     plain = check_bounds(value, max_bytes)
     try:
         data = msgspec.json.encode(value if plain else _with_text_keys(value))
-        return read_json(data), len(data)
+        with _without_collecting():
+            return _decoder.decode(data), len(data)
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise InvalidArgument(f"not JSON: {_reason(error)}") from None
 

@@ -2,13 +2,15 @@
 
 A process of its own. Prints one JSON line per case: its name, the error's code, the seconds it took, and the
 longest time that the event loop stood still. A stall is the lesser of the wall time and of this process's CPU
-time between two rounds of the loop, so that other processes on the machine do not count.
+time between two rounds of the loop, so that other processes do not count. Python's collector of
+cycles is off: how long it takes depends on what else the process holds.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import json
 import sys
 import time
@@ -181,4 +183,5 @@ async def cell_cases() -> None:
 
 
 if __name__ == "__main__":
+    gc.disable()
     asyncio.run(cell_cases() if sys.argv[1] == "cells" else sandbox_cases(sys.argv[1]))

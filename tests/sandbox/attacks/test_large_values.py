@@ -41,6 +41,7 @@ LEGAL = [
     *((f"{name} as {path}", "quickjs") for name in SCRIPT for path in GUEST_PATHS),
     *((f"{name} as {path}", "monty cpython quickjs") for name in PYTHON for path in HOST_PATHS),
     ("printed", "monty cpython quickjs"),
+    *((f"{name} as the {path} of a cell", "cells") for name in PYTHON for path in ("result", "argument")),
 ]
 
 

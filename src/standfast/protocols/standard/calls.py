@@ -26,6 +26,7 @@ from standfast.errors import Code, ErrorObject, InvalidArgument, StandfastError
 from standfast.machine.commands import ContinueCell, RunTool
 from standfast.machine.inputs import CallRuled, Input, ToolSettled
 from standfast.model.approval import Approval, ApprovalState
+from standfast.model.bounds import is_light
 from standfast.model.call import SettledCall, ToolCallContext
 from standfast.model.canonical import Json, digest_bytes, digest_json
 from standfast.model.capability import SideEffect
@@ -232,8 +233,10 @@ class CallDesk:
                 call_id=command.call.call_id,
             )
 
-        if isinstance(tool.capability.approval_policy, str) or tool.runs_code:
+        if tool.runs_code:
             return await self._checking(tool, admit)
+        if isinstance(tool.capability.approval_policy, str) and is_light((args, named)):
+            return admit()
         return await self._bench.threads.run(admit)  # a rule is evaluated in the sandbox, which blocks
 
     async def _checking(self, tool: RegisteredTool, work: Callable[[], T]) -> T | SettledCall:

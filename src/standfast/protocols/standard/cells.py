@@ -20,6 +20,7 @@ Rules
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
@@ -40,6 +41,7 @@ from standfast.machine.inputs import (
     FrameSwitchRequested,
     ToolSettled,
 )
+from standfast.model.bounds import is_light
 from standfast.model.call import GuestException
 from standfast.model.canonical import Json
 from standfast.model.cell import CellReport
@@ -129,7 +131,11 @@ class CellDesk:
                 answered = f"it answered with a {type(response).__name__}, not with ExecResponse"
                 raise PluginFailed(self._seat.cells.plugin_id, "execute_code", answered)
             # Where nobody judges it, the result is made while what the code has left is still stored.
-            made = None if self._seat.hooks.judges else self._unjudged(cell, response)
+            made = None
+            if not self._seat.hooks.judges:
+                made = await self._kept(
+                    self._as_input(cell, None, response.report.error), response, response.report
+                )
             if response.stored is not None and (other := await response.stored()) is not None:
                 response, made = other, None
         except StandfastError as error:
@@ -143,10 +149,6 @@ class CellDesk:
             return await self._judged(cell, response)
         return await self._judge(settled, cell.name, cell.arguments), None
 
-    def _unjudged(self, cell: _Cell, response: ExecResponse) -> tuple[ToolSettled, str | FrameSwitch | None]:
-        report = response.report
-        return self._kept(self._as_input(cell, None, report.error), response, report)
-
     async def _judged(
         self, cell: _Cell, response: ExecResponse
     ) -> tuple[ToolSettled, str | FrameSwitch | None]:
@@ -157,7 +159,7 @@ class CellDesk:
             report = msgspec.convert(settled.value, CellReport)
         except msgspec.ValidationError:  # a plugin has put something else in its place, and that is no end
             return settled, None
-        return self._kept(settled, response, report)
+        return await self._kept(settled, response, report)
 
     def _broken(self, cell: _Cell, error: Exception) -> ToolSettled:
         assert self._seat.cells is not None
@@ -169,11 +171,15 @@ class CellDesk:
             at_ms=self._seat.bench.clock.now_ms(), call_id=cell.call_id, value=value, error=error
         )
 
-    def _kept(
+    async def _kept(
         self, settled: ToolSettled, response: ExecResponse, report: CellReport
     ) -> tuple[ToolSettled, str | FrameSwitch | None]:
         """The result as it is kept, what the model reads of it, and the end that is in it."""
-        value, attachments = response.keep(report, self._keep)
+        if is_light(report):
+            value, attachments = response.keep(report, self._keep)
+        else:
+            keep = functools.partial(response.keep, report, self._keep)
+            value, attachments = await self._seat.bench.threads.run(keep)
         kept = msgspec.structs.replace(
             settled,
             value=value,
