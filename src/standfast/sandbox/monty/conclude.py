@@ -65,7 +65,7 @@ def _finished_value(plan: RunPlan, worker: Worker, outcome: Finished) -> object:
 def _shown_value(worker: Worker, expression: str) -> object:
     """The value of an expression of ours, read once a dump has told that it can be."""
     snapshot = show(worker, expression, None)
-    given = read_arguments(snapshot, worker)
+    given = read_arguments(snapshot, worker, small=worker.sent_bytes() <= TINY_FRAME_BYTES)
     snapshot.resume({"return_value": None})
     return given if isinstance(given, Unreadable) else given[0][0]
 

@@ -8,6 +8,7 @@ on as steps.
 from __future__ import annotations
 
 import functools
+import time
 from typing import Any, Final, get_args
 
 import msgspec
@@ -38,6 +39,8 @@ from standfast.sandbox.run_errors import calls_error
 
 SLEEP: Final = "system.sleep"
 ASYNC_SLEEP: Final = "system.async_sleep"
+_BRIEF_S: Final = 0.000_2
+"""What the engine makes, sends and receives in this time, the host reads in a millisecond."""
 _FILES_HINT: Final = "grant a mount and use read_text(), write_text() or list_dir()"
 _SYSTEM_HINT: Final = "the sandbox shows guest code nothing of the machine; pass values as inputs"
 
@@ -49,6 +52,7 @@ class Stepper:
         self._plan = plan
         self._functions = functions
         self._worker: Worker
+        self._asked_s = 0.0
         self.calls_made = 0
         self.call_errors: dict[tuple[str, str], ErrorObject] = {}
 
@@ -75,12 +79,14 @@ class Stepper:
         """Feed the code of the run. The engine numbers its sources, also those that it refuses."""
         self._plan.filename = source_name(worker.next_input)
         worker.next_input += 1
+        self._asked_s = time.perf_counter()
         return worker.feed(code, inputs=self._plan.inputs or None, print_callback=output)
 
     def reload(self, worker: Worker, output: Output) -> Step:
         """Load a parked run and find what it stands at."""
         self._worker = worker
         worker.next_input = source_number(self._plan.filename) + 1
+        self._asked_s = time.perf_counter()
         self.calls_made -= 1  # the call it stands at is announced again
         step = self.advance(worker.session.load_snapshot(self._plan.paused_dump, print_callback=output))
         if not isinstance(step, HostCall):
@@ -89,23 +95,26 @@ class Stepper:
 
     def answer(self, call: HostCall, answer: CallAnswer) -> Step:
         """Give a call its result."""
-        return self.advance(call.snapshot.resume(self._result(answer)))
+        result = self._result(answer)
+        self._asked_s = time.perf_counter()
+        return self.advance(call.snapshot.resume(result))
 
     def promise(self, call: HostCall) -> Step:
         """Give a call a future instead of its result."""
+        self._asked_s = time.perf_counter()
         return self.advance(call.snapshot.resume({"future": ...}))
 
     def answer_futures(self, blocked: Blocked, answers: dict[int, CallAnswer]) -> Step:
         """Hand over the results of some futures."""
         results = {call_id: self._result(item) for call_id, item in answers.items()}
+        self._asked_s = time.perf_counter()
         return self.advance(blocked.snapshot.resume(results))
 
     def advance(self, snapshot: Any) -> Step:
         """Answer what needs no decision, up to the next thing that does."""
         while True:
             if isinstance(snapshot, engine.MontyComplete):
-                small = SMALL_FRAME_BYTES if self._plan.plain_keys else TINY_FRAME_BYTES
-                if self._worker.sent_bytes() > small:
+                if not self._is_small():
                     return Finished(None, unread=True)
                 return Finished(read_value(functools.partial(getattr, snapshot, "output")))
             if isinstance(snapshot, engine.FutureSnapshot):
@@ -118,24 +127,30 @@ class Stepper:
                 return step
             snapshot = step
 
+    def _is_small(self) -> bool:
+        """Whether what the engine hands over can be made Python objects of at once.
+
+        What it made and sent within the blink of an eye is small, unless tuples share their parts.
+        """
+        plain = self._plan.plain_keys
+        if plain and time.perf_counter() - self._asked_s < _BRIEF_S:
+            return True
+        return self._worker.sent_bytes() <= (SMALL_FRAME_BYTES if plain else TINY_FRAME_BYTES)
+
     def _on_name(self, snapshot: engine.NameLookupSnapshot, name: str) -> Any:
         return snapshot.resume(value=stub(name)) if name in self._functions else snapshot.resume()
 
     def _on_function(self, snapshot: engine.FunctionSnapshot) -> Any:
         name = str(snapshot.function_name)
         if snapshot.is_os_function:
-            given = read_arguments(snapshot, self._worker, plain_keys=self._plan.plain_keys)
-            if isinstance(given, Unreadable):
-                message = f"{name} takes no such arguments"
-                return snapshot.resume({"exc_type": "TypeError", "message": message})
-            return self._on_system_call(snapshot, name)
+            return self._on_system_call(snapshot, name)  # the engine has checked the types of its arguments
         if name not in self._functions:
             return self._refuse_unknown(snapshot, name)
         if (too_many := self._count_call()) is not None:
             return too_many
         awaited = self._is_awaited(snapshot, name)
         max_bytes = self._functions.capability(name).limits.max_request_bytes
-        given = read_arguments(snapshot, self._worker, plain_keys=self._plan.plain_keys, max_bytes=max_bytes)
+        given = read_arguments(snapshot, self._worker, small=self._is_small(), max_bytes=max_bytes)
         if isinstance(given, Unreadable):
             return HostCall(snapshot, name, (), {}, snapshot.call_id, awaited, given.foreign, given.too_large)
         args, kwargs = given

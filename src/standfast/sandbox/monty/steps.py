@@ -12,7 +12,7 @@ from standfast.model.bounds import MAX_VALUE_BYTES
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.dump import check_arguments
 from standfast.sandbox.monty.failures import Failure
-from standfast.sandbox.monty.workers import SMALL_FRAME_BYTES, TINY_FRAME_BYTES, Worker
+from standfast.sandbox.monty.workers import Worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,18 +56,14 @@ class Finished:
 
 
 def read_arguments(
-    snapshot: engine.FunctionSnapshot,
-    worker: Worker,
-    *,
-    plain_keys: bool = False,
-    max_bytes: int = MAX_VALUE_BYTES,
+    snapshot: engine.FunctionSnapshot, worker: Worker, *, small: bool, max_bytes: int = MAX_VALUE_BYTES
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | Unreadable:
     """Take the arguments of a call over from the engine, unless they are too large or not JSON.
 
-    The engine makes Python objects of them in one go, holding the GIL. If they arrived in more than a few
-    bytes, a dump tells first how many parts they have and what would be hashed.
+    The engine makes Python objects of them in one go, holding the GIL. Unless they are known to be *small*, a
+    dump tells first how many parts they have and what would be hashed.
     """
-    if worker.sent_bytes() > (SMALL_FRAME_BYTES if plain_keys else TINY_FRAME_BYTES):
+    if not small:
         try:
             foreign = check_arguments(worker.dump(snapshot), max_bytes)
         except ValueTooLarge as error:
