@@ -121,4 +121,7 @@ def test_a_state_that_is_lost_on_its_way_makes_the_cell_fail(engine: CodeEngine)
     end = run(engine, f"x = {much}", tell, before.state or b"")
     assert (told[0].result, told[0].error) == (3_000_000, None)
     assert (end.hard, end.error and end.error.code, end.state) == (True, Code.INTERRUPTED, None)
-    assert run(engine, "x", None, before.state or b"").result == 1
+    again = run(engine, "x", None, before.state or b"")
+    if again.error is not None and again.error.code == Code.INTERRUPTED:  # a spare worker was killed as well
+        again = run(engine, "x", None, before.state or b"")
+    assert again.result == 1

@@ -447,7 +447,7 @@ RETURNED: list[tuple[str, Callable[[], Any]]] = [
 def test_a_result_that_is_not_json_is_a_serialize_error(what: str, make: Callable[[], Any]) -> None:
     """Ours: SPEC §4, each becomes a typed failure."""
 
-    @tool
+    @tool(limits=CapabilityLimits(timeout_ms=60_000))
     def f() -> Any:
         return make()
 

@@ -418,7 +418,7 @@ def test_a_recorded_answer_that_cannot_be_read_is_a_refusal(
     functions: Any, python_cells: CPythonCells
 ) -> None:
     """Bug: an error of the library that reads it came out of the engine."""
-    limits = SessionLimits(**LIMITS)
+    limits = SessionLimits(**{**LIMITS, "wall_ms": 30_000})  # a worker is started
     request = CellRequest(
         key="s", code="add(1)\npay(2)", limits=limits, functions=functions,
         answer_now=lambda call: CallAnswer(value=1) if call.name == "add" else None,

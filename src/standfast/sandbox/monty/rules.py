@@ -10,6 +10,8 @@ from standfast.sandbox.monty.feeding import feed_through
 from standfast.sandbox.monty.workers import Workers
 
 _LIMITS: Final = SessionLimits(memory_mb=32, cpu_ms=200)
+_MAX_FRAME_BYTES: Final = 32_768
+"""What a rule may send back: its value, and every name that it looks up."""
 
 
 class RuleEvaluator:
@@ -23,7 +25,7 @@ class RuleEvaluator:
         worker = self._workers.attach_bare(_LIMITS)
         try:
             inputs = {"args": args, "kwargs": kwargs, "session_id": session_id}
-            return feed_through(worker, f"({rule}\n)", inputs) is True
+            return feed_through(worker, f"({rule}\n)", inputs, _MAX_FRAME_BYTES) is True
         except Exception:
             return False
         finally:
