@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from standfast.model.capability import Capability
-from standfast.sandbox.typescript.declarations import declaration_of, declarations, overloads_of, type_of
 from standfast.sandbox.typescript.script import read_script
+from standfast.tools.typescript_stubs import declaration_of, declarations, overloads_of, type_of
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_capability_becomes_a_declaration(functions: Any) -> None:
     assert declaration_of(functions.capability("add")) == (
         "/** Add two numbers. */\ndeclare function add(args: { a: number; b?: number }): Promise<number>;"
     )
-    text = declarations(functions)
+    text = declarations(map(functions.capability, functions.names()))
     assert "declare function listed(...args: any[]): Promise<any>;" in text
     assert 'how?: "fast" | "slow"' in text
     assert text.count("declare function") == 6
@@ -101,6 +101,6 @@ def test_the_compiler_is_told_both_ways_to_call(functions: Any) -> None:
 
 def test_every_declaration_is_typescript(functions: Any) -> None:
     """Ours: the text can be read by the reader of programs, which makes nothing of it."""
-    read = read_script(declarations(functions))
+    read = read_script(declarations(map(functions.capability, functions.names())))
     assert set(read.javascript) <= set("; \n/*.abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
     assert read.bound == frozenset()

@@ -1,13 +1,4 @@
-"""Whether the arguments of a call, as they are written, can be what a function takes.
-
-Rules
------
-1. No false alarms: what is not written out, and what a schema leaves open, fits. A schema's `format` may
-   stand for a type that takes more than text, and the properties of a pydantic model (each has a `title`)
-   are converted by it, so neither is judged.
-2. An argument is judged by its JSON type, by `enum` and `const`, and part by part where it is a list or a
-   dict.
-"""
+"""Whether the arguments of a call in Python code can be what a function takes; see `schema_fit`."""
 
 from __future__ import annotations
 
@@ -15,21 +6,19 @@ import ast
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
-Schema = dict[str, Any]
+from standfast.sandbox.schema_fit import OPEN, Schema, SchemaFit
+
 Problem = tuple[ast.AST, str]
-_OPEN: Final = object()
-"""A value that is not written out."""
-_MAX_DEPTH: Final = 8
-_SHOWN_CHARS: Final = 60
-_NAMES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
-_WRITTEN_OUT: Final = frozenset({
-    ast.Constant, ast.UnaryOp, ast.List, ast.Tuple, ast.ListComp, ast.Dict, ast.DictComp, ast.JoinedStr,
-})  # fmt: skip
-"""The kinds of nodes that tell anything of their value."""
+_SCALARS: Final = (str, bool, int, float, type(None))
+_CONTAINERS: Final = {
+    ast.List: "array", ast.Tuple: "array", ast.ListComp: "array",
+    ast.Dict: "object", ast.DictComp: "object", ast.JoinedStr: "string",
+}  # fmt: skip
+_LITERALS: Final = frozenset({ast.Constant, ast.UnaryOp, *_CONTAINERS})
 
 
 def argument_problems(call: ast.Call, name: str, schema: Schema) -> Iterator[Problem]:
-    """What is wrong with the arguments of *call*, and where."""
+    """Yield what is wrong with the arguments of `call`, and the node that has the problem."""
     properties = schema.get("properties")
     if schema.get("type") == "array" or not isinstance(properties, dict):
         return
@@ -49,14 +38,14 @@ def argument_problems(call: ast.Call, name: str, schema: Schema) -> Iterator[Pro
         given_names = {key for key, _ in given}
         if missing := [key for key in schema.get("required", ()) if key not in given_names]:
             yield call, f"{name}() is missing {', '.join(missing)}"
-    fit = _Fit(schema)
+    fit = _PythonFit(schema)
     for key, node in given:
         if key in properties and (problem := fit.problem(node, properties[key])):
             yield node, f"{name}(): {key} {problem}"
 
 
 def _misnamed(call: ast.Call, name: str, schema: Schema, taken: set[str]) -> Iterator[Problem]:
-    """Keywords that there are not, or that have a value by position already."""
+    """Yield the keywords that do not exist, or that have a value by position already."""
     closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
     for keyword in call.keywords:
         if keyword.arg in taken:
@@ -65,118 +54,36 @@ def _misnamed(call: ast.Call, name: str, schema: Schema, taken: set[str]) -> Ite
             yield keyword, f"{name}() has no parameter {keyword.arg}"
 
 
-class _Fit:
-    """Judges what is written against the schemas of one contract."""
+class _PythonFit(SchemaFit[ast.expr]):
+    """Reads the literals of Python."""
 
-    def __init__(self, root: Schema) -> None:
-        self._definitions: dict[str, Any] = root.get("$defs") or {}
+    def literal(self, node: ast.expr) -> ast.expr | None:
+        return node if type(node) in _LITERALS else None
 
-    def problem(self, node: ast.expr, schema: Any, depth: int = 0) -> str | None:
-        """Why the node cannot be what *schema* describes; None if it can."""
-        if type(node) not in _WRITTEN_OUT or depth > _MAX_DEPTH:
-            return None
-        if not isinstance(schema, dict) or "format" in schema:
-            return None
-        if "$ref" in schema:
-            name = str(schema["$ref"]).removeprefix("#/$defs/")
-            return self.problem(node, self._definitions.get(name), depth + 1)
-        for key in ("anyOf", "oneOf"):
-            if isinstance(options := schema.get(key), list):
-                return self._of_options(node, options, depth)
-        if _may_be_none(schema) and isinstance(node, ast.Constant) and node.value is None:
-            return None
-        found = self._of_value(node, schema) or self._of_type(node, schema)
-        return found or self._of_parts(node, schema, depth)
-
-    def _of_options(self, node: ast.expr, options: list[Any], depth: int) -> str | None:
-        problems = [self.problem(node, option, depth + 1) for option in options]
-        if not problems or None in problems:
-            return None
-        return problems[0] if len(set(problems)) == 1 else f"is {_shown(node)}, which fits none of its types"
-
-    def _of_value(self, node: ast.expr, schema: Schema) -> str | None:
-        allowed = schema.get("enum", [schema["const"]] if "const" in schema else None)
-        if not isinstance(allowed, list) or (value := _scalar(node)) is _OPEN:
-            return None
-        if any(type(value) is type(item) and value == item for item in allowed):
-            return None
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and value in allowed:
-            return None
-        return f"is {value!r}, not one of {', '.join(map(repr, allowed))}"
-
-    def _of_type(self, node: ast.expr, schema: Schema) -> str | None:
-        wanted = schema.get("type")
-        if wanted is None or (given := _json_type(node)) is None:
-            return None
-        types = wanted if isinstance(wanted, list) else [wanted]
-        if given in types or (given == "integer" and "number" in types):
-            return None
-        if given == "number" and "integer" in types and _is_whole(node):
-            return None
-        return f"is {_shown(node)}, not {' or '.join(map(str, types))}"
-
-    def _of_parts(self, node: ast.expr, schema: Schema, depth: int) -> str | None:
+    def scalar(self, node: ast.expr) -> Any:
         match node:
-            case ast.List(elts=parts) | ast.Tuple(elts=parts) if "prefixItems" not in schema:
-                items = schema.get("items")
-                return self._first(((f"[{i}]", part, items) for i, part in enumerate(parts)), depth)
-            case ast.Dict(keys=keys):
-                names = [key.value for key in keys if isinstance(key, ast.Constant)]
-                if len(names) == len(keys) and all(isinstance(name, str) for name in names):
-                    return self._of_dict(dict(zip(names, node.values, strict=True)), schema, depth)
-        return None
+            case ast.Constant(value=value) if type(value) in _SCALARS:
+                return value
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+                return OPEN if isinstance(value, bool) else -value
+        return OPEN
 
-    def _of_dict(self, parts: dict[Any, ast.expr], schema: Schema, depth: int) -> str | None:
-        properties = schema.get("properties") or {}
-        if any(isinstance(part, dict) and "title" in part for part in properties.values()):
+    def container_type(self, node: ast.expr) -> str | None:
+        return _CONTAINERS.get(type(node))
+
+    def items(self, node: ast.expr) -> Iterable[ast.expr] | None:
+        return node.elts if isinstance(node, (ast.List, ast.Tuple)) else None
+
+    def pairs(self, node: ast.expr) -> dict[str, ast.expr] | None:
+        if not isinstance(node, ast.Dict):
             return None
-        if missing := [key for key in schema.get("required", ()) if key not in parts]:
-            return f"is missing {missing[0]!r}"
-        others = None if schema.get("patternProperties") else schema.get("additionalProperties")
-        if others is False and (unknown := [key for key in parts if key not in properties]):
-            return f"has no place for {unknown[0]!r}"
-        wanted = ((f"[{key!r}]", part, properties.get(key, others)) for key, part in parts.items())
-        return self._first(wanted, depth)
+        names = [
+            key.value for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)
+        ]
+        return dict(zip(names, node.values, strict=True)) if len(names) == len(node.keys) else None
 
-    def _first(self, parts: Iterable[tuple[str, ast.expr, Any]], depth: int) -> str | None:
-        for place, node, schema in parts:
-            if problem := self.problem(node, schema, depth + 1):
-                return f"at {place} {problem}"
-        return None
+    def text(self, node: ast.expr) -> str:
+        return ast.unparse(node)
 
-
-def _may_be_none(schema: Schema) -> bool:
-    return bool(schema.get("nullable")) or schema.get("default", _OPEN) is None
-
-
-def _json_type(node: ast.expr) -> str | None:
-    """The JSON type of what is written, if it can be told."""
-    match node:
-        case ast.List() | ast.Tuple() | ast.ListComp():
-            return "array"
-        case ast.Dict() | ast.DictComp():
-            return "object"
-        case ast.JoinedStr():
-            return "string"
-    return _NAMES.get(type(_scalar(node)))
-
-
-def _scalar(node: ast.expr) -> Any:
-    """The value of a literal, `_OPEN` if it is something else."""
-    match node:
-        case ast.Constant(value=value) if type(value) in _NAMES:
-            return value
-        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
-            return _OPEN if isinstance(value, bool) else -value
-    return _OPEN
-
-
-def _is_whole(node: ast.expr) -> bool:
-    value = _scalar(node)
-    return isinstance(value, float) and value.is_integer()
-
-
-def _shown(node: ast.expr) -> str:
-    """What is written, in short."""
-    text = ast.unparse(node)
-    return text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
+    def quoted(self, value: Any) -> str:
+        return repr(value)

@@ -14,8 +14,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
 from standfast.sandbox.typescript.edits import Edits
-from standfast.sandbox.typescript.patterns import names_in_declaration
-from standfast.sandbox.typescript.source import Source
+from standfast.sandbox.typescript.source import Source, names_in_declaration
 from standfast.sandbox.typescript.top_level import TopLevel
 
 if TYPE_CHECKING:

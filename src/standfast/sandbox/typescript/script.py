@@ -26,7 +26,7 @@ from typing import Final
 from standfast.errors import CallerError
 from standfast.model.diagnostic import Diagnostic
 from standfast.sandbox.typescript.edits import Edits, Moves
-from standfast.sandbox.typescript.source import Source, Unreadable, line_starts, parse
+from standfast.sandbox.typescript.source import Source, Unreadable, line_starts, parse, place_of
 from standfast.sandbox.typescript.stripping import Stripper
 from standfast.sandbox.typescript.syntax import syntax_errors
 from standfast.sandbox.typescript.top_level import RESULT, TopLevel, assigns_result
@@ -114,7 +114,7 @@ def _read(code: str) -> Script:
     stripper = Stripper(source, edits, top)
     stripper.strip()
     if refused := [*top.refused, *stripper.refused]:
-        raise ScriptRefused(sorted(refused, key=_place_of))
+        raise ScriptRefused(sorted(refused, key=place_of))
     javascript, moves = edits.apply()
     assigns = RESULT not in top.bound and RESULT in code and assigns_result(source)
     return Script(
@@ -129,7 +129,3 @@ def _read(code: str) -> Script:
 
 _read_short: Final = functools.lru_cache(maxsize=64)(_read)
 """The same code is checked and then run."""
-
-
-def _place_of(item: Diagnostic) -> tuple[int, int]:
-    return (item.span.line, item.span.column) if item.span else (0, 0)

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Final
 from standfast.errors import Code
 from standfast.model.diagnostic import Diagnostic
 from standfast.sandbox.typescript.edits import Edits
-from standfast.sandbox.typescript.patterns import names_in_declaration, names_in_pattern
-from standfast.sandbox.typescript.source import Source, error
+from standfast.sandbox.typescript.source import Source, error, names_in_declaration, names_in_pattern
 
 if TYPE_CHECKING:
     from tree_sitter import Node

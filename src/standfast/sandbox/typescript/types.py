@@ -25,9 +25,9 @@ from standfast.errors import Code, Span
 from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.ports.code_engine import CellFunctions
 from standfast.sandbox.typescript.checks import check_script
-from standfast.sandbox.typescript.declarations import overloads_of
-from standfast.sandbox.typescript.source import Source, error, parse
+from standfast.sandbox.typescript.source import Source, error, parse, place_of
 from standfast.sandbox.typescript.tsc import VARIABLE, CompilerFailed, Message, compile_messages, find_tsc
+from standfast.tools.typescript_stubs import overloads_of
 
 _NAME: Final = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 _DECLARED: Final = re.compile(r"^declare (?:var|function|class) (\w+)", re.M)
@@ -54,12 +54,12 @@ def check_types(
     except CompilerFailed as problem:
         return [*found, _unchecked(str(problem), None)]
     others = [item for item in _diagnostics(parse(code), messages) if not _is_told(item, found)]
-    return sorted([*found, *others[:_MAX_TOLD]], key=_place)
+    return sorted([*found, *others[:_MAX_TOLD]], key=place_of)
 
 
 def _is_told(item: Diagnostic, found: list[Diagnostic]) -> bool:
     """Whether something else was found at the same place."""
-    at = _place(item)
+    at = place_of(item)
     spans = [one.span for one in found if one.span]
     return item.span is None or any(
         (span.line, span.column) <= at <= (span.end_line or span.line, span.end_column or span.column)
@@ -70,10 +70,6 @@ def _is_told(item: Diagnostic, found: list[Diagnostic]) -> bool:
 def _unchecked(why: str, hint: str | None) -> Diagnostic:
     message = f"syntax and calls were checked, types were not: {why}"
     return Diagnostic(severity=Severity.INFO, code=Code.TYPE_ERROR, message=message, hint=hint)
-
-
-def _place(item: Diagnostic) -> tuple[int, int]:
-    return (item.span.line, item.span.column) if item.span else (0, 0)
 
 
 def _ambient(names: Collection[str], functions: CellFunctions) -> str:

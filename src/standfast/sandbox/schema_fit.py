@@ -1,0 +1,139 @@
+"""Whether an argument, as it is written in code, can be what a JSON Schema describes.
+
+Rules
+-----
+1. No false alarms: an expression that is not a literal, and everything that a schema leaves open, fits. A
+   schema with a `format` may accept more than text, and a pydantic model converts its properties (each has
+   a `title`), so neither is checked.
+2. An argument is checked by its JSON type, by `enum` and `const`, and part by part in an array or an object.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Final, Generic, TypeVar
+
+Schema = dict[str, Any]
+N = TypeVar("N")
+
+OPEN: Final = object()
+"""The value of an expression that is not a literal."""
+_JSON_TYPES: Final = {str: "string", bool: "boolean", int: "integer", float: "number", type(None): "null"}
+_MAX_DEPTH: Final = 8
+_MAX_SHOWN_CHARS: Final = 60
+
+
+class SchemaFit(Generic[N]):
+    """Compares nodes of a syntax tree with the schemas of one contract; a subclass reads the language."""
+
+    def __init__(self, root: Schema) -> None:
+        self._definitions: dict[str, Any] = root.get("$defs") or {}
+
+    def literal(self, node: N) -> N | None:
+        """Return `node` without casts around it; None if it tells nothing of its value."""
+        raise NotImplementedError
+
+    def scalar(self, node: N) -> Any:
+        """Return the value of a text, number, boolean or null; `OPEN` for everything else."""
+        raise NotImplementedError
+
+    def container_type(self, node: N) -> str | None:
+        """Return the JSON type of a node that is no scalar: "array", "object", "string" or None."""
+        raise NotImplementedError
+
+    def items(self, node: N) -> Iterable[N] | None:
+        """Return the items of an array literal; None for everything else."""
+        raise NotImplementedError
+
+    def pairs(self, node: N) -> dict[str, N] | None:
+        """Return the values of an object literal by key; None unless all keys are written out."""
+        raise NotImplementedError
+
+    def text(self, node: N) -> str:
+        """Return the source text of `node`."""
+        raise NotImplementedError
+
+    def quoted(self, value: Any) -> str:
+        """Return `value` as the language writes it."""
+        raise NotImplementedError
+
+    def problem(self, node: N, schema: Any, depth: int = 0) -> str | None:
+        """Return why `node` cannot be what `schema` describes; None if it can."""
+        if not isinstance(schema, dict) or depth > _MAX_DEPTH or "format" in schema:
+            return None
+        if (found := self.literal(node)) is None:
+            return None
+        if "$ref" in schema:
+            return self.problem(found, self.definition(schema), depth + 1)
+        for key in ("anyOf", "oneOf"):
+            if isinstance(options := schema.get(key), list):
+                problems = {self.problem(found, option, depth + 1) for option in options}
+                if not problems or None in problems:
+                    return None
+                return (
+                    problems.pop()
+                    if len(problems) == 1
+                    else f"{self._is(found)}, which fits none of its types"
+                )
+        if (schema.get("nullable") or schema.get("default", OPEN) is None) and self.scalar(found) is None:
+            return None
+        return (
+            self._value_problem(found, schema)
+            or self._type_problem(found, schema)
+            or self._part_problem(found, schema, depth)
+        )
+
+    def definition(self, schema: Schema) -> Any:
+        """Return the schema that `$ref` names."""
+        return self._definitions.get(str(schema["$ref"]).removeprefix("#/$defs/"))
+
+    def json_type(self, node: N) -> str | None:
+        """Return the JSON type of `node`; None if the code does not tell."""
+        return self.container_type(node) or _JSON_TYPES.get(type(self.scalar(node)))
+
+    def _is(self, node: N) -> str:
+        text = self.text(node)
+        return f"is {text if len(text) <= _MAX_SHOWN_CHARS else f'{text[:_MAX_SHOWN_CHARS]}…'}"
+
+    def _value_problem(self, node: N, schema: Schema) -> str | None:
+        allowed = schema.get("enum", [schema["const"]] if "const" in schema else None)
+        if not isinstance(allowed, list) or (value := self.scalar(node)) is OPEN:
+            return None
+        if any(type(value) is type(item) and value == item for item in allowed):
+            return None
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and value in allowed:
+            return None
+        return f"{self._is(node)}, not one of {', '.join(map(self.quoted, allowed))}"
+
+    def _type_problem(self, node: N, schema: Schema) -> str | None:
+        wanted = schema.get("type")
+        if wanted is None or (given := self.json_type(node)) is None:
+            return None
+        types = wanted if isinstance(wanted, list) else [wanted]
+        if given in types or (given == "integer" and "number" in types):
+            return None
+        if given == "number" and "integer" in types and self.scalar(node).is_integer():
+            return None
+        return f"{self._is(node)}, not {' or '.join(map(str, types))}"
+
+    def _part_problem(self, node: N, schema: Schema, depth: int) -> str | None:
+        """Return the problem of the first part of an array or object that has one."""
+        parts: Iterable[tuple[str, N, Any]] = ()
+        if "prefixItems" not in schema and (items := self.items(node)) is not None:
+            parts = ((f"[{index}]", item, schema.get("items")) for index, item in enumerate(items))
+        elif (pairs := self.pairs(node)) is not None:
+            properties = schema.get("properties") or {}
+            if any(isinstance(part, dict) and "title" in part for part in properties.values()):
+                return None
+            if missing := [key for key in schema.get("required", ()) if key not in pairs]:
+                return f"is missing {self.quoted(missing[0])}"
+            others = None if schema.get("patternProperties") else schema.get("additionalProperties")
+            if others is False and (unknown := [key for key in pairs if key not in properties]):
+                return f"has no place for {self.quoted(unknown[0])}"
+            parts = (
+                (f"[{self.quoted(key)}]", part, properties.get(key, others)) for key, part in pairs.items()
+            )
+        for place, part, wanted in parts:
+            if problem := self.problem(part, wanted, depth + 1):
+                return f"at {place} {problem}"
+        return None
