@@ -2,9 +2,9 @@
 
 Rules
 -----
-1. No false alarms. Only what fails for certain is told: a name counts as bound if anything in the code
-   binds it anywhere, a function that is bound by the code or the session is not looked at, and an argument
-   is judged only where it is written out. What most likely is a mistake, but may be meant, is a warning.
+1. No false alarms. Only what is certain to fail is an error: a name counts as bound if the code binds it
+   anywhere, a function that the code or the session binds is not checked, and an argument is checked only if
+   it is a literal. A likely mistake is a warning.
 2. Fast: one walk over the tree that running the code needs anyway.
 """
 
@@ -65,8 +65,6 @@ def check_script(
         source = read_script(code).source
     except ScriptRefused as refused:
         return refused.diagnostics
-    if source is None:
-        return []
     found = list(_problems(source, {*bound, *inputs}, functions, inputs))[:_MAX_FOUND]
     return sorted(found, key=place_of)
 

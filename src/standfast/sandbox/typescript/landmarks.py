@@ -64,23 +64,13 @@ class Landmarks:
             self._edits.insert(start, _PATTERN_MARK)
 
     def inside(self, node: Node) -> None:
-        """Give the parts of an expression that begin on other lines places of their own."""
+        """Give each part of a list, an object or `a ? b : c` that begins on another line a place."""
         row = first_row(node)
         if row == last_row(node):
             return
         for part in node.named_children:
             if first_row(part) != row and part.type != "spread_element":
                 self.before(part.child_by_field_name("value") if part.type == "pair" else part)
-
-    def branches(self, node: Node) -> None:
-        """The same for `a ? b : c`."""
-        row = first_row(node)
-        if row == last_row(node):
-            return
-        for field in ("consequence", "alternative"):
-            part = node.child_by_field_name(field)
-            if part is not None and first_row(part) != row:
-                self.before(part)
 
     def _may_fail(self, expression: Node) -> bool:
         """Whether something in an expression, on its first line, may fail at no place."""

@@ -1,10 +1,9 @@
-"""The parts of TypeScript that are more than types, written as JavaScript on the same lines.
+"""Rewrites enums, namespaces and parameter properties as JavaScript on the same lines.
 
-An enum becomes a function that fills an object, a namespace one that returns what it exports, and a parameter
+An enum becomes a function that fills an object, a namespace one that returns its exports, and a parameter
 property an assignment at the beginning of its constructor.
 
-Rule: expressions stay where they are written; only what is around them changes, so that an error inside has
-its right place.
+Rule: expressions stay where they are written, so that an error inside of one has its right place.
 """
 
 from __future__ import annotations
@@ -32,135 +31,107 @@ _WORDS: Final = """
 _RESERVED: Final = frozenset(_WORDS.split())
 
 
+class NotSupported(Exception):
+    """A namespace that cannot be rewritten."""
+
+
 class Lowering:
-    """Rewrites single nodes of one program. `top` tells what its top level declares."""
+    """Rewrites single nodes of one program. `top` knows the declarations of its top level."""
 
     def __init__(self, source: Source, edits: Edits, top: TopLevel) -> None:
         self._source = source
+        self._text = source.text
         self._edits = edits
         self._top = top
 
     def enum(self, node: Node) -> Iterator[Node]:
-        """Rewrite an enum; what it gives are the expressions in it, which may hold types."""
+        """Rewrite an enum, and yield the expressions in it."""
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if name is None or body is None:
             return
-        enum = self._source.text(name)
+        enum = self._text(name)
         keyword = "var" if node.id in self._top.declared else "let"
         self._edits.replace(node.start_byte, body.start_byte + 1, f"{keyword} {enum} = (({enum}) => {{")
-        yield from self._members(enum, body)
-        given = enum if node.id in self._top.repeated else "{}"
-        self._edits.replace(body.end_byte - 1, body.end_byte, f"return {enum}; }})({given});")
-
-    def _members(self, enum: str, body: Node) -> Iterator[Node]:
-        """Each member as statements, and the commas between them as semicolons."""
-        following = "0"
-        last = body.start_byte + 1
+        following, last = "0", body.start_byte + 1
         for part in body.children:
             if part.type == ",":
                 self._edits.replace(part.start_byte, part.end_byte, ";")
-            elif part.type == "enum_assignment":
-                following, value = self._valued(enum, part)
-                last = part.end_byte
-                yield value
             elif part.is_named and part.type != "comment":
-                following = self._counted(enum, part, following)
+                value = part.child_by_field_name("value") if part.type == "enum_assignment" else None
+                following = self._member(enum, part, value, following)
                 last = part.end_byte
+                if value is not None:
+                    yield value
         self._edits.insert(last, ";")
+        given = enum if node.id in self._top.repeated else "{}"
+        self._edits.replace(body.end_byte - 1, body.end_byte, f"return {enum}; }})({given});")
 
-    def _counted(self, enum: str, name: Node, value: str) -> str:
-        """A member without a value: one more than the member before."""
-        key, local = self._names(enum, name)
-        start = f"const {local} = " if local else ""
-        item = f"{enum}[{key}]"
-        text = f"{start}{item} = {value}; {enum}[{item}] = {key}"
-        self._edits.replace(name.start_byte, name.end_byte, text)
-        return _next(item, value)
-
-    def _valued(self, enum: str, member: Node) -> tuple[str, Node]:
-        name, value = member.child_by_field_name("name"), member.child_by_field_name("value")
-        if name is None or value is None:
-            raise AssertionError("an enum_assignment has a name and a value")
-        key, local = self._names(enum, name)
-        item = f"{enum}[{key}]"
-        start = f"const {local} = " if local else ""
-        self._edits.replace(name.start_byte, value.start_byte, f"{start}{item} = ")
-        if value.type not in ("string", "template_string"):
-            self._edits.insert(value.end_byte, f'; if (typeof {item} === "number") {enum}[{item}] = {key}')
-        return _next(item, self._source.text(value)), value
-
-    def _names(self, enum: str, name: Node) -> tuple[str, str | None]:
-        """A member's key as a string literal, and the name by which its neighbours may use it."""
+    def _member(self, enum: str, member: Node, value: Node | None, following: str) -> str:
+        """Rewrite a member of an enum, and return the value of the next one if it has none of its own."""
+        name = member.child_by_field_name("name") or member
         if name.type == "computed_property_name":
             name = name.named_children[0]
-        text = self._source.text(name)
-        if name.type == "string":
-            inner = text[1:-1]
-            return text, inner if _is_plain_name(inner, enum) else None
-        return json.dumps(text), text if _is_plain_name(text, enum) else None
+        text = self._text(name)
+        key, local = (text, text[1:-1]) if name.type == "string" else (json.dumps(text), text)
+        item = f"{enum}[{key}]"
+        is_plain = local.isidentifier() and local not in _RESERVED and local != enum
+        target = f"const {local} = {item}" if is_plain else item  # other members may use its name
+        if value is None:
+            text = f"{target} = {following}; {enum}[{item}] = {key}"
+            self._edits.replace(member.start_byte, member.end_byte, text)
+        else:
+            self._edits.replace(member.start_byte, value.start_byte, f"{target} = ")
+            if value.type not in ("string", "template_string"):
+                reverse = f'; if (typeof {item} === "number") {enum}[{item}] = {key}'
+                self._edits.insert(value.end_byte, reverse)
+            following = self._text(value)
+        try:
+            return str(int(following) + 1)
+        except ValueError:
+            return f"{item} + 1"
 
-    def namespace(self, node: Node, pending: list[Node]) -> str | None:
-        """Rewrite a namespace. The answer is why that cannot be done, if it cannot."""
+    def namespace(self, node: Node) -> list[Node]:
+        """Rewrite a namespace, and return the statements in it; raise `NotSupported` if it cannot be."""
         name, body = node.child_by_field_name("name"), node.child_by_field_name("body")
         if body is None or _holds_types_only(body):
             self._edits.blank_with(node.start_byte, node.end_byte, ";")
-            return None
+            return []
         if name is None or name.type != "identifier":
-            return "a namespace with a name of several parts is not supported"
-        label = self._source.text(name)
+            raise NotSupported("a namespace with a name of several parts is not supported")
+        label = self._text(name)
         if node.id in self._top.repeated:
-            return f"declaring {label} in several parts is not supported"
+            raise NotSupported(f"declaring {label} in several parts is not supported")
         keyword = "var" if node.id in self._top.declared else "let"
         self._edits.replace(node.start_byte, body.start_byte + 1, f"{keyword} {label} = (() => {{")
         exports = ", ".join(self._exported(body))
         self._edits.replace(body.end_byte - 1, body.end_byte, f"; return {{ {exports} }}; }})();")
-        pending.extend(body.named_children)
-        return None
+        return body.named_children
 
     def _exported(self, body: Node) -> Iterator[str]:
-        """What a namespace exports, as parts of an object; variables by getters, since they change."""
+        """Yield the exports of a namespace as parts of an object; variables by getters, since they change."""
         for statement in body.named_children:
-            if statement.type != "export_statement":
-                continue
-            for part in statement.named_children:
+            for part in statement.named_children if statement.type == "export_statement" else ():
+                changes = part.type in ("lexical_declaration", "variable_declaration")
                 for name in names_in_declaration(self._source, part):
-                    changes = part.type in ("lexical_declaration", "variable_declaration")
                     yield f"get {name}() {{ return {name}; }}" if changes else name
 
     def parameter_properties(self, members: Node) -> None:
         """Declare and assign the parameters of a constructor that are properties too."""
         for method in members.named_children:
-            if method.type != "method_definition":
-                continue
             name, body = method.child_by_field_name("name"), method.child_by_field_name("body")
             parameters = method.child_by_field_name("parameters")
-            if name is None or body is None or parameters is None or self._source.text(name) != "constructor":
+            if name is None or body is None or parameters is None or self._text(name) != "constructor":
                 continue
-            if names := self._properties(parameters):
+            names = [
+                self._text(pattern)
+                for part in parameters.named_children
+                if any(mark.type in _PROPERTY_MARKS for mark in part.children)
+                and (pattern := part.child_by_field_name("pattern")) is not None
+            ]
+            if names:
+                assigned = "".join(f"; this.{name} = {name}" for name in names)
                 self._edits.insert(members.start_byte + 1, "".join(f" {name};" for name in names))
-                self._edits.insert(
-                    _after_super(body), "".join(f"; this.{name} = {name}" for name in names) + ";"
-                )
-
-    def _properties(self, parameters: Node) -> list[str]:
-        return [
-            self._source.text(pattern)
-            for part in parameters.named_children
-            if any(mark.type in _PROPERTY_MARKS for mark in part.children)
-            and (pattern := part.child_by_field_name("pattern")) is not None
-        ]
-
-
-def _next(item: str, value: str) -> str:
-    """The value of the member that follows, computed here if it is plain."""
-    try:
-        return str(int(value) + 1)
-    except ValueError:
-        return f"{item} + 1"
-
-
-def _is_plain_name(text: str, enum: str) -> bool:
-    return text.isidentifier() and text not in _RESERVED and text != enum
+                self._edits.insert(_after_super(body), f"{assigned};")
 
 
 def _holds_types_only(body: Node) -> bool:
@@ -172,7 +143,7 @@ def _holds_types_only(body: Node) -> bool:
 
 
 def _after_super(body: Node) -> int:
-    """Where `this` may be used: behind the call of `super`, or at the beginning."""
+    """Return the offset from which `this` may be used: after the call of `super`, or the beginning."""
     for statement in body.named_children:
         if statement.type == "expression_statement":
             call = statement.named_children[0]

@@ -2,24 +2,22 @@
 
 Theory of operation
 -------------------
-`read_script` reads the code once, refuses what cannot be run, and writes JavaScript with the same lines:
-types become blanks, declarations of the top level become names of the session. The JavaScript is evaluated
-as a global script in which `await` may be used at the top level; the value of its last expression is its
-value.
+`read_script` parses the code once, refuses syntax that cannot be run, and writes JavaScript with the same
+lines: types become blanks, declarations of the top level become names of the session. The engine evaluates
+it as a global script in which `await` may be used at the top level; its value is that of its last expression.
 
 Rules
 -----
-1. Each line of the source is the same line of the JavaScript. Columns stay as well, except behind what had
-   to be written otherwise; `Script.position` gives the place in the source for any place in the JavaScript.
+1. Each line of the source is the same line of the JavaScript. Columns stay as well, except after an edit;
+   `Script.position` maps any place in the JavaScript to the source.
 2. The engine counts columns in UTF-8 bytes; we count characters, from 1.
-3. Nothing but `ScriptRefused` is raised for code, whatever it is.
+3. No code raises anything but `ScriptRefused`.
 """
 
 from __future__ import annotations
 
 import functools
 import re
-from bisect import bisect_right
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -54,11 +52,11 @@ class Script:
     """The names that it binds at its top level."""
     binds_result: bool
     """Whether `result` is among them, or is assigned to without having been declared."""
-    moves: Moves = field(default_factory=Moves, repr=False)
-    source: Source | None = field(default=None, repr=False, compare=False)
+    moves: Moves = field(repr=False)
+    source: Source = field(repr=False, compare=False)
 
     def position(self, line: int, column: int) -> tuple[int, int]:
-        """The place in the source of a place in `javascript`, as the engine tells it.
+        """Return the place in the source of a place in `javascript`, as the engine reports it.
 
         The engine's columns count bytes, from 1; in the first line from 0, but it never says 0.
         """
@@ -66,38 +64,29 @@ class Script:
         starts = line_starts(data)
         line = max(1, min(line, len(starts)))
         end = starts[line] - 1 if line < len(starts) else len(data)
-        offset = min(starts[line - 1] + _bytes_before(line, column, data), end)
-        return self._place(self.moves.origin(offset))
+        if line > 1:
+            column = max(column - 1, 0)
+        elif column <= 1 and data[:1] not in (b" ", b"(", b"[", b";"):
+            column = 0
+        return self.source.place(self.moves.origin(min(starts[line - 1] + column, end)))
 
     def use_of(self, name: str, line: int = 1) -> tuple[int, int] | None:
-        """The first place, from *line* on if there is one, at which the code uses a name.
+        """Return the first place, from `line` on if there is one, at which the code uses `name`.
 
-        The engine does not always tell where it was that it did not find a name.
+        The engine does not always report where it did not find a name.
         """
         found: tuple[int, int] | None = None
         wanted = re.compile(rf"(?<![\w$.]){re.escape(name)}(?![\w$])")
         for match in wanted.finditer(self.code):
-            place = self._place(len(self.code[: match.start()].encode()))
+            place = self.source.place(len(self.code[: match.start()].encode()))
             found = found or place
             if place[0] >= line:
                 return place
         return found
 
-    def _place(self, offset: int) -> tuple[int, int]:
-        data = self.code.encode()
-        starts = line_starts(data)
-        line = bisect_right(starts, min(offset, len(data)))
-        return line, len(data[starts[line - 1] : offset].decode("utf-8", "replace")) + 1
-
-
-def _bytes_before(line: int, column: int, data: bytes) -> int:
-    if line > 1:
-        return max(column - 1, 0)
-    return 0 if column <= 1 and data[:1] not in (b" ", b"(", b"[", b";") else column
-
 
 def read_script(code: str) -> Script:
-    """Read *code*; `ScriptRefused` tells everything in it that cannot be run."""
+    """Return `code` as JavaScript; raise `ScriptRefused` with everything in it that cannot be run."""
     return _read_short(code) if len(code) <= _SHORT_CHARS else _read(code)
 
 

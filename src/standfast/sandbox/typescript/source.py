@@ -1,15 +1,15 @@
-"""TypeScript as a syntax tree, and the places in it.
+"""TypeScript as a syntax tree, and the places and names in it.
 
 Rules
 -----
-1. The parser works on UTF-8 bytes. Whoever is told of a place is told lines and characters from 1; a line
-   ends where JavaScript says it does: LF, CR, CRLF, U+2028 and U+2029.
+1. The parser works on UTF-8 bytes; diagnostics have lines and characters from 1. A line ends where JavaScript
+   says it does: LF, CR, CRLF, U+2028 and U+2029.
 2. The tree is read, never changed: the same code is checked and then run.
-3. Nothing here follows a tree by recursion; code nests as deep as its writer likes.
-4. The parser is given long code piece by piece. Code full of mistakes can cost it time and memory that grow
-   with the square of the length; when it has computed for too long, it gets no more, and the code is
-   refused. Code without mistakes costs it some 0.2 ms a kilobyte. One case it must not be given at all:
-   thousands of `<` that might each begin a list of types.
+3. Nothing here follows a tree by recursion; code may nest deeper than the stack.
+4. The parser gets long code in pieces. On code full of mistakes its time and memory can grow with the square
+   of the length; when it has taken too long it gets no more, and the code is refused. Code without mistakes
+   takes about 0.2 ms per kilobyte. Thousands of `<`, each of which may begin a list of types, are refused
+   before they are parsed.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import threading
 import time
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from standfast.errors import Code, EngineFailed, Span
@@ -62,27 +63,23 @@ _MAX_TRIES: Final = 4
 
 
 class Unreadable(Exception):
-    """Code that is no text that a parser can be given."""
+    """Code that cannot be given to the parser."""
 
     def __init__(self, message: str, span: Span) -> None:
         super().__init__(message)
         self.diagnostic = error(Code.SYNTAX_ERROR, message, span)
 
 
+@dataclass(frozen=True, eq=False)
 class Source:
     """Code, its bytes and its syntax tree, which is that of `parsed`: a text of the same length."""
 
-    __slots__ = ("_starts", "code", "data", "gave_up_at", "parsed", "root")
-
-    def __init__(
-        self, code: str, data: bytes, parsed: bytes, root: Node, gave_up_at: int | None = None
-    ) -> None:
-        self.code = code
-        self.data = data
-        self.parsed = parsed
-        self.root = root
-        self.gave_up_at = gave_up_at
-        self._starts: list[int] | None = None
+    code: str
+    data: bytes
+    parsed: bytes
+    root: Node
+    gave_up_at: int | None = None
+    """The offset at which the parser had taken too long."""
 
     @property
     def is_sound(self) -> bool:
@@ -92,15 +89,18 @@ class Source:
     def text(self, node: Node) -> str:
         return self.data[node.start_byte : node.end_byte].decode()
 
+    def breaks(self, start: int, end: int) -> bool:
+        """Whether there is a line break between two offsets."""
+        return _BREAK.search(self.data, start, end) is not None
+
+    @functools.cached_property
     def starts(self) -> list[int]:
         """The byte offset of each line."""
-        if self._starts is None:
-            self._starts = line_starts(self.data)
-        return self._starts
+        return line_starts(self.data)
 
     def place(self, offset: int) -> tuple[int, int]:
-        """Line and character of a byte offset."""
-        starts = self.starts()
+        """Return the line and character of a byte offset."""
+        starts = self.starts
         line = bisect_right(starts, offset)
         return line, len(self.data[starts[line - 1] : offset].decode("utf-8", "replace")) + 1
 
@@ -114,10 +114,10 @@ class Source:
 
 
 def first_row(node: Node) -> int:
-    """The row that a node begins on, from 0.
+    """Return the row that `node` begins on, from 0.
 
-    By index: the attributes of a point give away a reference that they do not own (tree-sitter 0.26), and the
-    process dies of it.
+    By index: the attributes of a point release a reference that they do not own (tree-sitter 0.26), which
+    kills the process.
     """
     return node.start_point[0]
 
@@ -141,17 +141,27 @@ def place_of(item: Diagnostic) -> tuple[int, int]:
 
 
 def parse(code: str) -> Source:
-    """Read *code*. Mistakes in it are in the tree; `Unreadable` is raised only for what is no text."""
+    """Parse `code`. Mistakes are in the tree; `Unreadable` is raised for text that cannot be parsed."""
     return _parse_short(code) if len(code) <= _SHORT_CHARS else _parse(code)
 
 
 def parse_jsx(source: Source) -> Node:
-    """The tree of the same code with JSX allowed."""
+    """Return the tree of the same code with JSX allowed."""
     return _parser("language_tsx").parse(source.data).root_node  # type: ignore[no-any-return]
 
 
 def _parse(code: str) -> Source:
-    data = _encoded(code)
+    if len(code) > MAX_CODE_CHARS:
+        raise Unreadable(f"the code has more than {MAX_CODE_CHARS} characters", Span())
+    if (at := code.find("\0")) >= 0:
+        raise Unreadable("the code holds a NUL character", _span_after(code[:at]))
+    if code.count("<") > _MAX_ANGLES and sum(1 for _ in _ANGLE.finditer(code)) > _MAX_ANGLES:
+        raise Unreadable(f"the code has more than {_MAX_ANGLES} times the character '<'", Span())
+    try:
+        data = code.encode()
+    except UnicodeEncodeError as problem:
+        place = _span_after(code[: problem.start])
+        raise Unreadable("the code holds half of a surrogate pair", place) from None
     parsed = _LONG_CAST.sub(lambda found: found[0].replace(b".", b"_"), data)
     source = _parsed(code, data, parsed)
     if _CAST.search(parsed) and (gaps := _late_brackets(parsed)):
@@ -162,8 +172,16 @@ def _parse(code: str) -> Source:
     return source
 
 
+_parse_short: Final = functools.lru_cache(maxsize=32)(_parse)
+
+
+def _span_after(text: str) -> Span:
+    line = text.count("\n") + 1
+    return Span(line=line, column=len(text) - (text.rfind("\n") + 1) + 1)
+
+
 def _late_brackets(parsed: bytes) -> list[tuple[int, int]]:
-    """Where a line begins with a bracket, after what may be a type: the start and end of what is between."""
+    """Return the gaps, as offsets, between a possible type and a bracket that begins another line."""
     gaps = (match.span(1) for match in _GAP.finditer(parsed) if match[1])
     return [
         gap
@@ -175,26 +193,21 @@ def _late_brackets(parsed: bytes) -> list[tuple[int, int]]:
 
 
 def _with_casts_ended(source: Source, gaps: list[tuple[int, int]]) -> Source:
-    """The source as TypeScript reads it: a line break before a bracket ends the type of a cast.
+    """Parse the source as TypeScript does: a line break before a bracket ends the type of a cast.
 
-    The parser would read on and take the bracket for a part of the type. A semicolon in the gap keeps it from
-    that; where it turns out that no cast ends there, it is taken back.
+    The parser would take the bracket for a part of the type. A semicolon in the gap prevents that; it is
+    removed again where no cast ends.
     """
     for _ in range(_MAX_TRIES):
-        tried = _parsed(source.code, source.data, _with_semicolons(source.parsed, gaps))
+        text = bytearray(source.parsed)
+        for start, end in gaps:
+            text[start:end] = b";" + re.sub(rb"[^\r\n]", b" ", source.parsed[start + 1 : end])
+        tried = _parsed(source.code, source.data, bytes(text))
         ended = [gap for gap in gaps if _cast_ends_at(tried.root, gap[0])]
         if len(ended) == len(gaps):
             return tried if tried.is_sound else source
         gaps = ended
     return source
-
-
-def _with_semicolons(parsed: bytes, gaps: list[tuple[int, int]]) -> bytes:
-    """The text with a semicolon, and nothing else but blanks and line breaks, in each gap."""
-    text = bytearray(parsed)
-    for start, end in gaps:
-        text[start:end] = b";" + re.sub(rb"[^\r\n]", b" ", parsed[start + 1 : end])
-    return bytes(text)
 
 
 def _cast_ends_at(root: Node, end: int) -> bool:
@@ -207,16 +220,15 @@ def _cast_ends_at(root: Node, end: int) -> bool:
 
 
 def _parsed(code: str, data: bytes, parsed: bytes) -> Source:
-    """Code and its tree, which is that of a text of the same length."""
     parser = _parser("language_typescript")
     if len(parsed) <= 2 * _PIECE_BYTES:
         return Source(code, data, parsed, parser.parse(parsed).root_node)
     feed = _Feed(parsed)
-    return Source(code, data, parsed, parser.parse(feed.read).root_node, gave_up_at=feed.stopped_at)
+    return Source(code, data, parsed, parser.parse(feed.read).root_node, feed.stopped_at)
 
 
 class _Feed:
-    """Gives the parser its text, until it has computed for too long."""
+    """Gives the parser its text, until it has taken too long."""
 
     def __init__(self, data: bytes) -> None:
         self.stopped_at: int | None = None
@@ -227,66 +239,32 @@ class _Feed:
         late = time.thread_time() - self._began > _PARSE_S + offset * _PARSE_S_PER_BYTE
         if self.stopped_at is None and late and offset < len(self._data):
             self.stopped_at = offset
-        if self.stopped_at is not None:
-            return self._data[offset : min(self.stopped_at, offset + _PIECE_BYTES)]
-        return self._data[offset : offset + _PIECE_BYTES]
+        end = offset + _PIECE_BYTES
+        return self._data[offset : end if self.stopped_at is None else min(self.stopped_at, end)]
 
 
-_parse_short: Final = functools.lru_cache(maxsize=32)(_parse)
-
-
-def _encoded(code: str) -> bytes:
-    if len(code) > MAX_CODE_CHARS:
-        raise Unreadable(f"the code has more than {MAX_CODE_CHARS} characters", Span())
-    if (at := code.find("\0")) >= 0:
-        raise Unreadable("the code holds a NUL character", _span_before(code[:at]))
-    if code.count("<") > _MAX_ANGLES and sum(1 for _ in _ANGLE.finditer(code)) > _MAX_ANGLES:
-        raise Unreadable(f"the code has more than {_MAX_ANGLES} times the character '<'", Span())
-    try:
-        return code.encode()
-    except UnicodeEncodeError as problem:
-        raise Unreadable(
-            "the code holds half of a surrogate pair", _span_before(code[: problem.start])
-        ) from None
-
-
-def _span_before(text: str) -> Span:
-    line = text.count("\n") + 1
-    return Span(line=line, column=len(text) - (text.rfind("\n") + 1) + 1)
-
-
-class _Parsers(threading.local):
-    """The parsers of one thread: a parser that is given its text piece by piece must not be shared."""
-
-    def __init__(self) -> None:
-        self.made: dict[str, Any] = {}
-
-
-_parsers: Final = _Parsers()
+_parsers: Final = threading.local()
+"""The parsers of each thread: one that gets its text in pieces must not be shared."""
 
 
 def _parser(grammar: str) -> Any:
-    found = _parsers.made.get(grammar)
-    if found is None:
-        found = _parsers.made[grammar] = _new_parser(grammar)
-    return found
-
-
-def _new_parser(grammar: str) -> Any:
-    """The packages are an extra, and cost some milliseconds to load."""
-    try:
-        import tree_sitter
-        import tree_sitter_typescript
-    except ImportError as problem:
-        raise EngineFailed(
-            f"TypeScript cannot be read: {problem}",
-            hint="install the extra: pip install 'standfast[typescript]'",
-        ) from problem
-    return tree_sitter.Parser(tree_sitter.Language(getattr(tree_sitter_typescript, grammar)()))
+    """Return this thread's parser; import its packages, which are an extra, on first use."""
+    if (parser := getattr(_parsers, grammar, None)) is None:
+        try:
+            import tree_sitter
+            import tree_sitter_typescript
+        except ImportError as problem:
+            raise EngineFailed(
+                f"TypeScript cannot be read: {problem}",
+                hint="install the extra: pip install 'standfast[typescript]'",
+            ) from problem
+        parser = tree_sitter.Parser(tree_sitter.Language(getattr(tree_sitter_typescript, grammar)()))
+        setattr(_parsers, grammar, parser)
+    return parser
 
 
 def names_in_declaration(source: Source, node: Node) -> Iterator[str]:
-    """The names that a declaration binds; none if it is something else."""
+    """Yield the names that a declaration binds; none if `node` is something else."""
     kind = node.type
     if kind in ("lexical_declaration", "variable_declaration"):
         for part in node.named_children:
@@ -302,20 +280,16 @@ def names_in_declaration(source: Source, node: Node) -> Iterator[str]:
 
 
 def names_in_pattern(pattern: Node) -> Iterator[Node]:
-    """The identifiers that a pattern binds, in whatever order."""
+    """Yield the identifiers that a pattern binds, in any order."""
     pending = [pattern]
     while pending:
         node = pending.pop()
         match node.type:
             case "identifier" | "shorthand_property_identifier_pattern":
                 yield node
-            case "assignment_pattern" | "object_assignment_pattern":
-                left = node.child_by_field_name("left")
-                if left is not None:
-                    pending.append(left)
-            case "pair_pattern":
-                value = node.child_by_field_name("value")
-                if value is not None:
-                    pending.append(value)
+            case "assignment_pattern" | "object_assignment_pattern" | "pair_pattern":
+                field = "value" if node.type == "pair_pattern" else "left"
+                if (inner := node.child_by_field_name(field)) is not None:
+                    pending.append(inner)
             case "object_pattern" | "array_pattern" | "rest_pattern":
                 pending.extend(part for part in node.named_children if part.type not in _SKIPPED)

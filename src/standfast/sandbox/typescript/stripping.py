@@ -1,16 +1,16 @@
-"""Takes the types out of TypeScript.
+"""Removes the types from TypeScript.
 
 Theory of operation
 -------------------
-One walk over the tree, with a list of what is still to be visited in the place of recursion. A node that is
-nothing but types becomes blank and is not entered. The few constructs that mean something when they run
-(enums, namespaces, parameter properties) are handed to `lowering`.
+One walk over the tree, with a list of the nodes still to visit instead of recursion. A node that consists of
+types becomes blank and is not entered. Enums, namespaces and parameter properties, which do something when
+they run, are rewritten by `lowering`.
 
 Rules
 -----
-1. The JavaScript means what the TypeScript means, statement by statement: where a blank would let two
-   statements run together, or cut one in two, a semicolon or a parenthesis is written into it.
-2. What has no JavaScript is refused, with its place, and never guessed at.
+1. The JavaScript means what the TypeScript means, statement by statement: where a blank would join two
+   statements or split one, a semicolon or a parenthesis is written into it.
+2. Syntax that has no JavaScript is refused, with its place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from standfast.errors import Code
 from standfast.model.diagnostic import Diagnostic
 from standfast.sandbox.typescript.edits import Edits
 from standfast.sandbox.typescript.landmarks import Landmarks
-from standfast.sandbox.typescript.lowering import Lowering
+from standfast.sandbox.typescript.lowering import Lowering, NotSupported
 from standfast.sandbox.typescript.source import CASTS, Source, error
 from standfast.sandbox.typescript.top_level import TopLevel
 
@@ -33,17 +33,24 @@ BUILT_IN_HINT: Final = (
     "the standard objects of JavaScript (Math, JSON, Map, Date, ...) are there without it, and whatever else "
     "is needed of the world is a function that can be called"
 )
-_MAX_TOLD: Final = 20
+_MAX_REFUSED: Final = 20
 _SEMICOLON: Final = 0x3B
-_NO_MODULES: Final = "there are no modules here: nothing can be imported"
+_MODIFIERS: Final = frozenset(
+    {"abstract", "accessibility_modifier", "override_modifier", "readonly", "?", "!"}
+)
+_NAMELESS: Final = ("class", "function_expression", "generator_function", "object")
+_LEAVES: Final = frozenset({
+    "identifier", "property_identifier", "number", "comment", "string", "regex", "true", "false", "null",
+    "this", "super", "shorthand_property_identifier", "undefined",
+})  # fmt: skip
 
 
 class Stripper:
-    """What is to be changed in one program, and what in it cannot be run."""
+    """Edits one program. `refused` lists the syntax in it that cannot be run."""
 
     def __init__(self, source: Source, edits: Edits, top: TopLevel) -> None:
-        self.edits = edits
         self.refused: list[Diagnostic] = []
+        self._edits = edits
         self._source = source
         self._data = source.data
         self._ends: set[int] = set()
@@ -58,22 +65,22 @@ class Stripper:
         handlers = _HANDLERS
         while pending:
             node = pending.pop()
-            handler = handlers.get(node.type)
+            kind = node.type
+            if kind in _LEAVES:
+                continue
+            handler = handlers.get(kind)
             if handler is None:
                 pending.extend(node.named_children)
             else:
                 handler(self, node)
-        self.edits.end_statements(self._ends)
-
-    def leaf(self, node: Node) -> None:
-        """Nothing inside."""
+        self._edits.end_statements(self._ends)
 
     def blank(self, node: Node) -> None:
-        self.edits.blank(node.start_byte, node.end_byte)
+        self._edits.blank(node.start_byte, node.end_byte)
 
     def blank_statement(self, node: Node) -> None:
-        """What stands before and after it are two statements still."""
-        self.edits.blank_with(node.start_byte, node.end_byte, ";")
+        """Keep the statements before and after `node` apart."""
+        self._edits.blank_with(node.start_byte, node.end_byte, ";")
 
     def statement(self, node: Node) -> None:
         """Remember where a statement ends that has no semicolon of its own."""
@@ -91,7 +98,7 @@ class Stripper:
         self.statement(node)
 
     def condition(self, node: Node) -> None:
-        """`if`, `while`, `do` and `switch`."""
+        """Visit `if`, `while`, `do` and `switch`."""
         head = node.child_by_field_name("condition") or node.child_by_field_name("value")
         if head is not None and head.type == "parenthesized_expression":
             self._landmarks.before(head.named_children[0])
@@ -105,52 +112,41 @@ class Stripper:
         self._landmarks.inside(node)
         self._pending.extend(node.named_children)
 
-    def ternary(self, node: Node) -> None:
-        self._landmarks.branches(node)
-        self._pending.extend(node.named_children)
-
     def cast(self, node: Node) -> None:
-        """`x as T`, `x satisfies T`, `x!`, `f<T>`: the expression alone stays."""
-        expression = node.named_children[0]
-        if expression.type == "comment":
-            expression = next(part for part in node.named_children if part.type != "comment")
-        if node.type in CASTS and self._breaks(expression.end_byte, node.end_byte):
-            self._check_type(node)
-        self.edits.blank(expression.end_byte, node.end_byte)
+        """Keep the expression of `x as T`, `x satisfies T`, `x!` and `f<T>`."""
+        expression = next(part for part in node.named_children if part.type != "comment")
+        if node.type in CASTS and self._source.breaks(expression.end_byte, node.end_byte):
+            pending = [node.named_children[-1]]
+            while pending:
+                part = pending.pop()
+                pending += part.named_children
+                if part.type in ("array_type", "lookup_type"):
+                    bracket = next(token for token in part.children if token.type == "[")
+                    if self._source.breaks(part.children[0].end_byte, bracket.start_byte):
+                        self._refuse_cast(node)  # a bracket on another line would be a statement
+                        break
+        self._edits.blank(expression.end_byte, node.end_byte)
         self._pending.append(expression)
 
     def call(self, node: Node) -> None:
         """A cast is never called: where the parser says so, two statements meet without a semicolon."""
         parts = node.named_children
         if parts[0].type in CASTS:
-            if not self._breaks(parts[0].end_byte, parts[1].start_byte):
+            if not self._source.breaks(parts[0].end_byte, parts[1].start_byte):
                 self._refuse_cast(parts[0])
             self._ends.add(parts[0].end_byte)
         self._pending.extend(parts)
 
     def member(self, node: Node) -> None:
-        """Nor does a cast have members: where the parser says so, it has misread a type."""
+        """A cast has no members: where the parser says so, it has misread a type."""
         parts = node.named_children
         if parts[0].type in CASTS:
             self._refuse_cast(parts[0])
         self._pending.extend(parts)
 
-    def _check_type(self, node: Node) -> None:
-        """Refuse a cast whose type goes on with a bracket on another line: that would be a statement."""
-        pending = [node.named_children[-1]]
-        while pending:
-            part = pending.pop()
-            pending += part.named_children
-            if part.type in ("array_type", "lookup_type"):
-                element, bracket = part.children[0], next(one for one in part.children if one.type == "[")
-                if self._breaks(element.end_byte, bracket.start_byte):
-                    self._refuse_cast(node)
-                    return
-
     def _refuse_cast(self, node: Node) -> None:
         hint = "put the cast into parentheses, or give its type a name: type T = ..."
-        message = "it is not clear where the type of this cast ends"
-        self.refused.append(error(Code.SYNTAX_ERROR, message, self._source.span(node), hint))
+        self._refuse(node, "it is not clear where the type of this cast ends", hint, Code.SYNTAX_ERROR)
 
     def binary(self, node: Node) -> None:
         """`f < T > (x)` is no comparison but a call with a type."""
@@ -158,7 +154,7 @@ class Stripper:
         if operator is not None and operator.type == ">" and left is not None and right is not None:
             inner = left.child(1) if left.type == "binary_expression" else None
             if inner is not None and inner.type == "<" and self._data[right.start_byte] in b"(`":
-                self.edits.blank(inner.start_byte, operator.end_byte)
+                self._edits.blank(inner.start_byte, operator.end_byte)
                 self._pending += [part for part in (left.child(0), right) if part is not None]
                 return
         self._pending.extend(node.named_children)
@@ -167,9 +163,9 @@ class Stripper:
         """`<T>x`. After `return` a line break would end the statement: then it is put in parentheses."""
         parts = [part for part in node.named_children if part.type != "comment"]
         types, expression = parts[0], parts[-1]
-        if self._breaks(types.start_byte, expression.start_byte):
-            self.edits.blank_with(types.start_byte, types.end_byte, "(")
-            self.edits.insert(node.end_byte, ")")
+        if self._source.breaks(types.start_byte, expression.start_byte):
+            self._edits.blank_with(types.start_byte, types.end_byte, "(")
+            self._edits.insert(node.end_byte, ")")
         else:
             self.blank(types)
         self._pending.append(expression)
@@ -182,30 +178,28 @@ class Stripper:
         self._landmarks.before(node.child_by_field_name("body"))
         special = {part.id for part in (types, returns) if part is not None}
         self._pending.extend(part for part in node.named_children if part.id not in special)
-        if types is not None and parameters is not None:
-            if self._breaks(types.start_byte, parameters.start_byte):
-                self.edits.blank_with(types.start_byte, types.end_byte, "(")
-                self.edits.blank(parameters.start_byte, parameters.start_byte + 1)
+        if parameters is None:
+            return
+        if types is not None:
+            if self._source.breaks(types.start_byte, parameters.start_byte):
+                self._edits.blank_with(types.start_byte, types.end_byte, "(")
+                self._edits.blank(parameters.start_byte, parameters.start_byte + 1)
             else:
                 self.blank(types)
-        if returns is not None and parameters is not None:
-            self._blank_return_type(parameters, returns)
+        if returns is not None:
+            if self._source.breaks(parameters.end_byte, returns.end_byte):
+                self._edits.blank(parameters.end_byte - 1, returns.end_byte - 1)
+                self._edits.replace(returns.end_byte - 1, returns.end_byte, ")")
+            else:
+                self.blank(returns)
 
-    def _blank_return_type(self, parameters: Node, returns: Node) -> None:
-        close = parameters.end_byte
-        if self._breaks(close, returns.end_byte):
-            self.edits.blank(close - 1, returns.end_byte - 1)
-            self.edits.replace(returns.end_byte - 1, returns.end_byte, ")")
-        else:
-            self.blank(returns)
-
-    def parameter(self, node: Node) -> None:
+    def without_modifiers(self, node: Node) -> None:
+        """Blank the modifiers, `?` and `!` of a class, a parameter or a declaration."""
         for part in node.children:
-            match part.type:
-                case "?" | "accessibility_modifier" | "override_modifier" | "readonly":
-                    self.blank(part)
-                case _ if part.is_named:
-                    self._pending.append(part)
+            if part.type in _MODIFIERS:
+                self.blank(part)
+            elif part.is_named:
+                self._pending.append(part)
 
     def parameters(self, node: Node) -> None:
         """A first parameter `this` is a type and nothing else."""
@@ -214,7 +208,7 @@ class Stripper:
             pattern = part.child_by_field_name("pattern") if part.type == "required_parameter" else None
             if pattern is not None and pattern.type == "this":
                 comma = next((other for other in parts[index:] if other.type == ","), None)
-                self.edits.blank(part.start_byte, part.end_byte if comma is None else comma.end_byte)
+                self._edits.blank(part.start_byte, part.end_byte if comma is None else comma.end_byte)
             elif part.is_named:
                 self._pending.append(part)
 
@@ -224,22 +218,11 @@ class Stripper:
             if name.type != "identifier":
                 self._landmarks.before_pattern(name)
             self._landmarks.before(value)
-        for part in node.children:
-            if part.type == "!":
-                self.blank(part)
-            elif part.is_named:
-                self._pending.append(part)
+        self.without_modifiers(node)
 
     def class_body(self, node: Node) -> None:
         self._lowering.parameter_properties(node)
         self._pending.extend(node.named_children)
-
-    def class_(self, node: Node) -> None:
-        for part in node.children:
-            if part.type == "abstract":
-                self.blank(part)
-            elif part.is_named:
-                self._pending.append(part)
 
     def field(self, node: Node) -> None:
         """`declare` and `abstract` fields are types; the others are fields without their types."""
@@ -254,32 +237,27 @@ class Stripper:
         self.class_member(node)
 
     def class_member(self, node: Node) -> None:
-        """Modifiers go. A first one leaves a semicolon, so that the member before does not reach on."""
+        """Blank the modifiers. A first one leaves a semicolon, which ends the member before."""
         for index, part in enumerate(node.children):
-            match part.type:
-                case "accessibility_modifier" | "override_modifier" | "readonly" if index == 0:
-                    self.blank_statement(part)
-                case "accessibility_modifier" | "override_modifier" | "readonly" | "?" | "!":
-                    self.blank(part)
-                case _ if part.is_named:
-                    self._pending.append(part)
+            if part.type in _MODIFIERS:
+                self.blank(part) if index else self.blank_statement(part)
+            elif part.is_named:
+                self._pending.append(part)
 
     def enum(self, node: Node) -> None:
         self._pending.extend(self._lowering.enum(node))
 
     def namespace(self, node: Node) -> None:
-        problem = self._lowering.namespace(node, self._pending)
-        if problem is not None:
-            self._refuse(node, problem, "write an object or plain functions instead")
+        try:
+            self._pending.extend(self._lowering.namespace(node))
+        except NotSupported as problem:
+            self._refuse(node, str(problem), "write an object or plain functions instead")
 
     def export(self, node: Node) -> None:
-        """`export` goes, and what is exported stays; a list of names goes altogether."""
+        """Blank `export`, and keep the declaration; blank a list of names altogether."""
         kinds = {part.type for part in node.children}
-        if "source" in kinds or node.child_by_field_name("source") is not None:
-            if "type" in kinds:
-                self.blank_statement(node)
-            else:
-                self._refuse(node, _NO_MODULES, BUILT_IN_HINT)
+        if node.child_by_field_name("source") is not None:
+            self.import_(node)
         elif "export_clause" in kinds:
             self.blank_statement(node)
         elif "=" in kinds or "namespace_export" in kinds or "as" in kinds:
@@ -287,25 +265,20 @@ class Stripper:
                 node, "this form of export is not supported", "an export is not needed: leave it out"
             )
         else:
-            self._unexport(node)
+            for part in node.children:
+                if part.type == "export":
+                    self.blank_statement(part)
+                elif part.type == "default":
+                    self.blank(part)
+                elif part.is_named:
+                    self._unexport(node, part)
 
-    def _unexport(self, node: Node) -> None:
-        for part in node.children:
-            if part.type in ("export", "default"):
-                self.blank_statement(part) if part.type == "export" else self.blank(part)
-            elif part.is_named:
-                self._unexport_value(node, part)
-
-    def _unexport_value(self, statement: Node, part: Node) -> None:
-        """What has no name is an expression, and has to look like one."""
-        if part.type in ("class", "function_expression", "generator_function", "object") and not (
-            part.child_by_field_name("name")
-        ):
-            self.edits.insert(part.start_byte, "(")
-            self.edits.insert(part.end_byte, ");")
-        elif (
-            part.type not in _DECLARATIONS and self._data[statement.end_byte - 1 : statement.end_byte] != b";"
-        ):
+    def _unexport(self, statement: Node, part: Node) -> None:
+        """Visit an exported `part`; one without a name is an expression, and has to look like one."""
+        if part.type in _NAMELESS and not part.child_by_field_name("name"):
+            self._edits.insert(part.start_byte, "(")
+            self._edits.insert(part.end_byte, ");")
+        elif part.type not in _DECLARATIONS and self._data[statement.end_byte - 1] != _SEMICOLON:
             self._ends.add(statement.end_byte)
         self._pending.append(part)
 
@@ -313,23 +286,18 @@ class Stripper:
         if any(part.type == "type" for part in node.children):
             self.blank_statement(node)
         else:
-            self._refuse(node, _NO_MODULES, BUILT_IN_HINT)
+            self.dynamic_import(node)
 
     def dynamic_import(self, node: Node) -> None:
-        self._refuse(node, _NO_MODULES, BUILT_IN_HINT)
+        self._refuse(node, "there are no modules here: nothing can be imported", BUILT_IN_HINT)
 
     def decorator(self, node: Node) -> None:
-        self._refuse(
-            node, "decorators are not supported", "call the function on the class or the method instead"
-        )
+        hint = "call the function on the class or the method instead"
+        self._refuse(node, "decorators are not supported", hint)
 
-    def _refuse(self, node: Node, message: str, hint: str) -> None:
-        if len(self.refused) < _MAX_TOLD:
-            self.refused.append(error(Code.UNSUPPORTED_FEATURE, message, self._source.span(node), hint))
-
-    def _breaks(self, start: int, end: int) -> bool:
-        part = self._data[start:end]
-        return b"\n" in part or b"\r" in part or b"\xe2\x80\xa8" in part or b"\xe2\x80\xa9" in part
+    def _refuse(self, node: Node, message: str, hint: str, code: Code = Code.UNSUPPORTED_FEATURE) -> None:
+        if len(self.refused) < _MAX_REFUSED:
+            self.refused.append(error(code, message, self._source.span(node), hint))
 
 
 _DECLARATIONS: Final = frozenset({
@@ -339,11 +307,6 @@ _DECLARATIONS: Final = frozenset({
 })  # fmt: skip
 
 _HANDLERS: Final[dict[str, Callable[[Stripper, Node], None]]] = {
-    **dict.fromkeys(
-        ("identifier", "property_identifier", "number", "comment", "string", "regex", "true", "false", "null",
-         "this", "super", "shorthand_property_identifier", "undefined"),
-        Stripper.leaf,
-    ),
     **dict.fromkeys(
         ("type_annotation", "type_arguments", "type_parameters", "type_predicate_annotation",
          "asserts_annotation", "implements_clause", "accessibility_modifier", "override_modifier",
@@ -364,8 +327,11 @@ _HANDLERS: Final[dict[str, Callable[[Stripper, Node], None]]] = {
         Stripper.cast,
     ),
     **dict.fromkeys(("member_expression", "subscript_expression"), Stripper.member),
-    **dict.fromkeys(("required_parameter", "optional_parameter"), Stripper.parameter),
-    **dict.fromkeys(("class", "class_declaration", "abstract_class_declaration"), Stripper.class_),
+    **dict.fromkeys(
+        ("required_parameter", "optional_parameter", "class", "class_declaration",
+         "abstract_class_declaration"),
+        Stripper.without_modifiers,
+    ),
     **dict.fromkeys(("internal_module", "module"), Stripper.namespace),
     **dict.fromkeys(("import_statement", "import_alias"), Stripper.import_),
     "call_expression": Stripper.call,
@@ -373,10 +339,9 @@ _HANDLERS: Final[dict[str, Callable[[Stripper, Node], None]]] = {
     **dict.fromkeys(
         ("if_statement", "while_statement", "do_statement", "switch_statement"), Stripper.condition
     ),
-    **dict.fromkeys(("object", "array", "arguments"), Stripper.list_),
+    **dict.fromkeys(("object", "array", "arguments", "ternary_expression"), Stripper.list_),
     "return_statement": Stripper.return_,
     "for_in_statement": Stripper.for_each,
-    "ternary_expression": Stripper.ternary,
     "type_assertion": Stripper.assertion,
     "arrow_function": Stripper.arrow,
     "formal_parameters": Stripper.parameters,

@@ -109,7 +109,7 @@ def _span(source: Source, start: int, end: int) -> Span:
 
 def _offset(source: Source, message: Message) -> int:
     """The byte offset of a place that the compiler counts in UTF-16 units."""
-    starts = source.starts()
+    starts = source.starts
     line = max(1, min(message.line, len(starts)))
     start = starts[line - 1]
     end = starts[line] if line < len(starts) else len(source.data)
