@@ -1,7 +1,7 @@
 """What is wrong with code that the parser could not read.
 
-The parser goes on after a mistake as well as it can, and what it makes of the rest is guessing: so the first
-mistake alone is told. Brackets and quotes that do not match say most, and are looked for first.
+After a mistake the parser guesses, so only the first mistake is reported. Brackets and quotes that do not
+match explain most, and are looked for first.
 """
 
 from __future__ import annotations
@@ -25,47 +25,36 @@ _QUOTES: Final = ('"', "'", "`")
 _HEADS: Final = frozenset({
     "const", "let", "var", "function", "if", "for", "while", "switch", "class", "case", "import",
 })  # fmt: skip
-"""Words behind which something else was expected than what is there."""
+"""Words that are right themselves; the mistake is in the token after them."""
 _OPERANDS: Final = frozenset({"identifier", "number", "string", "type_identifier", "property_identifier"})
 _PYTHON: Final = re.compile(
     r"^\s*(?:def |elif |except\b|from \w+ import |(?:for|if|while|class|with|try|else)\b[^{}]*:\s*(?:#.*)?$)",
     re.M,
 )
-_SHOWN_CHARS: Final = 30
-_JSX_CHARS: Final = 50_000
+_MAX_SHOWN_CHARS: Final = 30
+_MAX_JSX_BYTES: Final = 50_000
 
 
 def syntax_errors(source: Source) -> list[Diagnostic]:
-    """The first mistake, as one diagnostic."""
+    """Return the first mistake, as one diagnostic."""
     if source.gave_up_at is not None:
         at = source.between(source.gave_up_at, source.gave_up_at)
         return [error(Code.SYNTAX_ERROR, "the code has too many mistakes to be read", at)]
-    wrong = _first_wrong(source.root)
-    if _is_jsx(source):
+    wrong: Node | None = source.root
+    while wrong is not None:  # down to the innermost node that the parser could not read, or had to invent
+        first_wrong = wrong
+        wrong = next((part for part in wrong.children if part.has_error or part.is_missing), None)
+    has_tags = b"</" in source.data or b"/>" in source.data
+    if has_tags and len(source.data) <= _MAX_JSX_BYTES and not parse_jsx(source).has_error:
         hint = "build strings or objects instead"
-        return [error(Code.UNSUPPORTED_FEATURE, "JSX is not supported", source.span(wrong), hint)]
-    found = _unmatched(source) or _unclosed_quote(source, wrong) or _misplaced(source, wrong)
-    return [found]
+        return [error(Code.UNSUPPORTED_FEATURE, "JSX is not supported", source.span(first_wrong), hint)]
+    return [
+        _unmatched_bracket(source) or _unclosed_quote(source, first_wrong) or _misplaced(source, first_wrong)
+    ]
 
 
-def _first_wrong(root: Node) -> Node:
-    """The first node that the parser could not make sense of, or had to invent."""
-    node = root
-    while True:
-        inner = next((part for part in node.children if part.has_error or part.is_missing), None)
-        if inner is None:
-            return node
-        node = inner
-
-
-def _is_jsx(source: Source) -> bool:
-    """Whether the code would be right if there were JSX."""
-    marks = b"</" in source.data or b"/>" in source.data
-    return marks and len(source.data) <= _JSX_CHARS and not parse_jsx(source).has_error
-
-
-def _unmatched(source: Source) -> Diagnostic | None:
-    """The first bracket that closes nothing, or the innermost one that is never closed."""
+def _unmatched_bracket(source: Source) -> Diagnostic | None:
+    """Report the first bracket that closes nothing, or the innermost one that is never closed."""
     opened: list[Node] = []
     for token in _tokens(source.root):
         kind = token.type
@@ -85,7 +74,7 @@ def _unmatched(source: Source) -> Diagnostic | None:
 
 
 def _tokens(root: Node) -> Iterator[Node]:
-    """The brackets and words of the code in their order, without what is inside of strings."""
+    """Yield the brackets and words of the code in order, but nothing inside of strings."""
     pending = [root]
     while pending:
         node = pending.pop()
@@ -115,25 +104,18 @@ def _misplaced(source: Source, wrong: Node) -> Diagnostic:
         what = "an expression" if wrong.type == "identifier" else repr(wrong.type)
         return error(Code.SYNTAX_ERROR, f"{what} is missing", source.span(wrong), hint)
     tokens = list(islice(_tokens(wrong), 3))
-    if len(tokens) > 1 and not source.data[wrong.end_byte :].strip():
+    token = tokens[0] if tokens else wrong
+    if len(tokens) > 1 and token.type in _HEADS:
+        token = tokens[1]
+    elif len(tokens) > 1 and not source.data[wrong.end_byte :].strip():
         end = source.between(wrong.end_byte, wrong.end_byte)
-        if tokens[0].type not in _HEADS:
-            return error(Code.SYNTAX_ERROR, "the code ends in the middle of a statement", end, hint)
-    token = _unexpected(source, wrong, tokens)
-    text = source.text(token)
-    shown = text if len(text) <= _SHOWN_CHARS else f"{text[:_SHOWN_CHARS]}…"
-    return error(Code.SYNTAX_ERROR, f"unexpected {shown!r}", source.span(token), hint)
-
-
-def _unexpected(source: Source, wrong: Node, tokens: list[Node]) -> Node:
-    """The token at which reading stopped making sense: often the one behind what the parser left out."""
-    first = tokens[0] if tokens else wrong
-    if first.type in _HEADS and len(tokens) > 1:
-        return tokens[1]
-    if len(tokens) == 1 and first.type in _OPERANDS:
+        return error(Code.SYNTAX_ERROR, "the code ends in the middle of a statement", end, hint)
+    elif len(tokens) == 1 and token.type in _OPERANDS:
         following = next(
-            (token for token in _tokens(source.root) if token.start_byte >= wrong.end_byte), None
+            (later for later in _tokens(source.root) if later.start_byte >= wrong.end_byte), None
         )
         if following is not None and (following.type in _OPERANDS or following.type.isalpha()):
-            return following
-    return first
+            token = following  # the parser often leaves out the token before
+    text = source.text(token)
+    shown = text if len(text) <= _MAX_SHOWN_CHARS else f"{text[:_MAX_SHOWN_CHARS]}…"
+    return error(Code.SYNTAX_ERROR, f"unexpected {shown!r}", source.span(token), hint)

@@ -1,10 +1,10 @@
-"""The TypeScript compiler, where there is one.
+"""The TypeScript compiler, where it is installed.
 
 Rules
 -----
-1. It is somebody else's program: it runs in a directory of its own that is deleted afterwards, without our
-   environment, and for a limited time.
-2. Versions 5 (on Node) and 7 (native) are asked in the same way: a project file, and messages as plain lines.
+1. It is a foreign program: it runs in a temporary directory of its own, without our environment, and for a
+   limited time.
+2. Versions 5 (on Node) and 7 (native) are called alike: a project file, and messages as plain lines.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Final
 VARIABLE: Final = "STANDFAST_TSC"
 _TIMEOUT_S: Final = 30.0
 _CELL: Final = "cell.ts"
-_LINE: Final = re.compile(rf"{re.escape(_CELL)}\((\d+),(\d+)\): error TS(\d+): (.*)")
+_MESSAGE: Final = re.compile(rf"^{re.escape(_CELL)}\((\d+),(\d+)\): error TS(\d+): (.*)(?:\n +(.*))*", re.M)
 _MAX_OUTPUT_CHARS: Final = 1_000_000
 _OPTIONS: Final = {
     "noEmit": True,
@@ -45,7 +45,7 @@ _OPTIONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """One line of the compiler about the code. Lines count from 1, columns from 1 in UTF-16 units."""
+    """One message about the code. Lines count from 1, columns from 1 in UTF-16 units."""
 
     line: int
     column: int
@@ -58,7 +58,7 @@ class CompilerFailed(Exception):
 
 
 def find_tsc() -> list[str] | None:
-    """How the compiler is called: as STANDFAST_TSC says, or where npm packages and programs are."""
+    """Return the command of the compiler: STANDFAST_TSC, or `tsc` among npm packages and programs."""
     if chosen := os.environ.get(VARIABLE):
         found = shutil.which(chosen)
         return [found] if found else None
@@ -70,14 +70,21 @@ def find_tsc() -> list[str] | None:
 
 
 def compile_messages(tsc: list[str], code: str, ambient: str) -> list[Message]:
-    """What the compiler says about *code*, given declarations of what is there."""
+    """Return the compiler's messages about `code`, given declarations of everything around it.
+
+    A message of several lines keeps its first and its last, which says why.
+    """
     with tempfile.TemporaryDirectory(prefix="standfast-tsc-") as name:
         directory = Path(name)
         project = {"compilerOptions": _OPTIONS, "files": [_CELL, "ambient.d.ts"]}
         (directory / "tsconfig.json").write_text(json.dumps(project), encoding="utf-8")
         (directory / "ambient.d.ts").write_text(ambient, encoding="utf-8")
         (directory / _CELL).write_bytes(code.encode())
-        return _messages(_run([*tsc, "--pretty", "false", "-p", "."], directory))
+        output = _run([*tsc, "--pretty", "false", "-p", "."], directory)
+    return [
+        Message(int(found[1]), int(found[2]), int(found[3]), " ".join(filter(None, (found[4], found[5]))))
+        for found in _MESSAGE.finditer(output)
+    ]
 
 
 def _run(command: list[str], directory: Path) -> str:
@@ -100,35 +107,9 @@ def _run(command: list[str], directory: Path) -> str:
         except subprocess.TimeoutExpired:
             raise CompilerFailed(f"the TypeScript compiler took more than {_TIMEOUT_S:.0f} s") from None
         finally:
-            _end(compiler)
+            with contextlib.suppress(OSError):
+                os.killpg(compiler.pid, signal.SIGKILL)  # npm's tsc is a program that starts the compiler
     output = said.decode("utf-8", "replace")[:_MAX_OUTPUT_CHARS]
     if compiler.returncode and "error TS" not in output:
         raise CompilerFailed(f"the TypeScript compiler failed: {output.strip()[:200]}")
     return output
-
-
-def _end(compiler: subprocess.Popen[bytes]) -> None:
-    """End the compiler with the processes that it started: what npm installs is a program that starts it."""
-    with contextlib.suppress(OSError):
-        os.killpg(compiler.pid, signal.SIGKILL)
-
-
-def _messages(output: str) -> list[Message]:
-    """The messages about the code; what is said in several lines keeps its last, which says why."""
-    found: list[Message] = []
-    details: list[str] = []
-    for line in output.splitlines():
-        if start := _LINE.match(line):
-            _explain(found, details)
-            found.append(Message(int(start[1]), int(start[2]), int(start[3]), start[4]))
-        elif line.startswith(" ") and found:
-            details.append(line.strip())
-    _explain(found, details)
-    return found
-
-
-def _explain(found: list[Message], details: list[str]) -> None:
-    if found and details:
-        last = found[-1]
-        found[-1] = Message(last.line, last.column, last.number, f"{last.text} {details[-1]}")
-    details.clear()

@@ -2,15 +2,15 @@
 
 Theory of operation
 -------------------
-The code is checked as it is written, with declarations of the functions that can be called, of what every
-guest has, and of the session's names, whose types are not known. Everything that can be told without the
-compiler is told first, and once.
+The compiler gets the code as it is written, with declarations of the functions that it may call, of the
+guest's own objects, and of the session's names, whose types are not known. The checks that need no compiler
+come first, and a place that they report is not reported again.
 
 Rules
 -----
-1. Lenient: the compiler's strict options are off, and what it says about types of earlier programs, of
-   which a session keeps nothing, is left out.
-2. Where the compiler did not run, one diagnostic says so.
+1. Lenient: the compiler's strict options are off, and messages about types of earlier programs, of which a
+   session keeps nothing, are left out.
+2. If the compiler did not run, one diagnostic says so.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from standfast.tools.typescript_stubs import overloads_of
 _NAME: Final = re.compile(r"[A-Za-z_$][\w$]*", re.ASCII)
 _DECLARED: Final = re.compile(r"^declare (?:var|function|class) (\w+)", re.M)
 _TYPE_MESSAGES: Final = frozenset({2304, 2315, 2503, 2552, 2694, 2709, 2749})
-"""What the compiler says of a type that it does not know, or knows as a value only."""
+"""Messages about a type that the compiler does not know, or knows only as a value."""
 _HARMLESS: Final = frozenset({1108, 1148, 2300, 2393, 2451, 2528, 2580, 2584, 2588, 2669, 7016})
-"""What is right here: names declared again, constants of the top level that change, and the like."""
-_MAX_TOLD: Final = 30
+"""Messages about code that is right here: names declared again, constants of the top level that change."""
+_MAX_REPORTED: Final = 30
 
 
 def check_types(
     code: str, *, bound: Collection[str], functions: CellFunctions, inputs: Collection[str]
 ) -> list[Diagnostic]:
-    """All that `check_script` finds, and what the compiler finds beside it."""
+    """Return everything that `check_script` finds, and what the compiler finds elsewhere."""
     found = check_script(code, bound=bound, functions=functions, inputs=inputs)
     if any(item.code in (Code.SYNTAX_ERROR, Code.UNSUPPORTED_FEATURE) for item in found):
         return found
@@ -53,18 +53,17 @@ def check_types(
         messages = compile_messages(tsc, code, _ambient({*bound, *inputs}, functions))
     except CompilerFailed as problem:
         return [*found, _unchecked(str(problem), None)]
-    others = [item for item in _diagnostics(parse(code), messages) if not _is_told(item, found)]
-    return sorted([*found, *others[:_MAX_TOLD]], key=place_of)
-
-
-def _is_told(item: Diagnostic, found: list[Diagnostic]) -> bool:
-    """Whether something else was found at the same place."""
-    at = place_of(item)
-    spans = [one.span for one in found if one.span]
-    return item.span is None or any(
-        (span.line, span.column) <= at <= (span.end_line or span.line, span.end_column or span.column)
-        for span in spans
-    )
+    spans = [item.span for item in found if item.span]
+    others = [
+        item
+        for item in _diagnostics(parse(code), messages)
+        if not any(
+            (span.line, span.column) <= place_of(item)
+            and place_of(item) <= (span.end_line or span.line, span.end_column or span.column)
+            for span in spans
+        )
+    ]
+    return sorted([*found, *others[:_MAX_REPORTED]], key=place_of)
 
 
 def _unchecked(why: str, hint: str | None) -> Diagnostic:
@@ -73,7 +72,7 @@ def _unchecked(why: str, hint: str | None) -> Diagnostic:
 
 
 def _ambient(names: Collection[str], functions: CellFunctions) -> str:
-    """Declarations of all that the code may use. A name of the session hides a function."""
+    """Return declarations of everything that the code may use. A name of the session hides a function."""
     guest, own = _guest_declarations()
     hidden = {name for name in names if _NAME.fullmatch(name)}
     called = [name for name in functions.names() if name not in hidden and name not in own]
@@ -94,21 +93,19 @@ def _diagnostics(source: Source, messages: list[Message]) -> Iterator[Diagnostic
     for message in messages:
         if message.number in _HARMLESS:
             continue
-        offset = _offset(source, message)
-        node = source.root.named_descendant_for_byte_range(offset, offset)
+        start = _offset(source, message)
+        node = source.root.named_descendant_for_byte_range(start, start)
         if message.number in _TYPE_MESSAGES and node is not None and node.type != "identifier":
             continue
-        end = node.end_byte if node is not None and node.start_byte == offset else offset
-        yield error(Code.TYPE_ERROR, f"{message.text} (TS{message.number})", _span(source, offset, end))
-
-
-def _span(source: Source, start: int, end: int) -> Span:
-    span = source.between(start, end)
-    return span if end > start else Span(line=span.line, column=span.column)
+        end = node.end_byte if node is not None and node.start_byte == start else start
+        span = source.between(start, end)
+        if end == start:
+            span = Span(line=span.line, column=span.column)
+        yield error(Code.TYPE_ERROR, f"{message.text} (TS{message.number})", span)
 
 
 def _offset(source: Source, message: Message) -> int:
-    """The byte offset of a place that the compiler counts in UTF-16 units."""
+    """Return the byte offset of a place that the compiler counts in UTF-16 units."""
     starts = source.starts
     line = max(1, min(message.line, len(starts)))
     start = starts[line - 1]
