@@ -1,17 +1,17 @@
-"""The jail: a process that sees nothing but a Python, can reach nobody, and dies with its host.
+"""The jail: a process that sees nothing but a Python, can reach no other process, and dies with its host.
 
 Theory of operation
 -------------------
 There are two kinds::
 
     bubblewrap   own namespaces: an own file system with a few read-only directories and a private /tmp, no
-                 network, no other processes, nobody's user id
+                 network, no other processes, no privileged user id
     landlock     where the system forbids namespaces or bubblewrap is missing: the same processes and network
-                 as the host's, but nothing can be opened except what is listed, and nobody can be reached
+                 as the host's, but only listed files can be opened, and no process can be reached
 
-In both the guest puts a filter of system calls on itself (no sockets, no new processes, no signals, nothing
-of the kernel's administration), drops every capability and limits its resources before any code runs; see
-`guest.confine`. A supervisor of its own kills it when the host's end of the socket is closed (`guest.boot`).
+In both, before any code runs, the guest installs a filter of system calls (no sockets, no new processes, no
+signals, no administration of the kernel), drops every capability and limits its resources (`guest.confine`).
+A supervisor kills it when the host's end of the socket is closed (`guest.boot`).
 
 Rules
 -----
@@ -42,7 +42,7 @@ from standfast.errors import CodeExecutionUnavailable, EngineFailed
 from standfast.sandbox.cpython.guest import landlock, seccomp
 from standfast.sandbox.cpython.guest.clearing import remove
 from standfast.sandbox.cpython.messages import NO_RUN, Failed, Ready, Unreadable, read_message
-from standfast.sandbox.cpython.visible import GUEST, Package, interpreter, packages_of
+from standfast.sandbox.cpython.visible import GUEST, interpreter, packages_of
 from standfast.sandbox.worker_process import WorkerDied, WorkerProcess, socket_line
 
 JailKind = Literal["bubblewrap", "landlock"]
@@ -97,30 +97,25 @@ class JailReport:
 
 @functools.lru_cache(maxsize=4)
 def jail_report(kind: JailKind | None = None) -> JailReport:
-    """Find out what this machine allows. *kind* asks for one kind and no other."""
-    wrapped, locked = _try_bubblewrap(), _try_landlock()
-    told = {"bubblewrap": wrapped or "works", "landlock": locked or f"version {landlock.version()}"}
-    if problem := _unsupported():
-        return JailReport(None, problem, **told)
+    """Find out what this machine allows. `kind` asks for one kind and no other."""
+    problems = {"bubblewrap": _try_bubblewrap(), "landlock": _try_landlock()}
+    wrapped, locked = problems.values()
+    shown = {"bubblewrap": wrapped or "works", "landlock": locked or f"version {landlock.version()}"}
+    if sys.platform != "linux":
+        return JailReport(None, "it is made for Linux", **shown)
+    if not seccomp.knows(machine := os.uname().machine):
+        return JailReport(None, f"there is no filter of system calls for {machine}", **shown)
     if kind != "landlock" and not wrapped:
-        return JailReport("bubblewrap", "namespaces are allowed", **told)
+        return JailReport("bubblewrap", "namespaces are allowed", **shown)
     if kind != "bubblewrap" and not locked:
         why = "it was asked for" if kind else f"bubblewrap cannot be used: {wrapped}"
-        return JailReport("landlock", why, **told)
-    problems = {"bubblewrap": wrapped, "landlock": locked}
-    wanted = [kind] if kind else ["bubblewrap", "landlock"]
-    return JailReport(None, "; ".join(f"{name}: {problems[name]}" for name in wanted), **told)
-
-
-def _unsupported() -> str | None:
-    if sys.platform != "linux":
-        return "it is made for Linux"
-    machine = os.uname().machine
-    return None if seccomp.knows(machine) else f"there is no filter of system calls for {machine}"
+        return JailReport("landlock", why, **shown)
+    wanted = [kind] if kind else [*problems]
+    return JailReport(None, "; ".join(f"{name}: {problems[name]}" for name in wanted), **shown)
 
 
 def _try_bubblewrap() -> str | None:
-    """Why bubblewrap cannot be used; None if it can."""
+    """Return why bubblewrap cannot be used; None if it can."""
     program = shutil.which("bwrap")
     if program is None:
         return "bwrap is not installed"
@@ -143,48 +138,40 @@ class JailProcess(WorkerProcess):
 
     def __init__(self, command: Sequence[str], home: str | None) -> None:
         line, self._socket = socket_line(MAX_FRAME)
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before anybody can speak
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)  # before the first message
         super().__init__(command, line, env=_ENVIRONMENT)
         self.home = home
         self.guest_pid = 0
         self._inside: list[int] = []
 
     def wait_until_ready(self) -> None:
-        """Wait for the guest's first word, which shows who it is."""
+        """Wait for the guest's first message, whose credentials have its process id."""
         try:
             self._socket.settimeout(_READY_S)
-            frame, pid = self._first_frame()
+            _, extra, _, _ = self._socket.recvmsg(1, socket.CMSG_SPACE(_CREDENTIALS.size), socket.MSG_PEEK)
+            pids = [_CREDENTIALS.unpack(item)[0] for _, kind, item in extra if kind == socket.SCM_CREDENTIALS]
+            frame = self.receive()
             self._socket.settimeout(None)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
             message, _ = read_message(frame, NO_RUN)
+            problem = message.message if isinstance(message, Failed) else "it did not say who it is"
         except (OSError, WorkerDied, Unreadable) as error:
+            message, pids, problem = None, [], str(error) or "its process ended"
+        if not isinstance(message, Ready) or not pids or pids[0] <= 0:
             self.close()
-            raise EngineFailed(
-                f"a jail cannot be started: {error or 'its process ended'}",
-                hint="`standfast doctor` looks for the reason",
-            ) from None
-        if not isinstance(message, Ready) or pid <= 0:
-            self.close()
-            why = message.message if isinstance(message, Failed) else "it did not say who it is"
-            raise EngineFailed(
-                f"a jail cannot be started: {why}", hint="`standfast doctor` looks for the reason"
-            )
-        self.guest_pid = pid
+            hint = "`standfast doctor` looks for the reason"
+            raise EngineFailed(f"a jail cannot be started: {problem}", hint=hint)
+        self.guest_pid = pids[0]
         with contextlib.suppress(OSError), self._killing:
-            self._inside = [os.pidfd_open(pid)]
-            self._inside.append(os.pidfd_open(_parent_of(pid)))
-
-    def _first_frame(self) -> tuple[bytes, int]:
-        """The frame, and who sent it."""
-        room = socket.CMSG_SPACE(_CREDENTIALS.size)
-        _, extra, _, _ = self._socket.recvmsg(1, room, socket.MSG_PEEK)
-        pids = [_CREDENTIALS.unpack(item)[0] for _, kind, item in extra if kind == socket.SCM_CREDENTIALS]
-        return self.receive(), (pids[0] if pids else 0)
+            self._inside = [os.pidfd_open(self.guest_pid)]
+            with open(f"/proc/{self.guest_pid}/stat", "rb") as file:
+                supervisor = int(file.read().rpartition(b")")[2].split()[1])
+            self._inside.append(os.pidfd_open(supervisor))
 
     def _kill(self) -> None:
-        """End every process of the jail, also if the one that was started is gone, and hang up.
+        """Kill every process of the jail, also if the one that was started is gone, and hang up.
 
-        Whoever listens to the guest finds the end of the line, however long the processes take to end.
+        A thread that listens to the guest gets the end of the line, however long the processes take to end.
         """
         super()._kill()
         for handle in self._inside:
@@ -194,7 +181,7 @@ class JailProcess(WorkerProcess):
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def end(self, patience_s: float) -> bool:
-        """Kill the jail; whether all of it was gone within *patience_s*. `close` does what is left then."""
+        """Kill the jail; return whether all of it ended within `patience_s`. `close` does the rest."""
         self.kill()
         until = time.monotonic() + patience_s
         if self.status is None:
@@ -204,7 +191,7 @@ class JailProcess(WorkerProcess):
         return self.status is not None and all(_ends_before(handle, until) for handle in self._inside)
 
     def close(self) -> None:
-        """End the process, and wait until guest and supervisor have ended, which are not ours to wait for."""
+        """End the process, and wait for guest and supervisor, which are not children of this process."""
         super().close()
         until = time.monotonic() + _GONE_S
         for handle in self._inside:
@@ -218,26 +205,21 @@ class JailProcess(WorkerProcess):
 
 
 def _ends_before(handle: int, until: float) -> bool:
-    """Whether a process ends before a moment; *handle* is its pidfd."""
+    """Whether the process of the pidfd `handle` ends before `until`."""
     ended = select.poll()
     ended.register(handle, select.POLLIN)
     return bool(ended.poll(max(0.0, until - time.monotonic()) * 1000))
 
 
-def _parent_of(pid: int) -> int:
-    with open(f"/proc/{pid}/stat", "rb") as file:
-        return int(file.read().rpartition(b")")[2].split()[1])
-
-
 class Jail:
-    """Starts jailed processes that are all alike."""
+    """Starts jailed processes of one kind with the same packages."""
 
     def __init__(self, kind: JailKind | None = None, packages: Sequence[str] = ()) -> None:
         self.kind = jail_report(kind).require()
         self._packages = packages_of(packages)
 
     def start(self) -> JailProcess:
-        """Start a process, and do not wait until it is ready."""
+        """Start a process without waiting until it is ready."""
         if self.kind == "bubblewrap":
             return JailProcess(self._bubblewrap, None)
         home = tempfile.mkdtemp(prefix="standfast-jail-")
@@ -259,8 +241,10 @@ class Jail:
         command += ["--ro-bind", GUEST, "/standfast_guest", "--dev-bind", "/dev/null", "/dev/null"]
         files = {}
         for package in self._packages:
-            binds, files[package.name] = _bound(package)
-            command += binds
+            for path in package.paths:
+                command += ["--ro-bind", path, f"/packages/{os.path.basename(path)}"]
+            inner = os.path.relpath(package.file, os.path.dirname(package.paths[0]))
+            files[package.name] = f"/packages/{inner}"
         command += ["--size", str(MAX_FILES_BYTES), "--tmpfs", "/tmp", "--chdir", "/tmp", "--remount-ro", "/"]  # noqa: S108
         config = {"kind": self.kind, "home": "/tmp", "packages": files}  # noqa: S108
         return [*command, "--", *_python(python.executable, "/standfast_guest", config)]
@@ -282,13 +266,3 @@ class Jail:
 def _python(executable: str, guest: str, config: dict[str, Any]) -> list[str]:
     config = {**config, "max_file_bytes": MAX_FILES_BYTES}
     return [executable, "-s", "-S", "-P", "-B", "-c", _BOOT, guest, json.dumps(config)]
-
-
-def _bound(package: Package) -> tuple[list[str], str]:
-    """How a package is bound into an own file system, and the file that it begins with there."""
-    command: list[str] = []
-    for path in package.paths:
-        command += ["--ro-bind", path, f"/packages/{os.path.basename(path)}"]
-    main = package.paths[0]
-    inner = os.path.relpath(package.file, os.path.dirname(main))
-    return command, f"/packages/{inner}"

@@ -1,13 +1,14 @@
-"""What of the machine a jail shows: the interpreter, its library, what they link to, and chosen packages."""
+"""The files that a jail shows: the interpreter, its library, what they link to, and chosen packages."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib.util
 import os
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -51,36 +52,25 @@ class Interpreter:
 
 @functools.lru_cache(maxsize=1)
 def interpreter() -> Interpreter:
-    """The interpreter and the libraries of the system that it may need."""
+    """Return the interpreter and the libraries of the system that it may need."""
     base = getattr(sys, "_base_executable", None) or sys.executable
     library = sysconfig.get_path("stdlib", vars={"base": sys.base_prefix, "installed_base": sys.base_prefix})
     arch = sysconfig.get_config_var("MULTIARCH") or f"{os.uname().machine}-linux-gnu"
-    named = [path.format(arch=arch) for path in _LIBRARY_DIRS]
-    shared = [*_own_library(), *named, *_mapped_directories(), *_LIBRARY_FILES, *_DATA]
-    existing = dict.fromkeys(path for path in shared if os.path.exists(path))
+    shared = [path.format(arch=arch) for path in _LIBRARY_DIRS]
+    where, name = sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME")
+    if sysconfig.get_config_var("Py_ENABLE_SHARED") and where and name:
+        shared.insert(0, os.path.join(where, name))
+    with contextlib.suppress(OSError):  # where this process has its C library from
+        maps = Path("/proc/self/maps").read_text().splitlines()
+        for path in {line.split(maxsplit=5)[5] for line in maps if line.count(" ") > 5 and ".so" in line}:
+            if os.path.basename(path).startswith(("libc.", "libc-", "ld-")):
+                shared.append(os.path.dirname(path))
+    existing = dict.fromkeys(path for path in (*shared, *_LIBRARY_FILES, *_DATA) if os.path.exists(path))
     return Interpreter(os.path.realpath(base), os.path.realpath(library), tuple(existing))
 
 
-def _own_library() -> Iterator[str]:
-    """The interpreter's own shared library, where it is built with one."""
-    where, name = sysconfig.get_config_var("LIBDIR"), sysconfig.get_config_var("INSTSONAME")
-    if sysconfig.get_config_var("Py_ENABLE_SHARED") and where and name:
-        yield os.path.join(where, name)
-
-
-def _mapped_directories() -> Iterator[str]:
-    """Where this process has its C library from."""
-    try:
-        lines = Path("/proc/self/maps").read_text().splitlines()
-    except OSError:
-        return
-    for path in {line.split(maxsplit=5)[5] for line in lines if line.count(" ") > 5 and ".so" in line}:
-        if os.path.basename(path).startswith(("libc.", "libc-", "ld-")):
-            yield os.path.dirname(path)
-
-
 def packages_of(names: Sequence[str]) -> list[Package]:
-    """The chosen packages, as the host has them, and the one that the guest itself needs."""
+    """Return the chosen packages, as the host has them, and the one that the guest itself needs."""
     try:
         pickler = _package(_PICKLER)
     except InvalidArgument:
@@ -104,12 +94,5 @@ def _package(name: str) -> Package:
         )
     file = os.path.realpath(spec.origin)
     main = os.path.dirname(file) if spec.submodule_search_locations else file
-    return Package(name, file, tuple(_with_libraries(main, name)))
-
-
-def _with_libraries(main: str, name: str) -> Iterable[str]:
-    """A package, and the directory of shared libraries that wheels put beside it."""
-    yield main
-    beside = os.path.join(os.path.dirname(main), f"{name}.libs")
-    if os.path.isdir(beside):
-        yield beside
+    libraries = os.path.join(os.path.dirname(main), f"{name}.libs")  # where wheels put shared libraries
+    return Package(name, file, (main, libraries) if os.path.isdir(libraries) else (main,))

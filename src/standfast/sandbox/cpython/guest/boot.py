@@ -1,10 +1,10 @@
-"""Where the jailed process begins: shut in, split in two, serve.
+"""Where the jailed process begins: confine, fork, serve.
 
 Theory of operation
 -------------------
-The process that the host started stays as a supervisor and does nothing but wait: for the host to hang up, or
-for the guest to end. Either way both are gone then, whatever the guest computes and whichever lock it holds.
-The guest is its child. In a process namespace the supervisor is its first process, so nothing outlives it.
+The process that the host started stays as a supervisor and only waits: for the host to hang up, or for the
+guest to end. Either way it ends both, whatever the guest computes and whichever lock it holds. The guest is
+its child. In a process namespace the supervisor is the first process, so nothing outlives it.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ from typing import Any, Final
 
 _POLL_MS: Final = 200
 _POLLRDHUP: Final = 0x2000
+_PRELOADED: Final = (
+    "collections", "concurrent.futures", "dataclasses", "enum", "functools", "itertools", "math", "queue",
+    "re", "statistics", "string", "textwrap", "typing",
+)  # fmt: skip
+"""Modules that much code imports; importing them while the process waits for work costs nothing."""
 
 
 def main() -> None:
@@ -43,7 +48,7 @@ def main() -> None:
 
 
 def _serve(config: dict[str, Any], handle: int) -> None:
-    """Be the guest: everything that is needed is imported first, then the doors are shut."""
+    """Be the guest: import everything that is needed, then confine the process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     from . import confine, packages
 
@@ -52,7 +57,8 @@ def _serve(config: dict[str, Any], handle: int) -> None:
     import threading
 
     threading.stack_size(1 << 20)
-    _preload()
+    for name in _PRELOADED:
+        __import__(name)
     from .session import Session
 
     os.environ._data.clear()  # type: ignore[attr-defined]
@@ -61,33 +67,17 @@ def _serve(config: dict[str, Any], handle: int) -> None:
     session.serve()
 
 
-def _preload() -> None:
-    """Import what much code imports; while the process waits for work, it costs nobody anything."""
-    import collections
-    import concurrent.futures
-    import dataclasses
-    import enum
-    import functools
-    import itertools
-    import math
-    import queue
-    import re
-    import statistics
-    import string
-    import textwrap
-    import typing
-
-    del collections, concurrent, dataclasses, enum, functools, itertools, math, queue, re, statistics, string
-    del textwrap, typing
-
-
 def _supervise(child: int) -> int | None:
-    """Wait until the guest or the host is gone; returns how the guest ended, None if it was killed here."""
+    """Wait until the guest or the host is gone; return how the guest ended, None if it was killed here."""
     poll = select.poll()
     poll.register(0, _POLLRDHUP)
-    with_handle = _watch_child(poll, child)
+    timeout_ms: int | None = None
+    try:
+        poll.register(os.pidfd_open(child), select.POLLIN)
+    except OSError:  # the kernel has no such handles
+        timeout_ms = _POLL_MS
     while True:
-        events = poll.poll(None if with_handle else _POLL_MS)
+        events = poll.poll(timeout_ms)
         if any(handle == 0 for handle, _ in events):
             os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
@@ -96,11 +86,3 @@ def _supervise(child: int) -> int | None:
         if ended:
             code = os.waitstatus_to_exitcode(status)
             return code if code >= 0 else 128 - code
-
-
-def _watch_child(poll: select.poll, child: int) -> bool:
-    try:
-        poll.register(os.pidfd_open(child), select.POLLIN)
-    except OSError:
-        return False
-    return True

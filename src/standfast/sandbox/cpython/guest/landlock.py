@@ -1,11 +1,11 @@
-"""Landlock: what of the file system a process can open, where it cannot be given one of its own.
+"""Landlock: which files a process can open, where it cannot have a file system of its own.
 
 Rules
 -----
-1. Everything that this kernel can refuse is refused, but for reading what is listed and for writing below the
+1. Everything that this kernel can refuse is refused, except reading the listed paths and writing below the
    private directory. Nothing can be executed.
-2. Landlock knows nothing of looking at a file's size, of links' targets and of changing owners or modes; the
-   filter of system calls refuses the changes, the looking remains.
+2. Landlock does not cover a file's size, links' targets, owners and modes. The filter of system calls refuses
+   to change them; they can be read.
 """
 
 from __future__ import annotations
@@ -39,44 +39,37 @@ _ALL_SCOPES: Final = 3
 
 
 def version() -> int:
-    """The version of landlock that the kernel has; 0 if it has none."""
+    """Return the version of landlock that the kernel has; 0 if it has none."""
     libc = ctypes.CDLL(None, use_errno=True)
     found = libc.syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION))
     return max(0, int(found))
 
 
-def restrict(listable: Iterable[str], readable: Iterable[str], writable: Iterable[str]) -> int:
-    """Shut this process in for ever; returns the version that did it."""
+def restrict(listable: Iterable[str], readable: Iterable[str], writable: Iterable[str]) -> None:
+    """Confine this process to the listed paths, for the rest of its life."""
     libc = ctypes.CDLL(None, use_errno=True)
     known = version()
     if not known:
         raise OSError("this kernel has no landlock")
     handled = (1 << _RIGHTS_OF_VERSION[min(known, 5)]) - 1
-    rules = _checked(libc.syscall(_CREATE, *_ruleset(known, handled)), "a ruleset cannot be made")
-    for path in listable:
-        _allow(libc, rules, path, _READ_DIR)
-    for path in readable:
-        _allow(libc, rules, path, _READ_FILE | _READ_DIR)
-    for path in writable:
-        _allow(libc, rules, path, (_READ_FILE | _READ_DIR | _WRITES | _TRUNCATE | _REFER) & handled)
+    scope = [handled, *([_ALL_TCP] if known >= 4 else []), *([_ALL_SCOPES] if known >= 6 else [])]
+    data = struct.pack(f"={len(scope)}Q", *scope)
+    created = libc.syscall(_CREATE, ctypes.c_char_p(data), ctypes.c_size_t(len(data)), ctypes.c_uint32(0))
+    rules = _checked(created, "a ruleset cannot be made")
+    for paths, rights in (
+        (listable, _READ_DIR),
+        (readable, _READ_FILE | _READ_DIR),
+        (writable, (_READ_FILE | _READ_DIR | _WRITES | _TRUNCATE | _REFER) & handled),
+    ):
+        for path in paths:
+            _allow(libc, rules, path, rights)
     no_new_privileges(libc)
     _checked(libc.syscall(_RESTRICT, rules, ctypes.c_uint32(0)), "the ruleset cannot be put on")
     os.close(rules)
-    return known
-
-
-def _ruleset(known: int, handled: int) -> tuple[ctypes.c_char_p, ctypes.c_size_t, ctypes.c_uint32]:
-    parts = [handled]
-    if known >= 4:
-        parts.append(_ALL_TCP)
-    if known >= 6:
-        parts.append(_ALL_SCOPES)
-    data = struct.pack(f"={len(parts)}Q", *parts)
-    return ctypes.c_char_p(data), ctypes.c_size_t(len(data)), ctypes.c_uint32(0)
 
 
 def _allow(libc: ctypes.CDLL, rules: int, path: str, rights: int) -> None:
-    """Allow *rights* on what is at and below *path*; a path that there is not needs no rule."""
+    """Allow `rights` at and below `path`; a path that does not exist needs no rule."""
     with contextlib.suppress(FileNotFoundError):
         handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
         try:
