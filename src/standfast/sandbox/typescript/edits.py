@@ -1,15 +1,15 @@
-"""How JavaScript is made of TypeScript: changes at byte offsets, and the way back.
+"""Changes at byte offsets that turn TypeScript into JavaScript, and the way back.
 
 Theory of operation
 -------------------
-What is taken away leaves blanks of the same width, so most places stay where they are. What has to be written
-otherwise is put in on the same line; then the places behind it move, and `Moves` tells where they came from.
+A removed part leaves blanks of the same width, so most places stay where they are. Inserted text goes on the
+same line and moves the places after it; `Moves` maps them back.
 
 Rules
 -----
 1. No change adds or removes a line.
 2. A blank has as many bytes, as many UTF-16 units and, outside of the astral planes, as many characters as
-   what it stands for.
+   the text it replaces.
 3. Changes do not overlap. Two at one offset apply in the order in which they were made.
 """
 
@@ -21,17 +21,17 @@ from dataclasses import dataclass
 from typing import Final
 
 _BLANK_ASCII: Final = bytes(byte if byte in b"\n\r" else 0x20 for byte in range(256))
-_NOT_ASCII: Final = re.compile("[^\x00-\x7f]")
+_NOT_ASCII: Final = re.compile("[^\x00-\x7f\u2028\u2029]")
 _BY_WIDTH: Final = {2: "\u00a0", 3: "\u3000", 4: "\u3000 "}
 """White space of 2, 3 and 4 bytes."""
 
 Move = tuple[int, int, int]
-"""An offset of the new text, the old offset that it is, and the old offset up to which that goes."""
+"""An offset of the new text, the old offset that it maps to, and the last old offset of this move."""
 
 
 @dataclass(frozen=True, slots=True)
 class Moves:
-    """Offsets of the new text as offsets of the old."""
+    """Maps offsets of the new text to offsets of the old."""
 
     at: tuple[Move, ...] = ()
 
@@ -51,7 +51,7 @@ class Edits:
         self._changes: list[tuple[int, int, bytes | None]] = []
 
     def blank(self, start: int, end: int) -> None:
-        """Put white space in the place of a range."""
+        """Replace a range with white space."""
         if end > start:
             self._changes.append((start, end, None))
 
@@ -62,17 +62,20 @@ class Edits:
         self._changes.append((at, at, text.encode()))
 
     def blank_with(self, start: int, end: int, mark: str) -> None:
-        """Blank a range but for one byte at its beginning, which becomes *mark*."""
-        self._changes.append((start, end, _marked(blanked(self._data[start:end]), mark.encode())))
+        """Blank a range, except for one byte as near to its beginning as possible, which becomes `mark`."""
+        self._changes.append((start, end, self._marked(start, end, mark.encode())))
 
     def end_statements(self, ends: set[int]) -> None:
-        """Write a semicolon into each blank that ends at one of *ends*."""
+        """Write a semicolon into each blank that ends at one of `ends`."""
         for index, (start, end, text) in enumerate(self._changes):
             if text is None and end in ends:
-                self._changes[index] = (start, end, _marked(blanked(self._data[start:end]), b";"))
+                self._changes[index] = (start, end, self._marked(start, end, b";"))
+
+    def _marked(self, start: int, end: int, mark: bytes) -> bytes:
+        return blanked(self._data[start:end]).replace(b" ", mark, 1)
 
     def apply(self) -> tuple[str, Moves]:
-        """The new text, and the way back from it."""
+        """Return the new text, and the way back from it."""
         if not self._changes:
             return self._data.decode(), Moves()
         self._changes.sort(key=lambda change: change[:2])
@@ -93,18 +96,8 @@ class Edits:
 
 
 def blanked(data: bytes) -> bytes:
-    """White space as wide as *data*, with its line breaks."""
+    """Return white space as wide as `data`, with its line breaks."""
     if data.isascii():
         return data.translate(_BLANK_ASCII)
-    text = _NOT_ASCII.sub(_wide_blank, data.decode())
+    text = _NOT_ASCII.sub(lambda found: _BY_WIDTH[len(found[0].encode())], data.decode())
     return re.sub("[!-~\x01-\x09\x0b\x0c\x0e-\x1f\x7f]", " ", text).encode()
-
-
-def _wide_blank(found: re.Match[str]) -> str:
-    letter = found[0]
-    return letter if letter in "\u2028\u2029" else _BY_WIDTH[len(letter.encode())]
-
-
-def _marked(blank: bytes, mark: bytes) -> bytes:
-    """The blank with a mark of one byte in it, as far to the front as can be."""
-    return blank.replace(b" ", mark, 1)

@@ -1,13 +1,12 @@
-"""Puts places into the JavaScript for which the engine would have none.
+"""Gives places to expressions of the JavaScript for which the engine would have none.
 
 Theory of operation
 -------------------
-The engine notes a place only for expression statements, calls, binary operators and `throw`. When a
-property of undefined is read elsewhere, in `const x = a.b.c` or `return a.b`, it tells the last place that
-it did note, which is some line before. `0?0<0:` in front of an expression makes it note one: the operator
-in the branch that is never taken has a place, and the compiler removes the branch, so that nothing of it is
-left to run. A pattern is compiled before the value that it takes apart, so an empty pattern with a place
-goes in front of it.
+The engine records a place only for expression statements, calls, binary operators and `throw`. When a
+property of undefined is read elsewhere, in `const x = a.b.c` or `return a.b`, it reports the last place that
+it did record, some lines before. `0?0<0:` in front of an expression makes it record one: the operator in the
+branch that is never taken has a place, and the compiler removes the branch, so that nothing of it runs. A
+pattern is compiled before the value that it takes apart, so an empty pattern with a place goes in front of it.
 
 Rules
 -----
@@ -36,7 +35,7 @@ _CALM: Final = frozenset({
     "meta_property", "shorthand_property_identifier", "private_property_identifier", "statement_block",
     "predefined_type", "type_identifier", "optional_chain",
 })  # fmt: skip
-"""What fails not at all, or not before the engine has noted a place."""
+"""Nodes that cannot fail, or not before the engine has recorded a place."""
 _ACCESS: Final = ("member_expression", "subscript_expression")
 _BUILT_IN: Final = frozenset({
     b"Math", b"JSON", b"Object", b"Array", b"Number", b"String", b"Boolean", b"Promise", b"Date", b"Symbol",
@@ -58,7 +57,7 @@ class Landmarks:
             self._edits.insert(expression.start_byte, _MARK)
 
     def before_pattern(self, pattern: Node) -> None:
-        """Give a pattern a place; its value may be nothing that can be taken apart."""
+        """Give a pattern a place; its value may be one that cannot be taken apart."""
         start = pattern.start_byte
         if pattern.named_child_count and not self._data.endswith(_PATTERN_MARK.encode(), 0, start):
             self._edits.insert(start, _PATTERN_MARK)
@@ -73,7 +72,7 @@ class Landmarks:
                 self.before(part.child_by_field_name("value") if part.type == "pair" else part)
 
     def _may_fail(self, expression: Node) -> bool:
-        """Whether something in an expression, on its first line, may fail at no place."""
+        """Whether a part of an expression, on its first line, may fail without a place."""
         if self._data.startswith(_MARK.encode(), expression.start_byte):
             return False
         row = first_row(expression)
@@ -84,22 +83,15 @@ class Landmarks:
             if kind in _CALM or first_row(node) != row:
                 continue
             if kind in _ACCESS:
-                if not self._is_built_in(node):
+                base = node.named_children[0]
+                text = self._data[base.start_byte : base.end_byte]
+                if base.type != "identifier" or text not in _BUILT_IN:
                     return True
-            elif kind == "binary_expression":
-                pending.extend(_unplaced_operands(node))
+            elif kind == "binary_expression":  # the operands that run before the operator's place is recorded
+                left, operator, right, *_ = (part for part in node.children if part.type != "comment")
+                pending.extend([left, right] if operator.type in _LOGICAL else [left])
             elif kind in ("call_expression", "new_expression"):
                 pending.append(node.named_children[0])
             else:
                 pending.extend(node.named_children)
         return False
-
-    def _is_built_in(self, access: Node) -> bool:
-        base = access.named_children[0]
-        return base.type == "identifier" and self._data[base.start_byte : base.end_byte] in _BUILT_IN
-
-
-def _unplaced_operands(node: Node) -> list[Node]:
-    """The operands that are evaluated before the engine notes the place of the operator."""
-    parts = [part for part in node.children if part.type != "comment"]
-    return [parts[0], parts[2]] if parts[1].type in _LOGICAL else [parts[0]]
