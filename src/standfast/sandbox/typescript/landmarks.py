@@ -6,7 +6,7 @@ The engine records a place only for expression statements, calls, binary operato
 property of undefined is read elsewhere, in `const x = a.b.c` or `return a.b`, it reports the last place that
 it did record, some lines before. `0?0<0:` in front of an expression makes it record one: the operator in the
 branch that is never taken has a place, and the compiler removes the branch, so that nothing of it runs. A
-pattern is compiled before the value that it takes apart, so an empty pattern with a place goes in front of it.
+pattern is compiled before the value that it takes apart, so an empty pattern with a place is put before it.
 
 Rules
 -----
