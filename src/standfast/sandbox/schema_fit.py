@@ -70,18 +70,27 @@ class SchemaFit(Generic[N]):
                 problems = {self.problem(found, option, depth + 1) for option in options}
                 if not problems or None in problems:
                     return None
-                return (
-                    problems.pop()
-                    if len(problems) == 1
-                    else f"{self._is(found)}, which fits none of its types"
-                )
-        if (schema.get("nullable") or schema.get("default", OPEN) is None) and self.scalar(found) is None:
+                if len(problems) == 1:
+                    return problems.pop()
+                return f"{self._is(found)}, which fits none of its types"
+        value = self.scalar(found)
+        if value is None and (schema.get("nullable") or schema.get("default", OPEN) is None):
             return None
-        return (
-            self._value_problem(found, schema)
-            or self._type_problem(found, schema)
-            or self._part_problem(found, schema, depth)
+        allowed = schema.get("enum", [schema["const"]] if "const" in schema else None)
+        if isinstance(allowed, list) and value is not OPEN and not _is_one_of(value, allowed):
+            return f"{self._is(found)}, not one of {', '.join(map(self.quoted, allowed))}"
+        given = self.container_type(found) or _JSON_TYPES.get(type(value))
+        types = schema.get("type") or given
+        types = types if isinstance(types, list) else [types]
+        fits = (
+            given is None
+            or given in types
+            or (given == "integer" and "number" in types)
+            or (given == "number" and "integer" in types and value.is_integer())
         )
+        if not fits:
+            return f"{self._is(found)}, not {' or '.join(map(str, types))}"
+        return self._part_problem(found, schema, depth) if value is OPEN else None
 
     def definition(self, schema: Schema) -> Any:
         """Return the schema that `$ref` names."""
@@ -94,27 +103,6 @@ class SchemaFit(Generic[N]):
     def _is(self, node: N) -> str:
         text = self.text(node)
         return f"is {text if len(text) <= _MAX_SHOWN_CHARS else f'{text[:_MAX_SHOWN_CHARS]}…'}"
-
-    def _value_problem(self, node: N, schema: Schema) -> str | None:
-        allowed = schema.get("enum", [schema["const"]] if "const" in schema else None)
-        if not isinstance(allowed, list) or (value := self.scalar(node)) is OPEN:
-            return None
-        if any(type(value) is type(item) and value == item for item in allowed):
-            return None
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and value in allowed:
-            return None
-        return f"{self._is(node)}, not one of {', '.join(map(self.quoted, allowed))}"
-
-    def _type_problem(self, node: N, schema: Schema) -> str | None:
-        wanted = schema.get("type")
-        if wanted is None or (given := self.json_type(node)) is None:
-            return None
-        types = wanted if isinstance(wanted, list) else [wanted]
-        if given in types or (given == "integer" and "number" in types):
-            return None
-        if given == "number" and "integer" in types and self.scalar(node).is_integer():
-            return None
-        return f"{self._is(node)}, not {' or '.join(map(str, types))}"
 
     def _part_problem(self, node: N, schema: Schema, depth: int) -> str | None:
         """Return the problem of the first part of an array or object that has one."""
@@ -137,3 +125,10 @@ class SchemaFit(Generic[N]):
             if problem := self.problem(part, wanted, depth + 1):
                 return f"at {place} {problem}"
         return None
+
+
+def _is_one_of(value: Any, allowed: list[Any]) -> bool:
+    """Whether `allowed` has a value, where 1 and 1.0 are the same, but 1 and True are not."""
+    if any(type(value) is type(item) and value == item for item in allowed):
+        return True
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value in allowed

@@ -42,7 +42,7 @@ from standfast.errors import CodeExecutionUnavailable, EngineFailed
 from standfast.sandbox.cpython.guest import landlock, seccomp
 from standfast.sandbox.cpython.guest.clearing import remove
 from standfast.sandbox.cpython.messages import NO_RUN, Failed, Ready, Unreadable, read_message
-from standfast.sandbox.cpython.visible import GUEST, interpreter, packages_of
+from standfast.sandbox.cpython.visible_files import GUEST, interpreter, packages_of
 from standfast.sandbox.worker_process import WorkerDied, WorkerProcess, socket_line
 
 JailKind = Literal["bubblewrap", "landlock"]

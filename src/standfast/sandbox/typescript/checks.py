@@ -19,7 +19,7 @@ from standfast.ports.code_engine import CellFunctions
 from standfast.sandbox.typescript.arguments import argument_problems
 from standfast.sandbox.typescript.script import ScriptRefused, read_script
 from standfast.sandbox.typescript.source import CASTS, Source, Unreadable, error, parse, place_of
-from standfast.sandbox.typescript.stripping import BUILT_IN_HINT
+from standfast.sandbox.typescript.stripper import BUILT_IN_HINT
 from standfast.sandbox.typescript.usage import Usage
 from standfast.tools.typescript_stubs import signature_of
 

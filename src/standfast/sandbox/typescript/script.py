@@ -25,7 +25,7 @@ from standfast.errors import CallerError
 from standfast.model.diagnostic import Diagnostic
 from standfast.sandbox.typescript.edits import Edits, Moves
 from standfast.sandbox.typescript.source import Source, Unreadable, line_starts, parse, place_of
-from standfast.sandbox.typescript.stripping import Stripper
+from standfast.sandbox.typescript.stripper import Stripper
 from standfast.sandbox.typescript.syntax import syntax_errors
 from standfast.sandbox.typescript.top_level import RESULT, TopLevel, assigns_result
 

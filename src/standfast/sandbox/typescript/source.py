@@ -55,9 +55,12 @@ _LATE_TEMPLATE: Final = re.compile(rb"(?m)^((?:(?!//)[^\n])+)\n(?=[ \t]*`)")
 _CAST: Final = re.compile(rb"\b(?:as|satisfies)\b")
 _GAP: Final = re.compile(
     rb"""(?s)"(?:\\.|[^"\\\r\n])*+"?|'(?:\\.|[^'\\\r\n])*+'?|`(?:\\.|[^`\\])*+`?"""
-    rb"""|((?:[ \t\r\n]|//[^\r\n]*+|/\*.*?(?:\*/|\Z))++)"""
+    rb"""|((?:[ \t\r\n]|//[^\r\n]*+|/\*.*?(?:\*/|\Z))++)(\[)?"""
 )
-"""Strings, so that nothing in them is looked at, or blanks and comments, as group 1. Takes linear time."""
+"""A string, so that nothing in it is looked at, or blanks and comments (group 1) and a bracket after them.
+
+It takes linear time.
+"""
 _MAY_END_TYPE: Final = re.compile(rb"[\w$\])}\"'`]|(?<!=)>")
 _MAX_TRIES: Final = 4
 
@@ -182,13 +185,12 @@ def _span_after(text: str) -> Span:
 
 def _late_brackets(parsed: bytes) -> list[tuple[int, int]]:
     """Return the gaps, as offsets, between a possible type and a bracket that begins another line."""
-    gaps = (match.span(1) for match in _GAP.finditer(parsed) if match[1])
     return [
-        gap
-        for gap in gaps
-        if parsed.startswith(b"[", gap[1])
-        and _BREAK.search(parsed, *gap)
-        and _MAY_END_TYPE.match(parsed, gap[0] - 1)
+        match.span(1)
+        for match in _GAP.finditer(parsed)
+        if match[2]
+        and _BREAK.search(parsed, *match.span(1))
+        and _MAY_END_TYPE.match(parsed, match.start(1) - 1)
     ]
 
 

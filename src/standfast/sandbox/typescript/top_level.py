@@ -102,7 +102,7 @@ class TopLevel:
                     hint = "end with the value as an expression, or bind it to `result`"
                     span = self._source.span(node)
                     self.refused.append(error(Code.SYNTAX_ERROR, "return outside of a function", span, hint))
-            pending.extend(part for part in node.named_children if part.type not in _FUNCTIONS)
+            pending += [part for part in node.named_children if part.type not in _FUNCTIONS]
 
 
 def assigns_result(source: Source) -> bool:
