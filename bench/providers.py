@@ -37,11 +37,10 @@ from standfast.model.message import UserMessage
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
 from standfast.providers.anthropic import AnthropicModel
 from standfast.providers.google import GoogleModel
-from standfast.providers.http.address import Address
-from standfast.providers.http.dialect import Asked, Complaint, HttpCall, ServerEvent
+from standfast.providers.http.dialect import ErrorReport, HttpCall, PreparedRequest, ServerEvent
+from standfast.providers.http.endpoint import Endpoint, Secret
+from standfast.providers.http.event_stream import StreamClient
 from standfast.providers.http.model import HttpModel
-from standfast.providers.http.secret import Secret
-from standfast.providers.http.wire import Wire
 from standfast.providers.openai import OpenAIModel
 from standfast.providers.openai_compatible import OpenAICompatibleModel
 from standfast.providers.script import Reply
@@ -163,17 +162,17 @@ class Cheap:
 
     provider = "bench"
 
-    def call(self, asked: Asked) -> HttpCall:
+    def call(self, asked: PreparedRequest) -> HttpCall:
         return HttpCall("/", {})
 
-    def reader(self, asked: Asked) -> Reader:
+    def reader(self, asked: PreparedRequest) -> Reader:
         return Reader()
 
     def authorize(self, key: str) -> Mapping[str, str]:
         return {"authorization": f"Bearer {key}"}
 
-    def complaint(self, status: int, body: bytes) -> Complaint:
-        return Complaint(body.decode(errors="replace"))
+    def read_error(self, status: int, body: bytes) -> ErrorReport:
+        return ErrorReport(body.decode(errors="replace"))
 
 
 def model_of(workload: str, base_url: str) -> HttpModel:
@@ -197,7 +196,7 @@ Read = Callable[[], Awaitable[int]]
 async def readers(base_url: str, workload: str) -> AsyncIterator[dict[str, Read]]:
     """The ways to read a workload; each gives how much it has seen."""
     url = f"{base_url}/{workload}"
-    wire = Wire(Address(url, Secret(None), Cheap().authorize))
+    wire = StreamClient(Endpoint(url, Secret(None), Cheap().authorize))
     model = model_of(workload, url)
     async with httpx2.AsyncClient(timeout=None) as client:
 

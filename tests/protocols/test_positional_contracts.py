@@ -13,12 +13,12 @@ from standfast import Agent, Capability, CodeProtocol, RegisteredTool, Runtime, 
 from standfast.errors import InvalidArgument
 from standfast.model.message import ToolMessage
 from standfast.ports.model_provider import ModelDelta, ModelRequest
-from standfast.providers.anthropic.dialect import AnthropicDialect
-from standfast.providers.google.dialect import GoogleDialect
-from standfast.providers.http.dialect import Asked
-from standfast.providers.openai.dialect import ResponsesDialect
-from standfast.providers.openai_compatible.dialect import ChatDialect
-from standfast.providers.openai_compatible.hosts import Host
+from standfast.providers.anthropic.model import AnthropicDialect
+from standfast.providers.google.model import GoogleDialect
+from standfast.providers.http.dialect import PreparedRequest
+from standfast.providers.openai.model import OpenAIDialect
+from standfast.providers.openai_compatible.model import OpenAICompatibleDialect
+from standfast.providers.openai_compatible.request import ChatHost
 from standfast.providers.settings import read_settings
 from standfast.tools.settlement import request_digest
 
@@ -120,13 +120,13 @@ def test_a_contract_by_name_is_sent_as_it_is() -> None:
 
 @pytest.mark.parametrize(
     "dialect",
-    [AnthropicDialect(), GoogleDialect(), ResponsesDialect(), ChatDialect(Host())],
+    [AnthropicDialect(), GoogleDialect(), OpenAIDialect(), OpenAICompatibleDialect(ChatHost())],
     ids=lambda one: type(one).__name__,
 )
 def test_every_vendor_is_sent_the_object(dialect: Any) -> None:
     """Bug: two dialects sent a tool without parameters, and one the array that its API refuses."""
     request = request_with(input_schema={**SCHEMA, "$defs": TO})
-    sent = dialect.call(Asked("m", request, read_settings({}), {}, "http://127.0.0.1")).body
+    sent = dialect.call(PreparedRequest("m", request, read_settings({}), {}, "http://127.0.0.1")).body
     parameters = _parameters(sent)
     assert parameters["type"] == "object"
     assert parameters["properties"]["args"]["type"] == "array"

@@ -54,7 +54,7 @@ from standfast.model.trace_record import TraceRecord
 from standfast.plugins.shipped import Redact
 from standfast.ports.model_provider import ModelProvider, ModelRequest
 from standfast.providers.http.deadlines import Deadlines
-from standfast.providers.http.secret import Secret
+from standfast.providers.http.endpoint import Secret
 from standfast.providers.vendors import VENDORS, status_of
 from standfast.testing.servers.http_server import Fault, ModelServer, ServedReply
 

@@ -11,11 +11,13 @@ import pytest
 from standfast.errors import Code, ModelError, TurnCode
 from standfast.model.message import Reasoning, RequestedCall
 from standfast.model.usage import Usage
-from standfast.ports.model_provider import ModelDelta, ReasoningArrived, ReplyEnded, TextArrived
-from standfast.providers.anthropic.reply_reader import MessagesReader
-from standfast.providers.http.dialect import ServerEvent
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReasoningArrived, ReplyEnded, TextArrived
+from standfast.providers.anthropic.reply_reader import AnthropicReplyReader
+from standfast.providers.http.dialect import PreparedRequest, ServerEvent
+from standfast.providers.settings import ModelSettings
 
 ORIGIN = "anthropic https://api.anthropic.com claude-opus-5"
+PREPARED = PreparedRequest("claude-sonnet-4-5", ModelRequest(messages=[]), ModelSettings(), {}, ORIGIN)
 Event = dict[str, Any]
 
 
@@ -59,7 +61,7 @@ def call(index: int, *pieces: str, name: str = "weather") -> list[Event]:
 
 
 def read(events: Iterable[Event]) -> list[ModelDelta]:
-    reader = MessagesReader(ORIGIN)
+    reader = AnthropicReplyReader(PREPARED)
     found: list[ModelDelta] = []
     for event in events:
         found += reader.feed(ServerEvent(event["type"], json.dumps(event).encode()))
@@ -224,7 +226,7 @@ def test_lost_and_repeated_events_are_worth_another_try(events: list[Event]) -> 
 def test_what_is_not_json_is_worth_another_try() -> None:
     """Ours: half an event says nothing."""
     with pytest.raises(ModelError, match="not JSON") as failed:
-        MessagesReader(ORIGIN).feed(ServerEvent("message_start", b'{"type": "mess'))
+        AnthropicReplyReader(PREPARED).feed(ServerEvent("message_start", b'{"type": "mess'))
     assert failed.value.retryable
 
 

@@ -23,8 +23,8 @@ from standfast.model.message import (
     UserMessage,
 )
 from standfast.ports.model_provider import ModelRequest
-from standfast.providers.anthropic.dialect import AnthropicDialect
-from standfast.providers.http.dialect import Asked
+from standfast.providers.anthropic.model import AnthropicDialect
+from standfast.providers.http.dialect import PreparedRequest
 from standfast.providers.settings import read_settings
 from standfast.testing.servers.anthropic_server import AnthropicServer, signature_of
 from standfast.testing.servers.http_server import Fault, ServedReply
@@ -207,7 +207,7 @@ def test_what_we_send_fits_the_types_of_the_sdk() -> None:
         output_schema={"type": "object", "properties": {"n": {"type": "integer"}}},
     )
     settings = read_settings({"reasoning": "high", "parallel_tool_calls": False, "stop": ["END"]})
-    body = AnthropicDialect().call(Asked(MODEL, request, settings, {"a": b"x"}, origin)).body
+    body = AnthropicDialect().call(PreparedRequest(MODEL, request, settings, {"a": b"x"}, origin)).body
     adapter = pydantic.TypeAdapter(anthropic.MessageCreateParamsStreaming)
     fitted = adapter.validate_python(body)  # what it holds is checked as it is iterated over
     assert fitted.keys() == body.keys()

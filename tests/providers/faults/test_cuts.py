@@ -8,7 +8,7 @@ from fault_table import cell
 from fault_vendors import ASKED, DONE, LINES, REPLY, SETTINGS, SMALL, TEXT, Vendor, lean
 
 from standfast.ports.model_provider import ModelDelta, ReplyEnded, TextArrived
-from standfast.providers.http.dialect import Asked
+from standfast.providers.http.dialect import PreparedRequest
 from standfast.providers.http.model import HttpModel
 from standfast.providers.http.sse import EventParser
 from standfast.providers.script import Reply, ScriptedCall
@@ -31,7 +31,7 @@ def whole_from(vendor: Vendor, blocks: list[bytes]) -> tuple[int, int]:
 
 def read(model: HttpModel, body: bytes, *, proper: bool) -> list[ModelDelta]:
     """What the model makes of a body, without a connection."""
-    asked = Asked("m", ASKED, read_settings(dict(SETTINGS)), {}, "here")
+    asked = PreparedRequest("m", ASKED, read_settings(dict(SETTINGS)), {}, "here")
     reader = model._dialect.reader(asked)
     parser = EventParser()
     events = parser.feed(body) + (parser.end() if proper else [])

@@ -17,8 +17,8 @@ from standfast.ports.model_provider import (
     ReplyEnded,
     TextArrived,
 )
-from standfast.providers.google.dialect import GoogleDialect
-from standfast.providers.http.dialect import Asked, ServerEvent
+from standfast.providers.google.model import GoogleDialect
+from standfast.providers.http.dialect import PreparedRequest, ServerEvent
 from standfast.providers.settings import ModelSettings
 
 ORIGIN = "google https://example.test gemini-3-flash"
@@ -32,7 +32,9 @@ def chunk(*parts: dict[str, Any], finish: str | None = None, **more: Any) -> dic
 
 
 def read(*chunks: dict[str, Any] | bytes) -> list[ModelDelta]:
-    asked = Asked("gemini-3-flash", ModelRequest(messages=[], call_number=7), ModelSettings(), {}, ORIGIN)
+    asked = PreparedRequest(
+        "gemini-3-flash", ModelRequest(messages=[], call_number=7), ModelSettings(), {}, ORIGIN
+    )
     reader = GoogleDialect().reader(asked)
     datas = [entry if isinstance(entry, bytes) else json.dumps(entry).encode() for entry in chunks]
     return [delta for data in datas for delta in reader.feed(ServerEvent("", data))]

@@ -12,7 +12,7 @@ import pytest
 from standfast.errors import ModelError
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
 from standfast.providers.http.deadlines import Deadlines
-from standfast.providers.http.dialect import Asked, Complaint, HttpCall, ServerEvent
+from standfast.providers.http.dialect import ErrorReport, HttpCall, PreparedRequest, ServerEvent
 from standfast.providers.http.model import HttpModel
 from standfast.providers.script import Reply
 from standfast.testing.servers.http_server import ModelServer, SeenRequest
@@ -48,17 +48,17 @@ class PlainReader:
 class PlainDialect:
     provider = "plain"
 
-    def call(self, asked: Asked) -> HttpCall:
+    def call(self, asked: PreparedRequest) -> HttpCall:
         return HttpCall("/say", {"model": asked.model, "stream": True, "media": sorted(asked.media)})
 
-    def reader(self, asked: Asked) -> PlainReader:
+    def reader(self, asked: PreparedRequest) -> PlainReader:
         return PlainReader()
 
     def authorize(self, key: str) -> Mapping[str, str]:
         return {"x-api-key": key}
 
-    def complaint(self, status: int, body: bytes) -> Complaint:
-        return Complaint(msgspec.json.decode(body)["error"])
+    def read_error(self, status: int, body: bytes) -> ErrorReport:
+        return ErrorReport(msgspec.json.decode(body)["error"])
 
 
 class PlainServer(ModelServer):

@@ -9,7 +9,7 @@ import pytest
 from plain_vendor import PlainServer, failure_of, plain_model, text_of
 
 from standfast.errors import InvalidArgument
-from standfast.providers.http.deadlines import Deadlines, Overdue, Watch
+from standfast.providers.http.deadlines import DeadlinePassed, Deadlines, WaitTimer
 from standfast.testing.servers.http_server import Fault, ServedReply
 
 SHORT = 0.05
@@ -135,12 +135,12 @@ def test_each_wait_has_its_own_time() -> None:
     """Seed: keep-alives; a timer that is set once is looked at again."""
 
     async def test() -> None:
-        watch = Watch(1000)
-        watch.each("between_chunks_s", 5)
+        watch = WaitTimer(1000)
+        watch.limit_each("between_chunks_s", 5)
         for _ in range(10):
             with watch:
                 await asyncio.sleep(4)
-        with pytest.raises(Overdue, match="between_chunks_s"), watch:
+        with pytest.raises(DeadlinePassed, match="between_chunks_s"), watch:
             await asyncio.sleep(6)
         assert now() == pytest.approx(45)
 
@@ -151,13 +151,13 @@ def test_a_consumer_may_take_longer_than_any_chunk() -> None:
     """Ours: a deadline is the server's, not the reader's; tools and hooks run between two chunks."""
 
     async def test() -> None:
-        watch = Watch(1000)
-        watch.each("between_chunks_s", 5)
+        watch = WaitTimer(1000)
+        watch.limit_each("between_chunks_s", 5)
         for _ in range(3):
             with watch:
                 await asyncio.sleep(1)
             await asyncio.sleep(50)
-        with pytest.raises(Overdue), watch:
+        with pytest.raises(DeadlinePassed), watch:
             await asyncio.sleep(6)
         assert now() == pytest.approx(158)
 
@@ -168,11 +168,11 @@ def test_several_waits_can_share_their_time() -> None:
     """Ours: the first byte of a body is as late as its headers were."""
 
     async def test() -> None:
-        watch = Watch(1000)
-        watch.until("first_byte_s", 10)
+        watch = WaitTimer(1000)
+        watch.limit_all("first_byte_s", 10)
         with watch:
             await asyncio.sleep(8)
-        with pytest.raises(Overdue, match="first_byte_s"), watch:
+        with pytest.raises(DeadlinePassed, match="first_byte_s"), watch:
             await asyncio.sleep(8)
         assert now() == pytest.approx(10)
 
@@ -182,15 +182,15 @@ def test_several_waits_can_share_their_time() -> None:
 def test_the_whole_is_not_extended_by_what_keeps_coming() -> None:
     """Seed: a deadline for the whole."""
 
-    async def drip(watch: Watch) -> None:
+    async def drip(watch: WaitTimer) -> None:
         while True:
             with watch:
                 await asyncio.sleep(4)
 
     async def test() -> None:
-        watch = Watch(30)
-        watch.each("between_chunks_s", 5)
-        with pytest.raises(Overdue, match="total_s"):
+        watch = WaitTimer(30)
+        watch.limit_each("between_chunks_s", 5)
+        with pytest.raises(DeadlinePassed, match="total_s"):
             await drip(watch)
         assert now() == pytest.approx(30)
 
@@ -201,10 +201,10 @@ def test_a_consumer_that_took_all_the_time_is_told_at_its_next_question() -> Non
     """Ours: the whole is the whole, whoever spent it."""
 
     async def test() -> None:
-        watch = Watch(30)
-        watch.each("between_chunks_s", 5)
+        watch = WaitTimer(30)
+        watch.limit_each("between_chunks_s", 5)
         await asyncio.sleep(100)
-        with pytest.raises(Overdue, match="total_s"), watch:
+        with pytest.raises(DeadlinePassed, match="total_s"), watch:
             pytest.fail("this is not reached")
         assert now() == pytest.approx(100)
 
@@ -215,8 +215,8 @@ def test_a_wait_that_is_cancelled_stays_cancelled_though_it_is_overdue_as_well()
     """Ours: a deadline must not swallow the cancellation of a turn."""
 
     async def test() -> None:
-        watch = Watch(LONG)
-        watch.each("between_chunks_s", LONG)
+        watch = WaitTimer(LONG)
+        watch.limit_each("between_chunks_s", LONG)
 
         async def wait() -> None:
             with watch:
@@ -224,7 +224,7 @@ def test_a_wait_that_is_cancelled_stays_cancelled_though_it_is_overdue_as_well()
 
         def cancel_when_overdue() -> None:
             task.cancel()
-            watch.until("between_chunks_s", 0)
+            watch.limit_all("between_chunks_s", 0)
             watch._look()
 
         task = asyncio.create_task(wait())
@@ -240,9 +240,9 @@ def test_a_task_that_was_interrupted_by_a_deadline_is_not_cancelled_afterwards()
     """Ours: `asyncio.timeout` and task groups around a call count cancellations."""
 
     async def test() -> None:
-        watch = Watch(LONG)
-        watch.each("between_chunks_s", SHORT)
-        with pytest.raises(Overdue) as caught, watch:
+        watch = WaitTimer(LONG)
+        watch.limit_each("between_chunks_s", SHORT)
+        with pytest.raises(DeadlinePassed) as caught, watch:
             await asyncio.Event().wait()
         task = asyncio.current_task()
 

@@ -9,17 +9,17 @@ import pytest
 from plain_vendor import PlainDialect
 
 from standfast.errors import TurnCode
-from standfast.providers.http.dialect import Complaint
-from standfast.providers.http.failures import excerpt, explained, retry_after_ms
+from standfast.providers.http.dialect import ErrorReport
+from standfast.providers.http.failures import excerpt, response_error, retry_after_ms
 
 DATE = "Mon, 16 Nov 2026 12:00:00 GMT"
 
 
 class Complaining(PlainDialect):
-    def __init__(self, complaint: Complaint) -> None:
+    def __init__(self, complaint: ErrorReport) -> None:
         self._complaint = complaint
 
-    def complaint(self, status: int, body: bytes) -> Complaint:
+    def read_error(self, status: int, body: bytes) -> ErrorReport:
         return self._complaint
 
 
@@ -58,29 +58,29 @@ def test_a_date_without_the_servers_own_clock_is_compared_with_ours() -> None:
 @pytest.mark.parametrize("status", [408, 409, 425, 429, 500, 502, 503, 504, 529])
 def test_what_may_pass_is_worth_another_attempt(status: int) -> None:
     """Seed: which errors are worth a retry."""
-    assert explained(PlainDialect(), status, {}, b'{"error": "busy"}').retryable
+    assert response_error(PlainDialect(), status, {}, b'{"error": "busy"}').retryable
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
 def test_what_stays_wrong_is_not(status: int) -> None:
     """Seed: which errors are worth a retry."""
-    assert not explained(PlainDialect(), status, {}, b'{"error": "no"}').retryable
+    assert not response_error(PlainDialect(), status, {}, b'{"error": "no"}').retryable
 
 
 def test_the_vendors_word_on_retries_wins_over_the_status() -> None:
     """Ours: a quota that is used up is a 429 as well."""
-    spent = Complaining(Complaint("quota exceeded", retryable=False, retry_after_ms=7))
-    error = explained(spent, 429, {"retry-after": "3", "x-should-retry": "true"}, b"")
+    spent = Complaining(ErrorReport("quota exceeded", retryable=False, retry_after_ms=7))
+    error = response_error(spent, 429, {"retry-after": "3", "x-should-retry": "true"}, b"")
 
     assert not error.retryable
     assert error.retry_after_ms == 3000
-    assert not explained(PlainDialect(), 500, {"x-should-retry": "false"}, b'{"error": "no"}').retryable
-    assert explained(PlainDialect(), 400, {"x-should-retry": "true"}, b'{"error": "no"}').retryable
+    assert not response_error(PlainDialect(), 500, {"x-should-retry": "false"}, b'{"error": "no"}').retryable
+    assert response_error(PlainDialect(), 400, {"x-should-retry": "true"}, b'{"error": "no"}').retryable
 
 
 def test_the_error_says_what_the_vendor_said() -> None:
     """Seed: the error says what the vendor said."""
-    error = explained(PlainDialect(), 429, {}, b'{"error": "slow down"}')
+    error = response_error(PlainDialect(), 429, {}, b'{"error": "slow down"}')
 
     assert error.message == "plain: slow down (HTTP 429)"
     assert error.code == "RATE_LIMITED"
@@ -88,23 +88,25 @@ def test_the_error_says_what_the_vendor_said() -> None:
 
 def test_the_vendors_code_is_kept() -> None:
     """Seed: a window that overflows is told apart, so that compaction can help."""
-    complaint = Complaint("too long", code=TurnCode.CONTEXT_OVERFLOW)
+    complaint = ErrorReport("too long", code=TurnCode.CONTEXT_OVERFLOW)
 
-    assert explained(Complaining(complaint), 400, {}, b"").code == "CONTEXT_OVERFLOW"
+    assert response_error(Complaining(complaint), 400, {}, b"").code == "CONTEXT_OVERFLOW"
 
 
 @pytest.mark.parametrize("status", [401, 403])
 def test_a_refused_key_is_told_with_where_it_comes_from(status: int) -> None:
     """Ours: an error that says what to do about it."""
-    error = explained(PlainDialect(), status, {}, b'{"error": "bad key"}', key_hint="set PLAIN_API_KEY")
+    error = response_error(PlainDialect(), status, {}, b'{"error": "bad key"}', key_hint="set PLAIN_API_KEY")
 
     assert error.hint == "set PLAIN_API_KEY"
-    assert explained(PlainDialect(), 404, {}, b'{"error": "no"}', key_hint="set PLAIN_API_KEY").hint is None
+    assert (
+        response_error(PlainDialect(), 404, {}, b'{"error": "no"}', key_hint="set PLAIN_API_KEY").hint is None
+    )
 
 
 def test_a_body_that_the_dialect_cannot_read_is_quoted() -> None:
     """Ours: a gateway in front of the vendor answers in HTML."""
-    error = explained(PlainDialect(), 502, {}, b"<html>\n  <h1>Bad\tGateway</h1>\xff")
+    error = response_error(PlainDialect(), 502, {}, b"<html>\n  <h1>Bad\tGateway</h1>\xff")
 
     assert error.message == "plain: <html> <h1>Bad Gateway</h1>� (HTTP 502)"
 
@@ -114,18 +116,21 @@ def test_a_body_that_the_dialect_cannot_read_is_quoted() -> None:
 )
 def test_an_empty_complaint_is_the_status_in_words(status: int, said: str) -> None:
     """Ours: an error without words helps nobody."""
-    assert explained(Complaining(Complaint(" ")), status, {}, b"").message == f"plain: {said} (HTTP {status})"
+    assert (
+        response_error(Complaining(ErrorReport(" ")), status, {}, b"").message
+        == f"plain: {said} (HTTP {status})"
+    )
 
 
 def test_what_is_quoted_is_bounded() -> None:
     """Ours: every size has a cap."""
     assert len(excerpt(b"x" * 100_000)) == 201
-    assert len(explained(Complaining(Complaint("x" * 100_000)), 500, {}, b"").message) < 2_100
+    assert len(response_error(Complaining(ErrorReport("x" * 100_000)), 500, {}, b"").message) < 2_100
 
 
 def test_a_success_that_is_no_stream_says_what_it_is() -> None:
     """Seed: a proxy that answers HTML with 200."""
-    error = explained(PlainDialect(), 200, {"content-type": "text/html"}, b"<html>Log in</html>")
+    error = response_error(PlainDialect(), 200, {"content-type": "text/html"}, b"<html>Log in</html>")
 
     assert "sent text/html where a stream of events belongs: '<html>Log in</html>'" in error.message
     assert not error.retryable
@@ -133,8 +138,8 @@ def test_a_success_that_is_no_stream_says_what_it_is() -> None:
 
 def test_a_complaint_inside_a_success_is_heard() -> None:
     """Ours: some gateways answer 200 and say in JSON that they are busy."""
-    busy = Complaining(Complaint("busy", retryable=True))
-    error = explained(busy, 200, {"content-type": "application/json"}, b'{"error": "busy"}')
+    busy = Complaining(ErrorReport("busy", retryable=True))
+    error = response_error(busy, 200, {"content-type": "application/json"}, b'{"error": "busy"}')
 
     assert error.retryable
     assert '{"error": "busy"}' in error.message

@@ -25,7 +25,7 @@ from plain_vendor import (
 from standfast.errors import InvalidArgument
 from standfast.model.message import AttachmentPart, TextPart, UserMessage
 from standfast.ports.model_provider import ModelRequest, ReplyEnded, TextArrived
-from standfast.providers.http.model import HttpModel, _merged
+from standfast.providers.http.model import HttpModel, merge_json
 from standfast.testing.servers.http_server import Fault, ServedReply
 
 LONG = 30.0
@@ -111,7 +111,7 @@ def test_what_is_added_to_a_body_takes_nothing_away_from_it() -> None:
     """Bug: a setting for `generationConfig` threw out what we had put there."""
     body = {"model": "m", "config": {"temperature": 1, "stop": ["a"]}, "tools": [{"name": "ours"}]}
     extra = {"config": {"seed": 7, "stop": ["b"]}, "tools": [{"type": "search"}], "model": "n"}
-    assert _merged(body, extra) == {
+    assert merge_json(body, extra) == {
         "model": "n",
         "config": {"temperature": 1, "stop": ["a", "b"], "seed": 7},
         "tools": [{"name": "ours"}, {"type": "search"}],
@@ -174,7 +174,7 @@ def test_an_attachment_that_is_not_there_is_an_error_that_names_it(stored: bool)
 
 def test_a_model_has_a_name() -> None:
     """Ours: `openai:` names no model."""
-    with pytest.raises(InvalidArgument, match="has a name"):
+    with pytest.raises(InvalidArgument, match="model name is empty"):
         HttpModel(PlainDialect(), "", base_url="http://localhost", api_key=None)
 
 

@@ -31,7 +31,7 @@ async def asked(server: PlainServer, body: dict[str, Any]) -> httpx2.Response:
         return await client.post(f"{server.base_url}/say", json=body)
 
 
-async def body_of(reply: Served, *, stream: bool = True) -> bytes:
+async def request_body(reply: Served, *, stream: bool = True) -> bytes:
     async with PlainServer([reply]) as server:
         return (await asked(server, {"stream": stream})).content
 
@@ -43,12 +43,12 @@ def faulty(**fault: Any) -> ServedReply:
 @pytest.mark.parametrize("reply", ["ab", {"text": "ab"}, Reply(text="ab"), ServedReply(text="ab")])
 def test_a_script_may_be_written_in_several_ways(reply: Served) -> None:
     """Ours: as the scripted model's."""
-    assert asyncio.run(body_of(reply)) == b'data: {"text":"ab"}\n\n' + END
+    assert asyncio.run(request_body(reply)) == b'data: {"text":"ab"}\n\n' + END
 
 
 def test_who_asks_for_no_stream_gets_the_whole() -> None:
     """Ours: the vendors' own libraries do."""
-    assert asyncio.run(body_of("ab", stream=False)) == b'{"text":"ab","done":true}'
+    assert asyncio.run(request_body("ab", stream=False)) == b'{"text":"ab","done":true}'
 
 
 @pytest.mark.parametrize(
@@ -62,12 +62,12 @@ def test_who_asks_for_no_stream_gets_the_whole() -> None:
 )
 def test_events_come_out_of_order_when_told_to(order: str, blocks: list[bytes]) -> None:
     """Seed: malformed, duplicated and out-of-order events."""
-    assert asyncio.run(body_of(faulty(order=order))) == b"".join(blocks)
+    assert asyncio.run(request_body(faulty(order=order))) == b"".join(blocks)
 
 
 def test_a_body_can_be_sent_a_few_bytes_at_a_time() -> None:
     """Seed: split anywhere."""
-    assert asyncio.run(body_of(faulty(split=3))) == STREAM
+    assert asyncio.run(request_body(faulty(split=3))) == STREAM
 
 
 def test_an_error_has_the_vendors_form() -> None:

@@ -11,12 +11,17 @@ import pytest
 from standfast.errors import ModelError
 from standfast.model.message import RequestedCall
 from standfast.model.usage import Usage
-from standfast.ports.model_provider import ModelDelta, ReasoningArrived, ReplyEnded, TextArrived
-from standfast.providers.http.dialect import ServerEvent
-from standfast.providers.openai.reply_reader import ResponseReader
+from standfast.ports.model_provider import ModelDelta, ModelRequest, ReasoningArrived, ReplyEnded, TextArrived
+from standfast.providers.http.dialect import PreparedRequest, ServerEvent
+from standfast.providers.openai.reply_reader import OpenAIReplyReader
+from standfast.providers.settings import ModelSettings
 
 ORIGIN = "openai https://api.openai.com/v1 gpt-5.2"
 Event = dict[str, Any]
+
+
+def prepared(model: str, origin: str) -> PreparedRequest:
+    return PreparedRequest(model, ModelRequest(messages=[]), ModelSettings(), {}, origin)
 
 
 def event(kind: str, **fields: Any) -> Event:
@@ -111,7 +116,7 @@ def numbered(events: Iterable[Event]) -> list[Event]:
 
 
 def read(*events: Event | list[Event], named: bool = True) -> list[ModelDelta]:
-    reader = ResponseReader(origin=ORIGIN, model="gpt-5.2")
+    reader = OpenAIReplyReader(prepared("gpt-5.2", ORIGIN))
     flat = [one for each in events for one in (each if isinstance(each, list) else [each])]
     found: list[ModelDelta] = []
     for each in flat:
@@ -164,7 +169,7 @@ def test_events_without_a_name_are_known_by_their_type() -> None:
     """Ours: some servers leave the name out; the data says the same."""
     events = (created(), message(0, "Hello"), completed())
     assert read(*events, named=False) == read(*events)
-    assert ResponseReader(origin="", model="").feed(ServerEvent("", b"[DONE]")) == ()
+    assert OpenAIReplyReader(prepared("", "")).feed(ServerEvent("", b"[DONE]")) == ()
 
 
 def test_calls_are_given_whole_and_in_order() -> None:
@@ -384,7 +389,7 @@ def test_what_is_not_known_and_not_needed_is_passed_over() -> None:
 @pytest.mark.parametrize("name", ["response.output_text.delta", "response.completed", ""])
 def test_an_event_that_cannot_be_read_is_an_error_that_may_be_retried(name: str, data: bytes) -> None:
     """Ours: garbage is not guessed at."""
-    reader = ResponseReader(origin=ORIGIN, model="m")
+    reader = OpenAIReplyReader(prepared("m", ORIGIN))
     if not name and data.startswith(b'{"'):
         assert reader.feed(ServerEvent(name, data)) == ()
         return

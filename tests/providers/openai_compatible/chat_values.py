@@ -8,10 +8,9 @@ import msgspec
 
 from standfast.model.message import Message
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
-from standfast.providers.http.dialect import Asked, ServerEvent
-from standfast.providers.openai_compatible.hosts import host_of
-from standfast.providers.openai_compatible.reply_reader import ChatReader, Finished
-from standfast.providers.openai_compatible.request_body import body_of
+from standfast.providers.http.dialect import PreparedRequest, ServerEvent
+from standfast.providers.openai_compatible.reply_reader import OpenAICompatibleReplyReader, ReplyFinished
+from standfast.providers.openai_compatible.request import host_of, request_body
 from standfast.providers.settings import read_settings
 
 ORIGIN = "openai-compatible http://localhost/v1 m"
@@ -27,9 +26,9 @@ def asked(
     settings: dict[str, Any] | None = None,
     media: dict[str, bytes] | None = None,
     **more: Any,
-) -> Asked:
+) -> PreparedRequest:
     """A request to the model `m`."""
-    return Asked(
+    return PreparedRequest(
         model="m",
         request=ModelRequest(messages=list(messages), **more),
         settings=read_settings(settings or {}),
@@ -40,7 +39,7 @@ def asked(
 
 def body(*messages: Message, base_url: str = LOCAL, **more: Any) -> dict[str, Any]:
     """The body that is sent there, as it is after JSON."""
-    made = body_of(asked(*messages, **more), host_of(base_url))
+    made = request_body(asked(*messages, **more), host_of(base_url))
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(made))
     return found
 
@@ -74,8 +73,8 @@ def call_chunk(index: int | None = 0, id: str | None = None, **function: Any) ->
 
 def read(*events: ServerEvent, **more: Any) -> tuple[list[ModelDelta], ReplyEnded]:
     """What a reader makes of the events: the deltas, and the reply at their end."""
-    reader = ChatReader(asked(**more))
-    deltas = [delta for each in events for delta in reader.feed(each) if not isinstance(delta, Finished)]
+    reader = OpenAICompatibleReplyReader(asked(**more))
+    deltas = [delta for each in events for delta in reader.feed(each) if not isinstance(delta, ReplyFinished)]
     last = deltas.pop()
     assert isinstance(last, ReplyEnded)
     return deltas, last

@@ -12,7 +12,7 @@ from standfast.model.message import Reasoning, RequestedCall
 from standfast.model.usage import Usage
 from standfast.ports.model_provider import ReasoningArrived, ReplyEnded, TextArrived
 from standfast.providers.http.dialect import ServerEvent
-from standfast.providers.openai_compatible.reply_reader import ChatReader, Finished
+from standfast.providers.openai_compatible.reply_reader import OpenAICompatibleReplyReader, ReplyFinished
 
 STOP = chunk("stop")
 CALLS = chunk("tool_calls")
@@ -83,10 +83,10 @@ def test_the_last_count_counts_if_there_is_one_in_every_chunk() -> None:
 
 def test_a_finished_reply_can_be_had_without_waiting() -> None:
     """Ours: `[DONE]` may be missing; the end of the stream ends the reply then."""
-    reader = ChatReader(asked())
+    reader = OpenAICompatibleReplyReader(asked())
     reader.feed(chunk(content="x"))
     (finished,) = reader.feed(STOP)
-    assert isinstance(finished, Finished)
+    assert isinstance(finished, ReplyFinished)
     (reply,) = finished.end()
     assert isinstance(reply, ReplyEnded)
     assert reply.text == "x"
@@ -105,11 +105,11 @@ def test_done_without_a_finish_reason_is_no_end() -> None:
 )
 def test_words_behind_the_end_are_a_failure(late: ServerEvent) -> None:
     """Ours: events were mixed up; waiting no longer does not make the reply whole either."""
-    reader = ChatReader(asked())
+    reader = OpenAICompatibleReplyReader(asked())
     (finished,) = reader.feed(STOP)
     with pytest.raises(ModelError):
         reader.feed(late)
-    assert isinstance(finished, Finished)
+    assert isinstance(finished, ReplyFinished)
     with pytest.raises(ModelError) as caught:
         finished.end()
     assert caught.value.retryable

@@ -2,44 +2,41 @@
 
 from __future__ import annotations
 
-import os
+from collections.abc import Mapping
 from typing import Final
 
-from standfast.errors import NotConfigured
-from standfast.providers.anthropic.dialect import AnthropicDialect
-from standfast.providers.http.deadlines import Deadlines
-from standfast.providers.http.model import HttpModel
+from standfast.providers.anthropic.errors import read_error
+from standfast.providers.anthropic.reply_reader import AnthropicReplyReader
+from standfast.providers.anthropic.request import request_body
+from standfast.providers.http.dialect import ErrorReport, HttpCall, PreparedRequest
+from standfast.providers.http.model import VendorModel
 
-BASE_URL: Final = "https://api.anthropic.com"
-KEY_VARIABLE: Final = "ANTHROPIC_API_KEY"
-URL_VARIABLE: Final = "ANTHROPIC_BASE_URL"
+API_VERSION: Final = "2023-06-01"
+"""Later versions of the API accept no temperature from any model."""
 
 
-class AnthropicModel(HttpModel):
+class AnthropicDialect:
+    """The Messages API as a `Dialect`."""
+
+    provider = "anthropic"
+
+    def call(self, prepared: PreparedRequest, /) -> HttpCall:
+        return HttpCall("/v1/messages", request_body(prepared), {"anthropic-version": API_VERSION})
+
+    def reader(self, prepared: PreparedRequest, /) -> AnthropicReplyReader:
+        return AnthropicReplyReader(prepared)
+
+    def authorize(self, key: str, /) -> Mapping[str, str]:
+        return {"x-api-key": key}
+
+    def read_error(self, status: int, body: bytes, /) -> ErrorReport:
+        return read_error(status, body)
+
+
+class AnthropicModel(VendorModel):
     """A `ModelProvider` of the Messages API.
 
     The key is `api_key` or ANTHROPIC_API_KEY; the server `base_url`, ANTHROPIC_BASE_URL or the vendor's own.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        api_key: str | None = None,
-        base_url: str | None = None,
-        deadlines: Deadlines | None = None,
-    ) -> None:
-        key = api_key or os.environ.get(KEY_VARIABLE)
-        if not key:
-            raise NotConfigured(
-                f"anthropic:{model} needs a key, and {KEY_VARIABLE} is not set",
-                hint=f"set {KEY_VARIABLE}, or pass api_key",
-            )
-        super().__init__(
-            AnthropicDialect(),
-            model,
-            base_url=base_url or os.environ.get(URL_VARIABLE) or BASE_URL,
-            api_key=key,
-            deadlines=deadlines,
-            key_hint=f"the key is api_key, or {KEY_VARIABLE}",
-        )
+    dialect = AnthropicDialect()

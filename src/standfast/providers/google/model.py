@@ -2,45 +2,44 @@
 
 from __future__ import annotations
 
-import os
-from typing import Final
+from collections.abc import Mapping
+from urllib.parse import quote
 
-from standfast.errors import NotConfigured
-from standfast.providers.google.dialect import GoogleDialect
-from standfast.providers.http.deadlines import Deadlines
-from standfast.providers.http.model import HttpModel
-
-BASE_URL: Final = "https://generativelanguage.googleapis.com"
-_KEY_HINT: Final = "set GEMINI_API_KEY (or GOOGLE_API_KEY), or pass api_key"
+from standfast.providers.google.errors import read_error
+from standfast.providers.google.reply_reader import GoogleReplyReader
+from standfast.providers.google.request import request_body
+from standfast.providers.http.dialect import ErrorReport, HttpCall, PreparedRequest
+from standfast.providers.http.model import VendorModel
 
 
-class GoogleModel(HttpModel):
-    """A model by its name, such as `gemini-3-flash-preview`.
+class GoogleDialect:
+    """`streamGenerateContent` with server-sent events as a `Dialect`.
 
-    The key is passed, or in `GEMINI_API_KEY` or `GOOGLE_API_KEY`; the base URL is passed, in
-    `GOOGLE_GEMINI_BASE_URL`, or Google's own. It has no version in it.
+    The key is sent in a header: a URL ends up in logs.
     """
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        api_key: str | None = None,
-        base_url: str | None = None,
-        deadlines: Deadlines | None = None,
-    ) -> None:
-        super().__init__(
-            GoogleDialect(),
-            model.removeprefix("models/"),
-            base_url=base_url or os.environ.get("GOOGLE_GEMINI_BASE_URL") or BASE_URL,
-            api_key=api_key or _key_around(),
-            deadlines=deadlines,
-            key_hint=_KEY_HINT,
-        )
+    provider = "google"
+
+    def call(self, prepared: PreparedRequest, /) -> HttpCall:
+        name = quote(prepared.model if "/" in prepared.model else f"models/{prepared.model}")
+        return HttpCall(f"/v1beta/{name}:streamGenerateContent?alt=sse", request_body(prepared))
+
+    def reader(self, prepared: PreparedRequest, /) -> GoogleReplyReader:
+        return GoogleReplyReader(prepared)
+
+    def authorize(self, key: str, /) -> Mapping[str, str]:
+        return {"x-goog-api-key": key}
+
+    def read_error(self, status: int, body: bytes, /) -> ErrorReport:
+        return read_error(status, body)
 
 
-def _key_around() -> str:
-    key = os.environ.get("GEMINI_API_KEY") or os.environ.get("GOOGLE_API_KEY")
-    if not key:
-        raise NotConfigured("there is no GEMINI_API_KEY for Google's models", hint=_KEY_HINT)
-    return key
+class GoogleModel(VendorModel):
+    """A model by its name, such as `gemini-3-flash-preview`.
+
+    The key is `api_key`, GEMINI_API_KEY or GOOGLE_API_KEY; the server `base_url` (without a version),
+    GOOGLE_GEMINI_BASE_URL or Google's own.
+    """
+
+    dialect = GoogleDialect()
+    name_prefix = "models/"

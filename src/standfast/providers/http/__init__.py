@@ -1,1 +1,1 @@
-"""Models behind HTTP: one layer that streams, and what each vendor's dialect has to tell it."""
+"""What all vendors share: HTTP, server-sent events, deadlines, keys and failures."""

@@ -1,18 +1,18 @@
-"""The HTTP clients of one model: one for each event loop that it is used in.
+"""The HTTP clients of one model: one for each event loop that uses it.
 
 Theory of operation
 -------------------
-Connections belong to an event loop, and an agent may be used in several, one after the other (`run_sync`
-makes one each time) or at once. A client is made when a loop first needs it. A generator that waits in the
-loop closes it: `asyncio.run` ends every waiting generator before it closes the loop, so no connection is left
-behind, and nobody has to be told. The generator is kept until then, whatever becomes of the model: closing
-takes a few turns of the loop, and a model is often dropped when there are none left. The clients of models
-that were dropped are closed when another model is first used in the loop.
+Connections belong to an event loop, and an agent may be used in several loops, one after the other
+(`run_sync` makes one each time) or at once. A client is created when a loop first needs it. A suspended async
+generator closes it: `asyncio.run` closes every suspended generator before it closes the loop, so no
+connection is left open. The generator is kept until then even if its model is garbage-collected: closing
+takes a few iterations of the loop. The clients of collected models are closed when another model is first
+used in the loop.
 
 Rules
 -----
-1. Proxies and certificates come from the environment as users expect; user names and passwords do not.
-2. Neither redirects nor cookies are followed or kept: a call goes to its address and leaves nothing behind.
+1. Proxies and certificates come from the environment; user names and passwords do not.
+2. A client follows no redirects and keeps no cookies.
 """
 
 from __future__ import annotations
@@ -28,67 +28,65 @@ if TYPE_CHECKING:
 
     import httpx2
 
-_Keeper = AsyncGenerator[None]
+_Closer = AsyncGenerator[None]
 
 
-class _Waiting:
-    """The generators that wait in one loop, and those among them whose model is gone."""
+class _LoopClosers:
+    """The suspended generators of one loop, and those among them whose model was garbage-collected."""
 
-    __slots__ = ("keepers", "orphans")
+    __slots__ = ("closers", "orphans")
 
     def __init__(self) -> None:
-        self.keepers: set[_Keeper] = set()
-        self.orphans: list[_Keeper] = []
+        self.closers: set[_Closer] = set()
+        self.orphans: list[_Closer] = []
 
-    async def close(self, keeper: _Keeper) -> None:
-        self.keepers.discard(keeper)
-        await keeper.aclose()
-
-    async def close_orphans(self) -> None:
-        while self.orphans:
-            await self.close(self.orphans.pop())
+    async def close(self, closer: _Closer) -> None:
+        self.closers.discard(closer)
+        await closer.aclose()
 
 
-_loops: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Waiting]] = weakref.WeakKeyDictionary()
+_loops: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopClosers]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
-class Clients:
-    """A client for the loop that runs."""
+class LoopClients:
+    """One client for each event loop."""
 
-    __slots__ = ("__weakref__", "_connect_s", "_kept")
+    __slots__ = ("__weakref__", "_clients", "_connect_s")
 
     def __init__(self, connect_s: float) -> None:
         self._connect_s = connect_s
-        self._kept: dict[asyncio.AbstractEventLoop, tuple[httpx2.AsyncClient, _Keeper]] = {}
+        self._clients: dict[asyncio.AbstractEventLoop, tuple[httpx2.AsyncClient, _Closer]] = {}
 
-    async def here(self) -> httpx2.AsyncClient:
-        """The client of this loop."""
+    async def get(self) -> httpx2.AsyncClient:
+        """Return the client of the running loop."""
         loop = asyncio.get_running_loop()
-        found = self._kept.get(loop)
-        return await self._made(loop) if found is None else found[0]
+        found = self._clients.get(loop)
+        if found is not None:
+            return found[0]
+        for closed in [one for one in self._clients if one.is_closed()]:
+            del self._clients[closed]
+        of_loop = _loops.setdefault(loop, _LoopClosers())
+        client = _new_client(self._connect_s)
+        closer = _close_with_loop(client)
+        self._clients[loop] = client, closer
+        of_loop.closers.add(closer)
+        weakref.finalize(self, of_loop.orphans.append, closer).atexit = False
+        await anext(closer)
+        while of_loop.orphans:
+            await of_loop.close(of_loop.orphans.pop())
+        return client
 
     async def close(self) -> None:
-        """Close what this loop has open; what others have goes with them."""
+        """Close the client of the running loop; other loops close theirs."""
         loop = asyncio.get_running_loop()
-        found = self._kept.pop(loop, None)
+        found = self._clients.pop(loop, None)
         if found is not None:
             await _loops[loop].close(found[1])
 
-    async def _made(self, loop: asyncio.AbstractEventLoop) -> httpx2.AsyncClient:
-        for closed in [one for one in self._kept if one.is_closed()]:
-            del self._kept[closed]
-        waiting = _loops.setdefault(loop, _Waiting())
-        client = _new_client(self._connect_s)
-        keeper = _closed_with_loop(client)
-        self._kept[loop] = client, keeper
-        waiting.keepers.add(keeper)
-        weakref.finalize(self, waiting.orphans.append, keeper).atexit = False
-        await anext(keeper)
-        await waiting.close_orphans()
-        return client
 
-
-async def _closed_with_loop(client: httpx2.AsyncClient) -> AsyncGenerator[None]:
+async def _close_with_loop(client: httpx2.AsyncClient) -> AsyncGenerator[None]:
     try:
         yield
     finally:
@@ -102,7 +100,7 @@ def _new_client(connect_s: float) -> httpx2.AsyncClient:
     import httpx2
 
     return httpx2.AsyncClient(
-        verify=_certificates(),
+        verify=_ssl_context(),
         cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),
         auth=httpx2.Auth(),
         headers={"user-agent": f"standfast/{version('standfast')}", "accept": "text/event-stream"},
@@ -113,8 +111,8 @@ def _new_client(connect_s: float) -> httpx2.AsyncClient:
 
 
 @functools.cache
-def _certificates() -> ssl.SSLContext:
-    """Whom to trust. It is read once: that takes longer than everything else about a client."""
+def _ssl_context() -> ssl.SSLContext:
+    """Load the trusted certificates once: this takes longer than everything else about a client."""
     import httpx2
 
     return httpx2.create_ssl_context()

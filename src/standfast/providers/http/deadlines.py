@@ -1,15 +1,15 @@
-"""How long a model's server may take, and the watch that is kept on it.
+"""How long a model's server may take, and the timer that enforces it.
 
 Theory of operation
 -------------------
-A watch has one timer for a whole reply. Whoever waits notes since when. The timer, when it goes off, looks
-whether somebody has waited for too long, and if not sets itself again to when that could be. So a chunk costs
-no timer and no task of its own.
+A `WaitTimer` has one timer handle for a whole reply. A task that waits notes when it began. When the handle
+fires, the timer checks whether a wait is overdue, and otherwise schedules the handle for the earliest time at
+which one could be. So a chunk costs neither a timer nor a task of its own.
 
 Rules
 -----
-1. Only who waits is interrupted, never who consumes: between two waits the watch does nothing.
-2. A wait that is cancelled from outside stays cancelled, whether or not its time was up as well.
+1. Only a task that waits for the server is interrupted, never one that consumes the reply.
+2. A wait that is cancelled from outside stays cancelled, even if its time was up as well.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from standfast.errors import InvalidArgument
 
 @dataclass(frozen=True, slots=True)
 class Deadlines:
-    """Seconds. The first byte is that of the reply's body, counted from the call as the whole is.
+    """Deadlines in seconds. `first_byte_s` (of the body) and `total_s` count from the call.
 
-    Whatever comes counts as a chunk, comments too.
+    Everything that arrives counts as a chunk, comments included.
     """
 
     connect_s: float = 10.0
@@ -40,8 +40,8 @@ class Deadlines:
                 raise InvalidArgument(f"the deadline {field.name} must be more than 0")
 
 
-class Overdue(Exception):
-    """A wait took too long; `limit` names the deadline. Who waits makes a `ModelError` of it."""
+class DeadlinePassed(Exception):
+    """A wait took too long; `limit` names the deadline. The caller converts it to a `ModelError`."""
 
     def __init__(self, limit: str) -> None:
         super().__init__(limit)
@@ -51,10 +51,10 @@ class Overdue(Exception):
 _NEVER: Final = float("inf")
 
 
-class Watch:
-    """`with watch:` around each wait. `each` says how long one may take, `until` how long all together.
+class WaitTimer:
+    """Use `with timer:` around each wait. `limit_each` limits each wait, `limit_all` all waits together.
 
-    `begin`, `end` and `interrupted` are the same in pieces, for who waits ten thousand times.
+    `begin`, `end` and `interrupted` are the same in steps, for loops that wait ten thousand times.
     """
 
     __slots__ = (
@@ -62,12 +62,12 @@ class Watch:
         "_due",
         "_each_s",
         "_end",
+        "_fired",
+        "_handle",
         "_limit",
         "_loop",
         "_stop",
         "_task",
-        "_timer",
-        "_went_off",
     )
 
     def __init__(self, total_s: float) -> None:
@@ -77,30 +77,30 @@ class Watch:
         self._limit = "total_s"
         self._task: asyncio.Task[object] | None = None
         self._cancelling = 0
-        self._went_off = False
-        self._timer: asyncio.TimerHandle | None = None
+        self._fired = False
+        self._handle: asyncio.TimerHandle | None = None
 
-    def each(self, limit: str, seconds: float) -> None:
-        """Let each wait from now on take that long."""
+    def limit_each(self, limit: str, seconds: float) -> None:
+        """Allow *seconds* for each wait from now on."""
         self._limit, self._each_s, self._stop = limit, seconds, self._end
-        self._look_at(min(self._loop.time() + seconds, self._end))
+        self._schedule(min(self._loop.time() + seconds, self._end))
 
-    def until(self, limit: str, seconds: float) -> None:
-        """Let all waits from now on take that long together."""
+    def limit_all(self, limit: str, seconds: float) -> None:
+        """Allow *seconds* for all waits from now on together."""
         stop = min(self._loop.time() + seconds, self._end)
         self._limit, self._each_s, self._stop = limit, _NEVER, stop
-        self._look_at(stop)
+        self._schedule(stop)
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        if self._handle is not None:
+            self._handle.cancel()
+            self._handle = None
 
     def begin(self) -> None:
-        """From now on this task waits; `Overdue` if there is no time left for that."""
+        """Start a wait of this task; raise `DeadlinePassed` if no time is left for it."""
         now = self._loop.time()
         if now >= self._stop:
-            raise self._overdue()
+            raise self._passed()
         task = asyncio.current_task()
         assert task is not None, "a coroutine runs in a task"
         self._due = now + self._each_s
@@ -108,16 +108,16 @@ class Watch:
         self._task = task
 
     def end(self) -> None:
-        """It has waited."""
+        """End the wait."""
         self._task = None
 
-    def interrupted(self) -> Overdue | None:
-        """It was cancelled: this is why, or None if somebody else cancelled it."""
+    def interrupted(self) -> DeadlinePassed | None:
+        """End a wait that was cancelled; return None if this timer did not cancel it."""
         task, self._task = self._task, None
-        if not self._went_off or task is None:
+        if not self._fired or task is None:
             return None
-        self._went_off = False
-        return self._overdue() if task.uncancel() <= self._cancelling else None
+        self._fired = False
+        return self._passed() if task.uncancel() <= self._cancelling else None
 
     def __enter__(self) -> None:
         self.begin()
@@ -125,24 +125,24 @@ class Watch:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        overdue = self.interrupted()
-        if overdue is not None and isinstance(error, asyncio.CancelledError):
-            raise overdue from None
+        passed = self.interrupted()
+        if passed is not None and isinstance(error, asyncio.CancelledError):
+            raise passed from None
 
-    def _overdue(self) -> Overdue:
-        return Overdue("total_s" if self._loop.time() >= self._end else self._limit)
+    def _passed(self) -> DeadlinePassed:
+        return DeadlinePassed("total_s" if self._loop.time() >= self._end else self._limit)
 
-    def _look_at(self, when: float) -> None:
+    def _schedule(self, when: float) -> None:
         self.stop()
-        self._timer = self._loop.call_at(when, self._look)
+        self._handle = self._loop.call_at(when, self._check)
 
-    def _look(self) -> None:
-        """Interrupt a wait that is overdue, or look again when one may be."""
+    def _check(self) -> None:
+        """Interrupt a wait that is overdue, or check again when one may be."""
         now = self._loop.time()
         due = min(now + self._each_s if self._task is None else self._due, self._stop)
-        self._timer = None
+        self._handle = None
         if now < due:
-            self._look_at(due)
+            self._schedule(due)
         elif self._task is not None:
-            self._went_off = True
+            self._fired = True
             self._task.cancel()

@@ -1,12 +1,12 @@
-"""What a vendor's wire format has to tell the layer that speaks HTTP.
+"""What the HTTP layer needs to know about a vendor's wire format.
 
 Rules
 -----
-1. A dialect does no I/O: it makes a body of a request, and deltas of events. It keeps nothing between calls.
-2. A reader yields exactly one `ReplyEnded`, for the vendor's own terminal event; whatever else ends the
-   stream has cut it off.
-3. What a reader cannot make sense of and needs is a `ModelError`; what it does not know and does not need, it
-   passes over.
+1. A dialect does no I/O and keeps no state between calls: it turns a request into a body, and events into
+   deltas.
+2. A reply reader yields exactly one `ReplyEnded`, for the vendor's own terminal event. A stream that ends
+   without it was cut off.
+3. A reader raises `ModelError` for data that it needs and cannot read; it skips unknown data.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from standfast.providers.settings import ModelSettings
 
 
 class ServerEvent(NamedTuple):
-    """One event of a stream: its name, empty if it has none, and its data, several lines joined."""
+    """One server-sent event: its name, or "", and its data lines joined with LF."""
 
     name: str
     data: bytes
@@ -30,15 +30,15 @@ class ServerEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HttpCall:
-    """What is sent: below the base URL, as JSON. The headers hold no key; the layer adds that."""
+    """A POST of a JSON body to a path below the base URL. The HTTP layer adds the key to the headers."""
 
     path: str
     body: dict[str, Json]
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-class Complaint(NamedTuple):
-    """What a vendor said was wrong. `retryable` is None where the status tells."""
+class ErrorReport(NamedTuple):
+    """An error in the vendor's own words. `retryable` is None if the HTTP status decides."""
 
     message: str
     code: str = TurnCode.PROVIDER_ERROR
@@ -47,11 +47,11 @@ class Complaint(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request with everything that a dialect needs to write it down.
+class PreparedRequest:
+    """A request with everything that a dialect needs to write it.
 
-    `media` holds the bytes of every attachment by digest. `origin` is what reasoning must have come from to
-    be sent back, and what the reader writes into the reasoning of the reply.
+    `media` holds the bytes of every attachment by digest. Only reasoning with the same `origin` is sent back;
+    the reader stores `origin` in the reasoning of the reply.
     """
 
     model: str
@@ -62,23 +62,23 @@ class Asked:
 
 
 class ReplyReader(Protocol):
-    """Makes deltas of one reply's events."""
+    """Converts the events of one reply to deltas."""
 
     def feed(self, event: ServerEvent, /) -> Sequence[ModelDelta]:
-        """What the event brings; `ModelError` if it tells of a failure or makes no sense."""
+        """Return the deltas of *event*; raise `ModelError` if it reports a failure or cannot be read."""
 
 
 class Dialect(Protocol):
     provider: str
-    """As in `provider:model`."""
+    """The part of a model's id before the colon."""
 
-    def call(self, asked: Asked, /) -> HttpCall:
-        """The request as this vendor wants it; `InvalidArgument` or `ModelError` if that cannot be."""
+    def call(self, prepared: PreparedRequest, /) -> HttpCall:
+        """Write the request; raise `InvalidArgument` if the vendor has no form for it."""
 
-    def reader(self, asked: Asked, /) -> ReplyReader: ...
+    def reader(self, prepared: PreparedRequest, /) -> ReplyReader: ...
 
     def authorize(self, key: str, /) -> Mapping[str, str]:
-        """The headers that a key is sent in."""
+        """Return the headers that carry *key*."""
 
-    def complaint(self, status: int, body: bytes, /) -> Complaint:
-        """What a refusal says."""
+    def read_error(self, status: int, body: bytes, /) -> ErrorReport:
+        """Read the body of an error response."""

@@ -1,42 +1,41 @@
-"""A model behind HTTP, whatever dialect it speaks.
+"""A model behind HTTP, in any dialect.
 
 Theory of operation
 -------------------
-The dialect writes the request down and reads the events; the wire carries both. What is left is what all
-vendors have in common: settings and media are looked up, the stream must end with the vendor's own last word,
-and whatever fails is a `ModelError` that names no key.
+The dialect writes the request and reads the events; `StreamClient` carries both. This module does what all
+vendors have in common: it looks up settings and media, requires the vendor's terminal event, and raises every
+failure as a `ModelError` without the key.
 
 Rules
 -----
-1. A stream that ends before its `ReplyEnded` has failed. After it nothing is read that could change it.
-2. What a dialect raises passes through here and is made anew, scrubbed: vendors repeat keys in their errors,
-   and nothing that is raised leads to what they sent, be it by its context or by the variables of its frames.
+1. A stream that ends before its `ReplyEnded` has failed. Nothing is read after it that could change it.
+2. An error that a dialect raises is replaced by a scrubbed copy: vendors repeat keys in their errors, and
+   neither the context nor the frames of what is raised here may lead to the vendor's text.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import ClassVar, Final
 
 import msgspec
 
-from standfast.errors import InvalidArgument, ModelError
+from standfast.errors import InvalidArgument, ModelError, NotConfigured
 from standfast.model.canonical import Json
 from standfast.model.message import AttachmentPart, UserMessage
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
-from standfast.providers.http.address import Address
 from standfast.providers.http.deadlines import Deadlines
-from standfast.providers.http.dialect import Asked, Dialect, HttpCall
-from standfast.providers.http.failures import explained
-from standfast.providers.http.secret import Secret
-from standfast.providers.http.wire import Answer, Wire
+from standfast.providers.http.dialect import Dialect, HttpCall, PreparedRequest
+from standfast.providers.http.endpoint import Endpoint, Secret
+from standfast.providers.http.event_stream import StreamClient
+from standfast.providers.http.failures import response_error
 from standfast.providers.settings import ModelSettings, read_settings
+from standfast.providers.vendors import VENDORS, base_url_of
 
-__all__ = ["HttpModel", "explained"]
-
-_FAILURES: Final = (ModelError, msgspec.MsgspecError, UnicodeError, RecursionError)
-"""What a reader may raise: what the vendor tells of, and what cannot be read."""
+_READ_ERRORS: Final = (ModelError, msgspec.MsgspecError, UnicodeError, RecursionError)
+"""What a reply reader may raise: a failure that the vendor reports, or data that cannot be read."""
 
 
 class HttpModel:
@@ -54,7 +53,7 @@ class HttpModel:
         key_hint: str = "",
     ) -> None:
         if not model:
-            raise InvalidArgument(f"a model of {dialect.provider} has a name")
+            raise InvalidArgument(f'model name is empty; write "{dialect.provider}:MODEL"')
         self.model_id = model_id or f"{dialect.provider}:{model}"
         self.model = model
         self.base_url = base_url.rstrip("/")
@@ -62,56 +61,53 @@ class HttpModel:
         self._key_hint = key_hint
         self._secret = Secret(api_key)
         self._origin = f"{dialect.provider} {self.base_url} {model}"
-        self._wire = Wire(Address(self.base_url, self._secret, dialect.authorize), deadlines=deadlines)
+        endpoint = Endpoint(self.base_url, self._secret, dialect.authorize)
+        self._client = StreamClient(endpoint, deadlines=deadlines)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model_id!r}, base_url={self.base_url!r})"
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
-        asked = await self._asked(request)
-        call = _with_extras(self._dialect.call(asked), asked.settings)
-        read = self._dialect.reader(asked).feed
+        settings = read_settings(request.settings)
+        media = await _read_media(request)
+        prepared = PreparedRequest(self.model, request, settings, media, self._origin)
+        call = _with_extras(self._dialect.call(prepared), settings)
+        read = self._dialect.reader(prepared).feed
         failure, event = None, None
-        async with self._wire.post(call, self._explained) as answer:
+        async with self._client.post(call, self._response_error) as reply:
             try:
-                while (events := await answer.more()) is not None:
+                while (events := await reply.more()) is not None:
                     for event in events:
                         for delta in read(event):
                             if type(delta) is ReplyEnded:
-                                answer.heard_all()
+                                reply.mark_complete()
                                 yield delta
                                 return
                             yield delta
-            except _FAILURES as error:
-                failure = self._failed(error)
+            except _READ_ERRORS as error:
+                failure = self._read_error(error)
         event = events = None  # vendors repeat keys, and a traceback may be shown with its variables
-        raise failure or self._broken_off(answer)
-
-    async def close(self) -> None:
-        await self._wire.close()
-
-    async def _asked(self, request: ModelRequest) -> Asked:
-        return Asked(
-            model=self.model,
-            request=request,
-            settings=read_settings(request.settings),
-            media=await _media_of(request),
-            origin=self._origin,
+        raise failure or ModelError(
+            f"the reply of {self.model_id} broke off before its end",
+            retryable=True,
+            retry_after_ms=reply.retry_ms,
         )
 
-    def _explained(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
-        clean = self._secret.scrub(body.decode(errors="surrogateescape")).encode(errors="surrogateescape")
-        return self._scrubbed(explained(self._dialect, status, headers, clean, key_hint=self._key_hint))
+    async def close(self) -> None:
+        await self._client.close()
 
-    def _failed(self, error: Exception) -> ModelError:
-        """The failure as it may be told."""
+    def _response_error(self, status: int, headers: Mapping[str, str], body: bytes) -> ModelError:
+        clean = self._secret.scrub(body.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+        return self._scrubbed(response_error(self._dialect, status, headers, clean, key_hint=self._key_hint))
+
+    def _read_error(self, error: Exception) -> ModelError:
         if isinstance(error, ModelError):
             return self._scrubbed(error)
-        said = self._secret.scrub(str(error))
-        return ModelError(f"{self.model_id} sent an event that makes no sense: {said}", retryable=True)
+        problem = self._secret.scrub(str(error))
+        return ModelError(f"{self.model_id} sent an event that makes no sense: {problem}", retryable=True)
 
     def _scrubbed(self, error: ModelError) -> ModelError:
-        """The error anew. The old one may lead to what the vendor sent: by its traceback, by its context."""
+        """Copy *error* without the key, its traceback and its context."""
         scrub = self._secret.scrub
         return ModelError(
             scrub(error.message),
@@ -121,32 +117,59 @@ class HttpModel:
             hint=None if error.hint is None else scrub(error.hint),
         )
 
-    def _broken_off(self, answer: Answer) -> ModelError:
-        return ModelError(
-            f"the reply of {self.model_id} broke off before its end",
-            retryable=True,
-            retry_after_ms=answer.retry_ms,
+
+class VendorModel(HttpModel):
+    """A model of the vendor that `VENDORS` has under the dialect's name.
+
+    Its key and base URL come from the environment variables that `VENDORS` names, unless they are passed.
+    """
+
+    dialect: ClassVar[Dialect]
+    name_prefix: ClassVar[str] = ""
+    """A prefix that users may write before a model's name, and that is dropped."""
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        api_key: str | None = None,
+        base_url: str | None = None,
+        deadlines: Deadlines | None = None,
+    ) -> None:
+        model = model.removeprefix(self.name_prefix)
+        vendor = VENDORS[self.dialect.provider]
+        variables = " or ".join(vendor.key_variables)
+        key = api_key or next(filter(None, map(os.environ.get, vendor.key_variables)), None)
+        if not key:
+            raise NotConfigured(
+                f"{vendor.name}:{model} needs a key, and {variables} is not set",
+                hint=f"set {variables}, or pass api_key",
+            )
+        super().__init__(
+            self.dialect,
+            model,
+            base_url=base_url or base_url_of(vendor),
+            api_key=key,
+            deadlines=deadlines,
+            key_hint=f"the key is api_key, or {variables}",
         )
 
 
 def _with_extras(call: HttpCall, settings: ModelSettings) -> HttpCall:
-    """The call with what the user adds to it as it is."""
+    """Add the user's `extra_body` and `extra_headers`."""
     if not settings.extra_body and not settings.extra_headers:
         return call
-    return replace(
-        call,
-        body=_merged(call.body, settings.extra_body),
-        headers={**call.headers, **settings.extra_headers},
-    )
+    body, headers = merge_json(call.body, settings.extra_body), {**call.headers, **settings.extra_headers}
+    return replace(call, body=body, headers=headers)
 
 
-def _merged(body: dict[str, Json], extra: dict[str, Json]) -> dict[str, Json]:
-    """Both: objects are merged, lists joined, anything else is replaced."""
+def merge_json(body: dict[str, Json], extra: dict[str, Json]) -> dict[str, Json]:
+    """Merge objects, concatenate lists, and let *extra* replace everything else."""
     merged = dict(body)
     for name, more in extra.items():
         there = merged.get(name)
         if isinstance(there, dict) and isinstance(more, dict):
-            merged[name] = _merged(there, more)
+            merged[name] = merge_json(there, more)
         elif isinstance(there, list) and isinstance(more, list):
             merged[name] = [*there, *more]
         else:
@@ -154,19 +177,16 @@ def _merged(body: dict[str, Json], extra: dict[str, Json]) -> dict[str, Json]:
     return merged
 
 
-async def _media_of(request: ModelRequest) -> dict[str, bytes]:
-    """The bytes of every attachment, by digest."""
+async def _read_media(request: ModelRequest) -> dict[str, bytes]:
+    """Read the bytes of every attachment, by digest."""
     media: dict[str, bytes] = {}
     for message in request.messages:
         if isinstance(message, UserMessage) and not isinstance(message.content, str):
             for part in message.content:
                 if isinstance(part, AttachmentPart) and part.digest not in media:
-                    media[part.digest] = await _bytes_of(part, request)
+                    data = None if request.read_blob is None else await request.read_blob(part.digest)
+                    if data is None:
+                        name = part.name or part.digest[:12]
+                        raise InvalidArgument(f"the attachment {name!r} is not stored")
+                    media[part.digest] = data
     return media
-
-
-async def _bytes_of(part: AttachmentPart, request: ModelRequest) -> bytes:
-    data = None if request.read_blob is None else await request.read_blob(part.digest)
-    if data is None:
-        raise InvalidArgument(f"the attachment {part.name or part.digest[:12]!r} is not stored")
-    return data

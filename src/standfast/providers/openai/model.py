@@ -1,39 +1,38 @@
-"""`openai:MODEL`: a model of OpenAI's, or of anybody who serves the Responses API."""
+"""`openai:MODEL`: a model of OpenAI's, or of another server with the Responses API."""
 
 from __future__ import annotations
 
-import os
-from typing import Final
+from collections.abc import Mapping
 
-from standfast.errors import NotConfigured
-from standfast.providers.http.deadlines import Deadlines
-from standfast.providers.http.model import HttpModel
-from standfast.providers.openai.dialect import ResponsesDialect
-
-_BASE_URL: Final = "https://api.openai.com/v1"
+from standfast.providers.http.dialect import ErrorReport, HttpCall, PreparedRequest
+from standfast.providers.http.model import VendorModel
+from standfast.providers.openai.errors import read_error
+from standfast.providers.openai.reply_reader import OpenAIReplyReader
+from standfast.providers.openai.request import request_body
 
 
-class OpenAIModel(HttpModel):
-    """Asks OpenAI. The key is `OPENAI_API_KEY` and the address `OPENAI_BASE_URL`, unless they are given."""
+class OpenAIDialect:
+    """The Responses API as a `Dialect`."""
 
-    def __init__(
-        self,
-        model: str,
-        *,
-        api_key: str | None = None,
-        base_url: str | None = None,
-        deadlines: Deadlines | None = None,
-    ) -> None:
-        key = api_key or os.environ.get("OPENAI_API_KEY")
-        if not key:
-            raise NotConfigured(
-                "OpenAI needs a key", hint="set OPENAI_API_KEY, or pass OpenAIModel(..., api_key=...)"
-            )
-        super().__init__(
-            ResponsesDialect(),
-            model,
-            base_url=base_url or os.environ.get("OPENAI_BASE_URL") or _BASE_URL,
-            api_key=key,
-            deadlines=deadlines,
-            key_hint="is OPENAI_API_KEY, or the key that was passed, right?",
-        )
+    provider = "openai"
+
+    def call(self, prepared: PreparedRequest, /) -> HttpCall:
+        return HttpCall("/responses", request_body(prepared))
+
+    def reader(self, prepared: PreparedRequest, /) -> OpenAIReplyReader:
+        return OpenAIReplyReader(prepared)
+
+    def authorize(self, key: str, /) -> Mapping[str, str]:
+        return {"Authorization": f"Bearer {key}"}
+
+    def read_error(self, status: int, body: bytes, /) -> ErrorReport:
+        return read_error(status, body)
+
+
+class OpenAIModel(VendorModel):
+    """A `ModelProvider` of the Responses API.
+
+    The key is `api_key` or OPENAI_API_KEY; the server `base_url`, OPENAI_BASE_URL or OpenAI's own.
+    """
+
+    dialect = OpenAIDialect()

@@ -1,292 +1,381 @@
-"""Makes deltas of the events of one response.
+"""Reads the events of one streamed response.
 
 Theory of operation
 -------------------
-A response is a row of items, numbered by `output_index`. An item begins (`output_item.added`), grows by
+A response is a list of items, numbered by `output_index`. An item begins (`output_item.added`), grows by
 deltas, and is done (`output_item.done`), which repeats it whole. `response.completed` or
-`response.incomplete` ends it all and repeats every item once more.
+`response.incomplete` ends the response and repeats every item once more.
+
+A session stores the texts of a reply as one text and its calls as a list, which loses the order of the items.
+So the reader stores an outline in `Reasoning.opaque`, one entry per item: reasoning whole, a message by its
+length, a call by its id. `request` never takes texts or calls from an outline: it sends what the session has.
 
 Rules
 -----
-1. Deltas are for showing. What an item is in the end is what `done` says; if that does not go on from what
-   was shown, the stream is broken, and the attempt with it.
-2. A delta belongs to an item that has begun and is not done. Events that are numbered come in the order of
-   their numbers. What breaks this is a `ModelError` that may be retried.
-3. A call that is not done when the response is complete, or of which the response says something else, is
-   never given. One that the end of an incomplete response cut off is given as far as it came.
+1. Deltas are for display. `done` says what an item is in the end; if that does not continue what was shown,
+   the stream is broken, and the attempt with it.
+2. A delta belongs to an item that has begun and is not done. Numbered events arrive in the order of their
+   numbers. A violation is a retryable `ModelError`.
+3. A call that is not done when the response is complete, or that the response contradicts, is never returned.
+   A call that the end of an incomplete response cut off is returned as far as it arrived.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
 from standfast.errors import ModelError
+from standfast.model.canonical import Json
 from standfast.model.message import Reasoning, RequestedCall
 from standfast.model.usage import Usage
 from standfast.ports.model_provider import ModelDelta, ReasoningArrived, ReplyEnded, TextArrived
-from standfast.providers.http.dialect import ServerEvent
-from standfast.providers.openai.complaints import failure
-from standfast.providers.openai.events import (
-    CallItem,
-    Delta,
-    ItemEvent,
-    Kind,
-    MessageItem,
-    ReasoningItem,
-    Response,
-    ResponseEvent,
-)
-from standfast.providers.openai.outline import (
-    SEPARATOR,
-    Called,
-    Entry,
-    Other,
-    Said,
-    Thought,
-    worth_keeping,
-    written,
-)
+from standfast.providers.http.dialect import PreparedRequest, ServerEvent
+from standfast.providers.openai.errors import stream_error
 
-T = TypeVar("T")
 Deltas = Sequence[ModelDelta]
 
-_delta: Final = msgspec.json.Decoder(Delta).decode
-_item_event: Final = msgspec.json.Decoder(ItemEvent).decode
-_response_event: Final = msgspec.json.Decoder(ResponseEvent).decode
-_kind: Final = msgspec.json.Decoder(Kind).decode
-_message: Final = msgspec.json.Decoder(MessageItem).decode
-_call: Final = msgspec.json.Decoder(CallItem).decode
-_thought: Final = msgspec.json.Decoder(ReasoningItem).decode
+SEPARATOR: Final = "\n\n"
+"""What stands between the texts of two messages of one reply."""
+_STOP_REASONS: Final = {"max_output_tokens": "length"}
 
-_STOPS: Final = {"max_output_tokens": "length"}
-_NAMELESS: Final = ("", "message")
+# The events, as far as they are read. An item is decoded when its type is known, because the same field may
+# have another meaning in another type.
+
+
+class _Kind(msgspec.Struct, frozen=True):
+    type: str = ""
+
+
+class _Delta(msgspec.Struct, frozen=True, gc=False):
+    delta: str
+    output_index: int
+    sequence_number: int = 0
+    summary_index: int = 0
+
+
+class _ItemEvent(msgspec.Struct, frozen=True):
+    output_index: int
+    item: msgspec.Raw
+    sequence_number: int = 0
+
+
+class _ContentPart(msgspec.Struct, frozen=True):
+    type: str = ""
+    text: str = ""
+    refusal: str = ""
+
+
+class _MessageItem(msgspec.Struct, frozen=True):
+    content: list[_ContentPart] | None = None
+    phase: str | None = None
+
+    def text(self) -> str:
+        return "".join(part.text or part.refusal for part in self.content or ())
+
+
+class _CallItem(msgspec.Struct, frozen=True):
+    call_id: str
+    name: str
+    arguments: str = ""
+    status: str | None = None
+
+
+class _ReasoningItem(msgspec.Struct, frozen=True):
+    id: str = ""
+    summary: list[dict[str, Json]] | None = None
+    content: list[dict[str, Json]] | None = None
+    encrypted_content: str | None = None
+
+
+class _InputTokens(msgspec.Struct, frozen=True):
+    cached_tokens: int | None = None
+    cache_write_tokens: int | None = None
+
+
+class _OutputTokens(msgspec.Struct, frozen=True):
+    reasoning_tokens: int | None = None
+
+
+class _Tokens(msgspec.Struct, frozen=True):
+    """OpenAI's counts: the input includes cached tokens."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+    input_tokens_details: _InputTokens | None = None
+    output_tokens_details: _OutputTokens | None = None
+
+    def usage(self) -> Usage:
+        of_input = self.input_tokens_details or _InputTokens()
+        of_output = self.output_tokens_details or _OutputTokens()
+        read, write = of_input.cached_tokens or 0, of_input.cache_write_tokens or 0
+        return Usage(
+            input=max(0, self.input_tokens - read - write),
+            cache_read=read,
+            cache_write=write,
+            output=self.output_tokens,
+            reasoning=of_output.reasoning_tokens or 0,
+            calls=1,
+        )
+
+
+class _IncompleteDetails(msgspec.Struct, frozen=True):
+    reason: str | None = None
+
+
+class _Response(msgspec.Struct, frozen=True):
+    id: str = ""
+    model: str = ""
+    status: str | None = None
+    output: list[msgspec.Raw] | None = None
+    usage: _Tokens | None = None
+    incomplete_details: _IncompleteDetails | None = None
+    error: Json = None
+
+
+class _ResponseEvent(msgspec.Struct, frozen=True):
+    response: _Response
+
+
+_decode_kind: Final = msgspec.json.Decoder(_Kind).decode
+_decode_delta: Final = msgspec.json.Decoder(_Delta).decode
+_decode_item_event: Final = msgspec.json.Decoder(_ItemEvent).decode
+_decode_response: Final = msgspec.json.Decoder(_ResponseEvent).decode
+_decode_message: Final = msgspec.json.Decoder(_MessageItem).decode
+_decode_call: Final = msgspec.json.Decoder(_CallItem).decode
+_decode_reasoning: Final = msgspec.json.Decoder(_ReasoningItem).decode
 
 
 class _Item:
-    """An item on its way. `pieces` are what came of it; `part` is the part that the last of them is of."""
+    """An item while it arrives. `part` is the number of the part that the last of `pieces` belongs to."""
 
-    __slots__ = ("call", "done", "kind", "message", "part", "pieces", "thought")
+    __slots__ = ("call", "done", "kind", "message", "part", "pieces", "reasoning")
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self.done = False
         self.pieces: list[str] = []
         self.part = 0
-        self.message = MessageItem()
-        self.call: CallItem | None = None
-        self.thought = ReasoningItem()
+        self.message = _MessageItem()
+        self.call: _CallItem | None = None
+        self.reasoning = _ReasoningItem()
 
 
-class ResponseReader:
-    """Reads one response. Feed it every event, until it gives `ReplyEnded`."""
+class OpenAIReplyReader:
+    """A `ReplyReader` of one response."""
 
-    def __init__(self, *, origin: str, model: str) -> None:
-        self._origin = origin
-        self._model = model
+    def __init__(self, prepared: PreparedRequest) -> None:
+        self._origin = prepared.origin
+        self._model = prepared.model
         self._response_id = ""
         self._items: dict[int, _Item] = {}
         self._last = 0
-        self._spoke = False
-        self._thought: list[str] = []
+        self._has_text = False
+        self._reasoning: list[str] = []
         self._refused = False
-        self._takes: dict[str, Callable[[bytes], Deltas]] = {
-            "response.output_text.delta": self._text,
-            "response.refusal.delta": self._refusal,
-            "response.function_call_arguments.delta": self._arguments,
-            "response.reasoning_summary_text.delta": self._reasoning,
-            "response.reasoning_text.delta": self._reasoning,
-            "response.output_item.added": self._added,
-            "response.output_item.done": self._done,
-            "response.created": self._created,
-            "response.completed": self._completed,
-            "response.incomplete": self._incomplete,
-            "response.failed": self._failed,
-            "error": self._error,
+        self._handlers: dict[str, Callable[[bytes], Deltas]] = {
+            "response.output_text.delta": self._on_text,
+            "response.refusal.delta": self._on_refusal,
+            "response.function_call_arguments.delta": self._on_arguments,
+            "response.reasoning_summary_text.delta": self._on_reasoning,
+            "response.reasoning_text.delta": self._on_reasoning,
+            "response.output_item.added": self._on_added,
+            "response.output_item.done": self._on_done,
+            "response.created": self._on_created,
+            "response.completed": self._on_ended,
+            "response.incomplete": self._on_incomplete,
+            "response.failed": self._on_failed,
+            "error": self._on_error,
         }
 
-    def feed(self, event: ServerEvent) -> Deltas:
-        """What the event brings; one that is not read brings nothing."""
+    def feed(self, event: ServerEvent, /) -> Deltas:
         try:
-            take = self._takes.get(event.name)
-            if take is None:
-                take = self._nameless(event)
-            return () if take is None else take(event.data)
+            handler = self._handlers.get(event.name)
+            if handler is None:
+                # The data of an event without a name says what the event is.
+                if event.name not in ("", "message") or event.data == b"[DONE]":
+                    return ()
+                handler = self._handlers.get(_decode_kind(event.data).type)
+            return () if handler is None else handler(event.data)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise _broken(f"event {event.name or 'without a name'!r} cannot be read: {error}") from None
 
-    def _nameless(self, event: ServerEvent) -> Callable[[bytes], Deltas] | None:
-        """The data says what the event is as well."""
-        if event.name not in _NAMELESS or event.data == b"[DONE]":
-            return None
-        return self._takes.get(_kind(event.data).type)
-
-    def _text(self, data: bytes) -> Deltas:
-        delta = _delta(data)
+    def _on_text(self, data: bytes) -> Deltas:
+        delta = _decode_delta(data)
         item = self._open(delta.output_index, delta.sequence_number, "message")
         text = delta.delta
         if not text:
             return ()
-        if item.pieces or not self._spoke:
+        if item.pieces or not self._has_text:
             item.pieces.append(text)
-            self._spoke = True
+            self._has_text = True
             return (TextArrived(text),)
         item.pieces.append(text)
         return (TextArrived(SEPARATOR + text),)
 
-    def _refusal(self, data: bytes) -> Deltas:
+    def _on_refusal(self, data: bytes) -> Deltas:
         self._refused = True
-        return self._text(data)
+        return self._on_text(data)
 
-    def _arguments(self, data: bytes) -> Deltas:
-        delta = _delta(data)
+    def _on_arguments(self, data: bytes) -> Deltas:
+        delta = _decode_delta(data)
         self._open(delta.output_index, delta.sequence_number, "function_call").pieces.append(delta.delta)
         return ()
 
-    def _reasoning(self, data: bytes) -> Deltas:
-        delta = _delta(data)
+    def _on_reasoning(self, data: bytes) -> Deltas:
+        delta = _decode_delta(data)
         item = self._open(delta.output_index, delta.sequence_number, "reasoning")
         if not delta.delta:
             return ()
-        follows = bool(item.pieces) and item.part == delta.summary_index
+        continues = bool(item.pieces) and item.part == delta.summary_index
         item.part = delta.summary_index
-        return self._thinks(item, delta.delta, follows=follows)
+        return self._add_reasoning(item, delta.delta, continues=continues)
 
-    def _thinks(self, item: _Item, text: str, *, follows: bool) -> Deltas:
-        shown = text if follows or not self._thought else SEPARATOR + text
+    def _add_reasoning(self, item: _Item, text: str, *, continues: bool) -> Deltas:
+        shown = text if continues or not self._reasoning else SEPARATOR + text
         item.pieces.append(text)
-        self._thought.append(shown)
+        self._reasoning.append(shown)
         return (ReasoningArrived(shown),)
 
     def _open(self, index: int, number: int, kind: str) -> _Item:
-        """The item that a delta belongs to."""
-        if number:
-            self._in_turn(number)
+        """Return the item that a delta belongs to."""
+        self._check_order(number)
         item = self._items.get(index)
         if item is None or item.done or item.kind != kind:
             raise _broken(f"a delta came for item {index}, which is no {kind} that has begun and is not done")
         return item
 
-    def _in_turn(self, number: int) -> None:
-        if number <= self._last:
-            raise _broken(f"event {number} came after event {self._last}")
-        self._last = number
+    def _check_order(self, number: int) -> None:
+        """Check the number of an event; 0 means that events are not numbered."""
+        if number:
+            if number <= self._last:
+                raise _broken(f"event {number} came after event {self._last}")
+            self._last = number
 
-    def _added(self, data: bytes) -> Deltas:
-        event = _item_event(data)
-        if event.sequence_number:
-            self._in_turn(event.sequence_number)
+    def _on_added(self, data: bytes) -> Deltas:
+        event = _decode_item_event(data)
+        self._check_order(event.sequence_number)
         if event.output_index in self._items:
             raise _broken(f"item {event.output_index} began twice")
-        item = _Item(_kind(event.item).type)
+        item = _Item(_decode_kind(event.item).type)
         if item.kind == "function_call":
-            item.call = _call(event.item)
+            item.call = _decode_call(event.item)
         elif item.kind == "message":
-            item.message = _message(event.item)
+            item.message = _decode_message(event.item)
         self._items[event.output_index] = item
         return ()
 
-    def _done(self, data: bytes) -> Deltas:
-        event = _item_event(data)
-        if event.sequence_number:
-            self._in_turn(event.sequence_number)
+    def _on_done(self, data: bytes) -> Deltas:
+        event = _decode_item_event(data)
+        self._check_order(event.sequence_number)
         item = self._items.get(event.output_index)
-        if item is None or item.done or item.kind != _kind(event.item).type:
+        if item is None or item.done or item.kind != _decode_kind(event.item).type:
             raise _broken(f"item {event.output_index} is done, but had not begun or was done before")
         item.done = True
-        if item.kind == "message":
-            return self._message_done(item, _message(event.item))
-        if item.kind == "function_call":
-            item.call = _same_call(item, _call(event.item))
-        elif item.kind == "reasoning":
-            return self._reasoning_done(item, _thought(event.item))
+        match item.kind:
+            case "message":
+                return self._finish_message(item, _decode_message(event.item))
+            case "function_call":
+                item.call = _checked_call(item, _decode_call(event.item))
+            case "reasoning":
+                found = item.reasoning = _decode_reasoning(event.item)
+                parts = [*(found.summary or ()), *(found.content or ())]
+                text = "\n\n".join(str(part.get("text") or "") for part in parts)
+                if text and not item.pieces:
+                    return self._add_reasoning(item, text, continues=False)
         return ()
 
-    def _message_done(self, item: _Item, message: MessageItem) -> Deltas:
+    def _finish_message(self, item: _Item, message: _MessageItem) -> Deltas:
         item.message = message
-        self._refused = self._refused or message.refuses()
-        whole, shown = message.words(), "".join(item.pieces)
+        self._refused = self._refused or any(part.type == "refusal" for part in message.content or ())
+        whole, shown = message.text(), "".join(item.pieces)
         if not whole or whole == shown:
             return ()
         if not whole.startswith(shown):
             raise _broken("a message is not what its deltas said")
         rest = whole[len(shown) :]
-        between = SEPARATOR if self._spoke and not shown else ""
+        between = SEPARATOR if self._has_text and not shown else ""
         item.pieces.append(rest)
-        self._spoke = True
+        self._has_text = True
         return (TextArrived(between + rest),)
 
-    def _reasoning_done(self, item: _Item, thought: ReasoningItem) -> Deltas:
-        item.thought = thought
-        words = thought.words()
-        return self._thinks(item, words, follows=False) if words and not item.pieces else ()
-
-    def _created(self, data: bytes) -> Deltas:
-        response = _response_event(data).response
+    def _on_created(self, data: bytes) -> Deltas:
+        response = _decode_response(data).response
         self._response_id, self._model = response.id, response.model or self._model
         return ()
 
-    def _failed(self, data: bytes) -> Deltas:
-        raise failure(_response_event(data).response.error)
+    def _on_failed(self, data: bytes) -> Deltas:
+        raise stream_error(_decode_response(data).response.error)
 
-    def _error(self, data: bytes) -> Deltas:
-        raise failure(msgspec.json.decode(data))
+    def _on_error(self, data: bytes) -> Deltas:
+        raise stream_error(msgspec.json.decode(data))
 
-    def _completed(self, data: bytes) -> Deltas:
-        response = _response_event(data).response
-        if response.status == "incomplete":
-            return (self._ended(response, cut=_cut(response)),)
-        return (self._ended(response),)
+    def _on_ended(self, data: bytes) -> Deltas:
+        response = _decode_response(data).response
+        return (self._end(response, is_complete=response.status != "incomplete"),)
 
-    def _incomplete(self, data: bytes) -> Deltas:
-        response = _response_event(data).response
-        return (self._ended(response, cut=_cut(response)),)
+    def _on_incomplete(self, data: bytes) -> Deltas:
+        return (self._end(_decode_response(data).response, is_complete=False),)
 
-    def _ended(self, response: Response, *, cut: str = "") -> ReplyEnded:
+    def _end(self, response: _Response, *, is_complete: bool) -> ReplyEnded:
         items = [item for _, item in sorted(self._items.items())]
-        if not cut:
-            self._check_whole(items, response)
+        if is_complete:
+            _check_complete(items, response)
         calls = tuple(_requested(item) for item in items if item.call is not None)
         if len({call.provider_id for call in calls}) != len(calls):
             raise _broken("two calls of one response have the same id")
-        stop = "tool_calls" if calls else "refusal" if self._refused else "end"
+        stop_reason = "tool_calls" if calls else "refusal" if self._refused else "end"
+        if not is_complete:
+            details = response.incomplete_details
+            cause = (details.reason if details is not None else None) or "incomplete"
+            stop_reason = _STOP_REASONS.get(cause, cause)
         return ReplyEnded(
             text=SEPARATOR.join(_texts(items)),
             calls=calls,
             usage=response.usage.usage() if response.usage is not None else Usage(calls=1),
             model=response.model or self._model,
-            stop_reason=cut or stop,
-            reasoning=self._kept(items),
+            stop_reason=stop_reason,
+            reasoning=self._stored_reasoning(items),
             response_id=response.id or self._response_id,
         )
 
-    def _check_whole(self, items: list[_Item], response: Response) -> None:
-        """Refuse a complete response that has unfinished items, or others than those that were streamed."""
-        if not all(item.done for item in items):
-            raise _broken("the response ended before all of its items were done")
-        if any(item.call is not None and item.call.status not in (None, "completed") for item in items):
-            raise _broken("the response is complete, but one of its calls is not")
-        if response.output:
-            calls = [
-                (call.provider_id, call.name, call.arguments) for call in map(_requested, _of_calls(items))
-            ]
-            if (_texts(items), calls) != _repeated(response.output):
-                raise _broken("the response is not what its events said")
-
-    def _kept(self, items: list[_Item]) -> tuple[Reasoning, ...]:
-        """What was thought, with the outline of the reply if that must be known to send it back."""
+    def _stored_reasoning(self, items: list[_Item]) -> tuple[Reasoning, ...]:
+        """Return the reasoning, with the outline of the reply if sending it back requires the order."""
         outline = [_entry(item) for item in items]
-        keeps = worth_keeping(outline)
-        if not keeps and not self._thought:
+        keeps = _must_keep(outline)
+        if not keeps and not self._reasoning:
             return ()
-        opaque = written(outline) if keeps else None
-        return (Reasoning(origin=self._origin, text="".join(self._thought), opaque=opaque),)
+        opaque: Json = msgspec.to_builtins(outline) if keeps else None
+        return (Reasoning(origin=self._origin, text="".join(self._reasoning), opaque=opaque),)
 
 
-def _same_call(item: _Item, call: CallItem) -> CallItem:
-    """The call as it is in the end, if that is what its beginning and its deltas said."""
+def _check_complete(items: list[_Item], response: _Response) -> None:
+    """Raise if a complete response has unfinished items, or others than those that were streamed."""
+    if not all(item.done for item in items):
+        raise _broken("the response ended before all of its items were done")
+    if any(item.call is not None and item.call.status not in (None, "completed") for item in items):
+        raise _broken("the response is complete, but one of its calls is not")
+    if not response.output:
+        return
+    texts, calls = [], []
+    for raw in response.output:
+        kind = _decode_kind(raw).type
+        if kind == "message":
+            texts.append(_decode_message(raw).text())
+        elif kind == "function_call":
+            call = _decode_call(raw)
+            calls.append((call.call_id, call.name, _or_object(call.arguments)))
+    streamed = [_requested(item) for item in items if item.call is not None]
+    if [text for text in texts if text] != _texts(items) or calls != [
+        (call.provider_id, call.name, call.arguments) for call in streamed
+    ]:
+        raise _broken("the response is not what its events said")
+
+
+def _checked_call(item: _Item, call: _CallItem) -> _CallItem:
+    """Return the final call; raise if its beginning or its deltas said something else."""
     begun = item.call
     if begun is not None and (begun.call_id, begun.name) != (call.call_id, call.name):
         raise _broken(f"call {call.call_id!r} of {call.name!r} began as another one")
@@ -296,21 +385,17 @@ def _same_call(item: _Item, call: CallItem) -> CallItem:
 
 
 def _requested(item: _Item) -> RequestedCall:
-    """A call as it came: whole, or what was streamed of it. No arguments are an object, unless cut off."""
+    """Return a call: complete, or as far as it was streamed."""
     call = item.call
     if call is None:
         raise _broken("a call has no name")
-    whole = item.done and call.status in (None, "completed")
-    arguments = _or_empty(call.arguments) if whole else "".join(item.pieces)
+    complete = item.done and call.status in (None, "completed")
+    arguments = _or_object(call.arguments) if complete else "".join(item.pieces)
     return RequestedCall(name=call.name, arguments=arguments, provider_id=call.call_id)
 
 
-def _or_empty(arguments: str) -> str:
+def _or_object(arguments: str) -> str:
     return arguments if arguments.strip() else "{}"
-
-
-def _of_calls(items: list[_Item]) -> list[_Item]:
-    return [item for item in items if item.call is not None]
 
 
 def _texts(items: list[_Item]) -> list[str]:
@@ -318,42 +403,106 @@ def _texts(items: list[_Item]) -> list[str]:
     return [text for text in texts if text]
 
 
-def _repeated(output: list[msgspec.Raw]) -> tuple[list[str], list[tuple[str, str, str]]]:
-    """The texts and the calls that the end of a response repeats."""
-    texts, calls = [], []
-    for raw in output:
-        kind = _kind(raw).type
-        if kind == "message":
-            texts.append(_message(raw).words())
-        elif kind == "function_call":
-            call = _call(raw)
-            calls.append((call.call_id, call.name, _or_empty(call.arguments)))
-    return [text for text in texts if text], calls
-
-
-def _entry(item: _Item) -> Entry:
-    match item.kind:
-        case "reasoning":
-            thought = item.thought
-            return Thought(
-                id=thought.id,
-                summary=list(thought.summary or ()),
-                content=None if thought.content is None else list(thought.content),
-                encrypted_content=thought.encrypted_content,
-            )
-        case "message":
-            return Said(chars=sum(map(len, item.pieces)), phase=item.message.phase)
-        case "function_call" if item.call is not None:
-            return Called(call_id=item.call.call_id)
-        case _:
-            return Other()
-
-
-def _cut(response: Response) -> str:
-    details = response.incomplete_details
-    reason = (details.reason if details is not None else None) or "incomplete"
-    return _STOPS.get(reason, reason)
-
-
 def _broken(problem: str) -> ModelError:
     return ModelError(f"OpenAI's stream makes no sense: {problem}", retryable=True)
+
+
+# The outline of a reply, which is stored with the reply
+
+
+class ReasoningEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning"):
+    """A reasoning item as the API wants it back."""
+
+    id: str
+    summary: list[Json]
+    content: list[Json] | None = None
+    encrypted_content: str | None = None
+
+    def item(self) -> dict[str, Json]:
+        """Return the item to send. The vendor stores nothing, so an id alone would mean nothing to it."""
+        item: dict[str, Json] = {"type": "reasoning", "id": self.id, "summary": self.summary}
+        if self.content:
+            item["content"] = self.content
+        if self.encrypted_content:
+            item["encrypted_content"] = self.encrypted_content
+        return item
+
+    @property
+    def is_sent_back(self) -> bool:
+        return bool(self.content or self.encrypted_content)
+
+
+class MessageEntry(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field="type", tag="message"
+):
+    """A message of `chars` characters. `phase` tells a comment from an answer."""
+
+    chars: int
+    phase: str | None = None
+
+
+class CallEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="function_call"):
+    """A call, by the id that the vendor gave it."""
+
+    call_id: str
+
+
+class OtherEntry(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", tag="other"):
+    """An item that is not sent back."""
+
+
+OutlineEntry = ReasoningEntry | MessageEntry | CallEntry | OtherEntry
+Outline = tuple[OutlineEntry, ...]
+
+
+def _entry(item: _Item) -> OutlineEntry:
+    match item.kind:
+        case "reasoning":
+            found = item.reasoning
+            return ReasoningEntry(
+                id=found.id,
+                summary=list(found.summary or ()),
+                content=None if found.content is None else list(found.content),
+                encrypted_content=found.encrypted_content,
+            )
+        case "message":
+            return MessageEntry(chars=sum(map(len, item.pieces)), phase=item.message.phase)
+        case "function_call" if item.call is not None:
+            return CallEntry(call_id=item.call.call_id)
+        case _:
+            return OtherEntry()
+
+
+def _must_keep(outline: Sequence[OutlineEntry]) -> bool:
+    """Tell whether the outline says more than that the text precedes the calls."""
+    messages = [entry for entry in outline if isinstance(entry, MessageEntry)]
+    if len(messages) > 1 or any(entry.phase for entry in messages):
+        return True
+    if any(isinstance(entry, ReasoningEntry) and entry.is_sent_back for entry in outline):
+        return True
+    first = outline.index(messages[0]) if messages else 0
+    return any(isinstance(entry, CallEntry) for entry in outline[:first])
+
+
+def stored_outline(reasoning: Sequence[Reasoning], origin: str) -> Outline | None:
+    """Find the outline in a reply's reasoning, if it came from *origin*."""
+    for each in reasoning:
+        if each.origin == origin and each.opaque is not None:
+            try:
+                return msgspec.convert(each.opaque, Outline)
+            except msgspec.ValidationError:
+                continue
+    return None
+
+
+def texts_of(text: str, outline: Outline) -> list[str]:
+    """Cut *text* into the messages of the outline; if it has changed, the first message gets all of it."""
+    sizes = [entry.chars for entry in outline if isinstance(entry, MessageEntry)]
+    between = max(0, sum(map(bool, sizes)) - 1)
+    if sum(sizes) + len(SEPARATOR) * between != len(text):
+        return [text, *("" for _ in sizes[1:])] if sizes else []
+    texts, at = [], 0
+    for size in sizes:
+        texts.append(text[at : at + size])
+        at += size + (len(SEPARATOR) if size else 0)
+    return texts

@@ -1,6 +1,5 @@
-"""Chat Completions, as everybody serves it: `openai-compatible:MODEL@BASE_URL`."""
+"""Chat Completions, as many servers provide it: `openai-compatible:MODEL@BASE_URL`."""
 
-from standfast.providers.openai_compatible.model import OpenAICompatibleModel
-from standfast.providers.openai_compatible.name import split_name
+from standfast.providers.openai_compatible.model import OpenAICompatibleModel, split_name
 
 __all__ = ["OpenAICompatibleModel", "split_name"]

@@ -16,7 +16,7 @@ from typing import Any, Final
 import msgspec
 
 from standfast.model.canonical import digest_bytes
-from standfast.providers.anthropic.generations import thinks_adaptively
+from standfast.providers.anthropic.request import thinks_adaptively
 from standfast.providers.script import Reply, ScriptedCall
 from standfast.testing.servers.http_server import Answered, ModelServer, SeenRequest
 

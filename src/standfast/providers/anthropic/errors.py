@@ -1,0 +1,82 @@
+"""Reads Anthropic's errors, from a response or from the middle of a stream.
+
+Rules
+-----
+1. The message is the vendor's own, with its type of error and its request id.
+2. The type of error decides whether to retry; for an unknown type, the HTTP status decides.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from standfast.errors import Code, ModelError, TurnCode
+from standfast.providers.http.dialect import ErrorReport
+
+_RETRYABLE: Final = {
+    "overloaded_error": True,
+    "rate_limit_error": True,
+    "api_error": True,
+    "timeout_error": True,
+    "invalid_request_error": False,
+    "authentication_error": False,
+    "billing_error": False,
+    "permission_error": False,
+    "not_found_error": False,
+    "request_too_large": False,
+}
+_OVERFLOW: Final = ("prompt is too long", "exceed context limit", "exceeds the context window")
+_SPENT: Final = ("credit balance is too low", "spend limit", "usage limits")
+_MAX_CHARS: Final = 500
+
+
+class _Details(msgspec.Struct):
+    error_code: str | None = None
+
+
+class AnthropicError(msgspec.Struct):
+    """The vendor's error object. `type` is the broad kind; `details` may name the cause."""
+
+    type: str = ""
+    message: str = ""
+    details: _Details | None = None
+
+
+class _ErrorResponse(msgspec.Struct):
+    error: AnthropicError
+    request_id: str | None = None
+
+
+_decode: Final = msgspec.json.Decoder(_ErrorResponse).decode
+
+
+def read_error(status: int, body: bytes) -> ErrorReport:
+    """Read the body of an error response."""
+    try:
+        response = _decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        text = body.decode("utf-8", "replace").strip()[:_MAX_CHARS]
+        return ErrorReport(text or f"the server answered with status {status} and no words")
+    return _report(response.error, response.request_id)
+
+
+def stream_error(error: AnthropicError, request_id: str | None) -> ModelError:
+    """Convert an error event. The request had been accepted, so an unknown error is retryable."""
+    report = _report(error, request_id)
+    return ModelError(report.message, code=report.code, retryable=report.retryable is not False)
+
+
+def _report(error: AnthropicError, request_id: str | None) -> ErrorReport:
+    words = error.message.casefold()
+    retryable = _RETRYABLE.get(error.type)
+    code: str = Code.RATE_LIMITED if error.type == "rate_limit_error" else TurnCode.PROVIDER_ERROR
+    cause = error.details.error_code if error.details is not None else None
+    if any(sign in words for sign in _OVERFLOW):
+        code, retryable = TurnCode.CONTEXT_OVERFLOW, False
+    elif cause == "enforced_spend_limit_reached" or any(sign in words for sign in _SPENT):
+        code, retryable = TurnCode.PROVIDER_ERROR, False
+    kind = f"{error.type}: " if error.type else ""
+    request = f" (request {request_id})" if request_id else ""
+    return ErrorReport(f"{kind}{error.message or 'no words'}{request}", code, retryable)

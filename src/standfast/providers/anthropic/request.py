@@ -1,0 +1,353 @@
+"""Writes a request to the Messages API.
+
+Theory of operation
+-------------------
+The API takes turns that alternate between user and assistant, each a list of blocks. Everything that the user
+and the tools say between two replies becomes one user turn, with the tool results first, because the vendor
+requires every call to be answered in the next turn.
+
+Rules
+-----
+1. The first and the last turn are the user's; a placeholder is added where the conversation has none.
+2. Thinking is sent back unchanged, before what followed from it, and only to the server it came from.
+3. A call has the same id as its result, and no two calls have the same id.
+4. Blocks without text are never sent; the vendor refuses them.
+5. Settings that thinking excludes are left out: a temperature, `top_k`, a `top_p` below 0.95, a forced tool.
+   `seed` does not exist in this API and is ignored.
+6. There are at most three cache breakpoints: after the system prompt, the tools, and the last message. The
+   vendor allows four.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from standfast.errors import InvalidArgument
+from standfast.model.canonical import Json
+from standfast.model.capability import Capability
+from standfast.model.message import (
+    AssistantMessage,
+    AttachmentPart,
+    InputPart,
+    Part,
+    Reasoning,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from standfast.providers.http.content import (
+    base64_text,
+    input_text,
+    media_type,
+    result_text,
+    schema_instruction,
+    unique_id,
+    utf8_text,
+)
+from standfast.providers.http.dialect import PreparedRequest
+from standfast.providers.http.schemas import anthropic_schema
+from standfast.providers.settings import ModelSettings
+
+Body = dict[str, Json]
+CONTINUATION: Final = "(The conversation goes on.)"
+_THINKING_TYPES: Final = ("thinking", "redacted_thinking")
+_IMAGES: Final = ("image/jpeg", "image/png", "image/gif", "image/webp")
+_NOT_IN_IDS: Final = re.compile(r"[^a-zA-Z0-9_-]")
+_MAX_ID_CHARS: Final = 64
+_MIN_TOP_P: Final = 0.95
+
+_VERSION: Final = re.compile(r"(?<![0-9])([0-9]{1,2})(?:[-.]([0-9]{1,2}))?(?![0-9])")
+_NEWEST: Final = (99, 0)
+_MIN_BUDGET: Final = 1024
+_BUDGETS: Final = {"minimal": 1024, "low": 2048, "medium": 8192, "high": 16384}
+_EFFORTS: Final = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
+_ADAPTIVE_TOKENS: Final = 24576
+"""How many tokens an adaptive model may think if the user sets no `max_tokens`."""
+
+
+def request_body(prepared: PreparedRequest) -> Body:
+    """Write the body, without the user's `extra_body`."""
+    request, settings = prepared.request, prepared.settings
+    turns = _Conversation(prepared).turns()
+    thinking = _thinking(prepared.model, settings, may_think=_may_think(turns))
+    schema = None
+    if request.output_schema is not None and takes_output_format(prepared.model):
+        schema = anthropic_schema(request.output_schema)
+    system = [request.instructions]
+    if request.output_schema is not None and schema is None:
+        system.append(schema_instruction(request.output_schema))
+    body: Body = {"model": prepared.model, "max_tokens": thinking.max_tokens, "stream": True}
+    if blocks := [_text(text) for text in system if text.strip()]:
+        body["system"] = blocks
+    if tools := _tools(request.tools, turns):
+        body["tools"] = tools
+    body["messages"] = [{"role": turn.role, "content": [*turn.results, *turn.blocks]} for turn in turns]
+    if tools:
+        body |= _tool_choice(request.tools, settings, thinking)
+    body |= _sampling(settings, thinking)
+    output_format = None if schema is None else {"type": "json_schema", "schema": schema}
+    config = _given(effort=thinking.effort, format=output_format)
+    body |= _given(thinking=thinking.config, output_config=config or None)
+    if settings.cache:
+        for cached in (body.get("system"), body.get("tools"), body["messages"][-1]["content"]):
+            if cached:
+                cached[-1] = {**cached[-1], "cache_control": {"type": "ephemeral"}}
+    return body
+
+
+# Messages
+
+
+class _Turn(NamedTuple):
+    """What one side says. Only user turns have `results`; they precede `blocks`."""
+
+    role: str
+    blocks: list[Body]
+    results: list[Body]
+
+
+class _Conversation:
+    """Folds the messages of a request into turns."""
+
+    def __init__(self, prepared: PreparedRequest) -> None:
+        self._prepared = prepared
+        self._turns: list[_Turn] = []
+        self._ids: set[str] = set()
+        self._open: dict[int, str] = {}
+
+    def turns(self) -> list[_Turn]:
+        for message in self._prepared.request.messages:
+            match message:
+                case UserMessage(content=content):
+                    parts = (TextPart(text=content),) if isinstance(content, str) else content
+                    if blocks := [block for part in parts if (block := self._block(part)) is not None]:
+                        self._turn("user").blocks.extend(blocks)
+                case AssistantMessage():
+                    self._add_reply(message)
+                case ToolMessage():
+                    self._add_result(message)
+        turns = self._turns
+        if not turns or turns[0].role != "user":
+            turns.insert(0, _Turn("user", [_text(CONTINUATION)], []))
+        if turns[-1].role != "user":
+            turns.append(_Turn("user", [_text(CONTINUATION)], []))
+        return turns
+
+    def _turn(self, role: str) -> _Turn:
+        """Return the last turn, or a new one if the other side spoke last."""
+        if not self._turns or self._turns[-1].role != role:
+            self._turns.append(_Turn(role, [], []))
+        return self._turns[-1]
+
+    def _add_reply(self, message: AssistantMessage) -> None:
+        blocks = [block for one in message.reasoning if (block := self._thinking_block(one)) is not None]
+        if message.text.strip():
+            blocks.append(_text(message.text))
+        if message.tool_calls:
+            self._open = {call.call_id: self._new_id(call) for call in message.tool_calls}
+        for call in message.tool_calls:
+            # Arguments that are not a JSON object are sent as the text that arrived.
+            arguments = {"raw": call.raw or ""} if call.arguments is None else call.arguments
+            name = _clean(call.name) or "unnamed"
+            blocks.append(
+                {"type": "tool_use", "id": self._open[call.call_id], "name": name, "input": arguments}
+            )
+        if any(block["type"] not in _THINKING_TYPES for block in blocks):
+            self._turn("assistant").blocks.extend(blocks)
+
+    def _thinking_block(self, reasoning: Reasoning) -> Body | None:
+        if reasoning.origin != self._prepared.origin or not isinstance(reasoning.opaque, dict):
+            return None
+        if reasoning.opaque.get("type") == "thinking":
+            return {"type": "thinking", "thinking": reasoning.text, **reasoning.opaque}
+        return reasoning.opaque
+
+    def _new_id(self, call: ToolCall) -> str:
+        wanted = _clean(call.provider_id) or f"call_{call.call_id}"
+        return unique_id(wanted, self._ids, lambda name, number: f"{name}_{number}")
+
+    def _add_result(self, message: ToolMessage) -> None:
+        wire_id = self._open.get(message.call_id) or _clean(message.provider_id) or f"call_{message.call_id}"
+        block: Body = {"type": "tool_result", "tool_use_id": wire_id}
+        text = result_text(message)
+        if text.strip():
+            block["content"] = text
+        if message.error is not None:
+            block["is_error"] = True
+        self._turn("user").results.append(block)
+
+    def _block(self, part: Part) -> Body | None:
+        match part:
+            case TextPart():
+                return _text(part.text) if part.text.strip() else None
+            case AttachmentPart():
+                return _attachment(part, self._prepared.media[part.digest])
+            case InputPart():
+                return _text(input_text(part))
+
+
+def _clean(name: str) -> str:
+    """Replace the characters that the vendor does not allow in an id or a name."""
+    return _NOT_IN_IDS.sub("_", name)[:_MAX_ID_CHARS]
+
+
+def _text(text: str) -> Body:
+    return {"type": "text", "text": text}
+
+
+def _attachment(part: AttachmentPart, data: bytes) -> Body:
+    kind = media_type(part)
+    if kind.startswith("text/") or kind == "application/json":
+        source = {"type": "text", "media_type": "text/plain", "data": utf8_text(part, data)}
+    elif kind in _IMAGES or kind == "application/pdf":
+        source = {"type": "base64", "media_type": kind, "data": base64_text(data)}
+    else:
+        raise InvalidArgument(
+            f"anthropic takes no attachment of type {part.media_type!r}",
+            hint=f"it takes {', '.join(_IMAGES)}, application/pdf and text",
+        )
+    if kind in _IMAGES:
+        return {"type": "image", "source": source}
+    title = {"title": part.name} if part.name else {}
+    return {"type": "document", "source": source, **title}
+
+
+# Tools and settings
+
+
+def _tools(offered: tuple[Capability, ...], turns: list[_Turn]) -> list[Body]:
+    """Describe the tools on offer; if there are none, those that the conversation calls."""
+    if not offered:
+        calls = [block for turn in turns for block in turn.blocks if block["type"] == "tool_use"]
+        names = dict.fromkeys(call["name"] for call in calls)
+        return [{"name": name, "input_schema": {"type": "object"}} for name in names]
+    tools: list[Body] = []
+    for tool in offered:
+        # A model passes arguments by name; a schema of positions has no names.
+        by_name = tool.input_schema.get("type") == "object"
+        schema = tool.input_schema if by_name else {"type": "object", "properties": {}}
+        description = {"description": tool.description} if tool.description.strip() else {}
+        tools.append({"name": tool.name, "input_schema": schema, **description})
+    return tools
+
+
+def _tool_choice(offered: tuple[Capability, ...], settings: ModelSettings, thinking: _Thinking) -> Body:
+    if not offered:
+        return {"tool_choice": {"type": "none"}}
+    wanted, names = settings.tool_choice or "auto", sorted(tool.name for tool in offered)
+    choice: Body
+    if wanted in ("auto", "none", "required"):
+        choice = {"type": "any" if wanted == "required" else wanted}
+    elif wanted in names:
+        choice = {"type": "tool", "name": wanted}
+    else:
+        raise InvalidArgument(
+            f"tool_choice {wanted!r} is no tool of this request",
+            hint="use auto, none, required, or one of: " + ", ".join(names),
+        )
+    if thinking.on and choice["type"] in ("any", "tool"):
+        choice = {"type": "auto"}
+    if settings.parallel_tool_calls is False and choice["type"] != "none":
+        choice["disable_parallel_tool_use"] = True
+    return {} if choice == {"type": "auto"} else {"tool_choice": choice}
+
+
+def _sampling(settings: ModelSettings, thinking: _Thinking) -> Body:
+    top_p, stop = settings.top_p, list(settings.stop) or None
+    if not thinking.on:
+        return _given(
+            stop_sequences=stop, temperature=settings.temperature, top_k=settings.top_k, top_p=top_p
+        )
+    return _given(stop_sequences=stop, top_p=None if top_p is None or top_p < _MIN_TOP_P else top_p)
+
+
+def _given(**values: Json) -> Body:
+    return {name: value for name, value in values.items() if value is not None}
+
+
+# Thinking, and what differs between models
+
+
+def _version(model: str) -> tuple[int, int] | None:
+    """Read the version from the name of a Claude; None for other models.
+
+    A Claude without a version counts as the newest. Another model belongs to some other server that speaks
+    this format; it gets the oldest forms of everything.
+    """
+    if "claude" not in model:
+        return None
+    found = _VERSION.search(model)
+    return _NEWEST if found is None else (int(found[1]), int(found[2] or 0))
+
+
+def thinks_adaptively(model: str) -> bool:
+    """Tell whether the model decides how much it thinks, and refuses a budget of tokens."""
+    version = _version(model)
+    return version is not None and version >= (4, 7)
+
+
+def takes_output_format(model: str) -> bool:
+    """Tell whether the model can be held to a JSON schema."""
+    version = _version(model)
+    return version is None or version >= (4, 5)
+
+
+def default_max_tokens(model: str) -> int:
+    """Return the length of a reply if the user sets none; the vendor requires a number."""
+    version = _version(model)
+    return 4096 if version is not None and version < (3, 5) else 8192
+
+
+@dataclass(frozen=True, slots=True)
+class _Thinking:
+    """The request's fields about thinking. `max_tokens` covers thinking and answer."""
+
+    max_tokens: int
+    config: Body | None = None
+    effort: str | None = None
+    on: bool = False
+
+
+def _may_think(turns: list[_Turn]) -> bool:
+    """Tell whether a model with a thinking budget may think: not after calls without their thinking."""
+    if len(turns) < 2 or not turns[-1].results:
+        return True
+    blocks = turns[-2].blocks
+    return bool(blocks) and blocks[0]["type"] in _THINKING_TYPES
+
+
+def _thinking(model: str, settings: ModelSettings, *, may_think: bool) -> _Thinking:
+    """Convert `reasoning`: to a budget of tokens up to Claude 4.6, to an effort in words from 4.7 on."""
+    wanted, adaptive = settings.reasoning, thinks_adaptively(model)
+    usual = settings.max_tokens or default_max_tokens(model)
+    if wanted is None:
+        return _Thinking(usual)
+    if wanted == "none":
+        return _Thinking(usual, {"type": "disabled"} if adaptive else None)
+    if adaptive:
+        tokens = _BUDGETS[wanted] if isinstance(wanted, str) else wanted
+        reached = [word for word, budget in _BUDGETS.items() if budget <= tokens]
+        effort = _EFFORTS[reached[-1] if reached else "minimal"]
+        config: Body = {"type": "adaptive", "display": "summarized"}
+        return _Thinking(settings.max_tokens or usual + _ADAPTIVE_TOKENS, config, effort, on=True)
+    if not may_think:
+        return _Thinking(usual)
+    budget = _budget(wanted, settings.max_tokens)
+    config = {"type": "enabled", "budget_tokens": budget}
+    return _Thinking(settings.max_tokens or usual + budget, config, on=True)
+
+
+def _budget(wanted: str | int, max_tokens: int | None) -> int:
+    """Return a budget below `max_tokens`. A word is reduced to fit; a number that does not fit raises."""
+    budget = _BUDGETS[wanted] if isinstance(wanted, str) else max(wanted, _MIN_BUDGET)
+    if max_tokens is None or budget < max_tokens:
+        return budget
+    if isinstance(wanted, str) and max_tokens > _MIN_BUDGET:
+        return max(_MIN_BUDGET, max_tokens // 2)
+    raise InvalidArgument(
+        f"max_tokens={max_tokens} leaves no room for an answer after {budget} tokens of reasoning",
+        hint="max_tokens counts the reasoning as well: raise it, or lower reasoning",
+    )

@@ -1,0 +1,289 @@
+"""Writes a request to the Gemini API.
+
+Rules
+-----
+1. Unset settings are not sent: Gemini has defaults of its own. `parallel_tool_calls` and `cache` have no
+   counterpart: Gemini decides about parallel calls and caches repeated input by itself.
+2. The roles `user` and `model` alternate, and `user` is first: consecutive messages of one role become one
+   content.
+3. The results of all calls of a reply are in the content right after it, in the order of the calls.
+4. No empty text is sent, except in the empty part that a signature arrived with.
+5. Gemini has ids of its own, or none. An id that this side made up is not sent.
+6. A signature goes back in the part that it arrived with, or not at all. If the text has changed since
+   (`PartLayout.digest` tells), only the calls keep their signatures. Unsigned thoughts are not sent back.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import Any, Final, assert_never
+
+import msgspec
+
+from standfast.errors import InvalidArgument
+from standfast.model.canonical import Json
+from standfast.model.capability import Capability
+from standfast.model.message import (
+    AssistantMessage,
+    AttachmentPart,
+    InputPart,
+    Message,
+    Part,
+    Reasoning,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from standfast.providers.google.reply_reader import PartLayout, text_digest
+from standfast.providers.http.content import (
+    base64_text,
+    input_text,
+    is_text,
+    media_type,
+    schema_instruction,
+    utf8_text,
+)
+from standfast.providers.http.dialect import PreparedRequest
+from standfast.providers.http.schemas import google_parameters, google_schema
+from standfast.providers.settings import Effort
+
+Body = dict[str, Any]
+
+_MODES: Final = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
+_MADE_UP_ID: Final = re.compile(r"call_\d+_\d+")
+_INLINE_TYPES: Final = ("image/", "audio/", "video/", "application/pdf")
+_OMISSION: Final = "(What was said before is left out.)"
+_GENERATION: Final = re.compile(r"gemini-(\d+)")
+_BUDGETS: Final[dict[Effort, int]] = {
+    "none": 0,
+    "minimal": 512,
+    "low": 1_024,
+    "medium": 8_192,
+    "high": 24_576,
+}
+_MIN_PRO_BUDGET: Final = 128
+
+
+def request_body(prepared: PreparedRequest) -> Body:
+    """Write the body, without the user's `extra_body`."""
+    request = prepared.request
+    contents = _contents(prepared)
+    if not contents:
+        raise InvalidArgument("there is nothing to send to the model: every message is empty")
+    body: Body = {"contents": contents}
+    native = not request.tools or _takes_schema_with_tools(prepared.model)
+    instructions = request.instructions
+    if request.output_schema is not None and not native:
+        instructions = f"{instructions}\n\n{schema_instruction(request.output_schema)}".strip()
+    if instructions:
+        body["systemInstruction"] = {"parts": [{"text": instructions}]}
+    if request.tools:
+        body |= _tools(request.tools, prepared.settings.tool_choice)
+    config = _generation_config(prepared)
+    if request.output_schema is not None and native:
+        config["responseMimeType"] = "application/json"
+        config["responseJsonSchema"] = google_schema(request.output_schema)
+    if config:
+        body["generationConfig"] = config
+    return body
+
+
+def _tools(tools: tuple[Capability, ...], choice: str | None) -> Body:
+    declarations = []
+    for tool in tools:
+        description = {"description": tool.description} if tool.description else {}
+        parameters = google_parameters(tool.input_schema)
+        declarations.append({"name": tool.name, **description, "parametersJsonSchema": parameters})
+    body: Body = {"tools": [{"functionDeclarations": declarations}]}
+    names = [tool.name for tool in tools]
+    if choice in _MODES:
+        body["toolConfig"] = {"functionCallingConfig": {"mode": _MODES[choice]}}
+    elif choice in names:
+        body["toolConfig"] = {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": [choice]}}
+    elif choice is not None:
+        raise InvalidArgument(
+            f"tool_choice {choice[:80]!r} is no tool of this request",
+            hint=f"use auto, none, required, or one of {', '.join(names)}",
+        )
+    return body
+
+
+def _generation_config(prepared: PreparedRequest) -> Body:
+    settings = prepared.settings
+    config: Body = {
+        "temperature": settings.temperature,
+        "topP": settings.top_p,
+        "topK": settings.top_k,
+        "maxOutputTokens": settings.max_tokens,
+        "stopSequences": list(settings.stop) or None,
+        "seed": settings.seed,
+    }
+    if settings.reasoning is not None:
+        config["thinkingConfig"] = _thinking_config(prepared.model, settings.reasoning)
+    return {name: value for name, value in config.items() if value is not None}
+
+
+def _thinking_config(model: str, reasoning: Effort | int) -> Body:
+    """Convert `reasoning`: to a level from generation 3 on, to a budget of tokens before.
+
+    A Pro model always thinks; `none` asks it for its minimum.
+    """
+    is_pro = "pro" in model.split("-")
+    shown = {"includeThoughts": True} if reasoning != "none" else {}
+    if isinstance(reasoning, int):
+        return {**shown, "thinkingBudget": reasoning}
+    if _generation(model) >= 3:
+        lowest = "LOW" if is_pro else "MINIMAL"
+        return {
+            **shown,
+            "thinkingLevel": lowest if reasoning in ("none", "minimal") else reasoning.upper(),
+        }
+    budget = _BUDGETS[reasoning]
+    return {**shown, "thinkingBudget": max(budget, _MIN_PRO_BUDGET) if is_pro else budget}
+
+
+def _takes_schema_with_tools(model: str) -> bool:
+    """Tell whether the model can be held to a schema while it has functions to call."""
+    return _generation(model) >= 3 and not model.startswith("gemma")
+
+
+def _generation(model: str) -> int:
+    """Read the generation from a model's name; `gemini-flash-latest` and the like count as the newest."""
+    found = _GENERATION.search(model)
+    return 99 if found is None else int(found[1])
+
+
+# Messages
+
+
+def _contents(prepared: PreparedRequest) -> list[Json]:
+    contents: list[Json] = []
+    for message in _with_results_in_order(prepared.request.messages):
+        match message:
+            case UserMessage(content=content):
+                given = (TextPart(text=content),) if isinstance(content, str) else content
+                role, parts = "user", [made for part in given for made in _user_parts(part, prepared)]
+            case AssistantMessage():
+                role, parts = "model", _reply_parts(message, prepared.origin)
+            case ToolMessage():
+                role, parts = "user", [_result_part(message)]
+            case _:
+                assert_never(message)
+        if not parts:
+            continue
+        if not contents and role == "model":
+            contents.append({"role": "user", "parts": [{"text": _OMISSION}]})
+        if contents and contents[-1]["role"] == role:
+            contents[-1]["parts"] += parts
+        else:
+            contents.append({"role": role, "parts": parts})
+    return contents
+
+
+def _with_results_in_order(messages: Iterable[Message]) -> Iterable[Message]:
+    """Yield the messages, with tool results in the order of their calls."""
+    order: dict[int, int] = {}
+    results: list[ToolMessage] = []
+    for message in (*messages, None):
+        if isinstance(message, ToolMessage):
+            results.append(message)
+            continue
+        yield from sorted(results, key=lambda result: order.get(result.call_id, len(order)))
+        results.clear()
+        if isinstance(message, AssistantMessage):
+            order = {call.call_id: place for place, call in enumerate(message.tool_calls)}
+        if message is not None:
+            yield message
+
+
+def _user_parts(part: Part, prepared: PreparedRequest) -> list[Body]:
+    match part:
+        case TextPart():
+            return [{"text": part.text}] if part.text else []
+        case AttachmentPart():
+            return [_attachment(part, prepared.media[part.digest])]
+        case InputPart():
+            return [{"text": input_text(part)}]
+        case _:
+            assert_never(part)
+
+
+def _attachment(part: AttachmentPart, data: bytes) -> Body:
+    kind = media_type(part)
+    if is_text(kind):
+        return {"text": f"[file {part.name or part.media_type}]\n{utf8_text(part, data)}"}
+    if not kind.startswith(_INLINE_TYPES):
+        raise InvalidArgument(
+            f"Gemini takes no {part.media_type!r} ({part.name or 'an attachment'})",
+            hint="it takes images, audio, video, PDF and text",
+        )
+    return {"inlineData": {"mimeType": kind, "data": base64_text(data)}}
+
+
+def _result_part(message: ToolMessage) -> Body:
+    """Write a tool result as an object; the key `error` marks a failure."""
+    error, shown = message.error, message.shown
+    if error is not None:
+        response: Body = {"error": f"{error.code}: {error.message}" if shown is None else shown}
+    else:
+        response = {"result": message.value if shown is None else shown}
+    return {"functionResponse": {**_id(message.provider_id), "name": message.name, "response": response}}
+
+
+def _id(provider_id: str) -> Body:
+    """Return the id of a call as a field, if a vendor gave it."""
+    return {} if not provider_id or _MADE_UP_ID.fullmatch(provider_id) else {"id": provider_id}
+
+
+def _call_part(call: ToolCall) -> Body:
+    """Write a call; arguments that are not an object are shown to the model as text."""
+    args = call.arguments
+    if args is None:
+        args = {} if call.raw is None else {"unreadable_arguments": call.raw}
+    return {"functionCall": {**_id(call.provider_id), "name": call.name, "args": args}}
+
+
+def _reply_parts(message: AssistantMessage, origin: str) -> list[Body]:
+    """Write an earlier reply, with the signatures that came from *origin*."""
+    calls: dict[str, Body] = {}
+    for call in message.tool_calls:
+        name = call.provider_id
+        calls[name if name and name not in calls else f"#{call.call_id}"] = _call_part(call)
+    plain = [{"text": message.text}] if message.text else []
+    stored = _stored_layout(message, origin)
+    if stored is None:
+        return [*plain, *calls.values()]
+    reasoning, layout = stored
+    of_calls = [place for place in layout.parts if place.of == "call"]
+    signatures = {place.call: place.signature for place in of_calls}
+    if [place.call for place in of_calls] != list(calls) or layout.digest != text_digest(
+        message.text, reasoning.text
+    ):
+        return [*plain, *(_signed(part, signatures.get(call)) for call, part in calls.items())]
+    parts: list[Body] = []
+    for place in layout.parts:
+        if place.of == "call":
+            part = calls[place.call]
+        elif place.of == "text":
+            part = {"text": message.text[place.start : place.end]}
+        else:
+            part = {"text": reasoning.text[place.start : place.end], "thought": True}
+        parts.append(_signed(part, place.signature))
+    return parts
+
+
+def _stored_layout(message: AssistantMessage, origin: str) -> tuple[Reasoning, PartLayout] | None:
+    """Find the reasoning that has a layout from *origin*."""
+    for reasoning in message.reasoning:
+        if reasoning.origin == origin and reasoning.opaque is not None:
+            try:
+                return reasoning, msgspec.convert(reasoning.opaque, PartLayout)
+            except msgspec.ValidationError:
+                continue
+    return None
+
+
+def _signed(part: Body, signature: str | None) -> Body:
+    return part if signature is None else {**part, "thoughtSignature": signature}

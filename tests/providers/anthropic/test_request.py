@@ -1,0 +1,416 @@
+"""What is sent: the body of a request, as exact JSON."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import pytest
+
+from standfast.errors import ErrorObject, InvalidArgument
+from standfast.model.capability import Capability
+from standfast.model.message import (
+    AssistantMessage,
+    AttachmentPart,
+    InputPart,
+    Message,
+    Reasoning,
+    TextPart,
+    ToolCall,
+    ToolMessage,
+    UserMessage,
+)
+from standfast.ports.model_provider import ModelRequest
+from standfast.providers.anthropic.model import AnthropicDialect
+from standfast.providers.http.dialect import PreparedRequest
+from standfast.providers.settings import read_settings
+
+OLDER, NEWER = "claude-sonnet-4-5", "claude-opus-5"
+ORIGIN = "anthropic https://api.anthropic.com claude-sonnet-4-5"
+CACHED = {"cache_control": {"type": "ephemeral"}}
+WEATHER = Capability(
+    name="weather",
+    description="The weather of a city.",
+    input_schema={"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]},
+)
+
+
+def body(
+    *messages: Message, model: str = OLDER, media: dict[str, bytes] | None = None, **request: Any
+) -> dict[str, Any]:
+    """The body for these messages; `settings` and all else of a request by name."""
+    settings = read_settings(request.pop("settings", {}))
+    asked = PreparedRequest(
+        model, ModelRequest(messages=list(messages), **request), settings, media or {}, ORIGIN
+    )
+    return AnthropicDialect().call(asked).body
+
+
+def said(text: str) -> UserMessage:
+    return UserMessage(content=text)
+
+
+def called(*calls: ToolCall, **more: Any) -> AssistantMessage:
+    return AssistantMessage(tool_calls=calls, **more)
+
+
+def text(words: str, **more: Any) -> dict[str, Any]:
+    return {"type": "text", "text": words, **more}
+
+
+def test_a_first_question_is_instructions_tools_and_one_message() -> None:
+    """Ours: a golden body, with a cache breakpoint after each part that repeats."""
+    found = body(said("Is it raining?"), instructions="Be brief.", tools=(WEATHER,))
+    assert found == {
+        "model": OLDER,
+        "max_tokens": 8192,
+        "stream": True,
+        "system": [text("Be brief.", **CACHED)],
+        "tools": [
+            {
+                "name": "weather",
+                "description": "The weather of a city.",
+                "input_schema": WEATHER.input_schema,
+                **CACHED,
+            }
+        ],
+        "messages": [{"role": "user", "content": [text("Is it raining?", **CACHED)]}],
+    }
+
+
+def test_all_results_of_a_reply_are_one_user_turn_and_come_first() -> None:
+    """Ours: the vendor refuses calls whose results are not all in the next message, before anything else."""
+    found = body(
+        said("Both cities?"),
+        called(
+            ToolCall(call_id=1, name="weather", arguments={"city": "Oslo"}, provider_id="toolu_1"),
+            ToolCall(call_id=2, name="weather", arguments={"city": "Rome"}, provider_id="toolu_2"),
+            text="Let me see.",
+        ),
+        ToolMessage(call_id=1, name="weather", value={"rain": True}, provider_id="toolu_1"),
+        said("Hurry up."),
+        ToolMessage(call_id=2, name="weather", error=ErrorObject(code="TOOL_ERROR", message="no such city")),
+        settings={"cache": False},
+        tools=(WEATHER,),
+    )
+    assert found["messages"] == [
+        {"role": "user", "content": [text("Both cities?")]},
+        {
+            "role": "assistant",
+            "content": [
+                text("Let me see."),
+                {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {"city": "Oslo"}},
+                {"type": "tool_use", "id": "toolu_2", "name": "weather", "input": {"city": "Rome"}},
+            ],
+        },
+        {
+            "role": "user",
+            "content": [
+                {"type": "tool_result", "tool_use_id": "toolu_1", "content": '{"rain":true}'},
+                {
+                    "type": "tool_result",
+                    "tool_use_id": "toolu_2",
+                    "content": "TOOL_ERROR: no such city",
+                    "is_error": True,
+                },
+                text("Hurry up."),
+            ],
+        },
+    ]
+
+
+def test_thinking_goes_back_before_what_followed_from_it() -> None:
+    """Ours: the vendor wants signed thinking back as it was, at the beginning of its turn."""
+    thoughts = (
+        Reasoning(origin=ORIGIN, text="Rain?", opaque={"type": "thinking", "signature": "c2ln"}),
+        Reasoning(origin=ORIGIN, opaque={"type": "redacted_thinking", "data": "ZGF0YQ=="}),
+    )
+    call = ToolCall(call_id=1, name="weather", arguments={}, provider_id="toolu_1")
+    result = ToolMessage(call_id=1, name="weather", value="dry")
+    found = body(said("Hm?"), called(call, text="Well.", reasoning=thoughts), result, tools=(WEATHER,))
+    assert found["messages"][1]["content"] == [
+        {"type": "thinking", "thinking": "Rain?", "signature": "c2ln"},
+        {"type": "redacted_thinking", "data": "ZGF0YQ=="},
+        text("Well."),
+        {"type": "tool_use", "id": "toolu_1", "name": "weather", "input": {}},
+    ]
+
+
+@pytest.mark.parametrize(
+    "thought",
+    [
+        Reasoning(origin="openai https://x gpt", text="?", opaque={"type": "thinking", "signature": "s"}),
+        Reasoning(origin=ORIGIN, text="unsigned"),
+    ],
+)
+def test_thinking_of_another_origin_or_without_a_signature_stays_here(thought: Reasoning) -> None:
+    """Ours: reasoning goes back only where provider, endpoint and model match; unsigned, it is refused."""
+    found = body(said("Hm?"), AssistantMessage(text="Well.", reasoning=(thought,)), said("And?"))
+    assert found["messages"][1]["content"] == [text("Well.")]
+
+
+def test_reasoning_is_a_budget_for_models_that_take_one() -> None:
+    """Ours: the budget is below max_tokens, and what thinking excludes is left out."""
+    settings = {
+        "reasoning": "medium",
+        "temperature": 0.2,
+        "top_p": 0.5,
+        "top_k": 5,
+        "tool_choice": "required",
+    }
+    found = body(said("Hm?"), tools=(WEATHER,), settings=settings)
+    assert found["thinking"] == {"type": "enabled", "budget_tokens": 8192}
+    assert found["max_tokens"] == 16384
+    assert not found.keys() & {"temperature", "top_p", "top_k", "tool_choice", "output_config"}
+
+
+@pytest.mark.parametrize(
+    ("asked", "effort"),
+    [("minimal", "low"), ("low", "low"), ("high", "high"), (500, "low"), (9000, "medium"), (64000, "high")],
+)
+def test_reasoning_is_an_effort_for_models_that_refuse_a_budget(asked: str | int, effort: str) -> None:
+    """Ours: Claude 4.7 and later answer a budget with 400; they are told how hard to try."""
+    found = body(said("Hm?"), model=NEWER, settings={"reasoning": asked, "temperature": 0.2})
+    assert found["thinking"] == {"type": "adaptive", "display": "summarized"}
+    assert found["output_config"] == {"effort": effort}
+    assert "temperature" not in found
+
+
+def test_no_reasoning_is_said_only_to_models_that_reason_by_themselves() -> None:
+    """Ours: older models do not think unless they are asked to."""
+    assert "thinking" not in body(said("Hm?"), settings={"reasoning": "none"})
+    assert body(said("Hm?"), model=NEWER, settings={"reasoning": "none"})["thinking"] == {"type": "disabled"}
+
+
+def test_a_word_of_reasoning_gives_way_to_max_tokens_and_a_number_does_not() -> None:
+    """Ours: a budget that leaves no room for an answer is refused by the vendor."""
+    found = body(said("Hm?"), settings={"reasoning": "high", "max_tokens": 4000})
+    assert (found["thinking"]["budget_tokens"], found["max_tokens"]) == (2000, 4000)
+    with pytest.raises(InvalidArgument, match="no room for an answer"):
+        body(said("Hm?"), settings={"reasoning": 5000, "max_tokens": 4000})
+    with pytest.raises(InvalidArgument, match="no room for an answer"):
+        body(said("Hm?"), settings={"reasoning": "low", "max_tokens": 1000})
+
+
+def test_a_budget_is_not_asked_for_amid_calls_of_another_model() -> None:
+    """Ours: a turn that another model began has no thinking to go back; with a budget that is a 400."""
+    call = ToolCall(call_id=1, name="weather", arguments={})
+    history = (said("Hm?"), called(call), ToolMessage(call_id=1, name="weather", value="dry"))
+    settings = {"reasoning": "low", "tool_choice": "required"}
+    found = body(*history, tools=(WEATHER,), settings=settings)
+    assert "thinking" not in found
+    assert found["tool_choice"] == {"type": "any"}
+    assert "thinking" in body(*history, AssistantMessage(text="Dry."), said("Sure?"), settings=settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "choice"),
+    [
+        ({}, None),
+        ({"tool_choice": "auto"}, None),
+        ({"tool_choice": "none", "parallel_tool_calls": False}, {"type": "none"}),
+        ({"tool_choice": "required"}, {"type": "any"}),
+        ({"tool_choice": "weather"}, {"type": "tool", "name": "weather"}),
+        ({"parallel_tool_calls": True}, None),
+        ({"parallel_tool_calls": False}, {"type": "auto", "disable_parallel_tool_use": True}),
+    ],
+)
+def test_the_choice_of_a_tool_is_the_vendors_word_for_it(
+    settings: dict[str, Any], choice: dict[str, Any] | None
+) -> None:
+    """Ours: one word for all providers, translated."""
+    assert body(said("Hm?"), tools=(WEATHER,), settings=settings).get("tool_choice") == choice
+
+
+def test_a_choice_that_is_no_tool_is_refused() -> None:
+    """Ours: a slip of the pen is told before anything is sent."""
+    with pytest.raises(InvalidArgument, match="'wether' is no tool"):
+        body(said("Hm?"), tools=(WEATHER,), settings={"tool_choice": "wether"})
+
+
+def test_calls_of_the_past_are_declared_where_no_tools_are_offered() -> None:
+    """Ours: a summary of a conversation with calls is asked for without tools, and must not call any."""
+    call = ToolCall(call_id=1, name="weather", arguments={})
+    found = body(said("Hm?"), called(call), ToolMessage(call_id=1, name="weather", value="dry"))
+    assert found["tools"] == [{"name": "weather", "input_schema": {"type": "object"}, **CACHED}]
+    assert found["tool_choice"] == {"type": "none"}
+
+
+def test_settings_have_the_vendors_names() -> None:
+    """Ours: one word for all providers, translated; a seed is nothing that this vendor has."""
+    settings = {
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 40,
+        "max_tokens": 100,
+        "stop": ("END",),
+        "seed": 7,
+        "cache": False,
+    }
+    assert body(said("Hm?"), settings=settings) == {
+        "model": OLDER,
+        "max_tokens": 100,
+        "stream": True,
+        "messages": [{"role": "user", "content": [text("Hm?")]}],
+        "stop_sequences": ["END"],
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "top_k": 40,
+    }
+
+
+def test_the_headers_name_the_version_and_hold_no_key() -> None:
+    """Ours: the key is added by the layer that speaks HTTP."""
+    asked = PreparedRequest(OLDER, ModelRequest(messages=[said("Hm?")]), read_settings({}), {}, ORIGIN)
+    call = AnthropicDialect().call(asked)
+    assert call.path == "/v1/messages"
+    assert call.headers == {"anthropic-version": "2023-06-01"}
+    assert AnthropicDialect().authorize("sk-ant-1") == {"x-api-key": "sk-ant-1"}
+
+
+def test_images_documents_and_text_files_are_blocks() -> None:
+    """Ours: the bytes are sent inline; whatever is text is a document of plain text."""
+    media = {"a": b"\x89PNG", "b": b"%PDF", "c": "é".encode()}
+    parts = (
+        TextPart(text="Look:"),
+        AttachmentPart(digest="a", media_type="image/png", size=4),
+        AttachmentPart(digest="b", media_type="application/pdf", size=4, name="plan.pdf"),
+        AttachmentPart(digest="c", media_type="text/plain; charset=utf-8", size=2),
+        InputPart(name="table", digest="d", media_type="application/json", size=9),
+        TextPart(text="  "),
+    )
+    found = body(UserMessage(content=parts), media=media, settings={"cache": False})
+    png, pdf = base64.b64encode(b"\x89PNG").decode(), base64.b64encode(b"%PDF").decode()
+    assert found["messages"][0]["content"] == [
+        text("Look:"),
+        {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": png}},
+        {
+            "type": "document",
+            "source": {"type": "base64", "media_type": "application/pdf", "data": pdf},
+            "title": "plan.pdf",
+        },
+        {"type": "document", "source": {"type": "text", "media_type": "text/plain", "data": "é"}},
+        text("[input table: application/json, 9 bytes]"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("media_type", "data", "words"),
+    [
+        ("video/mp4", b"", "takes no attachment of type 'video/mp4'"),
+        ("text/plain", b"\xff\xfe", "is not UTF-8"),
+    ],
+)
+def test_an_attachment_that_cannot_be_sent_is_refused(media_type: str, data: bytes, words: str) -> None:
+    """Ours: the error says what the vendor does not take, before anything is sent."""
+    part = AttachmentPart(digest="a", media_type=media_type, size=1)
+    with pytest.raises(InvalidArgument, match=words):
+        body(UserMessage(content=(part,)), media={"a": data})
+
+
+def test_ids_of_other_providers_are_made_to_fit_and_told_apart() -> None:
+    """Ours: the vendor's ids have a charset and occur once; a call's number counts only within its turn."""
+    history: list[Message] = [said("Hm?")]
+    for provider_id in ("fc:1/2", "fc:1/2", "", ""):
+        call = ToolCall(call_id=1, name="weather", arguments={}, provider_id=provider_id)
+        history += [called(call), ToolMessage(call_id=1, name="weather", provider_id=provider_id, value="")]
+    messages = body(*history)["messages"]
+    uses = [turn["content"][0]["id"] for turn in messages[1::2]]
+    assert uses == ["fc_1_2", "fc_1_2_2", "call_1", "call_1_2"]
+    assert [turn["content"][0]["tool_use_id"] for turn in messages[2::2]] == uses
+
+
+def test_arguments_that_were_no_json_go_back_as_text() -> None:
+    """Ours: the vendor takes an object only, and what was not one is never sent as {}."""
+    call = ToolCall(call_id=1, name="weather", raw='{"city": "Os')
+    result = ToolMessage(call_id=1, name="weather", error=ErrorObject(code="INVALID_ARGUMENT", message="no"))
+    found = body(said("Hm?"), called(call), result, tools=(WEATHER,))
+    assert found["messages"][1]["content"][0]["input"] == {"raw": '{"city": "Os'}
+
+
+def test_what_the_model_is_shown_of_a_result_stands_for_it() -> None:
+    """Ours: a plugin may shorten what the model reads."""
+    call = ToolCall(call_id=1, name="weather", arguments={}, provider_id="toolu_1")
+    result = ToolMessage(call_id=1, name="weather", value="long", shown="short")
+    found = body(said("Hm?"), called(call), result, settings={"cache": False})
+    assert found["messages"][2]["content"][0]["content"] == "short"
+
+
+def test_turns_alternate_and_begin_and_end_with_the_user() -> None:
+    """Ours: the vendor refuses any other order; an empty reply leaves no turn behind."""
+    found = body(AssistantMessage(text="Hello."), said("a"), AssistantMessage(), said("b"))
+    assert [turn["role"] for turn in found["messages"]] == ["user", "assistant", "user"]
+    assert found["messages"][2]["content"] == [text("a"), text("b", **CACHED)]
+    assert [turn["role"] for turn in body(said("a"), AssistantMessage(text="b"))["messages"]] == [
+        "user",
+        "assistant",
+        "user",
+    ]
+    assert body()["messages"][0]["role"] == "user"
+
+
+def test_an_answer_of_a_type_is_asked_for_by_its_schema() -> None:
+    """Ours: the vendor's own JSON mode, which leaves the tools alone."""
+    schema = {"type": "object", "properties": {"n": {"type": "integer", "minimum": 1}}, "required": ["n"]}
+    found = body(said("Hm?"), output_schema=schema, model=NEWER, settings={"reasoning": "high"})
+    assert found["output_config"] == {
+        "effort": "high",
+        "format": {
+            "type": "json_schema",
+            "schema": {
+                "type": "object",
+                "properties": {"n": {"type": "integer", "description": '{"minimum":1}'}},
+                "additionalProperties": False,
+                "required": ["n"],
+            },
+        },
+    }
+    assert "system" not in found
+
+
+@pytest.mark.parametrize(
+    ("model", "schema"),
+    [
+        ("claude-3-5-haiku-20241022", {"type": "object", "properties": {}}),
+        (NEWER, {"type": "object", "additionalProperties": {"type": "integer"}}),
+    ],
+)
+def test_a_schema_without_a_native_form_is_told_in_words(model: str, schema: dict[str, Any]) -> None:
+    """Ours: an older model has no JSON mode, and a map of any keys would be narrowed to an empty one."""
+    found = body(said("Hm?"), output_schema=schema, model=model, instructions="Be brief.")
+    assert "output_config" not in found
+    assert found["system"][0] == text("Be brief.")
+    assert "JSON Schema" in found["system"][1]["text"]
+
+
+def test_a_tool_that_takes_positions_has_an_empty_object_for_a_schema() -> None:
+    """Ours: the vendor takes schemas of objects only."""
+    found = body(said("Hm?"), tools=(Capability(name="ring", description=""),), settings={"cache": False})
+    assert found["tools"] == [{"name": "ring", "input_schema": {"type": "object", "properties": {}}}]
+
+
+UNION: dict[str, Any] = {
+    "anyOf": [
+        {
+            "title": "Verdict",
+            "type": "object",
+            "properties": {"late": {"type": "boolean"}},
+            "required": ["late"],
+        },
+        {
+            "title": "Question",
+            "type": "object",
+            "properties": {"text": {"type": "string"}},
+            "required": ["text"],
+        },
+    ]
+}
+
+
+def test_a_union_of_models_has_a_native_form() -> None:
+    """Ours: the vendor takes `anyOf` at the root; each member is closed."""
+    found = body(said("Hm?"), output_schema=UNION, model=NEWER)
+    members = found["output_config"]["format"]["schema"]["anyOf"]
+    assert [list(member["properties"]) for member in members] == [["late"], ["text"]]
+    assert all(member["additionalProperties"] is False for member in members)
+    assert "system" not in found

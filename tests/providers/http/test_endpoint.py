@@ -1,0 +1,65 @@
+"""Keys are used and never shown."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+from plain_vendor import KEY, plain_model
+
+from standfast.errors import NotConfigured
+from standfast.providers.http.endpoint import Endpoint, Secret
+from standfast.providers.http.event_stream import StreamClient
+
+
+def test_nothing_that_holds_a_key_shows_it() -> None:
+    """Seed: secrets never in a `repr`."""
+    secret = Secret(KEY)
+    address = Endpoint("http://localhost", secret, lambda key: {"authorization": key})
+
+    for holder in (secret, address, StreamClient(address), plain_model("http://localhost")):
+        assert KEY not in f"{holder!r} {holder!s} {holder}"
+
+
+@pytest.mark.parametrize("take", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_a_secret_can_be_neither_pickled_nor_copied(take: object) -> None:
+    """Ours: what can be pickled ends in a file some day."""
+    with pytest.raises(TypeError, match="not pickled"):
+        take(Secret(KEY))  # type: ignore[operator]
+
+
+def test_a_key_is_blotted_out_in_every_form_it_takes() -> None:
+    """Seed: the error says what the vendor said, without the key."""
+    secret = Secret("sk/live+abc=def&ghi")
+    said = "sk/live+abc=def&ghi and sk%2Flive%2Babc%3Ddef%26ghi"
+
+    assert secret.scrub(said) == "[key] and [key]"
+
+
+def test_a_word_that_a_local_server_wants_for_a_key_is_not_blotted_out() -> None:
+    """Ours: `ollama` as a key must not make a riddle of every message that has the word."""
+    assert Secret("ollama").scrub("no such model; run ollama pull") == "no such model; run ollama pull"
+
+
+def test_a_key_from_a_file_may_end_with_a_line_end() -> None:
+    """Ours: it often does, and would not be a header then."""
+    assert Secret(f" {KEY}\n").reveal() == KEY
+
+
+@pytest.mark.parametrize(
+    "key", ["two words", "line\nend-of-it", "schlüssel-aus-umlauten", "nul\x00in-the-key"]
+)
+def test_a_key_that_no_header_can_hold_is_refused_and_not_repeated(key: str) -> None:
+    """Ours: the HTTP library would say which header is illegal, and print it."""
+    with pytest.raises(NotConfigured) as caught:
+        Secret(key)
+
+    assert key not in str(caught.value)
+
+
+def test_no_key_is_false_and_scrubs_nothing() -> None:
+    """Ours: local servers have none."""
+    assert not Secret(None)
+    assert not Secret("")
+    assert Secret(None).scrub("anything") == "anything"
