@@ -255,7 +255,7 @@ def test_no_object_that_holds_a_key_shows_it(planting: Planting, monkeypatch: py
     for name, value in planting.environment(url).items():
         monkeypatch.setenv(name, value)
     model, named = planting.by_parameter(url), resolve_model(planting.named(url))
-    shell = [model._wire, model._secret, model._dialect, model._wire._address]
+    shell = [model._client, model._secret, model._dialect, model._client._endpoint]
     around = [Limited(model, RateLimit(concurrency=1)), Cached(model), Fallback(model, named)]
     statuses = [status_of(vendor) for vendor in VENDORS.values()]
     assert not found_in(
@@ -275,10 +275,10 @@ def _taken(take: Callable[[Any], Any], model: object) -> str:
 def test_a_key_does_not_travel_with_copies(planting: Planting, take: Callable[[Any], Any]) -> None:
     """Ours: what can be pickled ends in a file some day."""
     model = planting.by_parameter("http://127.0.0.1:9")
-    for one in (model, model._wire._address, Agent(model), Recorded(model, "never.jsonl")):
+    for one in (model, model._client._endpoint, Agent(model), Recorded(model, "never.jsonl")):
         assert not found_in(_taken(take, one), planting.key)
     with pytest.raises(TypeError, match="not pickled"):
-        dataclasses.asdict(model._wire._address)
+        dataclasses.asdict(model._client._endpoint)
     with pytest.raises(TypeError, match="not pickled"):
         model._secret.__getstate__()
 

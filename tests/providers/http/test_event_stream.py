@@ -521,7 +521,7 @@ def test_a_model_serves_several_event_loops_one_after_the_other() -> None:
         model = plain_model(server.base_url)
         assert [asyncio.run(text_of(model)) for _ in range(3)] == ["one", "two", "three"]
         assert server.connections == 3
-        assert len(model._wire._clients._kept) == 1
+        assert len(model._client._clients._clients) == 1
         del model
         gc.collect()
 
@@ -535,7 +535,7 @@ def test_what_models_that_were_dropped_had_open_is_closed_when_another_is_used()
                 assert await text_of(plain_model(server.base_url)) == "hi"
                 gc.collect()
                 waiting = _loops[asyncio.get_running_loop()]
-                assert (len(waiting.keepers), len(waiting.orphans)) == (1, 1), count
+                assert (len(waiting.closers), len(waiting.orphans)) == (1, 1), count
 
     run(test)
 

@@ -131,9 +131,7 @@ class EventStream:
             raise failure
         self._response = response
         self._chunks = _chunks_of(response)
-        # A server that sends no content type is assumed to send events.
-        kind = response.headers.get("content-type", EVENT_STREAM).partition(";")[0].strip().lower()
-        if not response.is_success or kind != EVENT_STREAM:
+        if not response.is_success or not _is_event_stream(response):
             self._timer.limit_all("between_chunks_s", min(_ERROR_BODY_S, self._deadlines.between_chunks_s))
             self._next = self._chunks.__anext__
             raise explain(response.status_code, response.headers, await self._read_up_to(MAX_ERROR_BYTES))
@@ -222,3 +220,12 @@ def _chunks_of(response: httpx2.Response) -> AsyncGenerator[bytes]:
     chunks = aiter(stream)
     assert isinstance(chunks, AsyncGenerator)
     return chunks
+
+
+def _is_event_stream(response: httpx2.Response) -> bool:
+    """Tell whether the content type is that of events; a server that sends none is assumed to send events.
+
+    A function of its own, because a content type may hold the key, and the caller's variables must not.
+    """
+    kind = response.headers.get("content-type", EVENT_STREAM)
+    return kind.partition(";")[0].strip().lower() == EVENT_STREAM

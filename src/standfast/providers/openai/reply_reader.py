@@ -241,7 +241,9 @@ class OpenAIReplyReader:
 
     def _open(self, index: int, number: int, kind: str) -> _Item:
         """Return the item that a delta belongs to."""
-        self._check_order(number)
+        if number <= self._last:
+            self._check_order(number)
+        self._last = number or self._last
         item = self._items.get(index)
         if item is None or item.done or item.kind != kind:
             raise _broken(f"a delta came for item {index}, which is no {kind} that has begun and is not done")
