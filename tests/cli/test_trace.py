@@ -13,7 +13,7 @@ from standfast.cli.waterfall import Axis, duration_text
 from standfast.model.trace_record import TraceRecord, span_id_of
 from standfast.providers.scripted import ScriptedModel
 from standfast.trace import JsonlTrace, read_trace
-from standfast.trace.reading import SpanTree, span_trees
+from standfast.trace.trace_reader import SpanTree, span_trees
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from typing import Any
 
 from standfast.model.trace_record import TraceRecord, span_id_of
 from standfast.trace import read_trace, span_trees
-from standfast.trace.reading import SpanTree
+from standfast.trace.trace_reader import SpanTree
 
 
 def span(kind: Any, name: str, span_id: str, parent_id: str = "", **fields: Any) -> TraceRecord:

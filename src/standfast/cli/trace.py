@@ -13,7 +13,7 @@ from standfast.cli.output import Answer
 
 if TYPE_CHECKING:
     from standfast.trace.jsonl import JsonlTrace
-    from standfast.trace.reading import SpanTree
+    from standfast.trace.trace_reader import SpanTree
 
 TRACE_VARIABLE = "STANDFAST_TRACE"
 _USUAL = "trace.jsonl"
@@ -50,7 +50,7 @@ def show(invocation: Invocation, *, session_id: str, file: Path | None, turn_id:
     """Draw the turns of a session: what happened when, in what, and how long it took."""
     from standfast.cli.waterfall import show_waterfalls
     from standfast.errors import InvalidArgument, NotConfigured
-    from standfast.trace.reading import read_trace, span_trees
+    from standfast.trace.trace_reader import read_trace, span_trees
 
     path = file or trace_file(invocation.data_dir) or invocation.beside(_USUAL)
     if not path.exists():

@@ -16,7 +16,7 @@ from standfast.cli.output import console, moment, visible
 from standfast.model.canonical import Json
 from standfast.model.trace_record import TraceRecord
 from standfast.model.usage import dollars
-from standfast.trace.reading import SpanTree
+from standfast.trace.trace_reader import SpanTree
 
 _BAR_WIDTH: Final = 32
 _HIDDEN: Final = ("turn_began", "turn_taken_up", "usage")

@@ -8,8 +8,8 @@ _HOMES = {
     "JsonlTrace": "standfast.trace.jsonl",
     "OtelTrace": "standfast.trace.otel",
     "TraceRecord": "standfast.model.trace_record",
-    "read_trace": "standfast.trace.reading",
-    "span_trees": "standfast.trace.reading",
+    "read_trace": "standfast.trace.trace_reader",
+    "span_trees": "standfast.trace.trace_reader",
 }
 
 __all__ = ["JsonlTrace", "OtelTrace", "TraceRecord", "read_trace", "span_trees"]
@@ -33,5 +33,5 @@ if TYPE_CHECKING:
     from standfast.model.trace_record import TraceRecord as TraceRecord
     from standfast.trace.jsonl import JsonlTrace as JsonlTrace
     from standfast.trace.otel import OtelTrace as OtelTrace
-    from standfast.trace.reading import read_trace as read_trace
-    from standfast.trace.reading import span_trees as span_trees
+    from standfast.trace.trace_reader import read_trace as read_trace
+    from standfast.trace.trace_reader import span_trees as span_trees

@@ -1,7 +1,7 @@
-"""Records in the words of OpenTelemetry's semantic conventions for generative AI.
+"""Converts records to OpenTelemetry's semantic conventions for generative AI.
 
-A turn is `invoke_agent`, a model call `chat`, a tool call and a cell `execute_tool`; what the conventions do
-not know has names under `standfast.`.
+A turn is `invoke_agent`, a model call `chat`, a tool call and a cell `execute_tool`; attributes that the
+conventions lack have names under `standfast.`.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _OPERATIONS: Final = {
 }
 
 _PROVIDERS: Final = {"google": "gcp.gemini", "mistral": "mistral_ai", "xai": "x_ai"}
-"""Providers that the conventions call otherwise than we do."""
+"""Our names of providers, and those of the conventions where they differ."""
 
 _FINISH: Final = {"end": "stop", "tool_calls": "tool_calls", "length": "length"}
 
 
 def name_of(record: TraceRecord) -> str:
-    """`chat gpt-5`, `execute_tool refund`, `hook before_turn`."""
+    """Return the name of a record's span, such as `chat gpt-5` or `hook before_turn`."""
     operation = _OPERATIONS.get(record.kind)
     if operation is None:
         return record.name if record.kind in ("event", "usage") else f"{record.kind} {record.name}"
@@ -40,7 +40,7 @@ def name_of(record: TraceRecord) -> str:
 
 
 def attributes_of(record: TraceRecord) -> dict[str, Attribute]:
-    """What a span of OpenTelemetry says about the record."""
+    """Return the attributes of a record's span."""
     body = record.body if isinstance(record.body, dict) else {}
     found: dict[str, Attribute] = {"standfast.kind": record.kind}
     if record.session_id:
@@ -65,7 +65,7 @@ def attributes_of(record: TraceRecord) -> dict[str, Attribute]:
 
 
 def exception_of(record: TraceRecord) -> dict[str, Attribute]:
-    """The exception that a tool raised, as the attributes of a span's event `exception`; empty if none."""
+    """Return the attributes of the span event `exception`; empty if the tool raised none."""
     body = record.body if isinstance(record.body, dict) else {}
     raised, content = body.get("exception"), body.get("content")
     if not isinstance(raised, dict):
@@ -124,7 +124,7 @@ def _of_model(body: dict[str, Json]) -> dict[str, Attribute]:
 
 
 def _of_usage(usage: Json) -> dict[str, Attribute]:
-    """Tokens as the conventions count them: input that was cached is input as well."""
+    """Count tokens by the conventions: cached input is input as well."""
     if not isinstance(usage, dict) or not usage:
         return {}
     fresh, read, write = (_count(usage, key) for key in ("input", "cache_read", "cache_write"))
@@ -145,7 +145,7 @@ def _of_usage(usage: Json) -> dict[str, Attribute]:
 
 
 def _contents(body: dict[str, Json], names: dict[str, str], write: _Write) -> dict[str, Attribute]:
-    """What was said and done, if the record has it."""
+    """Return the contents of messages and calls, if the record has them."""
     content = body.get("content")
     if not isinstance(content, dict):
         return {}
@@ -153,7 +153,7 @@ def _contents(body: dict[str, Json], names: dict[str, str], write: _Write) -> di
 
 
 def _as_messages(key: str, value: Json) -> str:
-    """A text as the conventions have messages."""
+    """Write a text as a message of the conventions."""
     parts: Json = [{"type": "text", "content": value}]
     if key == "input":
         return _json([{"role": "user", "parts": parts}])
@@ -161,7 +161,7 @@ def _as_messages(key: str, value: Json) -> str:
 
 
 def _others(body: Json) -> dict[str, Attribute]:
-    """The rest of a body: values as they are, what is in them as JSON."""
+    """Return the other fields of a body: plain values unchanged, others as JSON."""
     if body is None:
         return {}
     if not isinstance(body, dict):
@@ -174,7 +174,7 @@ def _others(body: Json) -> dict[str, Attribute]:
 
 
 def _model_of(model_id: str) -> tuple[str, str]:
-    """Provider and model of `provider:model`."""
+    """Split `provider:model`, with the provider's name in the conventions."""
     provider, colon, name = model_id.partition(":")
     return (_PROVIDERS.get(provider, provider), name) if colon else ("", model_id)
 

@@ -1,11 +1,11 @@
-"""A trace as a file: one record a line, as JSON.
+"""A trace as a file of JSON lines, one per record.
 
 Rules
 -----
-1. A line is one write to a file that is open for appending, so that several processes can share it and a
-   process that is killed loses nothing that was over.
-2. Nothing that goes wrong here reaches the turn. That the file cannot be written is logged, once.
-3. Secrets are taken out before anything is written; see `redaction`.
+1. A line is one write to a file that is open for appending, so several processes can share it, and a killed
+   process loses no finished span.
+2. No failure here reaches the turn. A file that cannot be written is logged once.
+3. Secrets are removed before anything is written; see `redaction`.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ log: Final = logging.getLogger("standfast")
 
 
 class JsonlTrace:
-    """Give it to `Runtime(trace=...)`; the file is made when the first record comes.
+    """A trace sink for `Runtime(trace=...)`; the file is created with the first record.
 
     Args:
         path: the file.
-        max_bytes: a file that has become longer is renamed to `<path>.1`, in place of an older one.
-        contents: write what was said, and the arguments and results of calls, as well.
-        redact: changes a record before it is written, or leaves it out with None.
-        secrets: texts that never reach the file, besides everything that looks like a key.
+        max_bytes: rename a longer file to `<path>.1`, replacing an older one.
+        contents: also write messages, and the arguments and results of calls.
+        redact: changes a record before it is written, or omits it with None.
+        secrets: texts that never reach the file, besides those that look like keys.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class JsonlTrace:
         self._redaction = Redaction(redact, secrets=secrets)
         self._file = -1
         self._torn = False
-        self._complained = False
+        self._warned = False
         self._lock = threading.Lock()
 
     def record(self, record: TraceRecord) -> None:
@@ -66,12 +66,14 @@ class JsonlTrace:
             with self._lock:
                 self._write(line + b"\n")
         except OSError as error:
-            self._complain(error)
+            if not self._warned:
+                self._warned = True
+                log.warning("the trace %s cannot be written: %s", self.path, error)
 
     def close(self) -> None:
-        """Let go of the file. What comes later opens it again."""
+        """Close the file. A later record opens it again."""
         with self._lock:
-            self._let_go()
+            self._close_file()
 
     def __enter__(self) -> JsonlTrace:
         return self
@@ -84,8 +86,9 @@ class JsonlTrace:
     def _write(self, line: bytes) -> None:
         if self._file < 0:
             self._open()
-        elif self._max_bytes is not None:
-            self._follow()
+        elif self._max_bytes is not None and not self._is_current():  # another process has begun a new file
+            self._close_file()
+            self._open()
         if self._torn:
             line = b"\n" + line
         self._torn = True  # unless all of it arrives
@@ -98,16 +101,10 @@ class JsonlTrace:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
         self._file = os.open(self.path, flags, 0o600)
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         file, self._file = self._file, -1
         if file >= 0:
             os.close(file)
-
-    def _follow(self) -> None:
-        """Go on with the new file if another process has begun one."""
-        if not self._is_current():
-            self._let_go()
-            self._open()
 
     def _is_current(self) -> bool:
         try:
@@ -116,16 +113,11 @@ class JsonlTrace:
             return False
 
     def _rotate(self, max_bytes: int) -> None:
-        """Begin a new file if this one is long enough; among processes, one does so."""
+        """Begin a new file if this one is long enough; of several processes, one does so."""
         if os.fstat(self._file).st_size < max_bytes:
             return
         fcntl.flock(self._file, fcntl.LOCK_EX)
         with contextlib.suppress(FileNotFoundError):
             if self._is_current():
                 os.replace(self.path, f"{self.path}.1")
-        self._let_go()
-
-    def _complain(self, error: OSError) -> None:
-        if not self._complained:
-            self._complained = True
-            log.warning("the trace %s cannot be written: %s", self.path, error)
+        self._close_file()

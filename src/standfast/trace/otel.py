@@ -2,15 +2,15 @@
 
 Theory of operation
 -------------------
-A record tells of a span that is over, and brings its ids with it. So a span is started and ended at once,
-with the times of the record, under a parent that may be told later or by another process. Ids are not random
-here: the tracer is given a source of them that hands out those of the record.
+A record describes a finished span and has its ids. So a span is started and ended at once, with the times of
+the record, under a parent that may be recorded later or by another process. Ids are not random here: the
+tracer gets an id generator that returns those of the record.
 
 Rules
 -----
-1. Whether a trace is sampled is asked of the sampler once for its root, and holds for all of its spans.
+1. The sampler decides about a trace by its root, and its decision holds for all spans of the trace.
 2. A turn that a call of another turn began is a trace of its own; its first span is linked to that call.
-3. Secrets are taken out first, as in a file.
+3. Secrets are removed first, as in a file.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ if TYPE_CHECKING:
 
 _SCOPE: Final = "standfast"
 _LEFT_OUT: Final = ("turn_began", "turn_taken_up")
-"""What the spans tell by themselves."""
+"""Events that the spans already express."""
 
 
 class OtelTrace:
-    """Give it to `Runtime(trace=...)`.
+    """A trace sink for `Runtime(trace=...)`.
 
     Args:
-        tracer_provider: of OpenTelemetry's SDK; without, the one that is set for the whole program. If there
-            is none either, spans go where `OTEL_EXPORTER_OTLP_ENDPOINT` says, until `close`.
-        contents: tell what was said, and the arguments and results of calls, as well.
-        redact: changes a record before it is told, or leaves it out with None.
-        secrets: texts that are never told, besides everything that looks like a key.
+        tracer_provider: a provider of OpenTelemetry's SDK; by default the global one. If there is none
+            either, spans go to `OTEL_EXPORTER_OTLP_ENDPOINT` until `close`.
+        contents: also export messages, and the arguments and results of calls.
+        redact: changes a record before it is exported, or omits it with None.
+        secrets: texts that are never exported, besides those that look like keys.
     """
 
     def __init__(
@@ -69,10 +69,10 @@ class OtelTrace:
             return
         clean = self._redaction.clean(record)
         if clean is not None:
-            self._tell(clean)
+            self._export(clean)
 
     def close(self) -> None:
-        """Send what is left to send, if nobody else does."""
+        """Flush the exporter, if this object created it."""
         if self._own is not None:
             self._own.shutdown()
 
@@ -84,7 +84,7 @@ class OtelTrace:
     ) -> None:
         self.close()
 
-    def _tell(self, record: TraceRecord) -> None:
+    def _export(self, record: TraceRecord) -> None:
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
         is_call = record.kind == "model_call"
@@ -106,26 +106,21 @@ class OtelTrace:
         span.end(end_ns)
 
     def _parent(self, record: TraceRecord) -> Any:
-        """The context that the span begins in: an empty one for the root of a trace."""
+        """Return the context that the span begins in: an empty one for the root of a trace."""
         from opentelemetry.context import Context
+        from opentelemetry.sdk.trace.sampling import Decision
         from opentelemetry.trace import NonRecordingSpan, set_span_in_context
 
         if record.kind == "turn" or not record.parent_id:
             return Context()
-        sampled = self._is_sampled(record)
+        result = self._tracer.sampler.should_sample(Context(), int(record.trace_id, 16), _SCOPE)
+        sampled = result.decision is Decision.RECORD_AND_SAMPLE
         parent = _span_context(record.trace_id, record.parent_id, sampled=sampled)
         return set_span_in_context(NonRecordingSpan(parent), Context())
 
-    def _is_sampled(self, record: TraceRecord) -> bool:
-        from opentelemetry.context import Context
-        from opentelemetry.sdk.trace.sampling import Decision
-
-        asked = self._tracer.sampler.should_sample(Context(), int(record.trace_id, 16), _SCOPE)
-        return asked.decision is Decision.RECORD_AND_SAMPLE
-
 
 def _links(record: TraceRecord) -> list[Link]:
-    """The call of another turn that this turn was begun in."""
+    """Return a link to the call of another turn that began this turn."""
     from opentelemetry.trace import Link
 
     caller = record.body.get("parent_turn_id") if isinstance(record.body, dict) else None
@@ -148,7 +143,7 @@ def _missing() -> NotConfigured:
 
 
 def _global_provider() -> TracerProvider | None:
-    """The provider that the program has set, if it is one of the SDK."""
+    """Return the global provider, if it is one of the SDK."""
     try:
         from opentelemetry.sdk.trace import TracerProvider
         from opentelemetry.trace import get_tracer_provider
@@ -159,7 +154,7 @@ def _global_provider() -> TracerProvider | None:
 
 
 def _exporting_provider() -> TracerProvider:
-    """A provider that sends spans by OTLP, as the environment says."""
+    """Create a provider that exports spans by OTLP, configured by the environment."""
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.resources import Resource

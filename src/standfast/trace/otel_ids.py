@@ -1,4 +1,4 @@
-"""Ids of OpenTelemetry spans that are known before there is a span. Imported only where the SDK is there."""
+"""An id generator for OpenTelemetry spans with given ids. Imported only if the SDK is installed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from standfast.model.trace_record import TraceRecord
 
 
 class GivenIds(RandomIdGenerator):
-    """Hands out the ids of the record that is being told."""
+    """Returns the ids of the record that is being exported."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -38,7 +38,7 @@ class GivenIds(RandomIdGenerator):
 
 
 def ids_of(tracer: Tracer) -> GivenIds:
-    """The tracer's source of ids, made ours: one for all who trace with this provider."""
+    """Return the `GivenIds` of the tracer; install it if there is none. All users of the tracer share it."""
     if not isinstance(tracer.id_generator, GivenIds):
         tracer.id_generator = GivenIds()
     return tracer.id_generator

@@ -1,15 +1,14 @@
-"""Takes secrets out of records before they are written.
+"""Removes secrets from records before they are written.
 
 Theory of operation
 -------------------
-Nearly every record has no secret in it, and searching each of its texts for all patterns would cost more than
-writing it. So a text is first looked at for what every secret has in it, and short texts that had nothing of
-the kind are remembered: most records have the same ones. Only a record with something suspicious in it is
-taken apart and cleaned.
+Hardly any record contains a secret, and searching each of its texts for all patterns would cost more than
+writing it. So a text is first searched for the fixed parts of the patterns, and short texts without any are
+cached: most records have the same ones. Only a suspicious record is decoded and cleaned.
 
 Rules
 -----
-1. The caller's own function comes first, so that what it puts in is cleaned as well.
+1. The caller's own function runs first, so that its changes are cleaned as well.
 2. A record that cannot be cleaned is written without its body.
 """
 
@@ -17,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -27,7 +26,7 @@ from standfast.model.trace_record import TraceRecord
 from standfast.tools.secret_finder import DEFAULT_PATTERNS, SecretFinder
 
 Redactor = Callable[[TraceRecord], TraceRecord | None]
-"""Gives back a record as it may be written, or None if it may not be."""
+"""Returns the record to write, or None to omit it."""
 
 REPLACEMENT: Final = "[redacted]"
 _SHORTEST: Final = 4
@@ -41,7 +40,7 @@ _SUSPICIOUS: Final = (
     "sk-", "akia", "asia", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "github_pat_", "xox", "bearer",
     "-----begin",
 )  # fmt: skip
-"""What every pattern has in it, in small letters."""
+"""A text that matches a pattern contains one of these, in lower case."""
 
 _SHORT: Final = 64
 _REMEMBERED: Final = 4_096
@@ -51,11 +50,11 @@ _decode: Final = msgspec.json.Decoder(TraceRecord).decode
 
 
 class Redaction:
-    """What is secret in records.
+    """Finds and replaces secrets in records.
 
     Args:
-        function: what else is to be changed or left out.
-        patterns: regular expressions of secrets besides the usual ones.
+        function: further changes to records.
+        patterns: regular expressions of secrets besides the default ones.
         secrets: texts that are secret, such as the values of environment variables.
     """
 
@@ -76,12 +75,12 @@ class Redaction:
         self._harmless: set[str] = set()
 
     def clean(self, record: TraceRecord) -> TraceRecord | None:
-        """The record as it may be written; None if it may not be."""
+        """Return the record to write; None if it must be omitted."""
         line = self.line(record)
         return None if line is None else _decode(line)
 
     def line(self, record: TraceRecord) -> bytes | None:
-        """The same as JSON."""
+        """Return the record to write as JSON; None if it must be omitted."""
         try:
             if self._function is not None:
                 changed = self._function(record)
@@ -93,10 +92,11 @@ class Redaction:
                 return line
             return _encode(self._cleaned(msgspec.json.decode(line)))
         except Exception as error:
-            return _encode(_without_body(record, error))
+            body = {"left_out": f"the record could not be redacted: {type(error).__name__}"}
+            return _encode(msgspec.structs.replace(record, name=record.kind, plugin_id="", body=body))
 
     def _is_harmless(self, record: TraceRecord) -> bool:
-        """Whether there is nothing in a record that could be a secret."""
+        """Tell whether nothing in the record could be a secret."""
         return (
             not self._always
             and self._has_none(record.name)
@@ -140,26 +140,9 @@ class Redaction:
             return [self._cleaned(one) for one in value]
         if not isinstance(value, dict):
             return value
-        return {self._finder.clean_text(key): self._under(key, one) for key, one in value.items()}
-
-    def _under(self, key: str, value: Json) -> Any:
-        if value in (None, "") or _SECRET_KEY.match(key) is None:
-            return self._cleaned(value)
-        return REPLACEMENT
-
-
-def _without_body(record: TraceRecord, error: Exception) -> TraceRecord:
-    """What is left of a record that nobody can tell to be clean: its times and its place."""
-    return TraceRecord(
-        at_ms=record.at_ms,
-        name=record.kind,
-        kind=record.kind,
-        session_id=record.session_id,
-        turn_id=record.turn_id,
-        span_id=record.span_id,
-        parent_id=record.parent_id,
-        started_at_ms=record.started_at_ms,
-        duration_ms=record.duration_ms,
-        status=record.status,
-        body={"left_out": f"the record could not be redacted: {type(error).__name__}"},
-    )
+        return {
+            self._finder.clean_text(key): REPLACEMENT
+            if one not in (None, "") and _SECRET_KEY.match(key) is not None
+            else self._cleaned(one)
+            for key, one in value.items()
+        }

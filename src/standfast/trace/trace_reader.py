@@ -1,16 +1,17 @@
-"""Reads a trace back from its file, and puts its spans into trees.
+"""Reads a trace file and builds trees of its spans.
 
 Rules
 -----
-1. A line that is no record is passed over: it was torn by a full disk, or somebody else wrote it.
-2. A span that was told twice is the one that was told last.
-3. A turn that is not over yet is there all the same, from when it began to what was last heard of it.
+1. A line that is no record is skipped: a full disk truncated it, or another program wrote it.
+2. Of several records of one span the last counts.
+3. A turn that has not ended is included, from its beginning to its latest record.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -26,7 +27,7 @@ _BEGINNINGS: Final = ("turn_began", "turn_taken_up")
 
 @dataclass(slots=True)
 class SpanTree:
-    """A span or an event, with what happened in it."""
+    """A span or an event, with its children."""
 
     record: TraceRecord
     children: list[SpanTree] = field(default_factory=list)
@@ -43,39 +44,22 @@ class SpanTree:
 
 
 def read_trace(path: str | os.PathLike[str]) -> Iterator[TraceRecord]:
-    """The records of a file, those of the one that was put aside first."""
+    """Read the records of a file, after those of its rotated predecessor."""
     for file in (Path(f"{os.fspath(path)}.1"), Path(path)):
         if file.exists():
             with file.open("rb") as lines:
-                yield from (record for line in lines if (record := _read(line)) is not None)
+                for line in lines:
+                    with suppress(InvalidSessionId, msgspec.DecodeError, UnicodeDecodeError):
+                        yield _decode(line)
 
 
 def span_trees(
     records: Iterable[TraceRecord], *, session_id: str | None = None, turn_id: str | None = None
 ) -> list[SpanTree]:
-    """The turns among *records*, and what happened outside of turns, in the order of their beginnings.
+    """Return the turns among *records*, and what happened outside of turns, in the order of their beginnings.
 
-    With a session or a turn, those alone; with the turns that their calls have begun in other sessions.
+    With a session or a turn, return only those, with the turns that their calls began in other sessions.
     """
-    nodes = _nodes(records)
-    _add_unfinished(nodes)
-    known = {one.record.span_id: one for one in nodes if one.record.span_id}
-    roots = [one for one in nodes if not _hang(one, known)]
-    found = _within(roots, lambda record: _is_wanted(record, session_id, turn_id))
-    for tree in _all(found):
-        tree.children.sort(key=_when)
-    return sorted(found, key=_when)
-
-
-def _read(line: bytes) -> TraceRecord | None:
-    try:
-        return _decode(line)
-    except (InvalidSessionId, msgspec.DecodeError, UnicodeDecodeError):
-        return None
-
-
-def _nodes(records: Iterable[TraceRecord]) -> list[SpanTree]:
-    """A node for each event, and one for each span."""
     spans: dict[str, SpanTree] = {}
     events: list[SpanTree] = []
     for record in records:
@@ -83,11 +67,24 @@ def _nodes(records: Iterable[TraceRecord]) -> list[SpanTree]:
             spans[record.span_id] = SpanTree(record)
         else:
             events.append(SpanTree(record))
-    return [*spans.values(), *events]
+    nodes = [*spans.values(), *events]
+    _add_unfinished(nodes)
+    known = {one.record.span_id: one for one in nodes if one.record.span_id}
+    roots = [one for one in nodes if not _hang(one, known)]
+    found = _topmost(
+        roots,
+        lambda record: session_id in (None, record.session_id) and turn_id in (None, record.turn_id),
+    )
+    pending = [found]
+    while pending:
+        trees = pending.pop()
+        trees.sort(key=lambda tree: (tree.started_ms, tree.record.at_ms))
+        pending += [tree.children for tree in trees]
+    return found
 
 
 def _add_unfinished(nodes: list[SpanTree]) -> None:
-    """Put in the turns that are not over."""
+    """Add the turns that have not ended."""
     known = {one.record.span_id for one in nodes}
     last: dict[str, int] = {}
     for one in nodes:
@@ -97,25 +94,22 @@ def _add_unfinished(nodes: list[SpanTree]) -> None:
         span_id = span_id_of(begun.turn_id)
         if begun.kind == "event" and begun.name in _BEGINNINGS and span_id not in known:
             known.add(span_id)
-            nodes.append(SpanTree(_open_turn(begun, span_id, last[begun.turn_id]), is_open=True))
-
-
-def _open_turn(begun: TraceRecord, span_id: str, last_ms: int) -> TraceRecord:
-    name = begun.body.get("agent", "") if isinstance(begun.body, dict) else ""
-    return TraceRecord(
-        at_ms=last_ms,
-        name=str(name),
-        kind="turn",
-        session_id=begun.session_id,
-        turn_id=begun.turn_id,
-        span_id=span_id,
-        started_at_ms=begun.at_ms,
-        duration_ms=max(0, last_ms - begun.at_ms),
-    )
+            last_ms = last[begun.turn_id]
+            record = TraceRecord(
+                at_ms=last_ms,
+                name=str(begun.body.get("agent", "") if isinstance(begun.body, dict) else ""),
+                kind="turn",
+                session_id=begun.session_id,
+                turn_id=begun.turn_id,
+                span_id=span_id,
+                started_at_ms=begun.at_ms,
+                duration_ms=max(0, last_ms - begun.at_ms),
+            )
+            nodes.append(SpanTree(record, is_open=True))
 
 
 def _hang(one: SpanTree, known: dict[str, SpanTree]) -> bool:
-    """Put a node under its parent, or under its turn if the parent is not told yet; false if it has none."""
+    """Put a node under its parent, or its turn if the parent has no record; False if there is neither."""
     record = one.record
     wanted = [record.parent_id] if record.parent_id else []
     if record.kind != "turn" and record.turn_id:
@@ -128,7 +122,7 @@ def _hang(one: SpanTree, known: dict[str, SpanTree]) -> bool:
 
 
 def _leads_to(start: SpanTree, goal: SpanTree, known: dict[str, SpanTree]) -> bool:
-    """Whether *goal* is above *start*: a file that somebody has edited may go in circles."""
+    """Tell whether *goal* is an ancestor of *start*: an edited file may contain cycles."""
     seen: set[int] = set()
     at: SpanTree | None = start
     while at is not None and id(at) not in seen:
@@ -139,23 +133,9 @@ def _leads_to(start: SpanTree, goal: SpanTree, known: dict[str, SpanTree]) -> bo
     return False
 
 
-def _within(trees: list[SpanTree], is_wanted: Callable[[TraceRecord], bool]) -> list[SpanTree]:
-    """The uppermost trees that are wanted."""
+def _topmost(trees: list[SpanTree], is_wanted: Callable[[TraceRecord], bool]) -> list[SpanTree]:
+    """Return the wanted trees that are not inside another wanted tree."""
     found: list[SpanTree] = []
     for tree in trees:
-        found += [tree] if is_wanted(tree.record) else _within(tree.children, is_wanted)
+        found += [tree] if is_wanted(tree.record) else _topmost(tree.children, is_wanted)
     return found
-
-
-def _is_wanted(record: TraceRecord, session_id: str | None, turn_id: str | None) -> bool:
-    return session_id in (None, record.session_id) and turn_id in (None, record.turn_id)
-
-
-def _all(trees: list[SpanTree]) -> Iterator[SpanTree]:
-    for tree in trees:
-        yield tree
-        yield from _all(tree.children)
-
-
-def _when(tree: SpanTree) -> tuple[int, int]:
-    return tree.started_ms, tree.record.at_ms

@@ -1,15 +1,15 @@
-"""A model whose calls are spans: for what plugins, tools and code ask of it beside the turn."""
+"""A model whose calls are recorded as spans: for the calls of plugins, tools and code beside the turn."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 
 from standfast.errors import StandfastError
 from standfast.model.canonical import Json
 from standfast.model.trace_record import TraceStatus
 from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
 from standfast.trace.tracer import span_under
-from standfast.trace.turn_spans import TurnSpans, usage_json
+from standfast.trace.turn_spans import TurnSpans, reply_facts
 
 
 class TracedModel:
@@ -26,56 +26,29 @@ class TracedModel:
     async def close(self) -> None:
         await self._model.close()
 
-    def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
-        return self._traced(request)
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        spans = self._spans
+        parent_id, started_ms = span_under(spans.turn_id), spans.now_ms()
+        is_recorded = False
 
-    async def _traced(self, request: ModelRequest) -> AsyncGenerator[ModelDelta, None]:
-        question = _Question(self._spans, request, self.model_id)
+        def record(status: TraceStatus, facts: dict[str, Json]) -> None:
+            nonlocal is_recorded
+            if not is_recorded:
+                is_recorded = True
+                body: Json = {"model": self.model_id, "attempt": request.attempt, **facts}
+                spans.record_side_call(request.idempotency_key, started_ms, parent_id, status, body)
+
         stream = self._model.stream(request)
         try:
             async for delta in stream:
                 if isinstance(delta, ReplyEnded):
-                    question.answered(delta)
+                    record("ok", reply_facts(delta))
                 yield delta
         except Exception as error:
-            question.failed(error)
+            code = error.code if isinstance(error, StandfastError) else type(error).__name__
+            record("error", {"error": code})
             raise
         finally:
-            question.given_up()
+            record("cancelled", {})
             if (close := getattr(stream, "aclose", None)) is not None:
                 await close()
-
-
-class _Question:
-    """One call, told once."""
-
-    def __init__(self, spans: TurnSpans, request: ModelRequest, model_id: str) -> None:
-        self._spans = spans
-        self._key = request.idempotency_key
-        self._body: dict[str, Json] = {"model": model_id, "attempt": request.attempt}
-        self._parent_id = span_under(spans.turn_id)
-        self._started_ms = spans.now_ms()
-        self._over = False
-
-    def answered(self, reply: ReplyEnded) -> None:
-        told: dict[str, Json] = {
-            "served": reply.model,
-            "stop_reason": reply.stop_reason,
-            "usage": usage_json(reply.usage),
-        }
-        if reply.response_id:
-            told["response_id"] = reply.response_id
-        self._tell("ok", told)
-
-    def failed(self, error: Exception) -> None:
-        code = error.code if isinstance(error, StandfastError) else type(error).__name__
-        self._tell("error", {"error": code})
-
-    def given_up(self) -> None:
-        self._tell("cancelled", {})
-
-    def _tell(self, status: TraceStatus, told: dict[str, Json]) -> None:
-        if not self._over:
-            self._over = True
-            body = self._body | told
-            self._spans.asked_beside(self._key, self._started_ms, self._parent_id, status, body)

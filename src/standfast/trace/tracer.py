@@ -1,17 +1,17 @@
-"""Tells the sinks of one runtime what happens.
+"""Passes the records of one runtime to its sinks.
 
 Rules
 -----
-1. Nothing that a sink does reaches a turn.
-2. A sink that does not say `contents = True` never sees what is under `content`.
-3. There is a `Tracer` only if there is a sink. Whoever could tell it something asks for that first.
+1. No failure of a sink reaches a turn.
+2. A sink without `contents = True` never gets what is under `content`.
+3. A `Tracer` exists only if there is a sink; callers check for it first.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import Token
 from typing import Any, Final
@@ -28,7 +28,7 @@ from standfast.ports.trace import UNDER, TraceSink, Under
 log: Final = logging.getLogger("standfast")
 
 _PIECEWISE: Final = "assistant_stream"
-"""The hook that is called for each piece of a reply; a span for each would bury the others."""
+"""The hook that is called for each piece of a reply; its spans would bury the others."""
 
 _NOTHING: Final = nullcontext()
 _MOST_CALLERS: Final = 10_000
@@ -41,7 +41,7 @@ _TASK_STATUS: Final[dict[TaskState, TraceStatus]] = {
 
 
 class Tracer:
-    """The sinks of a runtime, behind one door."""
+    """The sinks of a runtime."""
 
     def __init__(self, sinks: TraceSink | Sequence[TraceSink], clock: Clock) -> None:
         given = sinks if isinstance(sinks, Sequence) else (sinks,)
@@ -52,10 +52,13 @@ class Tracer:
 
     def emit(self, record: TraceRecord) -> None:
         for take, contents in self._takers:
-            _give(take, record if contents or not self.contents else _without_content(record))
+            try:
+                take(record if contents or not self.contents else _without_content(record))
+            except Exception:
+                log.exception("the trace refuses a record")
 
     def event(self, session_id: str, turn_id: str, plugin_id: str, name: str, body: Json) -> None:
-        """Something happened, just now: in the hook or the call that tells it, else in the turn."""
+        """Record an event now, in the current hook or call, or else in the turn."""
         self.emit(
             TraceRecord(
                 at_ms=self.clock.now_ms(),
@@ -69,7 +72,10 @@ class Tracer:
         )
 
     def task(self, task: TaskRecord) -> None:
-        """A task has ended."""
+        """Record the span of a task that has ended."""
+        body: dict[str, Json] = {"task_id": task.id, "kind": task.kind.value, "state": task.state.value}
+        if task.error is not None:
+            body["error"] = task.error.code
         self.emit(
             TraceRecord(
                 at_ms=task.updated_at,
@@ -80,35 +86,37 @@ class Tracer:
                 started_at_ms=task.created_at,
                 duration_ms=max(0, task.updated_at - task.created_at),
                 status=_TASK_STATUS.get(task.state, ""),
-                body=_task_body(task),
+                body=body,
             )
         )
 
     # Turns that calls of other turns have begun
 
     def called_by(self, turn_id: str, caller: Under) -> None:
-        """A turn was begun in a span of another. Of those that never end here the oldest are forgotten."""
+        """Remember the span that a turn was begun in; forget the oldest of too many."""
         self._callers[turn_id] = caller
         if len(self._callers) > _MOST_CALLERS:
             del self._callers[next(iter(self._callers))]
 
     def caller_of(self, turn_id: str) -> Under | None:
-        """The span that a turn which has ended was begun in, once."""
+        """Return and forget the span that a turn was begun in."""
         return self._callers.pop(turn_id, None)
 
     # Hooks
 
     def watching(self, plugin_id: str, kind: str, given: Sequence[Any]) -> AbstractContextManager[object]:
-        """A span for a hook of a session: of its turn, and of the call that it is asked about."""
+        """Return a context that records a span for a hook, below its turn and the call that it is about."""
         about = given[0] if given else None
         session_id = getattr(about, "session_id", "")
         if kind == _PIECEWISE or not session_id:
             return _NOTHING
-        return _HookSpan(self, plugin_id, kind, Under(session_id, *_place_of(about)))
+        turn_id, call_id = getattr(about, "turn_id", ""), getattr(about, "call_id", 0)
+        span_id = span_id_of(turn_id, f"tool.{call_id}" if call_id else "turn") if turn_id else ""
+        return _HookSpan(self, plugin_id, kind, Under(session_id, turn_id or "", span_id))
 
 
 class _HookSpan:
-    """One run of a hook. What it does meanwhile is below it."""
+    """The span of one run of a hook; what the hook does is below it."""
 
     __slots__ = ("_at", "_began", "_kind", "_plugin_id", "_span_id", "_started_ms", "_token", "_tracer")
 
@@ -128,6 +136,9 @@ class _HookSpan:
     def __exit__(self, kind: object, error: BaseException | None, where: object) -> None:
         UNDER.reset(self._token)
         at, clock = self._at, self._tracer.clock
+        body: Json = None
+        if error is not None:
+            body = {"error": error.code if isinstance(error, StandfastError) else type(error).__name__}
         self._tracer.emit(
             TraceRecord(
                 at_ms=clock.now_ms(),
@@ -141,34 +152,17 @@ class _HookSpan:
                 duration_ms=round(max(0.0, clock.monotonic() - self._began) * 1000, 3),
                 status="ok" if error is None else "error",
                 plugin_id=self._plugin_id,
-                body=None if error is None else {"error": _code_of(error)},
+                body=body,
             )
         )
 
 
 def span_under(turn_id: str) -> str:
-    """The span that something of a turn happens in."""
+    """Return the id of the span that the current code of a turn runs in."""
     if not turn_id:
         return ""
     under = UNDER.get()
     return under.span_id if under is not None and under.turn_id == turn_id else span_id_of(turn_id)
-
-
-def _place_of(about: object) -> tuple[str, str]:
-    """The turn that a hook is asked in, and the span that it belongs to there."""
-    turn_id, call_id = getattr(about, "turn_id", ""), getattr(about, "call_id", 0)
-    if not turn_id:
-        return "", ""
-    return turn_id, span_id_of(turn_id, f"tool.{call_id}" if call_id else "turn")
-
-
-def _task_body(task: TaskRecord) -> Json:
-    body: dict[str, Json] = {"task_id": task.id, "kind": task.kind.value, "state": task.state.value}
-    return body if task.error is None else {**body, "error": task.error.code}
-
-
-def _code_of(error: BaseException) -> str:
-    return error.code if isinstance(error, StandfastError) else type(error).__name__
 
 
 def _without_content(record: TraceRecord) -> TraceRecord:
@@ -177,10 +171,3 @@ def _without_content(record: TraceRecord) -> TraceRecord:
         return record
     kept = {key: value for key, value in body.items() if key != "content"}
     return msgspec.structs.replace(record, body=kept)
-
-
-def _give(take: Callable[[TraceRecord], None], record: TraceRecord) -> None:
-    try:
-        take(record)
-    except Exception:
-        log.exception("the trace refuses a record")

@@ -1,29 +1,29 @@
-"""The spans of one turn, as the machine's inputs and commands tell of them.
+"""The spans of one turn, derived from the machine's inputs and commands.
 
 Theory of operation
 -------------------
-Whatever happens to a turn is fed to its machine, with the time at which it happened, and is in the journal.
-So the spans are read off the inputs: a call begins where `RunTool` follows from one and ends with
-`ToolSettled`, a wait lies between `WaitOpened` and `WaitEnded`. Whoever takes a turn up in another process
-reads the journal first, in silence, and then knows when everything began that has not ended yet. Only when a
-model was asked is not in the journal: a question that nobody heard the answer to is asked again.
+Everything that happens to a turn is fed to its machine with its time, and is in the journal. So the spans
+follow from the inputs: a call begins where an input leads to `RunTool` and ends with `ToolSettled`, a wait
+lies between `WaitOpened` and `WaitEnded`. A process that takes a turn over replays the journal without
+recording, and then knows when every unfinished span began. Only the start of a model call is not in the
+journal: a call without a stored reply is made again.
 
 Rules
 -----
-1. A span is told once it is over. A process that dies between telling and journaling may have it told again,
-   by another one, under the same id: the later one counts.
-2. What is open when the turn ends is over with it, as cancelled.
-3. Tokens that let somebody outside end a wait are not told.
+1. A span is recorded when it ends. If a process dies between recording and journaling, another one records
+   the span again under the same id: the later record counts.
+2. Spans that are open when the turn ends end with it, as cancelled.
+3. Tokens that let an outside caller end a wait are not recorded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, assert_never
 
 import msgspec
 
-from standfast.errors import Code, ErrorObject
+from standfast.errors import Code
 from standfast.machine.commands import Command, RunTool
 from standfast.machine.inputs import (
     Input,
@@ -53,6 +53,7 @@ from standfast.model.wait import (
     Wait,
     WaitOutcome,
 )
+from standfast.ports.model_provider import ReplyEnded
 from standfast.ports.session_store import JournalEntry
 from standfast.ports.trace import Under
 from standfast.tools.tracebacks import exception_type_of, frames_of
@@ -67,7 +68,7 @@ _CALL_STATUS: Final[dict[CallStatus, TraceStatus]] = {
 
 
 class TurnAbout(msgspec.Struct, frozen=True):
-    """Whose turn it is. `cell_tool` is the name of the calls that run code, if there are such."""
+    """The session, agent and model of a turn. `cell_tool` is the tool that runs code, if there is one."""
 
     session_id: str
     agent: str
@@ -76,7 +77,7 @@ class TurnAbout(msgspec.Struct, frozen=True):
 
 
 class TurnSpans:
-    """Told what happens to a turn, on its loop."""
+    """Records the spans of a turn. Called on the turn's event loop."""
 
     def __init__(self, tracer: Tracer, about: TurnAbout, machine: TurnMachine) -> None:
         self.turn_id = machine.turn_id
@@ -85,8 +86,8 @@ class TurnSpans:
         self._about = about
         self._machine = machine
         self._started_ms = 0
-        self._said: TurnStarted | None = None
-        self._asked: tuple[ModelCallStarted, int] | None = None
+        self._started: TurnStarted | None = None
+        self._model_call: tuple[ModelCallStarted, int] | None = None
         self._calls: dict[int, tuple[RunTool, int]] = {}
         self._waits: dict[str, tuple[Wait, int]] = {}
         self._silent = False
@@ -94,19 +95,19 @@ class TurnSpans:
     # The turn itself
 
     def began(self, started: TurnStarted, caller: Under | None) -> None:
-        """A turn has begun here, maybe in a call of another turn."""
-        self._said, self._started_ms = started, started.at_ms
+        """Record that the turn began here, perhaps in a call of another turn."""
+        self._started, self._started_ms = started, started.at_ms
         if caller is not None and caller.turn_id != self.turn_id:
             self._tracer.called_by(self.turn_id, caller)
         self._event("turn_began", {"agent": self._about.agent}, at_ms=started.at_ms)
 
     def taken_up(self, first: bytes, journal: Sequence[JournalEntry]) -> None:
-        """A turn goes on here that was left, or has waited."""
+        """Record that this process took the turn over; rebuild its open spans from the journal."""
         machine, self._silent = TurnMachine(), True
         for body in (first, *(entry.body for entry in journal if entry.kind == "input")):
             given: Input = decode_input(body)
             if isinstance(given, TurnStarted):
-                self._said, self._started_ms = given, given.at_ms
+                self._started, self._started_ms = given, given.at_ms
             self.fed(given, machine.feed(given))
         self._silent = False
         self._event("turn_taken_up", {"agent": self._about.agent})
@@ -115,16 +116,22 @@ class TurnSpans:
         self._event("turn_parked", {"waits": [wait.kind for wait in outcome.waits]})
 
     def left(self, error: BaseException) -> None:
-        """The turn broke here, and is not over."""
+        """Record that this process gave the turn up before its end."""
         code = getattr(error, "code", None)
         self._event("turn_left", {"error": code if isinstance(code, str) else type(error).__name__})
 
     def ended(self, outcome: Ended, usage: Usage, ledger: Sequence[UsageEntry]) -> None:
-        """The turn is over, and with it everything that was under way in it."""
+        """Record the end of the turn and of every span that is still open in it."""
         now = self._tracer.clock.now_ms()
-        self._end_all(now)
+        if self._model_call is not None:
+            self._end_model_call(now, "cancelled", {})
+        for wait_id in list(self._waits):
+            self._end_wait(wait_id, now, "cancelled", {})
+        for call_id in sorted(self._calls, reverse=True):  # the calls of a cell before the cell
+            self._end_call(call_id, now, "cancelled", {})
         if usage.calls or ledger:
-            self._event("usage", _usage_body(usage, ledger), kind="usage")
+            lines = [{"source": one.source, "model": one.model, **usage_json(one.usage)} for one in ledger]
+            self._event("usage", {**usage_json(usage), "lines": lines}, kind="usage")
         caller = self._tracer.caller_of(self.turn_id)
         body = self._turn_body(outcome, usage)
         if caller is not None:
@@ -143,51 +150,46 @@ class TurnSpans:
         body: dict[str, Json] = {
             "agent": self._about.agent,
             "model": self._about.model_id,
-            "outcome": _tag(outcome),
+            "outcome": str(type(outcome).__struct_config__.tag),
             "model_calls": self._machine.model_calls,
             "usage": usage_json(usage),
         }
         if isinstance(outcome, Stopped):
             body |= {"reason": outcome.reason.value, "error": outcome.error.code}
-        if self._tracer.contents and self._said is not None:
+        if self._tracer.contents and self._started is not None:
             answer = outcome.text if isinstance(outcome, Finished) else ""
-            body["content"] = {"input": text_of(self._said.message.content), "output": answer}
+            body["content"] = {"input": text_of(self._started.message.content), "output": answer}
         return body
-
-    def _end_all(self, now_ms: int) -> None:
-        if self._asked is not None:
-            self._end_question(now_ms, "cancelled", {})
-        for wait_id in list(self._waits):
-            self._end_wait(wait_id, now_ms, "cancelled", {})
-        for call_id in sorted(self._calls, reverse=True):  # the calls of a cell before the cell
-            self._end_call(call_id, now_ms, "cancelled", {})
 
     # What happens in it
 
     def showing(self, show: Callable[[Event], None]) -> Callable[[Event], None]:
-        """Shows events as *show* does, and notes when the model is asked."""
+        """Wrap *show* so that it also notes when a model call starts."""
 
         def shown(event: Event) -> None:
             if type(event) is ModelCallStarted:
-                self._asked = (event, self._tracer.clock.now_ms())
+                self._model_call = (event, self._tracer.clock.now_ms())
             show(event)
 
         return shown
 
     def fed(self, given: Input, following: Sequence[Command]) -> None:
-        """The machine was told *given*, and wants *following* done."""
+        """Record what the input *given* and the commands *following* from it begin and end."""
         match given:
             case ModelReplied():
                 self._replied(given, following)
             case ModelFailed(error=error):
-                self._end_question(given.at_ms, "error", {"error": error.code})
+                self._end_model_call(given.at_ms, "error", {"error": error.code})
             case ToolSettled():
                 self._settled(given)
             case WaitOpened(wait=wait):
                 self._waits[wait.wait_id] = (wait, given.at_ms)
             case WaitEnded(wait_id=wait_id, outcome=outcome):
-                status, words = _wait_status(outcome)
-                self._end_wait(wait_id, given.at_ms, status, {"outcome": words, **_decided_by(outcome)})
+                status, name = _wait_status(outcome)
+                facts: dict[str, Json] = {"outcome": name}
+                if isinstance(outcome, Approved | Denied) and outcome.by is not None:
+                    facts["decided_by"] = outcome.by
+                self._end_wait(wait_id, given.at_ms, status, facts)
             case _:
                 pass
         for command in following:
@@ -195,33 +197,23 @@ class TurnSpans:
                 self._calls.setdefault(command.call.call_id, (command, given.at_ms))
 
     def _replied(self, given: ModelReplied, following: Sequence[Command]) -> None:
-        body: dict[str, Json] = {
-            "served": given.model,
-            "stop_reason": given.stop_reason,
-            "usage": usage_json(given.usage),
-        }
-        if given.response_id:
-            body["response_id"] = given.response_id
+        body = reply_facts(given)
         if self._tracer.contents:
             calls = [{"name": one.name, "arguments": _arguments(one)} for one in given.calls]
             body["content"] = {"output": given.text, "calls": calls}
-        self._end_question(given.at_ms, "ok", body)
+        self._end_model_call(given.at_ms, "ok", body)
         if given.calls and sum(isinstance(one, RunTool) for one in following) < len(given.calls):
-            for call in self._unreadable():
-                self._call_span(call, given.at_ms, given.at_ms, "error", {"error": Code.INVALID_ARGUMENT})
+            replies = (it for it in reversed(self._machine.messages) if isinstance(it, AssistantMessage))
+            reply = next(replies, None)
+            for call in reply.tool_calls if reply is not None else ():
+                if call.raw is not None:  # its arguments cannot be read, so it is not executed
+                    self._call_span(call, given.at_ms, given.at_ms, "error", {"error": Code.INVALID_ARGUMENT})
 
-    def _unreadable(self) -> Iterator[ToolCall]:
-        """The calls of the last reply whose arguments cannot be read: nobody carries them out."""
-        for message in reversed(self._machine.messages):
-            if isinstance(message, AssistantMessage):
-                yield from (call for call in message.tool_calls if call.raw is not None)
-                return
-
-    def _end_question(self, at_ms: int, status: TraceStatus, body: dict[str, Json]) -> None:
-        asked, self._asked = self._asked, None
-        if asked is None:
+    def _end_model_call(self, at_ms: int, status: TraceStatus, body: dict[str, Json]) -> None:
+        started, self._model_call = self._model_call, None
+        if started is None:
             return
-        event, started_ms = asked
+        event, started_ms = started
         facts: dict[str, Json] = {
             "model": self._about.model_id,
             "number": event.number,
@@ -240,7 +232,8 @@ class TurnSpans:
         if traceback:
             body["exception"] = {"type": exception_type_of(traceback), "stack": frames_of(traceback)}
         if self._tracer.contents:
-            content: dict[str, Json] = {"result": given.value, "error": _said_of(given.error)}
+            message = None if given.error is None else given.error.message
+            content: dict[str, Json] = {"result": given.value, "error": message}
             body["content"] = {**content, "traceback": traceback} if traceback else content
         self._end_call(given.call_id, given.at_ms, _settled_status(given), body)
 
@@ -289,12 +282,12 @@ class TurnSpans:
             body=facts | body,
         )
 
-    # Telling
+    # Writing records
 
-    def asked_beside(
+    def record_side_call(
         self, key: str, started_ms: int, parent_id: str, status: TraceStatus, body: Json
     ) -> None:
-        """A plugin, a tool or code has asked the model on its own."""
+        """Record a model call that a plugin, a tool or code made on its own."""
         now, name = self._tracer.clock.now_ms(), self._about.model_id
         self._span("model_call", name, key, (started_ms, now), parent_id=parent_id, status=status, body=body)
 
@@ -346,18 +339,19 @@ class TurnSpans:
 
 
 def usage_json(usage: Usage) -> dict[str, Json]:
-    """What was used, without what is zero."""
+    """Convert *usage* to JSON, without zeros."""
     found: dict[str, Json] = msgspec.to_builtins(usage)
     return found
 
 
-def _usage_body(usage: Usage, ledger: Sequence[UsageEntry]) -> Json:
-    lines = [{"source": one.source, "model": one.model, **usage_json(one.usage)} for one in ledger]
-    return {**usage_json(usage), "lines": lines}
-
-
-def _tag(outcome: Ended) -> str:
-    return str(type(outcome).__struct_config__.tag)
+def reply_facts(reply: ModelReplied | ReplyEnded) -> dict[str, Json]:
+    """Return what the span of a model call says about its reply."""
+    facts: dict[str, Json] = {
+        "served": reply.model,
+        "stop_reason": reply.stop_reason,
+        "usage": usage_json(reply.usage),
+    }
+    return facts | {"response_id": reply.response_id} if reply.response_id else facts
 
 
 def _turn_status(outcome: Ended) -> TraceStatus:
@@ -380,36 +374,22 @@ def _settled_status(given: ToolSettled) -> TraceStatus:
 
 def _wait_status(outcome: WaitOutcome) -> tuple[TraceStatus, str]:
     match outcome:
-        case Approved():
-            return "ok", "approved"
-        case Elapsed():
-            return "ok", "elapsed"
-        case Completed():
-            return "ok", "completed"
+        case Approved() | Elapsed() | Completed():
+            status: TraceStatus = "ok"
         case Denied():
-            return "denied", "denied"
+            status = "denied"
         case Expired():
-            return "expired", "expired"
+            status = "expired"
         case Failed():
-            return "error", "failed"
+            status = "error"
         case _:
             assert_never(outcome)
-
-
-def _decided_by(outcome: WaitOutcome) -> dict[str, Json]:
-    """Who decided, if a person did and gave a name."""
-    if isinstance(outcome, Approved | Denied) and outcome.by is not None:
-        return {"decided_by": outcome.by}
-    return {}
+    return status, str(type(outcome).__struct_config__.tag)
 
 
 def _arguments(call: RequestedCall) -> Json:
-    """The arguments as values, so that what is secret in them can be told by its name."""
+    """Parse the arguments, so that redaction can find secrets by their names."""
     try:
         return msgspec.json.decode(call.arguments or "{}")
     except (msgspec.DecodeError, UnicodeError, RecursionError):
         return call.arguments
-
-
-def _said_of(error: ErrorObject | None) -> Json:
-    return None if error is None else error.message
