@@ -12,11 +12,11 @@ from standfast.model.tool_access import SessionToolAccess
 from standfast.ports.session_store import PruneRequest, SessionStore
 from standfast.testing.session_values import (
     NOW,
+    StoreContract,
     a_commit,
     a_head,
     a_wait,
     an_input,
-    awaited,
     begin,
     claimant,
     new_turn,
@@ -40,10 +40,9 @@ def a_child(session_id: str, parent: str = "s1", at_ms: int = NOW) -> SessionHea
     return msgspec.structs.replace(a_head(session_id, at_ms), charter=charter)
 
 
-class ChildContract:
+class ChildContract(StoreContract):
     """Charters, children, and the sessions that somebody should begin a turn for."""
 
-    @awaited
     async def test_a_charter_is_kept_as_the_session_was_made(self, store: SessionStore) -> None:
         """Ours: what a session may do is fixed when it is made, through turns, rewinds and descriptions."""
         made = await store.open_session(a_child("c1"))
@@ -57,7 +56,6 @@ class ChildContract:
         assert head is not None
         assert (head.charter, head.agent, head.leaf) == (made.charter, "helper", "t1.1")
 
-    @awaited
     async def test_children_are_listed_by_age(self, store: SessionStore) -> None:
         """Ours: a session finds what it made; roots and the children of others are not among it."""
         await store.open_session(a_head("s1"))
@@ -68,7 +66,6 @@ class ChildContract:
         assert await store.children("c4") == []
         assert await store.children("nobody") == []
 
-    @awaited
     async def test_a_child_is_listed_where_it_stands_until_it_goes(self, store: SessionStore) -> None:
         """Ours: what is listed are heads as they are now."""
         await store.open_session(a_child("c1"))
@@ -82,7 +79,6 @@ class ChildContract:
         await store.open_session(a_head("c1"))
         assert await store.children("s1") == []
 
-    @awaited
     async def test_a_fork_is_a_root(self, store: SessionStore) -> None:
         """Ours: a copy of a child is for whoever copies it, not one more child of its parent."""
         await store.open_session(a_child("c1"))
@@ -92,7 +88,6 @@ class ChildContract:
             assert (fork.charter, fork.forked_from) == (None, "c1")
         assert [it.session_id for it in await store.children("s1")] == ["c1"]
 
-    @awaited
     async def test_sessions_with_queued_input_are_those_that_could_begin(self, store: SessionStore) -> None:
         """Ours: a queued wake starts a turn by itself when the session is idle."""
         assert await store.with_queued() == []
@@ -109,7 +104,6 @@ class ChildContract:
         await store.delete_session("s3")
         assert await store.with_queued() == []
 
-    @awaited
     async def test_a_session_with_an_unfinished_turn_is_not_woken(self, store: SessionStore) -> None:
         """Ours: running, waiting or left by its owner: its turn comes first."""
         begun = await begin(store, "t2", "s2")
@@ -123,7 +117,6 @@ class ChildContract:
         await store.begin(new_turn("t4", "s2", consumes="i_s2"), claimant())
         assert await store.with_queued() == []
 
-    @awaited
     async def test_what_a_stopped_turn_did_not_hear_wakes_the_session(self, store: SessionStore) -> None:
         """Ours: what misses the last checkpoint becomes the next turn."""
         begun = await begin(store)

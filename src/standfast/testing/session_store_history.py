@@ -24,11 +24,11 @@ from standfast.ports.session_store import SessionStore
 from standfast.testing.session_values import (
     NOW,
     USAGE,
+    StoreContract,
     a_head,
     a_save,
     a_wait,
     an_input,
-    awaited,
     begin,
     claimant,
     opened,
@@ -40,12 +40,11 @@ from standfast.testing.session_values import (
 )
 
 
-class HistoryContract:
+class HistoryContract(StoreContract):
     """Sessions, nodes, branches and frames."""
 
     # Sessions
 
-    @awaited
     async def test_a_session_that_was_never_opened_is_none(self, store: SessionStore) -> None:
         """Ours: absence is a value, the caller decides whether it is an error."""
         assert await store.head("s1") is None
@@ -54,7 +53,6 @@ class HistoryContract:
         assert await store.inputs("s1") == []
         assert await store.delete_session("s1") is False
 
-    @awaited
     async def test_a_session_is_made_once_and_then_opened_as_it_is(self, store: SessionStore) -> None:
         """Ours: opening twice, also by another process, is one session."""
         made = await store.open_session(a_head())
@@ -63,13 +61,11 @@ class HistoryContract:
         assert await store.open_session(a_head(at_ms=NOW + 5)) == head
         assert await store.head("s1") == head
 
-    @awaited
     async def test_callers_that_open_a_session_at_once_get_the_same_one(self, store: SessionStore) -> None:
         """Ours: two requests for a new session race."""
         opened_ones = await asyncio.gather(*(store.open_session(a_head(at_ms=NOW + n)) for n in range(5)))
         assert len(set(map(repr, opened_ones))) == 1
 
-    @awaited
     async def test_sessions_are_listed_the_latest_used_first(self, store: SessionStore) -> None:
         """Ours: a user looks for what they did last."""
         for number, session_id in enumerate(("old", "new", "middle")):
@@ -79,7 +75,6 @@ class HistoryContract:
         await take_turn(store, "t3", "middle", now_ms=NOW + 20)
         assert [head.session_id for head in await store.heads()] == ["new", "middle", "old"]
 
-    @awaited
     async def test_describing_a_session_keeps_its_history(self, store: SessionStore) -> None:
         """Ours: the CLI goes on with sessions of other agents."""
         before = await take_turn(store)
@@ -92,7 +87,6 @@ class HistoryContract:
         with pytest.raises(SessionNotFound):
             await store.describe("s2", agent="a", model="m", host={})
 
-    @awaited
     async def test_what_a_session_was_opened_with_is_kept_until_it_is_replaced(
         self, store: SessionStore
     ) -> None:
@@ -106,7 +100,6 @@ class HistoryContract:
         heads = {head.session_id: head.metadata["tenant"] for head in await store.heads()}
         assert heads == {"s1": "other", "s2": "acme"}
 
-    @awaited
     async def test_a_note_that_a_session_is_blocked_is_kept_until_it_is_cleared(
         self, store: SessionStore
     ) -> None:
@@ -123,7 +116,6 @@ class HistoryContract:
         await store.note_blocked("nobody", note)
         assert await store.head("nobody") is None
 
-    @awaited
     async def test_a_deleted_session_is_gone_with_its_turns_and_inputs(self, store: SessionStore) -> None:
         """Ours: deleting means deleting."""
         head = await take_turn(store)
@@ -138,7 +130,6 @@ class HistoryContract:
         assert await store.path(head.leaf) == ()
         assert await store.delete_session("s1") is False
 
-    @awaited
     async def test_a_session_that_somebody_works_on_cannot_be_deleted(self, store: SessionStore) -> None:
         """Ours: deleting must not pull the ground from under a turn."""
         begun = await begin(store)
@@ -146,7 +137,6 @@ class HistoryContract:
             await store.delete_session("s1")
         await store.save(begun.lease, a_save())
 
-    @awaited
     async def test_a_session_whose_turn_waits_or_whose_owner_died_can_be_deleted(
         self, store: SessionStore
     ) -> None:
@@ -159,7 +149,6 @@ class HistoryContract:
         with pytest.raises(TurnNotFound):
             await store.take_over("t1", claimant())
 
-    @awaited
     async def test_deleting_a_session_leaves_its_forks_their_history(self, store: SessionStore) -> None:
         """Ours: forks share nodes, not fates."""
         await take_turn(store, "t1")
@@ -174,7 +163,6 @@ class HistoryContract:
 
     # The graph
 
-    @awaited
     async def test_committed_turns_are_one_path(self, store: SessionStore) -> None:
         """Seed: a session persists between turns."""
         await take_turn(store, "t1", now_ms=NOW + 1)
@@ -188,7 +176,6 @@ class HistoryContract:
         assert (second.session_id, second.caused_by, second.frame) == ("s1", "t2", "initial")
         assert second.entries == (said("more?"), replied("No."))
 
-    @awaited
     async def test_a_path_is_cut_after_its_leaf_and_may_begin_late(self, store: SessionStore) -> None:
         """Ours: readers ask for what they have not seen."""
         for number in range(1, 5):
@@ -199,7 +186,6 @@ class HistoryContract:
         assert await store.path("t4.1", after_depth=8) == ()
         assert await store.path("nothing.0") == ()
 
-    @awaited
     async def test_a_frame_begins_where_it_was_opened(self, store: SessionStore) -> None:
         """Ours: the model sees the current frame; everything older stays readable."""
         await take_turn(store, "t1")
@@ -210,7 +196,6 @@ class HistoryContract:
         assert [it.segment_id for it in await store.path("t3.1")] == ["t1", "t2", "t3"]
         assert [it.segment_id for it in await store.frame("t1.1")] == ["t1"]
 
-    @awaited
     async def test_a_leaf_before_the_opening_is_in_the_frame_before(self, store: SessionStore) -> None:
         """Ours: a segment that is cut before its frame opens opens none."""
         await take_turn(store, "t1")
@@ -220,7 +205,6 @@ class HistoryContract:
         assert (await store.rewind("s1", "t2.0", NOW)).frame == "initial"
         assert (await store.rewind("s1", "t2.2", NOW)).frame == "f2"
 
-    @awaited
     async def test_what_is_known_of_a_frame_is_not_read_again(self, store: SessionStore) -> None:
         """Ours: the whole history is not loaded for every turn."""
         for number in range(1, 5):
@@ -228,7 +212,6 @@ class HistoryContract:
         assert [it.segment_id for it in await store.frame("t4.1", known="t2.1")] == ["t3", "t4"]
         assert await store.frame("t4.1", known="t4.1") == ()
 
-    @awaited
     async def test_a_known_node_that_is_not_on_the_path_helps_nobody(self, store: SessionStore) -> None:
         """Ours: after a rewind a cache holds nodes of another branch."""
         for number in range(1, 4):
@@ -243,7 +226,6 @@ class HistoryContract:
 
     # Appending, forking, rewinding
 
-    @awaited
     async def test_nodes_are_appended_under_the_leaf(self, store: SessionStore) -> None:
         """Seed: `append_session_nodes`."""
         await take_turn(store)
@@ -253,7 +235,6 @@ class HistoryContract:
         with pytest.raises(SessionNotFound):
             await store.append("s2", "n2", (said(),), None, NOW)
 
-    @awaited
     async def test_an_append_that_needs_a_node_of_another_branch_writes_nothing(
         self, store: SessionStore
     ) -> None:
@@ -268,7 +249,6 @@ class HistoryContract:
         assert await store.head("s1") == head
         assert await store.path("n1.0") == ()
 
-    @awaited
     async def test_an_append_to_an_empty_session_can_require_nothing(self, store: SessionStore) -> None:
         """Ours: there is no path, so no node is on it."""
         await store.open_session(a_head())
@@ -276,7 +256,6 @@ class HistoryContract:
             await store.append("s1", "n1", (said(),), "t1.0", NOW)
         assert (await store.append("s1", "n1", (said(),), None, NOW)).leaf == "n1.0"
 
-    @awaited
     async def test_a_fork_goes_its_own_way_over_shared_history(self, store: SessionStore) -> None:
         """Seed: fork makes a new session over shared history."""
         await store.open_session(a_head())
@@ -294,13 +273,11 @@ class HistoryContract:
         assert origin is not None
         assert origin.leaf == "t2.1"
 
-    @awaited
     async def test_a_fork_of_a_session_without_history_has_none(self, store: SessionStore) -> None:
         """Ours: the smallest case."""
         await store.open_session(a_head())
         assert (await store.fork("s1", "s2", None, NOW)).leaf is None
 
-    @awaited
     async def test_a_fork_of_a_fork_reaches_the_first_ones_nodes(self, store: SessionStore) -> None:
         """Ours: what is on the active path is the session's, whoever appended it."""
         await take_turn(store, "t1")
@@ -308,7 +285,6 @@ class HistoryContract:
         await take_turn(store, "t2", "s2")
         assert (await store.fork("s2", "s3", "t1.0", NOW)).leaf == "t1.0"
 
-    @awaited
     async def test_what_cannot_be_forked_says_why(self, store: SessionStore) -> None:
         """Ours: each error names what is wrong."""
         await take_turn(store, "t1")
@@ -324,7 +300,6 @@ class HistoryContract:
             await store.fork("s1", "no good", None, NOW)
         assert await store.head("s3") is None
 
-    @awaited
     async def test_a_rewind_moves_the_leaf_back_and_forth(self, store: SessionStore) -> None:
         """Seed: rewind moves the leaf; branching never rewrites."""
         await take_turn(store, "t1")
@@ -337,7 +312,6 @@ class HistoryContract:
         messages = messages_of(await store.frame("t2.1"))
         assert len(messages) == 4
 
-    @awaited
     async def test_a_rewind_reaches_only_the_sessions_own_history(self, store: SessionStore) -> None:
         """Ours: the nodes of others do not exist for a session."""
         await take_turn(store, "t1")
@@ -350,7 +324,6 @@ class HistoryContract:
         with pytest.raises(SessionNotFound):
             await store.rewind("s9", "t1.0", NOW)
 
-    @awaited
     async def test_a_session_with_an_unfinished_turn_is_not_rewound(self, store: SessionStore) -> None:
         """Ours: a turn commits under the leaf it began at."""
         await take_turn(store, "t1")
@@ -361,7 +334,6 @@ class HistoryContract:
         with pytest.raises(SessionBusy):
             await store.rewind("s1", "t1.0", NOW)
 
-    @awaited
     async def test_a_commit_without_nodes_leaves_the_leaf_where_it_is(self, store: SessionStore) -> None:
         """Ours: the revision rises when the leaf moves, and only then."""
         before = await take_turn(store, "t1")

@@ -12,6 +12,7 @@ from standfast.model.head import SessionHead
 from standfast.ports.session_store import Begun, CommitRefused, QueuedInput, Save, SessionStore
 from standfast.testing.session_values import (
     NOW,
+    StoreContract,
     a_blob,
     a_checkpoint,
     a_commit,
@@ -19,7 +20,6 @@ from standfast.testing.session_values import (
     a_save,
     an_entry,
     an_input,
-    awaited,
     begin,
     claimant,
     new_turn,
@@ -28,10 +28,9 @@ from standfast.testing.session_values import (
 )
 
 
-class InputContract:
+class InputContract(StoreContract):
     """Messages for a session, while a turn runs and between turns."""
 
-    @awaited
     async def test_inputs_wait_in_the_order_they_came(self, store: SessionStore) -> None:
         """Ours: both kinds are durable until they are claimed."""
         await store.open_session(a_head())
@@ -43,7 +42,6 @@ class InputContract:
         with pytest.raises(SessionNotFound):
             await store.put_input(an_input("i9", session_id="s9"))
 
-    @awaited
     async def test_the_same_input_twice_is_one(self, store: SessionStore) -> None:
         """Ours: a sender that did not hear the answer repeats itself, perhaps later."""
         await store.open_session(a_head())
@@ -54,7 +52,6 @@ class InputContract:
             with pytest.raises(IdempotencyConflict, match="i1"):
                 await store.put_input(other)
 
-    @awaited
     async def test_an_input_that_was_claimed_is_not_heard_again(self, store: SessionStore) -> None:
         """Ours: a sender that repeats itself after the claim must not start a second turn."""
         await store.open_session(a_head())
@@ -65,7 +62,6 @@ class InputContract:
         with pytest.raises(IdempotencyConflict):
             await store.put_input(an_input(text="other"))
 
-    @awaited
     async def test_an_input_can_be_withdrawn_until_it_is_claimed(self, store: SessionStore) -> None:
         """Ours: cancellable until claimed."""
         await store.open_session(a_head())
@@ -78,7 +74,6 @@ class InputContract:
         await store.put_input(an_input("i1", text="anew"))
         assert [it.message.content for it in await store.inputs("s1")] == ["anew"]
 
-    @awaited
     async def test_a_queued_input_starts_one_turn(self, store: SessionStore) -> None:
         """Ours: claiming it and beginning its turn are one transaction."""
         await store.open_session(a_head())
@@ -92,7 +87,6 @@ class InputContract:
                 await store.begin(new_turn("t2", consumes=gone), claimant())
         assert await store.turn("t2") is None
 
-    @awaited
     async def test_an_input_of_another_session_is_not_consumed(self, store: SessionStore) -> None:
         """Ours: ids are not a way into other sessions."""
         await store.open_session(a_head("s1"))
@@ -102,7 +96,6 @@ class InputContract:
             await store.begin(new_turn(consumes="i1"), claimant())
         assert len(await store.inputs("s2")) == 1
 
-    @awaited
     async def test_a_refused_begin_claims_nothing(self, store: SessionStore) -> None:
         """Ours: every method is atomic."""
         await begin(store)
@@ -115,7 +108,6 @@ class InputContract:
         assert all(isinstance(it, Exception) for it in results)
         assert len(await store.inputs("s1")) == 2
 
-    @awaited
     async def test_a_beginning_turn_takes_along_what_was_injected(self, store: SessionStore) -> None:
         """Ours: what came between turns reaches the next one."""
         await store.open_session(a_head())
@@ -127,7 +119,6 @@ class InputContract:
         assert begun.input == b'[null,["i1","i3"]]'
         assert await store.inputs("s1") == [an_input("i2")]
 
-    @awaited
     async def test_a_checkpoint_claims_what_was_injected(self, store: SessionStore) -> None:
         """Ours: `inject` is delivered at the next checkpoint of this turn, once."""
         begun = await begin(store, claimed_by=claimant("dead"))
@@ -142,7 +133,6 @@ class InputContract:
         taken = await store.take_over("t1", claimant())
         assert taken.journal[1] == saved.checkpoint
 
-    @awaited
     async def test_a_refused_checkpoint_claims_nothing(self, store: SessionStore) -> None:
         """Ours: every method is atomic."""
         begun = await begin(store)
@@ -154,7 +144,6 @@ class InputContract:
             )
         assert len(await store.inputs("s1")) == 1
 
-    @awaited
     async def test_a_turn_does_not_finish_over_an_injected_message(self, store: SessionStore) -> None:
         """Ours: what is said before the end is answered in this turn."""
         begun = await begin(store)
@@ -168,7 +157,6 @@ class InputContract:
         await store.put_input(an_input("i2"))
         assert isinstance(await store.commit(begun.lease, a_commit()), SessionHead)
 
-    @awaited
     async def test_what_a_stopped_turn_did_not_hear_starts_the_next(self, store: SessionStore) -> None:
         """Ours: what misses the last checkpoint becomes the next turn."""
         begun = await begin(store)
@@ -182,7 +170,6 @@ class InputContract:
         assert len(await store.inputs("s1")) == 3
         assert isinstance(await store.begin(new_turn("t2", consumes="i1"), claimant()), Begun)
 
-    @awaited
     async def test_a_first_input_waits_until_somebody_takes_it(self, store: SessionStore) -> None:
         """Seed: the first turn's input is popped once; turns that begin, save and end leave it alone."""
         await store.open_session(a_head())
@@ -202,7 +189,6 @@ class InputContract:
         assert [await store.withdraw_input("i0") for _ in range(2)] == [True, False]
         assert await store.inputs("s1") == []
 
-    @awaited
     async def test_a_first_input_starts_the_turn_that_names_it(self, store: SessionStore) -> None:
         """Ours: taking it and beginning its turn can be one transaction, as for any input."""
         await store.open_session(a_head())
@@ -210,7 +196,6 @@ class InputContract:
         assert isinstance(await store.begin(new_turn(consumes="i0"), claimant()), Begun)
         assert await store.withdraw_input("i0") is False
 
-    @awaited
     async def test_blobs_are_kept_by_content(self, store: SessionStore) -> None:
         """Ours: media is never inside a message, and stored once."""
         await store.open_session(a_head())

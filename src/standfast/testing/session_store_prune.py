@@ -11,6 +11,7 @@ from standfast.model.node import Entry
 from standfast.ports.session_store import Begun, Blob, NewTurn, PruneRequest, QueuedInput, SessionStore
 from standfast.testing.session_values import (
     NOW,
+    StoreContract,
     a_blob,
     a_commit,
     a_head,
@@ -20,7 +21,6 @@ from standfast.testing.session_values import (
     an_entry,
     an_input,
     attached,
-    awaited,
     begin,
     claimant,
     finished,
@@ -39,10 +39,9 @@ FRAMES = PruneRequest(frames=True)
 BRANCHES = PruneRequest(branches=True)
 
 
-class PruneContract:
+class PruneContract(StoreContract):
     """Retention: by age, by frame, by branch; blobs that nobody names."""
 
-    @awaited
     async def test_nothing_is_pruned_that_was_not_asked_for(self, store: SessionStore) -> None:
         """Ours: an empty request takes nothing."""
         await take_turn(store)
@@ -52,7 +51,6 @@ class PruneContract:
 
     # By age
 
-    @awaited
     async def test_idle_sessions_go_when_they_are_old(self, store: SessionStore) -> None:
         """Ours: retention by age; the last use counts, not the first."""
         await take_turn(store, "t1", "old", now_ms=NOW + 99)
@@ -65,7 +63,6 @@ class PruneContract:
         assert await store.turn("t1") is None
         assert await store.turn("t2") is not None
 
-    @awaited
     async def test_a_session_with_something_to_do_never_goes_by_age(self, store: SessionStore) -> None:
         """Ours: an approval may wait for weeks."""
         await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
@@ -80,7 +77,6 @@ class PruneContract:
         await store.take_over("t2", claimant())
         assert len(await store.inputs("s3")) == 1
 
-    @awaited
     async def test_old_records_go_and_the_conversation_stays(self, store: SessionStore) -> None:
         """Ours: ended turns and decided approvals are an audit trail with an end."""
         await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
@@ -94,7 +90,6 @@ class PruneContract:
         assert [it.turn_id for it in await store.turns("s1")] == ["t2"]
         assert len(await store.path("t2.1")) == 2
 
-    @awaited
     async def test_one_session_alone_can_be_pruned(self, store: SessionStore) -> None:
         """Ours: a request for one session leaves the others alone."""
         await take_turn(store, "t1", "s1")
@@ -104,7 +99,6 @@ class PruneContract:
         assert [head.session_id for head in await store.heads()] == ["s2"]
         assert await store.turn("t2") is not None
 
-    @awaited
     async def test_a_fork_keeps_what_it_shares_with_a_session_that_goes(self, store: SessionStore) -> None:
         """Ours: shared segments are never lost while some session needs them."""
         await take_turn(store, "t1")
@@ -116,7 +110,6 @@ class PruneContract:
 
     # By frame
 
-    @awaited
     async def test_what_lies_before_the_current_frame_goes(self, store: SessionStore) -> None:
         """Ours: retention by frame; the session goes on as if nothing had happened."""
         await take_turn(store, "t1")
@@ -131,7 +124,6 @@ class PruneContract:
         assert (head.leaf, head.depth) == ("t4.1", 9)
         assert (await store.prune(FRAMES)).segments == 0
 
-    @awaited
     async def test_an_answer_outlives_its_frame(self, store: SessionStore) -> None:
         """Ours: the record of a turn goes by age, not with its nodes."""
         await take_turn(store, "t1", entries=(said(), replied()))
@@ -142,7 +134,6 @@ class PruneContract:
         assert record.summary == finished()
         assert [it.turn_id for it in await store.turns("s1")] == ["t1", "t2"]
 
-    @awaited
     async def test_a_fork_in_an_old_frame_keeps_it(self, store: SessionStore) -> None:
         """Ours: a frame goes when no session is in it any more."""
         await take_turn(store, "t1")
@@ -159,7 +150,6 @@ class PruneContract:
 
     # By branch
 
-    @awaited
     async def test_what_is_on_no_active_path_goes(self, store: SessionStore) -> None:
         """Ours: retention by branch."""
         await take_turn(store, "t1")
@@ -171,7 +161,6 @@ class PruneContract:
         assert [it.segment_id for it in await store.path("t4.1")] == ["t1", "t4"]
         assert await store.path("t3.1") == ()
 
-    @awaited
     async def test_a_branch_that_a_fork_is_on_stays(self, store: SessionStore) -> None:
         """Ours: one session's dead branch is another's conversation."""
         await take_turn(store, "t1")
@@ -184,7 +173,6 @@ class PruneContract:
         assert [it.segment_id for it in await store.path("t2.1")] == ["t1", "t2"]
         assert await store.path("t3.1") == ()
 
-    @awaited
     async def test_a_running_turn_does_not_notice(self, store: SessionStore) -> None:
         """Ours: retention runs whenever it likes."""
         await take_turn(store, "t1", entries=(said(), opened("f2")))
@@ -198,7 +186,6 @@ class PruneContract:
 
     # Blobs
 
-    @awaited
     async def test_a_blob_stays_as_long_as_something_names_it(self, store: SessionStore) -> None:
         """Ours: nodes, waiting inputs and unfinished turns name blobs; nothing else does."""
         in_node, in_input, in_turn, unnamed = (a_blob(name) for name in (b"1", b"2", b"3", b"4"))
@@ -220,7 +207,6 @@ class PruneContract:
         assert (await store.prune(PruneRequest())).blobs == 2
         assert await store.blob(in_node.digest) == in_node.data
 
-    @awaited
     async def test_what_a_tool_showed_stays_with_its_result(self, store: SessionStore) -> None:
         """Ours: attachments of results are named like those of messages."""
         blob = a_blob()

@@ -10,6 +10,7 @@ from standfast.model.head import SessionHead
 from standfast.ports.session_store import CommitRefused, PruneRequest, Save, SessionStore
 from standfast.testing.session_values import (
     NOW,
+    StoreContract,
     a_blob,
     a_commit,
     a_head,
@@ -19,7 +20,6 @@ from standfast.testing.session_values import (
     a_wait,
     an_entry,
     an_input,
-    awaited,
     begin,
     claimant,
     opened,
@@ -54,18 +54,16 @@ async def text_of(store: SessionStore, head: SessionHead) -> str | None:
     return body.decode()
 
 
-class StateContract:
+class StateContract(StoreContract):
     """States along the paths of sessions, and in the middle of turns."""
 
     # Written with a turn, and between turns
 
-    @awaited
     async def test_a_session_has_no_state_until_one_is_written(self, store: SessionStore) -> None:
         """Ours: most sessions have no plugins with anything to remember."""
         assert (await take_turn(store)).state is None
         assert await store.state("nothing") is None
 
-    @awaited
     async def test_a_commit_takes_the_state_along(self, store: SessionStore) -> None:
         """Ours: journal rule 5; without one, the session keeps what it has."""
         first = await take_turn(store, "t1", state=a_state("one"))
@@ -78,7 +76,6 @@ class StateContract:
         assert await text_of(store, other) == "two"
         assert await text_of(store, first) == "one"
 
-    @awaited
     async def test_a_commit_without_nodes_may_change_the_state(self, store: SessionStore) -> None:
         """Ours: a turn that left nothing to say may have changed a plugin."""
         await take_turn(store, "t1", state=a_state("one"))
@@ -87,7 +84,6 @@ class StateContract:
         assert (await take_turn(store, "t3")).state == head.state
         assert await text_of(store, await store.rewind("s1", "t1.1", NOW)) == "two"
 
-    @awaited
     async def test_a_commit_that_is_refused_changes_no_state(self, store: SessionStore) -> None:
         """Ours: nothing is written, the blobs neither."""
         blob = a_blob()
@@ -101,7 +97,6 @@ class StateContract:
         assert await state_of(store) is None
         assert await store.blob(blob.digest) is None
 
-    @awaited
     async def test_what_a_turn_enqueues_comes_in_its_order_or_not_at_all(self, store: SessionStore) -> None:
         """Ours: a plugin may start several turns; one that contradicts what is there stops the commit."""
         begun = await begin(store)
@@ -117,7 +112,6 @@ class StateContract:
         await store.commit(begun.lease, a_commit(enqueue=items))
         assert [it.input_id for it in await store.inputs("s1")] == ["i0", "i2", "i1"]
 
-    @awaited
     async def test_a_turn_enqueues_for_the_session_that_an_input_names(self, store: SessionStore) -> None:
         """Ours: an input waits where it is addressed to."""
         await store.open_session(a_head("s2"))
@@ -126,7 +120,6 @@ class StateContract:
         assert await store.inputs("s1") == []
         assert await store.inputs("s2") == [an_input("i1", session_id="s2")]
 
-    @awaited
     async def test_a_state_changes_between_turns_too(self, store: SessionStore) -> None:
         """Ours: a plugin's action, a tool that is switched off; neither the leaf nor the revision moves."""
         before = await take_turn(store)
@@ -137,7 +130,6 @@ class StateContract:
         assert await store.head("s1") == head
         assert (await begin(store, "t2")).head.state == head.state
 
-    @awaited
     async def test_a_state_does_not_change_under_an_unfinished_turn(self, store: SessionStore) -> None:
         """Ours: a turn works on the state it began with."""
         with pytest.raises(SessionNotFound):
@@ -153,7 +145,6 @@ class StateContract:
             await change(store, "one", "s2")
         assert await state_of(store) is None
 
-    @awaited
     async def test_who_takes_over_gets_the_state_of_the_session(self, store: SessionStore) -> None:
         """Ours: a turn goes on elsewhere with the plugins it had."""
         await take_turn(store, "t0", state=a_state("one"))
@@ -161,7 +152,6 @@ class StateContract:
         taken = await store.take_over("t1", claimant())
         assert await text_of(store, taken.head) == "one"
 
-    @awaited
     async def test_a_body_is_kept_as_it_is(self, store: SessionStore) -> None:
         """Ours: states are opaque, and may be empty or large."""
         for number, body in enumerate((b"", bytes(range(256)) * 100)):
@@ -169,7 +159,6 @@ class StateContract:
             assert head.state is not None
             assert await store.state(head.state) == body
 
-    @awaited
     async def test_appended_nodes_leave_the_state_alone(self, store: SessionStore) -> None:
         """Ours: the host's nodes are no turn."""
         before = await take_turn(store, "t1", state=a_state("one"))
@@ -179,7 +168,6 @@ class StateContract:
 
     # Moving the leaf
 
-    @awaited
     async def test_rewinding_brings_back_the_state_that_held_there(self, store: SessionStore) -> None:
         """Ours: a plugin must not remember what did not happen on this branch."""
         await take_turn(store, "t1", state=a_state("one"))
@@ -189,7 +177,6 @@ class StateContract:
         for node, state in (*held.items(), *reversed(held.items())):
             assert await text_of(store, await store.rewind("s1", node, NOW)) == state, node
 
-    @awaited
     async def test_a_state_between_turns_belongs_to_the_leaf_of_then(self, store: SessionStore) -> None:
         """Ours: the newest of a leaf wins; what came before the first node holds from the root on."""
         await store.open_session(a_head())
@@ -203,7 +190,6 @@ class StateContract:
         for node, state in (*held.items(), *reversed(held.items())):
             assert await text_of(store, await store.rewind("s1", node, NOW)) == state, node
 
-    @awaited
     async def test_a_branch_goes_on_from_the_state_at_its_root(self, store: SessionStore) -> None:
         """Ours: branches have states of their own."""
         await take_turn(store, "t1", state=a_state("one"))
@@ -217,7 +203,6 @@ class StateContract:
         for node, state in (*held.items(), *reversed(held.items())):
             assert await text_of(store, await store.rewind("s1", node, NOW)) == state, node
 
-    @awaited
     async def test_a_node_that_is_not_there_changes_nothing(self, store: SessionStore) -> None:
         """Ours: refused is refused."""
         before = await take_turn(store, "t1", state=a_state("one"))
@@ -227,7 +212,6 @@ class StateContract:
             await store.fork("s1", "s2", "t9.0", NOW)
         assert await store.head("s1") == before
 
-    @awaited
     async def test_a_fork_begins_with_the_state_at_its_node(self, store: SessionStore) -> None:
         """Ours: a fork is the session as it was there."""
         await take_turn(store, "t1", state=a_state("one"))
@@ -242,7 +226,6 @@ class StateContract:
         ):
             assert await text_of(store, await store.fork("s1", name, node, NOW)) == state, name
 
-    @awaited
     async def test_a_fork_of_a_session_without_nodes_keeps_its_state(self, store: SessionStore) -> None:
         """Ours: tools may be switched off before the first turn."""
         await store.open_session(a_head())
@@ -252,7 +235,6 @@ class StateContract:
         await take_turn(store, "t1", "s2")
         assert await text_of(store, await store.rewind("s2", "t1.0", NOW)) == "root"
 
-    @awaited
     async def test_what_a_session_writes_after_a_fork_is_its_own(self, store: SessionStore) -> None:
         """Ours: two sessions at one node do not change each other's plugins."""
         await take_turn(store, "t1", state=a_state("one"))
@@ -269,7 +251,6 @@ class StateContract:
             assert await text_of(store, await store.rewind(session_id, "t1.1", NOW)) == body
             assert await text_of(store, await store.rewind(session_id, "t1.0", NOW)) is None
 
-    @awaited
     async def test_a_fork_finds_the_states_of_shared_history(self, store: SessionStore) -> None:
         """Ours: rewinding in a fork is rewinding."""
         await take_turn(store, "t1", state=a_state("one"))
@@ -284,7 +265,6 @@ class StateContract:
 
     # In the middle of a turn
 
-    @awaited
     async def test_a_later_state_of_a_turn_replaces_the_earlier(self, store: SessionStore) -> None:
         """Ours: rule 4; it stands where it was written last, and inputs stay unique."""
         begun = await begin(store, claimed_by=claimant("dead"))
@@ -302,7 +282,6 @@ class StateContract:
 
     # What is forgotten
 
-    @awaited
     async def test_blobs_of_a_save_stay_until_the_turn_ends(self, store: SessionStore) -> None:
         """Ours: nobody needs to name them while the turn runs; they are no entries of its journal."""
         saved, parked = a_blob(b"saved"), a_blob(b"parked")
@@ -322,7 +301,6 @@ class StateContract:
         assert await store.blob(parked.digest) is None
         assert await store.blob(saved.digest) == saved.data
 
-    @awaited
     async def test_blobs_of_a_save_go_with_a_session_that_is_deleted(self, store: SessionStore) -> None:
         """Ours: deleting means deleting, also in the middle of a turn."""
         blob = a_blob()
@@ -332,7 +310,6 @@ class StateContract:
         await store.delete_session("s1")
         assert (await store.prune(PruneRequest())).blobs == 1
 
-    @awaited
     async def test_blobs_that_a_state_lists_stay_with_it(self, store: SessionStore) -> None:
         """Ours: what a state's body holds is opaque; its list counts."""
         committed, between, unlisted = a_blob(b"1"), a_blob(b"2"), a_blob(b"3")
@@ -346,7 +323,6 @@ class StateContract:
         await store.delete_session("s1")
         assert (await store.prune(PruneRequest())).blobs == 2
 
-    @awaited
     async def test_states_go_with_their_branch(self, store: SessionStore) -> None:
         """Ours: retention by branch; the present state stays whatever goes."""
         await take_turn(store, "t1", state=a_state("one"))
@@ -361,7 +337,6 @@ class StateContract:
             assert await store.state(head.state) is None
         assert await state_of(store) == "one"
 
-    @awaited
     async def test_states_go_with_their_frame(self, store: SessionStore) -> None:
         """Ours: retention by frame; what is still there finds its state."""
         blob = a_blob()
@@ -374,7 +349,6 @@ class StateContract:
         for node, state in (*held.items(), *reversed(held.items())):
             assert await text_of(store, await store.rewind("s1", node, NOW)) == state, node
 
-    @awaited
     async def test_a_state_that_a_head_names_outlives_its_segment(self, store: SessionStore) -> None:
         """Ours: forgetting old frames does not make plugins forget, nor a turn that waits."""
         await take_turn(store, "t1", state=a_state("one"))
@@ -386,7 +360,6 @@ class StateContract:
         await store.commit(taken.lease, a_commit("t3"))
         assert await text_of(store, await store.rewind("s1", "t2.0", NOW)) == "one"
 
-    @awaited
     async def test_states_that_were_replaced_at_their_leaf_go(self, store: SessionStore) -> None:
         """Ours: a tool that is switched often leaves nothing behind; a fork's state stays."""
         await take_turn(store, "t1", state=a_state("one"))
@@ -399,7 +372,6 @@ class StateContract:
         await take_turn(store, "t2", "s2")
         assert await text_of(store, await store.rewind("s2", "t1.1", NOW)) == "shared"
 
-    @awaited
     async def test_a_deleted_session_takes_its_states_along(self, store: SessionStore) -> None:
         """Ours: unless another session shares them."""
         shared = await take_turn(store, "t1", state=a_state("one"))
@@ -416,7 +388,6 @@ class StateContract:
         assert shared.state is not None
         assert await store.state(shared.state) is None
 
-    @awaited
     async def test_a_session_of_a_used_name_has_no_part_in_old_states(self, store: SessionStore) -> None:
         """Ours: a name is not an identity."""
         await take_turn(store, "t1", state=a_state("one"))
@@ -435,7 +406,6 @@ class StateContract:
         await store.open_session(a_head())
         assert await state_of(store) is None
 
-    @awaited
     async def test_a_state_id_is_never_used_again(self, store: SessionStore) -> None:
         """Ours: whoever remembers a state by its id must not meet another one."""
         seen: set[str | None] = set()

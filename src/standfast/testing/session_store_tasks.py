@@ -19,7 +19,7 @@ from standfast.errors import (
 )
 from standfast.model.task import TaskKind, TaskRecord, TaskState
 from standfast.ports.session_store import PruneRequest, SessionStore
-from standfast.testing.session_values import NOW, a_head, awaited, take_turn
+from standfast.testing.session_values import NOW, StoreContract, a_head, take_turn
 
 ENDED = [state for state in TaskState if state.is_terminal]
 LIVE = [state for state in TaskState if not state.is_terminal]
@@ -61,10 +61,9 @@ async def open_two(store: SessionStore) -> None:
     await store.open_session(a_head("s2"))
 
 
-class TaskContract:
+class TaskContract(StoreContract):
     """Tasks: kept, changed, listed, moved, forgotten."""
 
-    @awaited
     async def test_a_task_is_kept_as_it_was_added(self, store: SessionStore) -> None:
         """Seed: registered tasks are records that anybody may list."""
         await open_two(store)
@@ -78,7 +77,6 @@ class TaskContract:
         assert await store.task("s9", "watch") is None
         assert await store.task("s1", "other") is None
 
-    @awaited
     async def test_a_task_is_of_a_session_that_is_there(self, store: SessionStore) -> None:
         """Ours: nothing is kept for a session that does not exist."""
         with pytest.raises(SessionNotFound, match="s1"):
@@ -86,7 +84,6 @@ class TaskContract:
         assert await store.tasks() == []
         assert await store.tasks(session_id="s1") == []
 
-    @awaited
     async def test_an_id_is_taken_as_long_as_its_task_is_live(self, store: SessionStore) -> None:
         """Seed: an id is unique among the live tasks of a session, and free again when its task is over."""
         await open_two(store)
@@ -103,7 +100,6 @@ class TaskContract:
             assert await store.task("s1", state.value) == again
         assert len(await store.tasks(session_id="s1")) == len(TaskState)
 
-    @awaited
     async def test_of_many_that_add_one_id_at_once_one_does(self, store: SessionStore) -> None:
         """Ours: every method is atomic."""
         await store.open_session(a_head())
@@ -114,7 +110,6 @@ class TaskContract:
 
     # Changes
 
-    @awaited
     async def test_a_change_is_what_the_function_makes_of_the_record(self, store: SessionStore) -> None:
         """Ours: compare and set; the function sees the record as it is."""
         await store.open_session(a_head())
@@ -128,7 +123,6 @@ class TaskContract:
         assert ended == _replace(idle, state=TaskState.COMPLETED, result={"lines": 3})
         assert await store.task("s1", "watch") == ended
 
-    @awaited
     async def test_what_is_over_stays_as_it_ended(self, store: SessionStore) -> None:
         """Seed: a state that has ended never changes again; who comes late is told how it ended."""
         await store.open_session(a_head())
@@ -140,7 +134,6 @@ class TaskContract:
                 )
             assert await store.task("s1", state.value) == a_task(state.value, state=state)
 
-    @awaited
     async def test_of_many_ends_at_once_one_holds(self, store: SessionStore) -> None:
         """Ours: completion and cancellation race, and everybody hears of the same winner."""
         await store.open_session(a_head())
@@ -149,7 +142,6 @@ class TaskContract:
         results = await asyncio.gather(*(store.change_task("s1", "watch", end) for end in ends))
         assert results == [await store.task("s1", "watch")] * 9
 
-    @awaited
     async def test_a_change_that_fails_changes_nothing(self, store: SessionStore) -> None:
         """Ours: the error of the function is the caller's; nobody else is concerned."""
         await open_two(store)
@@ -173,7 +165,6 @@ class TaskContract:
 
     # Lists
 
-    @awaited
     async def test_tasks_are_listed_by_age(self, store: SessionStore) -> None:
         """Ours: by when they were made, then in the order they came; a new one of an old id is new."""
         await open_two(store)
@@ -187,7 +178,6 @@ class TaskContract:
         assert ids(await store.tasks()) == [("s1", "z"), ("s2", "a"), ("s1", "b")]
         assert ids(await store.tasks(session_id="s1")) == [("s1", "z"), ("s1", "b")]
 
-    @awaited
     async def test_live_tasks_are_those_that_are_not_over(self, store: SessionStore) -> None:
         """Ours: who recovers looks at these and at nothing else."""
         await open_two(store)
@@ -204,7 +194,6 @@ class TaskContract:
 
     # Moves
 
-    @awaited
     async def test_tasks_move_to_another_session(self, store: SessionStore) -> None:
         """Seed: handles are transferred; the task goes on as it was, elsewhere."""
         await open_two(store)
@@ -220,7 +209,6 @@ class TaskContract:
         await store.change_task("s2", "a", becomes(TaskState.COMPLETED))
         await store.add_task(a_task("a"))
 
-    @awaited
     async def test_a_move_takes_all_or_none(self, store: SessionStore) -> None:
         """Seed: a transfer is refused as a whole."""
         await open_two(store)
@@ -242,7 +230,6 @@ class TaskContract:
         await store.move_tasks("s1", "s2", (), NOW + 9)
         assert await store.tasks() == before
 
-    @awaited
     async def test_a_task_moves_over_one_that_is_over(self, store: SessionStore) -> None:
         """Ours: what is over gives its id free, in the other session as well."""
         await open_two(store)
@@ -253,7 +240,6 @@ class TaskContract:
 
     # The end
 
-    @awaited
     async def test_a_task_is_forgotten_once(self, store: SessionStore) -> None:
         """Seed: unregistering is harmless if there is nothing."""
         await open_two(store)
@@ -265,7 +251,6 @@ class TaskContract:
         assert await store.tasks() == []
         await store.add_task(a_task())
 
-    @awaited
     async def test_tasks_go_with_their_session(self, store: SessionStore) -> None:
         """Ours: a new session of the same name has nothing of the old one."""
         await open_two(store)
@@ -276,7 +261,6 @@ class TaskContract:
         assert await store.task("s1", "watch") is None
         assert await store.tasks() == [a_task(session_id="s2")]
 
-    @awaited
     async def test_a_session_that_a_task_goes_on_for_never_goes_by_age(self, store: SessionStore) -> None:
         """Ours: nothing is taken from under a process that runs; what is over goes with an idle session."""
         await take_turn(store)

@@ -10,7 +10,15 @@ import pytest
 from standfast.errors import IdempotencyConflict, SessionNotFound
 from standfast.model.trigger import Occurrence, Schedule, Trigger
 from standfast.ports.session_store import PruneRequest, QueuedInput, SessionStore
-from standfast.testing.session_values import NOW, a_head, an_input, awaited, claimant, new_turn, take_turn
+from standfast.testing.session_values import (
+    NOW,
+    StoreContract,
+    a_head,
+    an_input,
+    claimant,
+    new_turn,
+    take_turn,
+)
 
 _replace = msgspec.structs.replace
 
@@ -37,10 +45,9 @@ def delivery(key: str = "k1", session_id: str = "s1") -> QueuedInput:
     return an_input(f"occ_{session_id}_{key}", session_id=session_id)
 
 
-class TriggerContract:
+class TriggerContract(StoreContract):
     """Triggers, and occurrences that are delivered once."""
 
-    @awaited
     async def test_a_trigger_is_kept_under_its_name(self, store: SessionStore) -> None:
         """Ours: a later one of its name takes its place."""
         await store.open_session(a_head("s1"))
@@ -55,14 +62,12 @@ class TriggerContract:
         assert await store.trigger("a") == a_trigger("a")
         assert len(await store.triggers()) == 4
 
-    @awaited
     async def test_a_trigger_needs_its_session(self, store: SessionStore) -> None:
         """Ours: nothing is kept for a session that does not exist."""
         with pytest.raises(SessionNotFound, match="s1"):
             await store.put_trigger(a_trigger())
         assert await store.triggers() == []
 
-    @awaited
     async def test_a_trigger_is_removed_once(self, store: SessionStore) -> None:
         """Ours: removing what is not there is no error."""
         await store.open_session(a_head())
@@ -71,7 +76,6 @@ class TriggerContract:
         assert await store.remove_trigger("nightly") is False
         assert await store.triggers() == []
 
-    @awaited
     async def test_triggers_go_with_their_session(self, store: SessionStore) -> None:
         """Ours: nobody is woken who is not there, whoever gets the name."""
         await store.open_session(a_head("s1"))
@@ -82,7 +86,6 @@ class TriggerContract:
         await store.open_session(a_head("s1"))
         assert await store.triggers() == [a_trigger("b", "s2")]
 
-    @awaited
     async def test_a_session_that_is_going_to_be_woken_never_goes_by_age(self, store: SessionStore) -> None:
         """Ours: a timer may be set for next year. A trigger without a time goes with its idle session."""
         await take_turn(store)
@@ -96,7 +99,6 @@ class TriggerContract:
 
     # Occurrences
 
-    @awaited
     async def test_what_occurs_becomes_input_once(self, store: SessionStore) -> None:
         """Ours: an idempotency key; however often a source tells of it, it is delivered once."""
         await store.open_session(a_head())
@@ -107,7 +109,6 @@ class TriggerContract:
         assert await store.inputs("s1") == [delivery()]
         assert await store.with_queued() == ["s1"]
 
-    @awaited
     async def test_a_delivery_that_was_claimed_does_not_come_again(self, store: SessionStore) -> None:
         """Ours: a source that repeats itself after the turn began."""
         await store.open_session(a_head())
@@ -116,7 +117,6 @@ class TriggerContract:
         assert await store.occur(an_occurrence(), (delivery(),)) is False
         assert await store.inputs("s1") == []
 
-    @awaited
     async def test_sources_and_keys_do_not_run_together(self, store: SessionStore) -> None:
         """Ours: the same key of another source is something else."""
         await store.open_session(a_head())
@@ -126,7 +126,6 @@ class TriggerContract:
         for source, key in places:
             assert await store.occur(an_occurrence(key, source), ()) is False
 
-    @awaited
     async def test_an_occurrence_wakes_every_session_that_is_there(self, store: SessionStore) -> None:
         """Ours: a session that is gone does not keep the others from hearing."""
         await store.open_session(a_head("s1"))
@@ -138,7 +137,6 @@ class TriggerContract:
         assert await store.occur(an_occurrence(), inputs) is False
         assert await store.inputs("s9") == []
 
-    @awaited
     async def test_an_occurrence_that_is_refused_is_not_known(self, store: SessionStore) -> None:
         """Ours: occurrence, inputs and trigger are one transaction."""
         await store.open_session(a_head())
@@ -152,7 +150,6 @@ class TriggerContract:
         assert await store.trigger("nightly") == a_trigger()
         assert await store.occur(an_occurrence(), (delivery(),), advance) is True
 
-    @awaited
     async def test_many_told_twice_at_once_are_delivered_once_each(self, store: SessionStore) -> None:
         """Ours: a faulty source; one delivery for each occurrence."""
         await store.open_session(a_head())
@@ -161,7 +158,6 @@ class TriggerContract:
         assert sum(heard) == 50
         assert len(await store.inputs("s1")) == 50
 
-    @awaited
     async def test_what_occurred_is_forgotten_by_age_and_by_nothing_else(self, store: SessionStore) -> None:
         """Ours: whoever repeats itself is recognised for as long as records are kept."""
         await store.open_session(a_head())
@@ -180,7 +176,6 @@ class TriggerContract:
 
     # Moving on
 
-    @awaited
     async def test_a_trigger_moves_on_with_its_occurrence(self, store: SessionStore) -> None:
         """Ours: whoever dies in between has done both or neither, and who comes second does no harm."""
         await store.open_session(a_head())
@@ -191,7 +186,6 @@ class TriggerContract:
         assert await store.occur(an_occurrence("1"), (delivery("1"),), later) is False
         assert await store.trigger("nightly") == later
 
-    @awaited
     async def test_a_trigger_moves_on_though_its_occurrence_is_known(self, store: SessionStore) -> None:
         """Ours: otherwise it would be due for ever."""
         await store.open_session(a_head())
@@ -201,7 +195,6 @@ class TriggerContract:
         assert await store.occur(an_occurrence(), (), done) is False
         assert await store.trigger("nightly") == done
 
-    @awaited
     async def test_a_trigger_never_goes_back(self, store: SessionStore) -> None:
         """Ours: a process that was slow must not have the same time come twice."""
         await store.open_session(a_head())
@@ -209,7 +202,6 @@ class TriggerContract:
         assert await store.occur(an_occurrence("1"), (), a_trigger(next_at=NOW + 10)) is True
         assert await store.trigger("nightly") == a_trigger(next_at=NOW + 20)
 
-    @awaited
     async def test_what_somebody_changed_about_a_trigger_stays(self, store: SessionStore) -> None:
         """Ours: who moves a trigger on has perhaps read it before it was changed, disabled or removed."""
         await store.open_session(a_head())

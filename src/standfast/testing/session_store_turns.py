@@ -25,12 +25,12 @@ from standfast.ports.session_store import Begun, CommitRefused, JournalEntry, Re
 from standfast.testing.session_values import (
     LEASE_MS,
     NOW,
+    StoreContract,
     a_commit,
     a_head,
     a_save,
     a_wait,
     an_entry,
-    awaited,
     begin,
     claimant,
     finished,
@@ -44,12 +44,11 @@ from standfast.testing.session_values import (
 )
 
 
-class TurnContract:
+class TurnContract(StoreContract):
     """The life of a turn, and who may write it."""
 
     # Beginning
 
-    @awaited
     async def test_a_begun_turn_is_durable_with_its_input(self, store: SessionStore) -> None:
         """Ours: journal rule 1, a turn's input is durable before anything runs."""
         head = await take_turn(store, "t0")
@@ -64,7 +63,6 @@ class TurnContract:
         assert await store.turn("t1") == record
         assert [it.turn_id for it in await store.turns("s1")] == ["t0", "t1"]
 
-    @awaited
     async def test_a_turn_needs_a_session(self, store: SessionStore) -> None:
         """Ours: a typing error does not make a session."""
         with pytest.raises(SessionNotFound):
@@ -72,7 +70,6 @@ class TurnContract:
         assert await store.turn("t1") is None
         assert await store.cancel("t1") is False
 
-    @awaited
     async def test_a_session_has_one_turn_at_a_time(self, store: SessionStore) -> None:
         """Ours: port rule 3; the owner is named, also to itself."""
         await begin(store)
@@ -81,7 +78,6 @@ class TurnContract:
                 await store.begin(new_turn("t2"), claimant(owner))
         assert await store.turn("t2") is None
 
-    @awaited
     async def test_of_many_that_begin_at_once_one_succeeds(self, store: SessionStore) -> None:
         """Ours: one writer per session."""
         await store.open_session(a_head())
@@ -91,13 +87,11 @@ class TurnContract:
         assert sum(isinstance(it, SessionBusy) for it in results) == 7
         assert len(await store.turns("s1")) == 1
 
-    @awaited
     async def test_turns_of_many_sessions_begin_and_end_at_once(self, store: SessionStore) -> None:
         """Ours: sessions do not wait for each other."""
         heads = await asyncio.gather(*(take_turn(store, f"t{n}", f"s{n}") for n in range(30)))
         assert [head.leaf for head in heads] == [f"t{n}.1" for n in range(30)]
 
-    @awaited
     async def test_an_unfinished_turn_comes_first(self, store: SessionStore) -> None:
         """Ours: what waits or was left is gone on with, not forgotten."""
         await park(store, a_wait("tick"))
@@ -112,7 +106,6 @@ class TurnContract:
             assert (left.value.turn_id, left.value.waits) == (turn_id, False)
         assert await store.turn("t5") is None
 
-    @awaited
     async def test_a_turn_id_is_used_once(self, store: SessionStore) -> None:
         """Ours: ids name one thing for ever."""
         await take_turn(store, "t1")
@@ -122,7 +115,6 @@ class TurnContract:
 
     # Idempotency
 
-    @awaited
     async def test_the_same_key_and_content_is_the_same_turn(self, store: SessionStore) -> None:
         """Ours: journal rule 1, a sender may repeat itself at any time."""
         await store.open_session(a_head())
@@ -137,7 +129,6 @@ class TurnContract:
         assert afterwards.record.summary == finished()
         assert [it.turn_id for it in await store.turns("s1")] == ["t1"]
 
-    @awaited
     async def test_the_same_key_with_other_content_conflicts(self, store: SessionStore) -> None:
         """Ours: journal rule 1."""
         await store.open_session(a_head())
@@ -145,7 +136,6 @@ class TurnContract:
         with pytest.raises(IdempotencyConflict, match="'k'"):
             await store.begin(new_turn("t2", key="k", input_digest="d2"), claimant())
 
-    @awaited
     async def test_a_key_counts_within_its_session(self, store: SessionStore) -> None:
         """Ours: clients of different sessions know nothing of each other."""
         for session_id in ("s1", "s2"):
@@ -153,7 +143,6 @@ class TurnContract:
             begun = await store.begin(new_turn(f"t_{session_id}", session_id, key="k"), claimant())
             assert isinstance(begun, Begun)
 
-    @awaited
     async def test_of_many_that_repeat_one_key_at_once_one_begins(self, store: SessionStore) -> None:
         """Ours: a client that retries too early gets the same turn."""
         await store.open_session(a_head())
@@ -164,7 +153,6 @@ class TurnContract:
 
     # The journal
 
-    @awaited
     async def test_what_is_saved_comes_back_in_order(self, store: SessionStore) -> None:
         """Ours: a recovered turn feeds the journal to a fresh machine."""
         begun = await begin(store, claimed_by=claimant("dead"))
@@ -182,7 +170,6 @@ class TurnContract:
         )
         assert (taken.record, taken.head) == (begun.record, begun.head)
 
-    @awaited
     async def test_a_key_is_journaled_once_for_each_kind(self, store: SessionStore) -> None:
         """Ours: port rule 4; an intent and its outcome share a name. What is refused writes nothing."""
         begun = await begin(store, claimed_by=claimant("dead"))
@@ -192,7 +179,6 @@ class TurnContract:
                 await store.save(begun.lease, twice)
         assert (await store.take_over("t1", claimant())).journal == (an_entry("k"),)
 
-    @awaited
     async def test_turns_of_different_sessions_use_the_same_keys(self, store: SessionStore) -> None:
         """Ours: journals do not mix."""
         for number in (1, 2):
@@ -203,7 +189,6 @@ class TurnContract:
 
     # Leases
 
-    @awaited
     async def test_a_live_lease_is_not_taken(self, store: SessionStore) -> None:
         """Ours: one writer per session."""
         await begin(store)
@@ -211,7 +196,6 @@ class TurnContract:
             with pytest.raises(SessionBusy, match="w1"):
                 await store.take_over("t1", claimant(owner, NOW + LEASE_MS - 1))
 
-    @awaited
     async def test_a_lease_ends_with_its_time_or_with_its_owner(self, store: SessionStore) -> None:
         """Ours: a dead owner is succeeded at once, one that hangs after its lease."""
         late = await begin(store, "t1", "s1")
@@ -222,7 +206,6 @@ class TurnContract:
         assert second.lease.fence > dead.lease.fence
         assert first.lease.owner == "w2"
 
-    @awaited
     async def test_whoever_lost_the_lease_can_write_nothing(self, store: SessionStore) -> None:
         """Ours: port rule 2, fencing. Not even with the same owner's name."""
         stale = (await begin(store, claimed_by=claimant("dead"))).lease
@@ -237,7 +220,6 @@ class TurnContract:
         assert renewed.lost == {"s1"}
         assert (await store.take_over("t1", claimant())).journal == ()
 
-    @awaited
     async def test_a_lease_is_over_after_commit_and_park(self, store: SessionStore) -> None:
         """Ours: port rule 2."""
         over = (await begin(store)).lease
@@ -250,7 +232,6 @@ class TurnContract:
                 await store.commit(lease, a_commit(turn_id))
             assert (await store.renew((lease,), NOW, LEASE_MS)).lost == {"s1"}
 
-    @awaited
     async def test_fences_only_rise_also_over_a_deleted_session(self, store: SessionStore) -> None:
         """Ours: whoever remembers a lease of the forerunner can write nothing."""
         old = (await begin(store, "t1", claimed_by=claimant("dead"))).lease
@@ -263,7 +244,6 @@ class TurnContract:
         fences = [(await begin(store, f"u{n}")).lease.fence for n in range(1)]
         assert fences[0] > new.lease.fence
 
-    @awaited
     async def test_a_lease_is_good_for_its_own_turn_alone(self, store: SessionStore) -> None:
         """Ours: a mix-up of turns is a defect of the caller, and writes nothing."""
         mine = await begin(store, "t1", "s1")
@@ -276,7 +256,6 @@ class TurnContract:
         assert other is not None
         assert other.state is TurnState.RUNNING
 
-    @awaited
     async def test_a_renewed_lease_lasts_longer(self, store: SessionStore) -> None:
         """Ours: 30 s, renewed every 10 s."""
         one, two = await begin(store, "t1", "s1"), await begin(store, "t2", "s2")
@@ -289,7 +268,6 @@ class TurnContract:
         gone = msgspec.structs.replace(one.lease, session_id="s9")
         assert (await store.renew((gone,), NOW, LEASE_MS)).lost == {"s9"}
 
-    @awaited
     async def test_a_lease_renewed_for_no_time_is_given_back(self, store: SessionStore) -> None:
         """Ours: a process that ends in order does not keep others waiting."""
         begun = await begin(store)
@@ -297,7 +275,6 @@ class TurnContract:
         assert [it.turn_id for it in await store.unfinished(NOW)] == ["t1"]
         await store.take_over("t1", claimant("w2"))
 
-    @awaited
     async def test_a_turn_that_ended_or_never_was_cannot_be_taken_over(self, store: SessionStore) -> None:
         """Ours: recovery races with the end."""
         await take_turn(store)
@@ -305,7 +282,6 @@ class TurnContract:
             with pytest.raises(TurnNotFound):
                 await store.take_over(turn_id, claimant())
 
-    @awaited
     async def test_of_many_that_take_over_at_once_one_succeeds(self, store: SessionStore) -> None:
         """Ours: every process recovers at its start."""
         await begin(store, claimed_by=claimant("dead"))
@@ -315,7 +291,6 @@ class TurnContract:
 
     # Parking
 
-    @awaited
     async def test_a_parked_turn_waits_and_goes_on_where_it_stood(self, store: SessionStore) -> None:
         """Ours: suspension is a value; days later another process goes on."""
         lease = await park(store, a_wait("tick"))
@@ -332,7 +307,6 @@ class TurnContract:
 
     # Committing
 
-    @awaited
     async def test_a_commit_is_the_end_of_turn_and_lease(self, store: SessionStore) -> None:
         """Ours: port rule 5, one transaction; the journal is gone with it."""
         begun = await begin(store)
@@ -347,7 +321,6 @@ class TurnContract:
         assert await store.unfinished(NOW + 2 * LEASE_MS) == []
         await begin(store, "t2")
 
-    @awaited
     async def test_the_record_of_a_turn_has_its_answer_whatever_the_nodes_say(
         self, store: SessionStore
     ) -> None:
@@ -368,7 +341,6 @@ class TurnContract:
         assert [it.summary for it in records] == [summary for _, _, summary in cases]
         assert [await store.turn(it.turn_id) for it in records] == records
 
-    @awaited
     async def test_a_turn_that_somebody_cancelled_does_not_finish(self, store: SessionStore) -> None:
         """Ours: a cancellation wins or loses once."""
         begun = await begin(store)
@@ -383,7 +355,6 @@ class TurnContract:
         assert isinstance(await store.commit(begun.lease, a_commit(summary=stopped())), SessionHead)
         assert await store.cancel("t1") is False
 
-    @awaited
     async def test_a_cancellation_after_the_end_lost(self, store: SessionStore) -> None:
         """Ours: a cancellation wins or loses once."""
         await take_turn(store)
@@ -394,7 +365,6 @@ class TurnContract:
 
     # Recovery
 
-    @awaited
     async def test_turns_that_nobody_runs_are_found(self, store: SessionStore) -> None:
         """Ours: recovery finds what a crash left, and leaves alone what is alive."""
         await begin(store, "t1", "s1")
@@ -403,7 +373,6 @@ class TurnContract:
         assert [it.turn_id for it in await store.unfinished(NOW)] == ["t2"]
         assert [it.turn_id for it in await store.unfinished(NOW + LEASE_MS)] == ["t1", "t2"]
 
-    @awaited
     async def test_a_waiting_turn_that_somebody_cancelled_is_found(self, store: SessionStore) -> None:
         """Ours: nobody else would ever go on with it."""
         await park(store, a_wait("tick"))
@@ -412,7 +381,6 @@ class TurnContract:
         (found,) = await store.unfinished(NOW)
         assert (found.turn_id, found.cancel_requested) == ("t1", True)
 
-    @awaited
     async def test_a_checkpoint_without_input_is_journaled_too(self, store: SessionStore) -> None:
         """Ours: a recovered turn passes the same checkpoints."""
         begun = await begin(store, claimed_by=claimant("dead"))
@@ -423,7 +391,6 @@ class TurnContract:
 
     # Looking at an open turn
 
-    @awaited
     async def test_the_open_turn_of_a_session_is_found_with_its_journal(self, store: SessionStore) -> None:
         """Ours: what plugins are in the middle of a turn can be looked at without taking it over."""
         begun = await begin(store)
@@ -438,7 +405,6 @@ class TurnContract:
         assert whole is not None
         assert (whole.record.turn_id, whole.input, whole.journal) == (turn_id, begun.input, (entry,))
 
-    @awaited
     async def test_an_ended_turn_is_not_open_and_has_no_journal(self, store: SessionStore) -> None:
         """Ours: the journal is gone when the turn ends."""
         await take_turn(store, "t1")

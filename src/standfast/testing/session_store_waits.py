@@ -20,12 +20,12 @@ from standfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, 
 from standfast.ports.session_store import Save, SessionStore
 from standfast.testing.session_values import (
     NOW,
+    StoreContract,
     a_commit,
     a_save,
     a_wait,
     an_approval,
     an_entry,
-    awaited,
     begin,
     claimant,
     park,
@@ -38,12 +38,11 @@ NO = Decision(approved=False, reason="too much")
 TOKEN = "cpl_t1.x"  # noqa: S105 (of a test)
 
 
-class WaitContract:
+class WaitContract(StoreContract):
     """Timers, completions and approvals."""
 
     # Timers
 
-    @awaited
     async def test_a_timer_is_over_when_it_is_due(self, store: SessionStore) -> None:
         """Ours: time is the caller's; the store has no clock."""
         await park(store, a_wait("tick"), a_wait("tock", due_in_ms=2_000))
@@ -53,7 +52,6 @@ class WaitContract:
         assert [it.turn_id for it in await store.unfinished(NOW + 1_000)] == ["t1"]
         assert dict(await store.ended_waits("t1", NOW + 9_000)) == {"tick": Elapsed(), "tock": Elapsed()}
 
-    @awaited
     async def test_only_what_a_turn_stands_at_wakes_it(self, store: SessionStore) -> None:
         """Ours: a turn that has taken note of one wait sleeps on for the others."""
         tick, tock = a_wait("tick"), a_wait("tock", due_in_ms=2_000)
@@ -64,7 +62,6 @@ class WaitContract:
         assert await store.unfinished(NOW + 1_500) == []
         assert len(await store.unfinished(NOW + 2_000)) == 1
 
-    @awaited
     async def test_a_turn_that_ended_waits_for_nothing(self, store: SessionStore) -> None:
         """Ours: port rule 5, waits are gone with the commit."""
         await park(store, a_wait("tick"), a_wait(TOKEN, "completion"))
@@ -77,7 +74,6 @@ class WaitContract:
 
     # Completions
 
-    @awaited
     async def test_a_completion_is_delivered_once(self, store: SessionStore) -> None:
         """Ours: a wait ends once."""
         await park(store, a_wait(TOKEN, "completion"))
@@ -89,7 +85,6 @@ class WaitContract:
         assert await store.ended_waits("t1", NOW) == ((TOKEN, Completed(value={"n": 2**70})),)
         assert len(await store.unfinished(NOW)) == 1
 
-    @awaited
     async def test_a_completion_may_be_a_failure(self, store: SessionStore) -> None:
         """Ours: whoever works outside may fail."""
         await park(store, a_wait(TOKEN, "completion"))
@@ -97,7 +92,6 @@ class WaitContract:
         await store.complete(TOKEN, failed, NOW)
         assert await store.ended_waits("t1", NOW) == ((TOKEN, failed),)
 
-    @awaited
     async def test_a_completion_may_come_before_its_wait(self, store: SessionStore) -> None:
         """Ours: the world outside can be faster than our disk."""
         begun = await begin(store)
@@ -110,7 +104,6 @@ class WaitContract:
         with pytest.raises(TokenAlreadyUsed):
             await store.complete(TOKEN, Completed(), NOW)
 
-    @awaited
     async def test_a_completion_that_comes_too_late_is_refused(self, store: SessionStore) -> None:
         """Ours: a wait always ends; whoever was told so can rely on it, whatever other clocks say."""
         await park(store, a_wait(TOKEN, "completion"))
@@ -122,7 +115,6 @@ class WaitContract:
             await store.complete(TOKEN, Completed(), NOW)
         assert await store.ended_waits("t1", NOW) == ((TOKEN, Expired()),)
 
-    @awaited
     async def test_a_token_that_no_turn_knows_is_not_found(self, store: SessionStore) -> None:
         """Ours: tokens come from outside."""
         await begin(store)
@@ -130,7 +122,6 @@ class WaitContract:
             with pytest.raises(TokenNotFound):
                 await store.complete(token, Completed(), NOW)
 
-    @awaited
     async def test_of_many_that_complete_at_once_one_succeeds(self, store: SessionStore) -> None:
         """Ours: a wait ends once."""
         await park(store, a_wait(TOKEN, "completion"))
@@ -141,7 +132,6 @@ class WaitContract:
 
     # Approvals
 
-    @awaited
     async def test_an_approval_is_asked_for_with_the_journal(self, store: SessionStore) -> None:
         """Ours: the request and the wait are one transaction; arguments come back as they were."""
         asked = an_approval()
@@ -152,7 +142,6 @@ class WaitContract:
         assert await store.approvals(session_id="s1") == await store.approvals(turn_id="t1") == [asked]
         assert await store.approvals(session_id="s2") == await store.approvals(turn_id="t2") == []
 
-    @awaited
     async def test_an_approval_is_asked_for_once(self, store: SessionStore) -> None:
         """Ours: ids name one thing for ever; what is refused writes nothing."""
         begun = await begin(store, claimed_by=claimant("dead"))
@@ -162,7 +151,6 @@ class WaitContract:
         assert await store.approvals() == []
         assert (await store.take_over("t1", claimant())).journal == ()
 
-    @awaited
     async def test_a_yes_and_a_no_end_the_wait(self, store: SessionStore) -> None:
         """Ours: decisions reach the turn that asked."""
         approvals = (an_approval("a1"), an_approval("a2"), an_approval("a3"))
@@ -180,7 +168,6 @@ class WaitContract:
             "a3": Approved(arguments={"cents": 1}),
         }
 
-    @awaited
     async def test_an_approval_is_decided_once(self, store: SessionStore) -> None:
         """Ours: port of approvals, everyone else is told who it was."""
         await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
@@ -192,7 +179,6 @@ class WaitContract:
         with pytest.raises(ApprovalNotFound):
             await store.decide("a9", NO, now_ms=NOW, edited_digest=None)
 
-    @awaited
     async def test_an_approval_cannot_be_given_after_its_time(self, store: SessionStore) -> None:
         """Ours: whoever hears first that the time is over makes it so."""
         await park(
@@ -208,7 +194,6 @@ class WaitContract:
         with pytest.raises(ApprovalAlreadyDecided, match="expired"):
             await store.decide("a2", YES, now_ms=NOW, edited_digest=None)
 
-    @awaited
     async def test_open_approvals_end_with_their_turn(self, store: SessionStore) -> None:
         """Ours: nobody is asked for what nobody waits for."""
         await park(
@@ -225,14 +210,12 @@ class WaitContract:
         with pytest.raises(ApprovalAlreadyDecided, match="cancelled"):
             await store.decide("a2", YES, now_ms=NOW, edited_digest=None)
 
-    @awaited
     async def test_open_approvals_end_with_their_session(self, store: SessionStore) -> None:
         """Ours: nobody is asked for what nobody waits for."""
         await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
         await store.delete_session("s1")
         assert [it.state for it in await store.approvals()] == [ApprovalState.CANCELLED]
 
-    @awaited
     async def test_what_comes_out_of_a_store_can_be_changed_without_harm(self, store: SessionStore) -> None:
         """Ours: a caller edits arguments before it decides."""
         await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))

@@ -12,11 +12,11 @@ import pytest
 
 from standfast.ports.session_store import SessionStore
 from standfast.testing.session_store_children import ChildContract
+from standfast.testing.session_store_creation import CreationContract
 from standfast.testing.session_store_history import HistoryContract
 from standfast.testing.session_store_inputs import InputContract
-from standfast.testing.session_store_making import MakingContract
+from standfast.testing.session_store_plugin_data import PluginDataContract
 from standfast.testing.session_store_prune import PruneContract
-from standfast.testing.session_store_shelf import ShelfContract
 from standfast.testing.session_store_states import StateContract
 from standfast.testing.session_store_tasks import TaskContract
 from standfast.testing.session_store_triggers import TriggerContract
@@ -34,10 +34,10 @@ class SessionStoreContract(
     InputContract,
     WaitContract,
     ChildContract,
-    MakingContract,
+    CreationContract,
     TaskContract,
     TriggerContract,
-    ShelfContract,
+    PluginDataContract,
     PruneContract,
 ):
     """The rules of `SessionStore`. Every test gets a store of its own, which knows `is_dead`."""

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable
-from typing import Concatenate, Final, ParamSpec, TypeVar
+import inspect
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
 
 import msgspec
 
@@ -37,28 +38,28 @@ from standfast.ports.session_store import (
     StateRecord,
 )
 
-Self = TypeVar("Self")
-P = ParamSpec("P")
-
 NOW: Final = 1_700_000_000_000
 LEASE_MS: Final = 30_000
 ANSWER: Final = "It is forty-two."
 USAGE: Final = (UsageEntry(source="turn", model="m1", usage=Usage(input=10, output=5, calls=1)),)
 
 
-def awaited(
-    test: Callable[Concatenate[Self, P], Awaitable[None]],
-) -> Callable[Concatenate[Self, P], None]:
-    """A plain test function of one that awaits; each runs on a loop of its own."""
+class StoreContract:
+    """The base of suites of store tests: runs each `async def test_…` of a subclass on an event loop."""
 
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        for name, test in list(vars(cls).items()):
+            if name.startswith("test_") and inspect.iscoroutinefunction(test):
+                setattr(cls, name, _run_on_loop(test))
+
+
+def _run_on_loop(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
     @functools.wraps(test)
-    def plain(self: Self, /, *args: P.args, **kwargs: P.kwargs) -> None:
-        async def run() -> None:
-            await test(self, *args, **kwargs)
+    def run(*args: Any, **kwargs: Any) -> None:
+        asyncio.run(test(*args, **kwargs))
 
-        asyncio.run(run())
-
-    return plain
+    return run
 
 
 def is_dead(owner: str) -> bool:

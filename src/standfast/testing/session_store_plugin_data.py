@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from standfast.ports.session_store import PruneRequest, SessionStore
-from standfast.testing.session_values import NOW, awaited, take_turn
+from standfast.testing.session_values import NOW, StoreContract, take_turn
 
 
-class ShelfContract:
+class PluginDataContract(StoreContract):
     """Durable data of a plugin, by scope and key."""
 
-    @awaited
     async def test_what_was_never_put_on_the_shelf_is_none(self, store: SessionStore) -> None:
         """Ours: absence is a value; taking nothing away is no error."""
         assert await store.shelf_get("notes", "all", "k") is None
@@ -17,7 +16,6 @@ class ShelfContract:
         await store.shelf_put("notes", "all", "k", None, NOW)
         assert await store.shelf_list("notes", "all") == []
 
-    @awaited
     async def test_the_last_body_of_a_key_is_the_one_that_is_kept(self, store: SessionStore) -> None:
         """Ours: a shelf has one thing in one place, and nothing where it was taken away."""
         await store.shelf_put("notes", "all", "k", b"one", NOW)
@@ -28,7 +26,6 @@ class ShelfContract:
         await store.shelf_put("notes", "all", "k", None, NOW + 3)
         assert await store.shelf_get("notes", "all", "k") is None
 
-    @awaited
     async def test_plugins_and_scopes_do_not_see_each_other(self, store: SessionStore) -> None:
         """Ours: a plugin's data is its own; names cannot run together."""
         places = [("a", "b", "c"), ("a", "bc", ""), ("ab", "", "c"), ("a", "", "bc"), ("", "ab", "c")]
@@ -40,7 +37,6 @@ class ShelfContract:
             assert await store.shelf_list(plugin_id, scope) == [(key, body)]
         assert await store.shelf_get("a", "b", "other") is None
 
-    @awaited
     async def test_a_scope_is_listed_by_key(self, store: SessionStore) -> None:
         """Ours: an order that does not depend on who wrote when, or on which store it is."""
         names = ["b", "a", "é", "B", "10", "9", "𝒳", ""]
@@ -52,7 +48,6 @@ class ShelfContract:
         assert [name for name, _ in listed] == sorted(set(names) - {"9"})
         assert dict(listed)["a"] == b"again"
 
-    @awaited
     async def test_the_shelf_outlives_sessions(self, store: SessionStore) -> None:
         """Ours: it belongs to a plugin; retention of sessions leaves it alone."""
         await take_turn(store)

@@ -15,6 +15,7 @@ from standfast.model.usage import Usage, UsageEntry
 from standfast.ports.session_store import NewSession, SessionStore, StateRecord
 from standfast.testing.session_values import (
     NOW,
+    StoreContract,
     a_blob,
     a_commit,
     a_head,
@@ -25,7 +26,6 @@ from standfast.testing.session_values import (
     said,
     take_turn,
 )
-from standfast.testing.session_values import awaited as awaits
 
 _CHARTER = SessionCharter(parent_session_id="s1", depth=1, request="abc")
 
@@ -39,10 +39,9 @@ def a_line(source: str, tokens: int) -> UsageEntry:
     return UsageEntry(source=source, model="m", usage=Usage(input=tokens, calls=1))
 
 
-class MakingContract:
+class CreationContract(StoreContract):
     """Sessions that are made with all that they begin with, in one transaction."""
 
-    @awaits
     async def test_a_session_is_made_with_all_that_it_begins_with(self, store: SessionStore) -> None:
         """Ours: history, state, blobs and first input are there together."""
         await store.open_session(a_head())
@@ -62,7 +61,6 @@ class MakingContract:
         assert await store.inputs("made") == [first]
         assert [child.session_id for child in await store.children("s1")] == ["made"]
 
-    @awaits
     async def test_a_session_made_again_is_the_same_if_its_charter_is(self, store: SessionStore) -> None:
         """Ours: what was taken or added in between stays so; another charter is another session."""
         await store.open_session(a_head())
@@ -77,7 +75,6 @@ class MakingContract:
             with pytest.raises(SessionExists):
                 await store.make_session(again)
 
-    @awaits
     async def test_of_many_who_make_a_session_one_does(self, store: SessionStore) -> None:
         """Ours: all of them are given the same."""
         await store.open_session(a_head())
@@ -85,7 +82,6 @@ class MakingContract:
         assert len({head.created_at for head in made}) == 1
         assert len(await store.children("s1")) == 1
 
-    @awaits
     async def test_a_session_is_made_over_the_history_of_another(self, store: SessionStore) -> None:
         """Ours: up to a node, with the state that holds there or what is made of it."""
         await store.open_session(a_head())
@@ -115,7 +111,6 @@ class MakingContract:
         await store.delete_session("s1")
         assert messages_of(await store.frame(half.leaf))
 
-    @awaits
     async def test_a_session_that_cannot_be_made_is_not_there(self, store: SessionStore) -> None:
         """Ours: a wrong source, a wrong node, a state that cannot be made."""
         await store.open_session(a_head())
@@ -136,7 +131,6 @@ class MakingContract:
 
     # Outside of turns
 
-    @awaits
     async def test_what_is_used_outside_of_turns_is_in_the_ledger(self, store: SessionStore) -> None:
         """Ours: the leaf and the revision stay; calls count on."""
         await store.open_session(a_head())
@@ -151,7 +145,6 @@ class MakingContract:
         with pytest.raises(SessionNotFound):
             await store.add_usage("missing", (), 0, NOW)
 
-    @awaits
     async def test_what_is_used_beside_a_turn_is_added_to_what_the_turn_used(
         self, store: SessionStore
     ) -> None:
