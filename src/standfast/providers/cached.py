@@ -1,11 +1,10 @@
-"""A cache of replies: what was asked before is answered as it was then.
+"""A cache of replies.
 
 Rules
 -----
-1. Equal requests to one model have equal answers: the digest of the request and the model's id are the key.
-2. A reply from the cache uses nothing: it counts as a call of no tokens that is known to cost nothing. Its
-   `response_id` begins with `cached:`.
-3. Only whole replies are kept. What cannot be read, or not be kept, is asked for again.
+1. The key is the digest of the request and the model's id.
+2. A reply from the cache counts as a call of no tokens at no cost. Its `response_id` begins with `cached:`.
+3. Only complete replies are cached. An entry that cannot be read or written is a miss.
 """
 
 from __future__ import annotations
@@ -25,25 +24,23 @@ from standfast.errors import InvalidArgument
 from standfast.model.canonical import digest_bytes
 from standfast.model.usage import Usage
 from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
-from standfast.providers.listening import listening
-from standfast.providers.plan import planned
 from standfast.providers.request_digest import request_digest
 from standfast.providers.resolve import resolve_model
 from standfast.providers.script import Reply
-from standfast.providers.transcript import Transcript
+from standfast.providers.scripted_replies import ReplyRecorder, prepare_reply
+from standfast.providers.wrapper import ModelWrapper, open_stream
 
 _log: Final = logging.getLogger("standfast")
 _PREFIX: Final = "cached:"
 _FREE: Final = Usage(calls=1, priced=1)
 
 
-class Cached:
-    """A model that is asked each thing once: `Cached("openai:gpt-5", "replies")`.
+class Cached(ModelWrapper):
+    """A model that answers each request once: `Cached("openai:gpt-5", "replies")`.
 
     Args:
-        path: a directory that keeps the replies, for several processes and for the next time; without one
-            they are in memory.
-        max_entries: so many replies are kept; those that were not asked for longest go first.
+        path: a directory for the replies, which several processes may share; without one they are in memory.
+        max_entries: how many replies to keep, evicting the least recently used.
     """
 
     def __init__(
@@ -55,50 +52,39 @@ class Cached:
     ) -> None:
         if max_entries < 1:
             raise InvalidArgument(f"max_entries must be a whole number from 1, not {max_entries!r}")
-        self._model = resolve_model(model)
-        self._replies: _Replies = _InMemory(max_entries) if path is None else _InFolder(path, max_entries)
-
-    @property
-    def model_id(self) -> str:
-        return self._model.model_id
+        super().__init__(resolve_model(model))
+        self._replies: _ReplyCache = (
+            _MemoryCache(max_entries) if path is None else _FolderCache(path, max_entries)
+        )
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         key = digest_bytes(f"{self.model_id}\n{request_digest(request)}".encode())
         kept = self._replies.get(key)
-        if kept is None:
-            async for delta in self._asked(request, key):
+        if kept is not None:
+            prepared = prepare_reply(kept, request.call_number, self.model_id)
+            for delta in prepared.deltas:
                 yield delta
+            ended = prepared.ended
+            yield msgspec.structs.replace(ended, usage=_FREE, response_id=_PREFIX + ended.response_id)
             return
-        plan = planned(kept, request.call_number, self.model_id)
-        for delta in plan.deltas:
-            yield delta
-        yield msgspec.structs.replace(plan.ended, usage=_FREE, response_id=_PREFIX + plan.ended.response_id)
-
-    async def _asked(self, request: ModelRequest, key: str) -> AsyncIterator[ModelDelta]:
-        heard = Transcript()
-        async with listening(self._model, request) as deltas:
+        recorder = ReplyRecorder()
+        async with open_stream(self._model, request) as deltas:
             async for delta in deltas:
                 if isinstance(delta, ReplyEnded):
-                    self._replies.put(key, heard.ended(delta))
+                    self._replies.put(key, recorder.ended(delta))
                 else:
-                    heard.hear(delta)
+                    recorder.add(delta)
                 yield delta
 
-    async def close(self) -> None:
-        await self._model.close()
 
-    def __repr__(self) -> str:
-        return f"<Cached {self.model_id}>"
-
-
-class _Replies(Protocol):
+class _ReplyCache(Protocol):
     def get(self, key: str, /) -> Reply | None: ...
 
     def put(self, key: str, reply: Reply, /) -> None: ...
 
 
-class _InMemory:
-    """The replies of this process, those asked for last at the end."""
+class _MemoryCache:
+    """The replies of this process, the most recently used last."""
 
     def __init__(self, max_entries: int) -> None:
         self._kept: OrderedDict[str, Reply] = OrderedDict()
@@ -117,8 +103,8 @@ class _InMemory:
             self._kept.popitem(last=False)
 
 
-class _InFolder:
-    """A file for each reply, whole or not there. When it was used last is when it was changed last."""
+class _FolderCache:
+    """A file for each reply, written atomically. Its modification time is the time of its last use."""
 
     def __init__(self, path: str | os.PathLike[str], max_entries: int) -> None:
         self._folder = Path(path).expanduser().absolute()
@@ -151,7 +137,7 @@ class _InFolder:
             _log.warning("a reply is not kept in the cache %s: %s", self._folder, error)
 
     def _tidy(self) -> None:
-        """Remove what is too much. Counting takes time, so it is done once in a while."""
+        """Remove surplus replies, once in a while because counting takes time."""
         self._puts += 1
         if self._puts % max(1, self._max_entries // 10):
             return

@@ -1,16 +1,15 @@
-"""What known models can do, as data that a user can override.
+"""The capabilities of known models, as data that a user can override.
 
 Theory of operation
 -------------------
 `catalog.json` has entries whose names are patterns: `anthropic:claude-sonnet-4*`, or without a provider
-`llama-3.3*`, which is that model whoever serves it. The entry with the longest name that fits describes the
-model. A user's file of the same form, in `STANDFAST_MODELS` or passed, adds entries, and changes those of the
-same name.
+`llama-3.3*` for that model on any host. The matching entry with the longest name describes the model. A
+user's file of the same form, in `STANDFAST_MODELS` or passed, adds entries and overrides those of the same name.
 
 Rules
 -----
-1. A field that is not known is None. Nothing is refused because of what is written here: it informs.
-2. What is in a file is checked when it is read. Whatever is wrong names the file.
+1. An unknown field is None. The catalog only informs: nothing is refused because of it.
+2. A file is checked when it is read. Errors name the file.
 """
 
 from __future__ import annotations
@@ -34,10 +33,10 @@ _FIRST_HAND: Final = ("openai", "anthropic", "google")
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a model can do. None is not known.
+    """What a model can do. None means unknown.
 
-    name: the pattern that it was found under. window: tokens that it can read and write in all. max_output:
-    tokens of one reply. tools: calls tools. images, files: reads them. reasoning: thinks before it answers.
+    name: the pattern of the entry. window: tokens of input and output together. max_output: tokens of one
+    reply. tools: calls tools. images, files: reads them. reasoning: thinks before it answers.
     structured_output: can be held to a JSON schema.
     """
 
@@ -52,7 +51,7 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A catalog as it is written."""
+    """The contents of a catalog file."""
 
     models: tuple[ModelInfo, ...]
     as_of: str = ""
@@ -60,13 +59,13 @@ class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 @dataclass(frozen=True, slots=True)
 class Catalog:
-    """Entries by their names, and the month that they are from."""
+    """Entries by name, and the month of their data."""
 
     entries: dict[str, ModelInfo]
     as_of: str = ""
 
     def describe(self, model_id: str) -> ModelInfo | None:
-        """What is known of a model; None if nothing is."""
+        """Return the entry of a model; None if there is none."""
         for name in _names_of(model_id):
             fits = [entry for pattern, entry in self.entries.items() if fnmatchcase(name, pattern.lower())]
             if fits:
@@ -74,30 +73,35 @@ class Catalog:
         return None
 
     def close_to(self, model_id: str) -> list[str]:
-        """Names of entries that are like this one."""
+        """Return the names of entries that are similar to *model_id*."""
         return difflib.get_close_matches(model_id, self.entries, n=3, cutoff=0.5)
 
     def over(self, other: Catalog) -> Catalog:
-        """These entries on top of others: what they say holds, what they do not say is the other's."""
+        """Merge these entries over those of *other*, field by field."""
         merged = dict(other.entries)
         for name, entry in self.entries.items():
-            merged[name] = _merged(other.entries.get(name), entry)
+            if (under := merged.get(name)) is not None:
+                known = {
+                    key: value for key, value in msgspec.structs.asdict(entry).items() if value is not None
+                }
+                entry = msgspec.structs.replace(under, **known)
+            merged[name] = entry
         return Catalog(merged, other.as_of)
 
 
 def load_catalog(path: str | os.PathLike[str] | None = None) -> Catalog:
-    """The catalog, with a user's file on top of it: *path*, else that of `STANDFAST_MODELS`."""
+    """Return the catalog with a user's file merged over it: *path*, or else `STANDFAST_MODELS`."""
     given = path or os.environ.get(VARIABLE)
     return _read(Path(given).expanduser()).over(_own()) if given else _own()
 
 
 def describe(model_id: str, *, catalog: str | os.PathLike[str] | None = None) -> ModelInfo | None:
-    """What is known of a model: `describe("anthropic:claude-sonnet-4-5").window`."""
+    """Return the entry of a model: `describe("anthropic:claude-sonnet-4-5").window`."""
     return load_catalog(catalog).describe(model_id)
 
 
 def providers_of(model: str) -> list[str]:
-    """Who makes a model of this name, if it is in the catalog that is shipped."""
+    """Return the vendors that make a model of this name, by the shipped catalog."""
     found = [(one, _own().describe(f"{one}:{model}")) for one in _FIRST_HAND]
     return [one for one, entry in found if entry is not None and entry.name.startswith(f"{one}:")]
 
@@ -120,15 +124,8 @@ def _read(path: Path) -> Catalog:
     return Catalog({entry.name: entry for entry in found.models}, found.as_of)
 
 
-def _merged(under: ModelInfo | None, over: ModelInfo) -> ModelInfo:
-    if under is None:
-        return over
-    said = {name: value for name, value in msgspec.structs.asdict(over).items() if value is not None}
-    return msgspec.structs.replace(under, **said)
-
-
 def _names_of(model_id: str) -> Iterator[str]:
-    """The names that a model may be listed under: its own first, then without whoever passes it on."""
+    """Yield the names that a model may be listed under: its own, then without the router before it."""
     whole = model_id.lower().partition("@http")[0]
     yield whole
     provider, colon, model = whole.partition(":")

@@ -1,15 +1,15 @@
-"""Several models for one: when a call fails, its next attempt goes to the next of them.
+"""Several models in a row: when a call fails, the next attempt goes to the next model.
 
 Theory of operation
 -------------------
-The attempt of a request picks the model, so a turn that another process takes up goes on with the model that
-is due. Each switch is a failed attempt like any other: journaled, counted, its streamed text retracted.
+The number of the attempt selects the model, so a turn that another process takes over resumes with the right
+one. Each switch is a failed attempt like any other: journaled, counted, its streamed text retracted.
 
 Rules
 -----
-1. A failure of a model that has one behind it is worth another attempt, at once. That of the last one is what
-   it is: it may be worth waiting for, and then the first is asked again.
-2. A context overflow is passed on as it is. The turn can make its context smaller, which helps any model.
+1. A failure of any model but the last is retryable at once. The last model's failure is passed on; if it is
+   retryable, the first model is next.
+2. A context overflow is passed on. The turn can shorten its context, which helps every model.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ import msgspec
 
 from standfast.errors import InvalidArgument, ModelError, StandfastError, TurnCode
 from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
-from standfast.providers.listening import listening
+from standfast.providers.wrapper import open_stream
 
 PREFIX: Final = "fallback:"
 SEPARATOR: Final = "|"
 
 
 class Fallback:
-    """The first of *models* that answers. By their names, it is `Agent(model=["a:b", "c:d"])`."""
+    """The first of *models* that answers. With names: `Agent(model=["a:b", "c:d"])`."""
 
     def __init__(self, *models: ModelProvider) -> None:
         self.models = tuple(one for model in models for one in _members(model))
@@ -40,7 +40,7 @@ class Fallback:
         place = (request.attempt - 1) % len(self.models)
         model = self.models[place]
         try:
-            async with listening(model, request) as deltas:
+            async with open_stream(model, request) as deltas:
                 async for delta in deltas:
                     yield _named(delta, model) if isinstance(delta, ReplyEnded) else delta
         except Exception as error:
@@ -49,7 +49,7 @@ class Fallback:
             raise _failure(model, error, has_successor=place + 1 < len(self.models)) from error
 
     async def close(self) -> None:
-        """Close all of them; the first error is raised when that is done."""
+        """Close all models, and then raise the first error."""
         errors = []
         for model in self.models:
             try:
@@ -64,7 +64,7 @@ class Fallback:
 
 
 def fallback_name(names: list[str]) -> str:
-    """The name of several models in a row, which resolves to them again."""
+    """Return the name of several models in a row; `resolve_model` turns it back into them."""
     for name in names:
         if SEPARATOR in name:
             raise InvalidArgument(
@@ -85,7 +85,7 @@ def _members(model: ModelProvider) -> tuple[ModelProvider, ...]:
 
 
 def _named(ended: ReplyEnded, model: ModelProvider) -> ReplyEnded:
-    """The reply with the provider of the model that served it: one name is not enough among several."""
+    """Add the provider to the name of the model that served the reply."""
     provider = model.model_id.partition(":")[0]
     if ended.model.startswith(f"{provider}:"):
         return ended
@@ -94,7 +94,7 @@ def _named(ended: ReplyEnded, model: ModelProvider) -> ReplyEnded:
 
 
 def _failure(model: ModelProvider, error: Exception, *, has_successor: bool) -> ModelError:
-    """The error as the turn should see it: with the model's name, and worth another attempt or not."""
+    """Copy *error* with the model's name, retryable if there is a next model."""
     if not isinstance(error, StandfastError):
         error = ModelError(f"{type(error).__name__}: {error}")
     return ModelError(

@@ -9,37 +9,33 @@ from standfast.errors import InvalidArgument, ModelError
 from standfast.ports.clock import Clock
 from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
 from standfast.providers.fallback import Fallback
-from standfast.providers.listening import listening
 from standfast.providers.rate_limit import Limiter, RateLimit, Sleep
 from standfast.providers.request_digest import estimated_tokens
 from standfast.providers.resolve import resolve_model
+from standfast.providers.wrapper import ModelWrapper, open_stream
 
 __all__ = ["Limited", "RateLimit", "SharedLimits"]
 
 
-class Limited:
-    """A model that is asked no more than allowed: `Limited("openai:gpt-5", RateLimit(concurrency=4))`.
+class Limited(ModelWrapper):
+    """A model behind a rate limit: `Limited("openai:gpt-5", RateLimit(concurrency=4))`.
 
-    A limit of several models is one `Limiter` that all of them get. If the provider asks for a pause, all who
-    share the limit make it.
+    Several models share a limit if they get the same `Limiter`. If the provider asks for a pause, all models
+    that share the limit pause.
     """
 
     def __init__(
         self, model: str | ModelProvider, limit: RateLimit | Limiter, *, clock: Clock | None = None
     ) -> None:
-        self._model = resolve_model(model)
+        super().__init__(resolve_model(model))
         self._limiter = limit if isinstance(limit, Limiter) else Limiter(_checked(limit), clock=clock)
         self._counts_tokens = self._limiter.limit.tokens_per_minute is not None
-
-    @property
-    def model_id(self) -> str:
-        return self._model.model_id
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
         used = None
         admission = await self._limiter.admit(estimated_tokens(request) if self._counts_tokens else 0)
         try:
-            async with listening(self._model, request) as deltas:
+            async with open_stream(self._model, request) as deltas:
                 async for delta in deltas:
                     if isinstance(delta, ReplyEnded):
                         used = delta.usage.total
@@ -51,15 +47,9 @@ class Limited:
         finally:
             self._limiter.release(admission, used)
 
-    async def close(self) -> None:
-        await self._model.close()
-
-    def __repr__(self) -> str:
-        return f"<Limited {self.model_id}>"
-
 
 class SharedLimits:
-    """The limits of a runtime: one for each key, which is a provider's name or a model's id."""
+    """The limits of a runtime, by a provider's name or a model's id."""
 
     def __init__(
         self,
@@ -73,7 +63,7 @@ class SharedLimits:
         }
 
     def around(self, model: ModelProvider) -> ModelProvider:
-        """The model behind its own limit and its provider's. Of a fallback, each member is behind its own."""
+        """Wrap *model* in its own limit and its provider's; wrap each member of a fallback separately."""
         if isinstance(model, Fallback):
             return Fallback(*(self.around(one) for one in model.models))
         name = model.model_id

@@ -2,15 +2,14 @@
 
 Theory of operation
 -------------------
-A price is looked for in this order: in what the user has given, under the name of the model that served the
-reply or of the one that was asked; then in the data that `genai-prices` brings along (the extra `prices`). A
-scripted model costs nothing. Of several models in a row (`fallback:A|B`) the one that served the reply
-counts. Where a price was found is remembered, so that each reply costs one look.
+A price is looked up in the user's table, under the name of the model that served the reply or of the
+requested one, and then in the data of `genai-prices` (the extra `prices`). A scripted model costs nothing. Of several
+models in a row (`fallback:A|B`) the one that served the reply counts. Lookups are cached.
 
 Rules
 -----
 1. A cost is a whole number of 1e-9 dollars, rounded up once for each reply: sums are exact.
-2. What is not known is None. It is never zero.
+2. An unknown cost is None, never zero.
 3. Nothing is fetched. The data is imported when a model may be in it, and not before.
 """
 
@@ -37,7 +36,7 @@ _CATALOGUED: Final = frozenset((
     "anthropic", "aws", "azure", "cerebras", "cohere", "deepseek", "fireworks", "google", "groq", "mistral",
     "moonshotai", "novita", "openai", "openrouter", "perplexity", "together", "x-ai", "zai",
 ))  # fmt: skip
-"""The providers that `genai-prices` knows under the names that we have for them."""
+"""The providers that `genai-prices` knows under our names."""
 
 _SEVERAL: Final = "fallback:"
 _BY_URL: Final = "openai-compatible"
@@ -54,7 +53,7 @@ class Price(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     cache_write: Decimal | None = None
 
     def of(self, usage: Usage) -> int:
-        """What this usage costs."""
+        """Return the cost of *usage*."""
         read = self.input if self.cache_read is None else self.cache_read
         write = self.input if self.cache_write is None else self.cache_write
         per_million = (
@@ -77,19 +76,21 @@ class Prices:
         self._needs_nothing: set[str] = set()
 
     def cost(self, model_id: str, served_model: str, usage: Usage) -> int | None:
-        """What a reply cost, in 1e-9 dollars; None if it is not known."""
+        """Return the cost of a reply in 1e-9 dollars; None if it is unknown."""
         key = (model_id, served_model)
         if key not in self._pricers:
-            self._remember(key)
+            if len(self._pricers) >= _REMEMBERED:
+                self._pricers.clear()
+            self._pricers[key] = self._pricer(*key)
         pricer = self._pricers[key]
         return None if pricer is None else pricer(usage)
 
     def knows(self, model_id: str) -> bool:
-        """Whether there is a price for this model, or for each of several. May have to load the data."""
+        """Tell whether there is a price for this model, or for each of several. May load the data."""
         return all(self.cost(member, "", Usage()) is not None for member in _members(model_id))
 
     def must_load(self, model_id: str) -> bool:
-        """Whether `load` is worth while before this model is asked; says so once."""
+        """Tell whether to call `load` before the first call of this model; True at most once."""
         if self._asked_to_load or model_id in self._needs_nothing:
             return False
         if any(_is_catalogued(member.partition(":")[0]) for member in _members(model_id)):
@@ -99,7 +100,7 @@ class Prices:
         return self._asked_to_load
 
     def load(self) -> None:
-        """Import what `genai-prices` knows, if it is installed. Takes about 0.2 s."""
+        """Import the data of `genai-prices`, if it is installed. Takes about 0.2 s."""
         if self._loaded:
             return
         try:
@@ -111,13 +112,8 @@ class Prices:
             self._calculate = library.calc_price
         self._loaded = True
 
-    def _remember(self, key: tuple[str, str]) -> None:
-        if len(self._pricers) >= _REMEMBERED:
-            self._pricers.clear()
-        self._pricers[key] = self._pricer(*key)
-
     def _pricer(self, model_id: str, served_model: str) -> _Pricer | None:
-        """Where the price of a model is to be found."""
+        """Return the function that prices a model; None if its price is unknown."""
         names = [name for member in _likely(model_id, served_model) for name in _names(member, served_model)]
         for name in names:
             for key in (name.full, name.model):
@@ -125,13 +121,13 @@ class Prices:
                     return price.of
         for name in names:
             if name.provider == _FREE:
-                return _nothing
+                return lambda usage: 0
             if _is_catalogued(name.provider) and (found := self._catalogued(name)) is not None:
                 return found
         return None
 
     def _catalogued(self, name: _Name) -> _Pricer | None:
-        """What the library calculates for a model, if it can."""
+        """Return a function that prices a model by the library, if the library can."""
         self.load()
         calculate = self._calculate
         if calculate is None:
@@ -148,7 +144,7 @@ class Prices:
 
 
 class _Name(msgspec.Struct, frozen=True):
-    """A model as somebody calls it. `url` is where it is served, if that is part of the name."""
+    """A name of a model. `url` is where it is served, if that is part of the name."""
 
     provider: str
     model: str
@@ -160,7 +156,7 @@ class _Name(msgspec.Struct, frozen=True):
 
 
 def _names(model_id: str, served_model: str) -> Iterator[_Name]:
-    """The names under which a price may be found, the best first."""
+    """Yield the names under which a price may be found, the best first."""
     provider, _, rest = model_id.partition(":")
     model, _, url = rest.partition("@") if provider == _BY_URL else (rest, "", "")
     prefix, _, bare = served_model.partition(":")
@@ -174,7 +170,7 @@ def _names(model_id: str, served_model: str) -> Iterator[_Name]:
 
 
 def _likely(model_id: str, served_model: str) -> list[str]:
-    """The models that may have served a reply: of several, those of its provider, the closest name first."""
+    """Return the models that may have served a reply: those of its provider, the closest name first."""
     members = _members(model_id)
     if len(members) == 1 or not served_model:
         return members
@@ -183,7 +179,7 @@ def _likely(model_id: str, served_model: str) -> list[str]:
 
 
 def _members(model_id: str) -> list[str]:
-    """The models that a name stands for."""
+    """Return the models that a name stands for."""
     if not model_id.startswith(_SEVERAL):
         return [model_id]
     return model_id.removeprefix(_SEVERAL).split("|")
@@ -193,16 +189,12 @@ def _is_catalogued(provider: str) -> bool:
     return provider in _CATALOGUED or provider == _BY_URL
 
 
-def _nothing(usage: Usage) -> int:
-    return 0
-
-
 def _nano(dollars: Decimal) -> int:
     return int((dollars * NANO).to_integral_value(ROUND_CEILING))
 
 
 def _as_library_has_it(usage: Usage) -> Any:
-    """The same in the library's buckets, where input includes what was cached."""
+    """Convert *usage* to the library's form, where input includes cached tokens."""
     library = importlib.import_module("genai_prices")
     return library.Usage(
         input_tokens=usage.input + usage.cache_read + usage.cache_write,

@@ -2,15 +2,15 @@
 
 Theory of operation
 -------------------
-Whoever wants to call stands in line. The one in front waits until the limits let it in: for somebody to
-leave, or for the time at which enough of the last minute is over. It knows that time, so it sleeps until then
-and looks again; only a call that ends, and turns out to have used less than was thought, wakes it earlier.
+Calls queue. The first one waits for another call to end, or until enough of the last minute has passed. It
+knows that time and sleeps until then; only a call that ends, perhaps with fewer tokens than estimated, wakes
+it earlier.
 
 Rules
 -----
-1. First come, first served. A call that is larger than the limit itself waits until the minute is empty.
-2. In no sixty seconds are there more requests than allowed. Tokens are an estimate until a call has ended.
-3. Whoever gives up leaves the line, and has used nothing.
+1. First in, first out. A call that is larger than the limit itself waits until the minute is empty.
+2. No sixty seconds contain more requests than allowed. Tokens are an estimate until a call has ended.
+3. A cancelled call leaves the queue and has used nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Sleep = Callable[[float], Awaitable[None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimit:
-    """What a provider, or one model, may be asked. None means no limit; all tokens count, cached ones too."""
+    """The limits of a provider or a model. None means no limit; all tokens count, cached ones too."""
 
     concurrency: int | None = None
     requests_per_minute: int | None = None
@@ -48,7 +48,7 @@ class RateLimit:
 
 @dataclass(slots=True, eq=False)
 class Admission:
-    """A call that was let in, at that time, for so many tokens."""
+    """A call that was admitted at a time for a number of tokens."""
 
     at: float
     tokens: int
@@ -56,7 +56,7 @@ class Admission:
 
 
 class Limiter:
-    """One limit, for everybody who shares it. It serves one event loop at a time."""
+    """One limit for all models that share it. It serves one event loop at a time."""
 
     def __init__(self, limit: RateLimit, *, clock: Clock | None = None, sleep: Sleep = asyncio.sleep) -> None:
         self.limit = limit
@@ -71,8 +71,10 @@ class Limiter:
         self._changed = asyncio.Event()
 
     async def admit(self, tokens: int = 0) -> Admission:
-        """Wait for a call's turn. What it gives back is to be released."""
-        self._settle_in()
+        """Wait until a call may start. The caller must release the admission."""
+        loop = asyncio.get_running_loop()
+        if loop is not self._loop:  # locks belong to a loop, and a limiter may outlive one
+            self._loop, self._line, self._changed = loop, asyncio.Lock(), asyncio.Event()
         async with self._line:
             while pause := self._pause_s(tokens):
                 await self._wait(pause)
@@ -83,7 +85,7 @@ class Limiter:
         return admission
 
     def release(self, admission: Admission, used: int | None = None) -> None:
-        """A call is over; *used* is what it used in the end, if that is known."""
+        """End a call; *used* is the number of tokens it used, if known."""
         self._running -= 1
         if used is not None and admission.is_recent:
             self._tokens += used - admission.tokens
@@ -91,30 +93,21 @@ class Limiter:
         self._changed.set()
 
     def hold(self, milliseconds: int) -> None:
-        """Let nobody in for a while, as the provider asked."""
+        """Admit no call for a while, as the provider asked."""
         until = self._clock.monotonic() + min(milliseconds, _LONGEST_HOLD_MS) / 1000
         self._not_before = max(self._not_before, until)
 
-    def _settle_in(self) -> None:
-        """Locks belong to a loop; a limiter may outlive one."""
-        loop = asyncio.get_running_loop()
-        if loop is not self._loop:
-            self._loop, self._line, self._changed = loop, asyncio.Lock(), asyncio.Event()
-
     def _pause_s(self, tokens: int) -> float:
-        """How long a call must wait: not at all, for so many seconds, or until another one is over."""
+        """Return how many seconds a call must wait: 0, a number, or infinity for the end of another call."""
         if self.limit.concurrency is not None and self._running >= self.limit.concurrency:
             return math.inf
         now = self._clock.monotonic()
-        self._forget_before(now - _WINDOW_S)
-        free_at = max(self._not_before, self._request_free_at(), self._tokens_free_at(tokens))
-        return math.ceil((free_at - now) * 1000) / 1000 if free_at > now else 0.0
-
-    def _forget_before(self, time: float) -> None:
-        while self._recent and self._recent[0].at <= time:
+        while self._recent and self._recent[0].at <= now - _WINDOW_S:
             oldest = self._recent.popleft()
             oldest.is_recent = False
             self._tokens -= oldest.tokens
+        free_at = max(self._not_before, self._request_free_at(), self._tokens_free_at(tokens))
+        return math.ceil((free_at - now) * 1000) / 1000 if free_at > now else 0.0
 
     def _request_free_at(self) -> float:
         allowed = self.limit.requests_per_minute
@@ -135,7 +128,7 @@ class Limiter:
         return free_at
 
     async def _wait(self, pause: float) -> None:
-        """Until the time is over, or a call is."""
+        """Wait for *pause* seconds or for the end of a call."""
         self._changed.clear()
         waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self._changed.wait())]
         if pause < math.inf:

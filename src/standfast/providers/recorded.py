@@ -1,16 +1,16 @@
-"""Recording: what a model says, as a script that `scripted:FILE` replays.
+"""Records the replies of a model as a script that `scripted:FILE` replays.
 
 Theory of operation
 -------------------
 Each call is one line of a `.jsonl` file: a `Reply` with the number of its call and a digest of its request.
-Replayed, the number and the digest pick the line, so one file holds any number of sessions, and a prompt that
-has changed since is noticed.
+On replay the number and the digest select the line, so one file holds any number of sessions, and a changed
+prompt is detected.
 
 Rules
 -----
-1. A request is digested, never written; what a failure says holds no key, as the port has it.
-2. A line is written under a lock and in one piece, so that several processes can record into one file.
-3. A call that was cancelled leaves no line.
+1. A request is digested, never written; by the rules of the port, the text of a failure contains no key.
+2. A line is written under a lock and in one piece, so that several processes can record to one file.
+3. A cancelled call leaves no line.
 """
 
 from __future__ import annotations
@@ -24,61 +24,44 @@ import msgspec
 
 from standfast.errors import InvalidArgument, ModelError
 from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
-from standfast.providers.listening import listening
 from standfast.providers.request_digest import request_digest
 from standfast.providers.resolve import resolve_model
 from standfast.providers.script import Expectation, Reply
-from standfast.providers.transcript import Transcript
+from standfast.providers.scripted_replies import ReplyRecorder
+from standfast.providers.wrapper import ModelWrapper, open_stream
 
 
-class Recorded:
+class Recorded(ModelWrapper):
     """A model whose replies are appended to a `.jsonl` file: `Recorded("openai:gpt-5", "calls.jsonl")`."""
 
     def __init__(self, model: str | ModelProvider, path: str | os.PathLike[str]) -> None:
-        self._model = resolve_model(model)
+        super().__init__(resolve_model(model))
         self._path = Path(path)
         if self._path.suffix != ".jsonl":
             raise InvalidArgument(f"a recording is a .jsonl file, not {self._path.name!r}")
 
-    @property
-    def model_id(self) -> str:
-        return self._model.model_id
-
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
-        line, heard, ended = _Line(self._path, request), Transcript(), False
+        # Digest the request before the call: nothing else of it is ever needed or written.
+        number, expect = request.call_number, Expectation(request=request_digest(request))
+        recorder, ended = ReplyRecorder(), False
         try:
-            async with listening(self._model, request) as deltas:
+            async with open_stream(self._model, request) as deltas:
                 async for delta in deltas:
                     if isinstance(delta, ReplyEnded):
-                        line.write(heard.ended(delta))
+                        self._write(recorder.ended(delta), number, expect)
                         ended = True
                     else:
-                        heard.hear(delta)
+                        recorder.add(delta)
                     yield delta
         except Exception as error:
             if not ended:
-                line.write(heard.failed(error))
+                self._write(recorder.failed(error), number, expect)
             raise
         if not ended:
-            line.write(heard.broken_off())
+            self._write(recorder.broken_off(), number, expect)
 
-    async def close(self) -> None:
-        await self._model.close()
-
-    def __repr__(self) -> str:
-        return f"<Recorded {self.model_id}>"
-
-
-class _Line:
-    """One call's place in the recording. The request is digested at once: it must not be kept."""
-
-    def __init__(self, path: Path, request: ModelRequest) -> None:
-        self._path = path
-        self._number = request.call_number
-        self._expect = Expectation(request=request_digest(request))
-
-    def write(self, reply: Reply) -> None:
-        reply = msgspec.structs.replace(reply, call=self._number, expect=self._expect)
+    def _write(self, reply: Reply, number: int, expect: Expectation) -> None:
+        reply = msgspec.structs.replace(reply, call=number, expect=expect)
         try:
             _append(self._path, msgspec.json.encode(reply) + b"\n")
         except UnicodeEncodeError:
@@ -88,7 +71,7 @@ class _Line:
 
 
 def _append(path: Path, line: bytes) -> None:
-    """Add a line, after the end of one that was not finished if there is such."""
+    """Append a line; end an unfinished one before it."""
     descriptor = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

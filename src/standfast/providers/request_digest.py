@@ -1,10 +1,10 @@
-"""What a request asks, as bytes and as a digest: equal for two requests that ask the same.
+"""The digest of a request: equal for requests with equal content.
 
 Rules
 -----
-1. Whatever a model would read counts: messages, instructions, tools, the schema of the answer, settings.
-   Whatever only tells calls apart does not: ids, numbers, keys, usage, times.
-2. A digest is all that is ever written down of a request.
+1. Everything that a model would read counts: messages, instructions, tools, the schema of the answer,
+   settings. Ids, numbers, keys, usage and times do not.
+2. Nothing but the digest of a request is ever written.
 """
 
 from __future__ import annotations
@@ -22,13 +22,16 @@ _TOKENS_OF_AN_ATTACHMENT: Final = 1_000
 
 
 def request_digest(request: ModelRequest) -> str:
-    """Lower-case hex SHA3-256 of what is asked, whoever is asked."""
+    """Return the lower-case hex SHA3-256 of a request's content, for any model."""
     return digest_bytes(_request_bytes(request))
 
 
 def estimated_tokens(request: ModelRequest) -> int:
-    """About how many tokens a request has, from its size."""
-    return len(_request_bytes(request)) // _BYTES_PER_TOKEN + _attachments(request) * _TOKENS_OF_AN_ATTACHMENT
+    """Estimate the number of tokens of a request from its size."""
+    contents = [message.content for message in request.messages if isinstance(message, UserMessage)]
+    parts = [part for content in contents if not isinstance(content, str) for part in content]
+    attachments = sum(isinstance(part, AttachmentPart) for part in parts)
+    return len(_request_bytes(request)) // _BYTES_PER_TOKEN + attachments * _TOKENS_OF_AN_ATTACHMENT
 
 
 def _request_bytes(request: ModelRequest) -> bytes:
@@ -52,17 +55,7 @@ def _said(message: Message) -> Json:
 
 
 def _result(message: ToolMessage) -> Json:
-    """What the model reads of a call's result."""
+    """Return the part of a tool result that the model reads."""
     if message.shown is not None:
         return message.shown
     return message.value if message.error is None else (message.error.code, message.error.message)
-
-
-def _attachments(request: ModelRequest) -> int:
-    contents = [message.content for message in request.messages if isinstance(message, UserMessage)]
-    return sum(
-        isinstance(part, AttachmentPart)
-        for content in contents
-        if not isinstance(content, str)
-        for part in content
-    )

@@ -1,8 +1,8 @@
-"""From a model's name, as agents and sessions have it, to the provider that serves it.
+"""Finds the provider of a model by the model's name.
 
 Rules
 -----
-1. The `model_id` of whatever is made here names it again: `resolve_model(model.model_id)` is the same model.
+1. `resolve_model(model.model_id)` is the same model.
 2. A provider's code is imported when one of its models is named, not before.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Final, cast
 
@@ -28,10 +29,7 @@ _LIST: Final = "`standfast models` lists what there is"
 
 
 def resolve_model(model: str | ModelProvider | Sequence[str | ModelProvider]) -> ModelProvider:
-    """The provider of that name; what is a provider already is returned as it is.
-
-    A list of models is a `Fallback` over them.
-    """
+    """Return the provider of a name, a provider unchanged, and a `Fallback` over a list of models."""
     if isinstance(model, str):
         return _named(model)
     if isinstance(model, (list, tuple)):
@@ -52,7 +50,7 @@ def _named(model: str) -> ModelProvider:
 
 
 def one_of(models: Sequence[str | ModelProvider]) -> str | ModelProvider:
-    """Several models as one that an agent can have: a name if all of them are names."""
+    """Return several models as one: as a name if all of them are names."""
     if not models:
         raise InvalidArgument("a list of models has at least one", hint=_FORM)
     if len(models) == 1:
@@ -67,22 +65,12 @@ def _scripted(name: str) -> ModelProvider:
     return ScriptedModel.from_file(name)
 
 
-def _openai(name: str) -> ModelProvider:
-    from standfast.providers.openai import OpenAIModel
+def _vendor_model(folder: str, class_name: str) -> Callable[[str], ModelProvider]:
+    def open_model(name: str) -> ModelProvider:
+        model: ModelProvider = getattr(import_module(f"standfast.providers.{folder}"), class_name)(name)
+        return model
 
-    return OpenAIModel(name)
-
-
-def _anthropic(name: str) -> ModelProvider:
-    from standfast.providers.anthropic import AnthropicModel
-
-    return AnthropicModel(name)
-
-
-def _google(name: str) -> ModelProvider:
-    from standfast.providers.google import GoogleModel
-
-    return GoogleModel(name)
+    return open_model
 
 
 def _openai_compatible(name: str) -> ModelProvider:
@@ -92,8 +80,6 @@ def _openai_compatible(name: str) -> ModelProvider:
 
 
 def _by_short_name(provider: str) -> Callable[[str], ModelProvider]:
-    """What is compatible and known by name needs no base URL."""
-
     def open_model(name: str) -> ModelProvider:
         from standfast.providers.openai_compatible import OpenAICompatibleModel
 
@@ -104,26 +90,24 @@ def _by_short_name(provider: str) -> Callable[[str], ModelProvider]:
 
 _OPENERS: Final[dict[str, Callable[[str], ModelProvider]]] = {
     "scripted": _scripted,
-    "openai": _openai,
-    "anthropic": _anthropic,
-    "google": _google,
+    "openai": _vendor_model("openai", "OpenAIModel"),
+    "anthropic": _vendor_model("anthropic", "AnthropicModel"),
+    "google": _vendor_model("google", "GoogleModel"),
     "openai-compatible": _openai_compatible,
     **{name: _by_short_name(name) for name, vendor in VENDORS.items() if vendor.speaks_chat},
 }
 
 
 def _unknown(model: str) -> InvalidArgument:
-    close = _close_to(model)
+    """Return an error that suggests names with a similar provider, or with the one that was left out."""
+    provider, colon, name = model.partition(":")
+    close: list[str] = []
+    if not colon and provider:
+        from standfast.providers.catalog import providers_of  # needed for this error only
+
+        close = [f"{one}:{model}" for one in providers_of(model)]
+    if not close:
+        similar = difflib.get_close_matches(provider, _OPENERS, n=2)
+        close = [f"{one}:{name or 'MODEL'}" for one in similar]
     hint = f"did you mean {' or '.join(map(repr, close))}? {_LIST}" if close else f"{_FORM}; {_LIST}"
     return InvalidArgument(f"{model[:80]!r} names no model", hint=hint)
-
-
-def _close_to(model: str) -> list[str]:
-    """Names like this one: with a provider that is spelled almost so, or with the one that was left out."""
-    provider, colon, name = model.partition(":")
-    if not colon and provider:
-        from standfast.providers.catalog import providers_of  # only whoever is in trouble needs it
-
-        found = [f"{one}:{model}" for one in providers_of(model)]
-        return found or [f"{one}:MODEL" for one in difflib.get_close_matches(model, _OPENERS, n=2)]
-    return [f"{one}:{name or 'MODEL'}" for one in difflib.get_close_matches(provider, _OPENERS, n=2)]

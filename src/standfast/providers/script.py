@@ -1,10 +1,10 @@
-"""Scripts: what a scripted model is to say, as values and as files.
+"""The scripts of scripted models, as values and as files.
 
 Rules
 -----
-1. A script holds `replies`, of which the call's number picks one, or `rules`, of which the first that fits
-   the last message answers.
-2. What is in a file is checked when it is read. Whatever is wrong names the file and the entry.
+1. A script has `replies`, of which the number of the call selects one, or `rules`, of which the first that
+   matches the last message answers.
+2. A file is checked when it is read. Errors name the file and the entry.
 """
 
 from __future__ import annotations
@@ -30,6 +30,10 @@ class ScriptedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     name: str
     arguments: dict[str, Json] | str = msgspec.field(default_factory=dict)
     id: str = ""
+
+    def arguments_text(self) -> str:
+        given = self.arguments
+        return given if isinstance(given, str) else msgspec.json.encode(given).decode()
 
 
 class ScriptedFailure(
@@ -114,8 +118,8 @@ Entries = Iterable[Reply | Mapping[str, Any] | str]
 
 
 @dataclass(frozen=True, slots=True)
-class Script:
-    """A script as it was read; it has replies or rules."""
+class ModelScript:
+    """A script with replies or rules."""
 
     replies: tuple[Reply, ...] = ()
     rules: tuple[Rule, ...] = ()
@@ -125,14 +129,14 @@ class Script:
 def checked(
     entries: Entries, kind: type[R], *, source: str, first: int = 1, unit: str = "reply"
 ) -> tuple[R, ...]:
-    """Replies from what a script has for them; a plain string is a reply of that text."""
+    """Convert the entries of a script; a plain string is a reply of that text."""
     return tuple(
         _entry(entry, kind, f"{source}, {unit} {number}") for number, entry in enumerate(entries, first)
     )
 
 
-def read_script(path: Path) -> Script:
-    """The script in a `.json` or `.jsonl` file."""
+def read_script(path: Path) -> ModelScript:
+    """Read a script from a `.json` or `.jsonl` file."""
     if path.suffix not in (".json", ".jsonl"):
         raise InvalidArgument(f"script {path} is neither a .json nor a .jsonl file")
     try:
@@ -143,16 +147,16 @@ def read_script(path: Path) -> Script:
     return _lines_of(text, path) if path.suffix == ".jsonl" else _script_of(_parsed(text, str(path)), path)
 
 
-def _lines_of(text: str, path: Path) -> Script:
+def _lines_of(text: str, path: Path) -> ModelScript:
     replies: list[Reply] = []
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             where = f"script {path}, line {number}"
             replies.append(_entry(_parsed(line, where), Reply, where))
-    return Script(replies=tuple(replies))
+    return ModelScript(replies=tuple(replies))
 
 
-def _script_of(data: Json, path: Path) -> Script:
+def _script_of(data: Json, path: Path) -> ModelScript:
     source = f"script {path}"
     data = {"replies": data} if isinstance(data, list) else data
     if not isinstance(data, dict) or ("replies" in data) == ("rules" in data):
@@ -164,21 +168,18 @@ def _script_of(data: Json, path: Path) -> Script:
         raise InvalidArgument(f'{source}: "strict" must be true or false')
     if unknown := sorted(data.keys() - {"replies", "rules", "strict"}):
         raise InvalidArgument(f"{source} has an unknown field {unknown[0]!r}")
-    if "rules" in data:
-        rules = checked(_listed(data["rules"], source, "rules"), Rule, source=source, unit="rule")
-        return Script(rules=rules, strict=strict)
-    return Script(checked(_listed(data["replies"], source, "replies"), Reply, source=source), strict=strict)
-
-
-def _listed(value: Json, source: str, name: str) -> list[Json]:
-    if not isinstance(value, list):
+    name = "rules" if "rules" in data else "replies"
+    if not isinstance(data[name], list):
         raise InvalidArgument(f'{source}: "{name}" must be a list')
-    return value
+    if name == "rules":
+        return ModelScript(rules=checked(data[name], Rule, source=source, unit="rule"), strict=strict)
+    return ModelScript(checked(data[name], Reply, source=source), strict=strict)
 
 
 def _entry(entry: object, kind: type[R], where: str) -> R:
     try:
-        found = _converted(entry, kind)
+        given = {"text": entry} if isinstance(entry, str) else entry
+        found = entry if isinstance(entry, kind) else msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
         raise InvalidArgument(f"{where}: {error}") from None
     if found.chunks is not None and found.chunk_size is not None:
@@ -186,12 +187,6 @@ def _entry(entry: object, kind: type[R], where: str) -> R:
     if found.chunks is not None and "".join(found.chunks) != found.whole_text():
         raise InvalidArgument(f'{where}: "chunks" do not add up to "text"')
     return found
-
-
-def _converted(entry: object, kind: type[R]) -> R:
-    if isinstance(entry, kind):
-        return entry
-    return msgspec.convert({"text": entry} if isinstance(entry, str) else entry, kind)
 
 
 def _parsed(text: str, where: str) -> Json:

@@ -1,16 +1,16 @@
-"""A model that says what a script says.
+"""A model that replays a script.
 
 Theory of operation
 -------------------
 A script of replies is indexed by the request's `call_number`, which counts the calls of a session over all
-processes. The model itself remembers nothing that matters: one script serves many sessions, and goes on
-where it was after a restart. A recording may have several replies to the call of one number, of several
-sessions: then the request picks one. A script of rules looks at the last message instead.
+processes. The model has no state that matters: one script serves many sessions, and resumes after a restart.
+A recording may have several replies for one number, from several sessions: then the request selects one. A
+script of rules is matched against the last message instead.
 
 Rules
 -----
-1. A call that the script has no reply for is an error, and so are replies that nobody asked for.
-2. Everything that can be prepared is prepared before the first call: a chunk costs one step of a generator.
+1. A call without a reply in the script is an error, and so are unused replies.
+2. Replies are prepared before the first call: a chunk costs one step of a generator.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ import msgspec
 from standfast.errors import CallerError, ModelError
 from standfast.model.message import AssistantMessage, Message, ToolMessage, UserMessage, text_of
 from standfast.ports.model_provider import ModelDelta, ModelRequest
-from standfast.providers.plan import Plan, error_of, planned
 from standfast.providers.request_digest import request_digest
 from standfast.providers.script import (
     Entries,
     Expectation,
+    ModelScript,
     Reply,
     Rule,
-    Script,
     checked,
     read_script,
 )
+from standfast.providers.scripted_replies import PreparedReply, prepare_reply
 
 __all__ = ["RepliesLeftOver", "Reply", "Rule", "ScriptedModel", "UnexpectedModelCall"]
 
 
 class UnexpectedModelCall(ModelError):
-    """The model was asked something that its script does not provide for."""
+    """A call without a reply in the script."""
 
     def __init__(self, call_number: int, problem: str, request: ModelRequest) -> None:
         asked = _shortened(_words_of(request.messages[-1])) if request.messages else "nothing"
@@ -50,12 +50,15 @@ class UnexpectedModelCall(ModelError):
 
 
 class RepliesLeftOver(CallerError):
-    """The model is closed before all of its script was asked for."""
+    """The model was closed before all replies of its script were used."""
 
     def __init__(self, model_id: str, total: int, asked: int, first: Reply) -> None:
+        summary = first.whole_text() or "calls " + ", ".join(call.name for call in first.tool_calls)
+        if first.failure is not None:
+            summary = f"failure: {first.failure.message}"
         super().__init__(
             f"{total - asked} of the {total} replies of {model_id} were not asked for; "
-            f"the first of them is reply {asked + 1}: {_shortened(_gist_of(first))!r}",
+            f"the first of them is reply {asked + 1}: {_shortened(summary)!r}",
             hint="remove them from the script, or make it with strict=False",
         )
         self.count = total - asked
@@ -66,76 +69,80 @@ class ScriptedModel:
 
     def __init__(self, replies: Entries, *, strict: bool = True, name: str = "script") -> None:
         found = checked(replies, Reply, source=f"script {name!r}")
-        self._take(Script(replies=found, strict=strict), f"scripted:{name}")
+        self._load(ModelScript(replies=found, strict=strict), f"scripted:{name}")
 
     @classmethod
     def from_file(cls, path: str | Path, *, name: str | None = None) -> ScriptedModel:
-        """The model of a `.json` or `.jsonl` file, called after the path if it has no other *name*."""
+        """Read the script of a model from a `.json` or `.jsonl` file; the path is its default *name*."""
         model = cls.__new__(cls)
-        model._take(read_script(Path(path)), f"scripted:{name or path}")
+        model._load(read_script(Path(path)), f"scripted:{name or path}")
         return model
 
-    def _take(self, script: Script, model_id: str) -> None:
+    def _load(self, script: ModelScript, model_id: str) -> None:
         self.model_id = model_id
-        self._plans: dict[int, list[Plan]] = {}
+        self._replies: dict[int, list[PreparedReply]] = {}
         for place, reply in enumerate(script.replies, 1):
             number = reply.call or place
-            self._plans.setdefault(number, []).append(planned(reply, number, model_id))
+            self._replies.setdefault(number, []).append(prepare_reply(reply, number, model_id))
         self._total = len(script.replies)
-        self._served: set[Plan] = set()
+        self._served: set[PreparedReply] = set()
         self._rules = script.rules
         self._strict = script.strict and not script.rules
         self._asked = 0
 
     async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
-        plan = self._ruled(request) if self._rules else self._numbered(request)
-        reply = plan.reply
+        prepared = self._ruled(request) if self._rules else self._numbered(request)
+        reply = prepared.reply
         if reply.expect is not None:
             _check(reply.expect, request)
         if reply.delay_ms:
             await asyncio.sleep(reply.delay_ms / 1000)
-        for number, delta in enumerate(plan.deltas):
+        for number, delta in enumerate(prepared.deltas):
             if reply.chunk_delay_ms and number:
                 await asyncio.sleep(reply.chunk_delay_ms / 1000)
             yield delta
         if reply.failure is not None:
-            raise error_of(reply.failure)
-        yield plan.ended
+            failure = reply.failure
+            raise ModelError(
+                failure.message,
+                code=failure.code,
+                retryable=failure.retryable,
+                retry_after_ms=failure.retry_after_ms,
+            )
+        yield prepared.ended
 
     async def close(self) -> None:
-        """Raise `RepliesLeftOver` if the script is strict and was not asked to its end; once only."""
-        left = [
-            plan for number in sorted(self._plans) if number > self._asked for plan in self._plans[number]
-        ]
+        """Raise `RepliesLeftOver` if the script is strict and has unused replies; once only."""
+        unused = [number for number in sorted(self._replies) if number > self._asked]
+        left = [one for number in unused for one in self._replies[number]]
         if self._strict and left:
             self._strict = False
             raise RepliesLeftOver(self.model_id, self._total, self._total - len(left), left[0].reply)
 
-    def _numbered(self, request: ModelRequest) -> Plan:
+    def _numbered(self, request: ModelRequest) -> PreparedReply:
         number = request.call_number
-        known = self._plans.get(number)
+        known = self._replies.get(number)
         if known is None:
             raise UnexpectedModelCall(number, f"the script has {self._total} replies", request)
         self._asked = max(self._asked, number)
-        return known[0] if len(known) == 1 else self._fitting(known, request)
-
-    def _fitting(self, known: list[Plan], request: ModelRequest) -> Plan:
-        """Of the replies to one call, the first for this request that was not given yet."""
-        digest = request_digest(request)
-        fits = [plan for plan in known if _expected_digest(plan.reply) in (None, digest)]
-        chosen = next((plan for plan in fits if plan not in self._served), (fits or known)[-1])
+        if len(known) == 1:
+            return known[0]
+        # Of several replies to one call, choose the first unused one that expects this request.
+        expected = (None, request_digest(request))
+        fits = [one for one in known if one.reply.expect is None or one.reply.expect.request in expected]
+        chosen = next((one for one in fits if one not in self._served), (fits or known)[-1])
         self._served.add(chosen)
         return chosen
 
-    def _ruled(self, request: ModelRequest) -> Plan:
+    def _ruled(self, request: ModelRequest) -> PreparedReply:
         for rule in self._rules:
             if _fits(rule, request):
-                return planned(_filled(rule, request.messages), request.call_number, self.model_id)
+                return prepare_reply(_filled(rule, request.messages), request.call_number, self.model_id)
         raise UnexpectedModelCall(request.call_number, "no rule of the script fits", request)
 
 
 def _check(expect: Expectation, request: ModelRequest) -> None:
-    """Refuse a request that is not what the script expects."""
+    """Raise `UnexpectedModelCall` if the request is not the expected one."""
     words = _words_of(request.messages[-1]) if request.messages else ""
     problem = None
     if expect.last_contains is not None and expect.last_contains not in words:
@@ -150,12 +157,8 @@ def _check(expect: Expectation, request: ModelRequest) -> None:
         raise UnexpectedModelCall(request.call_number, problem, request)
 
 
-def _expected_digest(reply: Reply) -> str | None:
-    return None if reply.expect is None else reply.expect.request
-
-
 def _fits(rule: Rule, request: ModelRequest) -> bool:
-    """Whether the rule is about the last message, and the tools that it calls are there."""
+    """Tell whether the rule matches the last message, and the tools that it calls are on offer."""
     last = request.messages[-1] if request.messages else None
     if rule.when_told is not None and rule.when_told not in request.instructions:
         return False
@@ -172,7 +175,7 @@ def _fits(rule: Rule, request: ModelRequest) -> bool:
 
 
 def _filled(rule: Rule, messages: list[Message]) -> Rule:
-    """The rule with what the user said and the tool returned in its text."""
+    """Fill the user's text and the tool's result into the rule's text."""
     if rule.text is None or "{" not in rule.text:
         return rule
     last = messages[-1] if messages else None
@@ -182,7 +185,7 @@ def _filled(rule: Rule, messages: list[Message]) -> Rule:
 
 
 def _last_said(messages: list[Message]) -> str:
-    """What the user said last."""
+    """Return the last text of the user."""
     for message in reversed(messages):
         if isinstance(message, UserMessage):
             return text_of(message.content)
@@ -190,7 +193,7 @@ def _last_said(messages: list[Message]) -> str:
 
 
 def _words_of(message: Message) -> str:
-    """A message as text: what was said, or what the model reads of a tool's result."""
+    """Return the text of a message, or the text of a tool's result that the model reads."""
     if isinstance(message, UserMessage):
         return text_of(message.content)
     if isinstance(message, AssistantMessage):
@@ -200,13 +203,6 @@ def _words_of(message: Message) -> str:
     if message.error is not None:
         return message.error.message
     return message.value if isinstance(message.value, str) else msgspec.json.encode(message.value).decode()
-
-
-def _gist_of(reply: Reply) -> str:
-    """What a reply is about, in a line."""
-    if reply.failure is not None:
-        return f"failure: {reply.failure.message}"
-    return reply.whole_text() or "calls " + ", ".join(call.name for call in reply.tool_calls)
 
 
 def _shortened(text: str, limit: int = 80) -> str:

@@ -1,10 +1,10 @@
-"""What a user may ask of any model, whoever serves it: `Agent(settings={...})`.
+"""The settings of a model call that all providers share: `Agent(settings={...})`.
 
 Rules
 -----
-1. A name that is not here is an error that says which are, so that a slip of the pen is not ignored for ever.
-2. What only one provider knows goes into `extra_body` and `extra_headers`, which are sent as they are: in the
-   body, objects are merged with ours and lists joined to them.
+1. An unknown name is an error that lists the known ones, so that a typo is not ignored.
+2. Settings of one provider go into `extra_body` and `extra_headers`, which are sent unchanged: in the body,
+   objects are merged with ours and lists are appended to them.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a model is to answer. None leaves it to the provider.
+    """How a model should answer. None leaves it to the provider.
 
     reasoning: how much the model thinks first, in words or as a number of tokens. tool_choice: `auto`,
-    `none`, `required`, or the name of a tool. cache: ask the provider to keep what repeats.
+    `none`, `required`, or the name of a tool. cache: let the provider cache repeated input.
     """
 
     temperature: float | None = None
@@ -46,7 +46,7 @@ _DEFAULTS = ModelSettings()
 
 
 def read_settings(given: Mapping[str, Any]) -> ModelSettings:
-    """The settings of a request, checked."""
+    """Convert and check the settings of a request."""
     if not given:
         return _DEFAULTS
     try:

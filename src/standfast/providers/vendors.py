@@ -1,6 +1,6 @@
-"""Who serves models: where each is, and which variables of the environment tell of it.
+"""The vendors of models: their addresses and their environment variables.
 
-Rule: a variable's value is read to know whether there is one. Nothing here ever shows a key.
+Rule: nothing here shows a key; a variable is only checked for being set.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 
 @dataclass(frozen=True, slots=True)
 class Vendor:
-    """One who serves models, by the name before the colon."""
+    """A vendor, by the name before the colon of a model's id."""
 
     name: str
     base_url: str
@@ -24,11 +24,11 @@ class Vendor:
     url_variable: str = ""
     needs_key: bool = True
     speaks_chat: bool = False
-    """Whether it is reached as `openai-compatible` is, under a shorter name."""
+    """Whether it is a short name for an `openai-compatible` server."""
 
 
 class VendorStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """How a vendor is set up here. `key` names the variable that holds the key; it is None if none does."""
+    """The configuration of a vendor. `key` names the variable that holds the key, or is None."""
 
     name: str
     configured: bool
@@ -69,12 +69,12 @@ VENDORS: Final = {
 
 
 def base_url_of(vendor: Vendor, environment: Mapping[str, str] = os.environ) -> str:
-    """Where the vendor is asked."""
+    """Return the vendor's base URL, from its variable if that is set."""
     return environment.get(vendor.url_variable) or vendor.base_url
 
 
 def status_of(vendor: Vendor, environment: Mapping[str, str] = os.environ) -> VendorStatus:
-    """How the vendor is set up."""
+    """Return the configuration of a vendor."""
     key = next((name for name in vendor.key_variables if environment.get(name)), None)
     from_variable = bool(environment.get(vendor.url_variable))
     return VendorStatus(
@@ -88,7 +88,7 @@ def status_of(vendor: Vendor, environment: Mapping[str, str] = os.environ) -> Ve
 
 
 def _shown(url: str) -> str:
-    """A URL without the user, password and query that somebody may have put into it."""
+    """Return a URL without its user, password and query."""
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2]
