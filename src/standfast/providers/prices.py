@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 A price is looked up in the user's table, under the name of the model that served the reply or of the
-requested one, and then in the data of `genai-prices` (the extra `prices`). A scripted model costs nothing. Of several
-models in a row (`fallback:A|B`) the one that served the reply counts. Lookups are cached.
+requested one, and then in the data of `genai-prices` (the extra `prices`). A scripted model costs nothing. Of
+several models in a row (`fallback:A|B`) the one that served the reply counts. Lookups are cached.
 
 Rules
 -----

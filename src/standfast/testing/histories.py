@@ -1,11 +1,11 @@
-"""Golden histories: turns that were recorded once and that every later version must replay to the same end.
+"""Golden histories: recorded turns that every later version must replay to the same end.
 
 Theory of operation
 -------------------
-A history is what happened to a turn (the inputs, as the journal holds them) with what the machine made of it:
-the commands after each input, the entries, the outcome, what plugins want said next. Replaying feeds the
-inputs to a fresh machine and tells every difference. A turn that does not replay could not be recovered from
-a journal of the version that recorded it.
+A history holds the inputs of a turn, as in the journal, and what the machine made of them: the commands after
+each input, the entries, the outcome, the next messages of plugins. `replay` feeds the inputs to a fresh
+machine and reports every difference. A turn that does not replay could not be recovered from a journal of the
+version that recorded it.
 
 A file with nothing but `name` and `inputs` is a draft. `write` completes it; `check` replays files::
 
@@ -14,18 +14,17 @@ A file with nothing but `name` and `inputs` is a draft. `write` completes it; `c
 
 Rules
 -----
-1. What was recorded is never overwritten silently: `write` refuses to change a history unless it is told to
-   with `--replace`, and says what it changes.
+1. A recorded history is never overwritten silently: `write` changes it only with `--replace`, and says what
+   it changes.
 2. Every file carries the version of its format; another version is an error, never a guess.
-3. A field of a command that has its default is left out, so that a field that is added later changes no file.
+3. Fields of commands with their default are omitted, so that a field that is added later changes no file.
 """
 
 from __future__ import annotations
 
 import argparse
-import functools
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -56,7 +55,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def record(name: str, inputs: Iterable[Input]) -> History:
-    """Feed *inputs* to a fresh machine and keep what it makes of them."""
+    """Feed *inputs* to a fresh machine and record its results."""
     machine = TurnMachine()
     fed: list[Input] = []
     commands: list[tuple[Json, ...]] = []
@@ -74,21 +73,21 @@ def record(name: str, inputs: Iterable[Input]) -> History:
 
 
 def record_journal(name: str, bodies: Iterable[bytes]) -> History:
-    """The same from the bodies of a journal."""
+    """Record the inputs in the bodies of a journal."""
     return record(name, map(decode_input, bodies))
 
 
 def replay(history: History) -> list[str]:
-    """Every difference between what was recorded and what this version makes of the inputs, a line each."""
+    """Return every difference between the recorded results and those of this version, a line each."""
     try:
         now = record(history.name, history.inputs)
     except StandfastError as error:
         return [f"the inputs cannot be fed any more: {error}"]
-    return [*_commands_apart(history, now), *_results_apart(history, now)]
+    return [*_command_differences(history, now), *_result_differences(history, now)]
 
 
 def command_as_json(command: Command) -> Json:
-    """A command as data: its name as `do`, and the fields that do not have their default."""
+    """Convert a command: its name as `do`, and its fields without defaults."""
     fields = {
         field.name: _as_json(getattr(command, field.name))
         for field in msgspec.structs.fields(command)
@@ -98,14 +97,14 @@ def command_as_json(command: Command) -> Json:
 
 
 def _as_json(value: object) -> Json:
-    """The value as it comes out of a file."""
+    """Return the value as it would be read from a file."""
     return msgspec.json.decode(msgspec.json.encode(value))
 
 
 # Differences
 
 
-def _commands_apart(was: History, now: History) -> list[str]:
+def _command_differences(was: History, now: History) -> list[str]:
     if len(was.commands) != len(now.commands):
         return [f"{len(was.inputs)} inputs, but the commands of {len(was.commands)} are recorded"]
     return [
@@ -117,7 +116,7 @@ def _commands_apart(was: History, now: History) -> list[str]:
     ]
 
 
-def _results_apart(was: History, now: History) -> list[str]:
+def _result_differences(was: History, now: History) -> list[str]:
     apart = []
     if len(was.entries) != len(now.entries):
         apart.append(f"there were {len(was.entries)} entries, there are {len(now.entries)}")
@@ -166,9 +165,9 @@ def save(history: History, path: Path, *, replace: bool = False) -> None:
 
 
 def complete(path: Path, *, replace: bool = False) -> list[str]:
-    """Complete the draft at *path*; for a recorded history, take over what changed if *replace* says so.
+    """Complete the draft at *path*, or update a recorded history with *replace*; return the differences.
 
-    Returns what changed. Without *replace* a history that would change raises `InvalidArgument`.
+    Without *replace*, raise `InvalidArgument` for a recorded history that would change.
     """
     history = load(path)
     apart = [] if history.is_draft else replay(history)
@@ -186,37 +185,7 @@ def complete(path: Path, *, replace: bool = False) -> list[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Check or write files; 1 if one of them differs or could not be written."""
-    options = _parser().parse_args(arguments)
-    act = _check if options.action == "check" else functools.partial(_write, replace=options.replace)
-    went_well = [_tried(act, path) for path in options.files]
-    return 0 if all(went_well) else 1
-
-
-def _tried(act: Callable[[Path], bool], path: Path) -> bool:
-    try:
-        return act(path)
-    except (StandfastError, OSError) as error:
-        sys.stderr.write(f"{path}: {error}\n")
-        return False
-
-
-def _check(path: Path) -> bool:
-    apart = replay(load(path))
-    _tell(path, apart)
-    return not apart
-
-
-def _write(path: Path, *, replace: bool) -> bool:
-    _tell(path, complete(path, replace=replace))
-    return True
-
-
-def _tell(path: Path, lines: list[str]) -> None:
-    sys.stdout.writelines(f"{path}: {line}\n" for line in lines or ["ok"])
-
-
-def _parser() -> argparse.ArgumentParser:
+    """Check or write files; return 1 if one of them differs or could not be written."""
     parser = argparse.ArgumentParser(
         prog="python -m standfast.testing.histories", description="golden histories"
     )
@@ -226,7 +195,20 @@ def _parser() -> argparse.ArgumentParser:
     write.add_argument("--replace", action="store_true", help="take over what changed in a recorded history")
     for action in (check, write):
         action.add_argument("files", nargs="+", type=Path)
-    return parser
+    options = parser.parse_args(arguments)
+    exit_code = 0
+    for path in options.files:
+        try:
+            if options.action == "write":
+                lines = complete(path, replace=options.replace)
+            elif lines := replay(load(path)):
+                exit_code = 1
+        except (StandfastError, OSError) as error:
+            sys.stderr.write(f"{path}: {error}\n")
+            exit_code = 1
+        else:
+            sys.stdout.writelines(f"{path}: {line}\n" for line in lines or ["ok"])
+    return exit_code
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ from standfast.model.message import (
     Part,
     Reasoning,
     TextPart,
-    ToolCall,
     ToolMessage,
     UserMessage,
 )
@@ -73,7 +72,9 @@ def request_body(prepared: PreparedRequest) -> Body:
     if not contents:
         raise InvalidArgument("there is nothing to send to the model: every message is empty")
     body: Body = {"contents": contents}
-    native = not request.tools or _takes_schema_with_tools(prepared.model)
+    # Before generation 3, a model with functions to call cannot be held to a schema.
+    takes_both = _generation(prepared.model) >= 3 and not prepared.model.startswith("gemma")
+    native = takes_both or not request.tools
     instructions = request.instructions
     if request.output_schema is not None and not native:
         instructions = f"{instructions}\n\n{schema_instruction(request.output_schema)}".strip()
@@ -142,11 +143,6 @@ def _thinking_config(model: str, reasoning: Effort | int) -> Body:
         }
     budget = _BUDGETS[reasoning]
     return {**shown, "thinkingBudget": max(budget, _MIN_PRO_BUDGET) if is_pro else budget}
-
-
-def _takes_schema_with_tools(model: str) -> bool:
-    """Tell whether the model can be held to a schema while it has functions to call."""
-    return _generation(model) >= 3 and not model.startswith("gemma")
 
 
 def _generation(model: str) -> int:
@@ -237,20 +233,16 @@ def _id(provider_id: str) -> Body:
     return {} if not provider_id or _MADE_UP_ID.fullmatch(provider_id) else {"id": provider_id}
 
 
-def _call_part(call: ToolCall) -> Body:
-    """Write a call; arguments that are not an object are shown to the model as text."""
-    args = call.arguments
-    if args is None:
-        args = {} if call.raw is None else {"unreadable_arguments": call.raw}
-    return {"functionCall": {**_id(call.provider_id), "name": call.name, "args": args}}
-
-
 def _reply_parts(message: AssistantMessage, origin: str) -> list[Body]:
     """Write an earlier reply, with the signatures that came from *origin*."""
     calls: dict[str, Body] = {}
     for call in message.tool_calls:
         name = call.provider_id
-        calls[name if name and name not in calls else f"#{call.call_id}"] = _call_part(call)
+        args = call.arguments
+        if args is None:  # they are no object: show them to the model as text
+            args = {} if call.raw is None else {"unreadable_arguments": call.raw}
+        part: Body = {"functionCall": {**_id(name), "name": call.name, "args": args}}
+        calls[name if name and name not in calls else f"#{call.call_id}"] = part
     plain = [{"text": message.text}] if message.text else []
     stored = _stored_layout(message, origin)
     if stored is None:

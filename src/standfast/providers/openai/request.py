@@ -25,7 +25,6 @@ from standfast.model.capability import Capability
 from standfast.model.message import (
     AssistantMessage,
     AttachmentPart,
-    Content,
     InputPart,
     Message,
     Part,
@@ -167,7 +166,9 @@ class _Conversation:
     def add(self, message: Message) -> None:
         match message:
             case UserMessage():
-                if parts := _content_parts(message.content, self._media):
+                content = message.content
+                given = (TextPart(text=content),) if isinstance(content, str) else content
+                if parts := [made for part in given if (made := _part(part, self._media)) is not None]:
                     self.items.append({"type": "message", "role": "user", "content": parts})
             case AssistantMessage():
                 self._ids = {call.call_id: self._new_id(call) for call in message.tool_calls}
@@ -224,11 +225,6 @@ class _Conversation:
 def _text_item(text: str, phase: str | None = None) -> Json:
     phased = {} if phase is None else {"phase": phase}
     return {"type": "message", "role": "assistant", "content": text, **phased}
-
-
-def _content_parts(content: Content, media: Mapping[str, bytes]) -> list[Json]:
-    given = (TextPart(text=content),) if isinstance(content, str) else content
-    return [made for part in given if (made := _part(part, media)) is not None]
 
 
 def _part(part: Part, media: Mapping[str, bytes]) -> Json:

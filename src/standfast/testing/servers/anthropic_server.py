@@ -18,7 +18,14 @@ import msgspec
 from standfast.model.canonical import digest_bytes
 from standfast.providers.anthropic.request import thinks_adaptively
 from standfast.providers.script import Reply, ScriptedCall
-from standfast.testing.servers.http_server import Answered, ModelServer, SeenRequest
+from standfast.testing.servers.http_server import (
+    ModelServer,
+    PreparedResponse,
+    SeenRequest,
+    cut_text,
+    event_block,
+    reported_usage,
+)
 
 Object = dict[str, Any]
 
@@ -55,7 +62,7 @@ _MAX_BREAKPOINTS: Final = 4
 class AnthropicServer(ModelServer):
     """Serves a script as Anthropic would."""
 
-    def answer(self, request: SeenRequest) -> Answered:
+    def answer(self, request: SeenRequest) -> PreparedResponse:
         if "x-api-key" not in request.headers and "authorization" not in request.headers:
             return self._error(401, "x-api-key header is required")
         return super().answer(request)
@@ -76,7 +83,7 @@ class AnthropicServer(ModelServer):
         said += _streamed(whole["content"], reply)
         said.append({"type": "message_delta", "delta": ended, "usage": usage})
         said.append({"type": "message_stop"})
-        return [_block(event) for event in said]
+        return [event_block(event) for event in said]
 
     def whole(self, request: SeenRequest, reply: Reply) -> Object:
         number, reason = len(self.requests), reply.stop_reason
@@ -121,9 +128,7 @@ def _input(call: ScriptedCall) -> Object:
 
 
 def _usage(reply: Reply) -> Object:
-    given = reply.usage
-    if given is None:
-        return {"input_tokens": 1, "output_tokens": max(1, len(reply.whole_text()) // 4)}
+    given = reported_usage(reply)
     return {
         "input_tokens": given.input,
         "cache_read_input_tokens": given.cache_read,
@@ -136,10 +141,6 @@ def _usage(reply: Reply) -> Object:
 # The stream
 
 
-def _block(event: Object) -> bytes:
-    return f"event: {event['type']}\ndata: {msgspec.json.encode(event).decode()}\n\n".encode()
-
-
 def _streamed(content: list[Object], reply: Reply) -> Iterator[Object]:
     calls = iter(reply.tool_calls)
     empty: Object
@@ -148,31 +149,24 @@ def _streamed(content: list[Object], reply: Reply) -> Iterator[Object]:
             case "text":
                 empty, deltas = {"text": ""}, [("text_delta", "text", piece) for piece in reply.pieces()]
             case "thinking":
-                empty, deltas = {"thinking": "", "signature": ""}, _thinking(block, reply)
+                pieces = _cut(block["thinking"], reply.chunk_size)
+                deltas = [("thinking_delta", "thinking", piece) for piece in pieces]
+                deltas.append(("signature_delta", "signature", block["signature"]))
+                empty = {"thinking": "", "signature": ""}
             case _:
-                empty, deltas = {"input": {}}, _arguments(next(calls), reply)
+                # The arguments follow an empty piece; a call without any has no other.
+                call = next(calls)
+                pieces = ["", *_cut(call.arguments_text() if call.arguments else "", reply.chunk_size)]
+                deltas = [("input_json_delta", "partial_json", piece) for piece in pieces]
+                empty = {"input": {}}
         yield {"type": "content_block_start", "index": index, "content_block": {**block, **empty}}
         for kind, field, piece in deltas:
             yield {"type": "content_block_delta", "index": index, "delta": {"type": kind, field: piece}}
         yield {"type": "content_block_stop", "index": index}
 
 
-def _thinking(block: Object, reply: Reply) -> list[tuple[str, str, str]]:
-    pieces = _cut(block["thinking"], reply.chunk_size)
-    deltas = [("thinking_delta", "thinking", piece) for piece in pieces]
-    return [*deltas, ("signature_delta", "signature", block["signature"])]
-
-
-def _arguments(call: ScriptedCall, reply: Reply) -> list[tuple[str, str, str]]:
-    """The arguments in pieces, after an empty one; a call without any has no other."""
-    given = call.arguments
-    text = given if isinstance(given, str) else msgspec.json.encode(given).decode() if given else ""
-    return [("input_json_delta", "partial_json", piece) for piece in ("", *_cut(text, reply.chunk_size))]
-
-
 def _cut(text: str, size: int | None) -> list[str]:
-    size = size or max(1, -(-len(text) // _PIECES))
-    return [text[start : start + size] for start in range(0, len(text), size)]
+    return cut_text(text, size or max(1, -(-len(text) // _PIECES)))
 
 
 # What the vendor refuses
@@ -188,16 +182,13 @@ def _problem(request: SeenRequest) -> str | None:
         return "The request body is not valid JSON"
     if unknown := sorted(body.keys() - _FIELDS):
         return f"{unknown[0]}: Extra inputs are not permitted"
-    if request.headers["anthropic-version"] != _VERSIONS[0] and (gone := _first(_SAMPLING, body)):
+    gone = next((name for name in _SAMPLING if name in body), None)
+    if request.headers["anthropic-version"] != _VERSIONS[0] and gone:
         return f"{gone}: Extra inputs are not permitted"
     checks: tuple[Callable[[Object], str | None], ...] = (
         *(_fields, _tools, _choice, _roles, _blocks, _results, _thinking_asked, _breakpoints, _format),
     )
     return next((problem for check in checks if (problem := check(body))), None)
-
-
-def _first(names: tuple[str, ...], body: Object) -> str | None:
-    return next((name for name in names if name in body), None)
 
 
 def _fields(body: Object) -> str | None:

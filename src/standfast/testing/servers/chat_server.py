@@ -1,11 +1,11 @@
-"""A server that speaks Chat Completions, as OpenAI does and everybody who is compatible.
+"""A server of Chat Completions, as OpenAI and compatible vendors provide it.
 
 Rules
 -----
-1. The stream is OpenAI's: the role first, then words, then each call with its name before its arguments, the
-   `finish_reason`, the count of tokens if it was asked for, and `[DONE]`.
-2. What OpenAI refuses is refused with its words: a call without a result, a result without a call, arguments
-   that are no string, a schema without a name.
+1. The stream is OpenAI's: the role, the text, each call with its name before its arguments, the
+   `finish_reason`, the count of tokens if the request asks for it, and `[DONE]`.
+2. The server refuses what OpenAI refuses, in its words: a call without a result, a result without a call,
+   arguments that are no string, a schema without a name.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Any, Final
 
 import msgspec
 
-from standfast.providers.script import Reply, ScriptedCall, ScriptedUsage
-from standfast.testing.servers.http_server import ModelServer, SeenRequest, Served
+from standfast.providers.script import Reply, ScriptedCall
+from standfast.testing.servers.http_server import ModelServer, SeenRequest, Served, cut_text, reported_usage
 
 _CREATED: Final = 1_750_000_000
 _PIECE_CHARS: Final = 7
@@ -65,7 +65,12 @@ class ChatServer(ModelServer):
             message[self._reasoning_field] = reply.reasoning
         if reply.tool_calls:
             message["tool_calls"] = [
-                _whole_call(call, self._call_id(n, call)) for n, call in _numbered(reply)
+                {
+                    "id": self._call_id(number, call),
+                    "type": "function",
+                    "function": {"name": call.name, "arguments": call.arguments_text()},
+                }
+                for number, call in enumerate(reply.tool_calls)
             ]
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(reply)}
         return {**self._head(request, "chat.completion"), "choices": [choice], "usage": _usage(reply)}
@@ -99,39 +104,22 @@ class ChatServer(ModelServer):
         deltas: list[dict[str, Any]] = [{"role": "assistant", "content": "", "refusal": None}]
         deltas += [{self._reasoning_field: piece} for piece in _pieces(reply.reasoning)]
         deltas += [{said: piece} for piece in reply.pieces()]
-        for number, call in _numbered(reply):
-            deltas += _call_deltas(number, call, self._call_id(number, call))
+        for number, call in enumerate(reply.tool_calls):
+            function = {"name": call.name, "arguments": ""}
+            start = {"id": self._call_id(number, call), "type": "function", "function": function}
+            texts = _pieces(call.arguments_text())
+            pieces: list[dict[str, Any]] = [start, *({"function": {"arguments": text}} for text in texts)]
+            for piece in pieces:
+                deltas.append({"tool_calls": [{"index": number, **piece}]})
         return deltas
 
     def _call_id(self, number: int, call: ScriptedCall) -> str:
         return call.id or f"call_{len(self.requests)}_{number}"
 
 
-def _numbered(reply: Reply) -> list[tuple[int, ScriptedCall]]:
-    return list(enumerate(reply.tool_calls))
-
-
-def _call_deltas(number: int, call: ScriptedCall, call_id: str) -> list[dict[str, Any]]:
-    function = {"name": call.name, "arguments": ""}
-    start = {"index": number, "id": call_id, "type": "function", "function": function}
-    pieces = [{"index": number, "function": {"arguments": piece}} for piece in _pieces(_arguments(call))]
-    return [{"tool_calls": [piece]} for piece in (start, *pieces)]
-
-
-def _whole_call(call: ScriptedCall, call_id: str) -> dict[str, Any]:
-    function = {"name": call.name, "arguments": _arguments(call)}
-    return {"id": call_id, "type": "function", "function": function}
-
-
-def _arguments(call: ScriptedCall) -> str:
-    given = call.arguments
-    return given if isinstance(given, str) else msgspec.json.encode(given).decode()
-
-
 def _pieces(text: str) -> list[str]:
-    """The text in pieces: small ones, or a few dozen of a long one."""
-    size = max(_PIECE_CHARS, len(text) // 64)
-    return [text[start : start + size] for start in range(0, len(text), size)]
+    """Cut a text into small pieces, or a long one into a few dozen."""
+    return cut_text(text, max(_PIECE_CHARS, len(text) // 64))
 
 
 def _finish_reason(reply: Reply) -> str:
@@ -140,7 +128,7 @@ def _finish_reason(reply: Reply) -> str:
 
 
 def _usage(reply: Reply) -> dict[str, Any]:
-    used = reply.usage or ScriptedUsage(input=1, output=max(1, len(reply.whole_text()) // 4))
+    used = reported_usage(reply)
     asked = used.input + used.cache_read + used.cache_write
     return {
         "prompt_tokens": asked,

@@ -1,17 +1,17 @@
-"""A server that speaks Gemini's wire format from a script.
+"""A server of the Gemini API that answers from a script.
 
 Theory of operation
 -------------------
-Every reply is a list of chunks: thoughts, text, calls, and a last one with the reason of the end and, in
-newer models, a signature on an empty part. Without a stream it is one object of the same parts. Signatures
-are noted when they are given out, and looked at when they come back.
+Every reply is a list of chunks: thoughts, text, calls, and a last one with the finish reason and, in newer
+models, a signature on an empty part. Without a stream it is one object of the same parts. The server stores
+the signatures that it sends, and checks those that it receives.
 
 Rules
 -----
-1. Thoughts are shown only if the request asks for them, as Gemini does it.
-2. A model of the third generation signs its calls and its last words, and wants the signatures of the current
-   turn back; an older one signs a call only if it has thought.
-3. What Gemini answers with a 400 is refused in its words. Fields may be spelled `likeThis` or `like_this`.
+1. As with Gemini, thoughts are sent only if the request asks for them.
+2. A model of generation 3 signs its calls and its last text, and requires the signatures of the current turn
+   back; an older one signs a call only if it has thought.
+3. The server refuses what Gemini refuses, in its words. Fields may be spelled `likeThis` or `like_this`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from urllib.parse import unquote
 
 import msgspec
 
-from standfast.providers.script import Reply, ScriptedCall, ScriptedUsage
-from standfast.testing.servers.http_server import ModelServer, SeenRequest, Served
+from standfast.providers.script import Reply, ScriptedCall
+from standfast.testing.servers.http_server import ModelServer, SeenRequest, Served, reported_usage
 
 _PATH: Final = re.compile(
     r"/v1(?:beta)?/(?:models|tunedModels)/([^:]+):(streamGenerateContent|generateContent)(\?.*)?"
@@ -65,13 +65,12 @@ class GoogleServer(ModelServer):
         return ":streamGenerateContent" in request.path
 
     def events(self, request: SeenRequest, reply: Reply) -> list[bytes]:
-        spoken = _Spoken(request, reply, len(self.requests))
-        chunks = [*spoken.chunks()]
+        chunks = [*_ReplyWriter(request, reply, len(self.requests)).chunks()]
         self._note(part for chunk in chunks for part in _parts_of(chunk))
         return [b"data: %s\r\n\r\n" % msgspec.json.encode(chunk) for chunk in chunks]
 
     def whole(self, request: SeenRequest, reply: Reply) -> dict[str, Any]:
-        whole = _Spoken(request, reply, len(self.requests)).whole()
+        whole = _ReplyWriter(request, reply, len(self.requests)).whole()
         self._note(_parts_of(whole))
         return whole
 
@@ -95,8 +94,8 @@ class GoogleServer(ModelServer):
                 self._signed[_plain(signature)] = _unsigned(part)
 
 
-class _Spoken:
-    """A reply in Gemini's words."""
+class _ReplyWriter:
+    """Writes a reply as Gemini does."""
 
     def __init__(self, request: SeenRequest, reply: Reply, number: int) -> None:
         self._model, self._reply, self._number = _model_of(request), reply, number
@@ -128,33 +127,28 @@ class _Spoken:
     def _words(self) -> Iterator[Part]:
         if self._thoughts:
             half = len(self._thoughts) // 2
-            yield from (
-                {"text": piece, "thought": True}
-                for piece in (self._thoughts[:half], self._thoughts[half:])
-                if piece
-            )
+            pieces = (self._thoughts[:half], self._thoughts[half:])
+            yield from ({"text": piece, "thought": True} for piece in pieces if piece)
         yield from ({"text": piece} for piece in self._reply.pieces() if piece)
 
     def _calls(self) -> list[Part]:
         """The calls, the first of them signed; a newer model gives them ids."""
         if self._unreadable is not None:
             return []
-        return [self._call(place, call) for place, call in enumerate(self._reply.tool_calls, 1)]
-
-    def _call(self, place: int, call: ScriptedCall) -> Part:
-        made: Part = {"name": call.name, "args": _arguments(call)}
-        if call_id := call.id or (f"fc-{self._number}-{place}" if self._newer else ""):
-            made["id"] = call_id
-        part: Part = {"functionCall": made}
-        if place == 1 and (self._newer or self._reply.reasoning):
-            part["thoughtSignature"] = _signature(f"call {self._number}")
-        return part
+        parts: list[Part] = []
+        for place, call in enumerate(self._reply.tool_calls, 1):
+            made: Part = {"name": call.name, "args": _arguments(call)}
+            if call_id := call.id or (f"fc-{self._number}-{place}" if self._newer else ""):
+                made["id"] = call_id
+            parts.append({"functionCall": made})
+        if parts and (self._newer or self._reply.reasoning):
+            parts[0]["thoughtSignature"] = _signature(f"call {self._number}")
+        return parts
 
     def _last_part(self) -> Part:
-        signed = self._newer and not self._reply.tool_calls
-        return (
-            {"text": "", "thoughtSignature": _signature(f"text {self._number}")} if signed else {"text": ""}
-        )
+        if self._newer and not self._reply.tool_calls:
+            return {"text": "", "thoughtSignature": _signature(f"text {self._number}")}
+        return {"text": ""}
 
     def _ending(self) -> dict[str, Any]:
         if self._unreadable is not None:
@@ -177,7 +171,7 @@ class _Spoken:
 
 
 def _usage(reply: Reply) -> dict[str, Any]:
-    used = reply.usage or ScriptedUsage(input=1, output=max(1, len(reply.whole_text()) // 4))
+    used = reported_usage(reply)
     prompt = used.input + used.cache_read + used.cache_write
     counted = {
         "promptTokenCount": prompt,
@@ -263,14 +257,9 @@ _FIELDS: Final = {
     ),
 }
 _DATA: Final = (
-    "text",
-    "inlineData",
-    "fileData",
-    "functionCall",
-    "functionResponse",
-    "executableCode",
+    "text", "inlineData", "fileData", "functionCall", "functionResponse", "executableCode",
     "codeExecutionResult",
-)
+)  # fmt: skip
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.:-]{0,127}")
 
 
@@ -369,7 +358,11 @@ def _functions(content: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 def _signature_problems(model: str, contents: list[dict[str, Any]], signed: dict[str, Part]) -> Iterator[str]:
     for part in (part for content in contents for part in content.get("parts", ())):
         signature = part.get("thoughtSignature")
-        if signature is not None and signature != _SKIPPED and not _is_own(part, signed):
+        if (
+            signature is not None
+            and signature != _SKIPPED
+            and signed.get(_plain(signature)) != _unsigned(part)
+        ):
             yield "Thought signature is not valid."
     if _generation(model) < 3:
         return
@@ -377,10 +370,6 @@ def _signature_problems(model: str, contents: list[dict[str, Any]], signed: dict
         calls = [part for part in content.get("parts", ()) if "functionCall" in part]
         if calls and "thoughtSignature" not in calls[0]:
             yield "Function call is missing a thought_signature in functionCall parts."
-
-
-def _is_own(part: Part, signed: dict[str, Part]) -> bool:
-    return signed.get(_plain(part["thoughtSignature"])) == _unsigned(part)
 
 
 def _current_turn(contents: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,18 +1,17 @@
-"""A local HTTP server that answers as a model's vendor does, from a script, and breaks as it is told to.
+"""A local HTTP server that answers as a model's vendor does, from a script, with faults on demand.
 
 Theory of operation
 -------------------
-The requests are answered in their order with the replies of the script. A vendor's server says what a reply
-looks like on its wire: the events of a stream, or one whole object where no stream was asked for. HTTP is
-written by hand, so that every byte can be withheld, cut off or lied about.
+The server answers requests in order with the replies of the script. A vendor's subclass writes a reply in the
+vendor's format: as the events of a stream, or as one object if the request asks for no stream. HTTP is
+written by hand, so that every byte can be withheld, cut off or wrong.
 
 Rules
 -----
-1. A request that the vendor would refuse is refused (`checked`), so that no test passes with a request that
-   the real one would not take.
-2. Every event is a chunk of its own, written when the one before has been, unless the fault says otherwise.
-3. `hung_up` is set when a client leaves before its answer is whole; `stalled` when the server has stopped
-   sending as its fault demands.
+1. The server refuses requests that the vendor would refuse (`checked`), so that no test passes with one.
+2. Every event is a chunk of its own, written after the one before, unless the fault says otherwise.
+3. `hung_up` is set when a client leaves before its response is complete, `stalled` when the server has
+   stopped sending because of its fault.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import asyncio
 import socket
 import struct
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Final, Self
@@ -29,7 +28,7 @@ from typing import Any, Final, Self
 import msgspec
 
 from standfast.errors import InvalidArgument
-from standfast.providers.script import Reply, checked
+from standfast.providers.script import Reply, ScriptedUsage, checked
 
 _HEAD_BYTES: Final = 1024 * 1024
 _GARBAGE: Final = b'data: {"garbage": \n\n'
@@ -77,8 +76,8 @@ class SeenRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
-    """An answer that is ready to be sent, in the pieces that it is sent in."""
+class PreparedResponse:
+    """A response, in the pieces in which it is sent."""
 
     status: int
     headers: dict[str, str]
@@ -152,7 +151,7 @@ class ModelServer(ABC):
 
     # How it is answered
 
-    def _answer(self, request: SeenRequest) -> Answered:
+    def _answer(self, request: SeenRequest) -> PreparedResponse:
         """The answer, or what kept the server from making one; that is raised again when it closes."""
         try:
             return self.answer(request)
@@ -160,7 +159,7 @@ class ModelServer(ABC):
             self._mistake = self._mistake or error
             return self._error(500, f"the test server failed: {error!r}")
 
-    def answer(self, request: SeenRequest) -> Answered:
+    def answer(self, request: SeenRequest) -> PreparedResponse:
         """The answer to the request that came last."""
         number = len(self.requests)
         if number > len(self._replies):
@@ -168,14 +167,16 @@ class ModelServer(ABC):
         reply = self._replies[number - 1]
         fault = reply.fault or Fault()
         if fault.redirect is not None:
-            return Answered(fault.status or 307, {"location": fault.redirect, **fault.headers}, [], fault)
+            return PreparedResponse(
+                fault.status or 307, {"location": fault.redirect, **fault.headers}, [], fault
+            )
         if fault.status is not None and fault.body is None:
             return self._error(fault.status, fault.message, fault)
         if problem := self.checked(request):
             return self._error(400, problem)
         return self._reply(request, reply, fault)
 
-    def _reply(self, request: SeenRequest, reply: ServedReply, fault: Fault) -> Answered:
+    def _reply(self, request: SeenRequest, reply: ServedReply, fault: Fault) -> PreparedResponse:
         if fault.body is not None:
             kind, pieces = "text/event-stream", [fault.body]
         elif self.streams(request):
@@ -183,12 +184,14 @@ class ModelServer(ABC):
         else:
             kind, pieces = "application/json", [msgspec.json.encode(self.whole(request, reply))]
         headers = {"content-type": kind, **fault.headers}
-        return Answered(fault.status or 200, headers, pieces, fault, reply.delay_ms, reply.chunk_delay_ms)
+        return PreparedResponse(
+            fault.status or 200, headers, pieces, fault, reply.delay_ms, reply.chunk_delay_ms
+        )
 
-    def _error(self, status: int, message: str, fault: Fault | None = None) -> Answered:
+    def _error(self, status: int, message: str, fault: Fault | None = None) -> PreparedResponse:
         fault = fault or Fault()
         body = msgspec.json.encode(self.error_body(status, message))
-        return Answered(status, {"content-type": "application/json", **fault.headers}, [body], fault)
+        return PreparedResponse(status, {"content-type": "application/json", **fault.headers}, [body], fault)
 
     # How it is sent
 
@@ -211,33 +214,36 @@ class ModelServer(ABC):
             writer.close()
 
     async def _send(
-        self, answer: Answered, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+        self, answer: PreparedResponse, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> bool:
         """Send the answer as its fault demands; True if the connection can be used again."""
         fault = answer.fault
-        await _pause(answer.delay_ms)
+        await asyncio.sleep(answer.delay_ms / 1000)
         writer.write(_head(answer))
         chunked = fault.content_length is None
-        async for piece in _paced(answer):
+        for number, piece in enumerate(_cut(answer.pieces, fault)):
+            if number and answer.piece_delay_ms:
+                await asyncio.sleep(answer.piece_delay_ms / 1000)
             writer.write(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
             await writer.drain()
         if fault.stall_at is not None:
-            await self._stall(reader, writer)
+            await writer.drain()
+            self.stalled.set()
+            while await reader.read(_HEAD_BYTES):
+                pass  # send nothing until the client leaves
+            self.hung_up.set()
             return False
-        if fault.cut_at is not None or fault.reset or not chunked:
-            _end(writer, reset=fault.reset)
+        if fault.reset:
+            raw = writer.get_extra_info("socket")
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            writer.transport.abort()
+            return False
+        if fault.cut_at is not None or not chunked:
+            writer.close()
             return False
         writer.write(b"0\r\n\r\n")
         await writer.drain()
         return True
-
-    async def _stall(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Send nothing until the client leaves."""
-        await writer.drain()
-        self.stalled.set()
-        while await reader.read(_HEAD_BYTES):
-            pass
-        self.hung_up.set()
 
 
 def _as_served(entry: Served) -> Served:
@@ -249,68 +255,58 @@ def _as_served(entry: Served) -> Served:
 
 
 async def _read_request(reader: asyncio.StreamReader) -> SeenRequest | None:
-    """The next request of the connection; None if there is none."""
-    head = await _read_head(reader)
-    if head is None:
+    """Read the next request of a connection; return None if there is none."""
+    try:
+        head = (await reader.readuntil(b"\r\n\r\n"))[:-4]
+    except asyncio.IncompleteReadError as error:
+        if error.partial:
+            raise
         return None
     first, *lines = head.decode("latin-1").split("\r\n")
     method, path, _ = first.split(" ", 2)
     pairs = (line.partition(":") for line in lines if line)
     headers = {name.strip().lower(): value.strip() for name, _, value in pairs}
     body = await reader.readexactly(int(headers.get("content-length", "0")))
-    return SeenRequest(method, path, headers, _parsed(body))
-
-
-async def _read_head(reader: asyncio.StreamReader) -> bytes | None:
     try:
-        return (await reader.readuntil(b"\r\n\r\n"))[:-4]
-    except asyncio.IncompleteReadError as error:
-        if error.partial:
-            raise
-        return None
-
-
-def _parsed(body: bytes) -> Any:
-    try:
-        return msgspec.json.decode(body)
+        decoded = msgspec.json.decode(body)
     except msgspec.DecodeError:
-        return None
+        decoded = None
+    return SeenRequest(method, path, headers, decoded)
 
 
-def _head(answer: Answered) -> bytes:
+def _head(answer: PreparedResponse) -> bytes:
     length = answer.fault.content_length
     size = {"transfer-encoding": "chunked"} if length is None else {"content-length": str(length)}
     lines = [f"{name}: {value}\r\n" for name, value in {**answer.headers, **size}.items()]
     return f"HTTP/1.1 {answer.status} As Told\r\n{''.join(lines)}\r\n".encode("latin-1")
 
 
-async def _paced(answer: Answered) -> AsyncIterator[bytes]:
-    """The pieces that are sent, cut and timed."""
-    for number, piece in enumerate(_cut(answer.pieces, answer.fault)):
-        if number:
-            await _pause(answer.piece_delay_ms)
-        yield piece
-
-
-async def _pause(delay_ms: int) -> None:
-    if delay_ms:
-        await asyncio.sleep(delay_ms / 1000)
-
-
 def _cut(pieces: list[bytes], fault: Fault) -> list[bytes]:
-    ends = [end for end in (fault.cut_at, fault.stall_at) if end is not None]
     if fault.split:
         body, size = b"".join(pieces), fault.split
         pieces = [body[start : start + size] for start in range(0, len(body), size)]
-    return [piece for piece in (_up_to(pieces, min(ends)) if ends else pieces) if piece]
-
-
-def _up_to(pieces: list[bytes], end: int) -> list[bytes]:
+    ends = [end for end in (fault.cut_at, fault.stall_at) if end is not None]
+    left = min(ends) if ends else sum(map(len, pieces))
     kept: list[bytes] = []
     for piece in pieces:
-        kept.append(piece[: max(0, end)])
-        end -= len(piece)
+        kept += [piece[:left]] if piece and left > 0 else []
+        left -= len(piece)
     return kept
+
+
+def cut_text(text: str, size: int) -> list[str]:
+    """Cut *text* into pieces of *size* characters."""
+    return [text[start : start + size] for start in range(0, len(text), size)]
+
+
+def reported_usage(reply: Reply) -> ScriptedUsage:
+    """Return the usage that a reply reports; one token of input if the script does not say."""
+    return reply.usage or ScriptedUsage(input=1, output=max(1, len(reply.whole_text()) // 4))
+
+
+def event_block(event: dict[str, Any]) -> bytes:
+    """Write a server-sent event that is named after its `type`."""
+    return b"event: %s\ndata: %s\n\n" % (event["type"].encode(), msgspec.json.encode(event))
 
 
 def _disordered(blocks: list[bytes], order: str | None) -> list[bytes]:
@@ -330,12 +326,3 @@ def _disordered(blocks: list[bytes], order: str | None) -> list[bytes]:
             return [*before, _GARBAGE, *after]
         case _:
             raise InvalidArgument(f"{order!r} is no order of events")
-
-
-def _end(writer: asyncio.StreamWriter, *, reset: bool) -> None:
-    if reset:
-        raw = writer.get_extra_info("socket")
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        writer.transport.abort()
-    else:
-        writer.close()

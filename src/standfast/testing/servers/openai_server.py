@@ -9,45 +9,24 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-import msgspec
-
 from standfast.providers.script import Reply, ScriptedCall
-from standfast.testing.servers.http_server import ModelServer, SeenRequest
+from standfast.testing.servers.http_server import (
+    ModelServer,
+    SeenRequest,
+    cut_text,
+    event_block,
+    reported_usage,
+)
 
 Item = dict[str, Any]
 
-_PARAMETERS: Final = frozenset(
-    [
-        "background",
-        "conversation",
-        "include",
-        "input",
-        "instructions",
-        "max_output_tokens",
-        "max_tool_calls",
-        "metadata",
-        "model",
-        "parallel_tool_calls",
-        "previous_response_id",
-        "prompt",
-        "prompt_cache_key",
-        "prompt_cache_retention",
-        "reasoning",
-        "safety_identifier",
-        "service_tier",
-        "store",
-        "stream",
-        "stream_options",
-        "temperature",
-        "text",
-        "tool_choice",
-        "tools",
-        "top_logprobs",
-        "top_p",
-        "truncation",
-        "user",
-    ]
-)
+_PARAMETERS: Final = frozenset((
+    "background", "conversation", "include", "input", "instructions", "max_output_tokens", "max_tool_calls",
+    "metadata", "model", "parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key",
+    "prompt_cache_retention", "reasoning", "safety_identifier", "service_tier", "store", "stream",
+    "stream_options", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation",
+    "user",
+))  # fmt: skip
 _PARTS: Final = frozenset(("input_text", "input_image", "input_file"))
 _NAME: Final = re.compile(r"[a-zA-Z0-9_-]{1,64}")
 _DATA_URL: Final = re.compile(r"data:[a-z]+/[-+.a-z0-9]+;base64,[A-Za-z0-9+/=]+")
@@ -68,7 +47,7 @@ class OpenAIServer(ModelServer):
 
     def events(self, request: SeenRequest, reply: Reply) -> list[bytes]:
         found = _Response(request.body, reply, len(self.requests)).events()
-        return [_block({**event, "sequence_number": number}) for number, event in enumerate(found)]
+        return [event_block({**event, "sequence_number": number}) for number, event in enumerate(found)]
 
     def whole(self, request: SeenRequest, reply: Reply) -> dict[str, Any]:
         return _Response(request.body, reply, len(self.requests)).ended()
@@ -108,7 +87,9 @@ class _Response:
             yield from self._message()
         for place, call in enumerate(self._reply.tool_calls, 1):
             yield from self._call(call, place)
-        ended = self._end()
+        ended = self._object("completed" if self._cut is None else "incomplete")
+        if self._cut is not None:
+            ended["incomplete_details"] = {"reason": self._cut}
         yield {"type": f"response.{ended['status']}", "response": ended}
 
     def ended(self) -> Item:
@@ -116,11 +97,6 @@ class _Response:
         *_, last = self.events()
         response: Item = last["response"]
         return response
-
-    def _end(self) -> Item:
-        if self._cut is None:
-            return self._object("completed")
-        return {**self._object("incomplete"), "incomplete_details": {"reason": self._cut}}
 
     def _object(self, status: str) -> Item:
         body = self._body
@@ -151,16 +127,15 @@ class _Response:
         }
 
     def _usage(self) -> Item:
-        reply, used = self._reply, self._reply.usage
-        output = max(1, len(reply.whole_text()) // 4) if used is None else used.output
-        read, write = (0, 0) if used is None else (used.cache_read, used.cache_write)
-        before = (1 if used is None else used.input) + read + write
+        used = reported_usage(self._reply)
+        read, write = used.cache_read, used.cache_write
+        before = used.input + read + write
         return {
             "input_tokens": before,
             "input_tokens_details": {"cached_tokens": read, "cache_write_tokens": write},
-            "output_tokens": output,
-            "output_tokens_details": {"reasoning_tokens": 0 if used is None else used.reasoning},
-            "total_tokens": before + output,
+            "output_tokens": used.output,
+            "output_tokens_details": {"reasoning_tokens": used.reasoning},
+            "total_tokens": before + used.output,
         }
 
     def _thought(self, text: str) -> Iterator[Item]:
@@ -173,11 +148,9 @@ class _Response:
         yield {"type": "response.reasoning_summary_text.delta", **at, "delta": text, "obfuscation": "x"}
         yield {"type": "response.reasoning_summary_text.done", **at, "text": text}
         yield {"type": "response.reasoning_summary_part.done", **at, "part": part}
-        sealed = {"encrypted_content": f"{_SEALED}{text.encode().hex()}"} if self._seals() else {}
+        seals = "reasoning.encrypted_content" in self._body.get("include", ())
+        sealed = {"encrypted_content": f"{_SEALED}{text.encode().hex()}"} if seals else {}
         yield self._done({**item, "summary": [part], **sealed})
-
-    def _seals(self) -> bool:
-        return "reasoning.encrypted_content" in self._body.get("include", ())
 
     def _message(self) -> Iterator[Item]:
         refuses = self._reply.stop_reason == "refusal"
@@ -199,8 +172,7 @@ class _Response:
 
     def _call(self, call: ScriptedCall, place: int) -> Iterator[Item]:
         """A call; the last one of a reply that is cut off is not complete."""
-        given = call.arguments
-        arguments = given if isinstance(given, str) else msgspec.json.encode(given).decode()
+        arguments = call.arguments_text()
         item: Item = {
             "id": f"fc_{self._number}_{place}",
             "type": "function_call",
@@ -209,7 +181,7 @@ class _Response:
         }
         at = {"item_id": item["id"], "output_index": len(self._output)}
         yield self._added({**item, "status": "in_progress", "arguments": ""})
-        for piece in _pieces(arguments):
+        for piece in cut_text(arguments, max(1, -(-len(arguments) // 3))):  # in three parts
             yield {"type": "response.function_call_arguments.delta", **at, "delta": piece, "obfuscation": "x"}
         cut = self._cut is not None and place == len(self._reply.tool_calls)
         if not cut:
@@ -223,16 +195,6 @@ class _Response:
     def _done(self, item: Item) -> Item:
         self._output.append(item)
         return {"type": "response.output_item.done", "output_index": len(self._output) - 1, "item": item}
-
-
-def _pieces(text: str) -> list[str]:
-    """Arguments in three parts, whatever their size."""
-    size = max(1, -(-len(text) // 3))
-    return [text[start : start + size] for start in range(0, len(text), size)]
-
-
-def _block(event: Item) -> bytes:
-    return b"event: %s\ndata: %s\n\n" % (event["type"].encode(), msgspec.json.encode(event))
 
 
 def _problems(body: dict[str, Any]) -> Iterator[str]:
