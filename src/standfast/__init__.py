@@ -100,10 +100,9 @@ _HOMES = {
     "standfast.providers.cached": ("Cached",),
     "standfast.providers.fallback": ("Fallback",),
     "standfast.providers.google": ("GoogleModel",),
-    "standfast.providers.limited": ("Limited",),
     "standfast.providers.openai": ("OpenAIModel",),
     "standfast.providers.openai_compatible": ("OpenAICompatibleModel",),
-    "standfast.providers.rate_limit": ("RateLimit",),
+    "standfast.providers.rate_limit": ("Limited", "RateLimit"),
     "standfast.providers.recorded": ("Recorded",),
     "standfast.providers.resolve": ("resolve_model",),
     "standfast.providers.scripted": ("ScriptedModel",),
@@ -192,9 +191,9 @@ if TYPE_CHECKING:
     from standfast.providers.cached import Cached as Cached
     from standfast.providers.fallback import Fallback as Fallback
     from standfast.providers.google import GoogleModel as GoogleModel
-    from standfast.providers.limited import Limited as Limited
     from standfast.providers.openai import OpenAIModel as OpenAIModel
     from standfast.providers.openai_compatible import OpenAICompatibleModel as OpenAICompatibleModel
+    from standfast.providers.rate_limit import Limited as Limited
     from standfast.providers.rate_limit import RateLimit as RateLimit
     from standfast.providers.recorded import Recorded as Recorded
     from standfast.providers.resolve import resolve_model as resolve_model

@@ -207,16 +207,13 @@ def _as_library_has_it(usage: Usage) -> Any:
 def _read(given: PriceTable | str | os.PathLike[str] | None) -> dict[str, Price]:
     if given is None:
         return {}
-    if not isinstance(given, (str, os.PathLike)):
-        return _checked(given, "prices")
-    try:
-        table = msgspec.json.decode(Path(given).expanduser().read_bytes())
-    except (OSError, msgspec.DecodeError) as error:
-        raise NotConfigured(f"the prices in {os.fspath(given)} cannot be read: {error}") from None
-    return _checked(table, os.fspath(given))
-
-
-def _checked(table: object, source: str) -> dict[str, Price]:
+    table, source = given, "prices"
+    if isinstance(given, (str, os.PathLike)):
+        source = os.fspath(given)
+        try:
+            table = msgspec.json.decode(Path(given).expanduser().read_bytes())
+        except (OSError, msgspec.DecodeError) as error:
+            raise NotConfigured(f"the prices in {source} cannot be read: {error}") from None
     try:
         found = msgspec.convert(table, dict[str, Price])
     except msgspec.ValidationError as error:

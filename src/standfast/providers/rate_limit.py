@@ -18,12 +18,17 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from standfast.errors import InvalidArgument
+from standfast.errors import InvalidArgument, ModelError
 from standfast.ports.clock import Clock, SystemClock
+from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
+from standfast.providers.fallback import Fallback
+from standfast.providers.request_digest import estimated_tokens
+from standfast.providers.resolve import resolve_model
+from standfast.providers.wrapper import ModelWrapper, open_stream
 
 _WINDOW_S: Final = 60.0
 _LONGEST_HOLD_MS: Final = 60_000
@@ -106,14 +111,11 @@ class Limiter:
             oldest = self._recent.popleft()
             oldest.is_recent = False
             self._tokens -= oldest.tokens
-        free_at = max(self._not_before, self._request_free_at(), self._tokens_free_at(tokens))
-        return math.ceil((free_at - now) * 1000) / 1000 if free_at > now else 0.0
-
-    def _request_free_at(self) -> float:
+        free_at = max(self._not_before, self._tokens_free_at(tokens))
         allowed = self.limit.requests_per_minute
-        if allowed is None or len(self._recent) < allowed:
-            return -math.inf
-        return self._recent[len(self._recent) - allowed].at + _WINDOW_S
+        if allowed is not None and len(self._recent) >= allowed:
+            free_at = max(free_at, self._recent[-allowed].at + _WINDOW_S)
+        return math.ceil((free_at - now) * 1000) / 1000 if free_at > now else 0.0
 
     def _tokens_free_at(self, tokens: int) -> float:
         allowed = self.limit.tokens_per_minute
@@ -138,3 +140,67 @@ class Limiter:
         finally:
             for one in waits:
                 one.cancel()
+
+
+class Limited(ModelWrapper):
+    """A model behind a rate limit: `Limited("openai:gpt-5", RateLimit(concurrency=4))`.
+
+    Several models share a limit if they get the same `Limiter`. If the provider asks for a pause, all models
+    that share the limit pause.
+    """
+
+    def __init__(
+        self, model: str | ModelProvider, limit: RateLimit | Limiter, *, clock: Clock | None = None
+    ) -> None:
+        super().__init__(resolve_model(model))
+        self._limiter = limit if isinstance(limit, Limiter) else Limiter(_checked(limit), clock=clock)
+        self._counts_tokens = self._limiter.limit.tokens_per_minute is not None
+
+    async def stream(self, request: ModelRequest) -> AsyncIterator[ModelDelta]:
+        used = None
+        admission = await self._limiter.admit(estimated_tokens(request) if self._counts_tokens else 0)
+        try:
+            async with open_stream(self._model, request) as deltas:
+                async for delta in deltas:
+                    if isinstance(delta, ReplyEnded):
+                        used = delta.usage.total
+                    yield delta
+        except ModelError as error:
+            if error.retryable and error.retry_after_ms:
+                self._limiter.hold(error.retry_after_ms)
+            raise
+        finally:
+            self._limiter.release(admission, used)
+
+
+class SharedLimits:
+    """The limits of a runtime, by a provider's name or a model's id."""
+
+    def __init__(
+        self,
+        limits: Mapping[str, RateLimit],
+        *,
+        clock: Clock | None = None,
+        sleep: Sleep = asyncio.sleep,
+    ) -> None:
+        self._limiters = {
+            key: Limiter(_checked(limit), clock=clock, sleep=sleep) for key, limit in limits.items()
+        }
+
+    def around(self, model: ModelProvider) -> ModelProvider:
+        """Wrap *model* in its own limit and its provider's; wrap each member of a fallback separately."""
+        if isinstance(model, Fallback):
+            return Fallback(*(self.around(one) for one in model.models))
+        name = model.model_id
+        for key in (name.partition(":")[0], name):
+            if key in self._limiters:
+                model = Limited(model, self._limiters[key])
+        return model
+
+
+def _checked(limit: object) -> RateLimit:
+    if isinstance(limit, RateLimit):
+        return limit
+    raise InvalidArgument(
+        f"a limit is a RateLimit, not {type(limit).__name__}", hint="use RateLimit(requests_per_minute=60)"
+    )

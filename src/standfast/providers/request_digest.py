@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from standfast.model.canonical import Json, digest_bytes
-from standfast.model.message import AssistantMessage, AttachmentPart, Message, ToolMessage, UserMessage
+from standfast.model.message import AssistantMessage, AttachmentPart, Message, UserMessage
 from standfast.ports.model_provider import ModelRequest
 
 _BYTES_PER_TOKEN: Final = 4
@@ -51,11 +51,7 @@ def _said(message: Message) -> Json:
     if isinstance(message, AssistantMessage):
         calls = [(call.call_id, call.name, call.arguments, call.raw) for call in message.tool_calls]
         return ("assistant", message.text, calls, message.reasoning)
-    return ("tool", message.call_id, message.name, _result(message))
-
-
-def _result(message: ToolMessage) -> Json:
-    """Return the part of a tool result that the model reads."""
-    if message.shown is not None:
-        return message.shown
-    return message.value if message.error is None else (message.error.code, message.error.message)
+    result: Json = message.shown
+    if result is None:
+        result = message.value if message.error is None else (message.error.code, message.error.message)
+    return ("tool", message.call_id, message.name, result)

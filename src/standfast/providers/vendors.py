@@ -38,19 +38,6 @@ class VendorStatus(msgspec.Struct, frozen=True, kw_only=True):
     base_url_from: str | None
 
 
-_CHAT: Final = (
-    Vendor("groq", "https://api.groq.com/openai/v1", ("GROQ_API_KEY",), speaks_chat=True),
-    Vendor("openrouter", "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",), speaks_chat=True),
-    Vendor("deepseek", "https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",), speaks_chat=True),
-    Vendor("mistral", "https://api.mistral.ai/v1", ("MISTRAL_API_KEY",), speaks_chat=True),
-    Vendor(
-        "ollama",
-        "http://localhost:11434/v1",
-        url_variable="OLLAMA_BASE_URL",
-        needs_key=False,
-        speaks_chat=True,
-    ),
-)
 VENDORS: Final = {
     vendor.name: vendor
     for vendor in (
@@ -62,7 +49,11 @@ VENDORS: Final = {
             ("GEMINI_API_KEY", "GOOGLE_API_KEY"),
             "GOOGLE_GEMINI_BASE_URL",
         ),
-        *_CHAT,
+        Vendor("groq", "https://api.groq.com/openai/v1", ("GROQ_API_KEY",), speaks_chat=True),
+        Vendor("openrouter", "https://openrouter.ai/api/v1", ("OPENROUTER_API_KEY",), speaks_chat=True),
+        Vendor("deepseek", "https://api.deepseek.com/v1", ("DEEPSEEK_API_KEY",), speaks_chat=True),
+        Vendor("mistral", "https://api.mistral.ai/v1", ("MISTRAL_API_KEY",), speaks_chat=True),
+        Vendor("ollama", "http://localhost:11434/v1", (), "OLLAMA_BASE_URL", False, speaks_chat=True),
         Vendor("openai-compatible", "", ("OPENAI_COMPATIBLE_API_KEY",), needs_key=False),
     )
 }

@@ -954,7 +954,7 @@ def _limiting(
     """Puts models behind the limits that all sessions share."""
     if not limits:
         return lambda model: model
-    from standfast.providers.limited import SharedLimits
+    from standfast.providers.rate_limit import SharedLimits
 
     return SharedLimits(limits, clock=clock, sleep=sleep).around
 

@@ -134,19 +134,9 @@ class GoogleReplyReader:
     """A `ReplyReader` of one reply."""
 
     __slots__ = (
-        "_calls",
-        "_ended",
-        "_layout",
-        "_length",
-        "_model",
-        "_number",
-        "_origin",
-        "_response_id",
-        "_text",
-        "_thought_length",
-        "_thoughts",
-        "_usage",
-    )
+        "_calls", "_ended", "_layout", "_length", "_model", "_number", "_origin", "_response_id", "_text",
+        "_thought_length", "_thoughts", "_usage",
+    )  # fmt: skip
 
     def __init__(self, prepared: PreparedRequest) -> None:
         self._origin, self._model = prepared.origin, prepared.model

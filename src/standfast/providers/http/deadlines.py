@@ -58,17 +58,8 @@ class WaitTimer:
     """
 
     __slots__ = (
-        "_cancelling",
-        "_due",
-        "_each_s",
-        "_end",
-        "_fired",
-        "_handle",
-        "_limit",
-        "_loop",
-        "_stop",
-        "_task",
-    )
+        "_cancelling", "_due", "_each_s", "_end", "_fired", "_handle", "_limit", "_loop", "_stop", "_task",
+    )  # fmt: skip
 
     def __init__(self, total_s: float) -> None:
         self._loop = asyncio.get_running_loop()

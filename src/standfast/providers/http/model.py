@@ -27,11 +27,11 @@ from standfast.model.canonical import Json
 from standfast.model.message import AttachmentPart, UserMessage
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
 from standfast.providers.http.deadlines import Deadlines
-from standfast.providers.http.dialect import Dialect, HttpCall, PreparedRequest
+from standfast.providers.http.dialect import Dialect, PreparedRequest
 from standfast.providers.http.endpoint import Endpoint, Secret
 from standfast.providers.http.event_stream import StreamClient
 from standfast.providers.http.failures import response_error
-from standfast.providers.settings import ModelSettings, read_settings
+from standfast.providers.settings import read_settings
 from standfast.providers.vendors import VENDORS, base_url_of
 
 _READ_ERRORS: Final = (ModelError, msgspec.MsgspecError, UnicodeError, RecursionError)
@@ -71,7 +71,10 @@ class HttpModel:
         settings = read_settings(request.settings)
         media = await _read_media(request)
         prepared = PreparedRequest(self.model, request, settings, media, self._origin)
-        call = _with_extras(self._dialect.call(prepared), settings)
+        call = self._dialect.call(prepared)
+        if settings.extra_body or settings.extra_headers:
+            body, headers = merge_json(call.body, settings.extra_body), call.headers
+            call = replace(call, body=body, headers={**headers, **settings.extra_headers})
         read = self._dialect.reader(prepared).feed
         failure, event = None, None
         async with self._client.post(call, self._response_error) as reply:
@@ -153,14 +156,6 @@ class VendorModel(HttpModel):
             deadlines=deadlines,
             key_hint=f"the key is api_key, or {variables}",
         )
-
-
-def _with_extras(call: HttpCall, settings: ModelSettings) -> HttpCall:
-    """Add the user's `extra_body` and `extra_headers`."""
-    if not settings.extra_body and not settings.extra_headers:
-        return call
-    body, headers = merge_json(call.body, settings.extra_body), {**call.headers, **settings.extra_headers}
-    return replace(call, body=body, headers=headers)
 
 
 def merge_json(body: dict[str, Json], extra: dict[str, Json]) -> dict[str, Json]:

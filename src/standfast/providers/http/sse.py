@@ -33,22 +33,9 @@ class EventParser:
     """Converts bytes to events. `retry_ms` is how long the server asks to wait, if it does."""
 
     __slots__ = (
-        "_after_cr",
-        "_at_line_end",
-        "_before",
-        "_bom",
-        "_clear",
-        "_line_end",
-        "_mark",
-        "_max_bytes",
-        "_name",
-        "_other",
-        "_pieces",
-        "_size",
-        "_start",
-        "_stop",
-        "retry_ms",
-    )
+        "_after_cr", "_at_line_end", "_before", "_bom", "_clear", "_line_end", "_mark", "_max_bytes",
+        "_name", "_other", "_pieces", "_size", "_start", "_stop", "retry_ms",
+    )  # fmt: skip
 
     def __init__(self, *, max_event_bytes: int = MAX_EVENT_BYTES) -> None:
         self.retry_ms: int | None = None

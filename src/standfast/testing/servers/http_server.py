@@ -174,9 +174,6 @@ class ModelServer(ABC):
             return self._error(fault.status, fault.message, fault)
         if problem := self.checked(request):
             return self._error(400, problem)
-        return self._reply(request, reply, fault)
-
-    def _reply(self, request: SeenRequest, reply: ServedReply, fault: Fault) -> PreparedResponse:
         if fault.body is not None:
             kind, pieces = "text/event-stream", [fault.body]
         elif self.streams(request):

@@ -17,8 +17,7 @@ from standfast import Agent, Fallback, Limited, RateLimit, Runtime
 from standfast.errors import InvalidArgument, ModelError
 from standfast.model.usage import Usage
 from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelRequest, ReplyEnded
-from standfast.providers.limited import SharedLimits
-from standfast.providers.rate_limit import Limiter
+from standfast.providers.rate_limit import Limiter, SharedLimits
 from standfast.providers.request_digest import estimated_tokens
 from standfast.providers.scripted import ScriptedModel
 from standfast.testing.clock import FakeClock
