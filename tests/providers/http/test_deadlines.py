@@ -9,7 +9,7 @@ import pytest
 from plain_vendor import PlainServer, failure_of, plain_model, text_of
 
 from standfast.errors import InvalidArgument
-from standfast.providers.http.deadlines import DeadlinePassed, Deadlines, WaitTimer
+from standfast.providers.http.deadlines import DeadlineExceeded, Deadlines, WaitTimer
 from standfast.testing.servers.http_server import Fault, ServedReply
 
 SHORT = 0.05
@@ -140,7 +140,7 @@ def test_each_wait_has_its_own_time() -> None:
         for _ in range(10):
             with watch:
                 await asyncio.sleep(4)
-        with pytest.raises(DeadlinePassed, match="between_chunks_s"), watch:
+        with pytest.raises(DeadlineExceeded, match="between_chunks_s"), watch:
             await asyncio.sleep(6)
         assert now() == pytest.approx(45)
 
@@ -157,7 +157,7 @@ def test_a_consumer_may_take_longer_than_any_chunk() -> None:
             with watch:
                 await asyncio.sleep(1)
             await asyncio.sleep(50)
-        with pytest.raises(DeadlinePassed), watch:
+        with pytest.raises(DeadlineExceeded), watch:
             await asyncio.sleep(6)
         assert now() == pytest.approx(158)
 
@@ -172,7 +172,7 @@ def test_several_waits_can_share_their_time() -> None:
         watch.limit_all("first_byte_s", 10)
         with watch:
             await asyncio.sleep(8)
-        with pytest.raises(DeadlinePassed, match="first_byte_s"), watch:
+        with pytest.raises(DeadlineExceeded, match="first_byte_s"), watch:
             await asyncio.sleep(8)
         assert now() == pytest.approx(10)
 
@@ -190,7 +190,7 @@ def test_the_whole_is_not_extended_by_what_keeps_coming() -> None:
     async def test() -> None:
         watch = WaitTimer(30)
         watch.limit_each("between_chunks_s", 5)
-        with pytest.raises(DeadlinePassed, match="total_s"):
+        with pytest.raises(DeadlineExceeded, match="total_s"):
             await drip(watch)
         assert now() == pytest.approx(30)
 
@@ -204,7 +204,7 @@ def test_a_consumer_that_took_all_the_time_is_told_at_its_next_question() -> Non
         watch = WaitTimer(30)
         watch.limit_each("between_chunks_s", 5)
         await asyncio.sleep(100)
-        with pytest.raises(DeadlinePassed, match="total_s"), watch:
+        with pytest.raises(DeadlineExceeded, match="total_s"), watch:
             pytest.fail("this is not reached")
         assert now() == pytest.approx(100)
 
@@ -242,7 +242,7 @@ def test_a_task_that_was_interrupted_by_a_deadline_is_not_cancelled_afterwards()
     async def test() -> None:
         watch = WaitTimer(LONG)
         watch.limit_each("between_chunks_s", SHORT)
-        with pytest.raises(DeadlinePassed) as caught, watch:
+        with pytest.raises(DeadlineExceeded) as caught, watch:
             await asyncio.Event().wait()
         task = asyncio.current_task()
 

@@ -40,7 +40,7 @@ class Deadlines:
                 raise InvalidArgument(f"the deadline {field.name} must be more than 0")
 
 
-class DeadlinePassed(Exception):
+class DeadlineExceeded(Exception):
     """A wait took too long; `limit` names the deadline. The caller converts it to a `ModelError`."""
 
     def __init__(self, limit: str) -> None:
@@ -88,7 +88,7 @@ class WaitTimer:
             self._handle = None
 
     def begin(self) -> None:
-        """Start a wait of this task; raise `DeadlinePassed` if no time is left for it."""
+        """Start a wait of this task; raise `DeadlineExceeded` if no time is left for it."""
         now = self._loop.time()
         if now >= self._stop:
             raise self._passed()
@@ -102,7 +102,7 @@ class WaitTimer:
         """End the wait."""
         self._task = None
 
-    def interrupted(self) -> DeadlinePassed | None:
+    def interrupted(self) -> DeadlineExceeded | None:
         """End a wait that was cancelled; return None if this timer did not cancel it."""
         task, self._task = self._task, None
         if not self._fired or task is None:
@@ -120,8 +120,8 @@ class WaitTimer:
         if passed is not None and isinstance(error, asyncio.CancelledError):
             raise passed from None
 
-    def _passed(self) -> DeadlinePassed:
-        return DeadlinePassed("total_s" if self._loop.time() >= self._end else self._limit)
+    def _passed(self) -> DeadlineExceeded:
+        return DeadlineExceeded("total_s" if self._loop.time() >= self._end else self._limit)
 
     def _schedule(self, when: float) -> None:
         self.stop()

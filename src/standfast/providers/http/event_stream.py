@@ -26,7 +26,7 @@ import msgspec
 
 from standfast.errors import Code, InvalidArgument, ModelError
 from standfast.providers.http.clients import LoopClients
-from standfast.providers.http.deadlines import DeadlinePassed, Deadlines, WaitTimer
+from standfast.providers.http.deadlines import DeadlineExceeded, Deadlines, WaitTimer
 from standfast.providers.http.dialect import HttpCall, ServerEvent
 from standfast.providers.http.endpoint import Endpoint
 from standfast.providers.http.failures import ExplainResponse, connection_error, deadline_error
@@ -105,7 +105,7 @@ class EventStream:
         self._chunks: AsyncGenerator[bytes] | None = None
         self._next: Callable[[], Awaitable[bytes]] = self._first_chunk
         self._complete = self._ended = False
-        self._errors = (DeadlinePassed, httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError)
+        self._errors = (DeadlineExceeded, httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, OSError)
 
     @property
     def retry_ms(self) -> int | None:
@@ -194,7 +194,7 @@ class EventStream:
         return data
 
     def _failure(self, error: Exception) -> ModelError:
-        if isinstance(error, DeadlinePassed):
+        if isinstance(error, DeadlineExceeded):
             failure = deadline_error(error.limit, self._deadlines, self._endpoint.base_url)
         else:
             failure = connection_error(error, self._endpoint, self._deadlines)
