@@ -181,7 +181,7 @@ class _Response:
         }
         at = {"item_id": item["id"], "output_index": len(self._output)}
         yield self._added({**item, "status": "in_progress", "arguments": ""})
-        for piece in cut_text(arguments, max(1, -(-len(arguments) // 3))):  # in three parts
+        for piece in _pieces(arguments):
             yield {"type": "response.function_call_arguments.delta", **at, "delta": piece, "obfuscation": "x"}
         cut = self._cut is not None and place == len(self._reply.tool_calls)
         if not cut:
@@ -195,6 +195,11 @@ class _Response:
     def _done(self, item: Item) -> Item:
         self._output.append(item)
         return {"type": "response.output_item.done", "output_index": len(self._output) - 1, "item": item}
+
+
+def _pieces(text: str) -> list[str]:
+    """Cut arguments into three parts, whatever their size."""
+    return cut_text(text, max(1, -(-len(text) // 3)))
 
 
 def _problems(body: dict[str, Any]) -> Iterator[str]:
