@@ -42,7 +42,15 @@ class LoopThread:
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
     try:
-        loop.run_forever()
+        while True:
+            try:
+                loop.run_forever()
+                return
+            except (
+                SystemExit,
+                KeyboardInterrupt,
+            ):  # raised by a task: its awaiter is told, if the loop goes on
+                continue
     finally:
         loop.close()
 
