@@ -174,7 +174,7 @@ def hanging(on_timeout: OnTimeout) -> Callable[[Stage], Tools]:
     def tools(stage: Stage) -> Tools:
         hangs = [True]
 
-        @tool(on_timeout=on_timeout, limits=CapabilityLimits(timeout_ms=10))
+        @tool(on_timeout=on_timeout, limits=CapabilityLimits(timeout_ms=60))
         async def charge(ctx: RunContext[None]) -> str:
             """Takes effect, and may time out."""
             done = stage.effect("charge", ctx)
