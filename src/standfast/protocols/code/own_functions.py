@@ -66,7 +66,8 @@ async def llm(
     text = await ctx.complete(
         _prompt(prompt, data), instructions=instructions, source="llm", output_schema=schema
     )
-    return text if schema is None else _value(text, schema)
+    # The first check loads a library, which would keep the runtime's loop from other sessions.
+    return text if schema is None else await asyncio.to_thread(_value, text, schema)
 
 
 @tool(side_effect="none")
