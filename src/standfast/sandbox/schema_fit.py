@@ -10,6 +10,7 @@ Rules
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, Final, Generic, TypeVar
 
@@ -23,39 +24,39 @@ _MAX_DEPTH: Final = 8
 _MAX_SHOWN_CHARS: Final = 60
 
 
-class SchemaFit(Generic[N]):
+class SchemaFit(ABC, Generic[N]):
     """Compares nodes of a syntax tree with the schemas of one contract; a subclass reads the language."""
 
     def __init__(self, root: Schema) -> None:
         self._definitions: dict[str, Any] = root.get("$defs") or {}
 
+    @abstractmethod
     def literal(self, node: N) -> N | None:
         """Return `node` without casts around it; None if it tells nothing of its value."""
-        raise NotImplementedError
 
+    @abstractmethod
     def scalar(self, node: N) -> Any:
         """Return the value of a text, number, boolean or null; `OPEN` for everything else."""
-        raise NotImplementedError
 
+    @abstractmethod
     def container_type(self, node: N) -> str | None:
         """Return the JSON type of a node that is no scalar: "array", "object", "string" or None."""
-        raise NotImplementedError
 
+    @abstractmethod
     def items(self, node: N) -> Iterable[N] | None:
         """Return the items of an array literal; None for everything else."""
-        raise NotImplementedError
 
+    @abstractmethod
     def pairs(self, node: N) -> dict[str, N] | None:
         """Return the values of an object literal by key; None unless all keys are written out."""
-        raise NotImplementedError
 
+    @abstractmethod
     def text(self, node: N) -> str:
         """Return the source text of `node`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def quoted(self, value: Any) -> str:
         """Return `value` as the language writes it."""
-        raise NotImplementedError
 
     def problem(self, node: N, schema: Any, depth: int = 0) -> str | None:
         """Return why `node` cannot be what `schema` describes; None if it can."""
