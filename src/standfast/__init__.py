@@ -47,7 +47,7 @@ _HOMES = {
         "tool",
     ),
     "standfast.runtime.blocking": ("BlockingSandbox",),
-    "standfast.runtime.current_turn": ("SessionMessages",),
+    "standfast.runtime.sessions.current_turn": ("SessionMessages",),
     "standfast.runtime.sandbox": ("Sandbox",),
     "standfast.tools.builtin.mounts": ("Mount",),
     "standfast.model.message": (
@@ -203,7 +203,6 @@ if TYPE_CHECKING:
     from standfast.runtime.agent_session import Session as Session
     from standfast.runtime.attachments import Attachment as Attachment
     from standfast.runtime.blocking import BlockingSandbox as BlockingSandbox
-    from standfast.runtime.current_turn import SessionMessages as SessionMessages
     from standfast.runtime.dependencies import DepsContext as DepsContext
     from standfast.runtime.result import AwaitedResult as AwaitedResult
     from standfast.runtime.result import FinishedTurn as FinishedTurn
@@ -213,6 +212,7 @@ if TYPE_CHECKING:
     from standfast.runtime.result import TurnStopped as TurnStopped
     from standfast.runtime.result import WaitingTurn as WaitingTurn
     from standfast.runtime.sandbox import Sandbox as Sandbox
+    from standfast.runtime.sessions.current_turn import SessionMessages as SessionMessages
     from standfast.runtime.turn import Turn as Turn
     from standfast.runtime.user_functions import runtime_loop as runtime_loop
     from standfast.tools import RegisteredTool as RegisteredTool

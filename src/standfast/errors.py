@@ -260,13 +260,14 @@ class UnknownTool(CallerError):
 
 
 class SessionNotFound(CallerError):
-    """No session has this id: none of an agent, or with *sandbox* none of the sandbox."""
+    """No session has this id."""
 
     code = Code.SESSION_NOT_FOUND
 
-    def __init__(self, session_id: str, *, sandbox: bool = False) -> None:
-        command = "standfast session list" if sandbox else "standfast sessions list"
-        super().__init__(f"there is no session {session_id!r}", hint=f"`{command}` shows those that exist")
+    def __init__(self, session_id: str) -> None:
+        super().__init__(
+            f"there is no session {session_id!r}", hint="`standfast sessions list` shows those that exist"
+        )
 
 
 class SessionWaiting(CallerError):

@@ -23,7 +23,7 @@ def test_a_language_stands_for_acting_in_code_and_is_remembered(standfast: Any) 
     assert "The refund tool answered: 1999 cents of order A1 are paid back" in ran.stdout
     again = standfast("chat", "order A1")
     assert '  │ const {days_late: late} = await order({order_id: "A1"});' in again.stderr.splitlines()
-    record = standfast("sessions", "export", "default").document["head"]["host"]
+    record = standfast("sessions", "export", "chat").document["head"]["host"]
     assert (record["protocol"], record["language"]) == ("code", "typescript")
 
 

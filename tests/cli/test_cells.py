@@ -89,7 +89,7 @@ def test_variables_stay_from_command_to_command(standfast: Any, says: Callable[.
     options = says(cell("x = 20"), "Noted.", cell("finish(x + 1)"))
     assert standfast("chat", *options, "remember").stdout == "Noted.\n"
     assert standfast("chat", "and?").stdout == "21\n"
-    record = standfast("sessions", "export", "default").document["head"]["host"]
+    record = standfast("sessions", "export", "chat").document["head"]["host"]
     assert record["protocol"] == "code"
 
 
@@ -171,7 +171,7 @@ def test_a_transcript_has_the_code_and_what_came_of_it(
     """Ours: no JSON of reports, and no fences."""
     options = says(cell("print('hi')\n[1, 2]", "I count."), cell("finish('Two.')"))
     standfast("chat", *options, "count")
-    shown = standfast("sessions", "show", "default").stdout
+    shown = standfast("sessions", "show", "chat").stdout
     paragraphs = ("model: I count.\n  │ print('hi')\n  │ [1, 2]\n", "cell 0: → [1, 2]\n  printed: hi\n")
     for words in (*paragraphs, "cell 1: gave the answer\n", "model: Two.\n"):
         assert words in shown
@@ -183,7 +183,7 @@ def test_whole_reports_are_exported_as_attachments(
 ) -> None:
     """Bug: what is kept with the result of a call was left out of an export."""
     standfast("chat", *says(cell("print('x' * 20_000)"), "Done."), "print")
-    ran = standfast("sessions", "export", "default", "--attachments", str(tmp_path / "files"), "--json")
+    ran = standfast("sessions", "export", "chat", "--attachments", str(tmp_path / "files"), "--json")
     (part,) = ran.document["attachments"]
     assert part["name"] == "cell.json"
     whole = json.loads((tmp_path / "files" / part["digest"]).read_text())

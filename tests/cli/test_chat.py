@@ -205,7 +205,7 @@ def test_the_prompt_may_come_from_a_pipe(standfast: Any) -> None:
 def test_with_json_there_is_one_document(standfast: Any) -> None:
     """Ours: status, text, usage and calls of the turn."""
     ran = standfast("chat", "order A1", "--json")
-    assert (ran.status, ran.document["status"], ran.document["session_id"]) == (0, "finished", "default")
+    assert (ran.status, ran.document["status"], ran.document["session_id"]) == (0, "finished", "chat")
     assert ran.document["text"].startswith("The order tool returned")
     assert [call["name"] for call in ran.document["calls"]] == ["order"]
     assert ran.document["usage"]["calls"] == 2
@@ -251,7 +251,7 @@ def test_paths_of_the_record_are_absolute(
     (tmp_path / "my_tools.py").write_text(SUPPORT.read_text())
     monkeypatch.chdir(tmp_path)
     standfast("chat", "a", "--model", "scripted:script.json", "--tools", "my_tools.py")
-    host = standfast("sessions", "export", "default", "--json").document["head"]["host"]
+    host = standfast("sessions", "export", "chat", "--json").document["head"]["host"]
     assert host["model"] == f"scripted:{tmp_path / 'script.json'}"
     assert host["tools"] == [str(tmp_path / "my_tools.py")]
 
@@ -324,13 +324,13 @@ def test_a_conversation_at_a_terminal(terminal: Callable[..., Terminal], standfa
     chat = terminal("chat")
     banner = chat.expect("> ")
     assert "scripted demo, no real model" in banner
-    assert "session default" in banner
+    assert "session chat" in banner
     chat.type("order A1\r")
     assert "order → " in chat.expect("> ")
     chat.type("\x04")
     assert chat.exit_status() == 0
     again = terminal("chat")
-    assert "session default, 4 messages so far" in again.expect("> ")
+    assert "session chat, 4 messages so far" in again.expect("> ")
     again.type("/quit\r")
     assert again.exit_status() == 0
 
@@ -471,14 +471,14 @@ def test_slash_commands(terminal: Callable[..., Terminal], standfast: Any) -> No
     for typed, shown in (
         ("/history", "user: hello"),
         ("/usage", "scripted:demo"),
-        ("/rewind", "session default, 2 messages so far"),
+        ("/rewind", "session chat, 2 messages so far"),
         ("/rewind 9", "cannot go back by 9"),
         ("/rewind x", "takes a number"),
         ("/fork copy", "session copy, 2 messages so far"),
         ("/fork", "needs the id"),
-        ("/session default", "session default, 2 messages"),
+        ("/session chat", "session chat, 2 messages"),
         ("/session no way", "INVALID_SESSION_ID"),
-        ("/session", "session default, 2 messages"),
+        ("/session", "session chat, 2 messages"),
         ("/help", "/rewind"),
         ("/nope", "there is no command /nope"),
     ):
@@ -488,7 +488,7 @@ def test_slash_commands(terminal: Callable[..., Terminal], standfast: Any) -> No
     chat.type("/quit\r")
     assert chat.exit_status() == 0
     assert {row["session_id"] for row in standfast("sessions", "list", "--json").document} == {
-        "default",
+        "chat",
         "copy",
     }
 
@@ -539,7 +539,7 @@ def test_a_chat_in_a_programs_session_says_whose_turn_is_in_the_way(
 
 def _said(standfast: Any) -> list[str]:
     """What the user said in the session."""
-    nodes = standfast("sessions", "show", "default", "--json").document["nodes"]
+    nodes = standfast("sessions", "show", "chat", "--json").document["nodes"]
     return [node["payload"]["content"] for node in nodes if node["payload"]["type"] == "user"]
 
 

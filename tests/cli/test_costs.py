@@ -44,7 +44,7 @@ def test_a_turn_and_a_session_tell_what_they_cost(standfast: Any, costly: str) -
     assert "1 model call · 1010 tokens · $0.0021" in ran.stderr
     ran = standfast("chat", "again", "--model", costly, "--json")
     assert ran.document["usage"]["cost_nano_usd"] == 2_100_000
-    shown = standfast("sessions", "show", "default").stdout
+    shown = standfast("sessions", "show", "chat").stdout
     assert "cost" in shown
     assert "$0.0042" in shown
 
@@ -52,7 +52,7 @@ def test_a_turn_and_a_session_tell_what_they_cost(standfast: Any, costly: str) -
 def test_what_costs_nothing_is_told_without_a_word_about_money(standfast: Any) -> None:
     """Ours: a script or a local model has no use for a column of zeros."""
     assert "$" not in standfast("chat", "hello").stderr
-    assert "cost" not in standfast("sessions", "show", "default").stdout
+    assert "cost" not in standfast("sessions", "show", "chat").stdout
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def shop(tmp_path: Path) -> Path:
         ("sessions", "fork", "greeting", "copy"), ("sessions", "delete", "greeting"),
         ("sessions", "prune", "--branches", "--yes"), ("approvals", "list"), ("triggers", "list"),
         ("tasks", "list"), ("recover",), ("chat", "help"), ("run", "-e", "1"),
-        ("validate", "-e", "1"), ("session", "list"), ("tools", "list"), ("doctor",),
+        ("validate", "-e", "1"), ("tools", "list"), ("doctor",),
     ],
     ids=" ".join,
 )  # fmt: skip
@@ -80,8 +80,8 @@ def test_the_sandbox_keeps_its_sessions_in_the_same_file(standfast: Any, shop: P
     where = ("--data-dir", str(shop), "--json")
     assert standfast("run", "-e", "x = 41", "--session-id", "s", *where).status == 0
     assert standfast("run", "-e", "x + 1", "--session-id", "s", *where).document["result"] == 42
-    assert standfast("session", "snapshot", "s", "--out", str(shop.with_name("s.snap")), *where).status == 0
-    assert standfast("session", "restore", str(shop.with_name("s.snap")), *where).status == 0
+    assert standfast("sessions", "snapshot", "s", "--out", str(shop.with_name("s.snap")), *where).status == 0
+    assert standfast("sessions", "restore", str(shop.with_name("s.snap")), *where).status == 0
     key = shop.with_name("shop.db.snapshot.key")
     assert key.stat().st_mode & 0o777 == 0o600
     assert not shop.with_name("snapshot.key").exists()

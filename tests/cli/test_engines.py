@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from standfast.errors import CodeExecutionUnavailable
-from standfast.sandbox import engines
+from standfast.sandbox import engine_kinds
 
 pytestmark = pytest.mark.slow
 
@@ -19,13 +19,13 @@ def test_a_session_says_its_language_and_its_engine(standfast: Any) -> None:
     """Ours: one data directory holds sessions of all engines."""
     standfast("run", "-e", "x = 1")
     standfast("run", *TYPESCRIPT, "-e", "const x = 2")
-    listed = standfast("session", "list", "--json").document
-    assert {(item["meta"]["id"], item["meta"]["language"], item["engine"]) for item in listed} == {
+    listed = standfast("sessions", "list", "--json").document
+    assert {(item["session_id"], item["code"]["language"], item["code"]["engine"]) for item in listed} == {
         ("default", "python", "monty"),
         ("ts", "typescript", "quickjs"),
     }
-    assert "quickjs" in standfast("session", "list").stdout
-    assert "typescript" in standfast("session", "show", "ts").stdout
+    assert "quickjs" in standfast("sessions", "list").stdout
+    assert "typescript" in standfast("sessions", "show", "ts").stdout
 
 
 def test_every_engine_has_a_session_of_its_own_where_none_is_named(standfast: Any) -> None:
@@ -65,7 +65,7 @@ def test_an_engine_of_another_language_is_wrong_usage(standfast: Any) -> None:
 def test_packages_that_are_missing_are_named_with_the_extra_that_has_them() -> None:
     """Ours: an engine that only some users install says how to get it."""
     with pytest.raises(CodeExecutionUnavailable, match="no_such_module") as caught:
-        engines._require("typescript", "TypeScript", "sys", "no_such_module")
+        engine_kinds._require("standfast[typescript]", "TypeScript", "sys", "no_such_module")
     assert caught.value.hint == "pip install 'standfast[typescript]'"
     assert caught.value.code == "UNSUPPORTED_FEATURE"
 

@@ -13,10 +13,8 @@ import standfast as package
 COMMANDS = [
     ("run",), ("validate",), ("repl",), ("doctor",), ("tour",), ("chat",), ("recover",),
     *(("sessions", name) for name in (
-        "list", "show", "fork", "rewind", "cancel", "export", "prune", "delete",
-    )),
-    *(("session", name) for name in (
-        "list", "show", "snapshot", "restore", "fork", "reset", "destroy", "resume", "cancel",
+        "list", "show", "export", "fork", "rewind", "cancel", "resume", "snapshot", "restore", "reset",
+        "delete", "prune", "backup", "rewrite-checksums",
     )),
     *(("tools", name) for name in ("list", "describe")),
     *(("approvals", name) for name in ("list", "show", "approve", "deny")),
@@ -37,7 +35,7 @@ def test_the_options_may_stand_before_the_command(standfast: Any, tmp_path: Any)
     ran = standfast("--data-dir", str(tmp_path / "other"), "--json", "run", "-e", "1")
     assert ran.document["result"] == 1
     assert (tmp_path / "other" / "standfast.db").exists()
-    assert standfast("session", "--json", "list").document == []
+    assert standfast("sessions", "--json", "list").document == []
 
 
 def test_the_version_is_the_package_s(standfast: Any) -> None:
@@ -53,15 +51,15 @@ def test_the_package_can_be_run() -> None:
 
 def test_a_defect_is_a_short_message(standfast: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: no tracebacks, unless they are asked for."""
-    from standfast.runtime.blocking import BlockingSandbox
+    from standfast.runtime.agent_runtime import Runtime
 
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(BlockingSandbox, "sessions", broken)
-    ran = standfast("session", "list")
+    monkeypatch.setattr(Runtime, "sessions", broken)
+    ran = standfast("sessions", "list")
     assert (ran.status, "Traceback" in ran.stderr) == (1, False)
     assert "oops" in ran.stderr
-    assert standfast("session", "list", "--json").document["error"]["code"] == "RUNTIME_ERROR"
+    assert standfast("sessions", "list", "--json").document["error"]["code"] == "RUNTIME_ERROR"
     monkeypatch.setenv("STANDFAST_DEBUG", "1")
-    assert "Traceback" in standfast("session", "list").stderr
+    assert "Traceback" in standfast("sessions", "list").stderr

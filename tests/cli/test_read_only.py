@@ -29,8 +29,7 @@ COMMANDS = [
     ["sessions", "list"],
     ["sessions", "show", "support"],
     ["sessions", "export", "support"],
-    ["session", "list"],
-    ["session", "show", "vars"],
+    ["sessions", "show", "vars"],
     ["approvals", "list"],
     ["tasks", "list"],
     ["triggers", "list"],
@@ -145,7 +144,7 @@ def test_every_command_that_only_reads_works_where_nothing_can_be_written(
     assert {row["session_id"] for row in listed} >= {"support"}
     exported = json.loads(said["sessions export support"][1])
     assert "an answer" in json.dumps(exported)
-    assert "vars" in said["session list"][1]
+    assert "vars" in said["sessions list"][1]
     assert (home / "standfast.db").read_bytes() == content
 
 

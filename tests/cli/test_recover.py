@@ -107,6 +107,54 @@ def test_a_look_that_a_crash_cut_off_is_taken_again(
 
 
 @pytest.mark.slow
+def test_code_that_a_crash_cut_off_is_resumed_and_pays_once(
+    start: Callable[..., subprocess.Popen[str]], process: Any, agent: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Ours: a run is a turn. SIGKILL in the middle of a tool; the code goes on and sees an error."""
+    code = "try:\n    answer = pay()\nexcept Exception as error:\n    answer = str(error)\nanswer"
+    _kill_in_the_middle(start("run", "-e", code, *agent[2:]), tmp_path)
+    (row,) = process("sessions", "list", "--json").document
+    assert (row["session_id"], row["state"]) == ("default", "interrupted")
+    (done,) = process("recover", "--json").document
+    assert (done["status"], done["problem"], done["result"]["status"]) == ("finished", None, "ok")
+    assert "the process died while pay() ran" in done["result"]["result"]
+    assert (tmp_path / "ledger").read_text() == "pay\n"
+    assert process("recover").stdout == "nothing to take up\n"
+    assert "the process died" in process("run", "-e", "answer").stdout
+
+
+@pytest.mark.slow
+def test_a_look_that_a_crash_cut_off_in_code_is_taken_again(
+    start: Callable[..., subprocess.Popen[str]], process: Any, agent: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Ours: an idempotent effect is run again, in code as in an agent's turn; a watch takes it up as well."""
+    _kill_in_the_middle(start("run", "-e", "seen = look()\nseen", *agent[2:]), tmp_path)
+    (tmp_path / "ledger.second").touch()
+    watch = start("recover", "--watch")
+    assert watch.stdout is not None
+    assert 'finished: "seen"' in watch.stdout.readline()
+    watch.send_signal(signal.SIGINT)
+    watch.communicate(timeout=20)
+    assert watch.returncode == 0
+    assert (tmp_path / "ledger").read_text() == "look\nlook\n"
+
+
+@pytest.mark.slow
+def test_code_whose_tools_have_moved_is_reported_once_and_resumed_with_others(
+    start: Callable[..., subprocess.Popen[str]], process: Any, agent: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Ours: the reason, status 1, and `--tools` for what has moved."""
+    _kill_in_the_middle(start("run", "-e", "look()", *agent[2:]), tmp_path)
+    (tmp_path / "ledger.second").touch()
+    (tmp_path / "tools.py").rename(tmp_path / "moved.py")
+    refused = process("recover", "--json")
+    (problem,) = (one["problem"] for one in refused.document)
+    assert (refused.status, "tools.py is gone" in problem["message"]) == (1, True)
+    ran = process("recover", "--tools", str(tmp_path / "moved.py"))
+    assert (ran.status, 'finished: "seen"' in ran.stdout) == (0, True)
+
+
+@pytest.mark.slow
 def test_watching_sees_timers_through_until_it_is_stopped(
     start: Callable[..., subprocess.Popen[str]], standfast: Any, agent: tuple[str, ...]
 ) -> None:

@@ -62,7 +62,7 @@ def test_inputs_limits_and_timeout_hold_for_the_run(standfast: Any) -> None:
 def test_a_snapshot_is_stored_on_request(standfast: Any) -> None:
     """Seed: --snapshot returns the id of something that can be restored."""
     name = standfast("run", "-e", "x = 5", "--snapshot", "--json").document["snapshot_id"]
-    assert standfast("session", "restore", name, "--session-id", "copy").status == 0
+    assert standfast("sessions", "restore", name, "--session-id", "copy").status == 0
     assert standfast("run", "-e", "x", "--session-id", "copy", "--json").document["result"] == 5
 
 
@@ -97,7 +97,7 @@ def test_a_mount_is_readable_and_written_only_with_rw(standfast: Any, tmp_path: 
         ("no-such-command",),
         ("approvals", "approve"),
         ("approvals", "approve", "apr_1", "--args", "3"),
-        ("session", "restore", "/does/not/exist"),
+        ("sessions", "restore", "/does/not/exist"),
     ],
 )
 def test_wrong_usage_exits_with_2_and_says_what_is_wrong(standfast: Any, words: tuple[str, ...]) -> None:

@@ -24,12 +24,12 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def talked(standfast: Any) -> None:
-    """Two turns in the session `default`."""
+    """Two turns in the session `chat`."""
     standfast("chat", "order A1")
     standfast("chat", "hello")
 
 
-def _nodes(standfast: Any, session: str = "default") -> list[Any]:
+def _nodes(standfast: Any, session: str = "chat") -> list[Any]:
     return list(standfast("sessions", "show", session, "--json").document["nodes"])
 
 
@@ -37,13 +37,15 @@ def _nodes(standfast: Any, session: str = "default") -> list[Any]:
 def test_the_list_tells_state_turns_and_model(standfast: Any) -> None:
     """Ours: the latest used first, with what each is doing."""
     standfast("chat", "refund A1", "--session", "asks")
-    asks, default = standfast("sessions", "list", "--json").document
+    asks, chat = standfast("sessions", "list", "--json").document
     assert (asks["session_id"], asks["state"], asks["turns"]) == ("asks", "waiting", 1)
-    assert (default["session_id"], default["state"], default["turns"]) == ("default", "idle", 2)
-    assert default["model"] == "scripted:demo"
-    assert default["last_used_at"] >= default["created_at"]
+    assert (chat["session_id"], chat["state"], chat["turns"]) == ("chat", "idle", 2)
+    assert chat["model"] == "scripted:demo"
+    assert chat["last_used_at"] >= chat["created_at"]
     shown = standfast("sessions", "list").stdout
-    assert shown.splitlines()[0].split() == ["session", "state", "turns", "nodes", "model", "last", "used"]
+    assert shown.splitlines()[0].split() == [
+        "session", "state", "turns", "nodes", "model", "or", "engine", "last", "used",
+    ]  # fmt: skip
     assert "waiting" in shown
 
 
@@ -56,7 +58,7 @@ def test_an_empty_list_says_so(standfast: Any) -> None:
 @pytest.mark.usefixtures("talked")
 def test_a_conversation_is_shown_with_nodes_calls_and_usage(standfast: Any) -> None:
     """Ours: everything that one needs to fork or rewind is there to copy."""
-    shown = standfast("sessions", "show", "default")
+    shown = standfast("sessions", "show", "chat")
     nodes = _nodes(standfast)
     assert all(node["id"] in shown.stdout for node in nodes)
     assert "user: order A1" in shown.stdout
@@ -67,8 +69,8 @@ def test_a_conversation_is_shown_with_nodes_calls_and_usage(standfast: Any) -> N
 def test_open_approvals_are_shown_with_the_conversation(standfast: Any) -> None:
     """Ours: what a session waits for, and the command that decides it."""
     standfast("chat", "refund A1")
-    ran = standfast("sessions", "show", "default")
-    view = standfast("sessions", "show", "default", "--json").document
+    ran = standfast("sessions", "show", "chat")
+    view = standfast("sessions", "show", "chat", "--json").document
     (asked,) = view["approvals"]
     assert (view["state"], view["unfinished"]["turn_id"]) == ("waiting", asked["run_id"])
     assert f"approvals approve {asked['approval_id']}" in ran.stderr
@@ -78,14 +80,14 @@ def test_the_turn_that_waits_is_shown_after_the_conversation_and_exported(standf
     """Bug: `show` and `export` hid the turn that a person was to decide about."""
     standfast("chat", "hello")
     standfast("chat", "refund A1")
-    shown = standfast("sessions", "show", "default").stdout
+    shown = standfast("sessions", "show", "chat").stdout
     before, _, after = shown.partition("waits")
     assert "user: hello" in before
     assert "user: refund A1" not in before
     assert "user: refund A1" in after
     assert "refund(" in after
     for words in ("show", "export"):
-        document = standfast("sessions", words, "default", "--json").document
+        document = standfast("sessions", words, "chat", "--json").document
         assert (len(document["nodes"]), document["current"]["state"]) == (2, "waiting")
         said = document["current"]["messages"]
         assert (said[0]["content"], said[-1]["tool_calls"][0]["name"]) == ("refund A1", "refund")
@@ -125,12 +127,12 @@ def test_a_session_that_does_not_exist_leads_to_the_list(standfast: Any) -> None
 def test_a_fork_goes_its_own_way(standfast: Any) -> None:
     """Seed: fork over shared history, from the end or from a node."""
     nodes = _nodes(standfast)
-    assert standfast("sessions", "fork", "default", "copy").stdout == "copy\n"
-    assert standfast("sessions", "fork", "default", "early", "--at", nodes[3]["id"]).status == 0
+    assert standfast("sessions", "fork", "chat", "copy").stdout == "copy\n"
+    assert standfast("sessions", "fork", "chat", "early", "--at", nodes[3]["id"]).status == 0
     standfast("chat", "who are you", "--session", "copy")
     assert (len(_nodes(standfast, "copy")), len(_nodes(standfast, "early"))) == (8, 4)
     assert _nodes(standfast) == nodes
-    again = standfast("sessions", "fork", "default", "copy", "--json")
+    again = standfast("sessions", "fork", "chat", "copy", "--json")
     assert (again.status, "already" in again.document["error"]["message"]) == (1, True)
 
 
@@ -138,26 +140,26 @@ def test_a_fork_goes_its_own_way(standfast: Any) -> None:
 def test_a_rewound_conversation_can_be_led_forward_again(standfast: Any) -> None:
     """Seed: rewind moves the leaf and rewrites nothing."""
     nodes = _nodes(standfast)
-    assert nodes[3]["id"] in standfast("sessions", "rewind", "default").stdout
+    assert nodes[3]["id"] in standfast("sessions", "rewind", "chat").stdout
     assert len(_nodes(standfast)) == 4
-    assert standfast("sessions", "rewind", "default", "--to", nodes[-1]["id"]).status == 0
+    assert standfast("sessions", "rewind", "chat", "--to", nodes[-1]["id"]).status == 0
     assert _nodes(standfast) == nodes
-    assert standfast("sessions", "rewind", "default", "--to", "t_1.0", "--turns", "1").status == 2
-    assert standfast("sessions", "rewind", "default", "--turns", "9", "--json").status == 1
+    assert standfast("sessions", "rewind", "chat", "--to", "t_1.0", "--turns", "1").status == 2
+    assert standfast("sessions", "rewind", "chat", "--turns", "9", "--json").status == 1
 
 
 @pytest.mark.usefixtures("talked")
 def test_an_export_is_one_document_with_a_schema(standfast: Any, tmp_path: Path) -> None:
     """Ours: head, nodes, turns, usage and approvals; what is written can be read back as what it was."""
     standfast("chat", "refund A1")
-    printed = standfast("sessions", "export", "default").stdout
+    printed = standfast("sessions", "export", "chat").stdout
     exported = msgspec.json.decode(printed, type=SessionExport)
     assert (exported.head.depth, len(exported.nodes), len(exported.turns)) == (6, 6, 3)
     assert (exported.usage, exported.approvals[0].capability) == (exported.head.usage, "refund")
     assert msgspec.json.decode(msgspec.json.encode(exported)) == json.loads(printed)
     assert msgspec.json.schema(SessionExport)["$ref"] == "#/$defs/SessionExport"
-    out = tmp_path / "default.json"
-    assert standfast("sessions", "export", "default", "--out", str(out)).status == 0
+    out = tmp_path / "chat.json"
+    assert standfast("sessions", "export", "chat", "--out", str(out)).status == 0
     assert (out.read_text(), out.stat().st_mode & 0o777) == (printed, 0o600)
 
 
@@ -181,7 +183,7 @@ def test_attachments_are_exported_by_digest(standfast: Any, home: Path, tmp_path
 @pytest.mark.usefixtures("talked")
 def test_pruning_is_meant_before_it_is_done(standfast: Any) -> None:
     """Ours: it says what goes, and without a person it takes --yes."""
-    standfast("sessions", "rewind", "default")
+    standfast("sessions", "rewind", "chat")
     assert standfast("sessions", "prune").status == 2
     asked = standfast("sessions", "prune", "--branches")
     assert (asked.status, "--yes" in asked.stderr) == (2, True)
@@ -206,19 +208,19 @@ def test_old_sessions_go_and_waiting_ones_stay(standfast: Any) -> None:
 @pytest.mark.usefixtures("talked")
 def test_a_deleted_session_is_gone(standfast: Any) -> None:
     """Ours: delete asks nothing and says what it did."""
-    assert "gone" in standfast("sessions", "delete", "default").stdout
-    assert standfast("sessions", "show", "default").status == 1
+    assert "gone" in standfast("sessions", "delete", "chat").stdout
+    assert standfast("sessions", "show", "chat").status == 1
 
 
 def test_a_waiting_turn_is_given_up(standfast: Any) -> None:
     """Ours: its call gets a result, its request is closed, and the next turn can begin."""
     standfast("chat", "refund A1")
-    assert "cancelled" in standfast("sessions", "cancel", "default").stdout
+    assert "cancelled" in standfast("sessions", "cancel", "chat").stdout
     assert standfast("approvals", "list", "--pending", "--json").document == []
     tool = next(node for node in _nodes(standfast) if node["payload"]["type"] == "tool")
     assert tool["payload"]["error"]["code"] == "CANCELLED"
     assert standfast("chat", "hello").status == 0
-    assert standfast("sessions", "cancel", "default").status == 1
+    assert standfast("sessions", "cancel", "chat").status == 1
 
 
 # Page checksums
@@ -259,7 +261,7 @@ def test_a_damaged_record_is_named_when_its_checksums_are_to_be_rewritten(standf
         other.execute("UPDATE sessions SET fence = fence + 1")
     refused = standfast("sessions", "rewrite-checksums", "--json")
     assert refused.status != 0
-    assert "session default does not match its digest" in refused.document["error"]["message"]
+    assert "session chat does not match its digest" in refused.document["error"]["message"]
     assert "backup" in refused.document["error"]["hint"]
 
 

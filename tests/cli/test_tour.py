@@ -55,4 +55,4 @@ def test_the_steps_of_the_tour_are_data_too(standfast: Any, tmp_path: Path) -> N
         "finished",
         "ok",
     ]
-    assert standfast("session", "list", "--data-dir", str(tmp_path / "d"), "--json").document == []
+    assert standfast("sessions", "list", "--data-dir", str(tmp_path / "d"), "--json").document == []

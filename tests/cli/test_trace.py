@@ -30,7 +30,7 @@ def test_a_conversation_is_drawn_with_a_bar_for_every_span(standfast: Any, tmp_p
     """Ours: the issue's demand; a waterfall in the terminal, and where there is none."""
     trace = str(tmp_path / "t.jsonl")
     assert standfast("chat", "order A1", "--trace", trace).status == 0
-    shown = standfast("trace", "show", "default", "--file", trace)
+    shown = standfast("trace", "show", "chat", "--file", trace)
     head, turn, first, call, second = lines_of(shown.stdout)
     assert head[0].startswith("t_")
     assert (turn[0], turn[-1]) == ("chat", "tokens")
@@ -47,12 +47,12 @@ def test_a_turn_that_waits_and_goes_on_in_another_process_is_one_drawing(
     """Ours: whoever decides tells the same trace."""
     monkeypatch.setenv("STANDFAST_TRACE", "1")
     standfast("chat", "refund A1")
-    waiting = standfast("trace", "show", "default")
+    waiting = standfast("trace", "show", "chat")
     assert "not over" in waiting.stdout
     assert "turn_parked" in waiting.stdout
     (asked,) = standfast("approvals", "list", "--json").document
     assert standfast("approvals", "approve", asked["approval_id"]).status == 0
-    over = standfast("trace", "show", "default")
+    over = standfast("trace", "show", "chat")
     assert "not over" not in over.stdout
     rows = [line for line in over.stdout.splitlines() if "waits: approval" in line]
     assert len(rows) == 1
@@ -67,12 +67,12 @@ def test_the_document_is_the_tree_of_records(
     monkeypatch.setenv("STANDFAST_TRACE", "1")
     standfast("chat", "order A1")
     standfast("chat", "hello")
-    turns = [one for one in standfast("trace", "show", "default", "--json").document if one["kind"] == "turn"]
+    turns = [one for one in standfast("trace", "show", "chat", "--json").document if one["kind"] == "turn"]
     assert [one["open"] for one in turns] == [False, False]
     children = [one for one in turns[0]["children"] if one.get("span_id")]
     assert [one["kind"] for one in children] == ["model_call", "tool_call", "model_call"]
     assert {one["trace_id"] for one in children} == {turns[0]["trace_id"]}
-    (alone,) = standfast("trace", "show", "default", "--turn", turns[1]["turn_id"], "--json").document
+    (alone,) = standfast("trace", "show", "chat", "--turn", turns[1]["turn_id"], "--json").document
     assert alone == turns[1]
     assert len(list(read_trace(home / "trace.jsonl"))) > 8
 
@@ -81,15 +81,15 @@ def test_what_is_not_there_is_said_in_words(
     standfast: Any, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ours: no file, no such session, no such turn."""
-    nothing = standfast("trace", "show", "default")
+    nothing = standfast("trace", "show", "chat")
     assert (nothing.status, "there is no trace" in nothing.stderr) == (1, True)
     assert "STANDFAST_TRACE=1" in nothing.stderr
     monkeypatch.setenv("STANDFAST_TRACE", str(home / "mine.jsonl"))
     standfast("chat", "hello")
     unknown = standfast("trace", "show", "other")
     assert (unknown.status, "nothing of session 'other'" in unknown.stderr) == (1, True)
-    assert "nothing of turn 't_0'" in standfast("trace", "show", "default", "--turn", "t_0").stderr
-    assert standfast("trace", "show", "default", "--json").status == 0
+    assert "nothing of turn 't_0'" in standfast("trace", "show", "chat", "--turn", "t_0").stderr
+    assert standfast("trace", "show", "chat", "--json").status == 0
 
 
 def test_without_being_asked_no_trace_is_kept(

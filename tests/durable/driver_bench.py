@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from types import SimpleNamespace
 from typing import Any, Final
 
-from standfast.durable import Committed, Driven, Ground, Prepared, Ready, TurnDriver, replay
+from standfast.durable import Committed, Driven, Prepared, Ready, TurnDriver, replay
 from standfast.durable.effects import Deliver, Kept
 from standfast.errors import PluginStateLost
 from standfast.machine.commands import CallModel, Command, ContinueCell, PrepareCall, RunHooks, RunTool
@@ -272,7 +273,7 @@ class Host:
 
 
 class Nobody:
-    """A witness that does not look."""
+    """A observer that does not look."""
 
     def fed(self, given: Input, following: Sequence[Command]) -> None: ...
 
@@ -346,8 +347,8 @@ class Bench:
         return driver, host, replayed.machine.outstanding()
 
     def driver(self, lease: Lease, host: Host, **known: Any) -> TurnDriver:
-        ground = Ground(self.log, self.clock, host, Nobody(), sleep=self._sleep)
-        return TurnDriver(self.machine, lease, ground, **known)
+        services = SimpleNamespace(store=self.log, clock=self.clock, sleep=self._sleep)
+        return TurnDriver(self.machine, lease, host, Nobody(), services, **known)
 
     def claimant(self, owner: str = "me") -> Claimant:
         return Claimant(owner=owner, now_ms=self.clock.now_ms(), lease_ms=30_000)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-import msgspec
 import pytest
 from driver_bench import Bench, finished, on, replied, settled
 
@@ -304,7 +303,7 @@ def test_who_takes_a_turn_over_waits_only_for_what_is_left_of_a_pause(
             pausing.set()
             await asyncio.Event().wait()
 
-        driver._ground = msgspec.structs.replace(driver._ground, sleep=pause)
+        driver._sleep = pause
         driving = asyncio.ensure_future(driver.drive(commands))
         await pausing.wait()
         driving.cancel()  # as a process that ends

@@ -66,7 +66,6 @@ def test_every_exception_class_of_ours_hangs_in_the_tree_and_has_a_known_code() 
         assert kind.__name__ in (errors.__doc__ or "")
 
 
-def test_the_hint_of_a_missing_session_names_the_command_of_its_kind() -> None:
-    """Bug: for a session of an agent it named `standfast session list`, which lists those of the sandbox."""
+def test_the_hint_of_a_missing_session_names_the_command_that_lists_them() -> None:
+    """Bug: it named a command that listed sessions of another kind."""
     assert "`standfast sessions list`" in str(errors.SessionNotFound("x"))
-    assert "`standfast session list`" in str(errors.SessionNotFound("x", sandbox=True))

@@ -8,7 +8,7 @@ import pytest
 from standfast import session_id_from
 from standfast.errors import InvalidArgument, InvalidSessionId
 from standfast.model import Approval, RunRequest, SessionId, SessionMeta
-from standfast.ports.sandbox_store import WaitingRun
+from standfast.model.head import SessionHead
 
 GOOD = ["a", "agent-123_ok", "Z" * 64, "_", "-", "0", "default"]
 BAD = ["", "bad/slash", "a\n", "\na", "a b", "x" * 65, "é", "١٢", "a\0", "../x", "a.b", "ａ", " a", "a\u200b"]
@@ -47,12 +47,12 @@ def test_decoding_checks_session_ids_too(value: str) -> None:
         "approval_id": "apr_1", "state": "pending", "session_id": value, "capability": "f", "args": [],
         "kwargs": {}, "requested_at": 0, "expires_at": 1, "binding": "b", "run_id": "r", "call_id": 0,
     }  # fmt: skip
-    waiting = {"run_id": "r", "session_id": value, "snapshot_id": "s", "created_at": 0}
+    head = {"session_id": value, "created_at": 0, "updated_at": 0}
     for data, kind in (
         ({"session_id": value, "code": ""}, RunRequest),
         ({"id": value}, SessionMeta),
         (approval, Approval),
-        (waiting, WaitingRun),
+        (head, SessionHead),
     ):
         for codec in (msgspec.json, msgspec.msgpack):
             with pytest.raises(InvalidSessionId):

@@ -121,7 +121,7 @@ def test_the_values_that_are_stored_and_sent_are_among_those_that_were_found() -
     assert found >= {
         "Approval", "AssembledTurn", "FromSession", "Lease", "PruneRequest", "QueuedInput", "RunRequest",
         "Segment", "SessionCharter", "SessionCreateRequest", "SessionHandle", "SessionHead", "SessionRequest",
-        "TaskRecord", "TraceRecord", "Trigger", "TurnBegan", "TurnRecord", "WaitingRun",
+        "TaskRecord", "TraceRecord", "Trigger", "TurnBegan", "TurnRecord",
     }  # fmt: skip
 
 

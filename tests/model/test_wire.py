@@ -151,7 +151,7 @@ def test_requests_results_and_metadata_default_to_the_seeds() -> None:
     }
     meta = SessionMeta()
     assert (meta.created_at, meta.last_used_at, meta.language) == (0, 0, Language.PYTHON)
-    assert meta.snapshot_version == SNAPSHOT_VERSION == 1
+    assert meta.snapshot_version == SNAPSHOT_VERSION == 2
     assert msgspec.to_builtins(Span()) == {"line": 1, "column": 1, "end_line": None, "end_column": None}
     assert Diagnostic(code="X", message="m").severity is Severity.INFO
 

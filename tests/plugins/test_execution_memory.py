@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import zlib
-from types import SimpleNamespace
 from typing import Any, cast
 
 import msgspec
@@ -16,7 +15,6 @@ from standfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta
 from standfast.plugins.execution_memory import _INLINE_BYTES as INLINE
 from standfast.plugins.execution_memory import _PACKED_BYTES as PACKED
 from standfast.plugins.execution_memory import STATE, ExecutionMemory
-from standfast.plugins.session import PluginSession
 
 SIZES = [0, 1, INLINE, INLINE + 1, PACKED - 1, PACKED, 1 << 20]
 
@@ -50,10 +48,7 @@ class Executor:
 
 def memory_of(executor: Executor | None) -> ExecutionMemory:
     """The memory of a session with this executor."""
-    session = SimpleNamespace(
-        code_executor=lambda: executor, owner_of=lambda slot: "code" if executor else ""
-    )
-    return ExecutionMemory(cast("PluginSession", session))
+    return ExecutionMemory(cast("Any", executor), "code" if executor else "")
 
 
 def noise(size: int) -> bytes:
@@ -108,10 +103,9 @@ def test_nothing_is_written_that_has_not_changed() -> None:
     memory = memory_of(executor)
     assert memory.changed() is None
     executor.leave(b"one")
-    assert memory.is_dirty
     first = memory.changed()
     assert first is not None
-    assert (memory.changed(), memory.is_dirty, executor.asked) == (None, False, 1)
+    assert (memory.changed(), executor.asked) == (None, 1)
     executor.leave(b"two")
     second = memory.changed()
     assert second is not None
@@ -136,7 +130,7 @@ def test_without_an_executor_the_state_is_kept_for_another() -> None:
     entry, _ = written(b"x" * (INLINE + 1))
     memory = memory_of(None)
     memory.restore(entry, {})
-    assert (memory.changed(), memory.is_dirty, memory.entry) == (None, False, entry)
+    assert (memory.changed(), memory.entry) == (None, entry)
 
 
 def test_a_session_without_a_state_restores_nothing() -> None:

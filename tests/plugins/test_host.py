@@ -21,9 +21,10 @@ from standfast.errors import (
 from standfast.model.plugin_options import PluginOptions
 from standfast.model.tool_access import SessionToolAccess
 from standfast.plugins.contexts import SubagentContext
-from standfast.plugins.host import FULL, PluginHost, SessionAuthority, SessionBuild
+from standfast.plugins.host import PluginHost
 from standfast.plugins.plugin import Plugin, PluginSessionContext
 from standfast.plugins.registrar import PluginRegistrar
+from standfast.plugins.session import FULL, SessionAuthority, SessionBuild
 from standfast.tools.registry import ToolRegistry
 
 STEPS: list[str] = []
@@ -202,7 +203,7 @@ def test_a_plugin_that_is_not_ready_fails_the_opening_of_the_session(place: Plac
         async with place.runtime() as runtime:
             with pytest.raises(PluginFailed, match=r"'unready' failed in session_ready.*no connection"):
                 await runtime.session("s", agent=Agent(Actor(), name="a", plugins=[Unready()]))
-            assert not runtime.works_on("s")
+            assert not runtime._open.works_on("s")
             assert (await (await runtime.session("s", agent=well)).turn("go")).output == "done"
 
     asyncio.run(main())

@@ -165,7 +165,7 @@ def test_a_wrapper_that_holds_the_host_would_be_found_out() -> None:
 
     assert any(one is whole for one in _reachable(wrapped))
     assert any(one is whole for one in _reachable([{"host": (whole,)}]))
-    assert any(one is whole for one in _reachable(RuntimeHost(whole, "s")))  # type: ignore[arg-type]
+    assert any(one is whole for one in _reachable(RuntimeHost(whole, whole, "s")))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("role", SEED_ROLES)

@@ -48,11 +48,10 @@ from standfast.plugins.contexts import (
     TurnPersisted,
 )
 from standfast.plugins.hook import HOOKS, hook
-from standfast.plugins.host import SessionAuthority
 from standfast.plugins.plugin import Plugin
 from standfast.plugins.registrar import PluginRegistrar
 from standfast.plugins.running import Current, HookRunner
-from standfast.plugins.session import PluginSession
+from standfast.plugins.session import PluginSession, SessionAuthority
 from standfast.ports.model_provider import ReplyEnded
 from standfast.protocols.standard.plugin import StandardDriver
 from standfast.tools.catalog import ToolCatalogContribution

@@ -11,9 +11,9 @@ from standfast.model.plugin_state import PluginSnapshotMeta
 from standfast.model.tool_manifest import ToolManifest
 from standfast.model.tool_state import ToolAvailability
 from standfast.plugins.contexts import ToolCatalogContext
+from standfast.plugins.session_context import SessionContext
 from standfast.plugins.snapshot import SnapshotReader, SnapshotWriter
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded
-from standfast.runtime.session_context import SessionContext
 from standfast.tools.decorator import as_registered
 from standfast.tools.registered_tool import RegisteredTool
 

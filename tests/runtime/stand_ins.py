@@ -15,9 +15,9 @@ from standfast.providers.scripted import ScriptedModel
 from standfast.runtime.agent import Agent
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.agent_session import Session
-from standfast.runtime.lease_owners import owner_is_dead
-from standfast.runtime.observation import Observed
+from standfast.runtime.process_identity import owner_is_dead
 from standfast.runtime.result import TurnResult
+from standfast.runtime.sessions.observation import Observed
 from standfast.runtime.turn import Turn
 from standfast.store.memory_sessions import MemorySessionStore
 from standfast.testing.clock import FakeClock

@@ -16,7 +16,7 @@ from standfast.ports.session_store import SessionStore
 from standfast.providers.scripted import ScriptedModel
 from standfast.runtime import process_identity
 from standfast.runtime.agent_runtime import open_store
-from standfast.runtime.lease_owners import owner_is_dead
+from standfast.runtime.process_identity import owner_is_dead
 
 DAY_S = 86_400.0
 
@@ -57,12 +57,12 @@ def test_a_clock_that_is_set_takes_no_turn_from_a_living_owner(place: Place, set
             turn.start()
             await entered.wait()
             place.clock.set(set_s)
-            lease_now = runtime._open.leases.now_ms()
+            lease_now = runtime._open.services.leases.now_ms()
             assert await store.unfinished(place.clock.now_ms(), lease_now_ms=lease_now) == []
             with pytest.raises(SessionBusy):
-                await store.take_over(turn.turn_id, runtime._open.claimant("another"))
+                await store.take_over(turn.turn_id, runtime._open.services.claimant("another"))
             place.clock.advance(31)
-            lease_now = runtime._open.leases.now_ms()
+            lease_now = runtime._open.services.leases.now_ms()
             (left,) = await store.unfinished(place.clock.now_ms(), lease_now_ms=lease_now)
             assert left.turn_id == turn.turn_id
             go.set()
@@ -147,8 +147,8 @@ def test_a_timer_lasts_as_long_as_it_was_meant_to(place: Place, set_s: float) ->
             waiting = await session.turn("go").settled()
             assert waiting.status == "waiting"
             place.clock.set(set_s)
-            await runtime._look_at_clock()
-            await runtime._look_at_clock()
+            await runtime._recovery.check_clock()
+            await runtime._recovery.check_clock()
             place.clock.advance(55)
             assert await runtime.store.ended_waits(waiting.turn_id, place.clock.now_ms()) == ()
             (record,) = await session.turns()
@@ -195,10 +195,10 @@ def test_a_trigger_does_not_wait_for_a_time_that_was_chosen_by_a_wrong_clock(
             await runtime.session("s", agent=_agent())
             await runtime.add_trigger("hourly", "source/hourly", "s", schedule=schedule, prompt="tick")
             place.clock.set(10 * DAY_S)
-            await runtime._look_at_clock()
-            await runtime._start_queued()  # what the clock passed over is made up for, once
+            await runtime._recovery.check_clock()
+            await runtime._recovery._start_queued()  # what the clock passed over is made up for, once
             place.clock.set(-10 * DAY_S)
-            await runtime._look_at_clock()
+            await runtime._recovery.check_clock()
             (trigger,) = await runtime.triggers()
             assert trigger.next_at is not None
             assert 0 < trigger.next_at - place.clock.now_ms() <= 3_600_000
@@ -218,10 +218,10 @@ def test_a_time_that_was_delivered_is_not_delivered_again_after_the_clock_was_se
             heard = []
             for step_s in (3_601, -3_601, 3_601, 3_600):
                 place.clock.set(step_s) if abs(step_s) != 3_600 else place.clock.advance(step_s)
-                await runtime._look_at_clock()
+                await runtime._recovery.check_clock()
                 heard.append(len(await runtime.store.inputs("s")) + len(await runtime.store.turns("s")))
-                await runtime._start_queued()
-                if (live := await runtime.put_to_work("s")) is not None and live.draining is not None:
+                await runtime._recovery._start_queued()
+                if (live := await runtime._open.put_to_work("s")) is not None and live.draining is not None:
                     await live.draining
             turns = len(await runtime.store.turns("s"))
             assert turns == 2, heard

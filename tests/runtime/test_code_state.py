@@ -90,7 +90,7 @@ def test_a_session_that_was_let_go_of_is_restored(place: Place) -> None:
 
     async def main() -> None:
         async with place.runtime() as runtime:
-            runtime._config = msgspec.structs.replace(runtime._config, cached_sessions=1)
+            runtime._open.max_cached = 1
             agent = typing()
             one = await runtime.session("one", agent=agent)
             other = await runtime.session("other", agent=agent)

@@ -77,8 +77,7 @@ def filed(tmp_path: Path, clock: FakeClock) -> Place:
 
 def engine_of(runtime: Runtime) -> MontyCells:
     """The engine that runs the cells of a runtime."""
-    assert runtime._place is not None
-    (engine,) = runtime._place._engines._opened.values()
+    (engine,) = runtime._open.services.engines._opened.values()
     assert isinstance(engine, MontyCells)
     return engine
 
@@ -87,9 +86,7 @@ def holds_nothing(runtime: Runtime) -> bool:
     """Whether no cell is open in the engine and every slot for a worker is free."""
     engine = engine_of(runtime)
     workers = engine._workers
-    return (
-        not engine._host.live and not workers._lent and workers._free + len(workers._warm) == workers.capacity
-    )
+    return not engine.live and not workers._lent and workers._free + len(workers._warm) == workers.capacity
 
 
 # Approvals
@@ -726,7 +723,8 @@ async def main():
         else:
             turn = await session.resume()
             result = await (turn or session.follow((await session.turns())[-1].turn_id)).settled()
-        busy = {name: len(engine._host.live) for name, engine in runtime._place._engines._opened.items()}
+        engines = runtime._open.services.engines._opened
+        busy = {name: len(engine.live) for name, engine in engines.items()}
         print(json.dumps({
             "status": result.status,
             "waits": [[one.kind, one.wait_id] for one in result.waits],

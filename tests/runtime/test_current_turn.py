@@ -40,7 +40,7 @@ def test_messages_include_the_turn_that_waits_and_mark_it(place: Place) -> None:
             assert (await session.messages()).current is None
             waiting = await session.turn("Refund A1")
         async with place.runtime() as runtime:  # another process, without the agent
-            session = Session(runtime, runtime.live("s"))
+            session = runtime.session_handle("s")
             messages = await session.messages()
             assert said(messages) == ["hi", "Refund A1"]
             assert isinstance(messages[-1], AssistantMessage)
@@ -156,7 +156,7 @@ def test_after_a_crash_the_turn_is_shown_as_interrupted(tmp_path: Path) -> None:
 
     async def main() -> None:
         async with Runtime(file) as runtime:
-            session = Session[Any](runtime, runtime.live("s"))
+            session = runtime.session_handle("s")
             messages = await session.messages()
             assert messages.current is not None
             assert messages.current.state == "interrupted"

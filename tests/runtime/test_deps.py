@@ -161,7 +161,7 @@ def test_turns_without_a_caller_have_the_deps_of_the_factory(memory: Place, sour
                     await session.inject("go")
                     await session.queue("on")
                 case "monitor":
-                    await runtime.queue_turn("s", "wake-1", "a line")
+                    await runtime._open.queue_turn("s", "wake-1", UserMessage(content="a line"))
             await ended(runtime)
 
     asyncio.run(main())
@@ -610,8 +610,8 @@ def test_a_session_that_was_let_go_of_finds_its_deps_again(memory: Place) -> Non
             session = await runtime.session("s", agent=agent, metadata={"tenant": "acme"})
             await session.turn("pay")
             runtime.live("s").forget()
-            runtime._release(runtime.live("s"))
-            await runtime.queue_turn("s", "wake-1", "pay")
+            runtime._open.evict(runtime.live("s"))
+            await runtime._open.queue_turn("s", "wake-1", UserMessage(content="pay"))
             await until(lambda: len(paid) == 2)
 
     asyncio.run(main())

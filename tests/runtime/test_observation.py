@@ -22,8 +22,8 @@ from standfast.model.events import (
     TurnCommitted,
 )
 from standfast.ports.model_provider import ModelDelta, ModelRequest, ReplyEnded, TextArrived
-from standfast.runtime.live_feed import MAX_AGE_S, MAX_EVENTS, Bell, LiveFeed
-from standfast.runtime.observation import Cursor, Observed
+from standfast.runtime.live_feed import MAX_AGE_S, MAX_EVENTS, EventSignal, LiveFeed
+from standfast.runtime.sessions.observation import Cursor, Observed
 
 WHOLE_TURN = [TurnBegan, ModelCallStarted, ReplyReceived, TurnCommitted]
 
@@ -353,7 +353,7 @@ def test_a_runtime_closes_although_it_was_just_nudged(place: Place) -> None:
             async with place.runtime() as runtime:
                 for _ in range(steps):
                     await asyncio.sleep(0)
-                runtime._nudge.set()
+                runtime._open.changed.set()
 
     asyncio.run(asyncio.wait_for(main(), 20))
 
@@ -361,7 +361,7 @@ def test_a_runtime_closes_although_it_was_just_nudged(place: Place) -> None:
 def test_an_observer_that_does_not_read_keeps_nothing() -> None:
     """Bug: what was published while an observer slept was kept for it without a bound."""
     feed = LiveFeed()
-    feed.listen(Bell())
+    feed.listen(EventSignal())
     first = TurnBegan(turn_id="t", session_id="s")
     feed.publish(first)
     for _ in range(MAX_EVENTS):

@@ -29,7 +29,7 @@ from standfast.model.node import PluginNode
 from standfast.model.outcome import Stopped, StopReason
 from standfast.model.trace_record import TraceRecord, span_id_of
 from standfast.model.turn import TurnState
-from standfast.runtime.live_session import LiveSession
+from standfast.runtime.sessions.live_session import LiveSession
 
 STAGES = (
     "before_turn",

@@ -194,7 +194,7 @@ def test_plugins_hear_of_a_turn_whose_session_the_runtime_lets_go_of_meanwhile(m
             await entered.wait()
             for number in range(300):
                 await (await runtime.session(f"other{number}", agent=agent)).turn("hello")
-            assert "s" not in runtime._cached
+            assert "s" not in runtime._open.cached
             it.told.clear()
             await session.tools.set_availability("hold", "off")
             go.set()

@@ -19,8 +19,7 @@ from standfast.model.plugin_options import PluginOptions
 from standfast.model.plugin_state import PluginSessionSnapshot, PluginSnapshotMeta, decode_state
 from standfast.model.tool_access import SessionToolAccess
 from standfast.plugins.contexts import SubagentContext, ToolCatalogContext
-from standfast.plugins.host import SessionAuthority
-from standfast.plugins.session import PluginSession
+from standfast.plugins.session import PluginSession, SessionAuthority
 from standfast.plugins.snapshot import SnapshotReader
 from standfast.tools.catalog import ToolCatalog
 

@@ -139,7 +139,7 @@ def test_a_lease_that_is_lost_ends_the_attempts(tmp_path: Path) -> None:
         store = Faulty(tmp_path / "standfast.db", "save", apsw.FullError, times=1_000)
 
         async def sleep(seconds: float) -> None:
-            (driver,) = runtimes[0]._open.leases._holders.values()
+            (driver,) = runtimes[0]._open.services.leases._holders.values()
             driver.lose()
 
         runtimes: list[Runtime] = []

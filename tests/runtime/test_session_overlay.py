@@ -21,7 +21,7 @@ from standfast.model.host_requests import SessionCreateRequest
 from standfast.model.prompt import PromptContribution, PromptSlot
 from standfast.model.tool_state import ToolAvailability
 from standfast.plugins.contexts import ToolCatalogContext
-from standfast.runtime.session_context import MAX_CATALOGS, MAX_PROMPTS, SessionContext
+from standfast.plugins.session_context import MAX_CATALOGS, MAX_PROMPTS, SessionContext
 from standfast.tools.catalog import CatalogTool, ToolCatalogContribution
 from standfast.tools.decorator import as_registered
 from standfast.tools.provider import StaticTools, ToolProvider
@@ -501,7 +501,7 @@ def renders(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         found.append(len(text))
         return text
 
-    monkeypatch.setattr("standfast.runtime.session_context.rendered", counted)
+    monkeypatch.setattr("standfast.plugins.session_context.rendered", counted)
     return found
 
 

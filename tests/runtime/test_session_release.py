@@ -10,9 +10,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from standfast import Agent, Runtime
+from standfast import Agent, Runtime, UserMessage
 from standfast.providers.scripted import ScriptedModel
-from standfast.runtime.live_session import LiveSession
+from standfast.runtime.sessions.live_session import LiveSession
 
 
 def _agent(name: str = "clerk") -> Agent[Any, str]:
@@ -21,7 +21,7 @@ def _agent(name: str = "clerk") -> Agent[Any, str]:
 
 def _runtime(store: Path | None = None) -> Runtime:
     runtime = Runtime(store)
-    runtime._config = msgspec.structs.replace(runtime._config, cached_sessions=4)
+    runtime._settings = msgspec.structs.replace(runtime._settings, cached_sessions=4)
     return runtime
 
 
@@ -75,9 +75,9 @@ def test_a_session_that_was_let_go_still_has_its_agent_and_new_event_numbers(tmp
             for number in range(10):
                 await (await runtime.session(f"s{number}", agent=agent)).turn("hello")
             gc.collect()
-            assert "first" not in runtime._sessions
-            await runtime.queue_turn("first", "input-1", "and now?")
-            live = await runtime.put_to_work("first")
+            assert "first" not in runtime._open.sessions
+            await runtime._open.queue_turn("first", "input-1", UserMessage(content="and now?"))
+            live = await runtime._open.put_to_work("first")
             assert live is not None
             assert live.draining is not None
             await live.draining
@@ -96,9 +96,9 @@ def test_a_session_that_was_never_opened_here_is_left_alone(tmp_path: Path) -> N
         async with _runtime(tmp_path / "standfast.db") as runtime:
             for number in range(10):
                 await (await runtime.session(f"s{number}", agent=_agent())).turn("hello")
-            assert await runtime.put_to_work("foreign") is None
-            assert runtime.works_on("s0")
-            assert not runtime.works_on("foreign")
+            assert await runtime._open.put_to_work("foreign") is None
+            assert runtime._open.works_on("s0")
+            assert not runtime._open.works_on("foreign")
 
     asyncio.run(scenario())
 
@@ -111,8 +111,8 @@ def test_agents_of_one_name_are_not_mixed_up(tmp_path: Path) -> None:
             agents = [_agent("same") for _ in range(10)]
             for number, agent in enumerate(agents):
                 await (await runtime.session(f"s{number}", agent=agent)).turn("hello")
-            assert len(runtime._sessions) <= 5
+            assert len(runtime._open.sessions) <= 5
             for number, agent in enumerate(agents):
-                assert (await runtime.session(f"s{number}"))._live.staff.agent is agent  # type: ignore[union-attr]
+                assert (await runtime.session(f"s{number}"))._live.prepared.agent is agent  # type: ignore[union-attr]
 
     asyncio.run(scenario())

@@ -29,7 +29,7 @@ def clerk(*tools: object, heard: list[ToolCatalogContext] | None = None) -> Agen
 
 
 def model_of(session: Session[Any]) -> ObedientModel:
-    staff = session._live.staff
+    staff = session._live.prepared
     assert staff is not None
     model = staff.agent.model
     assert isinstance(model, ObedientModel)

@@ -247,11 +247,10 @@ def test_a_queued_input_whose_turn_cannot_begin_is_told_of_and_tried_less_and_le
 
         async with place.runtime() as runtime:
             runtime.poll_s = 0.001
-            assert runtime.place is not None
-            runtime.place.prices.knows = knows  # type: ignore[method-assign]
+            runtime._open.services.prices.knows = knows  # type: ignore[method-assign]
             agent = Agent(EchoModel(), limits=UsageLimits(max_cost_usd=1))
             session = await runtime.session("s", agent=agent)
-            live = runtime._sessions["s"]
+            live = runtime.live("s")
             await session.queue("hi")
             for seconds, wanted in [(0, 1), (1, 2), (1, 2), (1, 3), (3, 3), (1, 4)]:
                 place.clock.advance(seconds)

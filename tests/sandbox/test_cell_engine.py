@@ -25,9 +25,10 @@ from standfast.ports.code_engine import (
     CellStep,
     CodeEngine,
 )
+from standfast.sandbox.cell_lifecycle import SteppedCell
 from standfast.sandbox.monty.cell_engine import MontyCells
-from standfast.sandbox.monty.cell_run import MontyCellRun
-from standfast.sandbox.monty.state import decode_cell, encode_cell
+from standfast.sandbox.monty.state import decode_dump, encode_dump
+from standfast.sandbox.paused_cell import decode_cell, encode_cell
 from standfast.sandbox.run_errors import argument_not_json
 
 BIG = "x" * 5_000_000
@@ -57,7 +58,7 @@ class Functions:
 
 
 FUNCTIONS = Functions("add", "fetch", "finish", "now_or_never")
-Open = Callable[..., MontyCellRun]
+Open = Callable[..., SteppedCell]
 
 
 @pytest.fixture(scope="module")
@@ -391,7 +392,10 @@ def test_a_suspended_cell_of_another_engine_is_refused(cell: Open) -> None:
     run = cell("add(1)")
     run.start()
     data = run.suspend()
-    newer = encode_cell(msgspec.structs.replace(decode_cell(data), version="9.9.9"))
+    stored = decode_cell(data)
+    assert stored is not None
+    dump = encode_dump(msgspec.structs.replace(decode_dump(stored.dump), version="9.9.9"))
+    newer = encode_cell(msgspec.structs.replace(stored, dump=dump))
     with pytest.raises(SnapshotRefused) as refused:
         cell("add(1)", paused=newer)
     assert refused.value.code == Code.SNAPSHOT_VERSION_MISMATCH

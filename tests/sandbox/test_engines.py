@@ -10,26 +10,27 @@ import pytest
 
 from standfast import BlockingSandbox, Language, RunRequest, Sandbox, tool
 from standfast.errors import ApprovalAlreadyDecided, CodeExecutionUnavailable, InvalidArgument
-from standfast.sandbox.cell_sessions import CellSessions
-from standfast.sandbox.engines import KINDS, EngineKind, EngineParts
+from standfast.ports.code_engine import CodeEngine
+from standfast.sandbox.engine_kinds import KINDS, EngineKind, EngineSettings
 from standfast.sandbox.monty.cell_engine import MontyCells
 
 pytestmark = pytest.mark.slow
 
 
-def _cells(parts: EngineParts) -> CellSessions:
-    cells = MontyCells(parts.workers)
-    return CellSessions("rare", "1", cells, parts.registry, parts.clock, parts.capacity)
-
-
-def _missing(parts: EngineParts) -> CellSessions:
+def _missing(settings: EngineSettings) -> CodeEngine:
     raise CodeExecutionUnavailable("rare is not installed", hint="pip install rare")
+
+
+RARE = EngineKind(
+    language=Language.PYTHON, version=lambda: "1", open=lambda settings: MontyCells(settings.workers)
+)
+NOT_HERE = EngineKind(language=Language.PYTHON, version=lambda: "1", open=_missing)
 
 
 @pytest.fixture
 def rare(monkeypatch: pytest.MonkeyPatch) -> str:
     """An engine that can be taken away again."""
-    monkeypatch.setitem(KINDS, "rare", EngineKind(Language.PYTHON, _cells))
+    monkeypatch.setitem(KINDS, "rare", RARE)
     return "rare"
 
 
@@ -94,7 +95,7 @@ def test_sessions_of_an_engine_that_cannot_run_here_are_listed_and_removed_and_s
         box.run("x = 1", session="idle")
         box.run("ask()", session="waits")
         snapshot = box.export_snapshot("idle")
-    monkeypatch.setitem(KINDS, rare, EngineKind(Language.PYTHON, _missing))
+    monkeypatch.setitem(KINDS, rare, NOT_HERE)
     with BlockingSandbox(tools=[ask], data_dir=tmp_path) as box:
         assert {(info.meta.id, info.engine, info.state) for info in box.sessions()} == {
             ("idle", rare, "idle"),
@@ -112,7 +113,7 @@ def test_sessions_of_an_engine_that_cannot_run_here_are_listed_and_removed_and_s
         assert not box.can_restore(snapshot)
         assert box.run("1 + 1", session="other").result == 2
         assert box.destroy("idle")
-    monkeypatch.setitem(KINDS, rare, EngineKind(Language.PYTHON, _cells))
+    monkeypatch.setitem(KINDS, rare, RARE)
     with BlockingSandbox(tools=[ask], data_dir=tmp_path) as box:
         assert box.approve(approval.approval_id).result == "asked"
         with pytest.raises(ApprovalAlreadyDecided):

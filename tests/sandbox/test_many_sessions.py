@@ -7,19 +7,18 @@ from pathlib import Path
 import pytest
 
 from standfast import BlockingSandbox
-from standfast.sandbox import session_table
+from standfast.runtime import code_sessions
 
 pytestmark = pytest.mark.slow
 
 
 def test_a_session_that_was_let_go_of_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ours: memory is bounded by the sessions in use, and nobody notices."""
-    monkeypatch.setattr(session_table, "_MAX_RESIDENT", 3)
+    monkeypatch.setattr(code_sessions, "_CACHED_SESSIONS", 3)
     with BlockingSandbox(data_dir=tmp_path / "data", workers=2) as box:
         for n in range(10):
             box.run(f"x = {n}", session=f"s{n}")
-        table = box._sessions._sessions
-        assert sum(live.state is not None for live in table.live.values()) <= 3
+        assert len(box._sessions._sessions) <= 3
         assert [box.run("x + 1", session=f"s{n}").result for n in range(10)] == list(range(1, 11))
         assert box.validate("x + 1", session="s0").status == "ok"
         assert box.fork("s1", "copy") == "copy"

@@ -16,17 +16,8 @@ CONSOLE = """
 import json, os, sys, time
 import msgspec
 from standfast import BlockingSandbox, CapabilityLimits, tool
-from standfast.model.language import Language
-from standfast.sandbox.cell_sessions import CellSessions
-from standfast.sandbox.engines import KINDS, EngineKind
-from standfast.sandbox.monty.cell_engine import MontyCells
 
 data, ledger, engine, language = sys.argv[1:]
-
-def monty_cells(p):
-    return CellSessions("monty-cells", "1", MontyCells(p.workers), p.registry, p.clock, p.capacity)
-
-KINDS["monty-cells"] = EngineKind(Language.PYTHON, monty_cells)
 
 def note(line):
     with open(ledger, "a") as file:
@@ -75,7 +66,7 @@ class Console:
 PYTHON = ("total = fee() + len(pay('A'))\nhang()", "total")
 TYPESCRIPT = ("const total = await fee() + (await pay('A')).length\nawait hang()", "total")
 GUESTS = {
-    "monty-cells": ("python", PYTHON),
+    "monty": ("python", PYTHON),
     "quickjs": ("typescript", TYPESCRIPT),
     "cpython": ("python", PYTHON),
     "auto": ("python", PYTHON),

@@ -24,12 +24,10 @@ from standfast.errors import (
     SnapshotRefused,
 )
 from standfast.model.language import Language
-from standfast.sandbox.cell_sessions import CellSessions
+from standfast.ports.code_engine import CodeEngine
 from standfast.sandbox.cpython import state as cpython_state
-from standfast.sandbox.engines import KINDS, EngineKind, EngineParts
+from standfast.sandbox.engine_kinds import KINDS, EngineKind, EngineSettings
 from standfast.sandbox.monty import state as monty_state
-from standfast.sandbox.monty.cell_engine import MontyCells
-from standfast.sandbox.monty.state import ENGINE_VERSION
 from standfast.sandbox.quickjs import state as quickjs_state
 from standfast.sandbox.snapshots import SnapshotCodec
 
@@ -155,16 +153,10 @@ class Guest:
     engine: str
     language: Language
     texts: Texts
-    kind: EngineKind | None = None
-
-
-def _monty_cells(parts: EngineParts) -> CellSessions:
-    cells = MontyCells(parts.workers)
-    return CellSessions("monty-cells", ENGINE_VERSION, cells, parts.registry, parts.clock, parts.capacity)
 
 
 GUESTS = {
-    "monty-cells": Guest("monty-cells", Language.PYTHON, PYTHON, EngineKind(Language.PYTHON, _monty_cells)),
+    "monty": Guest("monty", Language.PYTHON, PYTHON),
     "quickjs": Guest("quickjs", Language.TYPESCRIPT, TYPESCRIPT),
     "cpython": Guest("cpython", Language.PYTHON, PYTHON),
     "auto": Guest("auto", Language.PYTHON, PYTHON),
@@ -264,11 +256,8 @@ SLOW = ("cpython", "auto", "quickjs")
 
 
 @pytest.fixture(params=[pytest.param(one, marks=[pytest.mark.slow] if one in SLOW else []) for one in GUESTS])
-def guest(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Guest:
-    found = GUESTS[request.param]
-    if found.kind is not None:
-        monkeypatch.setitem(KINDS, found.engine, found.kind)
-    return found
+def guest(request: pytest.FixtureRequest) -> Guest:
+    return GUESTS[request.param]
 
 
 @pytest.fixture
@@ -676,13 +665,14 @@ def test_language_and_engine_of_a_session_are_fixed(stored: Desk, guest: Guest, 
     assert refused.status == "validation_error"
     assert refused.error is not None
     assert f"is {guest.language} on {guest.engine}, not {other_language}" in refused.error.message
-    with BlockingSandbox(data_dir=tmp_path / "data") as monty:
-        monty.run("x = 9", session="python")
+    another = "auto" if guest.engine == "monty" else "monty"
+    with BlockingSandbox(data_dir=tmp_path / "data", engine=another) as other:
+        other.run("x = 9", session="python")
     with pytest.raises(InvalidArgument, match=f"{guest.language} on {guest.engine}"):
         stored.box.restore(stored.box.snapshot("s"), session="python")
-    with BlockingSandbox(data_dir=tmp_path / "data", engine="monty") as monty:
-        assert monty.run("x", session="python").result == 9
-        wrong = monty.run("x", session="s")
+    with BlockingSandbox(data_dir=tmp_path / "data", engine=another) as other:
+        assert other.run("x", session="python").result == 9
+        wrong = other.run("x", session="s")
         assert wrong.error is not None
         assert f"is {guest.language} on {guest.engine}" in wrong.error.message
 
@@ -731,13 +721,14 @@ def test_a_session_whose_engine_is_missing_can_be_reset(
 ) -> None:
     """Ours: what does not run a session works wherever its data directory is opened."""
 
-    def missing(parts: EngineParts) -> CellSessions:
+    def missing(settings: EngineSettings) -> CodeEngine:
         raise CodeExecutionUnavailable("not here")
 
     stored.value(stored.texts.bind)
     stored.box.__exit__()
     with monkeypatch.context() as elsewhere:
-        elsewhere.setitem(KINDS, guest.engine, EngineKind(guest.language, missing))
+        kind = EngineKind(language=guest.language, version=lambda: "1", open=missing)
+        elsewhere.setitem(KINDS, guest.engine, kind)
         with BlockingSandbox(**stored.options) as other:
             refused = other.run(stored.texts.read, session="s").error
             assert refused is not None

@@ -174,10 +174,13 @@ def test_a_hidden_variable_comes_back_after_an_error_too(run: Run, value: Value)
     assert run("y").status == "runtime_error"
 
 
-def test_an_input_that_the_code_binds_stays(value: Value) -> None:
-    """Ours: what the run assigns is the session's."""
-    value("x = x + 1", inputs={"x": 1})
-    assert value("x") == 2
+def test_an_input_that_the_code_binds_is_gone_all_the_same(run: Run, value: Value) -> None:
+    """Ours: SPEC §5, as on every other engine: inputs are variables of this run."""
+    assert value("x = x + 1\nx", inputs={"x": 1}) == 2
+    assert run("x").status == "runtime_error"
+    value("x = 'mine'")
+    assert value("x = x + 1\nx", inputs={"x": 1}) == 2
+    assert value("x") == "mine"
 
 
 def test_an_input_whose_name_a_comprehension_or_a_function_uses_is_gone_all_the_same(

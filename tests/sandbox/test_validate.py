@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from standfast import BlockingSandbox, Capability, RegisteredTool, RunRequest, RunResult
+from standfast import BlockingSandbox, Capability, RegisteredTool, RunRequest, RunResult, tool
 
 pytestmark = pytest.mark.slow
 
@@ -257,3 +257,16 @@ def test_a_check_that_takes_too_long_says_so(box: BlockingSandbox, sid: str) -> 
 def test_so_many_mistakes_are_not_all_listed(check: Check) -> None:
     """Ours: every size has a cap."""
     assert len(check("nope()\n" * 1000).diagnostics) == 200
+
+
+def test_the_checker_knows_parameters_by_keyword_alone_and_names_a_fault_once() -> None:
+    """Bug: sandbox sessions on Monty were checked as agents' cells are, with less and more than is true."""
+
+    @tool
+    def pay(order: str, *, cents: int = 1) -> str:
+        return order
+
+    with BlockingSandbox(tools=[pay]) as box:
+        for code in ("pay('A', 5)", "pay('A', cents='5')", "pay()", "pya('A')"):
+            assert len(box.validate(code).diagnostics) == 1, code
+        assert box.validate("n = n + 1", inputs={"n": 1}).diagnostics == []

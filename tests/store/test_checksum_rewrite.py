@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import apsw
 import pytest
 from page_damage import COMPONENTS, flipped, open_database, pages_of, rows_of
 
@@ -17,6 +18,7 @@ from standfast.errors import InvalidArgument, RecordCorrupt, SchemaTooNew, Store
 from standfast.store.sqlite.checksum_rewrite import rewrite_checksums
 from standfast.store.sqlite.checksums import find_damaged_page, is_checked
 from standfast.store.sqlite.database import Database
+from standfast.store.sqlite.migrations import migrate_all
 
 COMMAND = "standfast sessions rewrite-checksums"
 
@@ -126,13 +128,15 @@ def test_a_log_that_is_still_there_belongs_to_what_is_checked_and_kept(crashed: 
     _written_by_another_program(path)
     script = (
         "import os, sqlite3, sys; db = sqlite3.connect(sys.argv[1])\n"
-        "db.execute('INSERT INTO sandbox_leftovers VALUES (?, 1)', ('late',)); db.commit(); os._exit(0)"
+        "db.execute('UPDATE sqlite_sequence SET seq = 99 WHERE name = ?', ('sessions',)); db.commit()\n"
+        "os._exit(0)"
     )
     assert subprocess.run([sys.executable, "-c", script, str(path)]).returncode == 0
     assert path.with_name("standfast.db-wal").stat().st_size > 0
     assert rewrite_checksums(path)
     with contextlib.closing(open_database(path)) as database:
-        assert database.read(lambda db: db.execute("SELECT run_id FROM sandbox_leftovers").get) == "late"
+        sql = "SELECT seq FROM sqlite_sequence WHERE name = 'sessions'"
+        assert database.read(lambda db: db.execute(sql).get) == 99
     assert find_damaged_page(path) is None
 
 
@@ -151,13 +155,12 @@ def test_a_refused_file_keeps_its_log(crashed: Path, tmp_path: Path) -> None:
     assert path.with_name("standfast.db-wal").read_bytes() == log
 
 
-UNSEALED = {"standfast_schema", "sandbox_retired", "sandbox_leftovers", "sqlite_sequence"}
+UNSEALED = {"standfast_schema", "sqlite_sequence"}
 
 
 def _sealed_tables() -> list[str]:
-    with contextlib.closing(sqlite3.connect(":memory:")) as db:
-        for migrations in COMPONENTS.values():
-            db.executescript(";".join(migrations))
+    with contextlib.closing(apsw.Connection(":memory:")) as db:
+        migrate_all(db, COMPONENTS, Path(":memory:"))
         names = db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").fetchall()
     return sorted({name for (name,) in names} - UNSEALED)
 
@@ -261,11 +264,12 @@ def test_tables_of_an_older_version_are_migrated_before_they_are_checked(tmp_pat
     older = {name: known[:2] for name, known in COMPONENTS.items()}
     Database(path, older).close()
     with contextlib.closing(sqlite3.connect(path)) as other, other:
-        other.execute("INSERT INTO sandbox_leftovers VALUES ('run', 1)")
+        other.execute("INSERT INTO sqlite_sequence VALUES ('states', 99)")
     assert find_damaged_page(path) is not None
     assert rewrite_checksums(path) == 0
     with contextlib.closing(open_database(path)) as database:
-        assert database.read(lambda db: db.execute("SELECT run_id FROM sandbox_leftovers").get) == "run"
+        sql = "SELECT seq FROM sqlite_sequence WHERE name = 'states'"
+        assert database.read(lambda db: db.execute(sql).get) == 99
 
 
 def _dies(path: Path, number: int) -> bool:

@@ -15,16 +15,14 @@ import pytest
 from page_damage import flipped, open_database, pages_of, rows_of, without_checksums
 
 from standfast.errors import InvalidArgument, RecordCorrupt, StoreError, StoreUnavailable
-from standfast.model.session import SessionMeta
-from standfast.ports.sandbox_store import StoredSession
 from standfast.ports.session_store import Begun, PruneRequest, Repeated
 from standfast.store.sqlite import database as database_module
 from standfast.store.sqlite.backup import back_up
 from standfast.store.sqlite.checksums import find_damaged_page, is_checked
-from standfast.store.sqlite.sandbox import SqliteSandboxStore
 from standfast.store.sqlite.sessions import SqliteSessionStore
 from standfast.testing.session_store_triggers import an_occurrence
 from standfast.testing.session_values import (
+    NOW,
     a_commit,
     a_head,
     an_input,
@@ -39,8 +37,9 @@ NAMED = [
     "occurrences",
     "sqlite_autoindex_inputs_1",
     "sqlite_autoindex_sessions_1",
+    "sqlite_autoindex_snapshots_1",
 ]
-TABLES = ["turns", "sessions", "inputs", "segments"]
+TABLES = ["turns", "sessions", "inputs", "segments", "snapshots"]
 
 
 async def _fill(path: Path) -> None:
@@ -54,6 +53,7 @@ async def _fill(path: Path) -> None:
         await store.commit(begun.lease, a_commit(f"t{number}"))
         await store.put_input(an_input(f"input-{number}-{'i' * 40}", session_id=name))
         await store.occur(an_occurrence(key=f"occurrence-{number}-{'o' * 40}"), ())
+        await store.put_snapshot(f"snap_{number}-{'s' * 40}", name, b"variables" * 20, NOW)
     await store.close()
 
 
@@ -85,6 +85,8 @@ async def _ask_everything(path: Path) -> None:
                 raise WrongAnswer(f"input {number} is gone")
             if await store.occur(an_occurrence(key=f"occurrence-{number}-{'o' * 40}"), ()):
                 raise WrongAnswer(f"occurrence {number} looks new")
+            if await store.snapshot(f"snap_{number}-{'s' * 40}") is None:
+                raise WrongAnswer(f"snapshot {number} is gone")
     finally:
         await store.close()
 
@@ -164,22 +166,6 @@ def test_every_page_still_has_its_checksum_after_pruning(whole: Path, tmp_path: 
     asyncio.run(prune())
     assert path.stat().st_size < whole.stat().st_size
     assert find_damaged_page(path) is None
-
-
-def test_the_file_of_a_sandbox_has_checksums_as_well(tmp_path: Path) -> None:
-    """Ours: one flipped bit in a sandbox's file is found by its page, too."""
-    path = tmp_path / "standfast.db"
-    with contextlib.closing(SqliteSandboxStore(path)) as store:
-        meta = SessionMeta(id="s1", language="python", created_at=1, last_used_at=1)
-        store.save_session(StoredSession(meta=meta, state=b"state" * 2000))
-        assert store.database.read(is_checked)
-    (page, *_) = pages_of(path, "sqlite_autoindex_sandbox_sessions_1")
-    flipped(path, (page - 1) * 4096 * 8 + 4000 * 8, tmp_path / "damaged.db")
-    with (
-        contextlib.closing(SqliteSandboxStore(tmp_path / "damaged.db")) as store,
-        pytest.raises(RecordCorrupt, match=f"page {page} "),
-    ):
-        store.load_session("s1")
 
 
 def test_a_backup_made_while_the_file_is_in_use_has_every_row_and_every_checksum(

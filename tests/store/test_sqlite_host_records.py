@@ -18,7 +18,7 @@ from standfast.model.task import TaskState
 from standfast.model.wait import Completed
 from standfast.ports.session_store import Repeated
 from standfast.store.memory_sessions import MemorySessionStore
-from standfast.store.sqlite import schema, session_schema
+from standfast.store.sqlite import schema
 from standfast.store.sqlite.sessions import SqliteSessionStore
 from standfast.testing.session_store_children import a_child
 from standfast.testing.session_store_tasks import a_task, becomes, ids
@@ -335,9 +335,8 @@ def write_version_2(path: Path) -> None:
         db.execute(
             "CREATE TABLE standfast_schema (component TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT"
         )
-        db.execute(schema.MIGRATIONS[0])
-        for migration in session_schema.MIGRATIONS[:2]:
-            db.execute(migration)
+        for migration in (schema.SANDBOX_BEFORE[0], *schema.SESSIONS[:2]):
+            db.execute(str(migration))
         db.execute(VERSION_2.read_text())
 
 
@@ -353,7 +352,7 @@ def test_a_file_of_the_second_version_goes_on(path: Path) -> None:
             "s3": ("t3.1", "state_3", None),
         }
         assert [await store.state(f"state_{number}") for number in (1, 2, 3)] == [b"one", b"two", b"three"]
-        assert await store.shelf_get("notes", "all", "k") == b"kept"
+        assert await store.plugin_record("notes", "all", "k") == b"kept"
         repeated = await store.begin(new_turn("t9", key="k"), claimant())
         assert isinstance(repeated, Repeated)
         assert repeated.record.summary == finished()

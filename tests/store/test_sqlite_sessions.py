@@ -17,17 +17,15 @@ import apsw
 import pytest
 
 from standfast.errors import LeaseLost, RecordCorrupt, SchemaTooNew, SessionNotFound, StoreUnavailable
-from standfast.model.approval import Decision
 from standfast.model.head import SessionHead
 from standfast.model.node import Entry
 from standfast.model.task import TaskState
 from standfast.model.wait import Completed
 from standfast.ports.session_store import Begun, PruneRequest, Repeated, Save
-from standfast.store.sqlite import session_schema
 from standfast.store.sqlite.checksums import open_checked
-from standfast.store.sqlite.sandbox import SqliteSandboxStore
+from standfast.store.sqlite.migrations import migrate_all
+from standfast.store.sqlite.sandbox_migration import COMPONENTS
 from standfast.store.sqlite.sessions import SqliteSessionStore
-from standfast.testing import stores
 from standfast.testing.session_store_children import a_child
 from standfast.testing.session_store_tasks import a_task
 from standfast.testing.session_store_triggers import a_trigger, an_occurrence, delivery
@@ -120,7 +118,8 @@ async def fill(store: SqliteSessionStore) -> None:
     assert isinstance(begun, Begun)
     await store.commit(begun.lease, a_commit("t0", entries=shown, state=a_state("one", blob)))
     await store.set_state("s1", a_state("two"), (), NOW)
-    await store.shelf_put("notes", "all", "k", b"kept", NOW)
+    await store.put_plugin_record("notes", "all", "k", b"kept", NOW)
+    await store.put_snapshot("snap_1", "s1", b"variables", NOW)
     waits = (a_wait("tick"), a_wait("cpl_t1.x", "completion"), a_wait("a1", "approval"))
     await park(store, *waits, approvals=(an_approval(),))
     await store.complete("cpl_t1.x", Completed(value="done"), NOW)
@@ -150,8 +149,9 @@ async def everything(store: SqliteSessionStore) -> list[object]:
         await store.inputs("s1"),
         [await store.blob(it.digest) for it in (blob, a_blob(b"other"))],
         [await store.state(f"state_{number}") for number in (1, 2)],
-        await store.shelf_get("notes", "all", "k"),
-        await store.shelf_list("notes", "all"),
+        await store.plugin_record("notes", "all", "k"),
+        await store.snapshot("snap_1"),
+        await store.plugin_records("notes", "all"),
         await store.children("s1"),
         [await store.tasks(), await store.tasks(live=True), await store.tasks(session_id="s2")],
         [await store.task("s1", "watch"), await store.task("s2", "over")],
@@ -224,29 +224,6 @@ def test_a_store_reads_the_same_after_reopening(path: Path) -> None:
         await store.close()
 
     asyncio.run(scenario())
-
-
-def test_a_file_of_sandbox_sessions_becomes_one_of_agents_too(path: Path) -> None:
-    """Ours: both live in one file and share their approvals."""
-    with contextlib.closing(SqliteSandboxStore(path)) as sandbox:
-        sandbox.save_session(stores.a_session())
-        sandbox.park(stores.a_run(), b"dump", [stores.an_approval("a_run")])
-
-        async def scenario() -> None:
-            store = reopened(path)
-            await park(store, a_wait("a1", "approval"), approvals=(an_approval(),))
-            assert [it.approval_id for it in await store.approvals()] == ["a_run", "a1"]
-            assert await store.approvals(turn_id="t1") == [an_approval()]
-            await store.decide("a_run", Decision(approved=True), now_ms=6, edited_digest=None)
-            await store.delete_session("s1")
-            await store.close()
-
-        asyncio.run(scenario())
-        assert sandbox.load_session("s1") is not None
-        assert {it.approval_id: str(it.state) for it in sandbox.approvals()} == {
-            "a_run": "approved",
-            "a1": "cancelled",
-        }
 
 
 def test_a_schema_from_the_future_is_refused(path: Path, store: SqliteSessionStore) -> None:
@@ -326,7 +303,7 @@ def test_a_group_wakes_a_loop_once(store: SqliteSessionStore, monkeypatch: pytes
             return wake(*args, **kwargs)
 
         monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
-        with store.database._group.pen:
+        with store.database._group.writing:
             futures = [store.database.write_soon(lambda db, n=n: n) for n in range(50)]
         assert await asyncio.gather(*futures) == list(range(50))
         assert len(wakes) == 1
@@ -347,7 +324,7 @@ def test_one_job_of_a_group_fails_alone(store: SqliteSessionStore) -> None:
     async def scenario() -> None:
         await store.open_session(a_head())
         write = store.database.write_soon
-        with store.database._group.pen:
+        with store.database._group.writing:
             jobs = [write(refused), write(half_done), write(lambda db: 3), write(refused)]
             begun = asyncio.ensure_future(store.begin(new_turn(), claimant()))
             await asyncio.sleep(0)
@@ -364,7 +341,7 @@ def test_whoever_stops_waiting_breaks_nothing(store: SqliteSessionStore) -> None
     async def scenario() -> None:
         await store.open_session(a_head())
         await store.open_session(a_head("s2"))
-        with store.database._group.pen:
+        with store.database._group.writing:
             given_up = asyncio.ensure_future(store.begin(new_turn(), claimant()))
             other = asyncio.ensure_future(store.begin(new_turn("t2", "s2"), claimant()))
             await asyncio.sleep(0)
@@ -383,7 +360,7 @@ def test_closing_finishes_what_is_queued(path: Path) -> None:
     async def scenario() -> None:
         store = reopened(path)
         await store.open_session(a_head())
-        with store.database._group.pen:
+        with store.database._group.writing:
             begun = asyncio.ensure_future(store.begin(new_turn(), claimant()))
             await asyncio.sleep(0)
             closing = asyncio.ensure_future(store.close())
@@ -406,8 +383,8 @@ def test_a_loop_that_is_gone_does_not_stop_the_writer(store: SqliteSessionStore)
     async def leave() -> None:
         store.database.write_soon(lambda db: 1)
 
-    pen = store.database._group.pen
-    with pen:
+    writing = store.database._group.writing
+    with writing:
         loop = asyncio.new_event_loop()
         loop.run_until_complete(leave())
         loop.close()
@@ -442,8 +419,11 @@ _FOUND_BY = {
     ("turns", "key"),
     ("segments", "key"),
     ("states", "key"),
-    ("shelf", "plugin_id"),
-    ("shelf", "scope"),
+    ("plugin_records", "plugin_id"),
+    ("plugin_records", "scope"),
+    ("snapshots", "snapshot_id"),
+    ("approvals", "approval_id"),
+    ("approvals", "run_id"),
     ("sessions", "parent"),
     ("tasks", "seq"),
     ("occurrences", "source"),
@@ -453,14 +433,14 @@ _FOUND_BY = {
 
 
 def columns() -> list[tuple[str, str]]:
-    """The columns of all tables of the sessions, except those that rows are found by."""
+    """The columns of all tables, except those that rows are found by."""
     with contextlib.closing(apsw.Connection(":memory:")) as db:
-        db.execute("".join(session_schema.MIGRATIONS))
+        migrate_all(db, COMPONENTS, Path(":memory:"))
         tables = [str(name) for (name,) in db.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
         pairs = [
             (table, str(column))
             for table in tables
-            if table not in ("sqlite_sequence", "sandbox_leftovers")
+            if table not in ("sqlite_sequence", "standfast_schema")
             for (column,) in db.execute("SELECT name FROM pragma_table_info(?)", (table,)).fetchall()
         ]
     return [pair for pair in pairs if pair not in _FOUND_BY]
@@ -777,26 +757,3 @@ def test_the_last_fork_takes_the_shared_history_along(store: SqliteSessionStore)
 
     asyncio.run(scenario())
     assert store.database.read(lambda db: db.execute("SELECT count(*) FROM segments").get) == 0
-
-
-def test_old_leftovers_of_sandbox_runs_go(path: Path, store: SqliteSessionStore) -> None:
-    """Ours: snapshots and journals of runs that died do not stay for ever; what waits stays."""
-    with contextlib.closing(SqliteSandboxStore(path)) as sandbox:
-        sandbox.put_snapshot("snap_old", "s1", b"old", NOW)
-        sandbox.put_snapshot("snap_new", "s1", b"new", NOW + 100)
-        sandbox.park(stores.a_run(), b"dump", [stores.an_approval()])
-        sandbox.intend("r1", 1, "d1")
-        sandbox.intend("died", 1, "d1")
-
-        async def scenario() -> None:
-            await store.decide("a1", Decision(approved=True), now_ms=6, edited_digest=None)
-            assert (await store.prune(PruneRequest(sessions_before_ms=NOW + 100))).records == 1
-            assert sandbox.found("died", 1, "d1") is True
-            assert (await store.prune(PruneRequest(sessions_before_ms=2**53))).records == 2
-
-        asyncio.run(scenario())
-        assert sandbox.get_snapshot("snap_old") is None
-        assert sandbox.get_snapshot("snap_1") == b"dump"
-        assert sandbox.found("died", 1, "d1") is None
-        assert sandbox.found("r1", 1, "d1") is True
-        assert sandbox.approval("a1") is not None

@@ -1,4 +1,4 @@
-"""States and the shelf in a SQLite file: what they cost, damage, and files from before there were any."""
+"""States and records of plugins in a SQLite file: cost, damage, and files from before there were any."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from standfast.errors import RecordCorrupt
 from standfast.model.wait import Completed
 from standfast.ports.session_store import PruneRequest, Repeated
-from standfast.store.sqlite import schema, session_schema
+from standfast.store.sqlite import schema
 from standfast.store.sqlite.sessions import SqliteSessionStore
 from standfast.testing.session_values import (
     NOW,
@@ -155,10 +155,10 @@ def test_a_damaged_state_names_itself(store: SqliteSessionStore) -> None:
         change(store, "UPDATE states SET body = x'00'")
         with pytest.raises(RecordCorrupt, match=head.state):
             await store.state(head.state)
-        await store.shelf_put("notes", "all", "k", b"body", NOW)
-        change(store, "UPDATE shelf SET body = x'00'")
-        for read in (store.shelf_get("notes", "all", "k"), store.shelf_list("notes", "all")):
-            with pytest.raises(RecordCorrupt, match="k on the shelf of plugin notes"):
+        await store.put_plugin_record("notes", "all", "k", b"body", NOW)
+        change(store, "UPDATE plugin_records SET body = x'00'")
+        for read in (store.plugin_record("notes", "all", "k"), store.plugin_records("notes", "all")):
+            with pytest.raises(RecordCorrupt, match="k of plugin notes"):
                 await read
 
     asyncio.run(scenario())
@@ -202,8 +202,8 @@ def write_version_1(path: Path) -> None:
         db.execute(
             "CREATE TABLE standfast_schema (component TEXT PRIMARY KEY, version INTEGER NOT NULL) STRICT"
         )
-        db.execute(schema.MIGRATIONS[0])
-        db.execute(session_schema.MIGRATIONS[0])
+        db.execute(str(schema.SANDBOX_BEFORE[0]))
+        db.execute(str(schema.SESSIONS[0]))
         db.execute(VERSION_1.read_text())
 
 
@@ -261,4 +261,4 @@ def test_a_file_is_upgraded_once_whoever_comes_first(path: Path) -> None:
         asyncio.run(store.close())
     with contextlib.closing(apsw.Connection(str(path))) as db:
         version = db.execute("SELECT version FROM standfast_schema WHERE component = 'sessions'").get
-    assert version == len(session_schema.MIGRATIONS)
+    assert version == len(schema.SESSIONS)

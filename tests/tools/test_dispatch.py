@@ -16,7 +16,6 @@ from standfast import BlockingSandbox, Capability, CapabilityLimits, RegisteredT
 from standfast.errors import StaleState, ToolError, UnknownTool
 from standfast.model import CallStatus, SettledCall, SideEffect, digest_json
 from standfast.ports.clock import Clock, SystemClock
-from standfast.store.memory import MemorySandboxStore
 from standfast.tools import Dispatcher, ToolRegistry, as_registered
 from standfast.tools.admission import Admitted, NeedsApproval
 from standfast.tools.settlement import request_digest
@@ -509,17 +508,20 @@ def test_an_unknown_name_is_an_unknown_tool() -> None:
 
 
 class Journal:
-    def __init__(self, store: MemorySandboxStore) -> None:
-        self.store = store
+    """A `CallJournal` in a dict: True for an intent, or the outcome."""
+
+    def __init__(self) -> None:
+        self.calls: dict[tuple[int, str], Any] = {}
 
     def intend(self, call_id: int, digest: str) -> None:
-        self.store.intend("run", call_id, digest)
+        assert (call_id, digest) not in self.calls
+        self.calls[call_id, digest] = True
 
     def settle(self, call_id: int, settled: SettledCall) -> None:
-        self.store.settle("run", call_id, settled)
+        self.calls[call_id, settled.record.request_digest] = settled
 
     def found(self, call_id: int, digest: str) -> Any:
-        return self.store.found("run", call_id, digest)
+        return self.calls.get((call_id, digest))
 
 
 def _counter(idempotent: bool) -> tuple[Any, list[int]]:
@@ -535,49 +537,49 @@ def _counter(idempotent: bool) -> tuple[Any, list[int]]:
 
 def test_an_effect_that_is_not_idempotent_is_journaled_before_it_happens() -> None:
     """Ours: SPEC §4 and §7 (3), intent first."""
-    store = MemorySandboxStore()
+    journal = Journal()
     seen: list[object] = []
 
     @tool
     def pay(cents: int) -> None:
-        seen.append(store.found("run", 0, request_digest("pay", [cents], {})))
+        seen.append(journal.found(0, request_digest("pay", [cents], {})))
 
     with Host(pay) as host:
-        host.call("pay", 5, journal=Journal(store))
+        host.call("pay", 5, journal=journal)
     assert seen == [True]
-    assert isinstance(store.found("run", 0, request_digest("pay", [5], {})), SettledCall)
+    assert isinstance(journal.found(0, request_digest("pay", [5], {})), SettledCall)
 
 
 def test_an_intent_without_an_outcome_settles_as_interrupted_and_is_not_run_again() -> None:
     """Ours: SPEC §7 (3)."""
-    store = MemorySandboxStore()
+    journal = Journal()
     pay, calls = _counter(idempotent=False)
-    store.intend("run", 0, request_digest("pay", [5], {}))
+    journal.intend(0, request_digest("pay", [5], {}))
     with Host(pay) as host:
-        settled = host.call("pay", 5, journal=Journal(store))
+        settled = host.call("pay", 5, journal=journal)
     assert code_of(settled) == "INTERRUPTED"
     assert calls == []
 
 
 def test_an_outcome_that_was_journaled_is_used_and_not_made_again() -> None:
     """Ours: a crash between the outcome and what follows from it."""
-    store = MemorySandboxStore()
+    journal = Journal()
     pay, calls = _counter(idempotent=False)
 
     with Host(pay) as host:
-        first, second = [host.call("pay", 5, journal=Journal(store)) for _ in range(2)]
+        first, second = [host.call("pay", 5, journal=journal) for _ in range(2)]
     assert first == second
     assert calls == [5]
 
 
 def test_an_idempotent_effect_is_run_again() -> None:
     """Ours: SPEC §7 (4)."""
-    store = MemorySandboxStore()
+    journal = Journal()
     pay, calls = _counter(idempotent=True)
 
     with Host(pay) as host:
         for _ in range(2):
-            host.call("pay", 5, journal=Journal(store))
+            host.call("pay", 5, journal=journal)
     assert calls == [5, 5]
 
 
@@ -607,7 +609,7 @@ def test_a_registered_contract_is_journaled_unless_it_reads_only() -> None:
     )
     with Host(pay, look) as host:
         for name in ("pay", "look"):
-            journal = Journal(MemorySandboxStore())
+            journal = Journal()
             for _ in range(2):
                 host.call(name, journal=journal)
     assert calls == ["pay", "look", "look"]
@@ -622,7 +624,7 @@ def test_a_journal_that_cannot_be_written_stops_the_call_before_it_happens() -> 
             raise StaleState("disk full")
 
     with Host(pay) as host, pytest.raises(StaleState):
-        host.call("pay", 5, journal=Broken(MemorySandboxStore()))
+        host.call("pay", 5, journal=Broken())
     assert calls == []
 
 

@@ -389,8 +389,7 @@ def test_without_a_sink_there_is_no_tracer() -> None:
         async with Runtime() as runtime:
             session = await runtime.session("s", agent=agent_of("end"))
             await session.turn("go")
-            assert runtime._place is not None
-            assert runtime._place.tracer is None
+            assert runtime._open.services.tracer is None
 
     asyncio.run(main())
 

@@ -16,6 +16,7 @@ from standfast.cli.host import load_tools, wrong_grants_are_wrong_usage
 from standfast.cli.trace import trace_sink
 from standfast.errors import NotConfigured, SessionNotFound
 from standfast.model.current_turn import CurrentTurn
+from standfast.model.head import SessionHead
 from standfast.model.node import Node
 from standfast.providers.resolve import resolve_model
 from standfast.providers.scripted import RepliesLeftOver
@@ -61,13 +62,6 @@ def open_sessions(data_dir: Path) -> Runtime:
     return Runtime(DataDir(data_dir).database)
 
 
-async def recorded_host(data_dir: Path, session_id: str) -> Mapping[str, Any]:
-    """What a session remembers of its agent; nothing if there is no such session."""
-    async with open_sessions(data_dir) as runtime:
-        head = await runtime.store.head(session_id)
-    return {} if head is None else head.host
-
-
 def recorded_settings(record: Mapping[str, Any]) -> AgentSettings:
     """The agent of a session's record. Raises `NotConfigured` if the record does not tell."""
     settings = AgentSettings.from_record(record)
@@ -80,10 +74,17 @@ def recorded_settings(record: Mapping[str, Any]) -> AgentSettings:
 
 
 async def known_session(runtime: Runtime, session_id: str) -> Session[Any]:
-    """A session that exists, to look at; `SessionNotFound` otherwise."""
-    if await runtime.store.head(session_id) is None:
+    """Return a session that exists and has not expired, to look at; `SessionNotFound` otherwise."""
+    head = await runtime.store.head(session_id)
+    if head is None or is_past(head, runtime.now_ms()):
         raise SessionNotFound(session_id)
-    return Session(runtime, runtime.live(session_id))
+    return runtime.session_handle(session_id)
+
+
+def is_past(head: SessionHead, now_ms: int) -> bool:
+    """Tell whether a session that runs code has reached the end of its lifetime."""
+    expires_at = None if head.code is None else head.code.expires_at
+    return expires_at is not None and expires_at <= now_ms
 
 
 async def said_so_far(session: Session[Any]) -> tuple[list[Node], CurrentTurn | None]:

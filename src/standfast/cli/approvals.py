@@ -1,30 +1,22 @@
-"""`standfast approvals`: what waits for a person, and the decision.
+"""`standfast approvals`: the calls that wait for a person, and the decision.
 
-Runs of the sandbox and turns of agents ask in the same way; the id of what asked tells them apart.
+Sessions of agents and of code ask in the same way; what a decided turn answers with depends on its session.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from standfast.cli.agent_options import AgentSettings
-from standfast.cli.host import Grants, make_recorded_sandbox, make_sandbox
+from standfast.cli.host import Grants, make_sandbox
 from standfast.cli.options import Invocation, JsonParameter, answers, grants_options, inherited_options
 from standfast.cli.output import Answer, console, moment
-from standfast.cli.report import RunReport, call_text, plain_table, show_waiting
-from standfast.cli.run import waiting_in
+from standfast.cli.report import call_text, facts_table, plain_table, show_waiting
 from standfast.cli.user import this_user
 
 if TYPE_CHECKING:
-    from standfast.model import Approval, RunResult
-    from standfast.model.approval import Decision
-    from standfast.runtime.blocking import BlockingSandbox
-
-_TURN = "t_"
-"""How the id of a turn begins."""
+    from standfast.model import Approval
 
 decided_by_option = click.option(
     "--decided-by",
@@ -70,8 +62,6 @@ def show_approval(invocation: Invocation, *, approval_id: str) -> Answer:
     with make_sandbox(invocation.data_dir, Grants()) as box:
         approval = box.approval(approval_id)
         tools = Grants.from_record(box.approval_host(approval_id)).tools
-    if _is_of_turn(approval):
-        tools = _tools_of_session(invocation, approval.session_id)
     return Answer(approval, lambda: _show(approval, tools, invocation))
 
 
@@ -96,7 +86,7 @@ Examples:
     "--arguments",
     type=JsonParameter(dict),
     metavar="JSON",
-    help="The same by name, for runs and for turns of agents.",
+    help="The same by name, for code and for agents.",
 )
 @click.option("--reason", metavar="TEXT", help="Kept with the decision.")
 @decided_by_option
@@ -112,18 +102,20 @@ def approve(
     decided_by: str,
     grants: Grants,
 ) -> Answer:
-    """Let the call happen, continue its run or its turn and show the result.
+    """Let the call happen, continue its turn and show the result.
 
-    The tools, mounts and hosts of what waits are taken from its record; give them only if they have
+    The tools, mounts and hosts of the session are taken from its record; give them only if they have
     moved.
     """
+    from standfast.cli.decisions import decide_and_continue
     from standfast.model.approval import Decision
 
     if edited is not None and arguments is not None:
         raise click.UsageError("give --args or --arguments, not both")
-    args, kwargs = _edited(edited if arguments is None else arguments)
+    chosen = edited if arguments is None else arguments
+    args, kwargs = ([], chosen) if isinstance(chosen, dict) else (chosen, None if chosen is None else {})
     decision = Decision(approved=True, reason=reason, args=args, kwargs=kwargs, decided_by=decided_by)
-    return _decide(invocation, approval_id, decision, grants)
+    return decide_and_continue(invocation, approval_id, decision, grants)
 
 
 @command.command("deny")
@@ -136,80 +128,11 @@ def deny(
     invocation: Invocation, *, approval_id: str, reason: str | None, decided_by: str, grants: Grants
 ) -> Answer:
     """Refuse the call and continue: code sees a PermissionError, a model is told."""
+    from standfast.cli.decisions import decide_and_continue
     from standfast.model.approval import Decision
 
     decision = Decision(approved=False, reason=reason, decided_by=decided_by)
-    return _decide(invocation, approval_id, decision, grants)
-
-
-def _edited(edited: Any) -> tuple[list[Any] | None, dict[str, Any] | None]:
-    """Arguments by position replace all arguments, and so do arguments by name."""
-    if edited is None:
-        return None, None
-    return ([], edited) if isinstance(edited, dict) else (edited, {})
-
-
-def _decide(invocation: Invocation, approval_id: str, decision: Decision, grants: Grants) -> Answer:
-    with make_sandbox(invocation.data_dir, Grants()) as plain:
-        approval = plain.approval(approval_id)
-        recorded = plain.approval_host(approval_id)
-    if _is_of_turn(approval):
-        return _decide_turn(invocation, approval, decision, grants)
-    box = make_recorded_sandbox(invocation.data_dir, grants, recorded)
-    return continue_run(
-        invocation, approval.session_id, box, lambda box: _carry_out(box, approval_id, decision)
-    )
-
-
-def _carry_out(box: BlockingSandbox, approval_id: str, decision: Decision) -> RunResult:
-    if not decision.approved:
-        return box.deny(approval_id, reason=decision.reason, decided_by=decision.decided_by)
-    return box.approve(
-        approval_id,
-        args=decision.args,
-        kwargs=decision.kwargs,
-        reason=decision.reason,
-        decided_by=decision.decided_by,
-    )
-
-
-def _is_of_turn(approval: Approval) -> bool:
-    return approval.run_id.startswith(_TURN)
-
-
-def _decide_turn(invocation: Invocation, approval: Approval, decision: Decision, grants: Grants) -> Answer:
-    from standfast.cli.agent_host import check_given
-    from standfast.cli.turn_approvals import decide_turn
-
-    if decision.args:
-        raise click.UsageError("the calls of a turn have their arguments by name: use --arguments '{...}'")
-    if grants.mounts or grants.allow_hosts or grants.allow_private_hosts:
-        raise click.UsageError("a turn has tools only; mounts and hosts are for the sandbox")
-    given = AgentSettings(tools=grants.tools)
-    check_given(given)
-    return decide_turn(invocation, approval, decision, given)
-
-
-def _tools_of_session(invocation: Invocation, session_id: str) -> tuple[str, ...]:
-    """The tool files that an agent's session remembers."""
-    import asyncio
-
-    from standfast.cli.agent_host import recorded_host
-
-    return AgentSettings.from_record(asyncio.run(recorded_host(invocation.data_dir, session_id))).tools
-
-
-def continue_run(
-    invocation: Invocation,
-    session: str,
-    box: BlockingSandbox,
-    work: Callable[[BlockingSandbox], RunResult],
-) -> Answer:
-    """Continue a session's waiting run and report on it as `standfast run` does."""
-    with box:
-        result = work(box)
-        waiting = waiting_in(box, session, result)
-    return RunReport(result, invocation, waiting=waiting).answer()
+    return decide_and_continue(invocation, approval_id, decision, grants)
 
 
 def _show_list(approvals: list[Approval]) -> None:
@@ -243,18 +166,14 @@ def _show(approval: Approval, tools: tuple[str, ...], invocation: Invocation) ->
         show_waiting(shown, approval, invocation)
     else:
         shown.print(Text(call_text(approval.capability, approval.args, approval.kwargs), "bold"))
-    table = plain_table("", "")
-    table.show_header = False
-    for label, value in _facts(approval, tools):
-        table.add_row(Text(label, "dim"), Text(value, overflow="fold"))
-    shown.print(table)
+    shown.print(facts_table(_facts(approval, tools)))
 
 
 def _facts(approval: Approval, tools: tuple[str, ...]) -> list[tuple[str, str]]:
     facts = [
         ("state", str(approval.state)),
         ("session", approval.session_id),
-        ("turn" if _is_of_turn(approval) else "run", approval.run_id),
+        ("turn", approval.run_id),
         ("requested", moment(approval.requested_at)),
         ("expires", moment(approval.expires_at)),
     ]

@@ -12,9 +12,8 @@ import msgspec
 
 from standfast.cli.short_text import error_text, short_json, shortened
 from standfast.errors import ErrorObject
-from standfast.model.cell import CallMade, CellReport
+from standfast.model.cell import RUN_CODE, CallMade, CellReport
 from standfast.model.message import ToolCall
-from standfast.protocols.code.cell_history import RUN_CODE
 
 _MOST_LINES: Final = 60
 """Of longer code the rest is counted."""

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from standfast.cli.agent_options import MODEL_VARIABLE, AgentSettings, agent_options
+from standfast.cli.agent_options import DEMO_NOTE, AgentSettings, agent_options
 from standfast.cli.options import Invocation, answers
 from standfast.cli.output import Answer, error_console, show_error
 
 if TYPE_CHECKING:
     from standfast.cli.agent_host import AgentHost
-    from standfast.cli.standing import Standing
+    from standfast.cli.turn_report import TurnReport
     from standfast.errors import TurnUnfinished
-
-DEMO_NOTE = f"This is a scripted demo, no real model. Choose one with --model MODEL or {MODEL_VARIABLE}."
 
 
 @click.command(
@@ -33,7 +31,7 @@ Examples:
 )
 @click.argument("prompt", required=False)
 @click.option(
-    "--session", "session_id", default="default", show_default=True, metavar="ID", help="Which conversation."
+    "--session", "session_id", default="chat", show_default=True, metavar="ID", help="Which conversation."
 )
 @click.option(
     "--trace", metavar="FILE", help="Keep a trace there, for `standfast trace`.  [default: STANDFAST_TRACE]"
@@ -88,6 +86,7 @@ def _one_turn(
     invocation: Invocation, session_id: str, given: AgentSettings, prompt: str, trace: str | None
 ) -> Answer:
     from standfast.cli.background import Leave, Terminated, sigterm_raises
+    from standfast.cli.turn_report import left_unfinished
     from standfast.errors import TurnUnfinished
 
     host = _host(invocation, session_id, given, trace)
@@ -95,17 +94,17 @@ def _one_turn(
         error_console().print(DEMO_NOTE, style="dim")
     try:
         with sigterm_raises():
-            standing = _say(host, session_id, prompt, quiet=invocation.as_json)
+            report = _say(host, session_id, prompt, quiet=invocation.as_json)
     except TurnUnfinished as error:
         return _unfinished(invocation, error)
     except (Terminated, Leave):
         return left_unfinished(invocation)
-    return Answer({}, lambda: None, 1) if standing is None else standing.answer(invocation)
+    return Answer({}, lambda: None, 1) if report is None else report.answer(invocation)
 
 
-def _say(host: AgentHost, session_id: str, prompt: str, *, quiet: bool) -> Standing | None:
+def _say(host: AgentHost, session_id: str, prompt: str, *, quiet: bool) -> TurnReport | None:
     from standfast.cli.chat_screen import ChatScreen
-    from standfast.cli.turn_follow import Follower, carry_out
+    from standfast.cli.follower import Follower, carry_out
 
     async def work() -> None:
         session = await host.session(session_id)
@@ -119,43 +118,31 @@ def _host(
     invocation: Invocation, session_id: str, given: AgentSettings, trace: str | None = None
 ) -> AgentHost:
     """The agent that was asked for, else the one that the session remembers."""
-    import asyncio
-
-    from standfast.cli.agent_host import AgentHost, check_given, recorded_host
+    from standfast.cli.agent_host import AgentHost, check_given
+    from standfast.errors import InvalidArgument
 
     check_given(given)
-    recorded = asyncio.run(recorded_host(invocation.data_dir, session_id))
-    settings = given.over(AgentSettings.from_record(recorded))
+    head = invocation.with_runtime(lambda runtime: runtime.store.head(session_id))
+    if head is not None and head.code is not None:
+        raise InvalidArgument(
+            f"session {session_id!r} runs {head.code.language} code and has no model to talk to",
+            hint="choose another with --session ID; `standfast run --session-id ID` runs code in this one",
+        )
+    settings = given.over(AgentSettings.from_record({} if head is None else head.host))
     chosen = settings if given.model else settings.or_default()
     return AgentHost(invocation.data_dir, chosen, trace=trace)
 
 
 def _unfinished(invocation: Invocation, error: TurnUnfinished) -> Answer:
     """A turn before this one waits: say for what."""
-    import asyncio
+    from standfast.cli.turn_report import report_turn
 
-    from standfast.cli.agent_host import open_sessions
-    from standfast.cli.standing import standing_of
-
-    async def look() -> Standing | None:
-        async with open_sessions(invocation.data_dir) as runtime:
-            return await standing_of(runtime, error.turn_id)
-
-    standing = asyncio.run(look())
+    report = invocation.with_runtime(lambda runtime: report_turn(runtime, error.turn_id))
     problem = error.error_object()
 
     def show() -> None:
-        if standing is not None:
-            standing.show(invocation)
+        if report is not None:
+            report.show(invocation)
         show_error(problem.code, problem.message, problem.hint)
 
-    return Answer({"error": problem, "waiting": standing and standing.document()}, show, 1)
-
-
-def left_unfinished(invocation: Invocation) -> Answer:
-    """The command was told to leave while a turn ran."""
-    from standfast.errors import Code, ErrorObject
-
-    hint = f"`{invocation.command('recover')}` goes on with it"
-    message = "left in the middle of a turn, which stays as it is"
-    return Answer.failed(ErrorObject(code=Code.INTERRUPTED, message=message, hint=hint))
+    return Answer({"error": problem, "waiting": report and report.document()}, show, 1)

@@ -15,18 +15,19 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from standfast.cli.agent_host import AgentHost, said_so_far
+from standfast.cli.agent_options import DEMO_NOTE
 from standfast.cli.background import Background, Leave, Terminated, sigterm_raises
-from standfast.cli.chat import DEMO_NOTE, left_unfinished
 from standfast.cli.chat_input import ChatLines, SlashCompleter
 from standfast.cli.chat_screen import ChatScreen
+from standfast.cli.decisions import decide
+from standfast.cli.follower import Follower
 from standfast.cli.options import Invocation
 from standfast.cli.output import console, error_console, give, show_error
 from standfast.cli.repl_input import line_editing
-from standfast.cli.report import plain_table, show_box, show_commands
-from standfast.cli.standing import Standing, counted, standing_of
+from standfast.cli.report import facts_table, show_box, show_commands
+from standfast.cli.short_text import counted
 from standfast.cli.transcript import show_conversation, usage_table
-from standfast.cli.turn_approvals import decide
-from standfast.cli.turn_follow import Follower
+from standfast.cli.turn_report import TurnReport, left_unfinished, report_turn
 from standfast.cli.user import this_user
 from standfast.errors import InvalidArgument, StandfastError, TurnNotRunnable
 from standfast.model.approval import Approval, Decision
@@ -137,17 +138,17 @@ class Chat:
 
     def _finish_earlier(self) -> bool:
         """Take up a turn that was left or waits; false if it still has not ended."""
-        standing = self._unfinished()
-        return standing is None or self._see_through(standing)
+        report = self._unfinished()
+        return report is None or self._see_through(report)
 
-    def _unfinished(self) -> Standing | None:
-        async def look() -> Standing | None:
+    def _unfinished(self) -> TurnReport | None:
+        async def look() -> TurnReport | None:
             record = await self._session.unfinished()
-            return None if record is None else await standing_of(self._host.runtime, record.turn_id)
+            return None if record is None else await report_turn(self._host.runtime, record.turn_id)
 
         return self._background.run(look())
 
-    def _follow(self, work: Coroutine[Any, Any, Any], said: str = "cancelling") -> Standing | None:
+    def _follow(self, work: Coroutine[Any, Any, Any], said: str = "cancelling") -> TurnReport | None:
         """Do some work on the session and show what happens. Ctrl-C ends the turn."""
         follower = self._follower
 
@@ -163,20 +164,20 @@ class Chat:
         finally:
             self._screen.end_line()
 
-    def _see_through(self, standing: Standing | None) -> bool:
+    def _see_through(self, report: TurnReport | None) -> bool:
         """Carry a turn as far as it goes here; false if it still has not ended."""
-        while standing is not None and not standing.ended:
-            before = standing
-            if standing.approvals:
-                standing = self._after_question(standing)
-            elif standing.other_waits:
-                standing = self._after_wait(standing)
+        while report is not None and not report.ended:
+            before = report
+            if report.approvals:
+                report = self._after_question(report)
+            elif report.other_waits:
+                report = self._after_wait(report)
             else:
-                standing = self._follow(self._resume()) or self._unfinished()
-            if standing is before or (standing is None and self._unfinished() is not None):
+                report = self._follow(self._resume()) or self._unfinished()
+            if report is before or (report is None and self._unfinished() is not None):
                 return False
-        if standing is not None:
-            standing.show_problem()
+        if report is not None:
+            report.show_problem()
         return True
 
     async def _resume(self) -> None:
@@ -184,15 +185,15 @@ class Chat:
         if turn is not None:
             await turn.settled()
 
-    def _after_wait(self, standing: Standing) -> Standing | None:
+    def _after_wait(self, report: TurnReport) -> TurnReport | None:
         """Wait for a time or for somebody outside. Ctrl-C ends the waiting, not the turn."""
 
         async def until_awake() -> None:
             store = self._host.runtime.store
-            standing.show_other_waits()
+            report.show_other_waits()
             self._screen.note("Ctrl-C stops waiting here")
             while True:
-                turn = await store.turn(standing.record.turn_id)
+                turn = await store.turn(report.record.turn_id)
                 if turn is None or turn.state is not TurnState.WAITING:
                     return
                 await asyncio.sleep(_LOOK_S)
@@ -201,9 +202,9 @@ class Chat:
 
     # ── decisions ────────────────────────────────────────────────────────────────────────────────
 
-    def _after_question(self, standing: Standing) -> Standing | None:
-        """Ask about the first call that waits, and go on; the same standing if it is left for later."""
-        approval = standing.approvals[0]
+    def _after_question(self, report: TurnReport) -> TurnReport | None:
+        """Ask about the first call that waits, and go on; the same report if it is left for later."""
+        approval = report.approvals[0]
         about = error_console()
         show_box(about, approval)
         if approval.reason:
@@ -212,7 +213,7 @@ class Chat:
             decision = self._ask(approval)
             if decision is None:
                 show_commands(about, approval, self._invocation)
-                return standing
+                return report
             return self._follow(self._decide(approval, decision))
         except StandfastError as error:
             show_error(str(error.code), error.message, error.hint)
@@ -255,11 +256,8 @@ class Chat:
         self._commands[word][0](rest.strip())
 
     def _help(self, _: str) -> None:
-        table = plain_table("", "")
-        table.show_header = False
-        for name, (_function, text) in self._commands.items():
-            table.add_row(f"/{name}", text)
-        console().print(table)
+        commands = self._commands.items()
+        console().print(facts_table((f"/{name}", text) for name, (_function, text) in commands))
 
     def _history(self, _: str) -> None:
         nodes, current = self._background.run(said_so_far(self._session))
@@ -314,9 +312,9 @@ class Chat:
             if not await self._session.cancel():
                 raise InvalidArgument("no turn waits in this session")
 
-        standing = self._follow(give_up())
-        if standing is not None:
-            standing.show_problem()
+        report = self._follow(give_up())
+        if report is not None:
+            report.show_problem()
 
     def _quit(self, _: str) -> None:
         self._leaving = True

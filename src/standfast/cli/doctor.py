@@ -145,8 +145,8 @@ def _first(database: Database, query: str) -> str:
 
 
 def _database(home: DataDir) -> Check:
-    from standfast.store.sqlite import schema
-    from standfast.store.sqlite.sandbox import SqliteSandboxStore
+    from standfast.store.sqlite.database import Database
+    from standfast.store.sqlite.sandbox_migration import COMPONENTS
 
     if not home.database.exists():
         return Check("database", True, f"{home.database}: {_NOT_YET}")
@@ -154,13 +154,13 @@ def _database(home: DataDir) -> Check:
     if home.is_file and mode & 0o077:
         hint = f"others can read it: chmod 600 {home.database}"
         return Check("database", False, f"{home.database} (mode {mode:03o})", hint)
-    store = SqliteSandboxStore(home.database)
+    database = Database(home.database, COMPONENTS)
     try:
-        sessions = len(store.list_sessions())
-        verdict = _first(store.database, "PRAGMA quick_check")
+        sessions = _first(database, "SELECT count(*) FROM sessions")
+        verdict = _first(database, "PRAGMA quick_check")
     finally:
-        store.close()
-    detail = f"schema {len(schema.MIGRATIONS)}, {sessions} sessions, quick_check {verdict}"
+        database.close()
+    detail = f"schema {len(COMPONENTS['sessions'])}, {sessions} sessions, quick_check {verdict}"
     return Check("database", verdict == "ok", detail, None if verdict == "ok" else "restore it from a backup")
 
 

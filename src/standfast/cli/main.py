@@ -23,7 +23,7 @@ from standfast.cli.output import write_error
 
 _COMMANDS = (
     "tour", "chat", "sessions", "recover", "approvals", "tasks", "triggers", "trace",
-    "run", "validate", "repl", "session", "tools", "plugins", "models", "new", "doctor",
+    "run", "validate", "repl", "tools", "plugins", "models", "new", "doctor",
     "migrate",
 )  # fmt: skip
 

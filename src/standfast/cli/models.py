@@ -13,7 +13,7 @@ import click
 from standfast.cli.host import wrong_grants_are_wrong_usage
 from standfast.cli.options import Invocation, answers
 from standfast.cli.output import Answer, console
-from standfast.cli.report import plain_table
+from standfast.cli.report import facts_table, plain_table
 
 if TYPE_CHECKING:
     from standfast.providers.catalog import Catalog, ModelInfo
@@ -150,20 +150,15 @@ def _count(tokens: int | None) -> str:
 
 
 def _show_one(name: str, provider: VendorStatus | None, info: ModelInfo) -> None:
-    from rich.text import Text
-
-    table = plain_table("", "")
-    table.show_header = False
-    for label, value in (
+    facts = (
         ("model", name),
         ("known as", info.name),
         *((("key", _key(provider)), ("base URL", _base_url(provider))) if provider is not None else ()),
         ("window", _count(info.window)),
         ("output", _count(info.max_output)),
         *((words, _yes_or_no(getattr(info, field))) for field, words in _ABILITIES.items()),
-    ):
-        table.add_row(Text(label, "dim"), value)
-    console().print(table)
+    )
+    console().print(facts_table(facts))
 
 
 def _yes_or_no(value: bool | None) -> str:

@@ -5,17 +5,21 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from standfast.cli.host import Grants, parse_mount
 from standfast.cli.output import Answer, give, stdout_reserved
 
+if TYPE_CHECKING:
+    from standfast.runtime.agent_runtime import Runtime
+
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 
 _TYPESCRIPT = (".ts", ".mts", ".cts")
 _DATA_DIR = "standfast.data_dir"
@@ -41,6 +45,19 @@ class Invocation:
         from standfast.runtime.data_dir import DataDir
 
         return DataDir(self.data_dir, make=False).beside(name)
+
+    def with_runtime(self, work: Callable[[Runtime], Awaitable[T]]) -> T:
+        """Run *work* over the sessions of the data directory; no agent is known, so that no turn runs."""
+        import asyncio
+
+        from standfast.runtime.agent_runtime import Runtime
+        from standfast.runtime.data_dir import DataDir
+
+        async def run() -> T:
+            async with Runtime(DataDir(self.data_dir).database) as runtime:
+                return await work(runtime)
+
+        return asyncio.run(run())
 
     def command(self, *words: str) -> str:
         """The command line, for copying, that reaches the same data."""

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from rich.console import Console
 
     from standfast.errors import ErrorObject
@@ -135,6 +137,16 @@ def _console(stream: TextIO) -> Console:
 
     width = None if stream.isatty() or "COLUMNS" in os.environ else 120
     return Console(file=stream, highlight=False, soft_wrap=False, emoji=False, markup=False, width=width)
+
+
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that only its owner may read; one that cannot be written is wrong usage."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+    except OSError as error:
+        raise click.UsageError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def write_guest(text: str, stream: TextIO) -> None:

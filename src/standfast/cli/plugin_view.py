@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from standfast.cli.output import console, visible
-from standfast.cli.report import plain_table
+from standfast.cli.report import facts_table, plain_table
 from standfast.errors import ErrorObject, InvalidPlugin, PluginFailed, StandfastError
 from standfast.model.capability import Capability
 from standfast.plugins.actions import PluginActionDef
@@ -238,14 +238,10 @@ def _meaning(kind: HookKind) -> str:
 
 
 def show_plugin(plugin: ShownPlugin) -> None:
-    head = plain_table("", "")
-    head.show_header = False
     where = "" if plugin.package is None else f" of {plugin.package} {plugin.package_version}"
-    head.add_row("plugin", plugin.id)
-    head.add_row("version", plugin.version)
-    head.add_row("from", f"{plugin.target}{where}")
+    facts = [("plugin", plugin.id), ("version", plugin.version), ("from", f"{plugin.target}{where}")]
     shown = console()
-    shown.print(head)
+    shown.print(facts_table(facts))
     for text in dict.fromkeys((plugin.summary, plugin.description)):
         if text:
             shown.print(f"\n{visible(text)}")

@@ -1,4 +1,4 @@
-"""`standfast recover`: go on with the turns that somebody left."""
+"""`standfast recover`: resume the turns that dead processes left, and those whose waits are over."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ Examples:
 @agent_options
 @answers
 def command(invocation: Invocation, *, session_id: str | None, watch: bool, given: AgentSettings) -> Answer:
-    """Take up every unfinished turn that can go on.
+    """Resume every unfinished turn that can be resumed, of agents and of code.
 
     These are turns of processes that died, with decided approvals, or with timers that are due. Each
     session remembers its model, tools and instructions; give them only if they have moved.

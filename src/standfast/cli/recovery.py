@@ -1,18 +1,18 @@
-"""Takes up unfinished turns, with agents made of what their sessions remember.
+"""Resumes unfinished turns, with the agents and the tools that their sessions have on record.
 
 Theory of operation
 -------------------
-A round asks the store which turns could go on, makes one host for each agent that they need, and carries all
-of them as far as they go, at once. Hosts are closed after the round: nothing goes on unseen. Whoever watches
-also delivers timers that are due, and runs what is queued for sessions.
+A round asks the store which turns can be resumed, makes one host for each agent that they need and a sandbox
+for each session of code, and drives all turns at once, each to its end or its next wait. Hosts are closed
+after the round: nothing runs unseen. `--watch` also delivers timers that are due, and runs queued input.
 
-Rule: a turn whose agent cannot be made is reported with the reason, once, and left as it is.
+Rule: a turn whose agent or tools cannot be made is reported with the reason, once, and left as it is.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, assert_never
@@ -20,16 +20,19 @@ from typing import Any, assert_never
 from standfast.cli.agent_host import AgentHost, open_sessions, recorded_settings
 from standfast.cli.agent_options import AgentSettings
 from standfast.cli.background import Background, Leave, Terminated, sigterm_raises
+from standfast.cli.follower import Follower
+from standfast.cli.host import Grants, make_recorded_sandbox
 from standfast.cli.output import visible
-from standfast.cli.short_text import shortened
-from standfast.cli.standing import Standing, wait_text
-from standfast.cli.turn_follow import Follower
+from standfast.cli.short_text import short_json, shortened
+from standfast.cli.turn_report import TurnReport, report_turn, wait_text
 from standfast.errors import ErrorObject, StandfastError
 from standfast.model.head import SessionHead
 from standfast.model.message import Message, UserMessage, text_of
 from standfast.model.outcome import Finished, FrameSwitched, Stopped, Waiting
+from standfast.model.run import RunResult
 from standfast.model.turn import TurnRecord
 from standfast.runtime.triggers import fire_due
+from standfast.tools.threads import DaemonThreads
 
 _POLL_S = 1.0
 _AT_ONCE = 16
@@ -37,16 +40,18 @@ _AT_ONCE = 16
 
 @dataclass(frozen=True, slots=True)
 class Recovered:
-    """What became of a turn that could go on."""
+    """The outcome of a turn that was to be resumed. One whose input was code has a `result`."""
 
     record: TurnRecord
-    standing: Standing | None = None
+    report: TurnReport | None = None
     prompt: str = ""
     problem: ErrorObject | None = None
+    result: RunResult | None = None
 
     def document(self) -> dict[str, Any]:
-        now = Standing(self.record) if self.standing is None else self.standing
-        return {**now.document(), "prompt": self.prompt or None, "problem": self.problem}
+        now = TurnReport(self.record) if self.report is None else self.report
+        more = {} if self.result is None else {"result": self.result}
+        return {**now.document(), "prompt": self.prompt or None, "problem": self.problem, **more}
 
     def line(self) -> str:
         """One line: which turn it was and how it ended."""
@@ -58,10 +63,14 @@ class Recovered:
         if self.problem is not None:
             hint = f" ({self.problem.hint})" if self.problem.hint else ""
             return f"not taken up: {self.problem.message}{hint}"
-        outcome = None if self.standing is None else self.standing.outcome
+        outcome = None if self.report is None else self.report.outcome
         match outcome:
             case None:
                 return "another process goes on with it"
+            case Finished() if self.result is not None and self.result.error is not None:
+                return f"{self.result.status}: {self.result.error.message}"
+            case Finished() if self.result is not None:
+                return f"finished: {short_json(self.result.result)}"
             case Finished(text=text):
                 return f"finished: {shortened(text, 80)}"
             case FrameSwitched(switch=switch):
@@ -82,29 +91,53 @@ class Recovery:
         self._given = given
         self._session_id = session_id
         self._reported: set[str] = set()
+        self._threads = DaemonThreads("standfast-recover")
 
     async def round(self, tell: Callable[[Recovered], None]) -> list[Recovered]:
-        """Take up what can go on now, telling of each turn when it is done."""
+        """Resume the turns that can be resumed now, calling *tell* with each when it is done."""
         gate = asyncio.Semaphore(_AT_ONCE)
+        groups: dict[AgentSettings | ErrorObject, list[TurnRecord]] = {}
+        code: list[tuple[TurnRecord, SessionHead]] = []
+        async with open_sessions(self._data_dir) as runtime:
+            for record in await runtime.store.unfinished(runtime.now_ms()):
+                if self._session_id not in (None, record.session_id) or record.turn_id in self._reported:
+                    continue
+                head = await runtime.store.head(record.session_id)
+                if head is not None and head.code is not None:
+                    code.append((record, head))
+                else:
+                    groups.setdefault(self._settings({} if head is None else head.host), []).append(record)
         found = await asyncio.gather(
-            *(
-                self._group(settings, records, gate, tell)
-                for settings, records in (await self._grouped(tell)).items()
-            )
+            *(self._group(settings, records, gate, tell) for settings, records in groups.items()),
+            *(self._resume_code(record, head, gate, tell) for record, head in code),
         )
         return [one for group in found for one in group]
 
-    async def _grouped(
-        self, tell: Callable[[Recovered], None]
-    ) -> dict[AgentSettings | ErrorObject, list[TurnRecord]]:
-        """Turns by the agent that they need, or by the reason why it is not known."""
-        groups: dict[AgentSettings | ErrorObject, list[TurnRecord]] = {}
+    async def _resume_code(
+        self,
+        record: TurnRecord,
+        head: SessionHead,
+        gate: asyncio.Semaphore,
+        tell: Callable[[Recovered], None],
+    ) -> list[Recovered]:
+        """Resume a turn whose input is code, on a thread, with the tools that its session has on record."""
+        session_id = record.session_id
+
+        def resume() -> RunResult | None:
+            grants = Grants(tools=self._given.tools)
+            with make_recorded_sandbox(self._data_dir, grants, head.host) as box:
+                return box.recover(session_id).get(session_id)
+
+        try:
+            async with gate:
+                result = await self._threads.run(resume)
+        except StandfastError as error:
+            return [self._refused(record, error.error_object(), tell)]
         async with open_sessions(self._data_dir) as runtime:
-            for record in await runtime.store.unfinished(runtime.now_ms()):
-                if self._session_id in (None, record.session_id) and record.turn_id not in self._reported:
-                    head = await runtime.store.head(record.session_id)
-                    groups.setdefault(self._settings({} if head is None else head.host), []).append(record)
-        return groups
+            report = None if result is None else await report_turn(runtime, record.turn_id)
+        recovered = Recovered(record, report, result=result)
+        tell(recovered)
+        return [recovered]
 
     async def wake(self, tell: Callable[[Recovered], None]) -> None:
         """Deliver the timers that are due, and run what is queued for sessions, each to its end."""
@@ -129,7 +162,7 @@ class Recovery:
                 await asyncio.gather(draining, return_exceptions=True)
             for record in await session.turns():
                 if record.turn_id not in before:
-                    tell(Recovered(record, Standing(record)))
+                    tell(Recovered(record, TurnReport(record)))
 
     def _settings(self, recorded: dict[str, Any]) -> AgentSettings | ErrorObject:
         try:
@@ -182,16 +215,11 @@ class Recovery:
 
         follower = Follower(host, record.session_id, lambda _: None)
         try:
-            standing = await follower.follow(go_on())
+            report = await follower.follow(go_on())
         except StandfastError as error:
             return Recovered(record, problem=error.error_object())
-        return Recovered(record, standing, _first_said(said))
-
-
-def _first_said(messages: list[Message]) -> str:
-    """What the user asked in a turn."""
-    first = messages[0] if messages else None
-    return text_of(first.content) if isinstance(first, UserMessage) else ""
+        first = said[0] if said else None
+        return Recovered(record, report, text_of(first.content) if isinstance(first, UserMessage) else "")
 
 
 def recover_all(recovery: Recovery, *, watch: bool, tell: Callable[[Recovered], None]) -> list[Recovered]:
@@ -199,7 +227,7 @@ def recover_all(recovery: Recovery, *, watch: bool, tell: Callable[[Recovered], 
     background = Background()
     try:
         with sigterm_raises():
-            return background.run(_rounds(recovery, tell) if watch else recovery.round(tell))
+            return background.run(_watch(recovery, tell) if watch else recovery.round(tell))
     except (KeyboardInterrupt, Terminated, Leave):
         if watch:
             return []
@@ -208,14 +236,11 @@ def recover_all(recovery: Recovery, *, watch: bool, tell: Callable[[Recovered], 
         background.leave(_rest())
 
 
-def _rounds(recovery: Recovery, tell: Callable[[Recovered], None]) -> Coroutine[Any, Any, list[Recovered]]:
-    async def forever() -> list[Recovered]:
-        while True:
-            await recovery.round(tell)
-            await recovery.wake(tell)
-            await asyncio.sleep(_POLL_S)
-
-    return forever()
+async def _watch(recovery: Recovery, tell: Callable[[Recovered], None]) -> list[Recovered]:
+    while True:
+        await recovery.round(tell)
+        await recovery.wake(tell)
+        await asyncio.sleep(_POLL_S)
 
 
 async def _rest() -> None:

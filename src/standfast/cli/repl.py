@@ -19,7 +19,15 @@ from standfast.cli.options import (
 )
 from standfast.cli.output import Answer, console, error_console, show_error
 from standfast.cli.repl_input import GRAMMARS, Completer, Entries, Grammar, line_editing
-from standfast.cli.report import RunReport, call_text, plain_table, show_box, show_commands, show_streams
+from standfast.cli.report import (
+    RunReport,
+    call_text,
+    facts_table,
+    plain_table,
+    show_box,
+    show_commands,
+    show_streams,
+)
 from standfast.cli.run import waiting_in
 from standfast.cli.user import this_user
 
@@ -195,11 +203,8 @@ class Repl:
             show_error(str(error.code), error.message, error.hint)
 
     def _help(self, _: str) -> None:
-        table = plain_table("", "")
-        table.show_header = False
-        for name, (_function, text) in self._commands.items():
-            table.add_row(f":{name}", text)
-        console().print(table)
+        commands = self._commands.items()
+        console().print(facts_table((f":{name}", text) for name, (_function, text) in commands))
 
     def _tools(self, _: str) -> None:
         table = plain_table("tool", "side effect", "description")

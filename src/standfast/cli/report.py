@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -198,6 +198,17 @@ def plain_table(*headers: str) -> Any:
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
     for header in headers:
         table.add_column(header, overflow="fold")
+    return table
+
+
+def facts_table(facts: Iterable[tuple[str, str]]) -> Any:
+    """A table of labels and values, without headers."""
+    from rich.text import Text
+
+    table = plain_table("", "")
+    table.show_header = False
+    for label, value in facts:
+        table.add_row(Text(label, "dim"), Text(visible(value), overflow="fold"))
     return table
 
 

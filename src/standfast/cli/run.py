@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -88,8 +89,21 @@ def _run(
         return RunResult.failed(error.error_object()), []
 
 
+def continue_run(
+    invocation: Invocation,
+    session: str,
+    box: BlockingSandbox,
+    work: Callable[[BlockingSandbox], RunResult],
+) -> Answer:
+    """Continue a session's waiting run by *work*, and answer as `standfast run` does."""
+    with box:
+        result = work(box)
+        waiting = waiting_in(box, session, result)
+    return RunReport(result, invocation, waiting=waiting).answer()
+
+
 def waiting_in(box: BlockingSandbox, session: str, result: RunResult) -> list[Approval]:
-    """The requests that a result waits for."""
+    """Return the approvals that a result waits for."""
     if result.status != "waiting_for_approval":
         return []
     return box.approvals(session=session, pending=True)

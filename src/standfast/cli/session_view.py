@@ -1,32 +1,37 @@
-"""Sessions of agents as `standfast sessions` shows them."""
+"""Sessions as `standfast sessions` lists and shows them."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 
-from standfast.cli.agent_host import known_session, said_so_far
+from standfast.cli.agent_host import is_past, known_session, said_so_far
 from standfast.cli.options import Invocation
 from standfast.cli.output import console, error_console, moment
-from standfast.cli.report import plain_table, show_waiting
-from standfast.cli.standing import Standing, standing_of
+from standfast.cli.report import facts_table, plain_table, show_waiting
 from standfast.cli.transcript import show_conversation, usage_table
+from standfast.cli.turn_report import TurnReport, report_turn
 from standfast.model.approval import Approval
 from standfast.model.blocked import Blocked
+from standfast.model.code_settings import CodeSettings
 from standfast.model.current_turn import CurrentTurn
 from standfast.model.head import SessionHead
 from standfast.model.node import Node
 from standfast.model.turn import TurnRecord, TurnState
 from standfast.ports.session_store import QueuedInput
 from standfast.runtime.agent_runtime import Runtime
-from standfast.runtime.blocked_turns import blocked_in
+from standfast.runtime.sessions.current_turn import blocked_in
 
 _COLOURS = {"running": "green", "waiting": "yellow", "interrupted": "red", "blocked": "red"}
 
 
+class StoredCode(CodeSettings, frozen=True, kw_only=True):
+    """The settings of a session that runs code, and the size of its variables as they are stored."""
+
+    state_bytes: int
+
+
 class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A session in the list. `nodes` counts those of its conversation."""
+    """A session in the list. `nodes` counts those of its history. A session that runs code has `code`."""
 
     session_id: str
     state: str
@@ -36,13 +41,15 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
     created_at: int
     last_used_at: int
     forked_from: str | None = None
+    code: StoredCode | None = None
 
 
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
-    """A session with its conversation. `unfinished` is the turn that runs, waits or was interrupted.
+    """A session with its history. `unfinished` is the turn that runs, waits or was interrupted.
 
     `current` is what was said in that turn so far; it is no part of `nodes` yet. `blocked` says why that
-    turn, or the next queued input, could not run when a process last tried.
+    turn, or the next queued input, could not run when a process last tried. A session that runs code has
+    `code`.
     """
 
     state: str
@@ -54,13 +61,17 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     inputs: list[QueuedInput]
     current: CurrentTurn | None = None
     blocked: Blocked | None = None
+    code: StoredCode | None = None
 
 
-async def overview(runtime: Runtime) -> list[SessionRow]:
-    """All sessions, the latest used first."""
-    left = {record.turn_id for record in await runtime.store.unfinished(runtime.now_ms())}
+async def list_sessions(runtime: Runtime) -> list[SessionRow]:
+    """Return all sessions, the latest used first."""
+    now = runtime.now_ms()
+    left = {record.turn_id for record in await runtime.store.unfinished(now)}
     rows = []
     for head in await runtime.sessions():
+        if is_past(head, now):
+            continue
         turns = await runtime.store.turns(head.session_id)
         rows.append(
             SessionRow(
@@ -72,31 +83,43 @@ async def overview(runtime: Runtime) -> list[SessionRow]:
                 created_at=head.created_at,
                 last_used_at=head.updated_at,
                 forked_from=head.forked_from,
+                code=await _stored_code(runtime, head),
             )
         )
     return rows
 
 
-async def look(runtime: Runtime, session_id: str) -> SessionView:
-    """One session with everything that belongs to it."""
+async def view_session(runtime: Runtime, session_id: str) -> SessionView:
+    """Return one session with everything that belongs to it."""
     session = await known_session(runtime, session_id)
     left = {record.turn_id for record in await runtime.store.unfinished(runtime.now_ms())}
     turns = await session.turns()
     open_turn = _open_turn(turns)
-    standing = None if open_turn is None else await standing_of(runtime, open_turn.turn_id)
+    report = None if open_turn is None else await report_turn(runtime, open_turn.turn_id)
     blocked = await session.blocked()
     nodes, current = await said_so_far(session)
+    head = await session.head()
     return SessionView(
         state=_state(turns, left, blocked),
-        head=await session.head(),
+        head=head,
         nodes=nodes,
         turns=turns,
         unfinished=open_turn,
-        approvals=[] if standing is None else list(standing.approvals),
+        approvals=[] if report is None else list(report.approvals),
         inputs=await session.inputs(),
         blocked=blocked,
         current=current,
+        code=await _stored_code(runtime, head),
     )
+
+
+async def _stored_code(runtime: Runtime, head: SessionHead) -> StoredCode | None:
+    if head.code is None:
+        return None
+    from standfast.runtime.code_sessions import stored_variables
+
+    size = len(await stored_variables(runtime.store, head))
+    return StoredCode(**msgspec.structs.asdict(head.code), state_bytes=size)
 
 
 def _open_turn(turns: list[TurnRecord]) -> TurnRecord | None:
@@ -115,68 +138,57 @@ def _state(turns: list[TurnRecord], left: set[str], blocked: Blocked | None) -> 
     return "interrupted" if turn.turn_id in left else "running"
 
 
-def show_overview(rows: list[SessionRow]) -> None:
+def show_list(rows: list[SessionRow]) -> None:
     from rich.text import Text
 
     if not rows:
         console().print("no sessions yet", style="dim")
         return
-    table = plain_table("session", "state", "turns", "nodes", "model", "last used")
+    table = plain_table("session", "state", "turns", "nodes", "model or engine", "last used")
     table.columns[0].no_wrap = table.columns[5].no_wrap = True
     for row in rows:
         state = Text(row.state, _COLOURS.get(row.state, "dim"))
+        runs_on = row.model if row.code is None else f"{row.code.language} on {row.code.engine}"
         table.add_row(
-            row.session_id, state, str(row.turns), str(row.nodes), row.model, moment(row.last_used_at)
+            row.session_id, state, str(row.turns), str(row.nodes), runs_on, moment(row.last_used_at)
         )
     console().print(table)
 
 
 def show_view(view: SessionView, invocation: Invocation) -> None:
     shown = console()
-    shown.print(_facts_table(view))
+    shown.print(facts_table(_facts(view)))
     shown.print()
-    show_conversation(shown, view.nodes, view.current, ids=True)
+    show_conversation(shown, view.nodes, view.current, ids=True, code=view.code is not None)
     if view.head.usage:
         shown.print()
         shown.print(usage_table(view.head.usage))
-    _show_open(view, invocation)
-
-
-def _facts_table(view: SessionView) -> Any:
-    from rich.text import Text
-
-    head = view.head
-    table = plain_table("", "")
-    table.show_header = False
-    facts = [
-        ("session", head.session_id),
-        ("state", view.state),
-        ("turns", str(len(view.turns))),
-        ("model", head.model),
-        ("frame", head.frame),
-        ("created", moment(head.created_at)),
-        ("last used", moment(head.updated_at)),
-        *([("forked from", head.forked_from)] if head.forked_from else []),
-        *(("queued", item.input_id) for item in view.inputs),
-        *([("blocked", _why(view.blocked))] if view.blocked is not None else []),
-    ]
-    for label, value in facts:
-        table.add_row(Text(label, "dim"), Text(value))
-    return table
-
-
-def _why(blocked: Blocked) -> str:
-    error = blocked.error
-    return f"{error.code}: {error.message}" + (f" ({error.hint})" if error.hint else "")
-
-
-def _show_open(view: SessionView, invocation: Invocation) -> None:
-    """What the session waits for, and how to go on."""
     if view.unfinished is None:
         return
     about = error_console()
     for approval in view.approvals:
         show_waiting(about, approval, invocation)
-    Standing(view.unfinished).show_other_waits()
+    TurnReport(view.unfinished).show_other_waits()
     if not view.approvals and view.state != "running":
         about.print(f"  go on   {invocation.command('recover')}", style="dim", soft_wrap=True)
+
+
+def _facts(view: SessionView) -> list[tuple[str, str]]:
+    head, code = view.head, view.code
+    facts = [("session", head.session_id), ("state", view.state), ("turns", str(len(view.turns)))]
+    if code is None:
+        facts += [("model", head.model), ("frame", head.frame)]
+    else:
+        facts += [("language", code.language), ("engine", code.engine), ("bytes", str(code.state_bytes))]
+    facts += [("created", moment(head.created_at)), ("last used", moment(head.updated_at))]
+    if code is not None:
+        facts.append(("expires", moment(code.expires_at)))
+        facts += [(name, str(value)) for name, value in msgspec.to_builtins(code.limits).items()]
+    if head.forked_from:
+        facts.append(("forked from", head.forked_from))
+    facts += [("queued", item.input_id) for item in view.inputs]
+    if view.blocked is not None:
+        error = view.blocked.error
+        hint = f" ({error.hint})" if error.hint else ""
+        facts.append(("blocked", f"{error.code}: {error.message}{hint}"))
+    return facts

@@ -1,24 +1,28 @@
-"""`standfast sessions`: look at the conversations of agents, copy them, take them back, remove them."""
+"""`standfast sessions`: list, show, copy, rewind, continue, export and remove sessions.
+
+A session of an agent holds a conversation. One that `standfast run` made has no model: it holds the cells
+that were run, and their variables.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import sys
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from standfast.cli.options import Invocation, answers, inherited_options
-from standfast.cli.output import Answer, console
+from standfast.cli.host import Grants, make_recorded_sandbox, make_sandbox
+from standfast.cli.options import Invocation, answers, grants_options, inherited_options
+from standfast.cli.output import Answer, console, write_private
 
 if TYPE_CHECKING:
+    from standfast.model.head import SessionHead
+    from standfast.model.turn import TurnRecord
     from standfast.ports.session_store import Pruned
     from standfast.runtime.agent_runtime import Runtime
-
-T = TypeVar("T")
 
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -30,14 +34,15 @@ Examples:
   standfast sessions list
   standfast sessions show support-42
   standfast sessions fork support-42 experiment
+  standfast sessions snapshot default --out default.snap
   standfast sessions prune --older-than 30d --yes
 """,
 )
 @inherited_options
 def command() -> None:
-    """List, show, fork, rewind, export and remove the sessions of agents.
+    """List, show, fork, rewind, continue, export and remove sessions, of agents and of code.
 
-    The sessions of the sandbox, which hold variables and no conversation, are those of `standfast session`.
+    `resume`, `snapshot`, `restore` and `reset` are for sessions that run code.
     """
 
 
@@ -57,63 +62,21 @@ class Age(click.ParamType[float]):
 @answers
 def list_sessions(invocation: Invocation) -> Answer:
     """List sessions, the latest used first, with their state."""
-    from standfast.cli.session_view import overview, show_overview
+    from standfast.cli import session_view
 
-    rows = _with_runtime(invocation, overview)
-    return Answer(rows, lambda: show_overview(rows))
+    rows = invocation.with_runtime(session_view.list_sessions)
+    return Answer(rows, lambda: session_view.show_list(rows))
 
 
 @command.command("show")
 @click.argument("session_id")
 @answers
 def show(invocation: Invocation, *, session_id: str) -> Answer:
-    """Show a conversation with its node ids, what it used and what it waits for."""
-    from standfast.cli.session_view import look, show_view
+    """Show a session's history with its node ids, what it used and what it waits for."""
+    from standfast.cli.session_view import show_view, view_session
 
-    view = _with_runtime(invocation, lambda runtime: look(runtime, session_id))
+    view = invocation.with_runtime(lambda runtime: view_session(runtime, session_id))
     return Answer(view, lambda: show_view(view, invocation))
-
-
-@command.command("fork")
-@click.argument("session_id")
-@click.argument("new_session_id")
-@click.option("--at", metavar="NODE", help="Up to this node instead of the whole conversation.")
-@answers
-def fork(invocation: Invocation, *, session_id: str, new_session_id: str, at: str | None) -> Answer:
-    """Make a new session over the same history."""
-
-    async def work(runtime: Runtime) -> str:
-        return (await runtime.fork(session_id, new_session_id, at=at)).session_id
-
-    forked = _with_runtime(invocation, work)
-    return _said(forked, {"session_id": forked, "forked_from": session_id})
-
-
-@command.command("rewind")
-@click.argument("session_id")
-@click.option("--to", metavar="NODE", help="To this node; one that was rewound before leads forward.")
-@click.option("--turns", type=click.IntRange(min=1), metavar="N", help="By so many turns.  [default: 1]")
-@answers
-def rewind(invocation: Invocation, *, session_id: str, to: str | None, turns: int | None) -> Answer:
-    """Take a conversation back. Nothing is lost: `prune --branches` removes what was rewound."""
-    if to is not None and turns is not None:
-        raise click.UsageError("give --to or --turns, not both")
-    head = _with_runtime(invocation, lambda runtime: runtime.rewind(session_id, to, turns=turns or 1))
-    return _said(f"session {session_id} ends at {head.leaf} now", head)
-
-
-@command.command("cancel")
-@click.argument("session_id")
-@answers
-def cancel(invocation: Invocation, *, session_id: str) -> Answer:
-    """Give up the turn that a session waits with; every call of it gets a result."""
-    from standfast.cli.turn_cancel import cancel_turn
-
-    with sessions_hint():
-        ended = cancel_turn(invocation, session_id)
-    said = f"the turn of session {session_id} is cancelled"
-    later = f"{said} as soon as `{invocation.command('recover')}` or its own program goes on with it"
-    return _said(said if ended else later, {"session_id": session_id, "cancelled": True, "ended": ended})
 
 
 @command.command("export")
@@ -128,15 +91,194 @@ def cancel(invocation: Invocation, *, session_id: str) -> Answer:
 @answers
 def export(invocation: Invocation, *, session_id: str, out: Path | None, attachments: Path | None) -> Answer:
     """Print a session as one JSON document: head, nodes, turns, usage and approvals."""
-    from standfast.cli.session_export import export_session, write_attachments, write_export
+    import msgspec
 
-    exported = _with_runtime(invocation, lambda runtime: export_session(runtime, session_id))
-    if attachments is not None:
-        _with_runtime(invocation, lambda runtime: write_attachments(runtime, exported, attachments))
+    from standfast.cli.session_export import export_session
+
+    exported = invocation.with_runtime(lambda runtime: export_session(runtime, session_id, attachments))
+    data = msgspec.json.format(msgspec.json.encode(exported), indent=2) + b"\n"
     if out is None:
-        return Answer(exported, lambda: write_export(exported, None))
-    write_export(exported, out)
+        return Answer(exported, lambda: click.echo(data, nl=False))
+    write_private(out, data)
     return _said(str(out), {"session_id": session_id, "file": str(out)})
+
+
+@command.command("fork")
+@click.argument("session_id")
+@click.argument("new_session_id")
+@click.option("--at", metavar="NODE", help="Up to this node instead of the whole history.")
+@answers
+def fork(invocation: Invocation, *, session_id: str, new_session_id: str, at: str | None) -> Answer:
+    """Make a new session over the same history, with the variables of code as they are there."""
+    from standfast.cli.agent_host import known_session
+
+    async def work(runtime: Runtime) -> str:
+        await known_session(runtime, session_id)
+        return (await runtime.fork(session_id, new_session_id, at=at)).session_id
+
+    forked = invocation.with_runtime(work)
+    return _said(forked, {"session_id": forked, "forked_from": session_id})
+
+
+@command.command("rewind")
+@click.argument("session_id")
+@click.option("--to", metavar="NODE", help="To this node; one that was rewound before leads forward.")
+@click.option("--turns", type=click.IntRange(min=1), metavar="N", help="By so many turns.  [default: 1]")
+@answers
+def rewind(invocation: Invocation, *, session_id: str, to: str | None, turns: int | None) -> Answer:
+    """Take a session back, its variables included. `prune --branches` removes what was rewound."""
+    from standfast.cli.agent_host import known_session
+
+    if to is not None and turns is not None:
+        raise click.UsageError("give --to or --turns, not both")
+
+    async def work(runtime: Runtime) -> SessionHead:
+        await known_session(runtime, session_id)
+        return await runtime.rewind(session_id, to, turns=turns or 1)
+
+    head = invocation.with_runtime(work)
+    return _said(f"session {session_id} ends at {head.leaf} now", head)
+
+
+@command.command("cancel")
+@click.argument("session_id")
+@answers
+def cancel(invocation: Invocation, *, session_id: str) -> Answer:
+    """End the turn that a session waits with, or that its process left; every call of it gets a result."""
+    ended = _cancel_turn(invocation, session_id)
+    said = f"the turn of session {session_id} is cancelled"
+    later = f"{said} as soon as `{invocation.command('recover')}` or its own program goes on with it"
+    return _said(said if ended else later, {"session_id": session_id, "cancelled": True, "ended": ended})
+
+
+def _cancel_turn(invocation: Invocation, session_id: str) -> bool:
+    """Record the request to cancel, and end the turn here.
+
+    Return false if the process that runs the turn has to end it, or one that can make its agent.
+    """
+    from standfast.cli.agent_host import AgentHost, known_session, recorded_settings
+    from standfast.cli.background import sigterm_raises
+    from standfast.cli.follower import Follower, carry_out
+    from standfast.errors import InvalidArgument, SessionBusy, StandfastError
+
+    async def request(runtime: Runtime) -> tuple[SessionHead, TurnRecord]:
+        session = await known_session(runtime, session_id)
+        record = await session.unfinished()
+        if record is None or not await runtime.store.cancel(record.turn_id):
+            raise InvalidArgument(f"session {session_id!r} has no turn that could be cancelled")
+        return await session.head(), record
+
+    head, record = invocation.with_runtime(request)
+    if head.code is not None:
+        try:
+            with make_sandbox(invocation.data_dir, Grants()) as box:
+                box.cancel(session_id)
+        except SessionBusy:
+            return False
+        return True
+    try:
+        host = AgentHost(invocation.data_dir, recorded_settings(head.host))
+    except StandfastError:
+        return False
+
+    async def settle() -> None:
+        await host.session(session_id)
+        await host.runtime.live(session_id).turn_of(record.turn_id).settled()
+
+    with sigterm_raises():
+        carry_out(Follower(host, session_id, lambda _: None), settle(), lambda: None)
+    return True
+
+
+@command.command("resume")
+@click.argument("session_id")
+@grants_options
+@answers
+def resume(invocation: Invocation, *, session_id: str, grants: Grants) -> Answer:
+    """Continue the waiting turn of a code session as far as decisions allow, and show its result."""
+    from standfast.cli.run import continue_run
+
+    head = _code_session(invocation, session_id, "`standfast recover --session ID` continues an agent's turn")
+    box = make_recorded_sandbox(invocation.data_dir, grants, head.host)
+    return continue_run(invocation, session_id, box, lambda box: box.resume(session_id))
+
+
+@command.command("snapshot")
+@click.argument("session_id")
+@click.option(
+    "--out", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Also write it here."
+)
+@grants_options
+@answers
+def snapshot(invocation: Invocation, *, session_id: str, out: Path | None, grants: Grants) -> Answer:
+    """Store a signed snapshot of a code session and print its id."""
+    _code_session(invocation, session_id, "`standfast sessions fork` copies a conversation")
+    with make_sandbox(invocation.data_dir, grants) as box:
+        name = box.snapshot(session_id)
+        if out is not None:
+            write_private(out, box.export_snapshot(name))
+    return _said(name, {"snapshot_id": name, "session_id": session_id})
+
+
+@command.command("restore")
+@click.argument("snapshot", metavar="SNAPSHOT_ID|FILE")
+@click.option("--session-id", metavar="S", help="Into this session instead of its own.")
+@grants_options
+@answers
+def restore(invocation: Invocation, *, snapshot: str, session_id: str | None, grants: Grants) -> Answer:
+    """Put a snapshot back into a code session, by its id or from a file.
+
+    The tools, mounts and hosts that it was made with are taken from the snapshot; give them only if
+    they have moved.
+    """
+    source: str | bytes = snapshot
+    if not snapshot.startswith("snap_") or os.path.exists(snapshot):
+        try:
+            source = Path(snapshot).read_bytes()
+        except OSError as error:
+            raise click.UsageError(f"{snapshot} cannot be read: {error.strerror or error}") from None
+    with make_sandbox(invocation.data_dir, Grants()) as plain:
+        recorded = plain.snapshot_host(source)
+    with make_recorded_sandbox(invocation.data_dir, grants, recorded) as box:
+        restored = box.restore(source, session=session_id)
+    return _said(restored, {"session_id": restored})
+
+
+@command.command("reset")
+@click.argument("session_id")
+@answers
+def reset(invocation: Invocation, *, session_id: str) -> Answer:
+    """Forget a code session's variables and its waiting turn; its limits and its history stay."""
+    _code_session(invocation, session_id, "`standfast sessions rewind` takes a conversation back")
+    with make_sandbox(invocation.data_dir, Grants()) as box:
+        box.reset(session_id)
+    return _said(f"session {session_id} is empty", {"session_id": session_id, "reset": True})
+
+
+def _code_session(invocation: Invocation, session_id: str, otherwise: str) -> SessionHead:
+    """Return the head of a session that runs code; for an agent's, the error's hint is *otherwise*."""
+    from standfast.cli.agent_host import known_session
+    from standfast.errors import InvalidArgument
+
+    async def read(runtime: Runtime) -> SessionHead:
+        return await (await known_session(runtime, session_id)).head()
+
+    head = invocation.with_runtime(read)
+    if head.code is None:
+        raise InvalidArgument(f"session {session_id!r} is an agent's and runs no code", hint=otherwise)
+    return head
+
+
+@command.command("delete")
+@click.argument("session_id")
+@answers
+def delete(invocation: Invocation, *, session_id: str) -> Answer:
+    """Remove a session, its turns, its variables and what it waits for."""
+    from standfast.errors import SessionNotFound
+
+    if not invocation.with_runtime(lambda runtime: runtime.delete(session_id)):
+        raise SessionNotFound(session_id)
+    return _said(f"session {session_id} is gone", {"session_id": session_id, "deleted": True})
 
 
 @command.command("prune")
@@ -168,7 +310,7 @@ def prune(
             older_than_s=older_than, frames=frames, branches=branches, session=session_id
         )
 
-    pruned = _with_runtime(invocation, work)
+    pruned = invocation.with_runtime(work)
     return _said(_pruned_text(pruned), pruned)
 
 
@@ -196,7 +338,7 @@ def rewrite_checksums(invocation: Invocation) -> Answer:
     Such a program leaves pages without their checksums, which look damaged. This checks every record, and
     writes the checksums of all pages anew. A file that is really damaged, or in use, is refused unchanged.
     """
-    from standfast.cli.standing import counted
+    from standfast.cli.short_text import counted
     from standfast.runtime.data_dir import DataDir
     from standfast.store.sqlite.checksum_rewrite import rewrite_checksums
 
@@ -206,47 +348,6 @@ def rewrite_checksums(invocation: Invocation) -> Answer:
     if records is not None:
         said = f"checked {counted(records, 'record')} and wrote every checksum of {file} anew"
     return _said(said, {"file": str(file), "rewritten": records is not None, "records": records})
-
-
-@command.command("delete")
-@click.argument("session_id")
-@answers
-def delete(invocation: Invocation, *, session_id: str) -> Answer:
-    """Forget a session, its turns and what it waits for."""
-    from standfast.errors import SessionNotFound
-
-    async def work(runtime: Runtime) -> None:
-        if not await runtime.delete(session_id):
-            raise SessionNotFound(session_id)
-
-    _with_runtime(invocation, work)
-    return _said(f"session {session_id} is gone", {"session_id": session_id, "deleted": True})
-
-
-def _with_runtime(invocation: Invocation, work: Callable[[Runtime], Awaitable[T]]) -> T:
-    """Do something with the sessions of the data directory."""
-    import asyncio
-
-    from standfast.cli.agent_host import open_sessions
-
-    async def run() -> T:
-        async with open_sessions(invocation.data_dir) as runtime:
-            return await work(runtime)
-
-    with sessions_hint():
-        return asyncio.run(run())
-
-
-@contextmanager
-def sessions_hint() -> Iterator[None]:
-    """Let a session that does not exist lead to the list of these sessions, not to the sandbox's."""
-    from standfast.errors import SessionNotFound
-
-    try:
-        yield
-    except SessionNotFound as error:
-        error.hint = "`standfast sessions list` shows those that exist"
-        raise
 
 
 def _confirm(intention: str, invocation: Invocation) -> None:
@@ -274,7 +375,7 @@ def _age_text(seconds: float) -> str:
 
 
 def _pruned_text(pruned: Pruned) -> str:
-    from standfast.cli.standing import counted
+    from standfast.cli.short_text import counted
 
     parts = [
         counted(pruned.sessions, "session"),

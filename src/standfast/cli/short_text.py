@@ -22,6 +22,10 @@ def short_json(value: Any) -> str:
     return shortened(json.dumps(value, ensure_ascii=False))
 
 
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
 def error_text(error: ErrorObject) -> str:
     return f"{error.code}: {shortened(error.message)}"
 

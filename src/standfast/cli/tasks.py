@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from standfast.cli.options import Invocation, answers, inherited_options
 from standfast.cli.output import Answer, console, moment, visible
-from standfast.cli.report import plain_table
+from standfast.cli.report import facts_table, plain_table
 
 if TYPE_CHECKING:
     from standfast.model.task import TaskRecord
@@ -76,7 +76,7 @@ def show(invocation: Invocation, *, session_id: str, task_id: str) -> Answer:
         return found
 
     record = _with_runtime(invocation, work)
-    return Answer(record, lambda: _show(record))
+    return Answer(record, lambda: console().print(facts_table(_facts(record))))
 
 
 @command.command("cancel")
@@ -109,18 +109,12 @@ async def _cancel(runtime: Runtime, session_id: str, task_id: str) -> TaskRecord
 
 def _with_runtime(invocation: Invocation, work: Callable[[Runtime], Awaitable[T]]) -> T:
     """Do something with the tasks of the data directory, once those of dead processes are seen to."""
-    import asyncio
 
-    from standfast.cli.agent_host import open_sessions
-    from standfast.cli.sessions import sessions_hint
+    async def run(runtime: Runtime) -> T:
+        await runtime.recover_tasks()
+        return await work(runtime)
 
-    async def run() -> T:
-        async with open_sessions(invocation.data_dir) as runtime:
-            await runtime.recover_tasks()
-            return await work(runtime)
-
-    with sessions_hint():
-        return asyncio.run(run())
+    return invocation.with_runtime(run)
 
 
 def _show_list(tasks: list[TaskRecord]) -> None:
@@ -137,17 +131,9 @@ def _show_list(tasks: list[TaskRecord]) -> None:
     console().print(table)
 
 
-def _show(task: TaskRecord) -> None:
-    from rich.text import Text
-
-    table = plain_table("", "")
-    table.show_header = False
-    for label, value in _facts(task):
-        table.add_row(Text(label, "dim"), Text(visible(value), overflow="fold"))
-    console().print(table)
-
-
 def _facts(task: TaskRecord) -> list[tuple[str, str]]:
+    import json
+
     facts = [
         ("task", task.id),
         ("session", task.session_id),
@@ -158,19 +144,10 @@ def _facts(task: TaskRecord) -> list[tuple[str, str]]:
     ]
     if task.label:
         facts.insert(1, ("what", task.label))
-    facts += [(name, _as_json(value)) for name, value in _contents(task) if value is not None]
+    contents = (("given", task.body), ("result", task.result))
+    facts += [(name, json.dumps(value, ensure_ascii=False)) for name, value in contents if value is not None]
     if task.error is not None:
         facts.append(("error", f"{task.error.code}: {task.error.message}"))
     if task.error is not None and task.error.hint:
         facts.append(("hint", task.error.hint))
     return facts
-
-
-def _contents(task: TaskRecord) -> list[tuple[str, Any]]:
-    return [("given", task.body), ("result", task.result)]
-
-
-def _as_json(value: Any) -> str:
-    import json
-
-    return json.dumps(value, ensure_ascii=False)

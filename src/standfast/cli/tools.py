@@ -9,7 +9,7 @@ import click
 from standfast.cli.host import Grants, wrong_grants_are_wrong_usage
 from standfast.cli.options import Invocation, answers, grants_options, inherited_options
 from standfast.cli.output import Answer, console
-from standfast.cli.report import plain_table
+from standfast.cli.report import facts_table, plain_table
 
 if TYPE_CHECKING:
     from standfast.model import Capability
@@ -97,21 +97,16 @@ def _parameters(schema: dict[str, Any], parameters: dict[str, Any]) -> Any:
 
 
 def _conditions(capability: Capability) -> Any:
-    from rich.text import Text
-
     limits = capability.limits
     rate = f"{limits.rate_per_min} a minute" if limits.rate_per_min is not None else "not limited"
-    table = plain_table("", "")
-    table.show_header = False
-    for label, value in (
+    facts = (
         ("side effect", capability.side_effect),
         ("approval", _approval(capability)),
         ("idempotent", "yes" if capability.idempotent else "no"),
         ("timeout", _timeout(limits.timeout_ms)),
         ("rate", rate),
-    ):
-        table.add_row(Text(label, "dim"), value)
-    return table
+    )
+    return facts_table(facts)
 
 
 def _timeout(timeout_ms: int | None) -> str:

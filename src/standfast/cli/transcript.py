@@ -36,27 +36,32 @@ _STATES = {"running": "runs", "waiting": "waits", "interrupted": "was interrupte
 
 
 def show_conversation(
-    shown: Console, nodes: Sequence[Node], current: CurrentTurn | None, *, ids: bool
+    shown: Console, nodes: Sequence[Node], current: CurrentTurn | None, *, ids: bool, code: bool = False
 ) -> None:
-    """Print a paragraph for each node, with node ids if they are wanted, then the turn that has not ended."""
+    """Print a paragraph for each node, with its id if *ids*, then the turn that has not ended.
+
+    With *code* it is a session without a model: its cells are turns, which have no number.
+    """
     from rich.text import Text
 
     if not nodes and current is None:
-        shown.print("nothing was said yet", style="dim")
+        shown.print("nothing was run yet" if code else "nothing was said yet", style="dim")
     for node in nodes:
         if ids:
             shown.print(Text(node.id, "dim"), soft_wrap=True)
-        _show_paragraph(shown, node.payload)
+        _show_paragraph(shown, node.payload, code)
     if current is not None:
         shown.print(Text(f"turn {current.turn_id} {_STATES[current.state]}", "yellow"), soft_wrap=True)
         for message in current.messages:
-            _show_paragraph(shown, message)
+            _show_paragraph(shown, message, code)
 
 
-def _show_paragraph(shown: Console, payload: Payload) -> None:
+def _show_paragraph(shown: Console, payload: Payload, code: bool) -> None:
     from rich.text import Text
 
     who, text = _paragraph(payload)
+    if code:
+        who = "code" if who == "model" else who.partition(" ")[0]
     said = (visible(text), _STYLES.get(who.partition(" ")[0], ""))
     shown.print(Text.assemble((f"{who}: ", "cyan"), said), soft_wrap=True)
 

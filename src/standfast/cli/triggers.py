@@ -179,17 +179,10 @@ def _instant_ms(text: str, timezone: str) -> int:
 
 def _with_runtime(invocation: Invocation, work: Callable[[Runtime], Awaitable[T]]) -> T:
     """Do something with the sessions of the data directory; no turn runs."""
-    import asyncio
-
-    from standfast.cli.agent_host import open_sessions
     from standfast.errors import SessionNotFound
 
-    async def run() -> T:
-        async with open_sessions(invocation.data_dir) as runtime:
-            return await work(runtime)
-
     try:
-        return asyncio.run(run())
+        return invocation.with_runtime(work)
     except SessionNotFound as error:
         error.hint = (
             "`standfast sessions list` shows those that exist, `standfast chat --session ID` makes one"
@@ -201,11 +194,13 @@ def _run_queued(invocation: Invocation, session_id: str) -> str:
     """Run what waits for a session, with the agent that it remembers; what that agent says at last."""
     import asyncio
 
-    from standfast.cli.agent_host import AgentHost, recorded_host, recorded_settings
+    from standfast.cli.agent_host import AgentHost, recorded_settings
     from standfast.model.message import AssistantMessage
 
+    head = invocation.with_runtime(lambda runtime: runtime.store.head(session_id))
+    settings = recorded_settings({} if head is None else head.host)
+
     async def run() -> str:
-        settings = recorded_settings(await recorded_host(invocation.data_dir, session_id))
         async with AgentHost(invocation.data_dir, settings) as host:
             session = await host.session(session_id)
             draining = host.runtime.live(session_id).draining

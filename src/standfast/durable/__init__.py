@@ -1,6 +1,6 @@
 """Turns that survive their process: execute-or-replay over a journal, under a lease."""
 
-from standfast.durable.driver import Committed, Driven, Ground, Parked, TurnDriver, Witness
+from standfast.durable.driver import Committed, Driven, DriverServices, Parked, TurnDriver, TurnObserver
 from standfast.durable.effects import Asks, EffectHost, Known, Prepared, Ready
 from standfast.durable.leases import LeaseKeeper
 from standfast.durable.replay import Replayed, replay
@@ -9,8 +9,8 @@ __all__ = [
     "Asks",
     "Committed",
     "Driven",
+    "DriverServices",
     "EffectHost",
-    "Ground",
     "Known",
     "LeaseKeeper",
     "Parked",
@@ -18,6 +18,6 @@ __all__ = [
     "Ready",
     "Replayed",
     "TurnDriver",
-    "Witness",
+    "TurnObserver",
     "replay",
 ]

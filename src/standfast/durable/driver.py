@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from typing import Any, Final, Protocol, TypeVar, assert_never
 
 import msgspec
@@ -57,7 +57,9 @@ from standfast.machine.inputs import (
     HooksRan,
     Input,
     OutputCheck,
+    Resumed,
     ToolSettled,
+    WaitEnded,
     WaitOpened,
     decode_input,
     encode_input,
@@ -69,7 +71,7 @@ from standfast.model.message import UserMessage
 from standfast.model.outcome import Ended, FrameSwitched, StopReason, Waiting
 from standfast.model.ruling import NOTHING_SAID
 from standfast.model.turn import TurnSummary
-from standfast.model.wait import Wait
+from standfast.model.wait import Wait, WaitOutcome
 from standfast.ports import session_store as ports
 from standfast.ports.clock import Clock
 from standfast.ports.session_store import (
@@ -109,7 +111,7 @@ class Parked(msgspec.Struct, frozen=True):
 Driven = Committed | Parked
 
 
-class Witness(Protocol):
+class TurnObserver(Protocol):
     """Sees what happens to a turn, as it happens."""
 
     def fed(self, given: Input, following: Sequence[Command]) -> None:
@@ -118,15 +120,17 @@ class Witness(Protocol):
     def running(self, command: RunTool) -> None: ...
 
 
-class Ground(msgspec.Struct, frozen=True):
-    """What a turn runs on."""
+class DriverServices(Protocol):
+    """What a driver needs of the runtime."""
 
-    store: SessionStore
-    clock: Clock
-    host: EffectHost
-    witness: Witness
-    usage_source: str = "turn"
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    @property
+    def store(self) -> SessionStore: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def sleep(self) -> Callable[[float], Awaitable[None]]: ...
 
 
 class TurnDriver:
@@ -136,7 +140,9 @@ class TurnDriver:
         self,
         machine: TurnMachine,
         lease: Lease,
-        ground: Ground,
+        host: EffectHost,
+        observer: TurnObserver,
+        services: DriverServices,
         *,
         journaled: set[str] | None = None,
         intents: frozenset[str] = frozenset(),
@@ -144,10 +150,12 @@ class TurnDriver:
         self.machine = machine
         self.lease = lease
         self.turn_id = machine.turn_id
-        self.held_until_ms = ground.clock.boot_ms() + lease.until_ms - ground.clock.now_ms()
-        self._ground = ground
-        self._store = ground.store
-        self._host = ground.host
+        self._host = host
+        self._observer = observer
+        self._store = services.store
+        self._clock = clock = services.clock
+        self._sleep = services.sleep
+        self.held_until_ms = clock.boot_ms() + lease.until_ms - clock.now_ms()
         self._keys = journaled or set()
         self._intents = intents
         self._unsaved: list[JournalEntry | tuple[str, Input]] = []  # inputs by their keys, not yet encoded
@@ -182,6 +190,16 @@ class TurnDriver:
             with contextlib.suppress(StoreError):  # the turn broke already, or nothing is left to write
                 await self._end_flushing()
 
+    def resume(self, ended: Iterable[tuple[str, WaitOutcome]], *, cancelled: bool) -> list[Command]:
+        """Tell the machine of a turn that waited or was left what has *ended* since; what is to be done."""
+        now = self._now()
+        self.feed(Resumed(at_ms=now))
+        for wait_id, outcome in ended:
+            self.feed(WaitEnded(at_ms=now, wait_id=wait_id, outcome=outcome))
+        ended_here = self.machine.outcome
+        commands: list[Command] = self.machine.outstanding() if ended_here is None else [Commit(ended_here)]
+        return (self.feed(CancelRequested(at_ms=now)) or commands) if cancelled else commands
+
     def feed(self, given: Input) -> list[Command]:
         """Tell the machine, and remember to tell the journal."""
         key = key_of(given, self.machine, self.lease.fence)
@@ -197,7 +215,7 @@ class TurnDriver:
 
     def _tell(self, given: Input) -> list[Command]:
         following = self.machine.feed(given)
-        self._ground.witness.fed(given, following)
+        self._observer.fed(given, following)
         return following
 
     # Called from outside, on the loop of the turn
@@ -284,7 +302,7 @@ class TurnDriver:
 
     async def _ask(self, command: CallModel) -> Input:
         if command.delay_ms and (left_ms := self._left_of(command.delay_ms)) > 0:
-            await self._ground.sleep(left_ms / 1000)
+            await self._sleep(left_ms / 1000)
         return await self._host.call_model(command)
 
     def _left_of(self, delay_ms: int) -> int:
@@ -353,7 +371,7 @@ class TurnDriver:
         for one in ready:
             if one.pure:
                 self._pure.add(one.command.call.call_id)
-            self._ground.witness.running(one.command)
+            self._observer.running(one.command)
             self._host.start(one, self._deliver)
 
     def _note(self, prepared: Known | Asks) -> list[Command]:
@@ -470,7 +488,7 @@ class TurnDriver:
             entries=tuple(self.machine.whole()),
             summary=summary,
             model_calls=self.machine.model_calls,
-            usage=self.machine.ledger(self._ground.usage_source),
+            usage=self.machine.ledger("turn"),
             enqueue=self._next_inputs(outcome),
             state=kept.state,
             blobs=(*blobs, *kept.blobs),
@@ -572,7 +590,7 @@ class TurnDriver:
             try:
                 return await write()
             except StoreUnavailable as error:
-                left_s = (self.held_until_ms - self._ground.clock.boot_ms()) / 1000
+                left_s = (self.held_until_ms - self._clock.boot_ms()) / 1000
                 if not error.retryable or left_s <= 0:
                     raise
                 if pause_s == _FIRST_RETRY_S:
@@ -582,7 +600,7 @@ class TurnDriver:
                         self.turn_id,
                         error,
                     )
-                await self._ground.sleep(min(pause_s, left_s))
+                await self._sleep(min(pause_s, left_s))
             self._require_lease()
             pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
 
@@ -632,7 +650,7 @@ class TurnDriver:
         )
 
     def _now(self) -> int:
-        return self._ground.clock.now_ms()
+        return self._clock.now_ms()
 
 
 def _entry_of(noted: JournalEntry | tuple[str, Input]) -> JournalEntry:

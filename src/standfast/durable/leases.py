@@ -50,6 +50,10 @@ class LeaseKeeper:
     def hold(self, holder: Holder) -> None:
         holder.held_until_ms = holder.lease.until_ms - self.offset_ms
         self._holders[holder.turn_id] = holder
+        self.start_renewing()
+
+    def start_renewing(self) -> None:
+        """Have leases renewed from now on, if they are not."""
         if self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._renew_for_ever())
 
@@ -73,24 +77,26 @@ class LeaseKeeper:
         while True:
             for _ in range(rounds):
                 await asyncio.sleep(min(self.lease_ms / 3000, 1.0))
-                with contextlib.suppress(StoreError):
-                    await self._look_for_cancellations()
+                await self.look()
             if self._holders:
-                with contextlib.suppress(StoreError):  # the next round may succeed; the lease lasts three
-                    await self._renew()
+                await self.renew_all()
 
-    async def _look_for_cancellations(self) -> None:
-        for holder in list(self._holders.values()):
-            record = await self._store.turn(holder.turn_id)
-            if record is not None and record.cancel_requested:
-                holder.request_cancel()
+    async def look(self) -> None:
+        """See whether other processes want one of the turns to end."""
+        with contextlib.suppress(StoreError):
+            for holder in list(self._holders.values()):
+                record = await self._store.turn(holder.turn_id)
+                if record is not None and record.cancel_requested:
+                    holder.request_cancel()
 
-    async def _renew(self) -> None:
+    async def renew_all(self) -> None:
         holders = list(self._holders.values())
         until_ms = self._clock.boot_ms() + self.lease_ms
-        renewed = await self._store.renew(
-            tuple(holder.lease for holder in holders), self.now_ms(), self.lease_ms
-        )
+        leases = tuple(holder.lease for holder in holders)
+        try:
+            renewed = await self._store.renew(leases, self.now_ms(), self.lease_ms)
+        except StoreError:
+            return  # the next round may succeed; the lease lasts three
         for holder in holders:
             if holder.lease.session_id in renewed.lost:
                 holder.lose()

@@ -21,6 +21,7 @@ from standfast.errors import Code, ErrorObject
 from standfast.machine.commands import ContinueCell, RunTool
 from standfast.machine.inputs import CallRuled, CallTimedOut, CellCalled, CellPaused, ToolSettled
 from standfast.model.canonical import Json
+from standfast.model.cell import RUN_CODE
 from standfast.model.message import AttachmentPart, RequestedCall, ToolCall, ToolMessage
 from standfast.model.wait import Approved, Wait, WaitOutcome
 
@@ -78,6 +79,13 @@ class CallTable:
             result = None if call.raw is None else _not_an_object(call)
             self._round[self._count] = _Call(call, result=result, ruled=not self.asks_plugins)
         return tuple(entry.asked for entry in self._round.values())
+
+    def add_cell(self, code: str) -> ToolCall:
+        """Begin a round with the cell that is a turn's own input."""
+        self._count += 1
+        call = ToolCall(call_id=self._count, name=RUN_CODE, arguments={"code": code})
+        self._round[self._count] = _Call(call, ruled=not self.asks_plugins)
+        return call
 
     def rule(self, given: CallRuled) -> bool:
         """Take in what plugins decided about a call, once."""
@@ -178,6 +186,10 @@ class CallTable:
     def under_way(self) -> list[int]:
         """The ids of the calls that run."""
         return [call_id for call_id, call in self._round.items() if call.runs]
+
+    def executing(self) -> list[ToolCall]:
+        """The calls of code that run."""
+        return [call.asked for call in self._round.values() if call.runs and call.asked.parent]
 
     def any_waiting(self) -> bool:
         return any(call.wait is not None for call in self._round.values())

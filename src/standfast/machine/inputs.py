@@ -13,6 +13,7 @@ import msgspec
 from standfast.errors import ErrorObject
 from standfast.model.call import ExternalCallRecord, GuestException
 from standfast.model.canonical import Json
+from standfast.model.cell import CodeInput
 from standfast.model.frame import FrameSwitch
 from standfast.model.message import (
     AssistantMessage,
@@ -43,7 +44,7 @@ class _Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class TurnStarted(_Input, frozen=True, kw_only=True, tag="turn_started"):
-    """The turn's own input, after what was injected while the session was idle.
+    """The turn's own input, a message or code, after what was injected while the session was idle.
 
     `nonce` is a secret of the turn: the tokens of its calls are made of it, the same in every process.
     `stages` are those at which plugins are asked; they stay the same for the whole turn. `extension` is for
@@ -52,7 +53,8 @@ class TurnStarted(_Input, frozen=True, kw_only=True, tag="turn_started"):
     """
 
     turn_id: str
-    message: UserMessage
+    message: UserMessage | None = None
+    code: CodeInput | None = None
     injected: tuple[UserMessage, ...] = ()
     limits: UsageLimits = UsageLimits()
     nonce: str = ""
@@ -133,7 +135,8 @@ class ToolSettled(_Input, frozen=True, kw_only=True, tag="tool_settled"):
     """A call has its result, good or bad. `ruling` is what plugins had to say about it.
 
     `exception` is what code sees of an error, where that does not follow from the error itself. With
-    `ends_turn` the tool wants the turn to stop over its error.
+    `ends_turn` the tool wants the turn to stop over its error. With `gives_up_calls` a cell has ended and its
+    calls under way are not waited for.
     """
 
     call_id: int
@@ -145,6 +148,7 @@ class ToolSettled(_Input, frozen=True, kw_only=True, tag="tool_settled"):
     shown: str | None = None
     ruling: Ruling = NOTHING_SAID
     ends_turn: bool = False
+    gives_up_calls: bool = False
 
 
 class CallTimedOut(_Input, frozen=True, kw_only=True, tag="call_timed_out"):

@@ -19,6 +19,8 @@ Where plugins have a say (`TurnStarted.stages`), one more step comes first: OPEN
 PREPARING before each, the hooks of a checkpoint within PASSING, CLOSING before ENDED. What they said arrives
 as an input like any other. A turn without plugins never takes these steps.
 
+A turn whose input is code has no model: it goes from NEW to ACTING with one cell, and ends when that has.
+
 A call may be a *cell*: code that makes calls of its own (`CellPaused`). They stand in the same table and are
 carried out as any other; their results go to the cell, one by one (`ContinueCell`), and only the result of
 the cell itself goes to the model.
@@ -89,14 +91,16 @@ from standfast.machine.progress import Progress
 from standfast.machine.retry import Retry, decide
 from standfast.machine.stopwatch import Stopwatch
 from standfast.model.call import MAX_TRACEBACKS, ExternalCallRecord
+from standfast.model.cell import CodeInput
 from standfast.model.frame import FrameSwitch
-from standfast.model.message import AssistantMessage, Message, UserMessage
+from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from standfast.model.node import Entry, FrameOpened, Payload, TurnEnded
 from standfast.model.outcome import Ended, Finished, FrameSwitched, Stopped, StopReason, Waiting
 from standfast.model.prompt import PromptLayer
 from standfast.model.ruling import NOTHING_SAID, Ruling
 from standfast.model.turn import TurnSummary
 from standfast.model.usage import Usage, UsageEntry, UsageLimits, add_to_ledger
+from standfast.model.wait import Wait
 
 _DEFAULT_LIMITS = UsageLimits()
 
@@ -134,7 +138,9 @@ class TurnMachine:
         """The messages among `entries`: what the model sees of this turn."""
         self.model_calls = 0
         self.usage = Usage()
-        self.records: list[ExternalCallRecord] = []
+        self._records: list[tuple[int, ExternalCallRecord]] = []
+        self.given_up: list[ToolCall] = []
+        """The calls whose execution was given up, with no record of its own."""
         self.outcome: Ended | None = None
         self.prompt: str | None = None
         """The prompt as plugins have it, if they had a say."""
@@ -146,6 +152,8 @@ class TurnMachine:
         """When a model call last failed: from then on the delay of the next one counts."""
         self.compaction: FrameSwitch | None = None
         """The frame that was opened before this turn, in place of what the model saw of the session."""
+        self.code: CodeInput | None = None
+        """The turn's input, if that is code and not a message."""
         self.extension: object = None
         self.prompt_layer: PromptLayer | None = None
         self._stages: frozenset[Stage] = frozenset()
@@ -227,6 +235,10 @@ class TurnMachine:
         """The ids of the calls that run now."""
         return self._calls.under_way()
 
+    def waits(self) -> tuple[Wait, ...]:
+        """What the turn's calls wait for."""
+        return self._calls.waits()
+
     def lacks_result(self, call_id: int) -> bool:
         """Whether a result of this call would count."""
         return self._calls.lacks_result(call_id)
@@ -248,6 +260,15 @@ class TurnMachine:
 
     def summary(self, outcome: Ended | Waiting) -> TurnSummary:
         return TurnSummary(outcome=outcome, usage=self.usage, calls=tuple(self.records))
+
+    @property
+    def records(self) -> list[ExternalCallRecord]:
+        """The records of all executions, in the order in which they ended."""
+        return [record for _, record in self._records]
+
+    def records_by_call(self) -> dict[int, ExternalCallRecord]:
+        """The last record of each call that has one."""
+        return dict(self._records)
 
     def ledger(self, source: str) -> tuple[UsageEntry, ...]:
         """The turn's usage, a line for each model, and for what plugins asked of one."""
@@ -342,11 +363,22 @@ class TurnMachine:
         self._calls.asks_plugins = "before_tool_call" in self._stages
         self._budget = BudgetWatch() if given.warns else None
         self._watch.start(given.at_ms)
+        if given.code is not None:
+            return self._run_code(given, given.code)
+        assert given.message is not None
         self._say(*given.injected, given.message)
         if "before_turn" not in self._stages:
             return self._ask()
         self.phase = Phase.OPENING
         return self.outstanding()
+
+    def _run_code(self, given: TurnStarted, code: CodeInput) -> list[Command]:
+        """Run the cell that the turn consists of."""
+        self.code = code
+        self.replied_at_ms = given.at_ms
+        self._say(*given.injected, AssistantMessage(tool_calls=(self._calls.add_cell(code.code),)))
+        self.phase = Phase.ACTING
+        return [*self._calls.running()]
 
     def _hooks_ran(self, given: HooksRan) -> list[Command]:
         self._require_asked(given)
@@ -461,20 +493,23 @@ class TurnMachine:
         """The record as the turn keeps it: with its traceback, unless there are many of them already."""
         if not record.traceback:
             return record
-        many = sum(bool(one.traceback) for one in self.records) >= MAX_TRACEBACKS
+        many = sum(bool(one.traceback) for _, one in self._records) >= MAX_TRACEBACKS
         return record.without_traceback() if many else record
 
     def _settled(self, given: ToolSettled) -> list[Command]:
         if not self._calls.settle(given):
             return []
         if given.record is not None:
-            self.records.append(self._kept(given.record))
+            self._records.append((given.call_id, self._kept(given.record)))
         self._charge(given.ruling)
         self._take(given.ruling)
         if given.ruling.abort is not None:
             return self._abort(StopReason.PLUGIN_ABORT, given.ruling.abort)
         if given.ends_turn and given.error is not None:
             return self._abort(StopReason.TOOL_ERROR, given.error)
+        if given.gives_up_calls and self._calls.any_running():
+            self._give_up_calls()
+            return [StopEffects(), *self._after_change()]
         return self._after_change()
 
     def _call_timed_out(self, given: CallTimedOut) -> list[Command]:
@@ -482,7 +517,7 @@ class TurnMachine:
         if command is None:
             return []
         if given.record is not None:
-            self.records.append(given.record)
+            self._records.append((given.call_id, given.record))
         return [command]
 
     def _cell_paused(self, given: CellPaused) -> list[Command]:
@@ -506,6 +541,8 @@ class TurnMachine:
         self._closing = None if given.messages else self._closing
         said, self._said = self._said, []
         self._say(*said, *given.messages)
+        if self.code is not None:
+            return self._end(self.answer())
         if given.kind == "after_work" or said or given.messages:
             return self._ask()
         if given.output.problem is None:
@@ -601,6 +638,8 @@ class TurnMachine:
             return [Park(self._waiting())]
         self._watch.start(self._watch.now_ms)
         self._close_round()
+        if self.code is not None:
+            return self._code_ended()
         if self._switch is not None:
             return self._end(FrameSwitched(switch=self._switch))
         if self._wanted is not None:
@@ -608,6 +647,14 @@ class TurnMachine:
         if self._progress.idle_rounds >= self._limits.max_no_progress:
             return self._stop(StopReason.NO_PROGRESS, _no_progress(self._progress.idle_rounds))
         return self._pass("after_work")
+
+    def _code_ended(self) -> list[Command]:
+        """The turn's own cell has its result: the turn has finished, unless the cell was cancelled."""
+        last = self.messages[-1]
+        assert isinstance(last, ToolMessage)
+        if last.error is not None and last.error.code == Code.CANCELLED:
+            return self._stop(StopReason.CANCELLED, last.error)
+        return self._pass("before_completion")
 
     def _give_answer(self, text: str) -> list[Command]:
         """The answer that code gave: it is said, as if the model had, and ends the turn."""
@@ -648,10 +695,14 @@ class TurnMachine:
     def _abort(self, reason: StopReason, error: ErrorObject) -> list[Command]:
         """End in the middle: what is under way is stopped and gets a result that says so."""
         if self._calls.open():
-            for settled in self._calls.cancel(self._watch.now_ms):
-                self._calls.settle(settled)
+            self._give_up_calls()
             self._close_round()
         return [StopEffects(), *self._stop(reason, error)]
+
+    def _give_up_calls(self) -> None:
+        self.given_up += self._calls.executing()
+        for settled in self._calls.cancel(self._watch.now_ms):
+            self._calls.settle(settled)
 
     def _stop(self, reason: StopReason, error: ErrorObject) -> list[Command]:
         return self._end(Stopped(reason=reason, error=error))

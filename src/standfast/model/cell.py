@@ -1,6 +1,8 @@
-"""What came of a cell: of one piece of code that a model wrote and a turn ran."""
+"""A cell: one piece of code that a model or a caller wrote and a turn ran, and its report."""
 
 from __future__ import annotations
+
+from typing import Final
 
 import msgspec
 
@@ -8,6 +10,22 @@ from standfast.errors import ErrorObject
 from standfast.model.call import CallStatus
 from standfast.model.canonical import Json
 from standfast.model.diagnostic import Diagnostic
+from standfast.model.limits import SessionLimits
+
+RUN_CODE: Final = "run_code"
+"""The name of the call that runs a cell."""
+
+
+class CodeInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Code as the input of a turn. `inputs` are variables of this turn only, and `limits` hold for it.
+
+    `snapshot`: the caller wants a snapshot of the session once the turn has succeeded.
+    """
+
+    code: str
+    limits: SessionLimits
+    inputs: dict[str, Json] = msgspec.field(default_factory=dict)
+    snapshot: bool = False
 
 
 class CallMade(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -23,7 +41,8 @@ class CallMade(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 class CellReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Everything that a cell printed, returned and did. It is kept whole.
 
-    `index` is the cell's place in `history`. `notes` are what the runtime has to say to the model about it.
+    `index` is the cell's place in `history`. `notes` are remarks of the engine and the runtime. After a
+    `hard` failure the session is as it was before the cell. Figures that the engine does not give are None.
     """
 
     index: int
@@ -36,3 +55,8 @@ class CellReport(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     notes: tuple[str, ...] = ()
     truncated: bool = False
     finished: bool = False
+    hard: bool = False
+    duration_ms: int | None = None
+    memory_peak_bytes: int | None = None
+    instructions: int | None = None
+    calls_made: int = 0

@@ -7,6 +7,7 @@ import msgspec
 from standfast.model.blocked import Blocked
 from standfast.model.canonical import Json
 from standfast.model.charter import SessionCharter
+from standfast.model.code_settings import CodeSettings
 from standfast.model.frame import INITIAL
 from standfast.model.ids import SessionIdField, check_session_id
 from standfast.model.limits import U64
@@ -20,7 +21,7 @@ class SessionHead(msgspec.Struct, frozen=True, kw_only=True):
     whenever the leaf moves. `host` describes the agent to whoever goes on with the session elsewhere. `state`
     names the state of plugins and tools that holds at the leaf. A session that another one made has a
     `charter`. `metadata` is what the session was opened with; its forks and children have it too. `blocked`
-    says why the next turn could not run when a process last tried.
+    says why the next turn could not run when a process last tried. A session without a model has `code`.
     """
 
     session_id: SessionIdField
@@ -40,6 +41,7 @@ class SessionHead(msgspec.Struct, frozen=True, kw_only=True):
     charter: SessionCharter | None = None
     metadata: dict[str, Json] = msgspec.field(default_factory=dict)
     blocked: Blocked | None = None
+    code: CodeSettings | None = None
 
     def __post_init__(self) -> None:
         check_session_id(self.session_id)

@@ -10,7 +10,7 @@ from standfast.model.ids import SessionIdField, check_session_id
 from standfast.model.language import Language
 from standfast.model.limits import U32, U64, SessionLimits, none_means_defaults
 
-SNAPSHOT_VERSION: Final = 1
+SNAPSHOT_VERSION: Final = 2
 _DEFAULT_LIMITS: Final = SessionLimits()
 
 

@@ -31,9 +31,10 @@ class Wait(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Approved(msgspec.Struct, frozen=True, kw_only=True, tag="approved", omit_defaults=True):
-    """A person, `by`, said yes; `arguments`, if given, replace the call's."""
+    """A person, `by`, said yes; `arguments` and `args` (by position), if given, replace the call's."""
 
     arguments: dict[str, Json] | None = None
+    args: list[Json] | None = None
     by: str | None = None
 
 

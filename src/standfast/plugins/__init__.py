@@ -52,17 +52,17 @@ _HOMES = {
         "TurnTransformContext",
     ),
     "standfast.plugins.hook": ("HOOKS", "HookKind", "hook"),
-    "standfast.plugins.host": ("PluginHost", "SessionAuthority", "SessionBuild"),
+    "standfast.plugins.host": ("PluginHost",),
     "standfast.plugins.plugin": ("Plugin", "PluginFactory", "PluginSessionContext", "SessionPlugin"),
     "standfast.plugins.protocol": (
         "ProtocolDriverPlugin",
         "ProtocolSessionPlugin",
         "TurnDriverPreamble",
-        "TurnSeat",
     ),
     "standfast.plugins.registrar": ("PluginRegistrar",),
-    "standfast.plugins.session": ("PluginSession",),
+    "standfast.plugins.session": ("PluginSession", "SessionAuthority", "SessionBuild"),
     "standfast.plugins.triggers": ("TriggerEvent",),
+    "standfast.plugins.turn_hooks": ("TurnContext",),
     "standfast.tools.catalog": ("ToolCatalogContribution",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
@@ -129,8 +129,6 @@ if TYPE_CHECKING:
     from standfast.plugins.hook import HOOKS as HOOKS
     from standfast.plugins.hook import HookKind as HookKind
     from standfast.plugins.host import PluginHost as PluginHost
-    from standfast.plugins.host import SessionAuthority as SessionAuthority
-    from standfast.plugins.host import SessionBuild as SessionBuild
     from standfast.plugins.plugin import Plugin as Plugin
     from standfast.plugins.plugin import PluginFactory as PluginFactory
     from standfast.plugins.plugin import PluginSessionContext as PluginSessionContext
@@ -138,8 +136,10 @@ if TYPE_CHECKING:
     from standfast.plugins.protocol import ProtocolDriverPlugin as ProtocolDriverPlugin
     from standfast.plugins.protocol import ProtocolSessionPlugin as ProtocolSessionPlugin
     from standfast.plugins.protocol import TurnDriverPreamble as TurnDriverPreamble
-    from standfast.plugins.protocol import TurnSeat as TurnSeat
     from standfast.plugins.registrar import PluginRegistrar as PluginRegistrar
     from standfast.plugins.session import PluginSession as PluginSession
+    from standfast.plugins.session import SessionAuthority as SessionAuthority
+    from standfast.plugins.session import SessionBuild as SessionBuild
     from standfast.plugins.triggers import TriggerEvent as TriggerEvent
+    from standfast.plugins.turn_hooks import TurnContext as TurnContext
     from standfast.tools.catalog import ToolCatalogContribution as ToolCatalogContribution

@@ -15,7 +15,7 @@ import msgspec
 
 from standfast.errors import PluginStateLost
 from standfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta
-from standfast.plugins.session import PluginSession
+from standfast.plugins.protocol import CodeExecutorPlugin
 from standfast.plugins.snapshot import ArtifactReader, SnapshotWriter
 from standfast.ports.session_store import Blob
 
@@ -30,15 +30,11 @@ _PACKED_BYTES: Final = 64 << 10
 class ExecutionMemory:
     """The state of a session's code executor, if it has one."""
 
-    def __init__(self, plugins: PluginSession) -> None:
-        self._executor = plugins.code_executor()
-        self._owner = plugins.owner_of("code_executor")
+    def __init__(self, executor: CodeExecutorPlugin | None, owner: str) -> None:
+        self._executor = executor
+        self._owner = owner
         self.entry: PluginSnapshotEntry | None = None
         """The state as it was last written down."""
-
-    @property
-    def is_dirty(self) -> bool:
-        return self._executor is not None and self._executor.execution_state_dirty()
 
     def changed(self) -> tuple[PluginSnapshotEntry, tuple[Blob, ...]] | None:
         """The state, if it was not written down yet, and with that is."""

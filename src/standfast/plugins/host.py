@@ -11,17 +11,14 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 import msgspec
 
 from standfast.errors import BadToolSource, InvalidPlugin, PluginConflict, PluginFailed, StandfastError
-from standfast.model.plugin_options import NO_OPTIONS, PluginOptions
 from standfast.model.plugin_state import PluginSessionSnapshot
-from standfast.model.tool_access import SessionToolAccess
-from standfast.model.tool_state import ToolState
-from standfast.plugins.contexts import NoHosts, PluginExtensions, SessionHosts, Shelf, SubagentContext
+from standfast.plugins.contexts import NoHosts, PluginExtensions, SessionHosts, Shelf
 from standfast.plugins.plugin import (
     Plugin,
     PluginFactory,
@@ -45,45 +42,13 @@ from standfast.plugins.running import (
     described,
     within,
 )
-from standfast.plugins.session import PluginSession
+from standfast.plugins.session import FULL, PluginSession, SessionAuthority, SessionBuild
 from standfast.tools.catalog import ToolCatalogContribution
 from standfast.tools.loop_threads import SharedLoop
 from standfast.tools.provider import ASKED, StaticTools
 from standfast.tools.registry import ToolRegistry
 
 T = TypeVar("T")
-
-_ALL_TOOLS = SessionToolAccess()
-_NO_OVERLAY = ToolCatalogContribution()
-
-
-class SessionAuthority(msgspec.Struct, frozen=True):
-    """What a session may do: which tools it may use, for whom it works, what its plugins are told."""
-
-    tool_access: SessionToolAccess = _ALL_TOOLS
-    subagent: SubagentContext | None = None
-    plugin_options: PluginOptions = NO_OPTIONS
-
-    def within(self, parent: SessionAuthority) -> SessionAuthority:
-        """These rights, as far as *parent* has them."""
-        return SessionAuthority(
-            self.tool_access.within(parent.tool_access), self.subagent, self.plugin_options
-        )
-
-
-FULL = SessionAuthority()
-
-
-class SessionBuild(msgspec.Struct, frozen=True, kw_only=True):
-    """A session whose plugins are to be built."""
-
-    session_id: str
-    parent_session_id: str | None = None
-    snapshot: PluginSessionSnapshot | None = None
-    fetched: Mapping[str, bytes] | None = None
-    tool_state: ToolState | None = None
-    overlay: ToolCatalogContribution = _NO_OVERLAY
-    authority: SessionAuthority = FULL
 
 
 class PluginHost:

@@ -17,22 +17,35 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Final
+from typing import Final, Protocol
 
 import msgspec
 
 from standfast.errors import PluginStateLost
 from standfast.model.canonical import to_json
-from standfast.model.plugin_state import PluginSnapshotEntry
+from standfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta
 from standfast.plugins.running import at_once, described
 from standfast.plugins.snapshot import SnapshotWriter
 from standfast.ports.session_store import Blob
 
-if TYPE_CHECKING:
-    from standfast.plugins.plugin import SessionPlugin
-
 _MAX_STATE_BYTES: Final = 16 << 20
 """The most that a plugin may remember, besides its blobs."""
+
+
+class SnapshotSource(Protocol):
+    """A plugin, as far as its state goes."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def revision(self) -> int:
+        """Rises whenever what the plugin remembers changes."""
+
+    def snapshot(self, writer: SnapshotWriter) -> PluginSnapshotMeta: ...
 
 
 class CallStage:
@@ -64,7 +77,7 @@ class TakenState(msgspec.Struct, frozen=True):
     entry: PluginSnapshotEntry
     blobs: tuple[Blob, ...]
 
-    def is_of(self, plugin: SessionPlugin) -> bool:
+    def is_of(self, plugin: SnapshotSource) -> bool:
         return self.revision == plugin.revision and self.version == plugin.version
 
 
@@ -74,7 +87,7 @@ class PluginMemory:
     A plugin that does not say when it changes (`Plugin.touch`) counts as changed by every hook of its own.
     """
 
-    def __init__(self, plugin: SessionPlugin, unwritten: set[CallStage], *, says_changes: bool) -> None:
+    def __init__(self, plugin: SnapshotSource, unwritten: set[CallStage], *, says_changes: bool) -> None:
         self.plugin = plugin
         self.latest: TakenState | None = None
         """The newest state that was taken outside of all stages."""
@@ -134,7 +147,7 @@ class PluginMemory:
         return TakenState(self._order, version, revision, entry, tuple(blobs))
 
 
-def snapshot_of(plugin: SessionPlugin) -> tuple[PluginSnapshotEntry, list[Blob]]:
+def snapshot_of(plugin: SnapshotSource) -> tuple[PluginSnapshotEntry, list[Blob]]:
     """What the plugin remembers now, copied and checked; `PluginStateLost` if it cannot be kept."""
     writer = SnapshotWriter()
     try:

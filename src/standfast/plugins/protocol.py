@@ -8,18 +8,16 @@ a preamble, and from that the `EffectHost` of each turn.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from standfast.durable.effects import EffectHost
-from standfast.errors import CodeExecutionUnavailable, ProtocolError, TaskExists
+from standfast.errors import ProtocolError, TaskExists
 from standfast.machine.inputs import OutputCheck, ToolSettled
-from standfast.machine.turn_machine import TurnMachine
 from standfast.model.canonical import Json
 from standfast.model.capability import Capability
 from standfast.model.cell import CellReport
-from standfast.model.events import Event
 from standfast.model.frame import FrameSwitch
 from standfast.model.language import EngineName
 from standfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall
@@ -32,7 +30,6 @@ from standfast.model.task import TaskKind, TaskRecord, TaskSpec
 from standfast.model.usage import Usage
 from standfast.plugins.contexts import Completer, PluginExtensions, SwitchAgentFrame
 from standfast.plugins.triggers import TriggerEventCatalog
-from standfast.ports.clock import Clock
 from standfast.ports.code_engine import CallAnswer, CellCall, CellFunctions, CodeEngine
 from standfast.ports.host import (
     DirectCompletionHost,
@@ -42,14 +39,10 @@ from standfast.ports.host import (
     SessionStateService,
     SessionTask,
 )
-from standfast.ports.model_provider import ModelProvider, ModelRequest
+from standfast.ports.model_provider import ModelRequest
 from standfast.tools.catalog import ToolCatalog
-from standfast.tools.dispatch import Dispatcher
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.threads import DaemonThreads
-
-if TYPE_CHECKING:
-    from standfast.plugins.turn_hooks import TurnHooks
 
 T = TypeVar("T")
 
@@ -203,9 +196,11 @@ class CodeExecutionContext(Protocol):
     now_ms: int
     seed: str
     functions: CodeFunctions
-    engine: Callable[[EngineName], CodeEngine]
     threads: DaemonThreads
     output: OutputContract | None
+
+    def engine(self, name: EngineName) -> CodeEngine:
+        """The engine of this name; `CodeExecutionUnavailable` if it is not installed."""
 
     @property
     def reply(self) -> AssistantMessage: ...
@@ -348,12 +343,13 @@ class TurnDriverPreamble(msgspec.Struct, frozen=True, kw_only=True):
     """What turns have in common until the catalog changes.
 
     `tools` are offered to the model by its provider, `prompt` goes into the system prompt, and `host` makes
-    whatever carries out the commands of one turn. `warns_of_budget`: the model is told when a turn's budget
-    runs out. `own` are tools by name that the protocol brings itself, beside those of the catalog. `found`
-    are those of the `tools` that the model has found by searching: they are offered in the turn that runs.
+    of a turn's `TurnContext` the `EffectHost` that carries out its commands. `warns_of_budget`: the model is
+    told when a turn's budget runs out. `own` are tools by name that the protocol brings itself, beside those
+    of the catalog. `found` are those of the `tools` that the model has found by searching: they are offered
+    in the turn that runs.
     """
 
-    host: Callable[[TurnSeat], EffectHost]
+    host: Callable[[Any], EffectHost]
     tools: tuple[Capability, ...] = ()
     prompt: tuple[PromptContribution, ...] = ()
     warns_of_budget: bool = False
@@ -377,53 +373,6 @@ class OutputContract(Protocol):
         ...
 
     def check(self, text: str) -> OutputCheck: ...
-
-
-def no_engine(name: EngineName) -> CodeEngine:
-    raise CodeExecutionUnavailable(f"this runtime has no engine {name}")
-
-
-class Bench(msgspec.Struct, frozen=True):
-    """What turns of one agent share."""
-
-    dispatcher: Dispatcher
-    threads: DaemonThreads
-    clock: Clock
-    approval_ttl_ms: int = 24 * 3600 * 1000
-    engine: Callable[[EngineName], CodeEngine] = no_engine
-
-
-class Cells(msgspec.Struct, frozen=True):
-    """What the cells of a turn are run by, whose plugin that is, and what a cell that begins may call."""
-
-    executor: CodeExecutorPlugin
-    functions: Callable[[], CodeFunctions]
-    plugin_id: str = ""
-
-
-class TurnSeat(msgspec.Struct, frozen=True, kw_only=True):
-    """One turn: what it runs with, what was said before, and who watches."""
-
-    session_id: str
-    machine: TurnMachine
-    history: list[Message]
-    calls_before: int
-    show: Callable[[Event], None]
-    model: ModelProvider
-    bench: Bench
-    hooks: TurnHooks
-    preamble: TurnDriverPreamble
-    current: Callable[[], TurnDriverPreamble]
-    """The preamble of now: that of the turn's beginning, unless the catalog has changed."""
-    find_tool: Callable[[str], RegisteredTool]
-    ready: Callable[[str | None], Awaitable[None]]
-    """Has the catalog made and a tool resolved, where nothing blocks the turn's loop; before `find_tool`."""
-    instructions: str = ""
-    output: OutputContract | None = None
-    settings: dict[str, Any] | None = None
-    deps: Any = None
-    cells: Cells | None = None
-    projector: AssistantProseProjectorPlugin | None = None
 
 
 def read_turn_options(options: ProtocolTurnOptions | None, version: int, kind: type[T]) -> T | None:

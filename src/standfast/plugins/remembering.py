@@ -127,7 +127,7 @@ class RememberingPlugins:
 
     def _memory(self, plugin: SessionPlugin) -> PluginMemory:
         memory = self._places[plugin.id].memory
-        assert memory is not None
+        assert isinstance(memory, PluginMemory)
         return memory
 
     def _report_problem(self, memory: PluginMemory) -> None:

@@ -17,7 +17,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -27,9 +27,6 @@ from standfast.tools.eager import Spares, Started
 from standfast.tools.loop_threads import LoopThreads, SharedLoop
 from standfast.tools.provider import ASKED
 from standfast.tools.stalls import StallWatch, watched
-
-if TYPE_CHECKING:
-    from standfast.plugins.plugin_memory import PluginMemory
 
 T = TypeVar("T")
 
@@ -54,6 +51,14 @@ class NoAnswer(Exception):
     """Hooks brought no answer in their time, or ended their own task. What it says is the problem."""
 
 
+class HookMemory(Protocol):
+    """Takes what a plugin remembers around its hooks (`plugin_memory.PluginMemory`)."""
+
+    def hook_begins(self) -> None: ...
+
+    def hook_ended(self) -> None: ...
+
+
 class PluginPlace(msgspec.Struct, frozen=True):
     """Where the code of a plugin runs in one session: on the loop *away*, or on the runtime's.
 
@@ -63,7 +68,7 @@ class PluginPlace(msgspec.Struct, frozen=True):
 
     away: SharedLoop | None = None
     stalls: StallWatch | None = None
-    memory: PluginMemory | None = None
+    memory: HookMemory | None = None
 
 
 AT_HOME: Final = PluginPlace()

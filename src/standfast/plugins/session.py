@@ -9,8 +9,8 @@ Rules
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
@@ -20,9 +20,12 @@ from standfast.model.bounds import check_bounds
 from standfast.model.canonical import Json
 from standfast.model.directive import ReplaceToolArgs
 from standfast.model.message import Message
+from standfast.model.plugin_options import NO_OPTIONS, PluginOptions
+from standfast.model.plugin_state import PluginSessionSnapshot
 from standfast.model.prompt import PromptContribution, ordered
 from standfast.model.session_policy import SessionPolicy, same_provider
 from standfast.model.tool_access import SessionToolAccess
+from standfast.model.tool_state import ToolState
 from standfast.plugins.actions import PluginActionContext, PluginActionDef, RegisteredAction
 from standfast.plugins.answers import (
     read_catalog,
@@ -81,10 +84,11 @@ from standfast.plugins.protocol import (
     TurnDriverPreamble,
 )
 from standfast.plugins.registrar import Contributions
-from standfast.plugins.remembering import RememberingPlugins
+from standfast.plugins.remembering import RememberingPlugins, Report
 from standfast.plugins.running import (
     BuildStep,
     Current,
+    HookRunner,
     NoAnswer,
     RegisteredHook,
     all_within,
@@ -93,9 +97,6 @@ from standfast.plugins.running import (
 from standfast.plugins.triggers import TriggerEventCatalog
 from standfast.tools.catalog import ToolCatalog, ToolCatalogContribution, resolve_catalog
 from standfast.tools.registry import ToolRegistry
-
-if TYPE_CHECKING:
-    from standfast.plugins.host import PluginHost, SessionAuthority, SessionBuild
 
 T = TypeVar("T")
 
@@ -107,12 +108,69 @@ _EVENT_KIND: Final[dict[type, str]] = {
 }
 
 
+_ALL_TOOLS = SessionToolAccess()
+_NO_OVERLAY = ToolCatalogContribution()
+
+
+class SessionAuthority(msgspec.Struct, frozen=True):
+    """What a session may do: which tools it may use, for whom it works, what its plugins are told."""
+
+    tool_access: SessionToolAccess = _ALL_TOOLS
+    subagent: SubagentContext | None = None
+    plugin_options: PluginOptions = NO_OPTIONS
+
+    def within(self, parent: SessionAuthority) -> SessionAuthority:
+        """These rights, as far as *parent* has them."""
+        return SessionAuthority(
+            self.tool_access.within(parent.tool_access), self.subagent, self.plugin_options
+        )
+
+
+FULL = SessionAuthority()
+
+
+class SessionBuild(msgspec.Struct, frozen=True, kw_only=True):
+    """A session whose plugins are to be built."""
+
+    session_id: str
+    parent_session_id: str | None = None
+    snapshot: PluginSessionSnapshot | None = None
+    fetched: Mapping[str, bytes] | None = None
+    tool_state: ToolState | None = None
+    overlay: ToolCatalogContribution = _NO_OVERLAY
+    authority: SessionAuthority = FULL
+
+
+class SessionBuilder(Protocol):
+    """What builds the plugins of sessions: `PluginHost`."""
+
+    report: Report
+    runner: HookRunner
+    tools: ToolRegistry
+    shared_artifact: tuple[object, Any]
+
+    async def aside(self, work: Callable[[], T], step: BuildStep, *, asks_sources: bool = False) -> T:
+        """Call *work*, which calls plugins' functions that cannot await, away from the runtime's loop."""
+
+    def fork(
+        self,
+        source: PluginSession,
+        session_id: str,
+        *,
+        parent_session_id: str | None = None,
+        authority: SessionAuthority = FULL,
+        overlay: ToolCatalogContribution | None = None,
+        step: BuildStep | None = None,
+    ) -> PluginSession:
+        """Build the plugins of a session that goes on with what *source* remembers."""
+
+
 class PluginSession(RememberingPlugins):
     """Built by a `PluginHost`; used on the loop of the runtime."""
 
     def __init__(
         self,
-        host: PluginHost,
+        host: SessionBuilder,
         build: SessionBuild,
         plugins: Sequence[SessionPlugin],
         contributions: Contributions,

@@ -15,7 +15,7 @@ import contextlib
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from itertools import chain
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -33,20 +33,20 @@ from standfast.errors import (
     StoreError,
 )
 from standfast.machine.commands import PrepareCall, RunHooks
-from standfast.machine.inputs import CallPrepared, CallRuled, HooksRan, Input, Stage, ToolSettled
+from standfast.machine.inputs import CallPrepared, CallRuled, HooksRan, Input, ToolSettled
 from standfast.machine.turn_machine import TurnMachine
 from standfast.model.call import CallStatus, ExternalCallRecord
 from standfast.model.canonical import Json, digest_bytes, encode_sorted
 from standfast.model.capability import SideEffect
 from standfast.model.directive import SessionRequest
+from standfast.model.events import Event
 from standfast.model.frame import FrameSwitch
+from standfast.model.head import SessionHead
 from standfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall, UserMessage
 from standfast.model.outcome import Ended
-from standfast.model.plugin_state import PluginSnapshotEntry, encode_entry, encode_state
+from standfast.model.plugin_state import encode_entry, encode_state
 from standfast.model.prompt import PromptContribution
 from standfast.model.ruling import NOTHING_SAID, CallRuling, Ruling
-from standfast.model.session_policy import SessionPolicy
-from standfast.model.tool_state import ToolState
 from standfast.model.usage import Usage, UsageEntry
 from standfast.plugins.answers import read_switch
 from standfast.plugins.contexts import (
@@ -66,77 +66,88 @@ from standfast.plugins.contexts import (
 )
 from standfast.plugins.directives import Composed, OwnedDirective, compose, compose_call
 from standfast.plugins.plugin_memory import STAGE, CallStage
-from standfast.plugins.protocol import ProtocolBeforeLlmCallContext, SessionReadView
+from standfast.plugins.protocol import (
+    AssistantProseProjectorPlugin,
+    CodeExecutorPlugin,
+    OutputContract,
+    ProtocolBeforeLlmCallContext,
+    SessionReadView,
+    TurnDriverPreamble,
+)
 from standfast.plugins.running import Current, described
-from standfast.plugins.session import PluginSession, answers_for_model
+from standfast.plugins.runtime_services import Cost, RuntimeServices
+from standfast.plugins.session import answers_for_model
+from standfast.plugins.session_context import SessionContext
 from standfast.plugins.view import Earlier, view_of
-from standfast.ports.clock import Clock
 from standfast.ports.host import ToolHookHost
 from standfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded
 from standfast.ports.session_store import Blob, JournalEntry
 from standfast.tools.context import Attachments, Triggers
+from standfast.tools.dispatch import Dispatcher
 from standfast.tools.eager import Spares
 from standfast.tools.home_loop import at_home
-
-Cost = Callable[[str, str, Usage], int | None]
-"""What a reply cost, in 1e-9 dollars, or None. Of: the model asked, the one that served it, what it used."""
 
 MakeRequest = Callable[[str, list[Message]], ModelRequest]
 """Makes what the model is asked of a prompt and the messages."""
 
 
-class KeptContext(Protocol):
-    """Knows what the session runs with, what the store has of it, and what the store does not have yet."""
+@dataclasses.dataclass(slots=True, kw_only=True)
+class TurnContext:
+    """One turn: what it runs with, what was said before it, and who watches."""
 
-    frame: str
-    policy: SessionPolicy
-
-    async def kept(self, tolerant: bool) -> Kept: ...
-
-    def changed_tools(self) -> ToolState | None: ...
-
-    def changed_execution(self) -> tuple[PluginSnapshotEntry, tuple[Blob, ...]] | None: ...
-
-
-def _unknown(model_id: str, served_model: str, usage: Usage) -> int | None:
-    return None
-
-
-class TurnServices(msgspec.Struct, frozen=True, kw_only=True):
-    """What the runtime does for the plugins of a turn."""
-
-    clock: Clock
+    services: RuntimeServices
+    session: SessionContext
+    """The session's plugins, tools and prompt."""
+    head: SessionHead
+    """The head of the session that the turn began with."""
+    machine: TurnMachine
+    history: list[Message]
     model: ModelProvider
-    calls_before: int
-    render: Callable[[Sequence[PromptContribution]], str]
-    """The prompt, with what plugins add to it."""
+    plugin_model: ModelProvider
+    """The model for what plugins, tools and code ask of it on their own."""
+    dispatcher: Dispatcher
+    show: Callable[[Event], None]
     create_session: Callable[[SessionRequest, str], Awaitable[None]]
-    read_blob: Callable[[str], Awaitable[bytes | None]]
+    """Makes a session that a plugin asks for, under a key that a second attempt would choose again."""
     occur: Callable[[str, str, Json], Awaitable[int]]
-    """Tells of an occurrence: its source, its key and its payload; how many turns it becomes."""
-    trace: Callable[[str, str, str, Json], None]
-    """Records something: the turn, a plugin, a name and a body."""
-    context: KeptContext
-    """What is kept of plugins and tools."""
-    settings: dict[str, Any] = msgspec.field(default_factory=dict)
-    cost: Cost = _unknown
+    """Reports an occurrence: its source, its key and its payload; returns how many turns it becomes."""
+    output: OutputContract | None = None
+    deps: Any = None
+    session_id: str = dataclasses.field(init=False)
+    turn_id: str = dataclasses.field(init=False)
+    settings: dict[str, Any] = dataclasses.field(init=False)
+    preamble: TurnDriverPreamble = dataclasses.field(init=False)
+    """That of the turn's beginning; the catalog may have changed since."""
+    render: Callable[[Sequence[PromptContribution]], str] = dataclasses.field(init=False)
+    """Renders the prompt, with what plugins add to it."""
+    instructions: str = dataclasses.field(init=False)
+    executor: CodeExecutorPlugin | None = dataclasses.field(init=False)
+    projector: AssistantProseProjectorPlugin | None = dataclasses.field(init=False)
+    hooks: TurnHooks = dataclasses.field(init=False)
+
+    def __post_init__(self) -> None:
+        session = self.session
+        self.session_id = session.plugins.session_id
+        self.turn_id = self.machine.turn_id
+        self.settings = session.policy.settings
+        self.preamble = session.artifact().preamble
+        self.render = session.renderer(self.machine.prompt_layer)
+        self.instructions = self.render(())
+        self.executor = session.plugins.code_executor()
+        self.projector = session.plugins.assistant_prose_projector()
+        self.hooks = TurnHooks(self)
 
 
 class TurnHooks:
     """Used on the turn's loop, by whoever carries out its commands."""
 
-    def __init__(
-        self,
-        plugins: PluginSession,
-        services: TurnServices,
-        machine: TurnMachine,
-        history: list[Message],
-        deps: Any = None,
-    ) -> None:
-        self._plugins = plugins
-        self._services = services
-        self._machine = machine
-        self._history = history
+    def __init__(self, turn: TurnContext) -> None:
+        self._turn = turn
+        self._plugins = plugins = turn.session.plugins
+        self._machine = machine = turn.machine
+        self._history = turn.history
+        self._clock = turn.services.clock
+        self._cost = turn.services.cost_of(turn.model.model_id)
         self._home = asyncio.get_running_loop()
         self._blobs: list[Blob] = []
         self._keepers: dict[int, _AttachmentKeeper] = {}
@@ -151,12 +162,8 @@ class TurnHooks:
             "turn_id": machine.turn_id,
             "extensions": plugins.extensions,
             "extension": machine.extension,
-            "deps": deps,
+            "deps": turn.deps,
         }
-
-    @property
-    def stages(self) -> tuple[Stage, ...]:
-        return self._plugins.stages
 
     def attachments_of(self, call_id: int) -> Attachments:
         """What the tool of a call keeps attachments with; `with_attachments` adds them to its result."""
@@ -172,20 +179,7 @@ class TurnHooks:
 
     def triggers_of(self, key: str) -> Triggers:
         """What a call tells of occurrences with, under its idempotency *key*."""
-        return _CallTriggers(self, key)
-
-    @property
-    def trigger_sources(self) -> dict[str, str]:
-        events = self._plugins.triggers.events
-        return {name: event.description for name, event in events.items()}
-
-    async def occur(self, source: str, key: str, payload: Json) -> int:
-        return await at_home(self._home, self._services.occur, source, key, payload)
-
-    @property
-    def timeout_s(self) -> float:
-        """How long code of the user may take between the steps of a turn."""
-        return self._plugins.runner.timeout_s
+        return _CallTriggers(self._turn, self._home, key)
 
     @property
     def spares(self) -> Spares:
@@ -280,7 +274,7 @@ class TurnHooks:
     async def _make_sessions(self, key: str, composed: Composed) -> None:
         for number, one in enumerate(composed.sessions, 1):
             try:
-                await self._services.create_session(one.value, f"{self._machine.turn_id}.{key}.{number}")
+                await self._turn.create_session(one.value, f"{self._machine.turn_id}.{key}.{number}")
             except (CallerError, OperatorError) as error:
                 raise PluginFailed(one.plugin_id, "CreateSession", error.message, hint=error.hint) from None
 
@@ -292,7 +286,8 @@ class TurnHooks:
             self._trace(one.plugin_id, one.value.name, one.value.body)
 
     def _trace(self, plugin_id: str, name: str, body: Json) -> None:
-        self._services.trace(self._machine.turn_id, plugin_id, name, body)
+        turn = self._turn
+        turn.services.record(turn.session_id, turn.turn_id, plugin_id, name, body)
 
     # A model call
 
@@ -364,7 +359,7 @@ class TurnHooks:
         context = PromptHookContext(
             **self._common, iteration=self._machine.model_calls + 1, host=plugins.hosts.prompt
         )
-        return self._services.render(await plugins.collect_prompt_contributions(context, at))
+        return self._turn.render(await plugins.collect_prompt_contributions(context, at))
 
     async def _switched(
         self,
@@ -392,12 +387,12 @@ class TurnHooks:
             processes=self._plugins.hosts.processes,
             completions=self._plugins.hosts.completions,
         )
-        request = make_request(self._services.render(()) if prompt is None else prompt, shown)
+        request = make_request(self._turn.render(()) if prompt is None else prompt, shown)
         answer = await at.call(hook, context, request)
         return None if answer is None else read_switch(hook, answer)
 
     def _read_view(self) -> SessionReadView:
-        machine, context = self._machine, self._services.context
+        machine, context = self._machine, self._turn.session
         return SessionReadView(
             session_id=self._plugins.session_id,
             turn_id=machine.turn_id,
@@ -603,7 +598,7 @@ class TurnHooks:
     # What is remembered
 
     def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
-        context = self._services.context
+        context = self._turn.session
         stage = self._stages.pop(_key_of(given), None) if self._stages else None
         changed, tools, execution = (
             self._plugins.changed(stage), context.changed_tools(), context.changed_execution()
@@ -630,7 +625,7 @@ class TurnHooks:
         return blobs
 
     async def kept(self, *, tolerant: bool) -> Kept:
-        return await self._services.context.kept(tolerant)
+        return await self._turn.session.kept(tolerant)
 
     async def finalizing(self, outcome: Ended) -> None:
         if self._plugins.has_runtime_event_hooks("turn_finalized"):
@@ -655,7 +650,7 @@ class TurnHooks:
             messages=list(messages),
             instructions=instructions,
             output_schema=output_schema,
-            settings=self._services.settings,
+            settings=self._turn.settings,
         )
         reply, _ = await at_home(self._home, self.ask, request, source or "plugin")
         return reply.text
@@ -667,7 +662,7 @@ class TurnHooks:
 
         Once the turn `is_over`, the line is the caller's to write.
         """
-        chosen = model or self._services.model
+        chosen = model or self._turn.plugin_model
         reply = await self._reply_to(request, chosen)
         usage = msgspec.structs.replace(self.priced(reply, chosen.model_id), calls=1)
         entry = UsageEntry(source=source, model=reply.model or chosen.model_id, usage=usage)
@@ -681,9 +676,9 @@ class TurnHooks:
             request,
             session_id=self._plugins.session_id,
             turn_id=self._machine.turn_id,
-            call_number=self._services.calls_before + number,
+            call_number=self._turn.head.model_calls + number,
             idempotency_key=f"{self._machine.turn_id}.plugin.{number}",
-            read_blob=request.read_blob or self._services.read_blob,
+            read_blob=request.read_blob or self._turn.services.store.blob,
         )
         try:
             return await whole_reply(model, numbered)
@@ -709,8 +704,7 @@ class TurnHooks:
 
     def priced(self, reply: ReplyEnded, model_id: str | None = None) -> Usage:
         """What a reply used, with what it cost if that is known. A provider may have said so itself."""
-        services = self._services
-        return priced(services.cost, model_id or services.model.model_id, reply)
+        return priced(self._cost, model_id or self._turn.model.model_id, reply)
 
     def _charged(self, ruling: Ruling) -> Ruling:
         """The ruling with what its hooks asked of a model."""
@@ -741,10 +735,10 @@ class TurnHooks:
         return digest
 
     async def read_blob(self, digest: str) -> bytes | None:
-        return await at_home(self._home, self._services.read_blob, digest)
+        return await at_home(self._home, self._turn.services.store.blob, digest)
 
     def _now(self) -> int:
-        return self._services.clock.now_ms()
+        return self._clock.now_ms()
 
 
 class _AttachmentKeeper:
@@ -770,18 +764,20 @@ class _AttachmentKeeper:
 class _CallTriggers:
     """The `Triggers` of one call."""
 
-    __slots__ = ("_hooks", "_key")
+    __slots__ = ("_home", "_key", "_turn")
 
-    def __init__(self, hooks: TurnHooks, key: str) -> None:
-        self._hooks = hooks
+    def __init__(self, turn: TurnContext, home: asyncio.AbstractEventLoop, key: str) -> None:
+        self._turn = turn
+        self._home = home
         self._key = key
 
     @property
     def sources(self) -> dict[str, str]:
-        return self._hooks.trigger_sources
+        events = self._turn.session.plugins.triggers.events
+        return {name: event.description for name, event in events.items()}
 
     async def occur(self, source: str, payload: Json = None, *, key: str | None = None) -> int:
-        return await self._hooks.occur(source, self._key if key is None else key, payload)
+        return await at_home(self._home, self._turn.occur, source, self._key if key is None else key, payload)
 
 
 def priced(cost_of: Cost, model_id: str, reply: ReplyEnded) -> Usage:

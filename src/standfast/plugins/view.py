@@ -54,10 +54,8 @@ def view_of(base: list[Message], shown: list[Message]) -> View | None:
     return tuple(view)
 
 
-def seen(base: list[Message], view: View | None) -> list[Message]:
+def seen(base: list[Message], view: View) -> list[Message]:
     """The messages that a view shows, every call answered."""
-    if view is None:
-        return base
     found: list[Message] = []
     for one in view:
         if isinstance(one, Keep):

@@ -3,15 +3,11 @@
 from standfast.ports.clock import Clock, SystemClock
 from standfast.ports.journal import CallJournal, PendingCall
 from standfast.ports.language_runtime import LanguageRuntime
-from standfast.ports.sandbox_store import SandboxStore, StoredSession, WaitingRun
 
 __all__ = [
     "CallJournal",
     "Clock",
     "LanguageRuntime",
     "PendingCall",
-    "SandboxStore",
-    "StoredSession",
     "SystemClock",
-    "WaitingRun",
 ]

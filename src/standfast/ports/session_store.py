@@ -1,4 +1,4 @@
-"""Where agent sessions, their turns and everything that a turn must not lose are kept.
+"""The port of stores: sessions, their turns, and everything that a turn must not lose.
 
 Rules
 -----
@@ -9,18 +9,18 @@ Rules
    dead.
 3. A session has at most one turn that is not `ended`.
 4. The journal of a turn holds opaque bodies in the order in which they were saved; of each kind it never has
-   one key twice. An input or an intent of a key that is there is refused; a state takes the place of the
-   earlier one, at the end of the order. The journal is gone when the turn ends: the graph and the session's
+   one key twice. An input or an intent of a key that is there is refused; a state replaces the earlier one of
+   its key, at the end of the order. The journal is deleted when the turn ends: the graph and the session's
    state then have everything that is worth keeping.
 5. `commit` is one transaction: nodes, head, usage, the state of plugins and tools, the turn's end, its
    journal, waits and open approvals.
 6. What is read is checked against the digest it was written with; a mismatch is `RecordCorrupt` and names it.
-7. Callables that a method is given run inside its transaction, perhaps on another thread, perhaps twice.
-   They are pure.
+7. Callables that a method is given run inside its transaction, possibly on another thread and more than once,
+   so they must be pure.
 8. A state belongs to the node that was the session's leaf when it was written, a commit's to the last node of
-   its segment. At a node holds the newest state that the session wrote there, or else the one that held when
-   the path came by. So sessions that share history share its states, and what one of them writes on it after
-   they parted is its own.
+   its segment. The state at a node is the newest that the session wrote there, or else the one of the nearest
+   node before it. So sessions that share history share its states, and a state that one of them writes after
+   they have parted is its own.
 9. A blob stays as long as something names it: a node, a waiting input, a state, the journal of a turn; and
    one that a save brought, until its turn ends.
 """
@@ -36,6 +36,7 @@ from standfast.model.approval import Approval, Decision
 from standfast.model.blocked import Blocked
 from standfast.model.canonical import Json
 from standfast.model.charter import SessionCharter
+from standfast.model.code_settings import CodeSettings
 from standfast.model.head import SessionHead
 from standfast.model.ids import SessionIdField, check_session_id
 from standfast.model.message import UserMessage
@@ -105,7 +106,7 @@ class JournalEntry(msgspec.Struct, frozen=True, kw_only=True):
 class QueuedInput(msgspec.Struct, frozen=True, kw_only=True):
     """A message that waits: `inject` for a checkpoint of a turn, `queue` to start a turn of its own.
 
-    `first` waits for whoever starts the session's first turn; nothing claims it by itself.
+    `first` waits for the caller that starts the session's first turn; no turn claims it by itself.
     """
 
     input_id: str
@@ -185,7 +186,7 @@ class TurnInProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Save(msgspec.Struct, frozen=True, kw_only=True):
-    """What a turn makes durable before it goes on.
+    """What a turn must make durable before it continues.
 
     `make_checkpoint`, if given, makes one more entry of the injected messages that are claimed with it.
     `blobs` are kept at least until the turn ends, whatever names them.
@@ -200,7 +201,7 @@ class Save(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
-    """`cancel_requested` tells that somebody wants the turn to end; `checkpoint` is what was made."""
+    """`cancel_requested`: a caller has asked for the turn's end; `checkpoint` is the entry that was made."""
 
     cancel_requested: bool
     checkpoint: JournalEntry | None = None
@@ -227,13 +228,13 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CommitRefused(msgspec.Struct, frozen=True, kw_only=True):
-    """Something came in before the turn could finish; nothing was written."""
+    """A message or a cancellation arrived before the turn could finish; nothing was written."""
 
     reason: Literal["injected", "cancelled"]
 
 
 class Renewed(msgspec.Struct, frozen=True, kw_only=True):
-    """Sessions whose lease is lost, and turns that somebody wants to end."""
+    """Sessions whose lease is lost, and turns whose end a caller has asked for."""
 
     lost: frozenset[str]
     cancelled: frozenset[str]
@@ -244,7 +245,7 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
 
     With `fork_of` it stands over that session's history, up to the node `at`. `entries` become one segment
     `segment_id` under that. `make_state` makes its state of the one that holds there (None: it keeps that
-    one). `first` waits for whoever starts the session's first turn.
+    one). `first` waits for the caller that starts the session's first turn.
     """
 
     head: SessionHead
@@ -260,12 +261,14 @@ class NewSession(msgspec.Struct, frozen=True, kw_only=True):
 class PruneRequest(msgspec.Struct, frozen=True, kw_only=True):
     """What may go. Nothing that a session can still reach on its active path goes by `branches`.
 
-    sessions_before_ms: idle sessions not used since then, and decided approvals, ended turns' records,
-    sandbox snapshots and leftovers of sandbox runs that are older. frames: what lies before the current frame
-    of a session. branches: nodes that are on no session's active path. session_id: of this session alone.
+    sessions_before_ms: idle sessions not used since then, and decided approvals, records of ended turns,
+    snapshots and occurrences that are older. now_ms: sessions whose `expires_at` is past then, unless a turn
+    of theirs runs. frames: what lies before the current frame of a session. branches: nodes that are on no
+    session's active path. session_id: of this session alone.
     """
 
     sessions_before_ms: int | None = None
+    now_ms: int | None = None
     frames: bool = False
     branches: bool = False
     session_id: SessionIdField | None = None
@@ -276,7 +279,7 @@ class PruneRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Pruned(msgspec.Struct, frozen=True, kw_only=True):
-    """What went, and how many bytes the file is smaller for it."""
+    """How many records were deleted, and by how many bytes the file shrank."""
 
     sessions: int = 0
     segments: int = 0
@@ -288,17 +291,17 @@ class Pruned(msgspec.Struct, frozen=True, kw_only=True):
 
 class SessionStore(Protocol):
     durable: bool
-    """Whether what is written outlives the process."""
+    """Whether written data outlives the process."""
 
     # Sessions and their history
 
     async def open_session(self, head: SessionHead) -> SessionHead:
-        """The session of this id as it is stored; made of *head* if there is none."""
+        """Return the session of this id, or make it from *head* if there is none."""
 
     async def head(self, session_id: str) -> SessionHead | None: ...
 
     async def heads(self) -> list[SessionHead]:
-        """All sessions, the latest used first."""
+        """Return all sessions, the latest used first."""
 
     async def describe(
         self,
@@ -306,29 +309,30 @@ class SessionStore(Protocol):
         *,
         agent: str,
         model: str,
-        host: dict[str, object],
+        host: dict[str, Json],
         metadata: dict[str, Json] | None = None,
+        code: CodeSettings | None = None,
     ) -> None:
-        """Record who works on the session now; `SessionNotFound` if there is none.
+        """Record the agent that works on the session now; `SessionNotFound` if there is none.
 
-        *metadata* replaces what the session was opened with; None keeps that.
+        *metadata* and *code* replace what the session was opened with, unless they are None.
         """
 
     async def note_blocked(self, session_id: str, blocked: Blocked | None) -> None:
         """Record why the session's next turn cannot run; None clears the note. A missing session is fine."""
 
     async def delete_session(self, session_id: str) -> bool:
-        """Forget the session, its turns and waiting inputs; `SessionBusy` while a live owner runs a turn."""
+        """Delete the session, its turns and waiting inputs; `SessionBusy` while a live owner runs a turn."""
 
     async def frame(self, leaf: str, *, known: str | None = None) -> tuple[Segment, ...]:
-        """The path to *leaf*, oldest first, from the segment that opens its frame.
+        """Return the path to *leaf*, oldest first, from the segment that opens its frame.
 
-        The last segment is cut after *leaf*. With *known*, only what comes after that node, or everything if
-        it is not on the path.
+        The last segment is cut after *leaf*. With *known*, return only the nodes after that one, or all if it
+        is not on the path.
         """
 
     async def path(self, leaf: str, *, after_depth: int = 0) -> tuple[Segment, ...]:
-        """The path to *leaf*, oldest first: segments with nodes past `after_depth`, cut after the leaf."""
+        """Return the segments of the path to *leaf* with nodes past `after_depth`, oldest first."""
 
     async def append(
         self, session_id: str, segment_id: str, entries: tuple[Entry, ...], requires: str | None, now_ms: int
@@ -344,23 +348,24 @@ class SessionStore(Protocol):
         *,
         charter: SessionCharter | None = None,
     ) -> SessionHead:
-        """A new session whose leaf is *at*, or this one's. It costs the same at any length.
+        """Make a session whose leaf is *at*, or this one's, at the same cost for any length of history.
 
-        It is nobody's child unless its *charter* says so.
+        It has no parent unless its *charter* names one.
 
         Errors: `SessionNotFound`, `SessionExists`, `NodeNotFound`.
         """
 
     async def make_session(self, new: NewSession) -> SessionHead:
-        """A session with a charter; the one that is there, if it was made with the very same charter.
+        """Make a session with a charter, or return the one that was made with the same charter.
 
-        Errors: `SessionExists` if it was not; `SessionNotFound` and `NodeNotFound` for what it is forked of.
+        Errors: `SessionExists` if it has another one; `SessionNotFound` and `NodeNotFound` for the fork's
+        source.
         """
 
     async def add_usage(
         self, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
     ) -> SessionHead:
-        """Add what was used outside of turns to the head's ledger. The leaf and the revision stay."""
+        """Add *usage* outside of turns to the head's ledger. The leaf and the revision stay."""
 
     async def rewind(self, session_id: str, to: str, now_ms: int) -> SessionHead:
         """Move the leaf to a node of this session's own history. `SessionBusy` while a turn is unfinished."""
@@ -374,7 +379,12 @@ class SessionStore(Protocol):
         """
 
     async def state(self, state_id: str) -> bytes | None:
-        """The body of the state that a head names; None once it is gone."""
+        """Return the body of the state that a head names; None if it was pruned."""
+
+    async def put_snapshot(self, snapshot_id: str, session_id: str, data: bytes, now_ms: int) -> None:
+        """Store a snapshot of a session under *snapshot_id*. It outlives the session."""
+
+    async def snapshot(self, snapshot_id: str) -> bytes | None: ...
 
     # Turns
 
@@ -386,7 +396,7 @@ class SessionStore(Protocol):
         """
 
     async def take_over(self, turn_id: str, claimant: Claimant) -> Takeover:
-        """Go on with a turn that waits or was left; it is `running` again.
+        """Take the lease of a turn that waits or whose owner is gone; it is `running` again.
 
         Errors: `SessionBusy`; `TurnNotFound` if it does not exist or has ended.
         """
@@ -404,51 +414,51 @@ class SessionStore(Protocol):
     async def turn(self, turn_id: str) -> TurnRecord | None: ...
 
     async def turns(self, session_id: str) -> list[TurnRecord]:
-        """The session's turns, oldest first."""
+        """Return the session's turns, oldest first."""
 
     async def open_turn(self, session_id: str) -> TurnRecord | None:
-        """The session's turn that has not ended, if there is one."""
+        """Return the session's unfinished turn, if there is one."""
 
     async def open_turn_journal(self, session_id: str) -> TurnInProgress | None:
-        """The session's turn that has not ended, with all that it has saved; takes no lease."""
+        """Return the session's unfinished turn with all that it has saved; takes no lease."""
 
     async def journal(self, turn_id: str) -> tuple[JournalEntry, ...]:
-        """What a turn has saved so far, after its first input; nothing once it has ended."""
+        """Return what a turn has saved after its first input; nothing once it has ended."""
 
     async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
-        """Take note that the time of day is *offset_ms* ahead of the boot-time clock of *boot*.
+        """Record that the time of day is *offset_ms* ahead of the boot-time clock of *boot*.
 
-        If it was set by more than a second since it was last seen, timers and the time limits of external
-        completions are moved along, so that they last as long as they were meant to. Approvals stay.
+        If the time of day was set by more than a second since the last call, timers and the time limits of
+        external completions move with it, so that they last as long as they were meant to. Approvals stay.
         """
 
     async def unfinished(self, now_ms: int, *, lease_now_ms: int | None = None) -> list[TurnRecord]:
-        """Turns that nobody runs and that could go on now: left by their owner, or with a wait that is over,
-        or waiting with a request to cancel."""
+        """Return the turns that no process runs and that can continue now: their owner is gone, a wait of
+        theirs is over, or they wait and a caller has asked for their end."""
 
     async def cancel(self, turn_id: str) -> bool:
-        """Ask for the turn's end. False if it has ended: then the cancellation lost, for good."""
+        """Ask for the turn's end. False if it has ended already: the cancellation came too late."""
 
     # Input for a session
 
     async def put_input(self, item: QueuedInput, blobs: tuple[Blob, ...] = ()) -> None:
-        """Keep a message for the session. The same id and content twice is one input.
+        """Store a message for the session. The same id and content twice is one input.
 
         Errors: `SessionNotFound`; `IdempotencyConflict` for other content under the same id.
         """
 
     async def withdraw_input(self, input_id: str) -> bool:
-        """Take an input back; false once it was claimed."""
+        """Delete an input; false if it was claimed."""
 
     async def inputs(self, session_id: str) -> list[QueuedInput]:
-        """What waits, oldest first."""
+        """Return the inputs that wait, oldest first."""
 
     async def blob(self, digest: str) -> bytes | None: ...
 
     # Waits
 
     async def ended_waits(self, turn_id: str, now_ms: int) -> tuple[tuple[str, WaitOutcome], ...]:
-        """Id and outcome of each wait of the turn that is over. Approvals past their time expire here."""
+        """Return id and outcome of each wait of the turn that is over. Approvals expire here."""
 
     async def complete(self, token: str, outcome: WaitOutcome, now_ms: int) -> TurnRecord:
         """End an external completion, once. `TokenNotFound`, `TokenAlreadyUsed`.
@@ -470,65 +480,67 @@ class SessionStore(Protocol):
     # Sessions that others made
 
     async def children(self, session_id: str) -> list[SessionHead]:
-        """The sessions whose charter names this one as their parent, oldest first."""
+        """Return the sessions whose charter names this one as their parent, oldest first."""
 
     async def with_queued(self) -> list[str]:
-        """The sessions for which an input of kind `queue` waits and which have no unfinished turn."""
+        """Return the sessions with a waiting input of kind `queue` and without an unfinished turn."""
 
     # Tasks
 
     async def add_task(self, record: TaskRecord) -> None:
-        """Keep a task in place of one of its id that is over. `TaskExists`, `SessionNotFound`."""
+        """Store a task; it replaces one of its id that is over. `TaskExists`, `SessionNotFound`."""
 
     async def change_task(
         self, session_id: str, task_id: str, change: Callable[[TaskRecord], TaskRecord]
     ) -> TaskRecord:
-        """The task as *change* leaves it, unless it is over: then as it is. `TaskNotFound`."""
+        """Apply *change* to a task unless it is over; return the task. `TaskNotFound`."""
 
     async def task(self, session_id: str, task_id: str) -> TaskRecord | None: ...
 
     async def tasks(self, *, session_id: str | None = None, live: bool = False) -> list[TaskRecord]:
-        """Tasks, oldest first; with *live*, those that are not over."""
+        """Return tasks, oldest first; with *live*, those that are not over."""
 
     async def move_tasks(self, from_id: str, to_id: str, task_ids: tuple[str, ...], now_ms: int) -> None:
         """Give tasks to another session, all or none. `TaskNotFound`, `TaskExists`, `SessionNotFound`."""
 
     async def remove_task(self, session_id: str, task_id: str) -> bool:
-        """Forget a task; false if there is none."""
+        """Delete a task; false if there is none."""
 
     # Triggers
 
     async def put_trigger(self, trigger: Trigger) -> None:
-        """Keep a trigger in place of the one of its name. `SessionNotFound`."""
+        """Store a trigger; it replaces the one of its name. `SessionNotFound`."""
 
     async def trigger(self, name: str) -> Trigger | None: ...
 
     async def triggers(self) -> list[Trigger]:
-        """All of them, by name."""
+        """Return all triggers, by name."""
 
     async def remove_trigger(self, name: str) -> bool: ...
 
     async def replace_trigger(self, seen: Trigger, by: Trigger) -> bool:
-        """Put *by* in the place of *seen*; false if that is gone or has been changed."""
+        """Replace the trigger *seen* by *by*; false if it was deleted or changed since."""
 
     async def occur(
         self, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None = None
     ) -> bool:
-        """Keep what occurred and the inputs that it becomes, in one transaction; false if it was known.
+        """Store an occurrence and the inputs made of it in one transaction; false if it was stored before.
 
         With *advance*, a trigger that has the same `next_at` as before is replaced by it as well, also if the
         occurrence was known. Inputs for sessions that are gone are left out.
         """
 
-    # The shelf: what a plugin keeps beyond one session
+    # Records of plugins: what a plugin keeps beyond one session
 
-    async def shelf_put(self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int) -> None:
-        """Keep *body* in place of what is there; None takes it away."""
+    async def put_plugin_record(
+        self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int
+    ) -> None:
+        """Store *body* in place of the record of that key; None deletes it."""
 
-    async def shelf_get(self, plugin_id: str, scope: str, key: str) -> bytes | None: ...
+    async def plugin_record(self, plugin_id: str, scope: str, key: str) -> bytes | None: ...
 
-    async def shelf_list(self, plugin_id: str, scope: str) -> list[tuple[str, bytes]]:
-        """What the plugin keeps in this scope, ordered by key."""
+    async def plugin_records(self, plugin_id: str, scope: str) -> list[tuple[str, bytes]]:
+        """Return the records of the plugin in this scope, ordered by key."""
 
     # The rest
 

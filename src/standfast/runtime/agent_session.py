@@ -6,39 +6,32 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from types import GenericAlias
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
-import msgspec
-
-from standfast.errors import ApprovalNotFound, InvalidArgument, PluginFailed, SessionNotFound
+from standfast.errors import ApprovalNotFound, InvalidArgument, SessionNotFound
 from standfast.graph import messages_of, nodes_of
-from standfast.model.approval import Approval
+from standfast.model.approval import Approval, Decision
 from standfast.model.blocked import Blocked
-from standfast.model.bounds import check_bounds
 from standfast.model.canonical import Json, to_json
 from standfast.model.current_turn import CurrentTurn
 from standfast.model.frame import FrameSwitch
 from standfast.model.head import SessionHead
 from standfast.model.message import InjectedTurnInput, UserMessage
-from standfast.model.node import Entry, FrameOpened, Node, Payload
+from standfast.model.node import FrameOpened, Node, Payload
 from standfast.model.prompt import PromptContribution, PromptLayer
 from standfast.model.turn import TurnRecord
 from standfast.model.usage import UsageEntry, UsageLimits
-from standfast.plugins.protocol import ProtocolSessionContext
+from standfast.plugins.session_context import Overlay, as_layer
 from standfast.ports.session_store import Blob, QueuedInput, SessionStore
-from standfast.runtime.agent import checked_limits
+from standfast.runtime.agent_definition import checked_limits
 from standfast.runtime.attachments import Prompt, read_prompt, with_inputs
-from standfast.runtime.blocked_turns import blocked_in
-from standfast.runtime.current_turn import SessionMessages, current_turn
-from standfast.runtime.observation import Cursor, Observed, Observer
 from standfast.runtime.result import AwaitedResult
-from standfast.runtime.session_context import Overlay, as_layer
-from standfast.runtime.session_plugins import SessionPlugins, SessionTools
-from standfast.runtime.turn import Turn, TurnRequest
-from standfast.runtime.workplace import new_input_id, new_turn_id
+from standfast.runtime.sessions.approvals import decide, list_approvals
+from standfast.runtime.sessions.current_turn import SessionMessages, blocked_in, current_turn
+from standfast.runtime.sessions.directory import SessionDirectory
+from standfast.runtime.sessions.live_session import LiveSession
+from standfast.runtime.sessions.observation import Cursor, Observed, Observer
+from standfast.runtime.sessions.session_plugins import SessionPlugins, SessionTools, append_nodes
+from standfast.runtime.turn import Turn, TurnRequest, new_input_id, new_turn_id
 from standfast.tools.provider import ToolProvider
-
-if TYPE_CHECKING:
-    from standfast.runtime.agent_runtime import Runtime
-    from standfast.runtime.live_session import LiveSession
 
 Output = TypeVar("Output")
 if TYPE_CHECKING:
@@ -52,12 +45,12 @@ else:  # before Python 3.13, only typing_extensions knows defaults, and we do no
 class Session(Generic[Output, Deps]):
     """One session of a runtime. Several of these may stand for the same session."""
 
-    __slots__ = ("_live", "_runtime", "session_id")
+    __slots__ = ("_directory", "_live", "session_id")
     if not TYPE_CHECKING:
         __class_getitem__ = classmethod(GenericAlias)  # Deps may be left out
 
-    def __init__(self, runtime: Runtime, live: LiveSession) -> None:
-        self._runtime = runtime
+    def __init__(self, directory: SessionDirectory, live: LiveSession) -> None:
+        self._directory = directory
         self._live = live
         self.session_id = live.session_id
 
@@ -87,7 +80,7 @@ class Session(Generic[Output, Deps]):
                 message=UserMessage(content=content),
                 blobs=blobs,
                 deps=self._live.deps if deps is None else deps,
-                limits=checked_limits(limits),
+                limits=None if limits is None else checked_limits(limits),
                 idempotency_key=idempotency_key,
                 extension=None if extension is None else to_json(extension)[0],
                 prompt=None if system is None else as_layer(system),
@@ -139,12 +132,12 @@ class Session(Generic[Output, Deps]):
     @property
     def plugins(self) -> SessionPlugins:
         """The session's plugins: what they bring, their actions, the settings that they watch over."""
-        return SessionPlugins(self._live, self._store, self._runtime.now_ms, lambda: self._runtime.tasks)
+        return SessionPlugins(self._live, self._directory.require_open(), self._directory.background.spawn)
 
     @property
     def tools(self) -> SessionTools:
         """The session's tools: the catalog, their availability, sources that come and go."""
-        return SessionTools(self._live, self._store, self._runtime.now_ms)
+        return SessionTools(self._live, self._directory.require_open())
 
     async def set_context_overlay(
         self,
@@ -170,7 +163,7 @@ class Session(Generic[Output, Deps]):
     # Approvals
 
     async def approvals(self, *, pending: bool = False) -> list[Approval]:
-        return await self._runtime.approvals(session=self.session_id, pending=pending)
+        return await list_approvals(self._directory, session=self.session_id, pending=pending)
 
     async def approve(
         self,
@@ -186,34 +179,28 @@ class Session(Generic[Output, Deps]):
         If the turn cannot go on here, nothing is decided: `WrongAgent`, or `DepsMissing`. `Runtime.approve`
         decides without going on.
         """
-        await self._require_own(approval_id)
-        return await self._follow_decision(
-            await self._runtime.approve(
-                approval_id, arguments=arguments, reason=reason, decided_by=decided_by
-            )
-        )
+        kwargs = None if arguments is None else to_json(dict(arguments))[0]
+        decision = Decision(approved=True, reason=reason, kwargs=kwargs, decided_by=decided_by)
+        return await self._decide(approval_id, decision)
 
     async def deny(
         self, approval_id: str, *, reason: str | None = None, decided_by: str | None = None
     ) -> AwaitedResult[Output]:
         """Refuse a call and go on with its turn; the model is told. It needs what `approve` needs."""
-        await self._require_own(approval_id)
-        return await self._follow_decision(
-            await self._runtime.deny(approval_id, reason=reason, decided_by=decided_by)
-        )
+        decision = Decision(approved=False, reason=reason, decided_by=decided_by)
+        return await self._decide(approval_id, decision)
 
-    async def _follow_decision(self, approval: Approval) -> AwaitedResult[Output]:
-        """Go on with the turn until it has heard of the decision: it may have been under way already."""
+    async def _decide(self, approval_id: str, decision: Decision) -> AwaitedResult[Output]:
+        """Decide, and go on with the turn until it has heard of that: it may have been under way already."""
+        asked = await self._store.approval(approval_id)
+        if asked is None or asked.session_id != self.session_id:
+            raise ApprovalNotFound(approval_id)
+        await self._live.require_runnable(asked.run_id)
+        approval = await decide(self._directory, approval_id, decision)
         while True:
             result: AwaitedResult[Output] = await self._live.turn_of(approval.run_id)
             if all(wait.wait_id != approval.approval_id for wait in result.waits):
                 return result
-
-    async def _require_own(self, approval_id: str) -> None:
-        approval = await self._store.approval(approval_id)
-        if approval is None or approval.session_id != self.session_id:
-            raise ApprovalNotFound(approval_id)
-        await self._live.require_runnable(approval.run_id)
 
     # Input while a turn runs
 
@@ -267,7 +254,7 @@ class Session(Generic[Output, Deps]):
 
     async def current_turn(self) -> CurrentTurn | None:
         """The turn that runs, waits or was interrupted, if there is one, with what was said in it so far."""
-        return await current_turn(self._store, self.session_id, self._live.driver, self._runtime.now_ms())
+        return await current_turn(self._store, self.session_id, self._live.driver, self._directory.now_ms())
 
     async def usage(self) -> tuple[UsageEntry, ...]:
         """What model calls used, a line for each source and model."""
@@ -285,19 +272,7 @@ class Session(Generic[Output, Deps]):
 
         The session's protocol is told of them; if it fails, that is raised, and the nodes stay.
         """
-        now = self._runtime.now_ms()
-        entries = tuple(Entry(at_ms=now, payload=_checked(payload)) for payload in payloads)
-        segment_id = new_turn_id().replace("t_", "a_")
-        head = await self._store.append(self.session_id, segment_id, entries, requires, now)
-        if self._live.staff is not None:
-            context = await self._live.context(head)
-            here = ProtocolSessionContext(self.session_id)
-            try:
-                await context.plugins.ask_protocol("append_session_nodes", here, payloads)
-            except PluginFailed as error:
-                error.hint = f"the nodes were added, up to {head.leaf}: do not append them again"
-                raise
-        return head
+        return await append_nodes(self._live, self._directory.require_open(), payloads, requires)
 
     async def open_frame(
         self, *, reason: str = "continue_as", seed: Sequence[str] = (), frame_id: str | None = None
@@ -312,28 +287,28 @@ class Session(Generic[Output, Deps]):
 
     async def fork(self, new_id: str, *, at: str | None = None) -> Session[Output, Deps]:
         """A new session over the same history, up to the node *at* if given."""
-        return await self._runtime.fork(self.session_id, new_id, at=at)
+        return Session(self._directory, await self._directory.fork(self.session_id, new_id, at))
 
     async def rewind(self, to: str | None = None, *, turns: int = 1) -> SessionHead:
         """Go back to the node *to*, or by a number of turns."""
-        return await self._runtime.rewind(self.session_id, to, turns=turns)
+        return await self._directory.rewind(self.session_id, to, turns)
 
     # Observation
 
     async def cursor(self) -> Cursor:
         """The place where the session stands now."""
         head = await self.head()
-        return Cursor(head.depth, self._runtime.epoch, self._live.feed.last_seq)
+        return Cursor(head.depth, self._directory.services.settings.epoch, self._live.feed.last_seq)
 
     def observe(self, after: Cursor | str | None = None) -> AsyncIterator[Observed]:
         """Everything after a cursor: committed nodes, then what happens now. It has no end."""
         cursor = Cursor.parse(after) if isinstance(after, str) else after or Cursor()
-        observer = Observer(self._live, self._store, self._runtime.epoch, self._runtime.poll_s)
-        return observer.follow(cursor)
+        epoch = self._directory.services.settings.epoch
+        return Observer(self._live, self._store, epoch, self._directory.poll_s).follow(cursor)
 
     @property
     def _store(self) -> SessionStore:
-        return self._runtime.store
+        return self._directory.store
 
     async def _put(
         self, kind: Literal["inject", "queue"], message: UserMessage, blobs: tuple[Blob, ...], id: str | None
@@ -343,23 +318,10 @@ class Session(Generic[Output, Deps]):
             session_id=self.session_id,
             kind=kind,
             message=message,
-            created_at=self._runtime.now_ms(),
+            created_at=self._directory.now_ms(),
         )
         await self._store.put_input(item, blobs)
         return item.input_id
 
     def __repr__(self) -> str:
         return f"<Session {self.session_id}>"
-
-
-def _checked(payload: Payload) -> Payload:
-    """Refuse what the store could not read back."""
-    check_bounds(payload)
-    try:
-        read: Payload = msgspec.json.decode(msgspec.json.encode(payload), type=Payload)
-        return read
-    except (msgspec.MsgspecError, TypeError, UnicodeError, RecursionError) as error:
-        raise InvalidArgument(
-            f"{type(payload).__name__} cannot be a node: {error}",
-            hint="append messages, PluginNode, FrameOpened or TurnEnded",
-        ) from None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from typing import Self, TypeVar, Unpack
+from typing import Self, Unpack
 
 import msgspec
 
@@ -17,6 +17,7 @@ from standfast.model.ids import SessionId
 from standfast.model.limits import SessionLimits
 from standfast.model.run import RunRequest, RunResult, RunStatus
 from standfast.model.session import SessionInfo
+from standfast.runtime.code_sessions import CodeSessions, RunControl
 from standfast.runtime.sandbox import (
     SandboxOptions,
     SandboxSettings,
@@ -26,12 +27,7 @@ from standfast.runtime.sandbox import (
     options_from,
     to_ms,
 )
-from standfast.sandbox.code_sessions import CodeSessions
-from standfast.sandbox.pump import Driven, Pump
 from standfast.sandbox.run_errors import cancelled_error
-from standfast.sandbox.run_ticket import RunTicket
-
-T = TypeVar("T")
 
 
 class BlockingSandbox:
@@ -97,7 +93,7 @@ class BlockingSandbox:
         """Run, or check, what a `RunRequest` asks for."""
         if not self._interruptible:
             return self._sessions.run(request)
-        return self._interruptibly(lambda ticket: self._sessions.driving_run(request, ticket))
+        return self._interruptibly(lambda control: self._sessions.run(request, control))
 
     def cancel(self, session: str) -> bool:
         """End the session's run, running or waiting; false if there is none."""
@@ -106,7 +102,11 @@ class BlockingSandbox:
     def resume(self, session: str) -> RunResult:
         """Continue the session's waiting run as far as decisions allow."""
         name = SessionId(session)
-        return self._interruptibly(lambda ticket: self._sessions.driving_resume(name, ticket))
+        return self._interruptibly(lambda control: self._sessions.resume(name, control))
+
+    def recover(self, session: str | None = None) -> dict[str, RunResult]:
+        """Continue the runs that dead processes left and those whose waits are over; results by session."""
+        return self._sessions.recover(session)
 
     def approvals(self, *, session: str | None = None, pending: bool = False) -> list[Approval]:
         """Approval requests, oldest first; with *pending* only those that can still be decided."""
@@ -211,22 +211,24 @@ class BlockingSandbox:
         return self._opened
 
     def _decide(self, approval_id: str, decision: Decision) -> RunResult:
-        return self._interruptibly(
-            lambda ticket: self._sessions.driving_decide(approval_id, decision, ticket)
-        )
+        return self._interruptibly(lambda control: self._sessions.decide(approval_id, decision, control))
 
-    def _interruptibly(self, drive: Callable[[RunTicket], Driven[RunResult]]) -> RunResult:
-        """Drive on another thread and wait; Ctrl-C cancels the run and gives its result."""
+    def _interruptibly(self, work: Callable[[RunControl], RunResult]) -> RunResult:
+        """Do *work* on another thread and wait; Ctrl-C cancels the run and gives its result."""
         future: Future[RunResult] = Future()
-        pump: Pump[RunResult] = Pump(
-            self._sessions.services.threads, lambda value, error: _settle(future, value, error)
-        )
-        ticket = RunTicket(pump.go_on)
-        pump.start(drive(ticket))
+        control = RunControl()
+
+        def job() -> None:
+            try:
+                future.set_result(work(control))
+            except BaseException as error:
+                future.set_exception(error)
+
+        self._sessions.services.threads.start(job)
         try:
             return future.result()
         except KeyboardInterrupt:
-            ticket.cancel()
+            control.cancel()
             return _as_cancelled(future.result())
 
 
@@ -239,10 +241,3 @@ def _as_cancelled(result: RunResult) -> RunResult:
     return msgspec.structs.replace(
         result, status=RunStatus.CANCELLED, error=error, diagnostics=[Diagnostic.error(error), *others]
     )
-
-
-def _settle(future: Future[T], value: T | None, error: BaseException | None) -> None:
-    if error is not None:
-        future.set_exception(error)
-    else:
-        future.set_result(value)  # type: ignore[arg-type]

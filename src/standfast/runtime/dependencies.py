@@ -32,8 +32,10 @@ import msgspec
 from standfast.errors import DepsMissing, InvalidArgument
 from standfast.model.canonical import Json
 from standfast.plugins.running import described
-from standfast.runtime.user_functions import UserFunctions, is_async, on_runtime_loop
+from standfast.plugins.runtime_services import RuntimeServices
+from standfast.runtime.user_functions import is_async, on_runtime_loop
 from standfast.tools.loop_threads import LoopJob, finished, outcome_here
+from standfast.tools.stalls import watched
 
 Deps = TypeVar("Deps")
 T = TypeVar("T")
@@ -97,7 +99,7 @@ class FactoryCall(msgspec.Struct, frozen=True):
     given: OwnedFactory
     context: DepsContext
     timeout_s: float
-    functions: UserFunctions
+    services: RuntimeServices
 
     async def held(self) -> HeldDeps:
         """What the factory makes; `DepsMissing` if it fails."""
@@ -118,7 +120,7 @@ class FactoryCall(msgspec.Struct, frozen=True):
             return HeldDeps(value, close)
         if is_async(factory):
             return await self._held_apart(lambda: factory(self.context))
-        made = await self.functions.threads.run(lambda: factory(self.context))
+        made = await self.services.threads.run(lambda: factory(self.context))
         return await self._held_apart(lambda: made) if _is_open_ended(made) else HeldDeps(made)
 
     async def _held_apart(self, make: Callable[[], Any]) -> HeldDeps:
@@ -141,7 +143,7 @@ class FactoryCall(msgspec.Struct, frozen=True):
             tell_over(None if error is None else error, None)
 
         job = LoopJob(hold, ended)
-        self.functions.loops.start(job)
+        self.services.loops.start(job)
         value, release = await finished(job, opened)
 
         async def close() -> None:
@@ -153,7 +155,7 @@ class FactoryCall(msgspec.Struct, frozen=True):
         return HeldDeps(value, None if release is None else close)
 
     def _watched(self, work: Awaitable[T]) -> Awaitable[T]:
-        return self.functions.watch(work, f"the deps factory of {self.given.owner}")
+        return watched(work, self.services.stalls, f"the deps factory of {self.given.owner}")
 
     def _failed(self, problem: str) -> DepsMissing:
         return DepsMissing(

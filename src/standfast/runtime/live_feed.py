@@ -1,4 +1,4 @@
-"""Live events of one session: a bounded past, and everything to come.
+"""Live events of one session: those that its turns become, a bounded past, and everything to come.
 
 Rules
 -----
@@ -11,11 +11,43 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
-from standfast.model.events import Event
+import msgspec
+
+from standfast.machine.commands import CallModel, Command, RunTool
+from standfast.machine.inputs import (
+    CallPrepared,
+    CallRuled,
+    CheckpointPassed,
+    FinishRequested,
+    HooksRan,
+    Input,
+    ModelFailed,
+    ModelReplied,
+    ToolSettled,
+    WaitEnded,
+    WaitOpened,
+)
+from standfast.model.events import (
+    Event,
+    MessagesDelivered,
+    ModelCallFailed,
+    PluginEventEmitted,
+    ReplyReceived,
+    TextStreamed,
+    ToolCallSettled,
+    ToolCallStarted,
+    WaitBegan,
+    WaitOver,
+)
+from standfast.model.node import PluginNode
+from standfast.model.wait import Approved
+
+if TYPE_CHECKING:
+    from standfast.trace.turn_spans import TurnSpans
 
 MAX_EVENTS: Final = 2048
 MAX_AGE_S: Final = 120.0
@@ -25,7 +57,7 @@ class Missed(Exception):
     """The events after this place are gone."""
 
 
-class Bell:
+class EventSignal:
     """Tells one reader to look. It keeps nothing: whoever does not look misses nothing but the ringing."""
 
     __slots__ = ("_waiter",)
@@ -55,10 +87,10 @@ class Bell:
                 timer.cancel()
 
 
-BellKind = TypeVar("BellKind", bound=Bell)
+SignalKind = TypeVar("SignalKind", bound=EventSignal)
 
 
-class Subscription(Bell):
+class Subscription(EventSignal):
     """Events for one reader, in order, none left out."""
 
     __slots__ = ("_events",)
@@ -88,7 +120,7 @@ class LiveFeed:
     def __init__(self, clock: Callable[[], float] = monotonic, last_seq: int = 0) -> None:
         self._clock = clock
         self._ring: deque[tuple[int, float, Event]] = deque(maxlen=MAX_EVENTS)
-        self._bells: list[Bell] = []
+        self._bells: list[EventSignal] = []
         self.last_seq = last_seq
 
     def publish(self, event: Event) -> None:
@@ -97,12 +129,12 @@ class LiveFeed:
         for bell in self._bells:
             bell.hear(event)
 
-    def listen(self, bell: BellKind) -> BellKind:
+    def listen(self, bell: SignalKind) -> SignalKind:
         """Let *bell* hear of what is published, until it leaves."""
         self._bells.append(bell)
         return bell
 
-    def leave(self, bell: Bell) -> None:
+    def leave(self, bell: EventSignal) -> None:
         if bell in self._bells:
             self._bells.remove(bell)
 
@@ -130,3 +162,71 @@ class LiveFeed:
         horizon = self._clock() - MAX_AGE_S
         while self._ring and self._ring[0][1] < horizon:
             self._ring.popleft()
+
+
+class TurnEventPublisher:
+    """The `TurnObserver` of one turn. If somebody keeps a trace, its `spans` are told as well."""
+
+    __slots__ = ("_show", "_spans", "_turn_id")
+
+    def __init__(self, turn_id: str, show: Callable[[Event], None], spans: TurnSpans | None = None) -> None:
+        self._turn_id = turn_id
+        self._show = show
+        self._spans = spans
+
+    def running(self, command: RunTool) -> None:
+        call, granted, arguments = command.call, command.granted, command.arguments
+        if isinstance(granted, Approved) and granted.arguments is not None:
+            arguments = granted.arguments
+        if arguments is not None:
+            call = msgspec.structs.replace(call, arguments=arguments)
+        self._show(ToolCallStarted(turn_id=self._turn_id, call=call))
+
+    def fed(self, given: Input, following: Sequence[Command]) -> None:
+        if self._spans is not None:
+            self._spans.fed(given, following)
+        event = self._event_of(given, following)
+        if event is not None:
+            self._show(event)
+        for node in _emitted(given):
+            self._show(
+                PluginEventEmitted(
+                    turn_id=self._turn_id, plugin_id=node.plugin_id, kind=node.kind, body=node.body
+                )
+            )
+
+    def _event_of(self, given: Input, following: Sequence[Command]) -> Event | None:
+        turn_id = self._turn_id
+        match given:
+            case ModelReplied(text=text, calls=calls, usage=usage, model=model):
+                return ReplyReceived(turn_id=turn_id, text=text, calls=calls, usage=usage, model=model)
+            case ToolSettled(call_id=call_id, value=value, error=error, record=record):
+                shown = None if record is None else record.without_traceback()
+                return ToolCallSettled(
+                    turn_id=turn_id, call_id=call_id, value=value, error=error, record=shown
+                )
+            case ModelFailed(error=error, retryable=retryable, attempt=attempt):
+                return ModelCallFailed(
+                    turn_id=turn_id,
+                    error=error,
+                    retryable=retryable,
+                    attempt=attempt,
+                    retry_in_ms=next((one.delay_ms for one in following if isinstance(one, CallModel)), None),
+                )
+            case FinishRequested(text=text):
+                return TextStreamed(turn_id=turn_id, text=text)
+            case WaitOpened(wait=wait):
+                return WaitBegan(turn_id=turn_id, wait=wait)
+            case WaitEnded(wait_id=wait_id, outcome=outcome):
+                return WaitOver(turn_id=turn_id, wait_id=wait_id, outcome=outcome)
+            case CheckpointPassed(messages=messages) if messages:
+                return MessagesDelivered(turn_id=turn_id, messages=messages)
+            case _:
+                return None
+
+
+def _emitted(given: Input) -> tuple[PluginNode, ...]:
+    """What plugins tell observers with this."""
+    if isinstance(given, (HooksRan, CallPrepared, CallRuled, ToolSettled)):
+        return given.ruling.events
+    return given.events if isinstance(given, ModelReplied) else ()

@@ -18,19 +18,18 @@ from standfast.errors import ErrorObject, InvalidArgument, NobodyWaits, TurnCode
 from standfast.model.message import UserMessage
 from standfast.model.outcome import Stopped, StopReason
 from standfast.model.usage import NANO, Usage, UsageLimits
-from standfast.runtime.agent import Agent, checked_limits
+from standfast.runtime.agent_definition import AgentDefinition, checked_limits
 from standfast.runtime.agent_runtime import Runtime
 from standfast.runtime.attachments import Prompt, read_prompt, with_inputs
-from standfast.runtime.live_session import LiveSession
 from standfast.runtime.result import FrameSwitchedTurn, StoppedTurn, TurnResult, WaitingTurn
-from standfast.runtime.turn import Turn, TurnRequest
-from standfast.runtime.workplace import new_turn_id
+from standfast.runtime.sessions.live_session import LiveSession
+from standfast.runtime.turn import Turn, TurnRequest, new_turn_id
 
 SESSION = "run"
 
 
 def one_off_turn(
-    agent: Agent[Any, Any],
+    agent: AgentDefinition[Any, Any],
     prompt: Prompt,
     *,
     inputs: Mapping[str, Any] | None = None,

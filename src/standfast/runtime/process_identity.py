@@ -1,10 +1,19 @@
-"""Who this process is, so that another can tell whether it is still alive."""
+"""Who this process is and which leases it holds, so that another can tell whether the holder is still alive.
+
+The holder of a lease is one turn in one process. Its name ends with the turn: a lease that could not be given
+back, because the disk was full for instance, keeps nobody waiting here.
+"""
 
 from __future__ import annotations
 
+import itertools
 import os
 import socket
 from functools import cache
+from typing import Final
+
+_holders: Final[set[str]] = set()
+_numbers: Final = itertools.count(1)
 
 
 @cache
@@ -25,6 +34,26 @@ def this_process() -> str:
 @cache
 def _process(pid: int) -> str:
     return f"{machine()}:{pid}:{_start_time(pid)}"
+
+
+def new_owner(runtime: str) -> str:
+    """Return a name for a turn that is about to run."""
+    owner = f"{this_process()}/{runtime}.{next(_numbers)}"
+    _holders.add(owner)
+    return owner
+
+
+def retire(owner: str) -> None:
+    """Note that the turn of this name no longer runs here."""
+    _holders.discard(owner)
+
+
+def owner_is_dead(owner: str) -> bool:
+    """Whether the turn of this name provably runs no more."""
+    process = owner.rpartition("/")[0]
+    if process == this_process():
+        return owner not in _holders
+    return is_dead(process)
 
 
 def is_dead(owner: str) -> bool:

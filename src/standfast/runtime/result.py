@@ -9,13 +9,12 @@ Theory of operation
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Literal, TypeVar, Union, assert_never
+from typing import ClassVar, Generic, Literal, TypeVar, Union
 
 from standfast.errors import ErrorObject, StandfastError
 from standfast.model.call import ExternalCallRecord
 from standfast.model.message import Message
 from standfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
-from standfast.model.turn import TurnSummary
 from standfast.model.usage import Usage
 from standfast.model.wait import Wait
 
@@ -128,27 +127,3 @@ class TurnStopped(StandfastError):
     def messages(self) -> tuple[Message, ...]:
         """What was said in the turn, every call with a result."""
         return self.result.messages
-
-
-def result_of(
-    turn_id: str, session_id: str, summary: TurnSummary, messages: tuple[Message, ...], output: Any
-) -> TurnResult[Any]:
-    """Make the result of a turn from its stored `summary`; `output` counts only if the turn finished."""
-    facts: dict[str, Any] = {
-        "turn_id": turn_id,
-        "session_id": session_id,
-        "usage": summary.usage,
-        "calls": summary.calls,
-        "messages": messages,
-    }
-    match summary.outcome:
-        case Finished() as outcome:
-            return FinishedTurn(outcome=outcome, output=output, **facts)
-        case FrameSwitched() as outcome:
-            return FrameSwitchedTurn(outcome=outcome, **facts)
-        case Waiting() as outcome:
-            return WaitingTurn(outcome=outcome, **facts)
-        case Stopped() as outcome:
-            return StoppedTurn(outcome=outcome, **facts)
-        case _:
-            assert_never(summary.outcome)

@@ -25,12 +25,11 @@ from standfast.model.limits import SessionLimits
 from standfast.model.run import RunRequest, RunResult
 from standfast.model.session import SessionInfo
 from standfast.ports.clock import Clock, SystemClock
-from standfast.ports.sandbox_store import SandboxStore
+from standfast.ports.session_store import SessionStore
 from standfast.runtime.data_dir import KEY_VARIABLE, DataDir, key_from_text
-from standfast.runtime.process_identity import is_dead, this_process
-from standfast.sandbox.code_sessions import CodeSessions
+from standfast.runtime.process_identity import owner_is_dead
 from standfast.sandbox.config import SandboxConfig
-from standfast.sandbox.engines import kind_of, usual_engine
+from standfast.sandbox.engine_kinds import kind_of, usual_engine
 from standfast.tools.builtin.discovery import discovery_tools
 from standfast.tools.builtin.mounts import Mount, MountTable
 from standfast.tools.context import RunContext
@@ -38,7 +37,8 @@ from standfast.tools.decorator import AnyTool, as_registered
 from standfast.tools.registry import ToolRegistry
 
 if TYPE_CHECKING:
-    from standfast.sandbox.code_runtime import CodeRuntime
+    from standfast.runtime.code_runtime import CodeRuntime
+    from standfast.runtime.code_sessions import CodeSessions
 
 T = TypeVar("T")
 Mounts = Mapping[str, Mount | str | os.PathLike[str]]
@@ -167,6 +167,9 @@ def limits_over(base: SessionLimits, given: Mapping[str, int]) -> SessionLimits:
 def open_sessions(options: SandboxOptions, registry: ToolRegistry) -> CodeSessions:
     """The sessions that *options* describe, in memory or in a data directory."""
     store, key = _open_store(options.data_dir)
+    from standfast.runtime.code_sessions import CodeSessions
+    from standfast.runtime.sandbox_services import SandboxServices
+
     config = SandboxConfig(
         snapshot_key=key,
         limits=options.limits,
@@ -176,10 +179,8 @@ def open_sessions(options: SandboxOptions, registry: ToolRegistry) -> CodeSessio
         packages=tuple(options.packages),
         clock=options.clock,
         host=dict(options.host),
-        owner=this_process(),
-        owner_is_dead=is_dead,
     )
-    return CodeSessions(registry, store, config)
+    return CodeSessions(SandboxServices(registry, store, config))
 
 
 class Sandbox:
@@ -197,7 +198,7 @@ class Sandbox:
     async def __aenter__(self) -> Self:
         import asyncio
 
-        from standfast.sandbox.code_runtime import CodeRuntime
+        from standfast.runtime.code_runtime import CodeRuntime
 
         if self._runtime is not None:
             raise InvalidArgument("this sandbox is open already")
@@ -251,6 +252,10 @@ class Sandbox:
     async def resume(self, session: str) -> RunResult:
         """Continue the session's waiting run as far as decisions allow."""
         return await self._open.resume(SessionId(session))
+
+    async def recover(self, session: str | None = None) -> dict[str, RunResult]:
+        """Continue the runs that dead processes left and those whose waits are over; results by session."""
+        return await self._call(lambda: self._sessions.recover(session))
 
     # ── approvals ────────────────────────────────────────────────────────────────────────────────
 
@@ -419,20 +424,21 @@ def make_registry(options: SandboxOptions) -> ToolRegistry:
     return registry
 
 
-def _open_store(data_dir: str | os.PathLike[str] | None) -> tuple[SandboxStore, bytes]:
+def _open_store(data_dir: str | os.PathLike[str] | None) -> tuple[SessionStore, bytes]:
     if data_dir is None:
-        from standfast.store.memory import MemorySandboxStore
+        from standfast.store.memory_sessions import MemorySessionStore
 
         given = os.environ.get(KEY_VARIABLE)
-        return MemorySandboxStore(), key_from_text(given) if given else secrets.token_bytes(32)
-    from standfast.store.sqlite.sandbox import SqliteSandboxStore
+        key = key_from_text(given) if given else secrets.token_bytes(32)
+        return MemorySessionStore(owner_is_dead=owner_is_dead), key
+    from standfast.store.sqlite.sessions import SqliteSessionStore
 
     home = DataDir(Path(data_dir))
-    store = SqliteSandboxStore(home.database)
+    store = SqliteSessionStore(home.database, owner_is_dead=owner_is_dead)
     try:
         return store, home.snapshot_key()
     except NotConfigured:
         if store.database.writable or home.key_file.exists():
-            store.close()
+            store.database.close()
             raise
         return store, secrets.token_bytes(32)  # nothing was ever signed here, and nothing can be

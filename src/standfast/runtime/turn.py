@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from typing import Any, Generic, TypeVar
 
@@ -178,3 +179,16 @@ def _heard(task: asyncio.Task[Any]) -> None:
     """Whoever awaits a turn hears what broke it; nobody has to."""
     if not task.cancelled():
         task.exception()
+
+
+def new_turn_id() -> str:
+    return f"t_{secrets.token_hex(10)}"
+
+
+def is_turn_id(value: str) -> bool:
+    """Whether this is the name of a turn, and not of nodes that the host has appended."""
+    return value.startswith("t_")
+
+
+def new_input_id() -> str:
+    return f"in_{secrets.token_hex(8)}"

@@ -8,18 +8,14 @@ on the runtime's loop, where the log names it if it blocks.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any, TypeVar
 
-import msgspec
-
 from standfast.errors import InvalidArgument
-from standfast.tools.loop_threads import LoopThreads
-from standfast.tools.stalls import StallWatch, watched
-from standfast.tools.threads import DaemonThreads
+from standfast.plugins.runtime_services import RuntimeServices
+from standfast.tools.stalls import watched
 
 F = TypeVar("F", bound=Callable[..., Any])
-T = TypeVar("T")
 
 
 def runtime_loop(function: F) -> F:
@@ -36,25 +32,16 @@ def runtime_loop(function: F) -> F:
     return function
 
 
-class UserFunctions(msgspec.Struct, frozen=True):
-    """The threads and loops that functions of the user run on."""
-
-    threads: DaemonThreads
-    loops: LoopThreads
-    stalls: StallWatch
-
-    async def call(self, function: Callable[..., Any], given: object, what: str) -> Any:
-        """Return what *function* returns, awaited if need be. *what* names it in the log."""
-        if on_runtime_loop(function):
-            return await watched(function(given), self.stalls, what)
-        if is_async(function):
-            return await self.loops.run(lambda: function(given))
-        made = await self.threads.run(lambda: function(given))
-        return await self.loops.run(lambda: made) if inspect.isawaitable(made) else made
-
-    def watch(self, work: Awaitable[T], what: str) -> Awaitable[T]:
-        """Return *work*, to be awaited on the runtime's loop, under the watch for code that blocks it."""
-        return watched(work, self.stalls, what)
+async def call_user_function(
+    function: Callable[..., Any], given: object, what: str, services: RuntimeServices
+) -> Any:
+    """Return what *function* returns for *given*, awaited if need be. *what* names it in the log."""
+    if on_runtime_loop(function):
+        return await watched(function(given), services.stalls, what)
+    if is_async(function):
+        return await services.loops.run(lambda: function(given))
+    made = await services.threads.run(lambda: function(given))
+    return await services.loops.run(lambda: made) if inspect.isawaitable(made) else made
 
 
 def on_runtime_loop(function: object) -> bool:

@@ -182,6 +182,7 @@ class AutoRun:
             )
         else:
             self._place = _place_of(request.state)
+        self._began_on_cpython = isinstance(self._place, _OnCPython)
         self._run = self._open(data)
 
     def start(self) -> CellStep:
@@ -211,6 +212,7 @@ class AutoRun:
             state=self._place.state,
             paused=paused,
             answer_now=self._answer_now if self._request.answer_now is not None else None,
+            through=self._through if self._request.through is not None else None,
         )
         return self._engine._engine_of(self._place).open(request)
 
@@ -219,6 +221,12 @@ class AutoRun:
         answer = self._request.answer_now(call)
         self._called = True
         return answer
+
+    def _through(self, end: CellEnd) -> None:
+        """Tell an end early, unless the cell may still be moved, or the move be undone, because of it."""
+        assert self._request.through is not None
+        if end.error is None or self._called or self._began_on_cpython:
+            self._request.through(msgspec.structs.replace(end, notes=(*self._notes, *end.notes)))
 
     def _came_to(self, step: CellStep) -> CellStep:
         if not isinstance(step, CellEnd):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from standfast.model.canonical import Json
@@ -28,5 +27,3 @@ class SandboxConfig:
     max_input_bytes: int = 16 << 20
     clock: Clock = field(default_factory=SystemClock)
     host: dict[str, Json] = field(default_factory=dict)
-    owner: str = "this process"
-    owner_is_dead: Callable[[str], bool] = lambda owner: False

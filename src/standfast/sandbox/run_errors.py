@@ -52,6 +52,29 @@ def stdout_error(limits: SessionLimits) -> ErrorObject:
     )
 
 
+def arguments_error(most: int, values: int) -> ErrorObject:
+    return ErrorObject(
+        code=Code.REQUEST_TOO_LARGE,
+        message=f"the calls that the code made at once have more than {most} bytes or {values} values "
+        "of arguments",
+        hint="make fewer calls at once, or smaller ones",
+    )
+
+
+def died_error(status: int | None = None) -> ErrorObject:
+    """The error of a run whose process ended by itself, with the exit *status* if it is known."""
+    how = f" (status {status})" if status is not None else ""
+    return ErrorObject(code=Code.INTERRUPTED, message=f"the process that ran the code died{how}")
+
+
+def diverged_error(what: str) -> ErrorObject:
+    return ErrorObject(
+        code=Code.INTERRUPTED,
+        message=f"the code did not do the same again when it was taken up: {what}",
+        hint="order that depends on object addresses, threads or the machine cannot be repeated",
+    )
+
+
 def argument_not_json(name: str, foreign: str) -> ErrorObject:
     """The error of a call with an argument that has no JSON form; *foreign* names its type."""
     return ErrorObject(

@@ -110,6 +110,10 @@ class Slots(Generic[W]):
         if other is not None:
             self.give_back(other)
 
+    def drop(self, worker: W) -> None:
+        """End the worker of a run that keeps its slot."""
+        worker.close()
+
     def give_back(self, worker: W | None) -> None:
         """Free a slot and close what was in it."""
         if worker is not None:

@@ -4,6 +4,8 @@ Layout
 ------
 magic `STANDFST`, format version (u16), HMAC-SHA256 of everything else, header length (u32), header, state
 
+The state is the engine's bytes; of a session whose turn waits, a `PausedTurn` with them in MessagePack.
+
 Rules
 -----
 1. Size and signature are checked before a single field is read; the signature covers magic and version.
@@ -22,42 +24,27 @@ from typing import Final
 import msgspec
 
 from standfast.errors import Code, SnapshotRefused
-from standfast.model.call import ExternalCallRecord, SettledCall
 from standfast.model.canonical import Json, digest_bytes
 from standfast.model.former_name import FORMER_SNAPSHOT_MAGIC
-from standfast.model.limits import SessionLimits
 from standfast.model.session import SNAPSHOT_VERSION, SessionMeta
-from standfast.ports.journal import PendingCall
+from standfast.ports.session_store import JournalEntry
 
 MAX_SNAPSHOT_BYTES: Final = 64 << 20
 _MAGIC: Final = b"STANDFST"
 _HEAD: Final = struct.Struct(">8sH32sI")
+_FORMER_VERSION: Final = 1
 
 
-class PausedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """What must be known of a run, besides the engine's own state, to continue it elsewhere.
+class PausedTurn(msgspec.Struct, frozen=True, kw_only=True):
+    """A turn that waits, and the session's variables before it.
 
-    `filename` and `shadowed` are Monty's; `now_ms` and `seed` are what a cell began with (see `CellRequest`).
+    `input` and `journal` are the turn's, and `blobs` what the journal names: enough to go on anywhere.
     """
 
-    run_id: str
-    code: str
-    filename: str = ""
-    limits: SessionLimits
-    input_names: list[str] = msgspec.field(default_factory=list)
-    shadowed: list[str] = msgspec.field(default_factory=list)
-    return_snapshot: bool = False
-    pending: list[PendingCall] = msgspec.field(default_factory=list)
-    settled: dict[int, SettledCall | None] = msgspec.field(default_factory=dict)
-    records: dict[int, ExternalCallRecord] = msgspec.field(default_factory=dict)
-    calls_made: int = 0
-    stdout: str = ""
-    stderr: str = ""
-    truncated: bool = False
-    wall_used_ms: int = 0
-    memory_peak_bytes: int | None = None
-    now_ms: int = 0
-    seed: str = ""
+    input: bytes
+    journal: list[JournalEntry]
+    blobs: dict[str, bytes]
+    variables: bytes = b""
 
 
 class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -67,7 +54,18 @@ class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
     capabilities: dict[str, str]
     host: dict[str, Json] = msgspec.field(default_factory=dict)
     """What the process that made it said about its tools, so that another can be set up alike."""
-    paused: PausedRun | None = None
+    paused: bool = False
+
+
+class _FormerHeader(msgspec.Struct, frozen=True, kw_only=True):
+    """The header of format 1, in which a run that waited had a form of its own."""
+
+    meta: SessionMeta
+    engine: str
+    engine_version: str
+    capabilities: dict[str, str]
+    host: dict[str, Json] = msgspec.field(default_factory=dict)
+    paused: dict[str, Json] | None = None
 
 
 class SnapshotCodec:
@@ -100,19 +98,40 @@ class SnapshotCodec:
             signature, self._sign(blank)
         ):
             raise _corrupt("its signature does not hold: it was changed, cut, or made with another key")
-        if version != SNAPSHOT_VERSION:
+        if version not in (_FORMER_VERSION, SNAPSHOT_VERSION):
             raise SnapshotRefused(
                 Code.SNAPSHOT_VERSION_MISMATCH,
                 f"the snapshot has format {version}, this Standfast reads {SNAPSHOT_VERSION}",
             )
+        described = data[_HEAD.size : _HEAD.size + size]
         try:
-            header = msgspec.json.decode(data[_HEAD.size : _HEAD.size + size], type=SnapshotHeader)
+            if version == _FORMER_VERSION:
+                header = _from_former(msgspec.json.decode(described, type=_FormerHeader))
+            else:
+                header = msgspec.json.decode(described, type=SnapshotHeader)
         except msgspec.DecodeError as error:
             raise _corrupt(f"its header cannot be read: {error}") from None
         return header, data[_HEAD.size + size :]
 
     def _sign(self, data: bytes) -> bytes:
         return hmac.new(self._key, data, hashlib.sha256).digest()
+
+
+def _from_former(header: _FormerHeader) -> SnapshotHeader:
+    """The header of a session at rest; a run that waits is refused."""
+    if header.paused is not None:
+        raise SnapshotRefused(
+            Code.SNAPSHOT_VERSION_MISMATCH,
+            "the snapshot holds a waiting run of an earlier release, which cannot be continued",
+            hint="restore it with that release, and decide or cancel the run there",
+        )
+    return SnapshotHeader(
+        meta=header.meta,
+        engine=header.engine,
+        engine_version=header.engine_version,
+        capabilities=header.capabilities,
+        host=header.host,
+    )
 
 
 def snapshot_id(data: bytes) -> str:

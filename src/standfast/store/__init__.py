@@ -1,4 +1,5 @@
-"""Where things are kept. Import a store from its own module; this one loads none of them.
+"""Where sessions are stored. Import a store from its own module; this one loads none of them.
 
-`standfast.store.memory` forgets with the process, `standfast.store.sqlite.sandbox` is one file.
+`standfast.store.memory_sessions` forgets with the process, `standfast.store.sqlite.sessions` is one file.
+What both decide is in `standfast.store.rules`.
 """

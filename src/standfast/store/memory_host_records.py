@@ -94,14 +94,10 @@ class MemoryHostRecords:
         with self._lock:
             known = self._tables.triggers.is_known(occurrence)
             if not known:
-                self._deliver(inputs)
+                there = tuple(item for item in inputs if item.session_id in self._tables.sessions)
+                for item in self._tables.not_known(there):
+                    self._tables.add_input(self._tables.sessions[item.session_id], item)
                 self._tables.triggers.note(occurrence)
             if advance is not None:
                 self._tables.triggers.advance(advance)
             return not known
-
-    def _deliver(self, inputs: tuple[QueuedInput, ...]) -> None:
-        """Keep inputs for those of their sessions that are there."""
-        tables = self._tables
-        for item in tables.not_known(tuple(it for it in inputs if it.session_id in tables.sessions)):
-            tables.add_input(tables.sessions[item.session_id], item)

@@ -1,37 +1,33 @@
-"""Forgetting on request: old sessions and records, earlier frames, abandoned branches, unused blobs.
+"""Deleting on request: old sessions and records, earlier frames, abandoned branches, unused blobs.
 
 Rules
 -----
 1. A segment that a session outside the request reaches on its active path stays.
 2. A blob stays as long as its digest stands as text in a segment, in a waiting input or in an open turn, or
    a state or a save of an open turn lists it.
-3. Nothing of an open turn goes, and no session that input waits for, that a task goes on for or that a
-   trigger is going to wake.
+3. Nothing of an open turn goes, and no session that input waits for, that has a live task or that a trigger
+   is going to wake.
+4. A session past its `expires_at` goes unless a turn of it runs.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
-from typing import Final
 
 import msgspec
 
 from standfast.graph import SessionGraph, frame_path
-from standfast.model.approval import ApprovalState
 from standfast.model.turn import TurnState
 from standfast.ports.session_store import Pruned, PruneRequest
-from standfast.store.memory_tables import SessionRow, Tables
-
-_DIGEST: Final = re.compile(rb"[0-9a-f]{64}")
+from standfast.store import rules
+from standfast.store.memory_tables import Tables
 
 
 def prune(tables: Tables, request: PruneRequest) -> Pruned:
-    """Forget what may go; what is gone, counted."""
+    """Delete what *request* names; return the counts."""
     segments, states, blobs = len(tables.graph.segments), len(tables.states), len(tables.blobs)
-    sessions = records = 0
+    sessions, records = _prune_sessions(tables, request), 0
     if request.sessions_before_ms is not None:
-        sessions = _prune_sessions(tables, request.sessions_before_ms, request.session_id)
         records = _prune_records(tables, request.sessions_before_ms, request.session_id)
     if request.frames or request.branches:
         _prune_segments(tables, request)
@@ -47,34 +43,35 @@ def prune(tables: Tables, request: PruneRequest) -> Pruned:
     )
 
 
-def _prune_sessions(tables: Tables, before_ms: int, only: str | None) -> int:
+def _prune_sessions(tables: Tables, request: PruneRequest) -> int:
     busy = tables.triggers.due_sessions()
     old = [
         session_id
         for session_id, row in tables.sessions.items()
-        if only in (None, session_id)
-        and row.head.updated_at < before_ms
-        and _is_idle(tables, row)
-        and session_id not in busy
+        if request.session_id in (None, session_id)
+        and rules.may_be_pruned(
+            row.head,
+            request,
+            idle=row.open is None
+            and not row.inputs
+            and session_id not in busy
+            and not tables.tasks.has_live(session_id),
+            running=row.open is not None and row.open.record.state is TurnState.RUNNING,
+        )
     ]
     for session_id in old:
-        tables.forget_session(session_id)
+        tables.drop_session(session_id)
     return len(old)
 
 
-def _is_idle(tables: Tables, row: SessionRow) -> bool:
-    return row.open is None and not row.inputs and not tables.tasks.has_live(row.head.session_id)
-
-
 def _prune_records(tables: Tables, before_ms: int, only: str | None) -> int:
-    """Forget decided approvals, ended turns and occurrences of that age."""
+    """Delete decided approvals, ended turns, snapshots and occurrences of that age."""
     approvals = [
         approval_id
         for approval_id, (turn_id, it) in tables.approvals.items()
         if only in (None, it.session_id)
         and turn_id not in tables.open
-        and it.state != ApprovalState.PENDING
-        and (it.decided_at or it.requested_at) < before_ms
+        and rules.approval_is_old(it, before_ms)
     ]
     for approval_id in approvals:
         del tables.approvals[approval_id]
@@ -87,9 +84,16 @@ def _prune_records(tables: Tables, before_ms: int, only: str | None) -> int:
         row, gone = tables.sessions[session_id], set(turns)
         row.turns = [turn_id for turn_id in row.turns if turn_id not in gone]
     for turn_id in turns:
-        tables.forget_turn(turn_id)
+        tables.drop_turn(turn_id)
+    snapshots = [
+        snapshot_id
+        for snapshot_id, it in tables.snapshots.items()
+        if only in (None, it.session_id) and it.created_at < before_ms
+    ]
+    for snapshot_id in snapshots:
+        del tables.snapshots[snapshot_id]
     occurrences = 0 if only is not None else tables.triggers.prune(before_ms)
-    return len(approvals) + len(turns) + occurrences
+    return len(approvals) + len(turns) + len(snapshots) + occurrences
 
 
 def _prune_segments(tables: Tables, request: PruneRequest) -> None:
@@ -102,7 +106,7 @@ def _prune_segments(tables: Tables, request: PruneRequest) -> None:
         needed = graph.reached(graph.branches.keys() - asked)
         needed.update(*(_frame_of(graph, session_id) for session_id in asked))
         gone |= graph.reached(asked) - needed
-    tables.forget_segments(gone)
+    tables.drop_segments(gone)
     for row in tables.sessions.values() if gone else ():
         row.segments[:] = [segment_id for segment_id in row.segments if segment_id not in gone]
 
@@ -118,7 +122,7 @@ def _frame_of(graph: SessionGraph, session_id: str) -> set[str]:
 def _prune_blobs(tables: Tables) -> None:
     unnamed = {digest.encode() for digest in tables.blobs}
     for text in _texts(tables) if unnamed else ():
-        unnamed.difference_update(_DIGEST.findall(text))
+        unnamed.difference_update(rules.blob_digests(text))
     for digest in unnamed:
         del tables.blobs[digest.decode()]
 

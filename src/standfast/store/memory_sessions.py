@@ -1,4 +1,4 @@
-"""Agent sessions that are forgotten with the process: the rules of the port in their plainest form.
+"""Sessions in the memory of one process, gone when it ends.
 
 Rules
 -----
@@ -17,27 +17,23 @@ from standfast.errors import (
     ApprovalNotFound,
     IdempotencyConflict,
     LeaseLost,
-    SessionBusy,
-    SessionExists,
-    TokenAlreadyUsed,
     TokenNotFound,
     TurnNotFound,
-    TurnUnfinished,
 )
 from standfast.graph import Branch, frame_path, path
 from standfast.model.approval import Approval, Decision
 from standfast.model.blocked import Blocked
 from standfast.model.canonical import Json
 from standfast.model.charter import SessionCharter
+from standfast.model.code_settings import CodeSettings
 from standfast.model.head import SessionHead
 from standfast.model.ids import SessionId
 from standfast.model.node import Entry, Segment
-from standfast.model.outcome import Finished, Waiting
-from standfast.model.turn import TurnRecord, TurnState, TurnSummary
-from standfast.model.usage import UsageEntry, add_to_ledger
+from standfast.model.outcome import Waiting
+from standfast.model.turn import TurnRecord, TurnSummary
+from standfast.model.usage import UsageEntry
 from standfast.model.wait import WaitOutcome
 from standfast.ports.session_store import (
-    CLOCK_TOLERANCE_MS,
     Begun,
     Blob,
     Claimant,
@@ -59,11 +55,10 @@ from standfast.ports.session_store import (
     Takeover,
     TurnInProgress,
 )
-from standfast.store.memory import approval_order, decided
+from standfast.store import rules
 from standfast.store.memory_host_records import MemoryHostRecords
 from standfast.store.memory_prune import prune
-from standfast.store.memory_tables import OpenTurn, SessionRow, Tables, copied
-from standfast.store.wait_outcomes import turn_of_token
+from standfast.store.memory_tables import OpenTurn, SessionRow, Snapshot, Tables, copied
 
 
 class MemorySessionStore(MemoryHostRecords):
@@ -87,8 +82,7 @@ class MemorySessionStore(MemoryHostRecords):
         with self._lock:
             if (row := self._tables.sessions.get(head.session_id)) is not None:
                 return row.head
-            branch = Branch(head.leaf, head.depth, head.frame, head.model_calls, head.revision)
-            return self._tables.add_session(head, branch).head
+            return self._tables.add_session(head, rules.branch_of(head)).head
 
     async def head(self, session_id: str) -> SessionHead | None:
         row = self._tables.sessions.get(session_id)
@@ -97,7 +91,7 @@ class MemorySessionStore(MemoryHostRecords):
     async def heads(self) -> list[SessionHead]:
         with self._lock:
             found = [row.head for row in self._tables.sessions.values()]
-        return sorted(found, key=lambda head: (-head.updated_at, -head.created_at, head.session_id))
+        return sorted(found, key=rules.head_order)
 
     async def describe(
         self,
@@ -105,17 +99,14 @@ class MemorySessionStore(MemoryHostRecords):
         *,
         agent: str,
         model: str,
-        host: dict[str, object],
+        host: dict[str, Json],
         metadata: dict[str, Json] | None = None,
+        code: CodeSettings | None = None,
     ) -> None:
         with self._lock:
             row = self._tables.row(session_id)
-            row.head = msgspec.structs.replace(
-                row.head,
-                agent=agent,
-                model=model,
-                host=dict(host),
-                metadata=row.head.metadata if metadata is None else metadata,
+            row.head = rules.described(
+                row.head, agent=agent, model=model, host=host, metadata=metadata, code=code
             )
 
     async def note_blocked(self, session_id: str, blocked: Blocked | None) -> None:
@@ -128,10 +119,8 @@ class MemorySessionStore(MemoryHostRecords):
         with self._lock:
             if (row := self._tables.sessions.get(session_id)) is None:
                 return False
-            lease = None if row.open is None else row.open.lease
-            if lease is not None and not self._owner_is_dead(lease.owner):
-                raise SessionBusy(session_id, lease.owner)
-            self._tables.forget_session(session_id)
+            rules.require_no_owner(session_id, _owner(row.open), self._owner_is_dead)
+            self._tables.drop_session(session_id)
             return True
 
     async def frame(self, leaf: str, *, known: str | None = None) -> tuple[Segment, ...]:
@@ -166,16 +155,8 @@ class MemorySessionStore(MemoryHostRecords):
     ) -> SessionHead:
         row = self._tables.row(session_id)
         branch = self._tables.graph.fork(session_id, new_id, at)
-        head = msgspec.structs.replace(
-            row.head,
-            session_id=new_id,
-            created_at=now_ms,
-            forked_from=session_id,
-            usage=(),
-            charter=charter,
-            blocked=None,
-        )
-        state = head.state if at in (None, head.leaf) else self._tables.state_at(row, branch)
+        state = row.head.state if at in (None, row.head.leaf) else self._tables.state_at(row, branch)
+        head = rules.forked(row.head, new_id, branch, now_ms, charter)
         self._tables.share(row, self._tables.add_session(head, branch))
         return self._tables.row(new_id).stand_at(branch, now_ms, state)
 
@@ -184,8 +165,7 @@ class MemorySessionStore(MemoryHostRecords):
             found = self._tables.sessions.get(new.head.session_id)
             if found is None:
                 return self._make(new)
-            if new.head.charter is None or found.head.charter != new.head.charter:
-                raise SessionExists(new.head.session_id)
+            rules.require_same_session(found.head, new.head)
             return found.head
 
     def _make(self, new: NewSession) -> SessionHead:
@@ -195,13 +175,11 @@ class MemorySessionStore(MemoryHostRecords):
         else:
             self._fork(new.fork_of, head.session_id, new.at, head.created_at, head.charter)
         row = self._tables.row(head.session_id)
-        row.head = msgspec.structs.replace(
-            row.head, agent=head.agent, model=head.model, host=head.host, metadata=head.metadata
-        )
+        row.head = rules.described_as(row.head, head)
         try:
             self._equip(row, new)
         except BaseException:
-            self._tables.forget_session(head.session_id)
+            self._tables.drop_session(head.session_id)
             raise
         return row.head
 
@@ -224,7 +202,7 @@ class MemorySessionStore(MemoryHostRecords):
         with self._lock:
             row = self._tables.row(session_id)
             self._append(row, "", (), now_ms, model_calls=model_calls)
-            row.head = msgspec.structs.replace(row.head, usage=add_to_ledger(row.head.usage, usage))
+            row.head = rules.used(row.head, now_ms, usage)
             return row.head
 
     async def rewind(self, session_id: str, to: str, now_ms: int) -> SessionHead:
@@ -247,12 +225,18 @@ class MemorySessionStore(MemoryHostRecords):
         with self._lock:
             return self._tables.states.body(state_id)
 
+    async def put_snapshot(self, snapshot_id: str, session_id: str, data: bytes, now_ms: int) -> None:
+        self._tables.snapshots[snapshot_id] = Snapshot(session_id, now_ms, data)
+
+    async def snapshot(self, snapshot_id: str) -> bytes | None:
+        found = self._tables.snapshots.get(snapshot_id)
+        return None if found is None else found.data
+
     def _at_rest(self, session_id: str) -> SessionRow:
         """The session, if no turn of it is unfinished."""
         row = self._tables.row(session_id)
-        if row.open is not None:
-            lease = row.open.lease
-            raise SessionBusy(session_id, f"turn {row.open.record.turn_id}" if lease is None else lease.owner)
+        open_turn = None if row.open is None else row.open.record.turn_id
+        rules.require_at_rest(session_id, _owner(row.open), open_turn)
         return row
 
     def _append(
@@ -284,21 +268,27 @@ class MemorySessionStore(MemoryHostRecords):
             row = self._tables.row(turn.session_id)
             if (earlier := self._earlier(turn)) is not None:
                 return Repeated(record=earlier)
-            self._require_no_turn(row, claimant.lease_time_ms)
+            if (unfinished := row.open) is not None:
+                free = self._is_free(unfinished, claimant.lease_time_ms)
+                raise rules.refuse_second_turn(unfinished.record, _owner(unfinished), free)
             consumed = row.consumed(turn.consumes)
             injected = tuple(item for item in row.injected() if item not in consumed)
             body = turn.make_input(row.head, injected)
-            return self._begin(row, turn, claimant, body, consumed + injected)
+            self._tables.add_blobs(turn.blobs)
+            self._tables.claim(row, consumed + injected)
+            record, lease = rules.new_record(turn, claimant.now_ms), self._lease(turn.session_id, claimant)
+            self._tables.open_turn(row, OpenTurn(record, body, lease))
+            return Begun(lease=lease, head=row.head, record=record, input=body)
 
     async def take_over(self, turn_id: str, claimant: Claimant) -> Takeover:
         with self._lock:
             if (turn := self._tables.open.get(turn_id)) is None:
                 raise TurnNotFound(turn_id)
             row = self._tables.row(turn.record.session_id)
-            if turn.lease is not None and self._is_live(turn.lease, claimant.lease_time_ms):
-                raise SessionBusy(row.head.session_id, turn.lease.owner)
+            free = self._is_free(turn, claimant.lease_time_ms)
+            rules.require_takeable(turn_id, turn.record, _owner(turn), free)
             turn.lease = lease = self._lease(row.head.session_id, claimant)
-            record = self._tables.change(turn, state=TurnState.RUNNING, summary=None)
+            record = self._tables.change(turn, rules.taken_over(turn.record))
             return Takeover(
                 lease=lease, head=row.head, record=record, input=turn.input, journal=tuple(turn.journal)
             )
@@ -313,18 +303,14 @@ class MemorySessionStore(MemoryHostRecords):
             self._save(row, turn, save)
             if isinstance(summary.outcome, Waiting):
                 turn.add_waits(summary.outcome.waits)
-            self._tables.change(turn, state=TurnState.WAITING, summary=summary)
+            self._tables.change(turn, rules.parked(turn.record, summary))
             turn.lease = turn.keys = None
 
     async def commit(self, lease: Lease, commit: Commit) -> SessionHead | CommitRefused:
         with self._lock:
             row, turn = self._held(lease, commit.turn_id)
-            if isinstance(commit.summary.outcome, Finished):
-                if turn.record.cancel_requested:
-                    return CommitRefused(reason="cancelled")
-                if row.injected():
-                    return CommitRefused(reason="injected")
-            return self._commit(row, turn, commit)
+            refused = rules.refuse_commit(commit, turn.record, bool(row.injected()))
+            return refused or self._commit(row, turn, commit)
 
     async def renew(self, leases: tuple[Lease, ...], now_ms: int, lease_ms: int) -> Renewed:
         lost: set[str] = set()
@@ -368,41 +354,24 @@ class MemorySessionStore(MemoryHostRecords):
 
     async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
         with self._lock:
-            lease_offset_ms, seen_ms = self._clocks.get(boot, (offset_ms, offset_ms))
-            self._clocks[boot] = (lease_offset_ms, offset_ms)
-            shift_ms = offset_ms - seen_ms
-            if abs(shift_ms) <= CLOCK_TOLERANCE_MS:
-                return SeenClock(lease_offset_ms=lease_offset_ms)
-            for turn in self._tables.open.values():
-                self._tables.move_waits(turn, shift_ms)
-            return SeenClock(lease_offset_ms=lease_offset_ms, shift_ms=shift_ms)
+            seen = rules.seen_clock(self._clocks.get(boot), offset_ms)
+            self._clocks[boot] = (seen.lease_offset_ms, offset_ms)
+            for turn in self._tables.open.values() if seen.shift_ms else ():
+                self._tables.move_waits(turn, seen.shift_ms)
+            return seen
 
     async def unfinished(self, now_ms: int, *, lease_now_ms: int | None = None) -> list[TurnRecord]:
         lease_ms = now_ms if lease_now_ms is None else lease_now_ms
         with self._lock:
             unfinished = self._tables.open.values()
-            return [turn.record for turn in unfinished if self._could_go_on(turn, now_ms, lease_ms)]
+            return [turn.record for turn in unfinished if self._can_continue(turn, now_ms, lease_ms)]
 
     async def cancel(self, turn_id: str) -> bool:
         with self._lock:
             if (turn := self._tables.open.get(turn_id)) is None:
                 return False
-            self._tables.change(turn, cancel_requested=True)
+            self._tables.change(turn, msgspec.structs.replace(turn.record, cancel_requested=True))
             return True
-
-    def _begin(
-        self,
-        row: SessionRow,
-        turn: NewTurn,
-        claimant: Claimant,
-        body: bytes,
-        claimed: tuple[QueuedInput, ...],
-    ) -> Begun:
-        self._tables.add_blobs(turn.blobs)
-        self._tables.claim(row, claimed)
-        record, lease = _new_record(turn, claimant.now_ms), self._lease(turn.session_id, claimant)
-        self._tables.open_turn(row, OpenTurn(record, body, lease))
-        return Begun(lease=lease, head=row.head, record=record, input=body)
 
     def _earlier(self, turn: NewTurn) -> TurnRecord | None:
         """The turn that this one repeats."""
@@ -413,25 +382,16 @@ class MemorySessionStore(MemoryHostRecords):
                 raise IdempotencyConflict(turn.turn_id)
             return None
         record = tables.turns[known]
-        if record.input_digest != turn.input_digest:
-            raise IdempotencyConflict(key or "")
+        rules.require_same_input(record, turn)
         return record
-
-    def _require_no_turn(self, row: SessionRow, now_ms: int) -> None:
-        if (turn := row.open) is None:
-            return
-        session_id = row.head.session_id
-        if turn.lease is not None and self._is_live(turn.lease, now_ms):
-            raise SessionBusy(session_id, turn.lease.owner)
-        raise TurnUnfinished(session_id, turn.record.turn_id, waits=turn.record.state is TurnState.WAITING)
 
     def _lease(self, session_id: str, claimant: Claimant) -> Lease:
         self._fence += 1
-        until_ms = claimant.lease_time_ms + claimant.lease_ms
-        return Lease(session_id=session_id, owner=claimant.owner, fence=self._fence, until_ms=until_ms)
+        return rules.lease_for(session_id, claimant, self._fence)
 
-    def _is_live(self, lease: Lease, now_ms: int) -> bool:
-        return now_ms < lease.until_ms and not self._owner_is_dead(lease.owner)
+    def _is_free(self, turn: OpenTurn, now_ms: int) -> bool:
+        until_ms = 0 if turn.lease is None else turn.lease.until_ms
+        return rules.is_free(_owner(turn), until_ms, now_ms, self._owner_is_dead)
 
     def _turn_held(self, lease: Lease) -> OpenTurn | None:
         """The turn that the lease still lets its holder write."""
@@ -478,22 +438,18 @@ class MemorySessionStore(MemoryHostRecords):
         )
         tables.add_blobs(commit.blobs)
         if commit.usage:
-            usage = add_to_ledger(row.head.usage, commit.usage)
-            row.head = msgspec.structs.replace(row.head, usage=usage)
-        tables.change(turn, state=TurnState.ENDED, ended_at=commit.now_ms, summary=commit.summary)
+            row.head = rules.used(row.head, commit.now_ms, commit.usage)
+        tables.change(turn, rules.ended(turn.record, commit.summary, commit.now_ms))
         tables.close_turn(row, turn)
         tables.queue_injected(row)
         for item in enqueued:
             tables.add_input(tables.row(item.session_id), item)
         return row.head
 
-    def _could_go_on(self, turn: OpenTurn, now_ms: int, lease_now_ms: int) -> bool:
-        """Whether nobody runs the turn and there is something to do for it."""
-        if turn.record.state is TurnState.RUNNING:
-            return turn.lease is None or not self._is_live(turn.lease, lease_now_ms)
-        if turn.record.cancel_requested:
-            return True
-        return any(self._tables.outcome(turn, wait, now_ms) is not None for wait in turn.waits_for())
+    def _can_continue(self, turn: OpenTurn, now_ms: int, lease_now_ms: int) -> bool:
+        waits = rules.waited_for(turn.record, turn.waits)
+        over = any(self._tables.outcome(turn, wait, now_ms) is not None for wait in waits)
+        return rules.can_continue(turn.record, free=self._is_free(turn, lease_now_ms), wait_over=over)
 
     # Input for a session
 
@@ -529,11 +485,10 @@ class MemorySessionStore(MemoryHostRecords):
 
     async def complete(self, token: str, outcome: WaitOutcome, now_ms: int) -> TurnRecord:
         with self._lock:
-            if (turn := self._tables.open.get(turn_of_token(token))) is None:
+            if (turn := self._tables.open.get(rules.turn_of_token(token))) is None:
                 raise TokenNotFound(token)
-            late = any(wait.wait_id == token and now_ms >= wait.due_at for wait in turn.waits)
-            if late or token in (turn.completions or {}):
-                raise TokenAlreadyUsed(token)
+            wait = next((wait for wait in turn.waits if wait.wait_id == token), None)
+            rules.require_completable(token, wait, (turn.completions or {}).get(token), now_ms)
             turn.complete({token: outcome})
             return turn.record
 
@@ -544,7 +499,7 @@ class MemorySessionStore(MemoryHostRecords):
                 for owner, approval in self._tables.approvals.values()
                 if session_id in (None, approval.session_id) and turn_id in (None, owner)
             ]
-        return sorted(found, key=approval_order)
+        return sorted(found, key=rules.approval_order)
 
     async def approval(self, approval_id: str) -> Approval | None:
         found = self._tables.approvals.get(approval_id)
@@ -558,23 +513,25 @@ class MemorySessionStore(MemoryHostRecords):
                 raise ApprovalNotFound(approval_id)
             after = self._tables.update_approval(
                 approval_id,
-                lambda it: copied(decided(it, decision, now_ms=now_ms, edited_digest=edited_digest)),
+                lambda it: copied(rules.decided(it, decision, now_ms=now_ms, edited_digest=edited_digest)),
             )
         return copied(after)
 
-    # The shelf
+    # Records of plugins
 
-    async def shelf_put(self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int) -> None:
+    async def put_plugin_record(
+        self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int
+    ) -> None:
         with self._lock:
-            self._tables.put_on_shelf((plugin_id, scope), key, body)
+            self._tables.put_plugin_record((plugin_id, scope), key, body)
 
-    async def shelf_get(self, plugin_id: str, scope: str, key: str) -> bytes | None:
+    async def plugin_record(self, plugin_id: str, scope: str, key: str) -> bytes | None:
         with self._lock:
-            return self._tables.shelf.get((plugin_id, scope), {}).get(key)
+            return self._tables.plugin_records.get((plugin_id, scope), {}).get(key)
 
-    async def shelf_list(self, plugin_id: str, scope: str) -> list[tuple[str, bytes]]:
+    async def plugin_records(self, plugin_id: str, scope: str) -> list[tuple[str, bytes]]:
         with self._lock:
-            return sorted(self._tables.shelf.get((plugin_id, scope), {}).items())
+            return sorted(self._tables.plugin_records.get((plugin_id, scope), {}).items())
 
     # The rest
 
@@ -583,13 +540,6 @@ class MemorySessionStore(MemoryHostRecords):
             return prune(self._tables, request)
 
 
-def _new_record(turn: NewTurn, now_ms: int) -> TurnRecord:
-    return TurnRecord(
-        turn_id=turn.turn_id,
-        session_id=turn.session_id,
-        state=TurnState.RUNNING,
-        created_at=now_ms,
-        agent=turn.agent,
-        idempotency_key=turn.idempotency_key,
-        input_digest=turn.input_digest,
-    )
+def _owner(turn: OpenTurn | None) -> str | None:
+    """Return who has the lease of a turn."""
+    return None if turn is None or turn.lease is None else turn.lease.owner

@@ -9,9 +9,9 @@ from standfast.graph import SessionGraph
 from standfast.model.head import SessionHead
 from standfast.model.node import split_node_id
 from standfast.ports.session_store import StateRecord
-from standfast.store.state_lines import Spot, StatePlace, held_at, needed, state_id, state_key
+from standfast.store.state_lines import Spot, StatePlace, before_leaf, held_at, needed, state_id, state_key
 
-_NOBODY = ""
+_NO_SESSION = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,8 @@ class MemoryStates:
     def add(self, head: SessionHead, record: StateRecord) -> int:
         """Keep a state at the head's leaf; returns its key."""
         self._last += 1
-        place = StatePlace(head.session_id, self._before(head), head.leaf, head.depth)
+        previous = before_leaf(self._find, head.state, head.leaf)
+        place = StatePlace(head.session_id, previous, head.leaf, head.depth)
         self._states[self._last] = _Stored(record, place)
         return self._last
 
@@ -68,14 +69,14 @@ class MemoryStates:
         return state_id(held_at(self._find, state_key(head.state), spot))
 
     def disown(self, session_id: str, family: Iterable[int]) -> None:
-        """A session goes: what it wrote is nobody's, whoever gets its name."""
+        """Give up the states of a deleted session, so that a later session of its name does not have them."""
         for key in family:
             stored = self._states[key]
             if stored.place.session == session_id:
-                self._states[key] = replace(stored, place=stored.place._replace(session=_NOBODY))
+                self._states[key] = replace(stored, place=stored.place._replace(session=_NO_SESSION))
 
     def sweep(self, family: list[int], heads: Sequence[SessionHead], segments: Sequence[str]) -> None:
-        """Forget those of the family that neither its sessions nor its segments need."""
+        """Delete the states of the family that neither its sessions nor its segments need."""
         places = {key: self._states[key].place for key in family}
         named = [state_key(head.state) for head in heads] + [self.of_segments.get(it) for it in segments]
         kept = needed(places, named, {head.session_id for head in heads}, set(segments))
@@ -86,9 +87,3 @@ class MemoryStates:
     def _find(self, key: int) -> StatePlace | None:
         found = self._states.get(key)
         return None if found is None else found.place
-
-    def _before(self, head: SessionHead) -> int | None:
-        """What held before a state at the leaf: one that is there already leaves the line."""
-        key = state_key(head.state)
-        place = None if key is None else self._find(key)
-        return place.previous if place is not None and place.node == head.leaf else key

@@ -15,22 +15,17 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from standfast.errors import IdempotencyConflict, InputNotFound, SessionNotFound, StaleState
+from standfast.errors import InputNotFound, SessionNotFound
 from standfast.graph import Branch, SessionGraph
-from standfast.model.approval import Approval, ApprovalState
-from standfast.model.canonical import digest_bytes
+from standfast.model.approval import Approval
 from standfast.model.head import SessionHead
-from standfast.model.outcome import Waiting
 from standfast.model.turn import TurnRecord
 from standfast.model.wait import Wait, WaitOutcome
 from standfast.ports.session_store import Blob, JournalEntry, Lease, QueuedInput, StateRecord
-from standfast.store.charters import parent_of
-from standfast.store.memory import already_requested, cancelled
+from standfast.store import rules
 from standfast.store.memory_states import MemoryStates
-from standfast.store.memory_tasks import MemoryTasks
-from standfast.store.memory_triggers import MemoryTriggers
+from standfast.store.memory_tasks import MemoryTasks, MemoryTriggers
 from standfast.store.state_lines import state_id
-from standfast.store.wait_outcomes import answer_of, expired, moved_along, timed_out
 
 
 @dataclass(slots=True)
@@ -47,13 +42,6 @@ class OpenTurn:
     blobs: tuple[str, ...] = ()
     completions: dict[str, WaitOutcome] | None = None
 
-    def waits_for(self) -> tuple[Wait, ...]:
-        """The waits that let a waiting turn go on."""
-        summary = self.record.summary
-        if summary is not None and isinstance(summary.outcome, Waiting) and summary.outcome.waits:
-            return summary.outcome.waits
-        return self.waits
-
     def add_entries(self, entries: tuple[JournalEntry, ...]) -> None:
         """Add to the journal. A state replaces the one of its key; any other key twice is refused."""
         known = self.keys
@@ -63,18 +51,14 @@ class OpenTurn:
         for entry in entries:
             name = (entry.key, entry.kind)
             if entry.kind != "state" and (name in known or name in new):
-                raise StaleState(f"the journal of turn {self.record.turn_id} has {entry.key!r} already")
+                raise rules.already_journaled(self.record.turn_id, entry.key)
             new.add(name)
         for entry in entries:
-            if (entry.key, entry.kind) in known:
-                self._drop_state(entry.key)
+            if (entry.key, entry.kind) in known:  # a later state of its key
+                self.journal[:] = [it for it in self.journal if it.kind != "state" or it.key != entry.key]
             self.journal.append(entry)
             known.add((entry.key, entry.kind))
         self.keys = known
-
-    def _drop_state(self, key: str) -> None:
-        """Make room for a later state of that key."""
-        self.journal[:] = [it for it in self.journal if it.kind != "state" or it.key != key]
 
     def add_waits(self, waits: tuple[Wait, ...]) -> None:
         """Add waits; one that is there already is replaced."""
@@ -120,17 +104,18 @@ class SessionRow:
 
     def stand_at(self, branch: Branch, now_ms: int, state: str | None) -> SessionHead:
         """Move the head to where the session stands in the graph, with the state that holds there."""
-        self.head = msgspec.structs.replace(
-            self.head,
-            state=state,
-            leaf=branch.leaf,
-            depth=branch.depth,
-            frame=branch.frame,
-            revision=branch.revision,
-            model_calls=branch.model_calls,
-            updated_at=now_ms,
-        )
+        moved = rules.head_at(self.head, branch)
+        self.head = msgspec.structs.replace(moved, state=state, updated_at=now_ms)
         return self.head
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot of a session's variables; it outlives the session."""
+
+    session_id: str
+    created_at: int
+    data: bytes
 
 
 class Tables:
@@ -143,10 +128,11 @@ class Tables:
         self.open: dict[str, OpenTurn] = {}
         self.keys: dict[tuple[str, str], str] = {}
         self.inputs: dict[str, QueuedInput] = {}
-        self.contents: dict[str, str] = {}
+        self.contents: dict[str, bytes] = {}
         self.blobs: dict[str, bytes] = {}
         self.states = MemoryStates(self.graph)
-        self.shelf: dict[tuple[str, str], dict[str, bytes]] = {}
+        self.plugin_records: dict[tuple[str, str], dict[str, bytes]] = {}
+        self.snapshots: dict[str, Snapshot] = {}
         self.approvals: dict[str, tuple[str, Approval]] = {}
         self.children: dict[str, list[str]] = {}
         self.tasks = MemoryTasks()
@@ -160,7 +146,7 @@ class Tables:
     def add_session(self, head: SessionHead, branch: Branch) -> SessionRow:
         row = self.sessions[head.session_id] = SessionRow(head)
         self.graph.branches[head.session_id] = branch
-        if (parent := parent_of(head)) is not None:
+        if (parent := rules.parent_of(head)) is not None:
             self.children.setdefault(parent, []).append(head.session_id)
         return row
 
@@ -174,28 +160,23 @@ class Tables:
         if record.idempotency_key is not None:
             self.keys[record.session_id, record.idempotency_key] = record.turn_id
 
-    def change(self, turn: OpenTurn, **changes: object) -> TurnRecord:
-        """Give a turn's record other values."""
-        turn.record = msgspec.structs.replace(turn.record, **changes)
-        self.turns[turn.record.turn_id] = turn.record
-        return turn.record
+    def change(self, turn: OpenTurn, record: TurnRecord) -> TurnRecord:
+        """Give a turn another record."""
+        turn.record = self.turns[record.turn_id] = record
+        return record
 
     def move_waits(self, turn: OpenTurn, shift_ms: int) -> None:
         """Move the times of a turn's waits by how far the time of day was set."""
-        turn.waits = tuple(moved_along(wait, shift_ms) for wait in turn.waits)
-        summary = turn.record.summary
-        if summary is not None and isinstance(summary.outcome, Waiting):
-            waits = tuple(moved_along(wait, shift_ms) for wait in summary.outcome.waits)
-            outcome = msgspec.structs.replace(summary.outcome, waits=waits)
-            self.change(turn, summary=msgspec.structs.replace(summary, outcome=outcome))
+        turn.waits = tuple(rules.moved_along(wait, shift_ms) for wait in turn.waits)
+        self.change(turn, rules.record_moved_along(turn.record, shift_ms))
 
     def close_turn(self, row: SessionRow, turn: OpenTurn) -> None:
-        """Forget what a turn needs as long as it is open."""
+        """Delete what only an unfinished turn has."""
         row.open = None
         del self.open[turn.record.turn_id]
         self.cancel_approvals(turn)
 
-    def forget_turn(self, turn_id: str) -> None:
+    def drop_turn(self, turn_id: str) -> None:
         record = self.turns.pop(turn_id)
         if record.idempotency_key is not None:
             del self.keys[record.session_id, record.idempotency_key]
@@ -205,8 +186,8 @@ class Tables:
     def is_known(self, item: QueuedInput) -> bool:
         """Whether this input was put before, claimed or not; other content under its id is refused."""
         known = self.contents.get(item.input_id)
-        if known is not None and known != _content_of(item):
-            raise IdempotencyConflict(item.input_id)
+        if known is not None:
+            rules.require_same_content(item, known)
         return known is not None
 
     def not_known(self, items: tuple[QueuedInput, ...]) -> list[QueuedInput]:
@@ -214,8 +195,7 @@ class Tables:
         new: dict[str, QueuedInput] = {}
         for item in items:
             self.row(item.session_id)
-            if _content_of(new.get(item.input_id, item)) != _content_of(item):
-                raise IdempotencyConflict(item.input_id)
+            rules.require_same_content(item, rules.input_content(new.get(item.input_id, item)))
             if not self.is_known(item):
                 new.setdefault(item.input_id, item)
         return list(new.values())
@@ -223,7 +203,7 @@ class Tables:
     def add_input(self, row: SessionRow, item: QueuedInput) -> None:
         row.inputs, row.input_ids = row.inputs or {}, row.input_ids or []
         self.inputs[item.input_id] = row.inputs[item.input_id] = item
-        self.contents[item.input_id] = _content_of(item)
+        self.contents[item.input_id] = rules.input_content(item)
         row.input_ids.append(item.input_id)
 
     def queue_injected(self, row: SessionRow) -> None:
@@ -250,7 +230,7 @@ class Tables:
         for blob in blobs:
             self.blobs.setdefault(blob.digest, blob.data)
 
-    # States and the shelf
+    # States and records of plugins
 
     def add_state(self, row: SessionRow, state: StateRecord) -> None:
         """Give the session a state at its leaf."""
@@ -264,14 +244,14 @@ class Tables:
         assert branch.leaf is not None
         return self.states.at_node(row.head, row.states or (), branch.leaf, branch.depth)
 
-    def put_on_shelf(self, place: tuple[str, str], key: str, body: bytes | None) -> None:
-        """Keep *body* for a plugin and a scope; None takes it away."""
+    def put_plugin_record(self, place: tuple[str, str], key: str, body: bytes | None) -> None:
+        """Store *body* for a plugin and a scope; None deletes it."""
         if body is not None:
-            self.shelf.setdefault(place, {})[key] = body
-        elif (kept := self.shelf.get(place)) is not None:
+            self.plugin_records.setdefault(place, {})[key] = body
+        elif (kept := self.plugin_records.get(place)) is not None:
             kept.pop(key, None)
             if not kept:
-                del self.shelf[place]
+                del self.plugin_records[place]
 
     # Approvals and waits
 
@@ -279,7 +259,7 @@ class Tables:
         seen: set[str] = set()
         for approval in approvals:
             if approval.approval_id in self.approvals or approval.approval_id in seen:
-                raise already_requested(approval.approval_id)
+                raise rules.already_requested(approval.approval_id)
             seen.add(approval.approval_id)
 
     def add_approvals(self, turn: OpenTurn, approvals: tuple[Approval, ...]) -> None:
@@ -295,25 +275,25 @@ class Tables:
         return after
 
     def cancel_approvals(self, turn: OpenTurn) -> None:
-        """Nobody needs to decide what a turn left open."""
+        """Cancel the open approvals of a turn."""
         for approval_id in turn.approvals:
-            self.update_approval(
-                approval_id, lambda it: cancelled(it) if it.state == ApprovalState.PENDING else it
-            )
+            self.update_approval(approval_id, rules.cancelled)
 
     def outcome(self, turn: OpenTurn, wait: Wait, now_ms: int) -> WaitOutcome | None:
-        """What became of a wait; None while it goes on."""
-        if wait.wait_id in self.approvals:
-            return answer_of(expired(self.approvals[wait.wait_id][1], now_ms))
-        if turn.completions is not None and wait.wait_id in turn.completions:
-            return turn.completions[wait.wait_id]
-        return timed_out(wait, now_ms)
+        """Return how a wait ended; None while it has not."""
+        found = self.approvals.get(wait.wait_id)
+        return rules.outcome_of(
+            wait,
+            now_ms,
+            approval=None if found is None else found[1],
+            completion=(turn.completions or {}).get(wait.wait_id),
+        )
 
     def outcomes(self, turn: OpenTurn, now_ms: int) -> dict[str, WaitOutcome]:
-        """What became of all that the turn waits or asked for; what came too late is refused from now on."""
+        """Return how the turn's waits and approvals ended. What has expired cannot be answered any more."""
         for approval_id in turn.approvals:
-            self.update_approval(approval_id, lambda it: expired(it, now_ms))
-        asked = {approval_id: answer_of(self.approvals[approval_id][1]) for approval_id in turn.approvals}
+            self.update_approval(approval_id, lambda it: rules.expired(it, now_ms))
+        asked = {key: rules.answer_of(self.approvals[key][1]) for key in turn.approvals}
         found = {wait.wait_id: self.outcome(turn, wait, now_ms) for wait in turn.waits}
         late = (wait for wait in turn.waits if wait.kind == "completion")
         turn.complete({wait.wait_id: over for wait in late if (over := found[wait.wait_id]) is not None})
@@ -321,33 +301,29 @@ class Tables:
 
     # Sessions that go
 
-    def forget_session(self, session_id: str) -> None:
-        """Forget a session, its turns and inputs, and what it appended unless another goes on with it."""
+    def drop_session(self, session_id: str) -> None:
+        """Delete a session, its turns and inputs, and the segments that no fork of it needs."""
         row = self.sessions.pop(session_id)
-        self._forget_ties(row.head)
+        self.tasks.drop_session(session_id)
+        self.triggers.drop_session(session_id)
+        if (parent := rules.parent_of(row.head)) is not None:
+            self.children[parent].remove(session_id)
+            if not self.children[parent]:
+                del self.children[parent]
         if row.open is not None:
             self.close_turn(row, row.open)
         for turn_id in row.turns:
-            self.forget_turn(turn_id)
+            self.drop_turn(turn_id)
         for input_id in row.input_ids or ():
             self.inputs.pop(input_id, None)
             del self.contents[input_id]
         del self.graph.branches[session_id]
         kept = self._needed_without(row) if row.family is not None else set[str]()
-        self.forget_segments(set(row.segments) - kept)
+        self.drop_segments(set(row.segments) - kept)
         row.segments[:] = [segment_id for segment_id in row.segments if segment_id in kept]
         if row.states:
             self.states.disown(session_id, row.states)
             self.sweep_states(row)
-
-    def _forget_ties(self, head: SessionHead) -> None:
-        """Forget what goes on beside a session's turns, and whose child it was."""
-        self.tasks.forget_session(head.session_id)
-        self.triggers.forget_session(head.session_id)
-        if (parent := parent_of(head)) is not None:
-            self.children[parent].remove(head.session_id)
-            if not self.children[parent]:
-                del self.children[parent]
 
     def share(self, row: SessionRow, fork: SessionRow) -> None:
         """Make a fork a member of the session's family."""
@@ -364,13 +340,13 @@ class Tables:
         own = [segment.leaf for segment in segments if segment.session_id in rest]
         return graph.ancestry([*own, *(graph.branch(session_id).leaf for session_id in rest)])
 
-    def forget_segments(self, segment_ids: set[str]) -> None:
+    def drop_segments(self, segment_ids: set[str]) -> None:
         for segment_id in segment_ids:
             self.graph.segments.pop(segment_id, None)
             self.states.of_segments.pop(segment_id, None)
 
     def sweep_states(self, row: SessionRow) -> None:
-        """Forget the states that nobody in the session's family needs any more."""
+        """Delete the states that the session's family no longer needs."""
         if row.states:
             members = row.family or {row.head.session_id}
             heads = [self.sessions[it].head for it in members if it in self.sessions]
@@ -381,8 +357,3 @@ def copied(approval: Approval) -> Approval:
     """An approval that shares no list or dict with *approval*."""
     args, kwargs = copy.deepcopy(approval.args), copy.deepcopy(approval.kwargs)
     return msgspec.structs.replace(approval, args=args, kwargs=kwargs)
-
-
-def _content_of(item: QueuedInput) -> str:
-    """What makes two inputs of one id the same."""
-    return digest_bytes(msgspec.json.encode((item.session_id, item.kind, item.message)))

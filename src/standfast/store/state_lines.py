@@ -11,7 +11,7 @@ as it was appended: so the line of a branch that was left is found again.
 Rules
 -----
 1. What a session wrote at a node itself, last, holds for it there. Otherwise the line decides that passes by.
-   So nobody meets what another session wrote on shared history after the two had parted.
+   So no session gets a state that another one wrote on shared history after the two had parted.
 2. A state that is not there was pruned; its line begins after it.
 3. A state is needed while a head or a segment names it, while it is the last that a session wrote at a node
    which is still there, and while it is the one before a needed state whose node is still there.
@@ -50,7 +50,7 @@ class Spot(NamedTuple):
 
 
 def state_id(key: int | None) -> str | None:
-    """The name of a state for everyone but its store."""
+    """Return the name of a state outside of its store."""
     return None if key is None else f"{_PREFIX}{key}"
 
 
@@ -82,6 +82,13 @@ def _held(find: Find, end: int | None, depth: int) -> int | None:
             return end
         end = place.previous
     return None
+
+
+def before_leaf(find: Find, state: str | None, leaf: str | None) -> int | None:
+    """Return what holds before a new state at *leaf*: a *state* that is there already leaves the line."""
+    key = state_key(state)
+    place = None if key is None else find(key)
+    return place.previous if place is not None and place.node == leaf else key
 
 
 def needed(

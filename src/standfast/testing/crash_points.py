@@ -35,8 +35,8 @@ CRASH_AT: Final = "STANDFAST_CRASH_AT"
 
 _READS: Final = (
     "head", "heads", "frame", "path", "turn", "turns", "open_turn", "journal", "unfinished", "inputs",
-    "blob", "state", "approvals", "approval", "shelf_get", "shelf_list", "close", "children", "with_queued",
-    "task", "tasks", "trigger", "triggers",
+    "blob", "state", "approvals", "approval", "plugin_record", "plugin_records", "close", "children",
+    "with_queued", "task", "tasks", "trigger", "triggers",
 )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
 from standfast.errors import (
@@ -167,6 +168,51 @@ class WaitContract(StoreContract):
             "a2": Denied(reason="too much"),
             "a3": Approved(arguments={"cents": 1}),
         }
+
+    async def test_approvals_are_listed_oldest_first_in_the_order_of_the_code(
+        self, store: SessionStore
+    ) -> None:
+        """Ours: a person sees what is open as the code asked for it, by session and by turn."""
+        replace = msgspec.structs.replace
+        first, second = replace(an_approval("z"), call_id=1), replace(an_approval("b"), call_id=2)
+        await park(store, a_wait("z", "approval"), approvals=(second, first))
+        other = await begin(store, "t2", "s2")
+        asked = replace(an_approval("c", "t2"), session_id="s2", requested_at=NOW - 1)
+        await store.save(other.lease, Save(turn_id="t2", entries=(), approvals=(asked,)))
+        assert [it.approval_id for it in await store.approvals()] == ["c", "z", "b"]
+        assert [it.approval_id for it in await store.approvals(session_id="s1")] == ["z", "b"]
+        assert [it.approval_id for it in await store.approvals(turn_id="t2")] == ["c"]
+        assert await store.approvals(session_id="s1", turn_id="t2") == []
+
+    async def test_a_decision_is_stored_with_its_reason_and_who_made_it(self, store: SessionStore) -> None:
+        """Seed: an approval is approved, or denied with a reason."""
+        asked = (an_approval("a1"), an_approval("a2"))
+        await park(store, a_wait("a1", "approval"), approvals=asked)
+        for approval, state in zip(asked, (ApprovalState.APPROVED, ApprovalState.DENIED), strict=True):
+            decision = Decision(
+                approved=state is ApprovalState.APPROVED, reason="because", decided_by="ada@example.org"
+            )
+            after = await store.decide(approval.approval_id, decision, now_ms=NOW + 7, edited_digest=None)
+            assert after == msgspec.structs.replace(
+                approval, state=state, decided_at=NOW + 7, reason="because", decided_by="ada@example.org"
+            )
+            assert await store.approval(approval.approval_id) == after
+
+    async def test_a_yes_may_replace_the_arguments_and_a_no_keeps_them(self, store: SessionStore) -> None:
+        """Ours: approved with edited arguments, the digest is recorded; the audit shows what was denied."""
+        approvals = tuple(map(an_approval, ("a1", "a2", "a3", "a4")))
+        await park(store, a_wait("a1", "approval"), approvals=approvals)
+
+        async def decide(approval_id: str, decision: Decision) -> tuple[object, object, str | None]:
+            after = await store.decide(approval_id, decision, now_ms=NOW, edited_digest="e")
+            assert await store.approval(approval_id) == after
+            return after.args, after.kwargs, after.edited_digest
+
+        kwargs = an_approval().kwargs
+        assert await decide("a1", Decision(approved=True, args=[2])) == ([2], kwargs, "e")
+        assert await decide("a2", Decision(approved=True, kwargs={})) == ([], {}, "e")
+        assert await decide("a3", Decision(approved=True)) == ([], kwargs, None)
+        assert await decide("a4", Decision(approved=False, args=[2])) == ([], kwargs, None)
 
     async def test_an_approval_is_decided_once(self, store: SessionStore) -> None:
         """Ours: port of approvals, everyone else is told who it was."""

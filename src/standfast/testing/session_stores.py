@@ -15,8 +15,9 @@ from standfast.testing.session_store_children import ChildContract
 from standfast.testing.session_store_creation import CreationContract
 from standfast.testing.session_store_history import HistoryContract
 from standfast.testing.session_store_inputs import InputContract
-from standfast.testing.session_store_plugin_data import PluginDataContract
+from standfast.testing.session_store_plugin_records import PluginRecordsContract
 from standfast.testing.session_store_prune import PruneContract
+from standfast.testing.session_store_snapshots import SnapshotContract
 from standfast.testing.session_store_states import StateContract
 from standfast.testing.session_store_tasks import TaskContract
 from standfast.testing.session_store_triggers import TriggerContract
@@ -37,7 +38,8 @@ class SessionStoreContract(
     CreationContract,
     TaskContract,
     TriggerContract,
-    PluginDataContract,
+    PluginRecordsContract,
+    SnapshotContract,
     PruneContract,
 ):
     """The rules of `SessionStore`. Every test gets a store of its own, which knows `is_dead`."""

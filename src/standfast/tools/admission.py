@@ -25,16 +25,6 @@ class Admitted(msgspec.Struct, frozen=True):
     timeout_ms: int = SANDBOX_TIMEOUT_MS
     attempt: int = 1
 
-    def invoke(self) -> Any:
-        """Call the handler; of an async tool, what is to be awaited."""
-        bound = self.bound
-        if self.tool.isolate:
-            return self.tool.handler(*bound.args, timeout_ms=self.timeout_ms)
-        if not self.tool.takes_context:
-            return self.tool.handler(*bound.args, **bound.kwargs)
-        context = self.run_context or RunContext(None, self.session_id, call_id=self.call_id)
-        return self.tool.handler(context, *bound.args, **bound.kwargs)
-
 
 class NeedsApproval(msgspec.Struct, frozen=True):
     """A call that waits for a person."""

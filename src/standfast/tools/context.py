@@ -79,7 +79,7 @@ class _NoTurn:
         raise ServiceUnavailable("triggers", "there is no turn around the call")
 
 
-_NO_TURN: Final = _NoTurn()
+NO_TURN: Final = _NoTurn()
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +105,8 @@ class RunContext(Generic[Deps_co]):
     """The limits of the run whose code made the call, in a sandbox without a model."""
     session_limits: SessionLimits | None = field(default=None, repr=False)
     """The limits of its session."""
-    attachments: Attachments = field(default=_NO_TURN, repr=False)
-    triggers: Triggers = field(default=_NO_TURN, repr=False)
+    attachments: Attachments = field(default=NO_TURN, repr=False)
+    triggers: Triggers = field(default=NO_TURN, repr=False)
 
     async def complete(
         self,

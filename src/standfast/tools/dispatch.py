@@ -45,7 +45,7 @@ from standfast.tools.loop_thread import LoopThread
 from standfast.tools.loop_threads import LoopJob, LoopThreads
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import ToolRegistry
-from standfast.tools.running import UNHEARD, Arrived, Inbox, Listener, RunningCall
+from standfast.tools.running import UNHEARD, Arrived, Inbox, Listener, RunningCall, Slots, invoke
 from standfast.tools.settlement import (
     Refused,
     request_digest,
@@ -54,7 +54,6 @@ from standfast.tools.settlement import (
     settle_outcome,
     settle_timed_out,
 )
-from standfast.tools.slots import Slots
 from standfast.tools.stalls import StallWatch, watched
 from standfast.tools.threads import DaemonThreads
 
@@ -238,7 +237,7 @@ class Dispatcher:
         call = running.call
         if self.traced:
             context.run(_enter_span, call)
-        job = running._task = LoopJob(call.invoke, partial(_finish_async, running), context)
+        job = running._task = LoopJob(partial(invoke, call), partial(_finish_async, running), context)
         self._loops.start(job)
 
     def _launch_at_home(self, running: RunningCall, context: contextvars.Context) -> None:
@@ -252,7 +251,7 @@ class Dispatcher:
             # Whatever is raised stays in here: SystemExit would end the loop and everything else on it.
             value, error = None, None
             try:
-                value = await watched(call.invoke(), self._stalls, _described(call))
+                value = await watched(invoke(call), self._stalls, _described(call))
             except asyncio.CancelledError as cancelled:
                 _finish_async(running, None, cancelled)
                 raise
@@ -348,7 +347,7 @@ def _described(call: Admitted) -> str:
 def _call_handler(running: RunningCall) -> None:
     call = running.call
     try:
-        value = call.invoke()
+        value = invoke(call)
     except BaseException as error:
         running.finish(None, error)
     else:

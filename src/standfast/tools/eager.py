@@ -47,6 +47,8 @@ class Started(Generic[T]):
             pending = context.run(work.send, None)
         except StopIteration as stop:
             self._value = stop.value
+        except KeyboardInterrupt:  # of the thread's own user
+            raise
         except BaseException as error:
             self._error = error
         else:
@@ -55,8 +57,8 @@ class Started(Generic[T]):
         finally:
             _leave_task(loop, rest.task)
             _enter_task(loop, outer)
-        if self.task is None:
-            rest.let_go() if spares is None else spares.put_back(rest)
+            if self.task is None:
+                rest.let_go() if spares is None else spares.put_back(rest)
 
     @property
     def over(self) -> bool:

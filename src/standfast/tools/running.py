@@ -1,19 +1,55 @@
-"""Calls while they are executed."""
+"""Calls while they are executed, and the limit on how many of a tool run at once. Waiting costs no thread."""
 
 from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from standfast.ports.journal import CallJournal
 from standfast.tools.admission import Admitted
+from standfast.tools.context import RunContext
 from standfast.tools.loop_threads import LoopJob
-from standfast.tools.slots import Slots
 
 if TYPE_CHECKING:
     import asyncio
+
+
+class Slots:
+    """Grants a number of slots, in order; whoever gives one back starts the next in line."""
+
+    def __init__(self, count: int) -> None:
+        self._free = count
+        self._queue: deque[Callable[[], None]] = deque()
+        self._lock = threading.Lock()
+
+    def take(self, granted: Callable[[], None]) -> None:
+        """Call *granted* when there is a slot: now, or from the thread that gives one back."""
+        with self._lock:
+            if self._free == 0:
+                self._queue.append(granted)
+                return
+            self._free -= 1
+        granted()
+
+    def take_now(self) -> bool:
+        """Take a slot if there is one."""
+        with self._lock:
+            if self._free == 0:
+                return False
+            self._free -= 1
+            return True
+
+    def give_back(self) -> None:
+        with self._lock:
+            if not self._queue:
+                self._free += 1
+                return
+            granted = self._queue.popleft()
+        granted()
 
 
 class RunningCall:
@@ -43,7 +79,7 @@ class RunningCall:
         """Run the handler on this thread; None if it was abandoned meanwhile."""
         call = self.call
         try:
-            arrived = Arrived(self, call.invoke(), None)
+            arrived = Arrived(self, invoke(call), None)
         except BaseException as error:
             arrived = Arrived(self, None, error)
         return arrived if self._end() else None
@@ -66,6 +102,17 @@ class RunningCall:
         if self._slots is not None:
             self._slots.give_back()
         return True
+
+
+def invoke(call: Admitted) -> Any:
+    """Call the handler; of an async tool, what is to be awaited."""
+    bound = call.bound
+    if call.tool.isolate:
+        return call.tool.handler(*bound.args, timeout_ms=call.timeout_ms)
+    if not call.tool.takes_context:
+        return call.tool.handler(*bound.args, **bound.kwargs)
+    context = call.run_context or RunContext(None, call.session_id, call_id=call.call_id)
+    return call.tool.handler(context, *bound.args, **bound.kwargs)
 
 
 @dataclass(frozen=True, slots=True)

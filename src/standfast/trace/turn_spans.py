@@ -158,7 +158,9 @@ class TurnSpans:
             body |= {"reason": outcome.reason.value, "error": outcome.error.code}
         if self._tracer.contents and self._started is not None:
             answer = outcome.text if isinstance(outcome, Finished) else ""
-            body["content"] = {"input": text_of(self._started.message.content), "output": answer}
+            said, code = self._started.message, self._started.code
+            given = text_of(said.content) if said is not None else "" if code is None else code.code
+            body["content"] = {"input": given, "output": answer}
         return body
 
     # What happens in it

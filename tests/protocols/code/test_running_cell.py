@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +15,7 @@ from standfast.model.limits import SessionLimits
 from standfast.plugins.protocol import ExecRequest
 from standfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
 from standfast.protocols.code.following import SessionReading
-from standfast.protocols.code.running_cell import RunningCell
+from standfast.protocols.code.running_cell import ModelCell
 from standfast.protocols.code.values import ReadOnlyValues
 
 Job = Callable[[], Callable[[], object] | None]
@@ -34,10 +35,16 @@ class Threads:
         self.given.set()
 
     def work(self) -> None:
-        """Do the next job and tell of it."""
-        then = self.jobs.pop(0)()
-        if then is not None:
-            then()
+        """Do the next job and tell of it, on a thread other than the loop's."""
+        job = self.jobs.pop(0)
+
+        def run() -> None:
+            if (then := job()) is not None:
+                then()
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
 
 
 @dataclass
@@ -99,10 +106,10 @@ class Stage:
     async def read_blob(self, digest: str) -> bytes | None:
         return None
 
-    def cell(self) -> RunningCell:
+    def cell(self) -> ModelCell:
         here: Any = self
         values = ReadOnlyValues([], SessionReading(), {}, self.read_blob)
-        return RunningCell(here, ExecRequest(language="python", code="pay()"), values, here)
+        return ModelCell(here, ExecRequest(language="python", code="pay()"), values, here)
 
 
 def play(scene: Callable[[], Any]) -> None:
@@ -117,7 +124,7 @@ def play(scene: Callable[[], Any]) -> None:
     assert complaints == []
 
 
-async def begun(stage: Stage, cell: RunningCell) -> asyncio.Task[CellEnd]:
+async def begun(stage: Stage, cell: ModelCell) -> asyncio.Task[CellEnd]:
     """The task that runs the cell, up to where the engine is to compute."""
     task = asyncio.create_task(cell.run(b"", None, SessionLimits(), "calls"))
     await stage.threads.given.wait()

@@ -26,7 +26,7 @@ from standfast.ports.code_engine import (
 from standfast.ports.model_provider import ModelDelta, ModelRequest
 from standfast.ports.session_store import Lease, Save, Saved, SessionStore
 from standfast.protocols.standard import cells
-from standfast.runtime import workplace
+from standfast.runtime import engines
 from standfast.testing.crash_points import CrashPoints
 
 
@@ -149,9 +149,9 @@ def break_something(what: str | None, store: SessionStore) -> SessionStore:
 
 def watch_engine(stage: CodeStage, *, lucky: bool) -> None:
     """Have every engine of this process watched. A lucky one makes chance of something else each time."""
-    opened = workplace.LazyEngines._open
+    opened = engines.LazyEngines._open
 
-    def watched(self: workplace.LazyEngines, name: EngineName) -> CodeEngine:
+    def watched(self: engines.LazyEngines, name: EngineName) -> CodeEngine:
         return CountedEngine(opened(self, name), stage, lucky=lucky)
 
-    vars(workplace)["LazyEngines"]._open = watched
+    vars(engines)["LazyEngines"]._open = watched

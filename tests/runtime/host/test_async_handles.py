@@ -351,7 +351,7 @@ def test_a_turn_without_handles_looks_for_none(memory: Place, monkeypatch: pytes
         async with staged(memory) as stage:
             await _spawn(stage.runtime, "plain", handle=False)
             looked: list[str] = []
-            monkeypatch.setattr(stage.runtime.handles, "look", looked.append)
+            monkeypatch.setattr(stage.runtime._open_background, "session_moved", looked.append)
             await stage.session.turn("hi")
             assert looked == []
 
@@ -383,10 +383,10 @@ def test_a_handle_that_has_ended_is_forgotten(memory: Place) -> None:
         async with staged(memory) as stage:
             await _spawn(stage.runtime, "job-1")
             await stage.host.cancel_background_task("root", "job-1")
-            assert "root" not in stage.runtime.handles
+            assert "root" not in stage.runtime.tasks.handles.watched
             await _spawn(stage.runtime, "job-1")
             await stage.runtime.delete("root")
-            assert "root" not in stage.runtime.handles
+            assert "root" not in stage.runtime.tasks.handles.watched
 
     asyncio.run(main())
 

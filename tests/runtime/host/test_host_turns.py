@@ -169,7 +169,7 @@ def test_turns_that_do_not_exist_are_not_found(memory: Place) -> None:
     async def main() -> None:
         async with staged(memory) as stage:
             done = await stage.host.start_turn("root", said("one"))
-            child = stage.runtime._hosts_of(await stage.make("child")).action
+            child = stage.runtime._open.hosts_of(await stage.make("child")).action
             for turn_id in ("t_missing", done.turn_id):
                 with pytest.raises(TurnNotFound):
                     await child.await_turn(turn_id)
@@ -248,7 +248,7 @@ def test_a_circle_of_turns_that_wait_for_each_other_is_refused_where_it_would_cl
             await stage.make("third", child=False)
             (fine,) = await call(stage.session, 'ask_on:{"session":"other","then":"third"}')
             assert fine.value == "ok"
-            assert stage.runtime.waits._edges == {}
+            assert stage.runtime._open_background.waits._edges == {}
 
     asyncio.run(main())
 

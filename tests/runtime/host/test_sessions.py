@@ -38,8 +38,7 @@ from standfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta
 from standfast.model.session_policy import SessionPolicy
 from standfast.model.tool_access import SessionToolAccess
 from standfast.model.usage import UsageLimits
-from standfast.plugins.host import FULL, SessionAuthority
-from standfast.plugins.session import PluginSession
+from standfast.plugins.session import FULL, PluginSession, SessionAuthority
 
 
 class Placed(Plugin):
@@ -485,7 +484,7 @@ def test_sessions_that_inherited_plugins_are_let_go_of_before_their_first_turn(m
 
     async def main() -> None:
         async with staged(memory) as stage:
-            stage.runtime._config = msgspec.structs.replace(stage.runtime._config, cached_sessions=2)
+            stage.runtime._open.max_cached = 2
             lives = [stage.runtime.live(await stage.make(plugins="inherited")) for _ in range(5)]
             heads = [await stage.runtime.store.head(live.session_id) for live in lives]
             made = [
@@ -647,7 +646,7 @@ async def _family(stage: Stage) -> None:
 
 def _plugins_host(stage: Stage, session_id: str) -> Any:
     """The host as the plugins of a session have it."""
-    return stage.runtime._hosts_of(session_id).action
+    return stage.runtime._open.hosts_of(session_id).action
 
 
 @pytest.mark.parametrize(

@@ -512,7 +512,7 @@ def test_tasks_are_handed_to_another_session_all_or_none(place: Place) -> None:
             with pytest.raises(TaskExists):
                 await stage.host.transfer_async_handles("child", "root", ["a", "c"])
             assert {task.id for task in await stage.host.list_background_tasks("child")} == {"a", "b", "c"}
-            own = stage.runtime._hosts_of("child").action
+            own = stage.runtime._open.hosts_of("child").action
             await own.transfer_async_handles("child", "root", ["a", "b", "a"])
             await own.transfer_async_handles("child", "root", [])
             assert {task.id for task in await stage.host.list_background_tasks("root")} == {"a", "b", "c"}
@@ -643,7 +643,7 @@ def test_input_for_an_idle_session_waits_for_its_next_turn(place: Place) -> None
             done = await stage.session.turn("hello")
             contents = [one.content for one in done.messages if isinstance(one, UserMessage)]
             assert sorted(contents) == ["by the way", "hello"]
-            child = stage.runtime._hosts_of(await stage.make("child")).action
+            child = stage.runtime._open.hosts_of(await stage.make("child")).action
             unnamed = InjectedTurnInput(message=UserMessage(content="done"))
             assert await child.inject_turn_input("root", unnamed)
             with pytest.raises(SessionNotFound):

@@ -19,10 +19,10 @@ from standfast.model.task import TaskRecord
 from standfast.ports.clock import Clock, SystemClock
 from standfast.ports.session_store import QueuedInput, SessionStore
 from standfast.runtime.agent_runtime import open_store
-from standfast.runtime.lease_owners import new_owner, retire
 from standfast.runtime.monitors import Monitors
 from standfast.runtime.monitors.orphans import marked
 from standfast.runtime.monitors.record import MonitorRecord
+from standfast.runtime.process_identity import new_owner, retire
 
 SESSION = "s"
 LONG_S = 20.0

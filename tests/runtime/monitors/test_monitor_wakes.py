@@ -13,7 +13,7 @@ from monitor_stage import SESSION, Stage, until, until_async
 
 from standfast.errors import StoreUnavailable
 from standfast.model.monitor import MonitorSpec, MonitorState, MonitorUpdate
-from standfast.runtime.monitors.wakes import wake_text
+from standfast.runtime.monitors.monitor_store import wake_text
 
 pytestmark = pytest.mark.slow
 

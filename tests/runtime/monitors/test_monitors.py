@@ -225,7 +225,7 @@ def test_monitors_are_listed_in_the_order_in_which_they_were_started_first(
 
     async def scene(stage: Stage) -> None:
         stage.clock = clock = FakeClock()
-        stage.monitors._clock = stage.monitors._desk._clock = clock
+        stage.monitors._clock = stage.monitors._records._clock = clock
         for name in ("a", "b"):
             await stage.start("true", name)
             await stage.over(name)

@@ -111,7 +111,8 @@ async def main(home):
         session = await runtime.session("s", agent=_watcher(home / "log"))
         await session.turn("Watch it.")
         daemon = "setsid sh -c 'echo $$ > daemon; sleep 1000' & echo $$ > main; wait"
-        await runtime.monitors.start("s", MonitorSpec(id="once", command=daemon, cwd=str(home)))
+        monitors = runtime._open_background.monitors
+        await monitors.start("s", MonitorSpec(id="once", command=daemon, cwd=str(home)))
         print("ready", flush=True)
         await asyncio.Event().wait()
 
@@ -149,7 +150,10 @@ def test_killing_the_runtime_leaves_no_orphan_and_no_monitor_wrongly_running(
                 await runtime.session("s", agent=agent)
 
             async def recovered() -> bool:
-                now = {it.spec.id: it.state for it in (await runtime.monitors.snapshot("s")).monitors}
+                now = {
+                    it.spec.id: it.state
+                    for it in (await runtime._open_background.monitors.snapshot("s")).monitors
+                }
                 tokens = [it.process.token for it in before.values() if it is not None and it.process]
                 return now == {"log": MonitorState.RUNNING, "once": MonitorState.FAILED} and all(
                     map(gone, tokens)
@@ -173,7 +177,7 @@ def test_cancelling_the_task_of_a_monitor_ends_its_processes(tmp_path: Path) -> 
     async def main() -> None:
         async with Runtime() as runtime:
             await runtime.session("s", agent=Agent(ScriptedModel([])))
-            await runtime.monitors.start(
+            await runtime._open_background.monitors.start(
                 "s", MonitorSpec(id="m", command="echo $$ > a; sleep 1000", cwd=str(tmp_path))
             )
             until_now(lambda: (tmp_path / "a").exists() and (tmp_path / "a").read_text())

@@ -26,6 +26,7 @@ from standfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequ
 from standfast.sandbox import snapshots
 from standfast.sandbox.cpython import state as python_state
 from standfast.sandbox.cpython.cell_engine import CPythonCells
+from standfast.sandbox.paused_cell import MadeCall, PausedCell, decode_cell, encode_cell
 from standfast.sandbox.quickjs import state as script_state
 from standfast.sandbox.quickjs.cell_engine import QuickJsCells
 from standfast.sandbox.quickjs.frames import Image
@@ -372,15 +373,24 @@ def test_a_waiting_run_whose_bytes_are_changed_is_refused_or_harmless(
     assert end.result == "end"
 
 
+def changed(data: bytes, **fields: Any) -> bytes:
+    """The suspended cell with other *fields*, of its own or of the engine's dump in it."""
+    cell = decode_cell(data)
+    assert cell is not None
+    own = {name: fields.pop(name) for name in list(fields) if name in PausedCell.__struct_fields__}
+    dump = python_state.encode_dump(msgspec.structs.replace(python_state.decode_dump(cell.dump), **fields))
+    return encode_cell(msgspec.structs.replace(cell, **{"dump": dump, **own}))
+
+
 @pytest.mark.parametrize(
     "change",
     [
         {"code": "add(1)\npay(3)\n'end'"}, {"code": "add(9)\npay(2)\n'end'"}, {"code": "pay(2)\nadd(1)"},
         {"code": "add(1)"}, {"code": "while True: pass"}, {"code": "add(1)\nadd(1)\npay(2)"}, {"code": "1 +"},
-        {"made": []}, {"answers": []}, {"waiting": []}, {"waiting": [7]}, {"at": 7}, {"at": None},
+        {"made": []}, {"answers": []}, {"calls": {}}, {"calls": {7: 7}}, {"at": 7}, {"at": None},
         {"answers": [(2, msgspec.json.encode(CallAnswer()))]}, {"answers": [(1, b"rubbish")]},
         {"answers": [(1, msgspec.json.encode(CallAnswer()))] * 50},
-        {"made": [python_state.MadeCall(b"\0" * 16)] * 2}, {"made": [python_state.MadeCall(b"", b"rubbish")] * 2},
+        {"made": [MadeCall(b"\0" * 16)] * 2}, {"made": [MadeCall(b"", b"rubbish")] * 2},
         {"calls_made": -5}, {"calls_made": 2**40}, {"wall_used_ms": -(2**40)}, {"wall_used_ms": 2**40},
         {"stdout": "x" * 10**6}, {"inputs": {"add": b"rubbish"}}, {"inputs": {"a b": b"1"}},
         {"loaded": {"pay": b"1"}}, {"began_ms": 2**62}, {"began_ms": -(2**62)}, {"state": b"rubbish"},
@@ -403,8 +413,7 @@ def test_a_replay_that_differs_from_its_record_makes_no_call(
         )
 
     code, paused = waiting(python_cells, ask)
-    cell = python_state.decode_cell(paused)
-    forged = python_state.encode_cell(msgspec.structs.replace(cell, **change))
+    forged = changed(paused, **change)
     began = time.monotonic()
     found = go_on(python_cells, ask(code, paused=forged))
     assert time.monotonic() - began < 5
@@ -418,16 +427,18 @@ def test_a_recorded_answer_that_cannot_be_read_is_a_refusal(
     functions: Any, python_cells: CPythonCells
 ) -> None:
     """Bug: an error of the library that reads it came out of the engine."""
-    limits = SessionLimits(**{**LIMITS, "wall_ms": 30_000})  # a worker is started
+    limits = SessionLimits(**PLENTY)
     request = CellRequest(
         key="s", code="add(1)\npay(2)", limits=limits, functions=functions,
         answer_now=lambda call: CallAnswer(value=1) if call.name == "add" else None,
     )  # fmt: skip
     run = python_cells.open(request)
     run.start()
-    cell = python_state.decode_cell(run.suspend())
+    suspended = run.suspend()
+    cell = decode_cell(suspended)
+    assert cell is not None
     made = [msgspec.structs.replace(cell.made[0], answer=b"rubbish"), *cell.made[1:]]
-    forged = python_state.encode_cell(msgspec.structs.replace(cell, made=made))
+    forged = changed(suspended, made=made)
     assert go_on(python_cells, msgspec.structs.replace(request, paused=forged), 1) == Code.SNAPSHOT_CORRUPT
 
 

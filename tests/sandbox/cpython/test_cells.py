@@ -20,15 +20,15 @@ from standfast.ports.code_engine import (
     CellStep,
     CodeEngine,
 )
+from standfast.sandbox.cell_lifecycle import SteppedCell
 from standfast.sandbox.cpython.cell_engine import CPythonCells
-from standfast.sandbox.cpython.cell_run import CPythonCellRun
 from standfast.sandbox.run_errors import argument_not_json, request_too_large
 
 pytestmark = pytest.mark.slow
 
 BIG = "x" * 5_000_000
 STOPPED = ErrorObject(code=Code.CANCELLED, message="enough")
-Open = Callable[..., CPythonCellRun]
+Open = Callable[..., SteppedCell]
 Request = Callable[..., CellRequest]
 
 

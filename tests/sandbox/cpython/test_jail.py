@@ -114,7 +114,7 @@ class Functions:
     def capability(self, name): return Capability(name=name, description="", input_schema={})
 
 def told(call):
-    process = run._worker.process
+    process = run._stepper._slot.worker.process
     print(process.guest_pid, process.pid, process.home or "/none", flush=True)
     return CallAnswer()
 
@@ -172,7 +172,7 @@ def test_a_guest_lives_on_when_the_thread_that_started_it_ends(
     thread = threading.Thread(target=first)
     thread.start()
     thread.join()
-    worker = engine._host.workers._warm["threads"]
+    worker = engine._workers._warm["threads"]
     assert not wait_until(lambda: gone(worker.process.guest_pid), 0.2)
     end = engine.open(request_of("x", key="threads", state=state[0])).start()
     assert isinstance(end, CellEnd)
@@ -183,7 +183,7 @@ def test_a_supervisor_that_is_killed_takes_its_guest_along(locked: CPythonCells,
     """Ours: where there is no process namespace, nothing else would."""
     end = locked.open(request_of("x = 5", key="orphan")).start()
     assert isinstance(end, CellEnd)
-    process = locked._host.workers._warm["orphan"].process
+    process = locked._workers._warm["orphan"].process
     os.kill(process.pid, 9)
     assert wait_until(lambda: gone(process.guest_pid))
     again = locked.open(request_of("x", key="orphan", state=end.state)).start()

@@ -11,13 +11,14 @@ import pytest
 from standfast.errors import Code, ErrorObject, InvalidArgument, SnapshotRefused
 from standfast.model.call import GuestException
 from standfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause, CellRequest, CellStep
+from standfast.sandbox.cell_lifecycle import SteppedCell
 from standfast.sandbox.cpython.cell_engine import CPythonCells
-from standfast.sandbox.cpython.cell_run import CPythonCellRun
-from standfast.sandbox.cpython.state import MadeCall, PausedCell, decode_cell, encode_cell
+from standfast.sandbox.cpython.state import decode_dump, encode_dump
+from standfast.sandbox.paused_cell import MadeCall, PausedCell, decode_cell, encode_cell
 
 pytestmark = pytest.mark.slow
 
-Open = Callable[..., CPythonCellRun]
+Open = Callable[..., SteppedCell]
 Request = Callable[..., CellRequest]
 
 
@@ -172,7 +173,12 @@ first + second
 
 
 def changed(data: bytes, **fields: Any) -> bytes:
-    return encode_cell(msgspec.structs.replace(decode_cell(data), **fields))
+    """The suspended cell with other *fields*, of its own or of the engine's dump in it."""
+    cell = decode_cell(data)
+    assert cell is not None
+    own = {name: fields.pop(name) for name in list(fields) if name in PausedCell.__struct_fields__}
+    dump = encode_dump(msgspec.structs.replace(decode_dump(cell.dump), **fields))
+    return encode_cell(msgspec.structs.replace(cell, **{"dump": dump, **own}))
 
 
 @pytest.mark.parametrize(
@@ -237,9 +243,11 @@ def test_a_suspended_cell_holds_no_process(cell: Open) -> None:
     run.start()
     data = run.suspend()
     assert len(data) < 1_000
-    paused: PausedCell = decode_cell(data)
-    assert (paused.code, paused.seed, paused.began_ms) == ("x = list(range(100000))\nadd(1)", "s", 5)
-    assert (paused.waiting, paused.at, len(paused.made)) == ([1], 1, 1)
+    paused = decode_cell(data)
+    assert paused is not None
+    dump = decode_dump(paused.dump)
+    assert (dump.code, dump.seed, paused.began_ms) == ("x = list(range(100000))\nadd(1)", "s", 5)
+    assert (list(paused.calls), paused.at, len(paused.made)) == ([1], 1, 1)
 
 
 def test_a_cell_that_has_ended_cannot_be_suspended(cell: Open) -> None:
@@ -255,10 +263,10 @@ def test_a_cell_whose_process_died_while_it_stood_goes_on(cell: Open) -> None:
     run = cell("print('once')\na = add(1)\n[a, add(2)]")
     run.start()
     run.answer(1, value(1))
-    worker = run._worker
+    worker = run._stepper._slot.worker
     assert worker is not None
     worker.close()
-    run._stood_at = 0.0
+    run._stepper._stood_at = 0.0
     end = ended(run.answer(2, value(2)))
     assert (end.result, end.stdout, end.error) == ([1, 2], "once\n", None)
 

@@ -105,7 +105,7 @@ def test_cells_that_are_given_up_free_their_workers(other: CPythonCells, request
 def test_a_worker_that_died_while_idle_is_replaced(engine: CPythonCells, request_of: Request) -> None:
     """Ours: what a worker holds is always also in the state."""
     end = ended(engine.open(request_of("x = 1", key="dies")).start())
-    worker = engine._host.workers._warm["dies"]
+    worker = engine._workers._warm["dies"]
     os.kill(worker.process.guest_pid, signal.SIGKILL)
     assert ended(engine.open(request_of("x", key="dies", state=end.state)).start()).result == 1
 
@@ -124,7 +124,7 @@ def test_a_process_is_kept_warm_for_its_session_and_never_given_to_another(
 def test_an_idle_process_does_nothing(engine: CPythonCells, request_of: Request) -> None:
     """Ours: a thread that code left behind does not go on in the background."""
     ended(engine.open(request_of("x = 1", key="idle")).start())
-    worker = engine._host.workers._warm["idle"]
+    worker = engine._workers._warm["idle"]
     status = Path(f"/proc/{worker.process.guest_pid}/status")
     deadline = time.monotonic() + 10
     while "State:\tT" not in status.read_text():
@@ -133,16 +133,16 @@ def test_an_idle_process_does_nothing(engine: CPythonCells, request_of: Request)
     code = "import threading\ndef f():\n    while True: pass\nthreading.Thread(target=f, daemon=True).start()"
     end = ended(engine.open(request_of(code, key="busy")).start())
     assert end.error is None
-    assert "busy" not in engine._host.workers._warm
+    assert "busy" not in engine._workers._warm
 
 
 def test_a_process_that_said_too_much_is_not_used_again(engine: CPythonCells, request_of: Request) -> None:
     """Bug: frames that one run had written were read by the next."""
     first = ended(engine.open(request_of("x = 1", key="talks")).start())
-    worker = engine._host.workers._warm["talks"]
+    worker = engine._workers._warm["talks"]
     worker.process._frames._rest = b"\0"  # as if it had come with the last frame
     assert ended(engine.open(request_of("x", key="talks", state=first.state)).start()).result == 1
-    assert engine._host.workers._warm["talks"] is not worker
+    assert engine._workers._warm["talks"] is not worker
 
 
 def test_every_run_has_a_nonce_of_its_own(engine: CPythonCells, request_of: Request) -> None:
@@ -151,7 +151,7 @@ def test_every_run_has_a_nonce_of_its_own(engine: CPythonCells, request_of: Requ
     for n in range(4):
         end = ended(engine.open(request_of(f"x = {n}", key="nonce", state=state)).start())
         state = end.state or state
-        seen.add(engine._host.workers._warm["nonce"].nonce)
+        seen.add(engine._workers._warm["nonce"].nonce)
     assert len(seen) == 4
     assert messages.NO_RUN not in seen
 
@@ -164,7 +164,7 @@ def test_a_process_with_a_thread_that_nobody_counts_is_not_kept(
     code += "starts.acquire()\nends.acquire()\ndef go():\n    starts.release()\n    ends.acquire()\n"
     code += "_thread.start_new_thread(go, ())\nstarts.acquire()\ndel starts, ends, go"
     assert ended(engine.open(request_of(code, key="hidden")).start()).error is None
-    assert "hidden" not in engine._host.workers._warm
+    assert "hidden" not in engine._workers._warm
 
 
 def test_a_process_that_ran_enough_is_replaced(
@@ -176,7 +176,7 @@ def test_a_process_that_ran_enough_is_replaced(
     for n in range(5):
         end = ended(engine.open(request_of(f"x = {n}", key="old", state=state)).start())
         state = end.state or state
-        pids.add(engine._host.workers._warm["old"].process.guest_pid)
+        pids.add(engine._workers._warm["old"].process.guest_pid)
     assert len(pids) == 2
 
 
@@ -210,9 +210,9 @@ def test_closing_the_engine_leaves_nothing_behind(kind: Any, request_of: Request
     running = cells.open(request_of(bomb, key="bomb"))
     with ThreadPoolExecutor(1) as pool:
         step = pool.submit(running.start)
-        while running not in cells._host.live or running._worker is None:
+        while running not in cells.live or running._stepper._slot.worker is None:
             os.sched_yield()
-        used = [cells._host.workers._warm["warm"], standing._worker, running._worker]
+        used = [cells._workers._warm["warm"], standing._stepper._slot.worker, running._stepper._slot.worker]
         homes = [worker.process.home for worker in used if worker is not None]
         pids = [pid for worker in used if worker is not None for pid in processes(worker)]
         cells.close()
@@ -251,7 +251,7 @@ def test_closing_the_engine_reaps_the_process_of_a_cell_that_stands(request_of: 
     cells = CPythonCells(capacity=2)
     run = cells.open(request_of("add(1)", key="stands"))
     assert isinstance(run.start(), CellPause)
-    worker = run._worker
+    worker = run._stepper._slot.worker
     assert worker is not None
     cells.close()
     assert not Path(f"/proc/{worker.process.pid}").exists()
@@ -270,7 +270,7 @@ def test_the_wall_limit_holds_where_the_jail_was_killed_from_outside(
         step = pool.submit(run.start)
         while not run.output.stdout:
             os.sched_yield()
-        worker = run._worker
+        worker = run._stepper._slot.worker
         assert worker is not None
         os.kill(worker.process.pid, signal.SIGKILL)
         try:
@@ -297,16 +297,16 @@ def test_a_stop_does_not_wait_for_a_process_that_does_not_end(
     cells = CPythonCells(capacity=1)
     monkeypatch.setattr(JailProcess, "end", lambda self, patience_s: self.kill())
     monkeypatch.setattr(JailProcess, "close", slow)
-    host = cells._started()
+    workers = cells._started()
     end = ended(cells.open(request_of(SILENT, limits={"wall_ms": 1_500})).start())
     assert end.error is not None
     assert end.error.code == Code.TIMEOUT_WALL
-    assert (host.workers.ending(), host.workers._free) == (1, 0), "it is counted until it is gone"
+    assert (workers.ending(), workers._free) == (1, 0), "it is counted until it is gone"
     gone.set()
     monkeypatch.undo()
     assert ended(cells.open(request_of("1")).start()).result == 1, "its place is free again"
     cells.close()
-    assert host.workers.ending() == 0
+    assert workers.ending() == 0
 
 
 def test_a_kill_ends_the_line_even_where_the_process_lives_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,7 +341,7 @@ def test_an_engine_that_was_never_used_starts_nothing() -> None:
     """Ours: making one is free."""
     cells = CPythonCells()
     cells.close()
-    assert "_host" not in cells.__dict__
+    assert cells._workers is None
 
 
 def test_a_process_is_prepared_before_it_is_needed(request_of: Request) -> None:
@@ -349,14 +349,14 @@ def test_a_process_is_prepared_before_it_is_needed(request_of: Request) -> None:
     cells = CPythonCells(capacity=1)
     try:
         cells.prepare()
-        making = cells._host.workers._making
+        making = cells._workers._making
         if making is not None:
             making.join()
-        spare = cells._host.workers._spare
+        spare = cells._workers._spare
         assert spare is not None
         run = cells.open(request_of("1 + add(1)"))
         run.start()
-        assert run._worker is spare
+        assert run._stepper._slot.worker is spare
         assert ended(run.answer(1, value(1))).result == 2
     finally:
         cells.close()

@@ -11,8 +11,8 @@ from standfast.errors import ErrorObject
 from standfast.model.capability import Capability
 from standfast.model.limits import SessionLimits
 from standfast.ports.code_engine import CellEnd, CellPause, CellRequest, CellStep
+from standfast.sandbox.cell_lifecycle import SteppedCell
 from standfast.sandbox.quickjs.cell_engine import QuickJsCells
-from standfast.sandbox.quickjs.cell_run import QuickJsCellRun
 
 LOOKUP_SCHEMA = {
     "type": "object",
@@ -59,7 +59,7 @@ class Cells:
         key = options.pop("key", "s")
         return CellRequest(key=key, code=code, limits=limits, functions=functions, **options)
 
-    def open(self, code: str, **options: Any) -> QuickJsCellRun:
+    def open(self, code: str, **options: Any) -> SteppedCell:
         return self.engine.open(self.request(code, **options))
 
     def run(self, code: str, **options: Any) -> CellEnd:

@@ -12,7 +12,8 @@ import wasmtime
 from standfast.sandbox.quickjs import booting, image, module_cache
 from standfast.sandbox.quickjs.build import GuestMissing, build_id
 from standfast.sandbox.quickjs.guest import Broken, Guest, Trapped
-from standfast.sandbox.quickjs.machine import Machine, new_engine
+from standfast.sandbox.quickjs.guest_imports import new_engine
+from standfast.sandbox.quickjs.machine import Machine
 from standfast.sandbox.quickjs.module_cache import Boot
 
 MEMORY = 64 << 20

@@ -15,6 +15,7 @@ import pytest
 from standfast.errors import Code, ErrorObject, SnapshotRefused, StandfastError
 from standfast.model.call import GuestException
 from standfast.ports.code_engine import CallAnswer, CellCall, CellPause
+from standfast.sandbox.paused_cell import decode_cell, encode_cell
 from standfast.sandbox.quickjs import state as stored
 from standfast.sandbox.quickjs.frames import Image
 
@@ -139,9 +140,13 @@ def test_a_state_of_another_build_is_refused(cells: Cells) -> None:
     run = cells.open("await add(1)")
     run.start()
     paused = run.suspend()
+    assert refusal(cells, state=state[:4] + bytes(16) + state[20:]) == Code.SNAPSHOT_VERSION_MISMATCH
+    cell = decode_cell(paused)
+    assert cell is not None
+    dump = cell.dump[:4] + bytes(16) + cell.dump[20:]
+    other_build = encode_cell(msgspec.structs.replace(cell, dump=dump))
+    assert refusal(cells, paused=other_build) == Code.SNAPSHOT_VERSION_MISMATCH
     for name, data in (("state", state), ("paused", paused)):
-        other_build = data[:4] + bytes(16) + data[20:]
-        assert refusal(cells, **{name: other_build}) == Code.SNAPSHOT_VERSION_MISMATCH
         for broken in (data[:50], data[:-1], b"\x80", data[:40] + b"\xff" + data[41:], b"SFQJ"):
             assert refusal(cells, **{name: broken}) == Code.SNAPSHOT_CORRUPT
     with pytest.raises(SnapshotRefused):
@@ -315,6 +320,7 @@ def test_a_suspended_cell_is_plain_data(cells: Cells) -> None:
     """Ours: what is stored can be read by whoever knows its form."""
     run = cells.open("await add(1)")
     run.start()
-    cell = stored.decode_cell(run.suspend())
+    cell = decode_cell(run.suspend())
+    assert cell is not None
     assert (cell.calls_made, cell.calls) == (1, {1: 1})
     assert msgspec.msgpack.encode(cell)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final, Protocol
 
 import msgspec
 
@@ -25,13 +25,11 @@ from standfast.model.message import InjectedTurnInput, UserMessage
 from standfast.model.tool_access import SessionToolAccess
 from standfast.model.tool_state import ToolAvailability
 from standfast.plugins.shipped.subagent_children import Child, Children, Known, require_child
+from standfast.plugins.shipped.subagent_pool import Pool
 from standfast.plugins.shipped.subagent_reports import SubagentReport, is_schema, task_words
 from standfast.ports.host import SessionTurnHandle, ToolHookHost
 from standfast.tools.context import RunContext
 from standfast.tools.decorator import tool
-
-if TYPE_CHECKING:
-    from standfast.plugins.shipped.subagents import Subagents
 
 Text = Annotated[str, msgspec.Meta(min_length=1)]
 WaitSeconds = Annotated[float, msgspec.Meta(ge=0, le=3_600)]
@@ -85,10 +83,25 @@ class SentInput(msgspec.Struct, frozen=True, kw_only=True):
     began: bool
 
 
+class SubagentOwner(Protocol):
+    """What the tools ask of their plugin, `Subagents`."""
+
+    pool: Pool
+    max_children: int
+
+    def require_agent(self, name: str | None) -> None: ...
+
+    def look_after(self, child: Child, started: SessionTurnHandle | None) -> None: ...
+
+    async def report(
+        self, children: Children, child: Child, turn: AssembledTurn | None
+    ) -> SubagentReport: ...
+
+
 class SubagentTools:
     """The four tools, for the session of one `Subagents` plugin."""
 
-    def __init__(self, plugin: Subagents) -> None:
+    def __init__(self, plugin: SubagentOwner) -> None:
         self._plugin = plugin
         self._one_at_a_time = asyncio.Lock()
 

@@ -26,13 +26,10 @@ import msgspec
 
 from standfast.errors import ErrorObject
 from standfast.model.canonical import Json
-from standfast.model.cell import CallMade, CellReport
+from standfast.model.cell import RUN_CODE, CallMade, CellReport
 from standfast.model.diagnostic import Diagnostic
 from standfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall, ToolMessage
 from standfast.protocols.code.observation import cut_end, cut_middle, json_text
-
-RUN_CODE: Final = "run_code"
-"""The name of the call that a cell is."""
 
 WHOLE_NAME: Final = "cell.json"
 """The name of the attachment that holds a whole report."""

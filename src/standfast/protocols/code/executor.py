@@ -33,7 +33,7 @@ from standfast.errors import (
 from standfast.machine.inputs import ToolSettled
 from standfast.model.call import CallStatus
 from standfast.model.canonical import Json
-from standfast.model.cell import CallMade, CellReport
+from standfast.model.cell import RUN_CODE, CallMade, CellReport
 from standfast.model.diagnostic import Diagnostic
 from standfast.model.frame import FrameSwitch
 from standfast.model.language import EngineName, Language
@@ -45,11 +45,11 @@ from standfast.ports.code_engine import (
     Check,
 )
 from standfast.protocols.code.cell_finder import FoundCell, find_cells
-from standfast.protocols.code.cell_history import RUN_CODE, kept_report
+from standfast.protocols.code.cell_history import kept_report
 from standfast.protocols.code.following import SessionReading
 from standfast.protocols.code.functions import SessionFunctions
 from standfast.protocols.code.observation import AS_JSON, NOT_EXECUTED, observation, short_arguments
-from standfast.protocols.code.running_cell import CheckFailed, RunningCell, Suspended
+from standfast.protocols.code.running_cell import CheckFailed, ModelCell, Suspended
 from standfast.protocols.code.values import ReadOnlyValues
 from standfast.protocols.code.written import WrittenMessages
 from standfast.tools.catalog import ToolCatalog
@@ -63,7 +63,7 @@ CELL_LIMITS: Final = SessionLimits(
     max_external_calls=1_000,
 )
 _CUT_OFF: Final = frozenset({"length", "max_tokens", "max_output_tokens"})
-_STATE_VERSION: Final = 1
+STATE_VERSION: Final = 1
 
 
 class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,12 +80,12 @@ class CellOptions(msgspec.Struct, frozen=True, kw_only=True):
         return self.engine.language
 
 
-class _Memory(msgspec.Struct, frozen=True, kw_only=True):
+class CodeMemory(msgspec.Struct, frozen=True, kw_only=True):
     """What is kept of a session's code."""
 
-    version: int = _STATE_VERSION
+    version: int = STATE_VERSION
     language: Language = Language.PYTHON
-    engine: EngineName = EngineName.MONTY
+    engine: str = EngineName.MONTY
     state: bytes = b""
     inputs: dict[str, InputPart] = msgspec.field(default_factory=dict)
     suspended: Suspended | None = None
@@ -98,13 +98,13 @@ class CodeExecutor:
 
     def __init__(self, options: CellOptions) -> None:
         self._options = options
-        self._memory = _Memory(language=options.language, engine=options.engine)
+        self._memory = CodeMemory(language=options.language, engine=options.engine)
         self._dirty = False
         self._functions: SessionFunctions | None = None
         self._reading = SessionReading()
         self.written = WrittenMessages(options.language)
         """The messages as the model has written and reads them."""
-        self._running: RunningCell | None = None
+        self._running: ModelCell | None = None
 
     @property
     def language(self) -> str:
@@ -138,7 +138,7 @@ class CodeExecutor:
         if refused is not None:
             return self._response(request, _failed(report, refused))
         engine = ctx.engine(self._options.engine)
-        cell = self._running = RunningCell(ctx, request, values, engine)
+        cell = self._running = ModelCell(ctx, request, values, engine)
         try:
             through = await cell.run(
                 self._memory.state, self._taken_up(ctx), self._options.limits, self._options.check
@@ -215,7 +215,7 @@ class CodeExecutor:
             return None
         return suspended
 
-    def _remember(self, cell: RunningCell, values: ReadOnlyValues) -> None:
+    def _remember(self, cell: ModelCell, values: ReadOnlyValues) -> None:
         memory = self._memory
         state = memory.state if (left := cell.left()) is None else left
         changed = msgspec.structs.replace(memory, state=state, inputs=values.inputs, suspended=None)
@@ -230,7 +230,7 @@ class CodeExecutor:
         ctx: CodeExecutionContext,
         request: ExecRequest,
         report: CellReport,
-        cell: RunningCell,
+        cell: ModelCell,
         ended: CellEnd,
     ) -> ExecResponse:
         ending = None if ended.hard else cell.ending
@@ -279,7 +279,7 @@ class CodeExecutor:
         if not data:
             return
         try:
-            memory = msgspec.msgpack.decode(data, type=_Memory)
+            memory = msgspec.msgpack.decode(data, type=CodeMemory)
         except msgspec.DecodeError as error:
             raise PluginStateLost(
                 "code", "restore", f"what its code has left cannot be read: {error}"
@@ -287,17 +287,17 @@ class CodeExecutor:
         self._check_fits(memory)
         self._memory, self._dirty = msgspec.structs.replace(memory, engine=self._options.engine), False
 
-    def _check_fits(self, memory: _Memory) -> None:
+    def _check_fits(self, memory: CodeMemory) -> None:
         """Refuse what another engine has left; what Monty has left, `auto` goes on with."""
         mine = self._options.engine
-        engines = {memory.engine, EngineName.AUTO} if memory.engine is EngineName.MONTY else {memory.engine}
-        if memory.version == _STATE_VERSION and memory.language is mine.language and mine in engines:
+        engines = {memory.engine, EngineName.AUTO} if memory.engine == EngineName.MONTY else {memory.engine}
+        if memory.version == STATE_VERSION and memory.language is mine.language and mine in engines:
             return
         raise PluginStateLost(
             "code",
             "restore",
             f"the session's code is {memory.language} on {memory.engine} (format {memory.version}), the "
-            f"agent's is {mine.language} on {mine} (format {_STATE_VERSION})",
+            f"agent's is {mine.language} on {mine} (format {STATE_VERSION})",
             hint="language and engine of a session are fixed; open a new session for another one",
         )
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from standfast.model.cell import RUN_CODE
 from standfast.model.message import AttachmentPart, InputPart, Message, ToolMessage, UserMessage
-from standfast.protocols.code.cell_history import RUN_CODE, place_of
+from standfast.protocols.code.cell_history import place_of
 
 
 class SessionReading:

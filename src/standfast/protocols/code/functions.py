@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 
 from standfast.errors import ToolNameTaken
 from standfast.model.capability import Capability
+from standfast.model.cell import RUN_CODE
 from standfast.model.language import Language
 from standfast.model.limits import SessionLimits
-from standfast.protocols.code.cell_history import RUN_CODE
 from standfast.protocols.code.own_functions import OWNER, own_functions
 from standfast.tools.catalog import ToolCatalog
 from standfast.tools.registered_tool import RegisteredTool

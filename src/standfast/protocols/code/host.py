@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 import msgspec
 
+from standfast.model.cell import RUN_CODE
 from standfast.model.language import Language
 from standfast.model.message import Message, RequestedCall
-from standfast.plugins.protocol import TurnSeat
+from standfast.plugins.turn_hooks import TurnContext
 from standfast.ports.model_provider import ReplyEnded
 from standfast.protocols.code.cell_finder import CellFinder, FoundCell, find_cells
-from standfast.protocols.code.cell_history import RUN_CODE
 from standfast.protocols.code.executor import CodeExecutor
 from standfast.protocols.standard.host import Heard, StandardHost, Strainer
 
@@ -19,8 +19,8 @@ from standfast.protocols.standard.host import Heard, StandardHost, Strainer
 class CodeHost(StandardHost):
     """The `EffectHost` of the code protocol, for one turn. Without a language, cells are native calls."""
 
-    def __init__(self, seat: TurnSeat, language: Language | None) -> None:
-        super().__init__(seat)
+    def __init__(self, turn: TurnContext, language: Language | None) -> None:
+        super().__init__(turn)
         self._language = language
         self._strained: _Strained | None = None
 
@@ -42,10 +42,10 @@ class CodeHost(StandardHost):
         return Heard(prose, reply.text, (_call_of(cells[0]), *reply.calls))
 
     def _shown_messages(self, messages: Sequence[Message]) -> list[Message]:
-        cells = self._seat.cells
-        if self._language is None or cells is None or not isinstance(cells.executor, CodeExecutor):
+        executor = self._turn.executor
+        if self._language is None or not isinstance(executor, CodeExecutor):
             return super()._shown_messages(messages)
-        return cells.executor.written.of(list(messages))
+        return executor.written.of(list(messages))
 
 
 class _Strained:

@@ -13,7 +13,7 @@ from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json
 from standfast.model.language import Language
 from standfast.model.limits import CapabilityLimits, SessionLimits
-from standfast.protocols.code.tool_search import discovery
+from standfast.protocols.tool_docs.tool_search import discovery
 from standfast.tools.catalog import ToolCatalog
 from standfast.tools.context import CompleteAfter, RunContext
 from standfast.tools.decorator import Tool, tool

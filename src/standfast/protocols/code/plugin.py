@@ -24,7 +24,7 @@ from standfast.protocols.code.functions import SessionFunctions
 from standfast.protocols.code.host import CodeHost
 from standfast.protocols.code.instructions import how_to_act
 from standfast.protocols.code.own_functions import cell_tool
-from standfast.protocols.code.tool_guide import guide
+from standfast.protocols.tool_docs.tool_guide import guide
 
 CellForm = Literal["fences", "tool_call"]
 """How a model hands its cells over: as Markdown fences in its text, or as calls of a tool."""
@@ -164,7 +164,7 @@ class CodeDriver:
         words = how_to_act(fences=fences, engine=engine, finish=protocol.options().finish)
         tools = guide(given.tool_catalog, given.resolve, budget_chars=protocol.guide_chars, language=language)
         return TurnDriverPreamble(
-            host=lambda seat: CodeHost(seat, language if fences else None),
+            host=lambda turn: CodeHost(turn, language if fences else None),
             tools=() if fences else (cell_tool(language).capability,),
             prompt=(
                 PromptContribution(content=words, slot=PromptSlot.EXECUTION),

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 
 import msgspec
 
+from standfast.model.cell import RUN_CODE
 from standfast.model.language import Language
 from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
-from standfast.protocols.code.cell_history import RUN_CODE
 from standfast.protocols.code.following import is_followed_by
 from standfast.protocols.standard.host import with_inputs_named
 

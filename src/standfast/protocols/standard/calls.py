@@ -24,7 +24,7 @@ import msgspec
 from standfast.durable.effects import Asks, Deliver, Known, Prepared, Ready
 from standfast.errors import Code, ErrorObject, InvalidArgument, StandfastError
 from standfast.machine.commands import ContinueCell, RunTool
-from standfast.machine.inputs import CallRuled, Input, ToolSettled
+from standfast.machine.inputs import Input, ToolSettled
 from standfast.model.approval import Approval, ApprovalState
 from standfast.model.bounds import is_light
 from standfast.model.call import SettledCall, ToolCallContext
@@ -42,13 +42,12 @@ from standfast.model.wait import (
     WaitKind,
     WaitOutcome,
 )
-from standfast.plugins.protocol import TurnSeat
-from standfast.protocols.standard.cells import CellDesk
+from standfast.plugins.turn_hooks import TurnContext
+from standfast.protocols.standard.cells import RunningCells
 from standfast.protocols.standard.execution import Execution, as_input
 from standfast.tools.admission import Admission, Admitted, NeedsApproval
 from standfast.tools.context import RunContext
-from standfast.tools.positional import ARGS, from_native, is_positional
-from standfast.tools.registered_tool import Bound, RegisteredTool
+from standfast.tools.registered_tool import ARGS, Bound, RegisteredTool, from_native, is_positional
 from standfast.tools.settlement import (
     request_digest,
     settle_denied,
@@ -64,14 +63,16 @@ _MAX_TIMEOUT_RETRIES: Final = 2
 """How often `on_timeout="retry"` repeats a call: a tool that hangs must not hold its turn forever."""
 
 
-class CallDesk:
+class ToolCalls:
     """The calls of one turn. Used on the turn's loop."""
 
-    def __init__(self, seat: TurnSeat) -> None:
-        self._bench = seat.bench
-        self._dispatcher = seat.bench.dispatcher
-        self._seat = seat
-        self._cells = CellDesk(seat, self._hear_plugins)
+    def __init__(self, turn: TurnContext) -> None:
+        self._turn = turn
+        self._hooks = turn.hooks
+        self._dispatcher = turn.dispatcher
+        self._clock = turn.services.clock
+        self._turn_id = turn.turn_id
+        self._cells = None if turn.executor is None else RunningCells(turn)
         self._running: list[Execution] = []
         self._judges: set[asyncio.Task[None]] = set()
         self._unresolved: dict[str, StandfastError] = {}
@@ -81,26 +82,25 @@ class CallDesk:
         await self._resolve(command.call)
         if command.ruled:
             return await self._prepare(command, begun)
-        ruled = await self._rule(command)
+        try:
+            side_effect = self._find(command.call).capability.side_effect
+        except StandfastError:
+            side_effect = None
+        ruled = await self._hooks.rule(command.call, side_effect)
         ruling = ruled.ruling
         command = msgspec.structs.replace(command, ruled=True, arguments=ruling.arguments)
         prepared: Prepared
         if (error := ruling.failure or ruling.abort) is not None:
             prepared = await self._settled(command, None, error)
         elif ruling.error is not None and ruling.error.code == Code.WAITING_FOR_APPROVAL:
-            prepared = await self._questioned(command, begun, ruling.error.message)
+            prepared = await self._prepare(command, begun)
+            if isinstance(prepared, Ready):
+                prepared = self._ask(self._find(command.call), command, reason=ruling.error.message)
         elif ruling.settled:
             prepared = await self._judged(command, await self._settled(command, ruling.value, ruling.error))
         else:
             prepared = await self._prepare(command, begun)
         return msgspec.structs.replace(prepared, ruled=ruled)
-
-    async def _questioned(self, command: RunTool, begun: bool, reason: str) -> Prepared:
-        """Ask a person about a call that could be made otherwise."""
-        prepared = await self._prepare(command, begun)
-        if not isinstance(prepared, Ready):
-            return prepared
-        return self._ask(self._find(command.call), command, reason=reason)
 
     async def _prepare(self, command: RunTool, begun: bool) -> Prepared:
         await self._resolve(command.call)
@@ -113,10 +113,17 @@ class CallDesk:
     async def _checked(self, tool: RegisteredTool, command: RunTool, begun: bool) -> Prepared:
         if self._is_second_cell(command.call):
             return await self._settled(command, None, _one_cell())
-        if begun and not tool.capability.idempotent and tool.on_interrupted != "retry":
-            return self._interrupted(tool, command)
-        if command.timed_out and not begun and not _repeats_timed_out(tool, command):
-            return self._timed_out(tool, command)
+        repeatable = tool.capability.idempotent
+        if begun and not repeatable and tool.on_interrupted != "retry":
+            if tool.on_interrupted == "ask":
+                return self._ask(tool, command, interrupted=True)
+            return self._known(command, settle_interrupted(tool, self._digest(tool, command)))
+        may_retry = tool.on_timeout == "retry" and command.timeouts <= _MAX_TIMEOUT_RETRIES
+        if command.timed_out and not begun and not may_retry:
+            if tool.on_timeout == "ask" and not repeatable:
+                reason = "it timed out, and whether it took effect is unknown; run it again?"
+                return self._ask(tool, command, reason=reason)
+            return self._known(command, settle_timed_out(self._placeholder(tool, command)))
         if command.granted is None:
             if self._is_cell(command.call) and _is_plain_cell(tool, self._arguments(command)):
                 return Ready(command, True, None, pure=True)
@@ -129,38 +136,39 @@ class CallDesk:
             return self._known(command, over)
         if isinstance(admission, SettledCall) and (begun or command.timeouts):
             # The execution before may have taken effect, whatever keeps the call from being repeated.
-            admission = self._unknown(tool, command)
+            if command.timeouts:
+                admission = settle_timed_out(self._placeholder(tool, command))
+            else:
+                admission = settle_interrupted(tool, self._digest(tool, command))
         return self._sorted(command, admission)
 
-    def _unknown(self, tool: RegisteredTool, command: RunTool) -> SettledCall:
-        """The result of a call that is not repeated after an execution whose outcome is unknown."""
-        if command.timeouts:
-            return settle_timed_out(self._placeholder(tool, command))
-        return settle_interrupted(tool, self._digest(tool, command))
-
     def start(self, ready: Ready, deliver: Deliver) -> None:
-        if self._is_cell(ready.command.call):
+        if self._cells is not None and self._is_cell(ready.command.call):
             self._cells.start(ready.command.call, self._executed_with(ready.command), deliver)
             return
         execution = Execution(
-            self._dispatcher, self._bench.clock, ready.call, self._turn_id, self._judging(ready, deliver)
+            self._dispatcher, self._clock, ready.call, self._turn_id, self._judging(ready, deliver)
         )
         self._running.append(execution)
         execution.start()
 
     def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
+        assert self._cells is not None
         self._cells.go_on(command, deliver)
 
     def settled(self, call_id: int) -> None:
-        self._cells.settled(call_id)
+        if self._cells is not None:
+            self._cells.settled(call_id)
 
     async def parking(self) -> None:
-        await self._cells.park()
+        if self._cells is not None:
+            await self._cells.park()
 
     def stop(self) -> None:
         """Give up what is under way."""
-        self._seat.hooks.drop_held()
-        self._cells.stop()
+        self._hooks.drop_held()
+        if self._cells is not None:
+            self._cells.stop()
         running, self._running = self._running, []
         for execution in running:
             execution.abandon()
@@ -170,34 +178,21 @@ class CallDesk:
 
     # Plugins
 
-    async def _rule(self, command: RunTool) -> CallRuled:
-        call = command.call
-        try:
-            side_effect = self._find(call).capability.side_effect
-        except StandfastError:
-            side_effect = None
-        return await self._seat.hooks.rule(call, side_effect)
-
     async def _judged(self, command: RunTool, known: Known) -> Known:
         """A result that is known without an execution, as plugins leave it."""
-        if not self._seat.hooks.judges:
+        if not self._hooks.judges:
             return known
         settled = await self._judge(command, known.settled)
-        await self._seat.hooks.settles(settled.call_id)
+        await self._hooks.settles(settled.call_id)
         return Known(settled)
 
     async def _judge(self, command: RunTool, settled: ToolSettled) -> ToolSettled:
         call, arguments = command.call, self._executed_with(command)
-        return await self._seat.hooks.judge(settled, call.name, arguments, parent=call.parent)
-
-    async def _hear_plugins(self, settled: ToolSettled, name: str, arguments: dict[str, Json]) -> ToolSettled:
-        """What came of a cell, as plugins leave it."""
-        hooks = self._seat.hooks
-        return await hooks.judge(settled, name, arguments, is_cell=True) if hooks.judges else settled
+        return await self._hooks.judge(settled, call.name, arguments, parent=call.parent)
 
     def _judging(self, ready: Ready, deliver: Deliver) -> Deliver:
         """Takes what came of an execution to the plugins before anybody else hears of it."""
-        hooks = self._seat.hooks
+        hooks = self._hooks
 
         async def judge(settled: ToolSettled) -> None:
             if hooks.judges:
@@ -229,7 +224,7 @@ class CallDesk:
                 tool,
                 args,
                 named,
-                session_id=self._seat.session_id,
+                session_id=self._turn.session_id,
                 call_id=command.call.call_id,
             )
 
@@ -237,7 +232,8 @@ class CallDesk:
             return await self._checking(tool, admit)
         if isinstance(tool.capability.approval_policy, str) and is_light((args, named)):
             return admit()
-        return await self._bench.threads.run(admit)  # a rule is evaluated in the sandbox, which blocks
+        # A rule is evaluated in the sandbox, which blocks.
+        return await self._turn.services.threads.run(admit)
 
     async def _checking(self, tool: RegisteredTool, work: Callable[[], T]) -> T | SettledCall:
         """Do *work*, which checks values of a call; in a thread, if types of the tool run code for that.
@@ -249,7 +245,7 @@ class CallDesk:
         limit_ms = self._dispatcher.timeout_ms(tool)
         try:
             async with asyncio.timeout(limit_ms / 1000):
-                return await self._bench.threads.run(work)
+                return await self._turn.services.threads.run(work)
         except TimeoutError:
             message = f"the values of {tool.name}() could not be checked within {limit_ms} ms"
             return settle_failure(tool, "", ErrorObject(code=Code.INVALID_ARGUMENT, message=message))
@@ -259,7 +255,7 @@ class CallDesk:
             message = f"{tool.name}() has changed since the call was approved, so it was not executed"
             return settle_failure(tool, "", ErrorObject(code=Code.PERMISSION_DENIED, message=message))
         args, named = self._given(tool, command, self._executed_with(command))
-        session_id, call_id = self._seat.session_id, command.call.call_id
+        session_id, call_id = self._turn.session_id, command.call.call_id
         return await self._checking(
             tool,
             lambda: self._dispatcher.check(tool, args, named, session_id=session_id, call_id=call_id),
@@ -284,17 +280,6 @@ class CallDesk:
             case _:
                 assert_never(admission)
 
-    def _interrupted(self, tool: RegisteredTool, command: RunTool) -> Prepared:
-        if tool.on_interrupted == "ask":
-            return self._ask(tool, command, interrupted=True)
-        return self._known(command, settle_interrupted(tool, self._digest(tool, command)))
-
-    def _timed_out(self, tool: RegisteredTool, command: RunTool) -> Prepared:
-        if tool.on_timeout == "ask" and not tool.capability.idempotent:
-            reason = "it timed out, and whether it took effect is unknown; run it again?"
-            return self._ask(tool, command, reason=reason)
-        return self._known(command, settle_timed_out(self._placeholder(tool, command)))
-
     def _ask(
         self, tool: RegisteredTool, command: RunTool, *, interrupted: bool = False, reason: str | None = None
     ) -> Asks:
@@ -314,24 +299,24 @@ class CallDesk:
         return Asks(wait, approval)
 
     def _request(self, tool: RegisteredTool, command: RunTool, reason: str | None) -> Approval:
-        now, seat, call = self._now(), self._seat, command.call
+        now, turn, call = self._now(), self._turn, command.call
         args, named = self._given(tool, command, self._arguments(command))
         return Approval(
             approval_id=f"apr_{secrets.token_hex(10)}",
             state=ApprovalState.PENDING,
-            session_id=seat.session_id,
+            session_id=turn.session_id,
             capability=tool.name,
             args=args,
             kwargs=named,
             requested_at=now,
-            expires_at=now + self._bench.approval_ttl_ms,
+            expires_at=now + self._turn.services.settings.approval_ttl_ms,
             binding=digest_json(
                 [
                     tool.digest,
                     tool.name,
                     *([args] if args else []),
                     named,
-                    seat.session_id,
+                    turn.session_id,
                     self._turn_id,
                     call.call_id,
                 ]
@@ -354,9 +339,11 @@ class CallDesk:
                 words = f": {reason}" if reason else ""
                 return settle_denied(call, f"a person refused the call of {tool.name}(){words}")
             case Expired() if _waited_for(command) == "completion":
-                return settle_failure(tool, call.request_digest, _never_completed(tool.name))
+                message = f"nobody delivered the result of {tool.name}() in time"
+                late = ErrorObject(code=Code.TIMEOUT_TOOL, message=message)
+                return settle_failure(tool, call.request_digest, late)
             case Expired():
-                return settle_denied(call, f"nobody decided about {tool.name}() in time")
+                return settle_denied(call, f"the approval of {tool.name}() expired before anybody decided")
             case Elapsed():
                 value = None if command.waited is None else command.waited.value
                 return settle_outcome(call, time.monotonic(), value, None)
@@ -375,7 +362,7 @@ class CallDesk:
         """Have the tool of a call at hand. `_find` raises what its source raised."""
         self._unresolved.pop(call.name, None)
         try:
-            await self._seat.ready(call.name)
+            await self._turn.session.prepare(call.name)
         except StandfastError as error:
             self._unresolved[call.name] = error
 
@@ -383,22 +370,22 @@ class CallDesk:
         """The tool of a call: of the session, of its protocol, or of its code, if code called it."""
         if (error := self._unresolved.get(call.name)) is not None:
             raise error
-        cells = self._seat.cells
-        if cells is not None and (call.parent or call.name == cells.executor.cell_tool):
-            own = cells.functions().own(call.name)
+        turn, executor = self._turn, self._turn.executor
+        if executor is not None and (call.parent or call.name == executor.cell_tool):
+            own = turn.session.code_functions().own(call.name)
             if own is not None:
                 return own
-        return self._seat.preamble.own.get(call.name) or self._seat.find_tool(call.name)
+        return turn.preamble.own.get(call.name) or turn.session.find_tool(call.name)
 
     def _is_cell(self, call: ToolCall) -> bool:
-        cells = self._seat.cells
-        return cells is not None and call.name == cells.executor.cell_tool and not call.parent
+        executor = self._turn.executor
+        return executor is not None and call.name == executor.cell_tool and not call.parent
 
     def _is_second_cell(self, call: ToolCall) -> bool:
         """Whether the same reply asks for another cell before this one."""
         if not self._is_cell(call):
             return False
-        for message in reversed(self._seat.machine.messages):
+        for message in reversed(self._turn.machine.messages):
             if isinstance(message, AssistantMessage):
                 cells = [one.call_id for one in message.tool_calls if one.name == call.name]
                 return bool(cells) and cells[0] != call.call_id
@@ -417,7 +404,7 @@ class CallDesk:
             tool,
             context,
             nothing,
-            self._seat.session_id,
+            self._turn.session_id,
             command.call.call_id,
             digest,
             timeout_ms=self._dispatcher.timeout_ms(tool),
@@ -439,10 +426,12 @@ class CallDesk:
     ) -> tuple[list[Json], dict[str, Json]]:
         """The arguments by position and by name; a model or a person gives them in one object."""
         call, granted = command.call, command.granted
+        if isinstance(granted, Approved) and granted.args is not None and granted.arguments is arguments:
+            return granted.args, arguments
         edited = isinstance(granted, Approved) and granted.arguments is arguments
         replaced = edited or (arguments is not call.arguments and ARGS in arguments)
         if not is_positional(tool.capability) or (call.parent and not replaced):
-            return list(call.args), arguments
+            return [] if edited else list(call.args), arguments  # an edit replaces all arguments
         return from_native(tool.capability, arguments), {}
 
     @staticmethod
@@ -471,31 +460,30 @@ class CallDesk:
         return self._known(command, settled)
 
     def _context(self, command: RunTool) -> RunContext[Any]:
+        turn = self._turn
         return RunContext(
-            deps=self._seat.deps,
-            session_id=self._seat.session_id,
+            deps=turn.deps,
+            session_id=turn.session_id,
             turn_id=self._turn_id,
             call_id=command.call.call_id,
             attempt=command.attempt,
             idempotency_key=f"{self._turn_id}.{command.call.call_id}",
             token=self._token(command.call.call_id),
-            model=self._seat.hooks.complete,
-            host=self._seat.hooks.tool_host,
-            attachments=self._seat.hooks.attachments_of(command.call.call_id),
-            triggers=self._seat.hooks.triggers_of(f"{self._turn_id}.{command.call.call_id}"),
+            model=self._hooks.complete,
+            host=self._hooks.tool_host,
+            attachments=self._hooks.attachments_of(command.call.call_id),
+            triggers=self._hooks.triggers_of(f"{self._turn_id}.{command.call.call_id}"),
+            limits=None if turn.machine.code is None else turn.machine.code.limits,
+            session_limits=None if turn.head.code is None else turn.head.code.limits,
         )
 
     def _token(self, call_id: int) -> str:
         """The name under which somebody outside may deliver the call's result."""
-        secret = digest_bytes(f"{self._seat.machine.nonce}.{self._turn_id}.{call_id}".encode())[:24]
+        secret = digest_bytes(f"{self._turn.machine.nonce}.{self._turn_id}.{call_id}".encode())[:24]
         return f"cpl_{self._turn_id}.{call_id}-{secret}"
 
-    @property
-    def _turn_id(self) -> str:
-        return self._seat.machine.turn_id
-
     def _now(self) -> int:
-        return self._bench.clock.now_ms()
+        return self._clock.now_ms()
 
 
 def _is_plain_cell(tool: RegisteredTool, arguments: dict[str, Json]) -> bool:
@@ -515,11 +503,6 @@ def _touches_nothing(tool: RegisteredTool) -> bool:
     return contract.side_effect is SideEffect.NONE and repeatable
 
 
-def _repeats_timed_out(tool: RegisteredTool, command: RunTool) -> bool:
-    """Whether a call that timed out is run again without asking anyone."""
-    return tool.on_timeout == "retry" and command.timeouts <= _MAX_TIMEOUT_RETRIES
-
-
 def _one_cell() -> ErrorObject:
     return ErrorObject(
         code=Code.INVALID_ARGUMENT,
@@ -535,7 +518,3 @@ def _waited_for(command: RunTool) -> WaitKind | None:
 def _terms(wait: Wait | None) -> dict[str, Json]:
     """What an approval was asked under."""
     return wait.value if wait is not None and isinstance(wait.value, dict) else {}
-
-
-def _never_completed(name: str) -> ErrorObject:
-    return ErrorObject(code=Code.TIMEOUT_TOOL, message=f"nobody delivered the result of {name}() in time")

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -48,25 +48,32 @@ from standfast.model.cell import CellReport
 from standfast.model.frame import FrameSwitch
 from standfast.model.language import EngineName
 from standfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall
-from standfast.plugins.protocol import CodeFunctions, ExecRequest, ExecResponse, OutputContract, TurnSeat
+from standfast.plugins.protocol import (
+    CodeExecutorPlugin,
+    CodeFunctions,
+    ExecRequest,
+    ExecResponse,
+    OutputContract,
+)
 from standfast.plugins.running import described
+from standfast.plugins.turn_hooks import TurnContext
 from standfast.ports.code_engine import CallAnswer, CellCall, CodeEngine
 from standfast.tools.eager import Started
 from standfast.tools.settlement import GUEST_EXCEPTION
 from standfast.tools.threads import DaemonThreads
 
-Judge = Callable[[ToolSettled, str, dict[str, Json]], Awaitable[ToolSettled]]
-"""What plugins make of a result."""
 Hear = Callable[[int, CallAnswer], None]
 """Told the number of a call, and what came of it."""
 
 
-class CellDesk:
+class RunningCells:
     """The cells of one turn. Used on the turn's loop."""
 
-    def __init__(self, seat: TurnSeat, judge: Judge) -> None:
-        self._seat = seat
-        self._judge = judge
+    def __init__(self, turn: TurnContext) -> None:
+        assert turn.executor is not None
+        self._turn = turn
+        self._executor = turn.executor
+        self._clock = turn.services.clock
         self._cells: dict[int, _Cell] = {}
         self._left: dict[int, Callable[[], None]] = {}
 
@@ -89,8 +96,8 @@ class CellDesk:
     async def park(self) -> None:
         """Remember where cells stand, and let go of them."""
         cells, self._cells = self._cells, {}
-        if cells and self._seat.cells is not None:
-            await self._seat.cells.executor.park()
+        if cells:
+            await self._executor.park()
         for cell in cells.values():
             cell.give_up()
 
@@ -101,8 +108,8 @@ class CellDesk:
             cell.give_up()
 
     def _open(self, command: ContinueCell, deliver: Deliver) -> None:
-        cell = self._cells[command.call.call_id] = _Cell(self._seat, command, deliver)
-        cell.task = Started(self._run(cell), self._seat.hooks.spares).task
+        cell = self._cells[command.call.call_id] = _Cell(self._turn, self._executor, command, deliver)
+        cell.task = Started(self._run(cell), self._turn.hooks.spares).task
 
     async def _run(self, cell: _Cell) -> None:
         ending = None
@@ -113,29 +120,26 @@ class CellDesk:
         self._cells.pop(cell.call_id, None)
 
         def deliver() -> None:
-            now = self._seat.bench.clock.now_ms()
+            now = self._clock.now_ms()
             if isinstance(ending, FrameSwitch):
                 cell.deliver(FrameSwitchRequested(at_ms=now, switch=ending))
             elif ending is not None:
                 cell.deliver(FinishRequested(at_ms=now, call_id=cell.call_id, text=ending))
             cell.deliver(settled)
 
-        self._seat.hooks.deliver(cell.call_id, deliver)
+        self._turn.hooks.deliver(cell.call_id, deliver)
 
     async def _settled(self, cell: _Cell) -> tuple[ToolSettled, str | FrameSwitch | None]:
         """What came of a cell, and what it ends the turn with, if it does."""
-        assert self._seat.cells is not None
         try:
-            response = await self._seat.cells.executor.execute_code(cell, cell.request)
+            response = await self._executor.execute_code(cell, cell.request)
             if not isinstance(response, ExecResponse):
                 answered = f"it answered with a {type(response).__name__}, not with ExecResponse"
-                raise PluginFailed(self._seat.cells.plugin_id, "execute_code", answered)
+                raise PluginFailed(self._turn.session.executor_id, "execute_code", answered)
             # Where nobody judges it, the result is made while what the code has left is still stored.
-            made = None
-            if not self._seat.hooks.judges:
-                made = await self._kept(
-                    self._as_input(cell, None, response.report.error), response, response.report
-                )
+            report, made = response.report, None
+            if not self._turn.hooks.judges:
+                made = await self._kept(self._as_input(cell, None, report.error), response, report)
             if response.stored is not None and (other := await response.stored()) is not None:
                 response, made = other, None
         except StandfastError as error:
@@ -147,14 +151,14 @@ class CellDesk:
             if made is not None:
                 return made
             return await self._judged(cell, response)
-        return await self._judge(settled, cell.name, cell.arguments), None
+        return await self._judge(settled, cell), None
 
     async def _judged(
         self, cell: _Cell, response: ExecResponse
     ) -> tuple[ToolSettled, str | FrameSwitch | None]:
         report = response.report
         settled = self._as_input(cell, msgspec.to_builtins(report), report.error)
-        settled = await self._judge(settled, cell.name, cell.arguments)
+        settled = await self._judge(settled, cell)
         try:
             report = msgspec.convert(settled.value, CellReport)
         except msgspec.ValidationError:  # a plugin has put something else in its place, and that is no end
@@ -162,14 +166,18 @@ class CellDesk:
         return await self._kept(settled, response, report)
 
     def _broken(self, cell: _Cell, error: Exception) -> ToolSettled:
-        assert self._seat.cells is not None
-        problem = PluginFailed(self._seat.cells.plugin_id, "execute_code", described(error))
+        problem = PluginFailed(self._turn.session.executor_id, "execute_code", described(error))
         return self._as_input(cell, None, problem.error_object())
 
-    def _as_input(self, cell: _Cell, value: Json, error: ErrorObject | None) -> ToolSettled:
-        return ToolSettled(
-            at_ms=self._seat.bench.clock.now_ms(), call_id=cell.call_id, value=value, error=error
+    async def _judge(self, settled: ToolSettled, cell: _Cell) -> ToolSettled:
+        """What came of a cell, as plugins leave it."""
+        hooks = self._turn.hooks
+        return (
+            await hooks.judge(settled, cell.name, cell.arguments, is_cell=True) if hooks.judges else settled
         )
+
+    def _as_input(self, cell: _Cell, value: Json, error: ErrorObject | None) -> ToolSettled:
+        return ToolSettled(at_ms=self._clock.now_ms(), call_id=cell.call_id, value=value, error=error)
 
     async def _kept(
         self, settled: ToolSettled, response: ExecResponse, report: CellReport
@@ -179,9 +187,10 @@ class CellDesk:
             value, attachments = response.keep(report, self._keep)
         else:
             keep = functools.partial(response.keep, report, self._keep)
-            value, attachments = await self._seat.bench.threads.run(keep)
+            value, attachments = await self._turn.services.threads.run(keep)
         kept = msgspec.structs.replace(
             settled,
+            gives_up_calls=report.hard and self._turn.machine.code is not None,
             value=value,
             attachments=(*settled.attachments, *attachments),
             shown=response.render(report) if settled.shown is None else settled.shown,
@@ -190,29 +199,30 @@ class CellDesk:
         return kept, None if ending is None else ending(report.result)
 
     def _keep(self, data: bytes) -> AttachmentPart:
-        digest = self._seat.hooks.keep_blob(data)
+        digest = self._turn.hooks.keep_blob(data)
         return AttachmentPart(digest=digest, media_type="application/json", size=len(data), name="cell.json")
 
 
 class _Cell:
     """One cell: the `CodeExecutionContext` of its executor."""
 
-    def __init__(self, seat: TurnSeat, command: ContinueCell, deliver: Deliver) -> None:
-        assert seat.cells is not None
+    def __init__(
+        self, turn: TurnContext, executor: CodeExecutorPlugin, command: ContinueCell, deliver: Deliver
+    ) -> None:
         self.deliver = deliver
         self.task: asyncio.Task[None] | None = None
-        self.session_id = seat.session_id
-        self.turn_id = seat.machine.turn_id
+        self.session_id = turn.session_id
+        self.turn_id = turn.turn_id
         self.call_id = command.call.call_id
         self.name = command.call.name
         self.arguments = (command.arguments or command.call.arguments) or {}
-        self.now_ms = seat.machine.replied_at_ms
-        self.seed = f"{seat.machine.nonce}.{self.turn_id}.{self.call_id}"
-        self.threads: DaemonThreads = seat.bench.threads
-        self.output: OutputContract | None = seat.output
-        self.functions: CodeFunctions = seat.cells.functions()
-        self.engine: Callable[[EngineName], CodeEngine] = seat.bench.engine
-        self._seat = seat
+        self.now_ms = turn.machine.replied_at_ms
+        self.seed = f"{turn.machine.nonce}.{self.turn_id}.{self.call_id}"
+        self.threads: DaemonThreads = turn.services.threads
+        self.output: OutputContract | None = turn.output
+        self.functions: CodeFunctions = turn.session.code_functions()
+        self._turn = turn
+        self._executor = executor
         self._command = command
         self._heard = 0
         self._numbers: dict[int, int] = {}
@@ -220,24 +230,26 @@ class _Cell:
 
     @property
     def request(self) -> ExecRequest:
-        assert self._seat.cells is not None
-        arguments, executor = self.arguments, self._seat.cells.executor
+        arguments, executor = self.arguments, self._executor
         code = str(arguments.get("code", ""))
         return ExecRequest(executor.cell_language(self.reply, code), code, executor.accepts_finish)
 
     @property
     def reply(self) -> AssistantMessage:
-        for message in reversed(self._seat.machine.messages):
+        for message in reversed(self._turn.machine.messages):
             if isinstance(message, AssistantMessage):
                 return message
         return AssistantMessage()
 
     @property
     def messages(self) -> Sequence[Message]:
-        return [*self._seat.history, *self._seat.machine.messages]
+        return [*self._turn.history, *self._turn.machine.messages]
+
+    def engine(self, name: EngineName) -> CodeEngine:
+        return self._turn.services.engines.named(name)
 
     async def read_blob(self, digest: str) -> bytes | None:
-        return await self._seat.hooks.read_blob(digest)
+        return await self._turn.hooks.read_blob(digest)
 
     def give_up(self) -> None:
         if self.task is not None:
@@ -276,7 +288,7 @@ class _Cell:
         self._hear = hear
         self.deliver(
             CellPaused(
-                at_ms=self._seat.bench.clock.now_ms(),
+                at_ms=self._turn.services.clock.now_ms(),
                 call_id=self.call_id,
                 number=self._heard + 1,
                 calls=tuple(self._called(call) for call in calls),
@@ -301,6 +313,8 @@ class _Cell:
         """The call with its arguments by name, as the machine takes it."""
         if call.problem is not None:
             return CellCalled(name=call.name, error=call.problem)
+        if self._turn.machine.code is not None:  # people see the call as the code made it
+            return CellCalled(name=call.name, arguments=call.kwargs, args=tuple(call.args))
         try:
             args, named = _by_name(self.functions, call)
         except StandfastError as error:

@@ -31,10 +31,10 @@ from standfast.machine.inputs import (
 )
 from standfast.model.capability import Capability
 from standfast.model.events import ModelCallStarted, ReasoningStreamed, TextRetracted, TextStreamed
-from standfast.model.message import InputPart, Message, RequestedCall, TextPart, UserMessage
+from standfast.model.message import InputPart, Message, Part, RequestedCall, TextPart, UserMessage
 from standfast.model.outcome import Ended
 from standfast.plugins.contexts import StreamKind
-from standfast.plugins.protocol import TurnSeat
+from standfast.plugins.turn_hooks import TurnContext
 from standfast.plugins.view import seen
 from standfast.ports.model_provider import (
     ModelDelta,
@@ -44,7 +44,7 @@ from standfast.ports.model_provider import (
     TextArrived,
 )
 from standfast.ports.session_store import Blob, JournalEntry
-from standfast.protocols.standard.calls import CallDesk
+from standfast.protocols.standard.calls import ToolCalls
 
 _BREATH = 64
 """So many chunks are taken in a row before others on the loop get their turn."""
@@ -53,29 +53,29 @@ _BREATH = 64
 class StandardHost:
     """The `EffectHost` of the standard protocol, for one turn."""
 
-    def __init__(self, seat: TurnSeat) -> None:
-        self._clock = seat.bench.clock
-        self._seat = seat
-        self._hooks = seat.hooks
-        self._desk = CallDesk(seat)
+    def __init__(self, turn: TurnContext) -> None:
+        self._clock = turn.services.clock
+        self._turn = turn
+        self._hooks = turn.hooks
+        self._calls = ToolCalls(turn)
 
     def run_hooks(self, command: RunHooks) -> Coroutine[Any, Any, HooksRan]:
         return self._hooks.run_hooks(command)
 
-    async def prepare_call(self, command: PrepareCall) -> CallPrepared:
-        number = self._seat.machine.model_calls + 1
-        return await self._hooks.prepare_call(
+    def prepare_call(self, command: PrepareCall) -> Coroutine[Any, Any, CallPrepared]:
+        number = self._turn.machine.model_calls + 1
+        return self._hooks.prepare_call(
             command, lambda prompt, messages: self._request(prompt, messages, number, command.key)
         )
 
     def finalizing(self, outcome: Ended) -> Coroutine[Any, Any, None]:
-        seat = self._seat
-        if seat.cells is not None:
-            seat.cells.executor.turn_over([*seat.history, *seat.machine.messages])
+        turn = self._turn
+        if turn.executor is not None:
+            turn.executor.turn_over([*turn.history, *turn.machine.messages])
         return self._hooks.finalizing(outcome)
 
     def settled(self, given: ToolSettled) -> None:
-        self._desk.settled(given.call_id)
+        self._calls.settled(given.call_id)
 
     def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
         return self._hooks.changed_states(given)
@@ -87,11 +87,9 @@ class StandardHost:
         return self._hooks.kept(tolerant=tolerant)
 
     async def call_model(self, command: CallModel) -> ModelReplied | ModelFailed:
-        seat = self._seat
-        seat.show(
-            ModelCallStarted(turn_id=seat.machine.turn_id, number=command.number, attempt=command.attempt)
-        )
-        shown = _Shown(seat, command.number, self._strainer())
+        turn = self._turn
+        turn.show(ModelCallStarted(turn_id=turn.turn_id, number=command.number, attempt=command.attempt))
+        shown = _Shown(turn, command.number, self._strainer())
         try:
             reply = await self._ask(command, shown)
         except asyncio.CancelledError:
@@ -110,49 +108,49 @@ class StandardHost:
             raw=heard.raw,
             calls=heard.calls,
             usage=self._hooks.priced(reply),
-            model=reply.model or self._seat.model.model_id,
+            model=reply.model or self._turn.model.model_id,
             stop_reason=reply.stop_reason,
             reasoning=reply.reasoning,
             response_id=reply.response_id,
         )
 
     async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
-        return await self._desk.prepare(command, begun=begun)
+        return await self._calls.prepare(command, begun=begun)
 
     def start(self, ready: Ready, deliver: Deliver) -> None:
-        self._desk.start(ready, deliver)
+        self._calls.start(ready, deliver)
 
     def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
-        self._desk.continue_cell(command, deliver)
+        self._calls.continue_cell(command, deliver)
 
     async def parking(self) -> None:
-        await self._desk.parking()
+        await self._calls.parking()
         await self._hooks.take_states()
 
     async def check_output(self, text: str) -> OutputCheck:
-        output = self._seat.output
+        output = self._turn.output
         if output is None or not output.runs_code:
             return OutputCheck() if output is None else output.check(text)
-        limit_s = self._hooks.timeout_s
+        limit_s = self._turn.services.settings.hook_timeout_s
         try:
             async with asyncio.timeout(limit_s):
-                return await self._seat.bench.threads.run(lambda: output.check(text))
+                return await self._turn.services.threads.run(lambda: output.check(text))
         except TimeoutError:
             return OutputCheck(problem=f"it could not be checked within {limit_s:g} s")
 
     def stop(self) -> None:
-        self._desk.stop()
+        self._calls.stop()
 
     # What a protocol may do otherwise
 
     def _strainer(self) -> Strainer | None:
         """Lets through what is to be shown of a reply while it streams."""
-        projector = self._seat.projector
+        projector = self._turn.projector
         return None if projector is None else _ShownAtTheEnd(projector.project_assistant_prose)
 
     def _heard(self, reply: ReplyEnded) -> Heard:
         """What a reply says and asks for."""
-        projector = self._seat.projector
+        projector = self._turn.projector
         if projector is None:
             return Heard(reply.text, None, reply.calls)
         prose = projector.project_assistant_prose(reply.text)
@@ -160,18 +158,18 @@ class StandardHost:
 
     def _shown_messages(self, messages: Sequence[Message]) -> list[Message]:
         """The messages as the model reads them."""
-        if self._seat.cells is None:
+        if self._turn.executor is None:
             return list(messages)
         return [with_inputs_named(message) for message in messages]
 
     async def _ask(self, command: CallModel, shown: _Shown) -> ReplyEnded:
-        machine = self._seat.machine
-        await self._seat.ready(None)
-        prompt = self._seat.instructions if machine.prompt is None else machine.prompt
+        machine = self._turn.machine
+        await self._turn.session.prepare()
+        prompt = self._turn.instructions if machine.prompt is None else machine.prompt
         request = self._request(
             prompt, self._messages(), command.number, command.key, attempt=command.attempt
         )
-        stream = self._seat.model.stream(request)
+        stream = self._turn.model.stream(request)
         try:
             reply = await (self._read_changed if self._hooks.shows_streams else _read)(stream, shown)
             return await self._hooks.reply(_checked(reply))
@@ -180,32 +178,34 @@ class StandardHost:
 
     def _messages(self) -> list[Message]:
         """What the model is shown: the frame and this turn, as plugins have prepared them."""
-        machine = self._seat.machine
+        machine = self._turn.machine
         opened = machine.compaction
-        before = self._seat.history if opened is None else list(opened.seed)
-        return seen(before + machine.messages, None if machine.prepared is None else machine.prepared.view)
+        before = self._turn.history if opened is None else list(opened.seed)
+        messages = before + machine.messages
+        view = None if machine.prepared is None else machine.prepared.view
+        return messages if view is None else seen(messages, view)
 
     def _request(
         self, prompt: str, messages: list[Message], number: int, key: str, *, attempt: int = 1
     ) -> ModelRequest:
-        seat = self._seat
+        turn = self._turn
         return ModelRequest(
             messages=self._shown_messages(messages),
             instructions=prompt,
             tools=self._offered(),
-            output_schema=None if seat.output is None else seat.output.schema,
-            session_id=seat.session_id,
-            turn_id=seat.machine.turn_id,
-            call_number=seat.calls_before + number,
-            idempotency_key=f"{seat.machine.turn_id}.{key}",
-            settings=seat.settings or {},
+            output_schema=None if turn.output is None else turn.output.schema,
+            session_id=turn.session_id,
+            turn_id=turn.turn_id,
+            call_number=turn.head.model_calls + number,
+            idempotency_key=f"{turn.turn_id}.{key}",
+            settings=turn.settings,
             attempt=attempt,
             read_blob=self._hooks.read_blob,
         )
 
     def _offered(self) -> tuple[Capability, ...]:
         """The tools of the turn's beginning, and what the model has found since, behind them."""
-        began, now = self._seat.preamble, self._seat.current()
+        began, now = self._turn.preamble, self._turn.session.artifact().preamble
         if now is began:
             return began.tools
         known = {one.name for one in began.tools}
@@ -230,7 +230,7 @@ class StandardHost:
 
     def _failed(self, error: Exception, command: CallModel) -> ModelFailed:
         if not isinstance(error, StandfastError):
-            error = ModelError(f"{self._seat.model.model_id} raised {type(error).__name__}: {error}")
+            error = ModelError(f"{self._turn.model.model_id} raised {type(error).__name__}: {error}")
         return ModelFailed(
             at_ms=self._clock.now_ms(),
             error=error.error_object(),
@@ -274,10 +274,10 @@ class _ShownAtTheEnd:
 class _Shown:
     """What was shown of a reply that may still fail."""
 
-    __slots__ = ("_number", "_seat", "_strainer", "chars")
+    __slots__ = ("_number", "_strainer", "_turn", "chars")
 
-    def __init__(self, seat: TurnSeat, number: int, strainer: Strainer | None) -> None:
-        self._seat = seat
+    def __init__(self, turn: TurnContext, number: int, strainer: Strainer | None) -> None:
+        self._turn = turn
         self._number = number
         self._strainer = strainer
         self.chars = 0
@@ -294,16 +294,16 @@ class _Shown:
         if not text:  # a plugin or the strainer has held it back
             return
         self.chars += len(text)
-        self._seat.show(TextStreamed(turn_id=self._seat.machine.turn_id, text=text))
+        self._turn.show(TextStreamed(turn_id=self._turn.turn_id, text=text))
 
     def reasoning(self, text: str) -> None:
         if text:
-            self._seat.show(ReasoningStreamed(turn_id=self._seat.machine.turn_id, text=text))
+            self._turn.show(ReasoningStreamed(turn_id=self._turn.turn_id, text=text))
 
     def retract(self) -> None:
         if self.chars:
-            turn_id = self._seat.machine.turn_id
-            self._seat.show(TextRetracted(turn_id=turn_id, number=self._number, chars=self.chars))
+            turn_id = self._turn.turn_id
+            self._turn.show(TextRetracted(turn_id=turn_id, number=self._number, chars=self.chars))
 
 
 async def _read(stream: AsyncIterator[ModelDelta], shown: _Shown) -> ReplyEnded:
@@ -329,15 +329,14 @@ def with_inputs_named(message: Message) -> Message:
         return message
     if not any(isinstance(part, InputPart) for part in message.content):
         return message
-    parts = (
-        TextPart(text=_input_named(part)) if isinstance(part, InputPart) else part for part in message.content
-    )
+    parts: list[Part] = []
+    for part in message.content:
+        if isinstance(part, InputPart):
+            kind = "text" if part.media_type.startswith("text/") else "JSON"
+            told = f"[input `{part.name}`: {kind}, {part.size:,} bytes; a read-only variable in your code]"
+            part = TextPart(text=told)
+        parts.append(part)
     return msgspec.structs.replace(message, content=tuple(parts))
-
-
-def _input_named(part: InputPart) -> str:
-    kind = "text" if part.media_type.startswith("text/") else "JSON"
-    return f"[input `{part.name}`: {kind}, {part.size:,} bytes; a read-only variable in your code]"
 
 
 def _broken_off() -> ModelError:

@@ -7,8 +7,7 @@ from standfast.plugins.plugin import Plugin
 from standfast.plugins.protocol import ProtocolBuildInput, ProtocolSessionPlugin, TurnDriverPreamble
 from standfast.plugins.registrar import PluginRegistrar
 from standfast.protocols.standard.host import StandardHost
-from standfast.tools.positional import native_contract
-from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.registered_tool import RegisteredTool, native_contract
 
 
 class StandardDriver:
@@ -32,7 +31,7 @@ class StandardDriver:
 
 def _search(given: ProtocolBuildInput) -> dict[str, RegisteredTool]:
     """The tool that finds those which the model is not shown; what it finds is offered from then on."""
-    from standfast.protocols.code.tool_search import searching  # only catalogs with such tools need it
+    from standfast.protocols.tool_docs.tool_search import searching  # only catalogs with such tools need it
 
     tool = searching(given.tool_catalog, given.resolve)
     if given.tool_catalog.find(tool.name) is not None:

@@ -26,21 +26,18 @@ Rules
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Collection
-from typing import TYPE_CHECKING
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
 
 import msgspec
 
 from standfast.errors import RecordCorrupt, StandfastError, TaskNotFound
 from standfast.graph import messages_of
 from standfast.model.head import SessionHead
-from standfast.model.plugin_state import SessionState, encode_state
+from standfast.model.plugin_state import encode_state
 from standfast.model.task import TaskRecord
 from standfast.plugins.execution_memory import STATE, read_execution
-from standfast.runtime.materialize import durable_state
-
-if TYPE_CHECKING:
-    from standfast.runtime.agent_runtime import Runtime
+from standfast.runtime.sessions.directory import SessionDirectory
+from standfast.runtime.sessions.materialize import durable_state
 
 Standpoint = tuple[str | None, str | None] | None
 """The leaf and the state of a session; None if nobody has looked yet."""
@@ -49,32 +46,30 @@ Standpoint = tuple[str | None, str | None] | None
 class AsyncHandles:
     """The handles that this process watches. Used on the runtime's loop."""
 
-    def __init__(self, runtime: Runtime) -> None:
-        self._runtime = runtime
-        self._watched: dict[str, dict[str, Standpoint]] = {}
-
-    def __contains__(self, session_id: str) -> bool:
-        """Whether the session has handles that are watched here."""
-        return session_id in self._watched
+    def __init__(self, directory: SessionDirectory, let_go_of: Callable[[str, str], Awaitable[None]]) -> None:
+        self._directory = directory
+        self._store = directory.services.store
+        self._let_go_of = let_go_of
+        self.watched: dict[str, dict[str, Standpoint]] = {}
 
     async def standpoint(self, session_id: str) -> Standpoint:
         """Where a session stands now."""
-        head = await self._runtime.store.head(session_id)
+        head = await self._store.head(session_id)
         return None if head is None else (head.leaf, head.state)
 
     def watch(self, session_id: str, task_id: str, since: Standpoint) -> None:
         """Look at a handle once its session stands elsewhere."""
-        self._watched.setdefault(session_id, {})[task_id] = since
+        self.watched.setdefault(session_id, {})[task_id] = since
 
     def forget(self, session_id: str, task_id: str) -> None:
-        tasks = self._watched.get(session_id)
+        tasks = self.watched.get(session_id)
         if tasks is not None:
             tasks.pop(task_id, None)
             if not tasks:
-                del self._watched[session_id]
+                del self.watched[session_id]
 
     def forget_session(self, session_id: str) -> None:
-        self._watched.pop(session_id, None)
+        self.watched.pop(session_id, None)
 
     def heard(self, record: TaskRecord, owner: str) -> None:
         """Something has become of a task: one that is over is watched no more, one that is ours now is."""
@@ -82,31 +77,32 @@ class AsyncHandles:
             return
         if record.state.is_terminal:
             self.forget(record.session_id, record.id)
-        elif record.owner == owner and record.id not in self._watched.get(record.session_id, ()):
+        elif record.owner == owner and record.id not in self.watched.get(record.session_id, ()):
             self.watch(record.session_id, record.id, None)
 
     async def look_at_all(self) -> None:
         """Look at the handles of every session that has moved."""
-        for session_id in list(self._watched):
+        for session_id in list(self.watched):
             await self.look(session_id)
 
     async def look(self, session_id: str) -> None:
         """Cancel the handles that a session held on to, and does no more. Never fatal."""
-        if session_id not in self._watched:
+        if session_id not in self.watched:
             return
         try:
             await self._look(session_id)
         except StandfastError as error:  # the next look tries again
-            self._runtime.report(f"the handles of {session_id} are kept for now: {error.message}")
+            problem = f"the handles of {session_id} are kept for now: {error.message}"
+            self._directory.services.report("", "keeper", problem)
 
     async def _look(self, session_id: str) -> None:
-        store = self._runtime.store
+        store = self._store
         head = await store.head(session_id)
         if head is None:
             self.forget_session(session_id)
             return
         here = (head.leaf, head.state)
-        watched = self._watched.get(session_id, {})
+        watched = self.watched.get(session_id, {})
         moved = [task_id for task_id, since in watched.items() if since != here]
         if not moved or await store.open_turn(session_id) is not None:
             return
@@ -121,7 +117,7 @@ class AsyncHandles:
                 self.forget(session_id, task_id)
         for task_id in lost:
             with contextlib.suppress(TaskNotFound):
-                await self._runtime.tasks.let_go_of(session_id, task_id)
+                await self._let_go_of(session_id, task_id)
 
     async def _not_held(self, head: SessionHead, task_ids: Collection[str]) -> set[str]:
         """Those of the ids that stand nowhere in the session."""
@@ -129,16 +125,18 @@ class AsyncHandles:
         if not left:
             return left
         async for text in self._texts(head):
-            left = {task_id for task_id in left if not _stands_in(task_id, text)}
+            left = {  # engines may have a text as ASCII, or two bytes for each letter
+                one for one in left if one.encode() not in text and one.encode("utf-16-le") not in text
+            }
             if not left:
                 break
         return left
 
     async def _texts(self, head: SessionHead) -> AsyncIterator[bytes]:
         """Everything in which a handle's id can stand. Input that waits comes first: it becomes a message."""
-        store = self._runtime.store
+        store = self._store
         yield msgspec.json.encode([item.message for item in await store.inputs(head.session_id)])
-        live = await self._runtime.at_work(head)
+        live = await self._directory.at_work(head)
         if live is not None:
             yield msgspec.json.encode(await live.history(head))
         elif head.leaf is not None:
@@ -151,24 +149,15 @@ class AsyncHandles:
                 yield piece
         state = await durable_state(store, head)
         yield encode_state(state)
-        for digest in _pieces_of(state):
-            yield await self._blob(digest)
+        for entry in state.plugins.plugins.values():
+            for digest in entry.artifacts.values():
+                yield await self._blob(digest)
         if (left := state.execution) is not None:
             apart = left.artifacts.get(STATE)
             yield read_execution(left, {} if apart is None else {apart: await self._blob(apart)})
 
     async def _blob(self, digest: str) -> bytes:
-        data = await self._runtime.store.blob(digest)
+        data = await self._store.blob(digest)
         if data is None:
             raise RecordCorrupt(f"blob {digest} (it is gone)")
         return data
-
-
-def _pieces_of(state: SessionState) -> list[str]:
-    """The digests of what plugins keep apart. Inputs that code was given hold nothing."""
-    return [digest for entry in state.plugins.plugins.values() for digest in entry.artifacts.values()]
-
-
-def _stands_in(task_id: str, text: bytes) -> bool:
-    """Whether an id stands in a text: as ASCII, or two bytes for each letter as engines may have it."""
-    return task_id.encode() in text or task_id.encode("utf-16-le") in text

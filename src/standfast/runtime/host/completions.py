@@ -23,12 +23,12 @@ from standfast.model.usage import UsageEntry
 from standfast.plugins.turn_hooks import TurnHooks, priced, whole_reply
 from standfast.ports.host import DirectLlmCompletion
 from standfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded
-from standfast.runtime.host.at_work import AT_WORK
-from standfast.runtime.host.part import HostPart
+from standfast.runtime.host.service import HostService
+from standfast.runtime.sessions.running_turn import RUNNING_TURN
 from standfast.tools.no_host import SERVICES
 
 
-class CompletionService(HostPart):
+class CompletionService(HostService):
     """The `DirectCompletionHost` of a session."""
 
     __slots__ = ()
@@ -59,21 +59,22 @@ class CompletionService(HostPart):
 
     async def _policy(self, head: SessionHead) -> SessionPolicy | None:
         """What the session runs with, if its agent is known here."""
-        live = await self._runtime.at_work(head)
+        live = await self._directory.at_work(head)
         return None if live is None else (await live.current()).policy
 
     def _model(
         self, method: str, head: SessionHead, wanted: str | None, policy: SessionPolicy | None
     ) -> ModelProvider:
-        live = self._runtime.live(self.session_id)
+        live = self._directory.live(self.session_id)
         name = wanted or (policy.model if policy is not None else "")
         if not name:
             raise ServiceUnavailable(
                 SERVICES[method], f"no model is known here for session {head.session_id!r}"
             )
-        if live.staff is not None and name == live.staff.agent.model_id:
-            return live.staff.model
-        return self._place(method).provider(name)
+        if live.prepared is not None and name == live.prepared.agent.model_id:
+            return live.prepared.model
+        self._require_open(method)
+        return self.services.models.named(name)
 
     async def _ask(
         self, head: SessionHead, request: ModelRequest, source: str, model: ModelProvider, *, own: bool
@@ -93,7 +94,7 @@ class CompletionService(HostPart):
 
     def _turn_under_way(self) -> TurnHooks | None:
         """The turn of this session that the call is a part of."""
-        here = AT_WORK.get()
+        here = RUNNING_TURN.get()
         if here is None or here.session_id != self.session_id or here.hooks.is_over:
             return None
         return here.hooks
@@ -101,17 +102,17 @@ class CompletionService(HostPart):
     async def _ask_alone(
         self, head: SessionHead, request: ModelRequest, source: str, model: ModelProvider
     ) -> tuple[ReplyEnded, UsageEntry]:
-        place = self._place("direct_completion")
+        self._require_open("direct_completion")
         numbered = dataclasses.replace(
             request,
             session_id=self.session_id,
             turn_id="",
             call_number=head.model_calls + 1,
             idempotency_key=f"{self.session_id}.direct.{secrets.token_hex(8)}",
-            read_blob=request.read_blob or place.store.blob,
+            read_blob=request.read_blob or self.services.store.blob,
         )
         reply = await whole_reply(model, numbered)
-        usage = priced(place.cost_of(model.model_id), model.model_id, reply)
+        usage = priced(self.services.cost_of(model.model_id), model.model_id, reply)
         entry = UsageEntry(
             source=source,
             model=reply.model or model.model_id,
@@ -121,14 +122,14 @@ class CompletionService(HostPart):
         return reply, entry
 
     async def _charge(self, entry: UsageEntry) -> None:
-        await self._runtime.store.add_usage(self.session_id, (entry,), 1, self._runtime.now_ms())
+        await self._directory.store.add_usage(self.session_id, (entry,), 1, self._directory.now_ms())
 
     def _tell(self, entry: UsageEntry) -> None:
-        here, place = AT_WORK.get(), self._runtime.place
-        if place is not None:
+        here = RUNNING_TURN.get()
+        if self.is_open:
             turn_id = "" if here is None or here.session_id != self.session_id else here.turn_id
             body = {"source": entry.source, "model": entry.model, "tokens": entry.usage.total}
-            place.record(self.session_id, turn_id, "", "direct_completion", body)
+            self.services.record(self.session_id, turn_id, "", "direct_completion", body)
 
 
 def _messages(request: DirectRequest) -> list[Message]:

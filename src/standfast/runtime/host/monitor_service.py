@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from standfast.model.monitor import MonitorSnapshot, MonitorSpec, MonitorUpdateBatch
-from standfast.runtime.host.part import HostPart
+from standfast.runtime.host.service import HostService
 
 if TYPE_CHECKING:
     from standfast.runtime.monitors.monitors import Monitors
 
 
-class MonitorService(HostPart):
+class MonitorService(HostService):
     """The `MonitorHost` of a session."""
 
     __slots__ = ()
@@ -31,4 +31,4 @@ class MonitorService(HostPart):
 
     async def _monitors(self, method: str, session_id: str) -> Monitors:
         await self._head(method, session_id)
-        return self._runtime.monitors
+        return self._background.monitors

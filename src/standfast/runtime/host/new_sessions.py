@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, assert_never
+from typing import Any, Final, assert_never
 
 import msgspec
 
@@ -45,13 +45,11 @@ from standfast.model.node import Entry, FrameOpened
 from standfast.model.plugin_state import PluginSessionSnapshot, SessionState, decode_state, encode_state
 from standfast.model.tool_access import SessionToolAccess
 from standfast.plugins.running import BuildStep
+from standfast.plugins.session import PluginSession
 from standfast.ports.session_store import Blob, NewSession, QueuedInput, StateRecord
-from standfast.runtime.workplace import new_turn_id
-
-if TYPE_CHECKING:
-    from standfast.plugins.session import PluginSession
-    from standfast.runtime.agent import Agent
-    from standfast.runtime.live_session import LiveSession
+from standfast.runtime.agent_definition import AgentDefinition
+from standfast.runtime.sessions.live_session import LiveSession
+from standfast.runtime.turn import new_turn_id
 
 MAX_DEPTH: Final = 32
 """So many sessions may stand above one another."""
@@ -59,12 +57,12 @@ MAX_DEPTH: Final = 32
 _EMPTY: Final = SessionState()
 
 
-class Maker(msgspec.Struct, frozen=True, kw_only=True):
+class SessionMaker(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks for a session: its head, and as much of it as is known in this process."""
 
     head: SessionHead
     live: LiveSession | None
-    agent: Agent[Any, Any]
+    agent: AgentDefinition[Any, Any]
     host: dict[str, Json]
     now_ms: int
     declared: frozenset[str] = frozenset()
@@ -105,7 +103,7 @@ def new_session_id(request: SessionCreateRequest) -> SessionId:
 
 def new_session(
     request: SessionCreateRequest,
-    maker: Maker,
+    maker: SessionMaker,
     session_id: SessionId,
     charter: SessionCharter,
     inherited: Inherited,
@@ -134,7 +132,7 @@ def new_session(
     )
 
 
-def charter_of(request: SessionCreateRequest, maker: Maker) -> SessionCharter:
+def charter_of(request: SessionCreateRequest, maker: SessionMaker) -> SessionCharter:
     """What the new session may do, and for whom."""
     check_bounds(request)
     depth = maker.depth + 1 if request.child else 0
@@ -155,7 +153,7 @@ def charter_of(request: SessionCreateRequest, maker: Maker) -> SessionCharter:
     )
 
 
-def _tool_access(request: SessionCreateRequest, maker: Maker) -> SessionToolAccess:
+def _tool_access(request: SessionCreateRequest, maker: SessionMaker) -> SessionToolAccess:
     """The tools that were asked for, within the maker's unless the agent has an authority of its own."""
     if request.authority == "narrowed":
         return request.tool_access.within(maker.tool_access)
@@ -167,7 +165,7 @@ def _tool_access(request: SessionCreateRequest, maker: Maker) -> SessionToolAcce
     return request.tool_access
 
 
-def _source(request: SessionCreateRequest, maker: Maker) -> str | None:
+def _source(request: SessionCreateRequest, maker: SessionMaker) -> str | None:
     """The session whose history the new one stands over."""
     match request.start:
         case FromCurrent():

@@ -8,12 +8,10 @@ given is a view of this that has the methods of its role (`views`); a host progr
 from __future__ import annotations
 
 from standfast.runtime.host.completions import CompletionService
-from standfast.runtime.host.graph_service import GraphService
 from standfast.runtime.host.monitor_service import MonitorService
+from standfast.runtime.host.session_state import GraphService, SnapshotService, ToolService
 from standfast.runtime.host.sessions import LifecycleService
-from standfast.runtime.host.snapshots import SnapshotService
 from standfast.runtime.host.task_service import TaskService
-from standfast.runtime.host.tool_states import ToolService
 from standfast.runtime.host.traces import TraceService
 from standfast.runtime.host.turns import TurnService
 

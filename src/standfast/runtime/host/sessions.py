@@ -10,7 +10,7 @@ Rules
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from standfast.errors import InvalidArgument, ServiceUnavailable
 from standfast.model.charter import SessionCharter
@@ -18,29 +18,26 @@ from standfast.model.head import SessionHead
 from standfast.model.host_requests import FromNothing, FromSession, SessionCreateRequest, SessionHandle
 from standfast.model.message import UserMessage
 from standfast.plugins.running import BuildStep
-from standfast.runtime.host.closing import close_tree
-from standfast.runtime.host.deps import turn_deps
+from standfast.plugins.session import PluginSession
+from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.host.new_sessions import (
     Inherited,
-    Maker,
+    SessionMaker,
     blobs_of,
     charter_of,
     new_session,
     new_session_id,
     snapshot_in,
 )
-from standfast.runtime.host.part import HostPart
-from standfast.runtime.materialize import AS_GIVEN, durable_state
-
-if TYPE_CHECKING:
-    from standfast.plugins.session import PluginSession
-    from standfast.runtime.agent import Agent
-    from standfast.runtime.live_session import LiveSession
+from standfast.runtime.host.service import HostService
+from standfast.runtime.sessions.directory import check_options
+from standfast.runtime.sessions.live_session import LiveSession
+from standfast.runtime.sessions.materialize import AS_GIVEN, durable_state
 
 _CREATE = "create_session"
 
 
-class LifecycleService(HostPart):
+class LifecycleService(HostService):
     """The `SessionLifecycleHost` of a session."""
 
     __slots__ = ()
@@ -51,18 +48,18 @@ class LifecycleService(HostPart):
         source = own
         if isinstance(request.start, FromSession):
             source = await self._head(_CREATE, request.start.session_id)
-        live = await self._runtime.at_work(own)
+        live = await self._directory.at_work(own)
         agent = await self._agent(request, own, source, live)
-        self._runtime.check_options(agent, request.plugin_options)
+        check_options(self._directory.prepared(agent), request.plugin_options)
         if request.authority == "own":
             _require_tools(agent, request)
         await self._require_pieces(request)
-        maker = Maker(
+        maker = SessionMaker(
             head=own,
             live=live,
             agent=agent,
-            host=self._runtime.description,
-            now_ms=self._runtime.now_ms(),
+            host=self._directory.description,
+            now_ms=self._directory.now_ms(),
             declared=await _declared_in(live) if request.authority == "own" else frozenset(),
         )
         session_id, charter = new_session_id(request), charter_of(request, maker)
@@ -71,9 +68,9 @@ class LifecycleService(HostPart):
             forked = await self._forked(request, maker, session_id, charter)
             inherited = await self._inherited(own, live) if forked is None else await Inherited.of(forked)
         new = new_session(request, maker, session_id, charter, inherited)
-        made = await self._runtime.store.make_session(new)
-        deps = None if live is None else turn_deps(live)
-        child = self._runtime.staff_session(made.session_id, agent, above=live, deps=deps)
+        made = await self._directory.store.make_session(new)
+        deps = None if live is None else live.inheritable_deps()
+        child = self._directory.assign(made.session_id, agent, above=live, deps=deps)
         if forked is not None:
             await child.begin_with(forked, made, whole=isinstance(request.start, FromNothing))
         return handle_of(made)
@@ -81,7 +78,7 @@ class LifecycleService(HostPart):
     async def take_first_turn_input(self, session_id: str) -> UserMessage | None:
         """The message that waits for the first turn of a session, for whoever asks first."""
         await self._head("take_first_turn_input", session_id)
-        store = self._runtime.store
+        store = self._directory.store
         for item in await store.inputs(session_id):
             if item.kind == "first" and await store.withdraw_input(item.input_id):
                 return item.message
@@ -90,41 +87,41 @@ class LifecycleService(HostPart):
     async def close_session(self, session_id: str) -> None:
         """End what runs in a session and in all below it, the deepest first."""
         await self._head("close_session", session_id)
-        await close_tree(self._runtime, session_id)
+        await self._background.tasks.close_tree(session_id)
 
     async def _agent(
         self, request: SessionCreateRequest, own: SessionHead, source: SessionHead, live: LiveSession | None
-    ) -> Agent[Any, Any]:
+    ) -> AgentDefinition[Any, Any]:
         """The agent of the new session: the one that is named, or that of the session it comes from."""
         if request.agent is not None:
-            return self._runtime.agent_named(request.agent, near=live)
-        from_other = await self._runtime.at_work(source) if source is not own else live
+            return self._directory.agent_named(request.agent, near=live)
+        from_other = await self._directory.at_work(source) if source is not own else live
         found = from_other or live
-        if found is None or found.staff is None:
+        if found is None or found.prepared is None:
             why = f"no agent is known here for session {own.session_id!r}"
             raise ServiceUnavailable("session creation", why)
-        return found.staff.agent
+        return found.prepared.agent
 
     async def _inherited(self, own: SessionHead, live: LiveSession | None) -> Inherited:
         """What the plugins of this session remember now, in the middle of a turn as well."""
         if live is None:
-            return Inherited(await durable_state(self._runtime.store, own))
+            return Inherited(await durable_state(self._directory.store, own))
         return await Inherited.of((await live.current()).plugins)
 
     async def _forked(
-        self, request: SessionCreateRequest, maker: Maker, session_id: str, charter: SessionCharter
+        self, request: SessionCreateRequest, maker: SessionMaker, session_id: str, charter: SessionCharter
     ) -> PluginSession | None:
         """The plugins of this session for the new one, with its authority.
 
         None if that is made already, has another agent, or an authority that is not a part of this one's.
         """
-        live, place = maker.live, self._runtime.place
-        if live is None or place is None or request.authority == "own":
+        live = maker.live
+        if live is None or not self.is_open or request.authority == "own":
             return None
         plugins = (await live.current()).plugins
-        if plugins.host is not place.staff(maker.agent).host:
+        if plugins.host is not self._directory.prepared(maker.agent).host:
             return None
-        if request.session_id is not None and await self._runtime.store.head(session_id) is not None:
+        if request.session_id is not None and await self._directory.store.head(session_id) is not None:
             return None
         authority = AS_GIVEN.under(charter).authority
         parent = charter.parent_session_id
@@ -137,14 +134,14 @@ class LifecycleService(HostPart):
         """Refuse a snapshot whose larger pieces this store has not."""
         snapshot = snapshot_in(request)
         for digest in () if snapshot is None else blobs_of(snapshot.state):
-            if await self._runtime.store.blob(digest) is None:
+            if await self._directory.store.blob(digest) is None:
                 raise InvalidArgument(
                     f"the snapshot needs blob {digest}, which is not in this store",
                     hint="a snapshot can be taken up where it was made, as long as its session is kept",
                 )
 
 
-def _require_tools(agent: Agent[Any, Any], request: SessionCreateRequest) -> None:
+def _require_tools(agent: AgentDefinition[Any, Any], request: SessionCreateRequest) -> None:
     """Refuse tools that the agent of a new session lacks; what its plugins bring is not known yet."""
     has = [manifest.name for manifest in agent.registry.manifests()]
     unknown = [name for name in request.tool_access.select(request.tool_access.tools) if name not in has]

@@ -18,71 +18,70 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from standfast.errors import StandfastError, StoreError, TaskNotFound
 from standfast.model.outcome import Finished, Stopped, StopReason
 from standfast.model.task import TaskKind, TaskRecord, TaskState
 from standfast.model.turn import TurnRecord, TurnState
 from standfast.runtime.host import task_changes as changes
-from standfast.runtime.host.tasks import child_of
-from standfast.runtime.lease_owners import owner_is_dead
-
-if TYPE_CHECKING:
-    from standfast.runtime.agent_runtime import Runtime
+from standfast.runtime.host.tasks import Tasks, child_of
+from standfast.runtime.process_identity import owner_is_dead
+from standfast.runtime.sessions.directory import SessionDirectory
 
 _GONE = "the process that ran the task is gone"
 
 
-async def recover_tasks(runtime: Runtime, live: Sequence[TaskRecord]) -> None:
+async def recover_tasks(directory: SessionDirectory, tasks: Tasks, live: Sequence[TaskRecord]) -> None:
     """Look after every live task that is ours, or nobody's."""
     for record in live:
         if record.kind is TaskKind.MONITOR:
             continue
         try:
-            await _look_after(runtime, record)
+            await _look_after(directory, tasks, record)
         except StoreError:
             raise  # the next look may succeed
         except StandfastError as error:
-            runtime.report(f"task {record.id!r} of {record.session_id}: {error.message}")
+            directory.services.report(
+                "", "keeper", f"task {record.id!r} of {record.session_id}: {error.message}"
+            )
 
 
-async def _look_after(runtime: Runtime, record: TaskRecord) -> None:
-    ours = record.owner == runtime.tasks.owner
+async def _look_after(directory: SessionDirectory, tasks: Tasks, record: TaskRecord) -> None:
+    ours = record.owner == tasks.owner
     if not ours and not owner_is_dead(record.owner):
         return
-    runs_here = runtime.tasks.has(record.session_id, record.id)
-    if ours and (runs_here or await runtime.tasks.follow(record)):
+    runs_here = tasks.has(record.session_id, record.id)
+    if ours and (runs_here or await tasks.follow(record)):
         if record.state is TaskState.CANCEL_REQUESTED:
-            runtime.tasks.cancel_soon(record.session_id, record.id)
+            tasks.cancel_soon(record.session_id, record.id)
         return
     if record.kind is TaskKind.SUBAGENT:
-        await _look_after_subagent(runtime, record)
+        await _look_after_subagent(directory, tasks, record)
     else:
-        await _change(runtime, record, changes.interrupted(_GONE, runtime.now_ms()))
+        await _change(tasks, record, changes.interrupted(_GONE, directory.now_ms()))
 
 
-async def _look_after_subagent(runtime: Runtime, record: TaskRecord) -> None:
+async def _look_after_subagent(directory: SessionDirectory, tasks: Tasks, record: TaskRecord) -> None:
     """Go on with a subagent whose process is gone, or tell how it has ended."""
     child = child_of(record)
-    head = None if child is None else await runtime.store.head(child)
+    head = None if child is None else await directory.store.head(child)
     if head is None:
-        await _change(runtime, record, changes.interrupted(_GONE, runtime.now_ms()))
+        await _change(tasks, record, changes.interrupted(_GONE, directory.now_ms()))
     elif record.state is TaskState.CANCEL_REQUESTED:
-        runtime.tasks.cancel_soon(record.session_id, record.id)
-    elif await _goes_on(runtime, head.session_id, record):
-        if record.owner != runtime.tasks.owner and await runtime.at_work(head) is not None:
-            await _change(runtime, record, changes.owned_by(runtime.tasks.owner, runtime.now_ms()))
+        tasks.cancel_soon(record.session_id, record.id)
+    elif await _goes_on(directory, head.session_id, record):
+        if record.owner != tasks.owner and await directory.at_work(head) is not None:
+            await _change(tasks, record, changes.owned_by(tasks.owner, directory.now_ms()))
     else:
-        turns = await runtime.store.turns(head.session_id)
-        await _change(runtime, record, _ended_as(turns[-1] if turns else None, runtime.now_ms()))
+        turns = await directory.store.turns(head.session_id)
+        await _change(tasks, record, _ended_as(turns[-1] if turns else None, directory.now_ms()))
 
 
-async def _goes_on(runtime: Runtime, child: str, record: TaskRecord) -> bool:
+async def _goes_on(directory: SessionDirectory, child: str, record: TaskRecord) -> bool:
     """Whether there is something for the subagent to do, or it waits for that."""
-    if record.state is TaskState.IDLE or await runtime.store.open_turn(child) is not None:
+    if record.state is TaskState.IDLE or await directory.store.open_turn(child) is not None:
         return True
-    return any(item.kind == "queue" for item in await runtime.store.inputs(child))
+    return any(item.kind == "queue" for item in await directory.store.inputs(child))
 
 
 def _ended_as(last: TurnRecord | None, now_ms: int) -> changes.Change:
@@ -99,13 +98,13 @@ def _ended_as(last: TurnRecord | None, now_ms: int) -> changes.Change:
     return changes.interrupted(_GONE, now_ms)
 
 
-async def _change(runtime: Runtime, record: TaskRecord, change: changes.Change) -> None:
+async def _change(tasks: Tasks, record: TaskRecord, change: changes.Change) -> None:
     """Change a record, unless somebody else has taken it over meanwhile."""
 
     def unless_taken(task: TaskRecord) -> TaskRecord:
         same = (task.owner, task.created_at) == (record.owner, record.created_at)
         return change(task) if same else task
 
-    if not runtime.tasks.has(record.session_id, record.id):
+    if not tasks.has(record.session_id, record.id):
         with contextlib.suppress(TaskNotFound):
-            await runtime.tasks.change(record.session_id, record.id, unless_taken)
+            await tasks.change(record.session_id, record.id, unless_taken)

@@ -9,12 +9,12 @@ from standfast.model.message import InjectedTurnInput
 from standfast.model.task import TaskRecord, TaskSpec, TaskState
 from standfast.ports.host import SessionTask, TaskCancel
 from standfast.ports.session_store import QueuedInput
-from standfast.runtime.host.part import HostPart
+from standfast.runtime.host.service import HostService
 from standfast.runtime.host.tasks import Tasks
-from standfast.runtime.workplace import new_input_id
+from standfast.runtime.turn import new_input_id
 
 
-class TaskService(HostPart):
+class TaskService(HostService):
     """The `TaskHost` of a session."""
 
     __slots__ = ()
@@ -27,19 +27,19 @@ class TaskService(HostPart):
             session_id=session_id,
             kind="inject",
             message=input.message,
-            created_at=self._runtime.now_ms(),
+            created_at=self._directory.now_ms(),
         )
-        await self._runtime.store.put_input(item)
+        await self._directory.store.put_input(item)
         return item.input_id
 
     async def spawn_hidden_task(self, session_id: str, label: str, task: SessionTask) -> None:
         """Run something that nobody lists. It is awaited before the runtime closes."""
         await self._head("spawn_hidden_task", session_id)
-        self._runtime.tasks.spawn_hidden(session_id, label, task)
+        self._background.tasks.spawn_hidden(session_id, label, task)
 
     async def await_hidden_tasks(self, session_id: str) -> None:
-        if self._runtime.place is not None:
-            await self._runtime.tasks.await_hidden(session_id)
+        if self.is_open:
+            await self._background.tasks.await_hidden(session_id)
 
     async def spawn_managed_task(self, session_id: str, spec: TaskSpec, task: SessionTask) -> TaskRecord:
         """Run something on record: what it returns or raises is kept."""
@@ -57,26 +57,26 @@ class TaskService(HostPart):
         return await tasks.register(session_id, spec, cancel)
 
     async def unregister_background_task(self, session_id: str, task_id: str) -> None:
-        if self._runtime.place is not None:
+        if self.is_open:
             tasks = await self._tasks("unregister_background_task", session_id)
             await tasks.unregister(session_id, task_id)
 
     async def complete_background_task(self, session_id: str, task_id: str, state: TaskState) -> None:
-        if self._runtime.place is not None:
+        if self.is_open:
             tasks = await self._tasks("complete_background_task", session_id)
             await tasks.complete(session_id, task_id, state)
 
     async def transition_background_task_live_state(
         self, session_id: str, task_id: str, state: TaskState
     ) -> None:
-        if self._runtime.place is not None:
+        if self.is_open:
             tasks = await self._tasks("transition_background_task_live_state", session_id)
             await tasks.transition(session_id, task_id, state)
 
     async def list_background_tasks(self, session_id: str) -> list[TaskRecord]:
         """The session's tasks, oldest first, those that are over included."""
         await self._tasks("list_background_tasks", session_id)
-        return await self._runtime.store.tasks(session_id=session_id)
+        return await self._directory.store.tasks(session_id=session_id)
 
     async def cancel_background_task(self, session_id: str, task_id: str) -> TaskRecord:
         """End a task as its kind wants it: a monitor's processes, a subagent's sessions, or what runs."""
@@ -89,7 +89,7 @@ class TaskService(HostPart):
         """`TaskNotFound` for the first id that is no task of the session."""
         await self._tasks("validate_async_handles_visible", session_id)
         for task_id in handle_ids:
-            if await self._runtime.store.task(session_id, task_id) is None:
+            if await self._directory.store.task(session_id, task_id) is None:
                 raise TaskNotFound(session_id, task_id)
 
     async def transfer_async_handles(
@@ -109,4 +109,4 @@ class TaskService(HostPart):
 
     async def _tasks(self, method: str, session_id: str) -> Tasks:
         await self._head(method, session_id)
-        return self._runtime.tasks
+        return self._background.tasks

@@ -31,13 +31,13 @@ from standfast.plugins.running import described
 from standfast.ports.host import SessionTask, TaskCancel
 from standfast.runtime.host import task_changes as changes
 from standfast.runtime.host.async_handles import AsyncHandles
-from standfast.runtime.host.at_work import detached
 from standfast.runtime.host.closing import close_tree
-from standfast.runtime.lease_owners import new_owner, owner_is_dead, retire
+from standfast.runtime.process_identity import new_owner, owner_is_dead, retire
+from standfast.runtime.sessions.directory import SessionDirectory
+from standfast.runtime.sessions.running_turn import TurnWaits, detached
 
 if TYPE_CHECKING:
-    from standfast.runtime.agent_runtime import Runtime
-    from standfast.runtime.workplace import Workplace
+    from standfast.runtime.monitors.monitors import Monitors
 
 GRACE_S: Final = 1.0
 """So long may a task take to end once it was cancelled."""
@@ -48,11 +48,11 @@ HIDDEN_GRACE_S: Final = 5.0
 
 _HIDDEN: Final[ContextVar[asyncio.Task[Any] | None]] = ContextVar("standfast_hidden_task", default=None)
 """The hidden task that this code is a part of, on whichever loop it runs."""
-_MINE: Final[ContextVar[Handle | None]] = ContextVar("standfast_task", default=None)
+_MINE: Final[ContextVar[TaskHandle | None]] = ContextVar("standfast_task", default=None)
 """The managed task that this code is."""
 
 
-class Handle:
+class TaskHandle:
     """What this process has of a task. `session_id` changes when the task is handed over."""
 
     __slots__ = ("cancel", "created_at", "ending", "kind", "session_id", "task", "task_id")
@@ -74,16 +74,19 @@ class Handle:
 class Tasks:
     """Made by `Runtime` when it opens; used on its loop."""
 
-    def __init__(self, runtime: Runtime, place: Workplace) -> None:
-        self.owner = new_owner(place.config.epoch)
+    monitors: Monitors
+
+    def __init__(self, directory: SessionDirectory, waits: TurnWaits) -> None:
+        self._directory = directory
+        self._waits = waits
+        self._services = directory.services
+        self._store = directory.services.store
+        self.owner = new_owner(self._services.settings.epoch)
         self.grace_s = GRACE_S
         self.hidden_grace_s = HIDDEN_GRACE_S
-        self.handles = AsyncHandles(runtime)
-        self._runtime = runtime
-        self._place = place
-        self._store = place.store
-        self._handles: dict[tuple[str, str], Handle] = {}
-        self._coming: list[Handle] = []
+        self.handles = AsyncHandles(directory, self.let_go_of)
+        self._handles: dict[tuple[str, str], TaskHandle] = {}
+        self._coming: list[TaskHandle] = []
         self._hidden: dict[str, set[asyncio.Task[None]]] = {}
         self._left: set[asyncio.Task[Any]] = set()
         self._ends: dict[tuple[str, str], asyncio.Task[None]] = {}
@@ -93,17 +96,17 @@ class Tasks:
 
     async def register(self, session_id: str, spec: TaskSpec, cancel: TaskCancel | None = None) -> TaskRecord:
         """Put a task on record that somebody else runs."""
-        return await self._add(spec, Handle(session_id, spec, cancel))
+        return await self._add(spec, TaskHandle(session_id, spec, cancel))
 
     async def spawn(self, session_id: str, spec: TaskSpec, work: SessionTask) -> TaskRecord:
         """Put a task on record, and run it."""
-        handle = Handle(session_id, spec)
+        handle = TaskHandle(session_id, spec)
         record = await self._add(spec, handle)
         if handle.ending is None:  # nobody has cancelled it before it could begin
             handle.task = self._start(self._run(handle, work))
         return record
 
-    async def _add(self, spec: TaskSpec, handle: Handle) -> TaskRecord:
+    async def _add(self, spec: TaskSpec, handle: TaskHandle) -> TaskRecord:
         record = changes.registered(spec, handle.session_id, self.owner, self._now())
         handle.created_at = record.created_at
         since = await self.handles.standpoint(handle.session_id) if record.handle else None
@@ -174,7 +177,7 @@ class Tasks:
         """Run something beside whatever asks for it."""
         return asyncio.get_running_loop().create_task(work, context=detached())
 
-    async def _run(self, handle: Handle, work: SessionTask) -> None:
+    async def _run(self, handle: TaskHandle, work: SessionTask) -> None:
         _MINE.set(handle)
         _HIDDEN.set(None)
         change: changes.Change
@@ -193,7 +196,7 @@ class Tasks:
             return changes.interrupted("the runtime that ran the task was closed", self._now())
         return changes.became(TaskState.CANCELLED, self._now())
 
-    async def _settle(self, handle: Handle, change: changes.Change) -> None:
+    async def _settle(self, handle: TaskHandle, change: changes.Change) -> None:
         """Put a task's end on record, wherever it belongs by now."""
         key = handle.key
         try:
@@ -202,7 +205,9 @@ class Tasks:
             if handle.key != key or await self._moved(handle):
                 await self._settle(handle, change)
         except StoreError as error:
-            self._place.report("", "task", f"the end of task {handle.task_id!r} is lost: {described(error)}")
+            self._services.report(
+                "", "task", f"the end of task {handle.task_id!r} is lost: {described(error)}"
+            )
         if self._handles.get(handle.key) is handle:
             del self._handles[handle.key]
 
@@ -217,7 +222,9 @@ class Tasks:
             case TaskKind.MONITOR:
                 return await self._cancel_monitor(record)
             case TaskKind.SUBAGENT:
-                await self._close_subagent(record)
+                child = child_of(record)
+                if child is not None and await self._store.head(child) is not None:
+                    await self.close_tree(child)
             case TaskKind.OBSERVER | TaskKind.OTHER:
                 if self._is_elsewhere(record):
                     return record  # its process ends it: it has been told by the record
@@ -252,17 +259,11 @@ class Tasks:
     async def _cancel_monitor(self, record: TaskRecord) -> TaskRecord:
         """End the monitor's processes; its record is closed with them, by whoever runs them."""
         with contextlib.suppress(MonitorNotFound):
-            await self._runtime.monitors.stop(record.session_id, record.id)
+            await self.monitors.stop(record.session_id, record.id)
         after = await self._store.task(record.session_id, record.id)
         if after is None:
             raise TaskNotFound(record.session_id, record.id)
         return after if after.state.is_terminal or self._is_elsewhere(after) else await self._stop(after)
-
-    async def _close_subagent(self, record: TaskRecord) -> None:
-        """Close the session that works for this one, with everything below it."""
-        child = child_of(record)
-        if child is not None and await self._store.head(child) is not None:
-            await close_tree(self._runtime, child)
 
     async def _stop(self, record: TaskRecord) -> TaskRecord:
         """End what runs here for a task, and close its record."""
@@ -282,18 +283,18 @@ class Tasks:
         mine = _MINE.get()
         return mine is not None and mine.key == (record.session_id, record.id)
 
-    def _handle(self, record: TaskRecord) -> Handle | None:
+    def _handle(self, record: TaskRecord) -> TaskHandle | None:
         """What this process has of a task, or is about to have."""
         key = (record.session_id, record.id)
         return self._handles.get(key) or next((one for one in self._coming if one.key == key), None)
 
-    async def _end(self, handle: Handle) -> None:
+    async def _end(self, handle: TaskHandle) -> None:
         """Cancel what runs; after its grace it is left behind. Others who want that wait for the same."""
         if handle.ending is None:
             handle.ending = self._start(self._cancelled(handle))
         await asyncio.shield(handle.ending)
 
-    async def _cancelled(self, handle: Handle) -> None:
+    async def _cancelled(self, handle: TaskHandle) -> None:
         waits: list[asyncio.Task[Any]] = []
         if handle.cancel is not None:
             waits.append(self._start(self._call(handle.cancel)))
@@ -306,7 +307,7 @@ class Tasks:
         try:
             await cancel()
         except (Exception, SystemExit) as error:
-            self._place.report("", "task", f"a task could not be cancelled: {described(error)}")
+            self._services.report("", "task", f"a task could not be cancelled: {described(error)}")
 
     async def _await_ends(self, tasks: Sequence[asyncio.Task[Any]]) -> None:
         """Wait for tasks that were told to end; those that do not are kept from being collected."""
@@ -335,7 +336,7 @@ class Tasks:
                     self.handles.watch(to_id, task_id, since)
                 self.tell(moved)
 
-    def _rekey(self, handle: Handle, session_id: str) -> None:
+    def _rekey(self, handle: TaskHandle, session_id: str) -> None:
         """What runs here for a task is of another session from here on."""
         if self._handles.get(handle.key) is handle:
             del self._handles[handle.key]
@@ -354,7 +355,7 @@ class Tasks:
                 return True
         return False
 
-    async def _moved(self, handle: Handle) -> bool:
+    async def _moved(self, handle: TaskHandle) -> bool:
         """Whether another process has handed a task over that ran here; then it is followed."""
         if self._handles.get(handle.key) is not handle:
             return False  # it was forgotten
@@ -386,7 +387,7 @@ class Tasks:
         try:
             await work()
         except (Exception, SystemExit) as error:
-            self._place.report("", f"hidden task {label[:80]} of {session_id}", described(error))
+            self._services.report("", f"hidden task {label[:80]} of {session_id}", described(error))
 
     def _forget_hidden(self, session_id: str, task: asyncio.Task[None]) -> None:
         hidden = self._hidden.get(session_id)
@@ -395,7 +396,7 @@ class Tasks:
             if not hidden:
                 del self._hidden[session_id]
 
-    # Ending
+    # MonitorEnding
 
     async def end_session(self, session_id: str) -> None:
         """End everything that goes on beside a session's turns. What asks for that is left alone."""
@@ -403,6 +404,14 @@ class Tasks:
         keep = [mine.task_id] if mine is not None and mine.session_id == session_id else []
         await self.cancel_all(session_id, keep)
         await self._end_hidden(session_id)
+
+    async def close_tree(self, session_id: str) -> None:
+        """Close a session and all below it."""
+        await close_tree(self._directory, self._waits, session_id, self._end_beside)
+
+    async def _end_beside(self, session_id: str) -> None:
+        await self.end_session(session_id)
+        await self.monitors.forget(session_id)
 
     async def _end_hidden(self, session_id: str) -> None:
         me = _HIDDEN.get() or asyncio.current_task()
@@ -441,7 +450,7 @@ class Tasks:
         self._handles.clear()
         retire(self.owner)
 
-    async def _close_record(self, handle: Handle) -> None:
+    async def _close_record(self, handle: TaskHandle) -> None:
         """A task whose process goes: its record ends, if it did not and nobody can go on with it."""
         with contextlib.suppress(TaskNotFound, StoreError):
             record = await self._store.task(*handle.key)
@@ -472,17 +481,17 @@ class Tasks:
         try:
             await self.cancel(session_id, task_id)
         except StandfastError as error:  # the next look at it tries again
-            self._place.report("", "task", f"task {task_id!r} could not be ended: {error.message}")
+            self._services.report("", "task", f"task {task_id!r} could not be ended: {error.message}")
 
     def tell(self, record: TaskRecord) -> None:
         """Tell observers and the trace what has become of a task."""
         self.handles.heard(record, self.owner)
-        self._runtime.tell(record.session_id, TaskChanged(record=record))
-        if self._place.tracer is not None and record.state.is_terminal:
-            self._place.tracer.task(record)
+        self._directory.tell(record.session_id, TaskChanged(record=record))
+        if self._services.tracer is not None and record.state.is_terminal:
+            self._services.tracer.task(record)
 
     def _now(self) -> int:
-        return self._place.clock.now_ms()
+        return self._services.clock.now_ms()
 
 
 def _is_plain(kind: TaskKind) -> bool:

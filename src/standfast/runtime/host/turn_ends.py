@@ -6,25 +6,21 @@ looks for anything.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from standfast.errors import ServiceUnavailable, TurnNotFound
 from standfast.model.events import Event, TurnCommitted, TurnParked
 from standfast.model.host_requests import AssembledTurn
 from standfast.model.message import Message
 from standfast.model.outcome import Finished
 from standfast.model.turn import TurnRecord, TurnState
-from standfast.runtime.live_feed import Bell
-
-if TYPE_CHECKING:
-    from standfast.ports.session_store import SessionStore
-    from standfast.runtime.agent_runtime import Runtime
+from standfast.ports.session_store import SessionStore
+from standfast.runtime.live_feed import EventSignal
+from standfast.runtime.sessions.directory import SessionDirectory
 
 _WINDOW = 256
 """So many nodes are looked at first for what was said in a turn."""
 
 
-class _EndOf(Bell):
+class _EndOf(EventSignal):
     """Rings when a turn has ended, or waits."""
 
     __slots__ = ("_turn_id",)
@@ -38,20 +34,20 @@ class _EndOf(Bell):
             self.ring()
 
 
-async def turn_rests(runtime: Runtime, record: TurnRecord, *, ended: bool = False) -> TurnRecord:
+async def turn_rests(directory: SessionDirectory, record: TurnRecord, *, ended: bool = False) -> TurnRecord:
     """The turn once it has ended or waits; with *ended*, once it has ended."""
-    turn_id, feed = record.turn_id, runtime.live(record.session_id).feed
+    turn_id, feed = record.turn_id, directory.live(record.session_id).feed
     bell = feed.listen(_EndOf(turn_id))
     try:
         while True:
-            if runtime.place is None:
+            if not directory.is_open:
                 raise ServiceUnavailable("awaiting turns", "the runtime is closed")
-            found = await runtime.store.turn(turn_id)
+            found = await directory.store.turn(turn_id)
             if found is None:
                 raise TurnNotFound(turn_id)
             if found.state is TurnState.ENDED or (found.state is TurnState.WAITING and not ended):
                 return found
-            await bell.wait(runtime.poll_s)
+            await bell.wait(directory.poll_s)
     finally:
         feed.leave(bell)
 

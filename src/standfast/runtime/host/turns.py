@@ -12,29 +12,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from standfast.errors import TurnNotFound
 from standfast.model.events import Event, Gap
 from standfast.model.host_requests import AssembledTurn, TurnInput
 from standfast.model.turn import TurnRecord
 from standfast.ports.host import SessionTurnHandle
-from standfast.runtime.agent import checked_limits
+from standfast.runtime.agent_definition import checked_limits
 from standfast.runtime.dependencies import fits
-from standfast.runtime.host.at_work import detached
-from standfast.runtime.host.deps import turn_deps
-from standfast.runtime.host.part import HostPart
+from standfast.runtime.host.service import HostService
 from standfast.runtime.host.turn_ends import assembled, turn_rests
 from standfast.runtime.live_feed import Subscription
+from standfast.runtime.sessions.live_session import LiveSession
+from standfast.runtime.sessions.running_turn import detached
 from standfast.runtime.turn import Turn, TurnRequest
-
-if TYPE_CHECKING:
-    from standfast.runtime.live_session import LiveSession
 
 MAX_UNREAD: Final = 2_048
 
 
-class TurnService(HostPart):
+class TurnService(HostService):
     """The `TurnHost` of a session."""
 
     __slots__ = ()
@@ -51,7 +48,7 @@ class TurnService(HostPart):
             )
         )
         events = TurnEvents(turn)
-        with self._runtime.waits.waiting_for(session_id):
+        with self._background.waits.waiting_for(session_id):
             detached().run(turn.start)
             try:
                 await turn.begun()
@@ -67,38 +64,39 @@ class TurnService(HostPart):
 
         Any other session has its own: they may be another user's.
         """
-        asking = await self._runtime.put_to_work(self.session_id)
-        passed = None if asking is None else turn_deps(asking)
-        agent = None if live.staff is None else live.staff.agent
+        asking = await self._directory.put_to_work(self.session_id)
+        passed = None if asking is None else asking.inheritable_deps()
+        agent = None if live.prepared is None else live.prepared.agent
         if agent is None or not fits(agent.deps_type, passed):
             return live.deps
-        head = await self._runtime.store.head(live.session_id)
+        head = await self._directory.store.head(live.session_id)
         below = head is not None and await self._is_above(self.session_id, head)
         return passed if below else live.deps
 
     async def await_turn(self, turn_id: str) -> AssembledTurn:
         """The turn once it has ended, or waits; whoever runs it."""
         record = await self._turn("await_turn", turn_id)
-        with self._runtime.waits.waiting_for(record.session_id):
-            rests = await turn_rests(self._runtime, record)
-        return await assembled(self._runtime.store, rests)
+        with self._background.waits.waiting_for(record.session_id):
+            rests = await turn_rests(self._directory, record)
+        return await assembled(self._directory.store, rests)
 
     async def cancel_turn(self, turn_id: str) -> None:
         """End a turn; one that has ended stays as it is."""
-        await self._turn("cancel_turn", turn_id)
-        await self._runtime.cancel(turn_id)
+        record = await self._turn("cancel_turn", turn_id)
+        await self._directory.live(record.session_id).cancel(turn_id)
 
     async def start_turn(self, session_id: str, input: TurnInput) -> AssembledTurn:
         """Start a turn and wait until it has ended, or waits itself."""
-        self._place("start_turn")
-        with self._runtime.waits.waiting_for(session_id):
+        self._require_open("start_turn")
+        with self._background.waits.waiting_for(session_id):
             started = await self.start_turn_stream(session_id, input)
             return await self.await_turn(started.turn_id)
 
     async def _turn(self, method: str, turn_id: str) -> TurnRecord:
         """A turn of a session that may be seen."""
-        record = await self._place(method).store.turn(turn_id)
-        head = None if record is None else await self._runtime.store.head(record.session_id)
+        self._require_open(method)
+        record = await self._directory.store.turn(turn_id)
+        head = None if record is None else await self._directory.store.head(record.session_id)
         if record is None or head is None or not await self._sees(head, False):
             raise TurnNotFound(turn_id)
         return record

@@ -26,18 +26,17 @@ import dataclasses
 import inspect
 from collections.abc import Callable
 from functools import cache, partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from standfast.errors import ServiceUnavailable
+from standfast.plugins.contexts import SessionHosts
 from standfast.plugins.running import HOOK
+from standfast.plugins.runtime_services import RuntimeServices
 from standfast.ports import host as ports
-from standfast.runtime.host.part import HostPart
+from standfast.runtime.host.service import HostService
 from standfast.tools.home_loop import HomeIterator, at_home
 from standfast.tools.no_host import SERVICES
-
-if TYPE_CHECKING:
-    from standfast.runtime.workplace import Workplace
 
 R = TypeVar("R")
 
@@ -124,28 +123,30 @@ def _forwarding(name: str, member: Any, check: Callable[[str], None] | None) -> 
         if check is not None:
             check(name)
         host = _hosts[self]
-        method, place = getattr(host, name), host.place if isinstance(host, HostPart) else None
-        if place is None or asyncio.get_running_loop() is place.home:
+        method, services = getattr(host, name), host.services if isinstance(host, HostService) else None
+        if services is None or not host.is_open or asyncio.get_running_loop() is services.home:
             return await method(*args, **kwargs)
-        return await _from_away(place, method, args, kwargs)
+        return await _from_away(services, method, args, kwargs)
 
     call.__name__, call.__qualname__, call.__doc__ = name, name, member.__doc__
     call.__signature__ = inspect.signature(member)  # type: ignore[attr-defined]
     return call
 
 
-async def _from_away(place: Workplace, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+async def _from_away(
+    services: RuntimeServices, method: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
     """Call the host from another loop; functions among the arguments run on loops of their own."""
-    args = tuple(_run_away(place, value) for value in args)
-    kwargs = {name: _run_away(place, value) for name, value in kwargs.items()}
-    answer = await at_home(place.home, method, *args, **kwargs)
+    args = tuple(_run_away(services, value) for value in args)
+    kwargs = {name: _run_away(services, value) for name, value in kwargs.items()}
+    answer = await at_home(services.home, method, *args, **kwargs)
     if isinstance(answer, ports.SessionTurnHandle):
-        return dataclasses.replace(answer, events=HomeIterator(place.home, answer.events))
+        return dataclasses.replace(answer, events=HomeIterator(services.home, answer.events))
     return answer
 
 
-def _run_away(place: Workplace, value: Any) -> Any:
-    return partial(place.loops.run, value) if callable(value) else value
+def _run_away(services: RuntimeServices, value: Any) -> Any:
+    return partial(services.loops.run, value) if callable(value) else value
 
 
 def _require_role(name: str) -> None:
@@ -156,3 +157,37 @@ def _require_role(name: str) -> None:
     role = ROLE_OF_HOOK[kind]
     if role is None or name not in _methods(role):
         raise ServiceUnavailable(SERVICES[name], f"a hook of kind {kind} may not ask for it")
+
+
+_ROLES: Final[dict[str, type]] = {
+    "prompt": ports.PromptHookHost,
+    "turn": ports.TurnHookHost,
+    "checkpoint": ports.CheckpointHookHost,
+    "turn_result": ports.TurnResultHookHost,
+    "history": ports.HistoryHost,
+    "tool": ports.ToolHookHost,
+    "action": ports.PluginActionHost,
+    "sessions": ports.SessionStateService,
+    "session_graph": ports.SessionGraphHost,
+    "processes": ports.ProcessService,
+    "completions": ports.DirectCompletionHost,
+}
+
+
+class _SessionViews:
+    """The `SessionHosts` of a session; each view is made when it is first wanted."""
+
+    def __init__(self, host: ports.RuntimeSessionHost) -> None:
+        self._host = host
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "session" and name not in _ROLES:
+            raise AttributeError(name)
+        made = plugin_view(self._host) if name == "session" else view(self._host, _ROLES[name])
+        setattr(self, name, made)
+        return made
+
+
+def session_views(host: ports.RuntimeSessionHost) -> SessionHosts:
+    """The views of one session's host, one for each role, and the plugin's own."""
+    return cast(SessionHosts, _SessionViews(host))

@@ -2,9 +2,10 @@
 
 Theory of operation
 -------------------
-A monitor is a task in the store and, in one process, a `Watch` with its `MonitorProcess`. Its supervisor is
-started first, then the record names it, and only then its command begins: there is never a command that no
-record knows of. A background task follows each watch, queues its wakes, and closes its record.
+A monitor is a task in the store and, in one process, a `RunningMonitor` with its `MonitorProcess`. Its
+supervisor is started first, then the record names it, and only then its command begins: there is never a
+command that no record knows of. A background task follows each of them, queues its wakes and closes its
+record.
 
 `recover` is called every second. It does whatever others have made necessary: it takes over the monitors of
 processes that are gone, ends those that somebody wants to end, and queues wakes that had to wait.
@@ -37,15 +38,20 @@ from standfast.model.monitor import (
     MonitorUpdateBatch,
 )
 from standfast.model.task import TaskKind, TaskRecord, TaskState
+from standfast.plugins.runtime_services import runtime_not_open
 from standfast.ports.clock import Clock
 from standfast.ports.session_store import SessionStore
 from standfast.runtime.monitors.command import Command, CommandNotStarted
-from standfast.runtime.monitors.desk import MonitorDesk, QueueTurn
+from standfast.runtime.monitors.monitor_store import MonitorStore, QueueTurn
 from standfast.runtime.monitors.orphans import end_orphans
-from standfast.runtime.monitors.owners import HEARTBEAT_MS, owner_is_gone
-from standfast.runtime.monitors.record import MonitorRecord, interrupted, monitor_of
-from standfast.runtime.monitors.watch import Ending, Notify, Watch, begun_anew
-from standfast.runtime.workplace import runtime_not_open
+from standfast.runtime.monitors.record import (
+    HEARTBEAT_MS,
+    MonitorRecord,
+    interrupted,
+    monitor_of,
+    owner_is_gone,
+)
+from standfast.runtime.monitors.running_monitor import MonitorEnding, Notify, RunningMonitor, begun_anew
 
 _GONE = "the process that ran the monitor is gone"
 
@@ -58,7 +64,7 @@ class Monitors:
     """All monitors that one runtime looks after. Used on its loop.
 
     Args:
-        owner: who looks after them, as `lease_owners.new_owner` makes it; to be retired after `close`.
+        owner: who looks after them, as `process_identity.new_owner` makes it; to be retired after `close`.
         queue_turn: queues an input for a session and has its turn started.
         notify: hears every update that is kept.
         takes_up: whether monitors of a session may be started again here, which others have left.
@@ -77,10 +83,10 @@ class Monitors:
         self.owner = owner
         self._store = store
         self._clock = clock
-        self._desk = MonitorDesk(store, clock, owner, queue_turn)
+        self._records = MonitorStore(store, clock, owner, queue_turn)
         self._notify = notify
         self._takes_up = takes_up
-        self._watches: dict[str, Watch] = {}
+        self._watches: dict[str, RunningMonitor] = {}
         self._opened: set[tuple[str, str]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._beginnings: set[asyncio.Task[None]] = set()
@@ -115,12 +121,12 @@ class Monitors:
 
     async def snapshot(self, session_id: str) -> MonitorSnapshot:
         """The session's monitors, in the order in which they were started first."""
-        tasks = await self._desk.tasks(session_id)
+        tasks = await self._records.tasks(session_id)
         return MonitorSnapshot(monitors=tuple([await self._status(task) for task in tasks]))
 
     async def take_updates(self, session_id: str) -> MonitorUpdateBatch:
         """What the session's monitors have told since this was last asked. A wake that waits is withdrawn."""
-        taken = [await self._take(task) for task in await self._desk.tasks(session_id)]
+        taken = [await self._take(task) for task in await self._records.tasks(session_id)]
         updates = [update for some, _ in taken for update in some]
         updates.sort(key=lambda update: update.at_ms)
         return MonitorUpdateBatch(updates=tuple(updates), lost=sum(lost for _, lost in taken))
@@ -133,10 +139,10 @@ class Monitors:
         Once for each session here. One that somebody stopped comes back only if it is among *specs*.
         """
         self._require_open()
-        tasks = await self._desk.tasks(session_id)
+        tasks = await self._records.tasks(session_id)
         if any(not task.state.is_terminal and self._is_left(task) for task in tasks):
             await self.recover()  # the record of a process that is gone still says that it runs
-            tasks = await self._desk.tasks(session_id)
+            tasks = await self._records.tasks(session_id)
         before = [record.status for task in tasks if (record := monitor_of(task))]
         known = [one.spec for one in before if one.state.is_over and one.state is not MonitorState.STOPPED]
         armed = {spec.id: spec for spec in (*known, *specs) if spec.arm == "session_start"}
@@ -162,14 +168,14 @@ class Monitors:
         """End all monitors of a session that was closed or deleted."""
         self._opened = {key for key in self._opened if key[0] != session_id}
         watches = [watch for watch in self._watches.values() if watch.session_id == session_id]
-        await asyncio.gather(*(self._end(watch, Ending.STOPPED) for watch in watches))
+        await asyncio.gather(*(self._end(watch, MonitorEnding.STOPPED) for watch in watches))
 
     async def close(self) -> None:
         """End every process. Monitors that are to be started again wait for the next runtime."""
         self._is_closed = True
         async with self._recovering:
             await asyncio.gather(*self._beginnings, return_exceptions=True)
-            ends = [self._end(watch, Ending.CLOSED) for watch in self._watches.values()]
+            ends = [self._end(watch, MonitorEnding.CLOSED) for watch in self._watches.values()]
             await asyncio.gather(*ends, return_exceptions=True)
         for task in self._tasks:
             task.cancel()
@@ -200,13 +206,13 @@ class Monitors:
             record = msgspec.structs.replace(earlier, run=record.run, status=status, process=None, wakes=0)
             created_at = before.created_at
         watch = self._watch(session_id, record)
-        await self._kept(self._begin(watch, lambda: self._desk.add(watch, created_at), quiet=True))
+        await self._kept(self._begin(watch, lambda: self._records.add(watch, created_at), quiet=True))
 
-    def _watch(self, session_id: str, record: MonitorRecord) -> Watch:
-        return Watch(session_id, record, self._clock, self._notify)
+    def _watch(self, session_id: str, record: MonitorRecord) -> RunningMonitor:
+        return RunningMonitor(session_id, record, self._clock, self._notify)
 
     async def _begin(
-        self, watch: Watch, write: Callable[[], Awaitable[None]], *, quiet: bool = False
+        self, watch: RunningMonitor, write: Callable[[], Awaitable[None]], *, quiet: bool = False
     ) -> None:
         """Start the supervisor, write that down, and let the command begin."""
         self._watches[watch.run] = watch
@@ -228,7 +234,7 @@ class Monitors:
         if watch.never_ran:
             await self._concluded(watch)
 
-    def _spawn(self, watch: Watch) -> None:
+    def _spawn(self, watch: RunningMonitor) -> None:
         from standfast.runtime.monitors.process import MonitorProcess  # few sessions have monitors
 
         spec = watch.spec
@@ -237,7 +243,7 @@ class Monitors:
         except CommandNotStarted as error:
             watch.failed(error.error_object())
 
-    async def _let_run(self, watch: Watch) -> None:
+    async def _let_run(self, watch: RunningMonitor) -> None:
         assert watch.process is not None
         try:
             await watch.process.run()
@@ -258,7 +264,7 @@ class Monitors:
 
     # Following
 
-    async def _follow(self, watch: Watch) -> None:
+    async def _follow(self, watch: RunningMonitor) -> None:
         """Queue wakes as updates come, and close the record at the end."""
         while not watch.has_ended:
             await watch.stirred.wait()
@@ -266,20 +272,20 @@ class Monitors:
             if watch.wants_wake and not watch.has_ended:
                 with suppress(Exception):  # `recover` stirs it again
                     async with watch.lock:
-                        await self._desk.wake(watch)
+                        await self._records.wake(watch)
         watch.settle()
         while not await self._closes(watch):
             watch.stirred.clear()
             await watch.stirred.wait()
         self._watches.pop(watch.run, None)
 
-    async def _closes(self, watch: Watch) -> bool:
+    async def _closes(self, watch: RunningMonitor) -> bool:
         """Tell and write how a monitor has ended; false if the store did not let us."""
         try:
             async with watch.lock:
-                if watch.wakes_at_end and watch.ending is not Ending.LOST:
-                    await self._desk.wake_at_end(watch)
-                await self._desk.save(watch)
+                if watch.wakes_at_end and watch.ending is not MonitorEnding.LOST:
+                    await self._records.wake_at_end(watch)
+                await self._records.save(watch)
                 watch.failure = None
         except Exception as error:
             watch.failure = error
@@ -294,9 +300,9 @@ class Monitors:
             return
         watch = self._watches.get(record.run)
         if watch is not None:
-            await self._end(watch, Ending.STOPPED)
+            await self._end(watch, MonitorEnding.STOPPED)
         elif not await self._stop_left(task):
-            await self._desk.request_stop(task)
+            await self._records.request_stop(task)
 
     async def _stop_left(self, task: TaskRecord) -> bool:
         """Close a monitor whose owner is gone; false if somebody has it."""
@@ -305,16 +311,16 @@ class Monitors:
             record = None if found is None else monitor_of(found)
             if found is None or record is None or not self._is_left(found):
                 return False
-            await self._close_left(found, record, Ending.STOPPED)
+            await self._close_left(found, record, MonitorEnding.STOPPED)
             return True
 
-    async def _end(self, watch: Watch, ending: Ending) -> None:
+    async def _end(self, watch: RunningMonitor, ending: MonitorEnding) -> None:
         watch.end_by(ending)
         if watch.process is not None and not watch.has_ended:
             await watch.process.stop()
         await self._concluded(watch)
 
-    async def _concluded(self, watch: Watch) -> None:
+    async def _concluded(self, watch: RunningMonitor) -> None:
         await watch.concluded.wait()
         if watch.failure is not None:
             raise watch.failure
@@ -330,7 +336,7 @@ class Monitors:
         elif not self._is_left(task):
             return
         elif record is None:
-            await self._desk.fail(task)
+            await self._records.fail(task)
         elif task.owner or self._takes_up(task.session_id):
             await self._take_over(task, record)
 
@@ -341,18 +347,18 @@ class Monitors:
         record = monitor_of(task)
         return record is not None and record.run not in self._watches
 
-    async def _look_after_own(self, watch: Watch, task: TaskRecord, now: int) -> None:
+    async def _look_after_own(self, watch: RunningMonitor, task: TaskRecord, now: int) -> None:
         if not watch.has_ended:
-            self._desk.adopt(watch, task)
+            self._records.adopt(watch, task)
             if now - task.updated_at > HEARTBEAT_MS:
                 async with watch.lock:
-                    await self._desk.save(watch)
+                    await self._records.save(watch)
         if watch.has_ended or watch.wants_wake:
             watch.stirred.set()
 
     async def _take_over(self, task: TaskRecord, record: MonitorRecord) -> None:
         if task.state is TaskState.CANCEL_REQUESTED:
-            await self._close_left(task, record, Ending.STOPPED)
+            await self._close_left(task, record, MonitorEnding.STOPPED)
         elif not record.status.spec.restart:
             await self._close_left(task, record, None)
         elif await self._is_ours_and_swept(task, record):
@@ -362,12 +368,14 @@ class Monitors:
         """Start a monitor again, or leave it to somebody who can."""
         if self._takes_up(task.session_id):
             watch = self._watch(task.session_id, begun_anew(record, self._clock.now_ms()))
-            await self._kept(self._begin(watch, lambda: self._desk.save(watch)))
+            await self._kept(self._begin(watch, lambda: self._records.save(watch)))
             return
         status = msgspec.structs.replace(record.status, state=MonitorState.ARMED)
-        await self._desk.release(task, msgspec.structs.replace(record, status=status, process=None))
+        await self._records.release(task, msgspec.structs.replace(record, status=status, process=None))
 
-    async def _close_left(self, task: TaskRecord, record: MonitorRecord, ending: Ending | None) -> None:
+    async def _close_left(
+        self, task: TaskRecord, record: MonitorRecord, ending: MonitorEnding | None
+    ) -> None:
         """Close the record of a monitor that nobody runs any more."""
         if not await self._is_ours_and_swept(task, record):
             return
@@ -376,11 +384,11 @@ class Monitors:
             watch.failed(interrupted(_GONE))
         watch.ending, watch.has_ended = ending, True
         watch.settle()
-        await self._desk.save(watch)
+        await self._records.save(watch)
 
     async def _is_ours_and_swept(self, task: TaskRecord, record: MonitorRecord) -> bool:
         """Take a monitor over and end what is left of its processes; false if another was faster."""
-        if not await self._desk.claim(task, record):
+        if not await self._records.claim(task, record):
             return False
         if record.process is not None:
             await asyncio.to_thread(end_orphans, record.process)
@@ -394,7 +402,7 @@ class Monitors:
                 watch.stirred.set()
             elif watch.is_written:
                 async with watch.lock:
-                    await self._desk.save(watch)
+                    await self._records.save(watch)
 
     # Reading
 
@@ -404,19 +412,19 @@ class Monitors:
         watch = self._watches.get(record.run)
         status = record.status if watch is None or task.state.is_terminal else watch.status()
         wake = record.wake if watch is None else watch.wake
-        waits = wake is not None and await self._desk.is_waiting(task.session_id, wake)
+        waits = wake is not None and await self._records.is_waiting(task.session_id, wake)
         return msgspec.structs.replace(status, wakes=waits)
 
     async def _take(self, task: TaskRecord) -> tuple[tuple[Any, ...], int]:
         record = monitor_of(task)
         watch = None if record is None else self._watches.get(record.run)
         if watch is None:
-            return await self._desk.take_stored(task)
+            return await self._records.take_stored(task)
         async with watch.lock:
             if not watch.concluded.is_set():
-                return await self._desk.take(watch)
+                return await self._records.take(watch)
         found = await self._store.task(task.session_id, task.id)
-        return ((), 0) if found is None else await self._desk.take_stored(found)
+        return ((), 0) if found is None else await self._records.take_stored(found)
 
 
 def _checked(spec: MonitorSpec) -> MonitorSpec:

@@ -21,7 +21,7 @@ from typing import Final
 import msgspec
 
 from standfast.model.limits import U64
-from standfast.runtime.monitors.environment import MARK
+from standfast.runtime.monitors.command import MARK
 from standfast.runtime.process_identity import machine
 
 _ROUNDS: Final = 200

@@ -26,8 +26,7 @@ import sys
 from contextlib import suppress
 from typing import IO, Any, Final, Literal, Protocol
 
-from standfast.runtime.monitors.command import Command, CommandNotStarted
-from standfast.runtime.monitors.environment import MARK, command_environment
+from standfast.runtime.monitors.command import MARK, Command, CommandNotStarted, command_environment
 from standfast.runtime.monitors.lines import LineReader, Lines
 from standfast.runtime.monitors.orphans import end_orphans, mark_of
 from standfast.runtime.monitors.supervisor import GRACE_S

@@ -21,7 +21,12 @@ from standfast.model.limits import U64
 from standfast.model.monitor import MonitorSpec, MonitorState, MonitorStatus, MonitorUpdate
 from standfast.model.task import TaskKind, TaskRecord, TaskState
 from standfast.runtime.monitors.orphans import ProcessMark
+from standfast.runtime.process_identity import machine, owner_is_dead
 
+HEARTBEAT_MS: Final = 20_000
+"""So often a monitor that runs is written anew, whether something happened or not."""
+SILENT_MS: Final = 90_000
+"""After so long nobody elsewhere looks after it any more, be it that a machine was started anew."""
 KEPT_CHARS: Final = 32_768
 _LABEL_CHARS: Final = 200
 _TASK_STATES: Final = {
@@ -162,3 +167,11 @@ def _closed_by_others(record: MonitorRecord, task: TaskRecord) -> MonitorRecord:
     state = MonitorState.STOPPED if task.state is TaskState.CANCELLED else MonitorState.FAILED
     status = msgspec.structs.replace(record.status, state=state, updated_at=task.updated_at, error=task.error)
     return msgspec.structs.replace(record, status=status)
+
+
+def owner_is_gone(task: TaskRecord, now_ms: int) -> bool:
+    """Nobody has it, its process is provably dead, or is on another machine and has long been silent."""
+    if not task.owner or owner_is_dead(task.owner):
+        return True
+    where = task.owner.rpartition("/")[0].rsplit(":", 2)[0]
+    return where != machine() and now_ms - task.updated_at > SILENT_MS

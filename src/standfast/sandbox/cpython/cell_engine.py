@@ -2,50 +2,55 @@
 
 from __future__ import annotations
 
-import functools
 import threading
 from collections.abc import Collection, Sequence
-from typing import Final
 
 from standfast.errors import InvalidArgument
 from standfast.model.diagnostic import Diagnostic
 from standfast.model.language import Language
+from standfast.ports.cell_stepper import StepperHost
 from standfast.ports.code_engine import CellFunctions, CellRequest, Check, Touched
-from standfast.sandbox.cpython.cell_run import CPythonCellRun
+from standfast.sandbox.cell_lifecycle import SteppedCell, SteppedCells
+from standfast.sandbox.cpython.cell_stepper import CPythonStepper
 from standfast.sandbox.cpython.check import check_cell, untyped
-from standfast.sandbox.cpython.guest_run import CellHost
 from standfast.sandbox.cpython.jail import Jail, JailKind
-from standfast.sandbox.cpython.state import decode_state
+from standfast.sandbox.cpython.state import decode_state, read_cell
 from standfast.sandbox.cpython.workers import Workers
 from standfast.sandbox.monty.cell_check import names_touched
 from standfast.sandbox.monty.syntax import parse
-from standfast.sandbox.run_errors import cancelled_error
-from standfast.sandbox.source_text import is_text, no_text, require_text
-from standfast.sandbox.watchdog import Watchdog
+from standfast.sandbox.paused_cell import PausedCell
+from standfast.sandbox.source_text import is_text, no_text
 
 
-class CPythonCells:
+class CPythonCells(SteppedCells):
     """Runs the cells of many sessions, from many threads. The first cell starts processes.
 
     `packages` are import names of installed packages that guest code may use, read-only. `kind` asks for one
     kind of jail; without it the best one that the machine allows is taken.
     """
 
-    language: Final = Language.PYTHON
+    language = Language.PYTHON
 
     def __init__(
         self, *, capacity: int = 8, packages: Sequence[str] = (), kind: JailKind | None = None
     ) -> None:
+        super().__init__()
         self._capacity = capacity
         self._packages = tuple(packages)
         self._kind = kind
         self._opening = threading.Lock()
+        self._workers: Workers | None = None
         self._closed = False
 
-    def open(self, request: CellRequest) -> CPythonCellRun:
-        """A cell that is to be started. Code or a state that cannot be read is refused here."""
-        require_text(request.code)
-        return CPythonCellRun(request, self._started())
+    def open(self, request: CellRequest) -> SteppedCell:
+        self._started()
+        return super().open(request)
+
+    def stepper(self, host: StepperHost, dump: bytes) -> CPythonStepper:
+        return CPythonStepper(host, self._started(), self.watchdog, self._packages, dump)
+
+    def former_cell(self, data: bytes) -> PausedCell:
+        return read_cell(data)
 
     def names(self, state: bytes) -> list[str]:
         """The names that a state binds."""
@@ -68,32 +73,21 @@ class CPythonCells:
 
     def prepare(self) -> None:
         """Start a process before it is needed."""
-        self._started().workers.prepare()
-
-    def forget(self, key: str) -> None:
-        """End the process that is kept warm for a session."""
-        if "_host" in self.__dict__:
-            self._host.workers.forget(key)
+        self._started().prepare()
 
     def close(self) -> None:
         """End every cell and every process."""
         with self._opening:
             self._closed = True
-            if "_host" not in self.__dict__:
-                return
-        for run in list(self._host.live):
-            run.stop(cancelled_error())
-            run.hand_back()  # nobody else reaps the process of a cell that stands
-        self._host.watchdog.close()
-        self._host.workers.close()
+        super().close()
+        if self._workers is not None:
+            self._workers.close()
 
-    def _started(self) -> CellHost:
+    def _started(self) -> Workers:
+        """Return the workers. The first call looks for a jail that this machine allows."""
         with self._opening:
             if self._closed:
                 raise InvalidArgument("the sandbox is closed")
-            return self._host
-
-    @functools.cached_property
-    def _host(self) -> CellHost:
-        jail = Jail(self._kind, self._packages)
-        return CellHost(Workers(jail, self._capacity), Watchdog(), self._packages)
+            if self._workers is None:
+                self.slots = self._workers = Workers(Jail(self._kind, self._packages), self._capacity)
+            return self._workers

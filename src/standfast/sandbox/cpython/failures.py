@@ -9,6 +9,7 @@ from typing import Final
 from standfast.errors import Code, ErrorObject, Span
 from standfast.model.call import GuestException
 from standfast.model.limits import SessionLimits
+from standfast.ports.cell_stepper import CellFailed
 from standfast.ports.code_engine import CellFunctions
 from standfast.sandbox.cpython.messages import GuestError
 from standfast.sandbox.monty.syntax import parse
@@ -16,14 +17,6 @@ from standfast.sandbox.monty.syntax import parse
 CallErrors = dict[tuple[str, str], ErrorObject]
 """Which of our errors an exception of the guest is, by its type and text."""
 _RESET: Final = "reset the session, or go back to the Standfast that wrote it"
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a run ended. After a *hard* stop the session goes back to before the run."""
-
-    error: ErrorObject
-    hard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +85,6 @@ def _is_called(code: str, name: str, span: Span | None) -> bool:
     )
 
 
-def arguments_error(most: int, nodes: int) -> ErrorObject:
-    return ErrorObject(
-        code=Code.REQUEST_TOO_LARGE,
-        message=f"the calls that the code made at once have more than {most} bytes or {nodes} values "
-        "of arguments",
-        hint="make fewer calls at once, or smaller ones",
-    )
-
-
 def threads_error() -> ErrorObject:
     return ErrorObject(
         code=Code.MEMORY_EXCEEDED,
@@ -149,30 +133,18 @@ def too_large_error(size: int) -> ErrorObject:
     )
 
 
-def died_error(status: int | None) -> ErrorObject:
-    how = f" (status {status})" if status is not None else ""
-    return ErrorObject(code=Code.INTERRUPTED, message=f"the process that ran the code died{how}")
-
-
-def broken_error() -> ErrorObject:
-    return ErrorObject(
+def broken() -> CellFailed:
+    error = ErrorObject(
         code=Code.INTERRUPTED,
         message="the process that ran the code sent something that makes no sense, and was ended",
         hint="code that changes the interpreter under its own feet cannot be run",
     )
+    return CellFailed(error)
 
 
 def lost_error(error: GuestError) -> ErrorObject:
     message = f"the session's state cannot be loaded: {error.message}"
     return ErrorObject(code=Code.INTERRUPTED, message=message, hint=_RESET)
-
-
-def diverged_error(what: str) -> ErrorObject:
-    return ErrorObject(
-        code=Code.INTERRUPTED,
-        message=f"the code did not do the same again when it was taken up: {what}",
-        hint="order that depends on object addresses, threads or the machine cannot be repeated",
-    )
 
 
 def not_passed_error(error: Exception) -> ErrorObject:

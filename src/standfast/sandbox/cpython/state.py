@@ -1,4 +1,4 @@
-"""A session of the CPython engine at rest, and a cell of it that is suspended.
+"""A session of the CPython engine at rest, and a suspended cell of it.
 
 Rules
 -----
@@ -14,6 +14,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from standfast.errors import Code, SnapshotRefused
+from standfast.sandbox.paused_cell import PausedCell, read_former_cell
 
 ENGINE: Final = "cpython"
 FORMAT: Final = 1
@@ -31,46 +32,32 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
-class MadeCall(msgspec.Struct, frozen=True, array_like=True):
-    """A call that the code made: what of, in short, and its answer as JSON if it was answered on the spot."""
+class CellDump(msgspec.Struct, frozen=True, kw_only=True):
+    """What is needed, besides the record of its calls, to run a cell again.
 
-    digest: bytes
-    answer: bytes | None = None
-
-
-class PausedCell(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell that waits: all that is needed to run it again up to there.
-
-    `loaded` are the values that it touched by name, None where there was none. `answers` are in their order,
-    with the numbers of their calls; `waiting` are the numbers of calls without an answer, `at` the one of
-    them that the code stands at.
+    `loaded` are the values that it read by name, None where there was none.
     """
 
     code: str
     state: bytes
     inputs: dict[str, bytes]
     loaded: dict[str, bytes | None]
-    began_ms: int
     seed: str
-    made: list[MadeCall]
-    answers: list[tuple[int, bytes]]
-    waiting: list[int]
-    at: int | None
-    calls_made: int
-    stdout: str
-    stderr: str
-    truncated: bool
-    wall_used_ms: int
-    memory_peak_bytes: int | None
     engine: str = ENGINE
     version: str = VERSION
     format: int = FORMAT
 
 
-Stored = TypeVar("Stored", SessionState, PausedCell)
+class FormerCell(msgspec.Struct, frozen=True, kw_only=True):
+    """What only a suspended cell of the former format had: the numbers of its calls without an answer."""
+
+    waiting: list[int]
+
+
+Stored = TypeVar("Stored", SessionState, CellDump)
 _encoder: Final = msgspec.msgpack.Encoder()
 _states: Final = msgspec.msgpack.Decoder(SessionState)
-_cells: Final = msgspec.msgpack.Decoder(PausedCell)
+_dumps: Final = msgspec.msgpack.Decoder(CellDump)
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -91,12 +78,19 @@ def decode_state(data: bytes) -> SessionState | None:
     return _read(_states, data, "session's state") if data else None
 
 
-def encode_cell(cell: PausedCell) -> bytes:
-    return _encoder.encode(cell)
+def encode_dump(dump: CellDump) -> bytes:
+    return _encoder.encode(dump)
 
 
-def decode_cell(data: bytes) -> PausedCell:
-    return _read(_cells, data, "suspended cell")
+def decode_dump(data: bytes) -> CellDump:
+    return _read(_dumps, data, "suspended cell")
+
+
+def read_cell(data: bytes) -> PausedCell:
+    """Read a cell of the former format, which had the fields of `CellDump` beside the common ones."""
+    cell = read_former_cell(data, encode_dump(decode_dump(data)))
+    waiting = msgspec.msgpack.decode(data, type=FormerCell).waiting
+    return msgspec.structs.replace(cell, calls=dict.fromkeys(waiting, 0))
 
 
 def _read(decoder: msgspec.msgpack.Decoder[Stored], data: bytes, what: str) -> Stored:

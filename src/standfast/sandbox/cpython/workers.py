@@ -116,6 +116,10 @@ class Workers(Slots[Worker]):
         self._replenish()
         return worker
 
+    def keep(self, key: str, worker: Worker) -> None:
+        worker.halt()
+        super().keep(key, worker)
+
     def give_back(self, worker: Worker | None) -> None:
         """Free a slot as soon as the process in it is gone."""
         if worker is None or worker.end():

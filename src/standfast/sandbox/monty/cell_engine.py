@@ -7,39 +7,38 @@ from typing import Final
 
 from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.model.language import Language
-from standfast.ports.code_engine import CellFunctions, CellRequest, Check, Touched
+from standfast.ports.cell_stepper import StepperHost
+from standfast.ports.code_engine import CellFunctions, Check, Touched
+from standfast.sandbox.cell_lifecycle import SteppedCells
 from standfast.sandbox.monty.cell_check import DeclaredFunctions, check_calls, names_touched
-from standfast.sandbox.monty.cell_run import CellHost, MontyCellRun
+from standfast.sandbox.monty.cell_stepper import MontyStepper
+from standfast.sandbox.monty.former_cells import read_cell
 from standfast.sandbox.monty.ignored_methods import misread
 from standfast.sandbox.monty.state import decode_state
 from standfast.sandbox.monty.syntax import MAX_READ_CHARS, parse
 from standfast.sandbox.monty.taking_out import TakenOut, take_out
-from standfast.sandbox.monty.validate import CheckFailed, Validator
+from standfast.sandbox.monty.validate import CheckFailed, Declared, Validator
 from standfast.sandbox.monty.workers import Workers
-from standfast.sandbox.run_errors import cancelled_error
-from standfast.sandbox.source_text import is_text, no_text, require_text
-from standfast.sandbox.watchdog import Watchdog
+from standfast.sandbox.paused_cell import PausedCell
+from standfast.sandbox.source_text import is_text, no_text
 
 _CHECK_MS: Final = 10_000
 
 
-class MontyCells:
+class MontyCells(SteppedCells):
     """Runs the cells of many sessions, from many threads. The first cell starts the engine's processes."""
 
-    language: Final = Language.PYTHON
+    language = Language.PYTHON
 
     def __init__(self, workers: Workers | None = None, *, capacity: int = 8) -> None:
         self._workers = workers if workers is not None else Workers(capacity)
-        self._watchdog = Watchdog()
-        self._host = CellHost(self._workers, self._watchdog, set())
+        super().__init__(self._workers)
 
-    def prepare(self) -> None:
-        """Nothing takes long enough."""
+    def stepper(self, host: StepperHost, dump: bytes) -> MontyStepper:
+        return MontyStepper(host, self._workers, dump)
 
-    def open(self, request: CellRequest) -> MontyCellRun:
-        """A cell that is to be started. Code or a state that cannot be read is refused here."""
-        require_text(request.code)
-        return MontyCellRun(request, self._host)
+    def former_cell(self, data: bytes) -> PausedCell:
+        return read_cell(data)
 
     def names(self, state: bytes) -> list[str]:
         """The names that a state binds."""
@@ -68,7 +67,7 @@ class MontyCells:
         if check == "calls" and (tree is not None or len(code) > MAX_READ_CHARS):
             return found
         declared = DeclaredFunctions(functions, bound.union(inputs))
-        validator = Validator(self._workers, declared, self._watchdog)
+        validator = Validator(self._workers, declared, self.watchdog)
         try:
             if check == "calls":  # this Python cannot read it, but the engine's may be newer
                 return validator.refusals(code, _CHECK_MS)
@@ -77,15 +76,19 @@ class MontyCells:
             return [*found, _unchecked(error)]
         return sorted([*found, *(item for item in others if not _told(item, found))], key=_line)
 
-    def forget(self, key: str) -> None:
-        """Let go of the worker that is kept warm for a session."""
-        self._workers.forget(key)
+    def validate(
+        self, code: str, state: bytes, functions: Declared, inputs: Collection[str], timeout_ms: int
+    ) -> list[Diagnostic]:
+        """Check code for a sandbox session: what the type checker and the engine find, in *timeout_ms*.
+
+        Unlike `check`, it lets code bind the name of an input.
+        """
+        names = {*self.names(state), *inputs}
+        return Validator(self._workers, functions, self.watchdog).check(code, names, timeout_ms)
 
     def close(self) -> None:
         """End every cell and every process."""
-        for run in list(self._host.live):
-            run.stop(cancelled_error())
-        self._watchdog.close()
+        super().close()
         self._workers.close()
 
 

@@ -1,108 +1,306 @@
-"""Steps the engine through a cell, whose time, chance and outside values come from its request.
+"""One cell in the Monty engine, as the lifecycle steps it.
 
-Rules
------
-1. The clock stands still between answers, and chance is made of the seed: a cell that is run again sees the
-   same. The engine keeps its own random state in its dumps, so only what seeds it is made here.
-2. What the engine cannot keep apart: an object without a `__repr__` prints with an address, which may differ
-   between a worker that was kept and one that was loaded.
+A plain call stops the code there; a call that the code awaits is given a future, and the code continues
+until every task waits. A cell that waits is put aside as the engine's dump, in the middle of its expression.
+
+Rule: inputs, and names that were loaded, are unbound when the cell ends, so they are never part of its state.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
-from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final, TypeVar
 
-from standfast.errors import EngineFailed, StandfastError
+import msgspec
+
+from standfast.errors import Code, ErrorObject, Span, StandfastError
+from standfast.model.canonical import Json
+from standfast.ports.cell_stepper import (
+    Blocked,
+    CellFailed,
+    CellStopped,
+    Ended,
+    EngineCall,
+    Step,
+    StepperHost,
+)
+from standfast.ports.code_engine import CallAnswer, CellCall, CellRequest, LastCall
 from standfast.sandbox.monty import engine
-from standfast.sandbox.monty.failures import Failure
-from standfast.sandbox.monty.functions import Callables
+from standfast.sandbox.monty.conclude import (
+    fed_without_storing,
+    find_value,
+    give_names_back,
+    left_unchanged,
+    not_kept,
+    not_suspended,
+    stand_in_shown,
+    state_after,
+    value_as_json,
+)
+from standfast.sandbox.monty.failures import Failure, describe_failure
 from standfast.sandbox.monty.plan import RunPlan
+from standfast.sandbox.monty.program import VALUE_NAME, read_program
+from standfast.sandbox.monty.state import (
+    CellDump,
+    EngineState,
+    KnownError,
+    decode_dump,
+    decode_state,
+    encode_dump,
+    encode_state,
+)
 from standfast.sandbox.monty.stepper import Stepper
-from standfast.sandbox.monty.steps import Step
-from standfast.sandbox.monty.workers import Worker
-from standfast.sandbox.output import Output
+from standfast.sandbox.monty.steps import EngineStep, Finished
+from standfast.sandbox.monty.surroundings import OS_POLICY, Surroundings
+from standfast.sandbox.monty.values import may_hold_stand_ins, not_serializable
+from standfast.sandbox.monty.workers import Worker, Workers
+from standfast.sandbox.run_errors import argument_not_json, request_too_large
+from standfast.sandbox.worker_slot import WorkerSlot
 
-OS_POLICY: Final = {
-    "datetime": "call_host",
-    "timezone": "utc",
-    "random_start": "call_host",
-    "sleep_system_max": float("inf"),
-}
-"""What the engine asks the host for; it is part of its dumps. Unless told, it cuts sleeps to ten seconds."""
-_MAX_RANDOM_BYTES: Final = 64 << 10
+T = TypeVar("T")
+_SMALL_CHARS: Final = 1_000
+"""A value up to this size may stay in the session until the next cell; what is larger is dropped at once."""
 
 
-class Surroundings:
-    """What a cell sees of the world: the time, chance, and values by name."""
+class MontyStepper:
+    """A `CellStepper`. The cell is in the worker while the engine's `standing` is what it stopped at."""
 
-    __slots__ = ("draws", "load", "now_ms", "seed")
+    replayed = False
+    wall_grace_s = 0.0
+    instructions: int | None = None
 
-    def __init__(self, now_ms: int, seed: str, load: Callable[[str], Any] | None, draws: int = 0) -> None:
-        self.now_ms = now_ms
-        self.seed = seed
-        self.load = load
-        self.draws = draws
+    def __init__(self, host: StepperHost, workers: Workers, dump: bytes) -> None:
+        request = host.request
+        paused = decode_dump(dump) if dump else None
+        self._host = host
+        self._workers = workers
+        self._slot = WorkerSlot(workers, request.key)
+        self._before = paused.before if paused else decode_state(request.state)
+        self._plan = _plan_of(request, self._before, paused)
+        self._around = Surroundings(host, paused.draws if paused else 0)
+        self._engine = Stepper(self._plan, request.functions, self._around)
+        if paused is not None:
+            self._engine.call_errors.update(
+                {(known.type, known.message): known.error for known in paused.errors}
+            )
+        self._measures = request.through is None  # a caller that wants to know early does not wait for that
+        self._large_names: list[str] = []
 
-    def pass_to(self, at_ms: int) -> None:
-        """Let time pass; it never goes back."""
-        self.now_ms = max(self.now_ms, at_ms)
+    # ── stepping ─────────────────────────────────────────────────────────────────────────────────
 
-    def random_bytes(self, count: int) -> bytes:
-        """The next so many bytes that nobody could guess without the seed."""
-        self.draws += 1
-        return hashlib.shake_256(f"{self.draws}:{self.seed}".encode()).digest(count)
+    def prepare(self) -> None:
+        self._slot.take()
 
-    def moment(self, name: str, args: tuple[Any, ...]) -> Any:
-        """What one of the engine's clocks shows."""
-        if name == "time.time":
-            return self.now_ms / 1000
-        zone = args[0] if args else None
-        now = datetime.fromtimestamp(self.now_ms / 1000, UTC)
-        if name == "date.today":
-            return now.date()
-        return now.replace(tzinfo=None) if zone is None else now.astimezone(zone)
+    def begin(self) -> Step:
+        if (refused := self._plan.program.refused) is not None:
+            error = ErrorObject(
+                code=refused.code, message=refused.message, hint=refused.hint, span=refused.span
+            )
+            return Ended(error=error, refused=True)
+        return self._stepped(self._begin)
 
+    def proceed(self) -> Step:
+        return self._stepped(self._engine.promise)
 
-class CellStepper(Stepper):
-    """The engine's side of one cell. Calls are counted by the run: some are answered on the spot."""
+    def answer(self, call_id: int, answer: CallAnswer) -> Step:
+        return self._stepped(lambda: self._engine.answer(call_id, answer))
 
-    def __init__(self, plan: RunPlan, functions: Callables, around: Surroundings) -> None:
-        super().__init__(plan, functions)
-        self._around = around
+    def raises_at_call(self, answer: CallAnswer) -> bool:
+        return answer.exception is not None
 
-    def begin(self, worker: Worker, output: Output) -> Step:
-        self._around.draws = 0  # a second attempt sees what the first saw
-        return super().begin(worker, output)
+    def _begin(self) -> EngineStep:
+        """Begin; if the worker turns out to have died while it was idle, with another.
 
-    def _count_call(self) -> Failure | None:
-        return None
-
-    def _on_name(self, snapshot: engine.NameLookupSnapshot, name: str) -> Any:
-        if name in self._functions or self._around.load is None:
-            return super()._on_name(snapshot, name)
+        Nothing has reached the outside before the first step ends, so the second attempt repeats nothing.
+        """
+        worker = self._attached(self._with_session())
         try:
-            value = self._around.load(name)
-        except LookupError:
-            return snapshot.resume()
-        except StandfastError:
+            return self._engine.begin(worker, self._host.output)
+        except engine.MontyCrashedError as error:
+            if self._host.stopped is not None or error.timed_out or not worker.warm:
+                raise
+        worker.version = None
+        self._host.output.forget()
+        return self._engine.begin(self._attached(self._with_session()), self._host.output)
+
+    def _stepped(self, job: Callable[[], EngineStep]) -> Step:
+        """Step the engine; what it raises becomes the cell's failure."""
+        if self._host.stopped is not None:
+            raise CellStopped
+        outcome: EngineStep | Failure
+        try:
+            outcome = job()
+        except (StandfastError, CellStopped):
             raise
         except Exception as error:
-            raise EngineFailed(f"{name} could not be loaded: {error}") from error
-        if name not in self._plan.borrowed:
-            self._plan.borrowed.append(name)
-        return snapshot.resume(value=value)
+            if self._host.stopped is not None:
+                raise CellStopped from None
+            outcome = describe_failure(error, self._plan.program, self._plan.limits, self._engine.call_errors)
+        if isinstance(outcome, EngineCall | Blocked):
+            return outcome
+        return self._ended(outcome)
 
-    def _on_system_call(self, snapshot: engine.FunctionSnapshot, name: str) -> Any:
-        if name in ("time.time", "datetime.now", "date.today"):
-            return snapshot.resume({"return_value": self._around.moment(name, snapshot.args)})
-        if name == "os.urandom":
-            return snapshot.resume(self._drawn(int(snapshot.args[0])))
-        return super()._on_system_call(snapshot, name)
+    # ── the worker ───────────────────────────────────────────────────────────────────────────────
 
-    def _drawn(self, count: int) -> Any:
-        if count > _MAX_RANDOM_BYTES:
-            return {"exc_type": "ValueError", "message": f"at most {_MAX_RANDOM_BYTES} random bytes at once"}
-        return {"return_value": self._around.random_bytes(count)}
+    def _with_session(self) -> Worker:
+        """Return a worker that holds the session as it was before the cell: the warm one, or another."""
+        request, worker = self._host.request, self._slot.take()
+        if worker is not None and worker.holds(request.state, request.limits):
+            return worker
+        self._slot.drop()
+        made = self._workers.attach(self._before, request.limits, os_policy=OS_POLICY)
+        made.version = request.state
+        return made
+
+    def _attached(self, worker: Worker) -> Worker:
+        self._slot.put(worker)
+        if self._measures:
+            worker.peak.reset()
+        return worker
+
+    def put_aside(self) -> None:
+        standing, limits = self._engine.standing, self._plan.limits
+        if standing is None:
+            return
+        try:
+            self._plan.paused_dump = standing.dump()
+            self._engine.standing = None
+            self._workers.check_loads(self._plan.paused_dump, limits, paused=True)
+        except Exception as error:
+            raise not_suspended(error, limits) from error
+
+    def dump(self) -> bytes:
+        before = msgspec.structs.replace(self._before, dump=b"") if self._before else None
+        return encode_dump(
+            CellDump(
+                dump=self._plan.paused_dump,
+                before=before,
+                filename=self._plan.filename,
+                borrowed=self._plan.borrowed,
+                kept=self._plan.kept,
+                errors=[KnownError(*key, error) for key, error in self._engine.call_errors.items()],
+                draws=self._around.draws,
+            )
+        )
+
+    def load(self) -> Step:
+        return self._stepped(self._reloaded)
+
+    def _reloaded(self) -> EngineStep:
+        self._slot.take()
+        self._slot.drop()
+        worker = self._workers.attach_bare(self._plan.limits, os_policy=OS_POLICY)
+        return self._engine.reload(self._attached(worker), self._host.output)
+
+    def is_in_worker(self) -> bool:
+        return True
+
+    def memory_peak_bytes(self) -> int | None:
+        worker = self._slot.worker
+        return worker.peak.bytes() if worker is not None and self._measures else None
+
+    def release(self, *, warm: bool) -> None:
+        self._engine.standing = None
+        self._slot.release(warm=warm)
+
+    def kill(self) -> None:
+        self._slot.kill()
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────
+
+    def _ended(self, outcome: Finished | Failure) -> Ended:
+        """Find the result of the code."""
+        failure = outcome if isinstance(outcome, Failure) else None
+        if failure is not None and failure.hard:
+            raise CellFailed(failure.error)
+        if left_unchanged(outcome):
+            if self._slot.worker is not None:
+                self._slot.worker.version = None  # it was fed, and may have counted the source
+            return Ended(error=failure.error if failure else None, refused=True)
+        return self._completed(lambda: self._found(outcome, failure))
+
+    def _found(self, outcome: Finished | Failure, failure: Failure | None) -> Ended:
+        worker = self._slot.worker
+        assert worker is not None
+        program = self._plan.program
+        raw = find_value(self._plan, worker, outcome)
+        value: Json = None
+        if failure is None:
+            value, failure = self._checked(raw, worker)
+        small = (
+            raw is None
+            or isinstance(raw, (int, float))
+            or (isinstance(raw, str) and len(raw) <= _SMALL_CHARS)
+        )
+        unnamed = program.reads_only is not None or program.result_mode == "always"
+        self._large_names = [] if small or unnamed else [VALUE_NAME]
+        if isinstance(outcome, Finished) and program.last_call is not None:
+            return Ended(last_call=_last_call(*program.last_call, value, failure))
+        return Ended(result=value, error=failure.error if failure else None)
+
+    def _checked(self, raw: object, worker: Worker) -> tuple[Json, Failure | None]:
+        """Convert the value to JSON, unless it is not or holds the text of something that is not text."""
+        value, failure = value_as_json(raw)
+        if failure is not None or value is None or isinstance(value, (int, float)):
+            return value, failure
+        functions = {*self._host.request.functions.names(), *self._plan.names, *self._plan.program.bound}
+        if not may_hold_stand_ins(value, functions):
+            return value, None
+        foreign = stand_in_shown(worker, self._plan.program, functions)
+        return (None, Failure(not_serializable(foreign))) if foreign else (value, None)
+
+    def keep(self) -> bytes | None:
+        return self._completed(self._state)
+
+    def _state(self) -> bytes | None:
+        worker, before = self._slot.worker, self._before
+        assert worker is not None
+        give_names_back(self._plan, worker, self._large_names)
+        if self._plan.program.changes_nothing(self._plan.names, before is not None and before.has_classes):
+            fed_without_storing(worker)
+            return None
+        state, compacted = state_after(self._plan, before, worker, self._workers)
+        data = encode_state(state)
+        worker.version = None if compacted else data
+        worker.unsaved_feeds = 0
+        return data
+
+    def _completed(self, job: Callable[[], T]) -> T:
+        """Do what is left after the code has run; a failure of the engine undoes the cell."""
+        try:
+            return job()
+        except engine.MontyError as error:
+            raise CellFailed(not_kept(error, self._plan.limits)) from error
+        except Exception as error:
+            message = f"the cell could not be completed: {error}"
+            raise CellFailed(ErrorObject(code=Code.INTERRUPTED, message=message)) from error
+
+
+def _last_call(name: str, span: Span, value: Json, failure: Failure | None) -> LastCall:
+    """The call that the code ended with; *failure* tells why its value is none."""
+    if failure is None:
+        return LastCall(CellCall(number=0, name=name, args=[value]), span)
+    error = failure.error
+    if error.code == Code.RESULT_NOT_SERIALIZABLE:
+        error = argument_not_json(name, str(error.hint))
+    elif error.code == Code.RESPONSE_TOO_LARGE:
+        error = request_too_large(name, error.message.removeprefix("the result is too large: "))
+    return LastCall(CellCall(number=0, name=name, problem=error), span)
+
+
+def _plan_of(request: CellRequest, before: EngineState | None, paused: CellDump | None) -> RunPlan:
+    plan = RunPlan(
+        program=read_program(
+            request.code,
+            result_may_be_bound=before is not None and before.result_later,
+            last=request.last.difference(before.names) if before else request.last,
+        ),
+        limits=request.limits,
+        names=frozenset(before.names) if before else frozenset(),
+        sites=before.sites if before else {},
+        inputs=request.inputs,
+        plain_keys=before is None or before.plain_keys,
+    )
+    if paused is None:
+        return plan
+    return plan.standing(paused.dump, paused.filename, list(paused.borrowed), paused.kept)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import Final
 
-from standfast.errors import Code, ErrorObject
+from standfast.errors import Code, EngineFailed, ErrorObject
 from standfast.model.canonical import Json
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.monty import engine, shadow
@@ -18,7 +18,6 @@ from standfast.sandbox.monty.state import EngineState
 from standfast.sandbox.monty.steps import Finished, Unreadable, read_arguments
 from standfast.sandbox.monty.values import (
     json_of,
-    may_hold_stand_ins,
     not_serializable,
     result_too_large,
     type_of_stand_in,
@@ -35,13 +34,6 @@ _UNCHANGED: Final = frozenset({Code.SYNTAX_ERROR, Code.UNSUPPORTED_FEATURE})
 def left_unchanged(outcome: Finished | Failure) -> bool:
     """Whether the code was refused before any of it ran."""
     return isinstance(outcome, Failure) and outcome.error.code in _UNCHANGED
-
-
-def settle_names(plan: RunPlan, worker: Worker, outcome: Finished | Failure) -> object:
-    """Find the run's value and give borrowed names back. Returns the value as the engine gave it."""
-    value = find_value(plan, worker, outcome)
-    give_names_back(plan, worker)
-    return value
 
 
 def find_value(plan: RunPlan, worker: Worker, outcome: Finished | Failure) -> object:
@@ -126,26 +118,10 @@ def value_as_json(value: object) -> tuple[Json, Failure | None]:
     return clean, Failure(error) if error is not None else None
 
 
-def find_stand_in(
-    value: Json, program: Program, functions: set[str], state: EngineState | None, workers: Workers
-) -> str | None:
+def stand_in_shown(worker: Worker, program: Program, functions: Container[str]) -> str | None:
     """The type of something in the result that is only the text of what guest code had, if there is one.
 
-    Looks in a copy of the session.
-    """
-    if not may_hold_stand_ins(value, functions):
-        return None
-    worker = workers.attach(state, state.limits if state else SessionLimits())
-    try:
-        return stand_in_shown(worker, program, functions)
-    finally:
-        worker.close()
-
-
-def stand_in_shown(worker: Worker, program: Program, functions: Container[str]) -> str | None:
-    """The same, looked for in this worker, whose session has just run the program.
-
-    Hands the value to the host once more and looks at how the engine does it.
+    Hand the value of *program* to the host once more and look at how the engine does it.
     """
     try:
         snapshot = show(worker, _value_expression(program), functions)
@@ -174,14 +150,18 @@ def not_kept(error: Exception, limits: SessionLimits) -> ErrorObject:
     )
 
 
-def not_put_aside(error: Exception, limits: SessionLimits) -> ErrorObject:
-    """Why a run that waited could not be stored when another session needed its process."""
+class CellTooLarge(EngineFailed):
+    """A cell that waits cannot be suspended and loaded within the memory that it may have."""
+
+    code = Code.MEMORY_EXCEEDED
+
+
+def not_suspended(error: Exception, limits: SessionLimits) -> EngineFailed:
+    """The reason why a cell that waits could not be suspended."""
     if "memory limit" not in str(error):
-        return ErrorObject(code=Code.INTERRUPTED, message=f"the process that ran the code died: {error}")
-    return ErrorObject(
-        code=Code.MEMORY_EXCEEDED,
-        message="another session needed the process of this run, and the run cannot be stored and loaded "
-        f"within {limits.memory_mb} MB",
+        return EngineFailed(f"the cell cannot be suspended: {error}")
+    return CellTooLarge(
+        f"the cell cannot be suspended and loaded again within {limits.memory_mb} MB",
         hint="hold less while a call is waited for, raise memory_mb, or allow more processes",
     )
 

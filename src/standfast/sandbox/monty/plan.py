@@ -5,7 +5,6 @@ from __future__ import annotations
 from standfast.model.canonical import Json
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.monty.program import Program, Site
-from standfast.sandbox.snapshots import PausedRun
 
 
 class RunPlan:
@@ -24,7 +23,6 @@ class RunPlan:
         names: frozenset[str],
         sites: dict[str, list[Site]],
         inputs: dict[str, Json] | None = None,
-        all_inputs_end: bool = False,
         plain_keys: bool = True,
     ) -> None:
         self.program = program
@@ -37,26 +35,15 @@ class RunPlan:
         self.paused_dump = b""
         self.filename = ""
         """What the engine calls the source of this run; known when it begins."""
-        self.borrowed = list(inputs or ()) if all_inputs_end else self._find_borrowed(list(inputs or ()))
-        """Inputs whose names are given back when the run ends: all, or those that the code does not bind."""
-        self.kept = self._find_kept()
+        self.borrowed = list(inputs or ())
+        """Inputs, whose names are given back when the run ends."""
+        self.kept = [name for name in self.borrowed if name in self.names]
         """Names that had a value before the run and get it back."""
-
-    def going_on(self, paused: PausedRun, dump: bytes) -> RunPlan:
-        """The same plan for a run that was parked."""
-        return self.standing(dump, paused.filename, self._find_borrowed(paused.input_names), paused.shadowed)
+        if program.result_mode == "maybe" and "result" in names and "result" not in self.kept:
+            self.kept.append("result")
 
     def standing(self, dump: bytes, filename: str, borrowed: list[str], kept: list[str]) -> RunPlan:
         """The same plan for a run that stands in the middle of this source."""
         self.paused_dump, self.filename = dump, filename
         self.borrowed, self.kept = borrowed, kept
         return self
-
-    def _find_borrowed(self, names: list[str]) -> list[str]:
-        return [name for name in names if name not in self.program.bound]
-
-    def _find_kept(self) -> list[str]:
-        kept = [name for name in self.borrowed if name in self.names]
-        if self.program.result_mode == "maybe" and "result" in self.names and "result" not in kept:
-            kept.append("result")
-        return kept

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
@@ -38,25 +37,6 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ENGINE_VERSION
 
 
-@dataclass(frozen=True, slots=True)
-class OpenState:
-    """A session's state while it is open: its names are looked at by every run."""
-
-    stored: EngineState
-    names: frozenset[str]
-
-    @classmethod
-    def of(cls, stored: EngineState) -> OpenState:
-        return cls(stored, frozenset(stored.names))
-
-
-class PausedState(msgspec.Struct, frozen=True, kw_only=True):
-    """A run that stands at a call, and the session as it was before."""
-
-    dump: bytes
-    before: EngineState | None = None
-
-
 class KnownError(msgspec.Struct, frozen=True, array_like=True):
     """Which of our errors an exception of the guest is."""
 
@@ -65,39 +45,24 @@ class KnownError(msgspec.Struct, frozen=True, array_like=True):
     error: ErrorObject
 
 
-class PausedCell(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell that stands at a call, or waits for some; see `cell_run`.
-
-    `before` is the session before it, without its dump. `at` is the engine's id of the call it stands at,
-    `calls` the engine's ids of those that are not answered, by their numbers. `ready` are answers that the
-    engine could not be given yet, by its ids, as JSON: integers have no limit there.
-    """
+class CellDump(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell that waits, as the engine dumped it. `before` is the session before it, without its dump."""
 
     dump: bytes
     before: EngineState | None
     filename: str
     borrowed: list[str]
     kept: list[str]
-    at: int | None
-    calls: dict[int, int]
-    ready: list[tuple[int, bytes]]
     errors: list[KnownError]
-    calls_made: int
-    now_ms: int
     draws: int
-    stdout: str
-    stderr: str
-    truncated: bool
-    wall_used_ms: int
-    memory_peak_bytes: int | None
     engine: str = ENGINE
     version: str = ENGINE_VERSION
 
 
-Stored = TypeVar("Stored", EngineState, PausedCell)
+Stored = TypeVar("Stored", EngineState, CellDump)
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(EngineState)
-_cell_decoder = msgspec.msgpack.Decoder(PausedCell)
+_dump_decoder = msgspec.msgpack.Decoder(CellDump)
 
 
 _recent: Final[RecentStates[EngineState]] = RecentStates()
@@ -122,13 +87,13 @@ def decode_state(data: bytes) -> EngineState | None:
     return state
 
 
-def encode_cell(cell: PausedCell) -> bytes:
-    return _encoder.encode(cell)
+def encode_dump(dump: CellDump) -> bytes:
+    return _encoder.encode(dump)
 
 
-def decode_cell(data: bytes) -> PausedCell:
-    """The cell that `encode_cell` wrote; one of another engine version is refused."""
-    return _read(_cell_decoder, data, "suspended cell")
+def decode_dump(data: bytes) -> CellDump:
+    """Decode what `encode_dump` wrote; refuse the dump of another engine version."""
+    return _read(_dump_decoder, data, "suspended cell")
 
 
 def _read(decoder: msgspec.msgpack.Decoder[Stored], data: bytes, what: str) -> Stored:
@@ -143,14 +108,3 @@ def _read(decoder: msgspec.msgpack.Decoder[Stored], data: bytes, what: str) -> S
             hint="reset the session, or go back to the Standfast that wrote it",
         )
     return stored
-
-
-def encode_paused(state: PausedState) -> bytes:
-    return _encoder.encode(state)
-
-
-def decode_paused(data: bytes) -> PausedState:
-    try:
-        return msgspec.msgpack.decode(data, type=PausedState)
-    except msgspec.DecodeError as error:
-        raise SnapshotRefused(Code.SNAPSHOT_CORRUPT, f"the waiting run cannot be read: {error}") from None

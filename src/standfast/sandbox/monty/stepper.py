@@ -13,52 +13,50 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from standfast.errors import Code, ErrorObject, ValueTooLarge
+from standfast.errors import Code, ErrorObject, InvalidArgument, ValueTooLarge
 from standfast.model.bounds import check_bounds
-from standfast.ports.code_engine import CallAnswer
+from standfast.model.canonical import Json, to_json
+from standfast.ports.cell_stepper import Blocked, EngineCall, PrintedText
+from standfast.ports.code_engine import SLEEP, CallAnswer, CellFunctions
 from standfast.sandbox.monty import engine, shadow
 from standfast.sandbox.monty.dump import stand_ins
-from standfast.sandbox.monty.failures import Failure
 from standfast.sandbox.monty.feeding import feed_through, source_name, source_number, stub
-from standfast.sandbox.monty.functions import Callables
 from standfast.sandbox.monty.plan import RunPlan
 from standfast.sandbox.monty.program import MARK_NAME
-from standfast.sandbox.monty.steps import (
-    Blocked,
-    Finished,
-    HostCall,
-    Step,
-    Unreadable,
-    read_arguments,
-    read_value,
-)
-from standfast.sandbox.monty.values import may_hold_stand_ins, type_of_stand_in
+from standfast.sandbox.monty.steps import EngineStep, Finished, Unreadable, read_arguments, read_value
+from standfast.sandbox.monty.surroundings import MAX_RANDOM_BYTES, Surroundings
+from standfast.sandbox.monty.values import first_foreign, may_hold_stand_ins, type_of_stand_in
 from standfast.sandbox.monty.workers import SMALL_FRAME_BYTES, TINY_FRAME_BYTES, Worker
-from standfast.sandbox.output import Output
-from standfast.sandbox.run_errors import calls_error
+from standfast.sandbox.run_errors import argument_not_json, request_too_large
 
-SLEEP: Final = "system.sleep"
-ASYNC_SLEEP: Final = "system.async_sleep"
+_SLEEP: Final = "system.sleep"
+_ASYNC_SLEEP: Final = "system.async_sleep"
 _BRIEF_S: Final = 0.000_2
 """What the engine makes, sends and receives in this time, the host reads in a millisecond."""
 _FILES_HINT: Final = "grant a mount and use read_text(), write_text() or list_dir()"
 _SYSTEM_HINT: Final = "the sandbox shows guest code nothing of the machine; pass values as inputs"
 
 
+class ForeignArgument(Exception):
+    """An argument holds a value of this type, which has no JSON form."""
+
+
 class Stepper:
     """The engine's side of one run. `call_errors` tells which of our errors an exception of the guest is."""
 
-    def __init__(self, plan: RunPlan, functions: Callables) -> None:
+    def __init__(self, plan: RunPlan, functions: CellFunctions, around: Surroundings) -> None:
         self._plan = plan
         self._functions = functions
+        self._around = around
         self._worker: Worker
         self._asked_s = 0.0
-        self.calls_made = 0
+        self.standing: engine.FunctionSnapshot | engine.FutureSnapshot | None = None
         self.call_errors: dict[tuple[str, str], ErrorObject] = {}
 
-    def begin(self, worker: Worker, output: Output) -> Step:
+    def begin(self, worker: Worker, output: PrintedText) -> EngineStep:
         """Run to the first thing that needs the host."""
         self._worker = worker
+        self._around.draws = 0  # a second attempt sees what the first saw
         program, kept = self._plan.program, self._plan.kept
         marked = program.result_mode == "maybe" and program.reads_result
         if kept or marked:
@@ -75,55 +73,52 @@ class Stepper:
         )
         return self.advance(self._fed(worker, program.unnamed, output))
 
-    def _fed(self, worker: Worker, code: str, output: Output) -> Any:
+    def _fed(self, worker: Worker, code: str, output: PrintedText) -> Any:
         """Feed the code of the run. The engine numbers its sources, also those that it refuses."""
         self._plan.filename = source_name(worker.next_input)
         worker.next_input += 1
         self._asked_s = time.perf_counter()
         return worker.feed(code, inputs=self._plan.inputs or None, print_callback=output)
 
-    def reload(self, worker: Worker, output: Output) -> Step:
+    def reload(self, worker: Worker, output: PrintedText) -> EngineStep:
         """Load a parked run and find what it stands at."""
         self._worker = worker
         worker.next_input = source_number(self._plan.filename) + 1
         self._asked_s = time.perf_counter()
-        self.calls_made -= 1  # the call it stands at is announced again
-        step = self.advance(worker.session.load_snapshot(self._plan.paused_dump, print_callback=output))
-        if not isinstance(step, HostCall):
-            self.calls_made += 1
-        return step
+        return self.advance(worker.session.load_snapshot(self._plan.paused_dump, print_callback=output))
 
-    def answer(self, call: HostCall, answer: CallAnswer) -> Step:
-        """Give a call its result."""
-        result = self._result(answer)
+    def answer(self, call_id: int, answer: CallAnswer) -> EngineStep:
+        """Give the call that the code stands at its result, or one that it is blocked on."""
+        standing, result = self.standing, self._result(answer)
         self._asked_s = time.perf_counter()
-        return self.advance(call.snapshot.resume(result))
+        if isinstance(standing, engine.FutureSnapshot):
+            return self.advance(standing.resume({call_id: result}))
+        assert standing is not None
+        return self.advance(standing.resume(result))
 
-    def promise(self, call: HostCall) -> Step:
-        """Give a call a future instead of its result."""
+    def promise(self) -> EngineStep:
+        """Give the call that the code stands at a future instead of its result."""
+        assert isinstance(self.standing, engine.FunctionSnapshot)
         self._asked_s = time.perf_counter()
-        return self.advance(call.snapshot.resume({"future": ...}))
+        return self.advance(self.standing.resume({"future": ...}))
 
-    def answer_futures(self, blocked: Blocked, answers: dict[int, CallAnswer]) -> Step:
-        """Hand over the results of some futures."""
-        results = {call_id: self._result(item) for call_id, item in answers.items()}
-        self._asked_s = time.perf_counter()
-        return self.advance(blocked.snapshot.resume(results))
-
-    def advance(self, snapshot: Any) -> Step:
+    def advance(self, snapshot: Any) -> EngineStep:
         """Answer what needs no decision, up to the next thing that does."""
+        self.standing = None
         while True:
             if isinstance(snapshot, engine.MontyComplete):
                 if not self._is_small():
                     return Finished(None, unread=True)
                 return Finished(read_value(functools.partial(getattr, snapshot, "output")))
             if isinstance(snapshot, engine.FutureSnapshot):
-                return Blocked(snapshot, snapshot.pending_call_ids)
+                self.standing = snapshot
+                return Blocked(snapshot.pending_call_ids)
             if isinstance(snapshot, engine.NameLookupSnapshot):
                 snapshot = self._on_name(snapshot, snapshot.variable_name)
                 continue
             step = self._on_function(snapshot)
-            if isinstance(step, (HostCall, Failure)):
+            if isinstance(step, EngineCall):
+                self.standing = snapshot
                 return step
             snapshot = step
 
@@ -138,7 +133,15 @@ class Stepper:
         return self._worker.sent_bytes() <= (SMALL_FRAME_BYTES if plain else TINY_FRAME_BYTES)
 
     def _on_name(self, snapshot: engine.NameLookupSnapshot, name: str) -> Any:
-        return snapshot.resume(value=stub(name)) if name in self._functions else snapshot.resume()
+        if name in self._functions:
+            return snapshot.resume(value=stub(name))
+        try:
+            value = self._around.load(name)
+        except LookupError:
+            return snapshot.resume()
+        if name not in self._plan.borrowed:
+            self._plan.borrowed.append(name)
+        return snapshot.resume(value=value)
 
     def _on_function(self, snapshot: engine.FunctionSnapshot) -> Any:
         name = str(snapshot.function_name)
@@ -146,31 +149,53 @@ class Stepper:
             return self._on_system_call(snapshot, name)  # the engine has checked the types of its arguments
         if name not in self._functions:
             return self._refuse_unknown(snapshot, name)
-        if (too_many := self._count_call()) is not None:
-            return too_many
-        awaited = self._is_awaited(snapshot, name)
+        stands = not self._is_awaited(snapshot, name)
+        args: Any = []
+        kwargs: Any = {}
+        problem: ErrorObject | None = None
+        try:
+            args, kwargs = self._arguments(snapshot, name)
+        except ForeignArgument as foreign:
+            problem = argument_not_json(name, str(foreign))
+        except ValueTooLarge as error:
+            problem = request_too_large(name, error.limit)
+        return EngineCall(
+            id=snapshot.call_id, name=name, args=args, kwargs=kwargs, problem=problem, stands=stands
+        )
+
+    def _arguments(self, snapshot: engine.FunctionSnapshot, name: str) -> tuple[Json, Json]:
+        """Read the arguments of a call as JSON; raise `ForeignArgument` or `ValueTooLarge`."""
         max_bytes = self._functions.capability(name).limits.max_request_bytes
         given = read_arguments(snapshot, self._worker, small=self._is_small(), max_bytes=max_bytes)
         if isinstance(given, Unreadable):
-            return HostCall(snapshot, name, (), {}, snapshot.call_id, awaited, given.foreign, given.too_large)
-        args, kwargs = given
+            if given.too_large is not None:
+                raise ValueTooLarge(given.too_large)
+            raise ForeignArgument(given.foreign)
+        args, kwargs = list(given[0]), given[1]
+        check_bounds([args, kwargs], max_bytes)
+        values = [*args, *kwargs.values()]
+        if may_hold_stand_ins(values, self._functions) and (found := stand_ins(self._worker.dump(snapshot))):
+            raise ForeignArgument(type_of_stand_in(found[0]))
         try:
-            check_bounds([args, kwargs], max_bytes)
-        except ValueTooLarge as error:
-            return HostCall(snapshot, name, (), {}, snapshot.call_id, awaited, too_large=error.limit)
-        foreign = self._stand_in_among(snapshot, [*args, *kwargs.values()])
-        return HostCall(snapshot, name, args, kwargs, snapshot.call_id, awaited, foreign)
-
-    def _count_call(self) -> Failure | None:
-        """Take note of a call, unless it is one too many."""
-        if self.calls_made >= self._plan.limits.max_external_calls:
-            return Failure(calls_error(self._plan.limits), hard=True)
-        self.calls_made += 1
-        return None
+            clean, _ = to_json([args, kwargs])
+        except InvalidArgument:
+            raise ForeignArgument(str(first_foreign([args, kwargs]))) from None
+        return clean[0], clean[1]
 
     def _on_system_call(self, snapshot: engine.FunctionSnapshot, name: str) -> Any:
-        if name in (SLEEP, ASYNC_SLEEP):
-            return HostCall(snapshot, name, snapshot.args, {}, snapshot.call_id, awaited=name == ASYNC_SLEEP)
+        if name in (_SLEEP, _ASYNC_SLEEP):
+            seconds = max(0.0, float(snapshot.args[0])) if snapshot.args else 0.0
+            return EngineCall(
+                id=snapshot.call_id, name=SLEEP, kwargs={"seconds": seconds}, stands=name == _SLEEP
+            )
+        if name in ("time.time", "datetime.now", "date.today"):
+            return snapshot.resume({"return_value": self._around.moment(name, snapshot.args)})
+        if name == "os.urandom":
+            count = int(snapshot.args[0])
+            if count > MAX_RANDOM_BYTES:
+                message = f"at most {MAX_RANDOM_BYTES} random bytes at once"
+                return snapshot.resume({"exc_type": "ValueError", "message": message})
+            return snapshot.resume({"return_value": self._around.random_bytes(count)})
         if name.startswith("import"):
             return snapshot.resume_not_handled()
         error = ErrorObject(
@@ -189,13 +214,6 @@ class Stepper:
         )
         self.call_errors["NameError", message] = error
         return snapshot.resume({"exc_type": "NameError", "message": message})
-
-    def _stand_in_among(self, snapshot: engine.FunctionSnapshot, values: list[Any]) -> str | None:
-        """The type of an argument that arrived as the mere text of something, if one did."""
-        if not may_hold_stand_ins(values, self._functions):
-            return None
-        found = stand_ins(self._worker.dump(snapshot))
-        return type_of_stand_in(found[0]) if found else None
 
     def _is_awaited(self, snapshot: engine.FunctionSnapshot, name: str) -> bool:
         """Whether guest code will await the call, as its syntax tells."""

@@ -9,34 +9,10 @@ from typing import Any
 
 from standfast.errors import ValueTooLarge
 from standfast.model.bounds import MAX_VALUE_BYTES
+from standfast.ports.cell_stepper import Blocked, EngineCall
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.dump import check_arguments
-from standfast.sandbox.monty.failures import Failure
 from standfast.sandbox.monty.workers import Worker
-
-
-@dataclass(frozen=True, slots=True)
-class HostCall:
-    """Guest code called a capability, or sleeps."""
-
-    snapshot: engine.FunctionSnapshot
-    name: str
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    call_id: int
-    awaited: bool
-    foreign: str | None = None
-    """The type of an argument that has no JSON form and arrived as its text."""
-    too_large: str | None = None
-    """The limit that the arguments exceed; they are left out then."""
-
-
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """Every guest task waits for a future."""
-
-    snapshot: engine.FutureSnapshot
-    pending: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,4 +64,4 @@ def read_value(read: Callable[[], object]) -> object:
             gc.enable()
 
 
-Step = HostCall | Blocked | Finished | Failure
+EngineStep = EngineCall | Blocked | Finished

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -22,7 +22,6 @@ from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.failures import MODULES, unsupported_feature
-from standfast.sandbox.monty.functions import Declared
 from standfast.sandbox.monty.ignored_methods import misread
 from standfast.sandbox.monty.program import WAITERS, called_name
 from standfast.sandbox.monty.syntax import parse
@@ -41,6 +40,17 @@ _ENGINE_ONLY_BUILTINS: Final = frozenset({
 _NOT_AWAITABLE: Final = frozenset({"invalid-await", "no-matching-overload", "invalid-argument-type"})
 _NAME = re.compile(r"Name `(\w+)` used when not defined")
 _CHECK_LIMITS: Final = SessionLimits(memory_mb=512, cpu_ms=10_000, max_stack_depth=1000)
+
+
+class Declared(Protocol):
+    """The functions that guest code may call, for checking it."""
+
+    def __contains__(self, name: object, /) -> bool: ...
+
+    def suggest(self, name: str) -> str | None: ...
+
+    def stubs(self) -> str:
+        """Return one `def` per function."""
 
 
 class Validator:

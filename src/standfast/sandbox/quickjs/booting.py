@@ -17,7 +17,7 @@ import wasmtime
 from standfast.sandbox.quickjs.build import GuestMissing, guest_wasm, prelude
 from standfast.sandbox.quickjs.guarding import BUILDS, Build, Guarded, guard, with_image
 from standfast.sandbox.quickjs.guest import SCRATCH_BYTES, Broken, Guest
-from standfast.sandbox.quickjs.machine import Imports, new_engine
+from standfast.sandbox.quickjs.guest_imports import Imports, new_engine
 from standfast.sandbox.quickjs.module_cache import Boot
 
 _OBJECT_TAG: Final = 0xFFFF_FFFF

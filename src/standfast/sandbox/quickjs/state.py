@@ -19,6 +19,7 @@ import msgspec
 
 from standfast.errors import Code, CodeExecutionUnavailable, SnapshotRefused
 from standfast.model.former_name import FORMER_QUICKJS_MAGIC
+from standfast.sandbox.paused_cell import PausedCell, read_former_cell
 from standfast.sandbox.quickjs.build import GuestMissing, build_id
 from standfast.sandbox.quickjs.frames import Image
 from standfast.sandbox.recent_states import RecentStates
@@ -42,30 +43,22 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True):
     asked: list[str] = msgspec.field(default_factory=list)
 
 
-class PausedCell(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell that waits for calls; see `cell_run`. `calls` are the guest's ids of calls, by their numbers."""
+class CellDump(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell that waits: its guest, and what this engine has counted. See `SessionState` for the other
+    fields."""
 
     image: Image
-    calls: dict[int, int]
-    ready: list[bytes]
     lines: int
     free: list[str]
     asked: list[str]
-    calls_made: int
-    now_ms: int
-    stdout: str
-    stderr: str
-    truncated: bool
-    wall_used_ms: int
     cpu_used_us: int
     instructions: int
-    memory_peak_bytes: int
 
 
-Stored = TypeVar("Stored", SessionState, PausedCell)
+Stored = TypeVar("Stored", SessionState, CellDump)
 _encode: Final = msgspec.msgpack.Encoder().encode
 _state_decoder: Final = msgspec.msgpack.Decoder(SessionState)
-_cell_decoder: Final = msgspec.msgpack.Decoder(PausedCell)
+_dump_decoder: Final = msgspec.msgpack.Decoder(CellDump)
 _NEW: Final = SessionState()
 
 _recent: Final[RecentStates[SessionState]] = RecentStates()
@@ -88,13 +81,18 @@ def decode_state(data: bytes) -> SessionState:
     return state
 
 
-def encode_cell(cell: PausedCell) -> bytes:
-    return _sealed(_encode(cell))
+def encode_dump(dump: CellDump) -> bytes:
+    return _sealed(_encode(dump))
 
 
-def decode_cell(data: bytes) -> PausedCell:
-    """The cell that `encode_cell` wrote."""
-    return _read(_cell_decoder, data, "suspended cell")
+def decode_dump(data: bytes) -> CellDump:
+    """Decode what `encode_dump` wrote."""
+    return _read(_dump_decoder, data, "suspended cell")
+
+
+def read_cell(data: bytes) -> PausedCell:
+    """Read a cell of the former format, which had the fields of `CellDump` beside the common ones."""
+    return read_former_cell(data[_HEAD.size :], encode_dump(decode_dump(data)))
 
 
 def other_build() -> SnapshotRefused:

@@ -137,6 +137,11 @@ class Workers(Slots[Worker]):
                 return worker
             self.end(process)
 
+    def drop(self, worker: Worker) -> None:
+        """End the process of a run that keeps its slot: it may be in the middle of a question."""
+        worker.kill()
+        worker.close()
+
     def prepare(self) -> None:
         """Wait until a worker has answered, once."""
         with self._preparing:

@@ -1,6 +1,6 @@
-"""The rows of `approvals`, which the sandbox's runs and the turns of agents share.
+"""Rows of `approvals`. An approval's `run_id` is the id of the turn that asked.
 
-An approval's `run_id` is the id of the run or of the turn that asked.
+Rule: a row is checked whenever it is read. A damaged one can never be decided, so cancelling deletes it.
 """
 
 from __future__ import annotations
@@ -8,47 +8,47 @@ from __future__ import annotations
 from typing import Final
 
 import apsw
+import msgspec
 
 from standfast.errors import ApprovalNotFound, RecordCorrupt
 from standfast.model.approval import Approval, Decision
-from standfast.store import memory as rules
-from standfast.store.sqlite import schema
+from standfast.store import rules
+from standfast.store.sqlite.schema import Row, decoded, text_seal
 
 APPROVALS: Final = "SELECT approval_id, session_id, run_id, state, digest, body FROM approvals"
+
+_encode = msgspec.json.Encoder().encode
+_decoder = msgspec.json.Decoder(Approval)
 
 
 def find(db: apsw.Connection, approval_id: str) -> Approval | None:
     row = db.execute(f"{APPROVALS} WHERE approval_id = ?", (approval_id,)).fetchone()
-    return None if row is None else schema.approval_of(row)
+    return None if row is None else approval_of(row)
 
 
 def find_all(
-    db: apsw.Connection, *, session_id: str | None = None, run_id: str | None = None
+    db: apsw.Connection, *, session_id: str | None = None, turn_id: str | None = None
 ) -> list[Approval]:
-    """Approvals of a session and a run, or of all of them, oldest first."""
-    if run_id is not None:
-        rows = db.execute(f"{APPROVALS} WHERE run_id = ?", (run_id,)).fetchall()
+    """Return the approvals of a session, of a turn or of all, oldest first."""
+    if turn_id is not None:
+        rows = db.execute(f"{APPROVALS} WHERE run_id = ?", (turn_id,)).fetchall()
     elif session_id is not None:
         rows = db.execute(f"{APPROVALS} WHERE session_id = ?", (session_id,)).fetchall()
     else:
         rows = db.execute(APPROVALS).fetchall()
-    found = [item for item in map(schema.approval_of, rows) if session_id in (None, item.session_id)]
+    found = [item for item in map(approval_of, rows) if session_id in (None, item.session_id)]
     return sorted(found, key=rules.approval_order)
 
 
-def check_all(db: apsw.Connection) -> int:
-    """Check the digest of every approval; return how many there are."""
-    return sum(1 for _ in map(schema.approval_of, db.execute(APPROVALS)))
-
-
-def insert(db: apsw.Connection, row: schema.Row) -> None:
-    db.execute("INSERT INTO approvals VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", row)
+def insert(db: apsw.Connection, approval: Approval) -> None:
+    sql = "INSERT INTO approvals VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+    db.execute(sql, _row_of(approval))
     if not db.changes():
-        raise rules.already_requested(row[0])
+        raise rules.already_requested(approval.approval_id)
 
 
 def update(db: apsw.Connection, approval: Approval) -> None:
-    approval_id, _, _, *rest = schema.approval_row(approval)
+    approval_id, _, _, *rest = _row_of(approval)
     sql = "UPDATE approvals SET state = ?, digest = ?, body = ? WHERE approval_id = ?"
     db.execute(sql, (*rest, approval_id))
 
@@ -65,16 +65,27 @@ def decide(
     return after
 
 
-def cancel_of_run(db: apsw.Connection, run_id: str) -> None:
-    """Cancel what a run or a turn still asks for."""
+def cancel_of_turn(db: apsw.Connection, turn_id: str) -> None:
+    """Cancel the open approvals of a turn."""
     pending = f"{APPROVALS} WHERE run_id = ? AND state = 'pending'"
-    cancel(db, db.execute(pending, (run_id,)).fetchall())
-
-
-def cancel(db: apsw.Connection, rows: list[schema.Row]) -> None:
-    """Cancel open approvals. One that is damaged could never be decided, so it goes."""
-    for row in rows:
+    for row in db.execute(pending, (turn_id,)).fetchall():
         try:
-            update(db, rules.cancelled(schema.approval_of(row)))
+            update(db, rules.cancelled(approval_of(row)))
         except RecordCorrupt:
             db.execute("DELETE FROM approvals WHERE approval_id = ?", (row[0],))
+
+
+def approval_of(row: Row) -> Approval:
+    """Return the approval of a row with the columns of `APPROVALS`."""
+    *keys, digest, body = row
+    what = f"approval {keys[0]}"
+    if not isinstance(body, bytes) or text_seal("approval", *keys, data=body) != digest:
+        raise RecordCorrupt(what)
+    return decoded(_decoder, body, what)
+
+
+def _row_of(approval: Approval) -> Row:
+    """approval_id, session_id, run_id, state, digest, body."""
+    keys = (approval.approval_id, approval.session_id, approval.run_id, str(approval.state))
+    body = _encode(approval)
+    return *keys, text_seal("approval", *keys, data=body), body

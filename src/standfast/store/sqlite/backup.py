@@ -1,13 +1,14 @@
-"""Copying a store's file while programs use it."""
+"""Copying a store's file while programs use it, and renaming it while none does."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 from pathlib import Path
 
 import apsw
 
-from standfast.errors import InvalidArgument
+from standfast.errors import InvalidArgument, StoreUnavailable
 from standfast.store.sqlite.checksums import ensure_checksums, find_damaged_page, open_checked, page_damaged
 from standfast.store.sqlite.connection import create_file, translated
 from standfast.store.sqlite.database import Database
@@ -24,7 +25,8 @@ def back_up(database: Database, to: str | Path) -> Path:
     try:
         create_file(target)
         ensure_checksums(target, lambda attempt: False, lambda db: None)
-        database.read(lambda source: _copy(source, target))
+        with contextlib.closing(open_checked(str(target))) as copy:
+            database.read(lambda source: _copy(source, copy))
         if (page := find_damaged_page(target)) is not None:
             raise page_damaged(target, page)
     except BaseException as error:
@@ -35,9 +37,23 @@ def back_up(database: Database, to: str | Path) -> Path:
     return target
 
 
-def _copy(source: apsw.Connection, target: Path) -> None:
-    with (
-        contextlib.closing(open_checked(str(target))) as copy,
-        copy.backup("main", source, "main") as copying,
-    ):
+def _copy(source: apsw.Connection, copy: apsw.Connection) -> None:
+    with copy.backup("main", source, "main") as copying:
         copying.step(-1)
+
+
+def rename_database(path: Path, new: Path) -> None:
+    """Move the database *path* to *new*, which must not exist, while no program has it open.
+
+    Leaving WAL mode requires that no other connection is open, and moves the log into the file first, so
+    that the rename moves all of the data or nothing.
+    """
+    if new.exists():
+        raise StoreUnavailable(f"{new} exists already", hint=f"move it away, or keep it and delete {path}")
+    try:
+        with contextlib.closing(open_checked(str(path))) as db:
+            db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            db.execute("PRAGMA journal_mode = DELETE").fetchall()
+            os.replace(path, new)
+    except apsw.Error as error:
+        raise translated(error, path) from error

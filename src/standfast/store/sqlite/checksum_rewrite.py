@@ -28,13 +28,12 @@ from standfast.errors import InvalidArgument, RecordCorrupt
 from standfast.store.sqlite import (
     approvals,
     clocks,
-    schema,
+    plugin_records,
     session_inputs,
     session_rows,
-    session_schema,
     session_states,
     session_waits,
-    shelf,
+    snapshots,
     tasks,
     triggers,
     turn_rows,
@@ -43,24 +42,28 @@ from standfast.store.sqlite.checksums import find_damaged_page, page_damaged, st
 from standfast.store.sqlite.connection import translated
 from standfast.store.sqlite.database import Database
 from standfast.store.sqlite.migrations import migrate_all
+from standfast.store.sqlite.sandbox_migration import COMPONENTS
+from standfast.store.sqlite.schema import Row
 
-_COMPONENTS: Final = {
-    schema.COMPONENT: schema.MIGRATIONS,
-    session_schema.COMPONENT: session_schema.MIGRATIONS,
-}
-_CHECKS: Final[tuple[Callable[[apsw.Connection], int], ...]] = (
-    schema.check_all,
-    approvals.check_all,
-    session_rows.check_all,
-    turn_rows.check_all,
-    session_inputs.check_all,
-    session_states.check_all,
-    session_waits.check_all,
-    shelf.check_all,
-    tasks.check_all,
-    triggers.check_all,
-    clocks.check_all,
+_RECORDS: Final[tuple[tuple[str, Callable[[Row], object]], ...]] = (
+    (approvals.APPROVALS, approvals.approval_of),
+    (snapshots.SNAPSHOTS, snapshots.snapshot_of),
+    (session_rows.SESSIONS, session_rows.session_of),
+    (session_rows.SEGMENTS, session_rows.segment_of),
+    (turn_rows.TURNS, lambda row: turn_rows.turn_of(row[:-1], str(row[-1]))),
+    (turn_rows.ENTRIES, turn_rows.entry_of),
+    (session_inputs.INPUTS, session_inputs.check_input),
+    (session_inputs.BLOBS, session_inputs.blob_of),
+    (session_states.STATES, session_states.body_of),
+    (session_waits.WAITS, session_waits.wait_of),
+    (plugin_records.RECORDS, plugin_records.record_of),
+    (tasks.TASKS, tasks.task_of),
+    (triggers.TRIGGERS, triggers.trigger_of),
+    (triggers.OCCURRENCES, triggers.check_occurrence),
+    (clocks.CLOCKS, clocks.check_clock),
 )
+"""What reads the rows of each table, and what raises `RecordCorrupt` for one whose digest does not match."""
+
 _DEFINITIONS: Final = "SELECT name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
 
 
@@ -88,7 +91,7 @@ def rewrite_checksums(path: Path) -> int | None:
         raise
     except (apsw.Error, UnicodeError) as error:
         raise translated(error, path) from error
-    Database(path, _COMPONENTS).close()  # continues from the mark that `start_rewrite` has made
+    Database(path, COMPONENTS).close()  # continues from the mark that `start_rewrite` has made
     if (page := find_damaged_page(path)) is not None:
         raise page_damaged(path, page)
     return records
@@ -99,9 +102,13 @@ def _check(db: apsw.Connection, path: Path) -> int:
     problem = db.execute("PRAGMA integrity_check(1)").get
     if problem != "ok":
         raise _damaged(path, str(problem))
-    migrate_all(db, _COMPONENTS, path)
+    migrate_all(db, COMPONENTS, path)
     _check_definitions(db, path)
-    records = sum(check(db) for check in _CHECKS)
+    records = 0
+    for select, check in _RECORDS:
+        for row in db.execute(select):
+            check(row)
+            records += 1
     db.execute("REINDEX")
     return records
 
@@ -109,7 +116,7 @@ def _check(db: apsw.Connection, path: Path) -> int:
 def _check_definitions(db: apsw.Connection, path: Path) -> None:
     """Compare tables and indexes with those of a new file: one wrong letter would rebuild a wrong index."""
     with contextlib.closing(apsw.Connection(":memory:")) as new:
-        migrate_all(new, _COMPONENTS, path)
+        migrate_all(new, COMPONENTS, path)
         expected = new.execute(_DEFINITIONS).fetchall()
     found = set(db.execute(_DEFINITIONS))
     for name, sql in expected:

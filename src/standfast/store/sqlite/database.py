@@ -137,7 +137,7 @@ class Database:
     def write_soon(self, job: Callable[[apsw.Connection], T]) -> asyncio.Future[T]:
         """Run *job* in a transaction, off the loop; the answer comes when that is on disk.
 
-        Whoever stops waiting takes nothing back: the job may be written all the same.
+        A caller that stops waiting takes nothing back: the job may still be written.
         """
         import asyncio  # blocking callers do not pay for it
 
@@ -171,7 +171,7 @@ class Database:
     def compact(self) -> None:
         """Give the space of what was deleted back to the file system."""
         group = self._require_writable()
-        with group.pen:
+        with group.writing:
             self.require_open()
             try:
                 group.connection.execute("VACUUM")
@@ -184,7 +184,7 @@ class Database:
         return bytes_on_disk(self.path)
 
     def require_open(self) -> None:
-        """Refuse to go on with a file that was closed, or that belongs to the parent process."""
+        """Raise `StoreUnavailable` if the file was closed, or belongs to the parent process."""
         if self._closed:
             raise _for_good(StoreUnavailable(f"the store {self.path} is closed"))
         if os.getpid() != self._pid:

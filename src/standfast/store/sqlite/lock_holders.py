@@ -39,14 +39,11 @@ def find_lock_holder(path: Path) -> LockHolder | None:
         if len(fields) != 8 or fields[1] != "POSIX" or fields[3] != "WRITE":
             continue
         pid, inode, first, last = int(fields[4]), fields[5].rpartition(":")[2], fields[6], fields[7]
-        writes = inode == shared and first.isdigit() and _covers(int(first), last)
+        covers = first.isdigit() and int(first) <= _WRITE_LOCK and (last == "EOF" or int(last) >= _WRITE_LOCK)
+        writes = inode == shared and covers
         if pid > 0 and pid != os.getpid() and (writes or inode == whole):
             return _described(pid)
     return None
-
-
-def _covers(first: int, last: str) -> bool:
-    return first <= _WRITE_LOCK and (last == "EOF" or int(last) >= _WRITE_LOCK)
 
 
 def _inode(path: Path) -> str | None:

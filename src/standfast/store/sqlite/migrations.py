@@ -1,11 +1,13 @@
 """The versions of the tables in a SQLite file, and how they are brought to the last one.
 
-A component brings its tables as migrations. `standfast_schema` has how many of them the file has had.
+A component brings its tables as migrations: SQL, or a function that is given the connection.
+`standfast_schema` has how many of them the file has had. Components are migrated in their order, so that a
+function may use the tables of those before its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -16,7 +18,8 @@ from standfast.model.former_name import FORMER_SCHEMA_TABLE
 
 _TABLE: Final = "standfast_schema"
 
-Components = Mapping[str, Sequence[str]]
+Migration = str | Callable[[apsw.Connection], None]
+Components = Mapping[str, Sequence[Migration]]
 """Migrations by the name of their component."""
 
 _VERSIONS: Final = """
@@ -55,19 +58,17 @@ def migrate_all(db: apsw.Connection, components: Components, path: Path) -> None
     refuse_newer(db, components, path)
     if _version_table(db) == FORMER_SCHEMA_TABLE:
         db.execute(f"ALTER TABLE {FORMER_SCHEMA_TABLE} RENAME TO {_TABLE}")
-    for name, known in components.items():
-        _migrate(db, name, known)
-
-
-def _migrate(db: apsw.Connection, component: str, migrations: Sequence[str]) -> None:
-    version = _version(db, component)
     db.execute(_VERSIONS)
-    for migration in migrations[version:]:
-        db.execute(migration)
-    db.execute(
-        "INSERT INTO standfast_schema VALUES (?1, ?2) ON CONFLICT DO UPDATE SET version = ?2",
-        (component, len(migrations)),
-    )
+    for name, known in components.items():
+        for migration in known[_version(db, name) :]:
+            if callable(migration):
+                migration(db)
+            else:
+                db.execute(migration)
+        db.execute(
+            "INSERT INTO standfast_schema VALUES (?1, ?2) ON CONFLICT DO UPDATE SET version = ?2",
+            (name, len(known)),
+        )
 
 
 def _version(db: apsw.Connection, component: str) -> int:
@@ -85,7 +86,9 @@ def _version_table(db: apsw.Connection) -> str | None:
     return found
 
 
-def _changes_tables(migration: str) -> bool:
+def _changes_tables(migration: Migration) -> bool:
     """Whether there is more in a migration than comments."""
+    if callable(migration):
+        return True
     lines = (line.strip() for line in migration.splitlines())
     return any(line and not line.startswith("--") for line in lines)

@@ -24,7 +24,7 @@ _PARTS: Final = ("", "-wal", "-journal")
 def can_write(path: Path) -> bool:
     """Whether this process may write to the file, and make what SQLite needs beside it."""
     if not path.exists():
-        return True  # whoever makes it hears why it cannot be made
+        return True  # creating it raises the reason
     if not os.access(path, os.W_OK):
         return False
     return os.access(path.parent, os.W_OK) or _beside(path, "-shm").exists()

@@ -1,35 +1,226 @@
-"""The sandbox's tables, and what a row of them means.
+"""The tables of a store, their migrations, and the digest that every row carries.
 
 Rules
 -----
-1. A migration, once released, never changes; a new one goes to the end of `MIGRATIONS`.
-2. Every row carries a digest over its payload *and* its keys, so that a row in another's place is found
-   out as well. `sandbox_retired` has none: a wrong number there changes no answer.
-3. Payloads are JSON, because guest integers have no upper bound and msgpack's do.
-4. Big blobs come last in a row: SQLite then reads the columns before them without touching them.
+1. A migration, once released, never changes; a new one goes to the end of its component's list.
+2. Every row carries a digest over all its other columns, so that a row in another's place, or with another
+   lease, is detected as well. A turn's digest covers the id of its session, which the row does not hold.
+3. Payloads are JSON, because integers of users have no upper bound and msgpack's do; the digest is made of a
+   msgpack array, in which columns cannot run together. Approvals and snapshots, which are older, use
+   `text_seal`.
+4. Blobs come last in a row: SQLite then reads the columns before them without touching them.
+5. Segments and sessions are linked by integers: a path is walked inside SQLite.
+6. What stands in the graph is not stored a second time with its turn (`echoes`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, Literal, TypeVar
+import hashlib
+from typing import Any, Final, TypeVar
 
-import apsw
 import msgspec
 
 from standfast.errors import InvalidSessionId, RecordCorrupt
-from standfast.model.approval import Approval
-from standfast.model.call import SettledCall
 from standfast.model.canonical import digest_bytes
-from standfast.model.session import SessionMeta
-from standfast.ports.sandbox_store import StoredSession, WaitingRun
+from standfast.store.sqlite.migrations import Migration
 
 T = TypeVar("T")
 Row = tuple[Any, ...]
 
-COMPONENT: Final = "sandbox"
+SESSIONS: Final[tuple[Migration, ...]] = (
+    """
+    -- `family` is shared by a session and its forks; `leaf_key` is the segment of the leaf. `owner` has the
+    -- lease, if anyone has. Keys are never used twice, and a session's fences start at key << 32: an old
+    -- owner's fence means nothing to a later session of the same name.
+    CREATE TABLE sessions (
+        key INTEGER PRIMARY KEY AUTOINCREMENT,
+        id TEXT NOT NULL UNIQUE,
+        family INTEGER NOT NULL,
+        leaf_key INTEGER,
+        fence INTEGER NOT NULL,
+        owner TEXT,
+        until_ms INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        head BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX sessions_by_family ON sessions (family);
 
-MIGRATIONS: Final = (
+    -- `up` is the segment of the parent and `up_at` the parent's place in it; `opens_at` is the place of the
+    -- first node that opens a frame.
+    CREATE TABLE segments (
+        key INTEGER PRIMARY KEY,
+        segment_id TEXT NOT NULL UNIQUE,
+        session_id TEXT NOT NULL,
+        family INTEGER NOT NULL,
+        up INTEGER,
+        up_at INTEGER,
+        opens_at INTEGER,
+        depth INTEGER NOT NULL,
+        model_calls INTEGER NOT NULL,
+        parent TEXT,
+        frame TEXT NOT NULL,
+        caused_by TEXT,
+        digest BLOB NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX segments_by_family ON segments (family);
+
+    CREATE TABLE turns (
+        key INTEGER PRIMARY KEY,
+        turn_id TEXT NOT NULL UNIQUE,
+        session INTEGER NOT NULL,
+        state TEXT NOT NULL,
+        created_at INTEGER NOT NULL,
+        ended_at INTEGER,
+        cancel INTEGER NOT NULL,
+        echoes INTEGER NOT NULL,
+        agent TEXT NOT NULL,
+        input_digest TEXT NOT NULL,
+        idempotency_key TEXT,
+        digest BLOB NOT NULL,
+        summary BLOB,
+        input BLOB
+    ) STRICT;
+    CREATE INDEX turns_by_session ON turns (session);
+    CREATE UNIQUE INDEX turns_open ON turns (session) WHERE state <> 'ended';
+    CREATE UNIQUE INDEX turns_by_idempotency_key ON turns (session, idempotency_key)
+        WHERE idempotency_key IS NOT NULL;
+
+    CREATE TABLE journal (
+        seq INTEGER PRIMARY KEY,
+        turn_id TEXT NOT NULL,
+        name TEXT NOT NULL,
+        kind TEXT NOT NULL,
+        digest BLOB NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE UNIQUE INDEX journal_by_turn ON journal (turn_id, name, kind);
+
+    -- A claimed input keeps its row, without its body: a sender that repeats itself is then not heard twice.
+    CREATE TABLE inputs (
+        seq INTEGER PRIMARY KEY,
+        input_id TEXT NOT NULL UNIQUE,
+        session INTEGER NOT NULL,
+        kind TEXT NOT NULL,
+        content BLOB NOT NULL,
+        digest BLOB NOT NULL,
+        body BLOB
+    ) STRICT;
+    CREATE INDEX inputs_by_session ON inputs (session, kind);
+
+    -- Without `wait` it is a completion that came before its wait was saved. `stands` tells that the turn
+    -- goes on when this is over.
+    CREATE TABLE waits (
+        turn_id TEXT NOT NULL,
+        wait_id TEXT NOT NULL,
+        stands INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        wait BLOB,
+        outcome BLOB,
+        PRIMARY KEY (turn_id, wait_id)
+    ) STRICT, WITHOUT ROWID;
+
+    CREATE TABLE blobs (
+        digest TEXT PRIMARY KEY,
+        seal BLOB NOT NULL,
+        data BLOB NOT NULL
+    ) STRICT;
+
+    -- Journals of sandbox runs that no run owns, and since when we know that.
+    CREATE TABLE sandbox_leftovers (
+        run_id TEXT PRIMARY KEY,
+        seen_at INTEGER NOT NULL
+    ) STRICT;
+    """,
+    """
+    -- The state that holds at the segment's end as it was appended. A digest covers it if there is one, so
+    -- that segments from before keep theirs.
+    ALTER TABLE segments ADD COLUMN state INTEGER;
+
+    -- The state of plugins and tools. `session` wrote it when `node` was its leaf; `previous` held before.
+    -- `sum` is the digest of `body`, so that a line of states is walked and checked without the bodies. Keys
+    -- are never used twice, because others remember a state by its key.
+    CREATE TABLE states (
+        key INTEGER PRIMARY KEY AUTOINCREMENT,
+        family INTEGER NOT NULL,
+        session INTEGER NOT NULL,
+        previous INTEGER,
+        node TEXT,
+        depth INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        sum BLOB NOT NULL,
+        blobs BLOB NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX states_by_family ON states (family);
+    CREATE INDEX states_by_node ON states (session, node);
+
+    -- What plugins keep beyond one session.
+    CREATE TABLE shelf (
+        plugin_id TEXT NOT NULL,
+        scope TEXT NOT NULL,
+        name TEXT NOT NULL,
+        updated_at INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        body BLOB NOT NULL,
+        PRIMARY KEY (plugin_id, scope, name)
+    ) STRICT;
+    """,
+    """
+    -- The session that made this one, as the head's charter has it: to find children by.
+    ALTER TABLE sessions ADD COLUMN parent TEXT;
+    CREATE INDEX sessions_by_parent ON sessions (parent) WHERE parent IS NOT NULL;
+
+    -- To find the sessions that a turn could begin for.
+    CREATE INDEX inputs_queued ON inputs (session) WHERE kind = 'queue';
+
+    -- `live` is 1 until the task is over.
+    CREATE TABLE tasks (
+        seq INTEGER PRIMARY KEY,
+        session INTEGER NOT NULL,
+        task_id TEXT NOT NULL,
+        live INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE UNIQUE INDEX tasks_by_session ON tasks (session, task_id);
+    CREATE INDEX tasks_live ON tasks (session) WHERE live = 1;
+
+    -- `due` is when the source occurs by itself.
+    CREATE TABLE triggers (
+        name TEXT PRIMARY KEY,
+        session INTEGER NOT NULL,
+        due INTEGER,
+        digest BLOB NOT NULL,
+        body BLOB NOT NULL
+    ) STRICT;
+    CREATE INDEX triggers_by_session ON triggers (session);
+
+    -- What was delivered, so that it is not delivered again. What it was is in the inputs it became.
+    CREATE TABLE occurrences (
+        source TEXT NOT NULL,
+        key TEXT NOT NULL,
+        at_ms INTEGER NOT NULL,
+        digest BLOB NOT NULL,
+        PRIMARY KEY (source, key)
+    ) STRICT, WITHOUT ROWID;
+    """,
+    """
+    -- By how much the time of day is ahead of the boot-time clock: for leases of this boot, and as last seen.
+    CREATE TABLE clocks (
+        boot TEXT PRIMARY KEY,
+        lease_offset_ms INTEGER NOT NULL,
+        seen_offset_ms INTEGER NOT NULL,
+        digest BLOB NOT NULL
+    ) STRICT, WITHOUT ROWID;
+    """,
+    """
+    DROP TABLE sandbox_leftovers;
+    ALTER TABLE shelf RENAME TO plugin_records;
+    """,
+)
+
+SANDBOX_BEFORE: Final = (
     """
     CREATE TABLE sandbox_sessions (
         id TEXT PRIMARY KEY,
@@ -88,139 +279,24 @@ MIGRATIONS: Final = (
     -- version rises so that programs which write no checksums refuse the file.
     """,
 )
+"""The tables from when the sandbox had a store of its own. `sandbox_migration` converts them."""
 
-
-class _Engine(msgspec.Struct, frozen=True):
-    """What is stored in a session's meta beside the meta; left out where it is what it was at first."""
-
-    engine: str = "monty"
-
-
+_pack = msgspec.msgpack.Encoder().encode
 _encode = msgspec.json.Encoder().encode
-_metas = msgspec.json.Decoder(SessionMeta)
-_engines = msgspec.json.Decoder(_Engine)
-_runs = msgspec.json.Decoder(WaitingRun)
-_approvals = msgspec.json.Decoder(Approval)
-_outcomes = msgspec.json.Decoder(SettledCall)
+_sha256 = hashlib.sha256
 
 
-def seal(kind: str, *keys: str | int | None, data: bytes) -> str:
-    """The digest of a payload in its place. JSON holds no NUL, so keys and payload cannot run together."""
+def seal(*columns: str | int | bytes | None) -> bytes:
+    """Return the digest of a row: of its kind and all its other columns."""
+    return _sha256(_pack(columns)).digest()[:16]
+
+
+def text_seal(kind: str, *keys: str | int | None, data: bytes) -> str:
+    """Return the digest of a row of the first tables. JSON has no NUL: keys and data cannot run together."""
     return digest_bytes(_encode((kind, *keys)) + b"\0" + data)
 
 
-def session_row(session: StoredSession) -> Row:
-    """id, epoch, expires_at, meta, head_digest, state_digest, state."""
-    key, epoch, expires_at = session.meta.id, session.epoch, session.expires_at
-    meta = _encode(session.meta)
-    if session.engine != _Engine().engine:
-        meta = _encode({**msgspec.to_builtins(session.meta), "engine": session.engine})
-    head = seal("session", key, epoch, expires_at, len(session.state), data=meta)
-    return key, epoch, expires_at, meta, head, seal("state", key, epoch, data=session.state), session.state
-
-
-def session_of(row: Row) -> StoredSession:
-    """A whole session, of a row as `session_row` makes it."""
-    key, epoch, expires_at, meta, head_digest, state_digest, state = row
-    what = f"session {key}"
-    if not isinstance(state, bytes) or seal("state", key, epoch, data=state) != state_digest:
-        raise RecordCorrupt(what)
-    head = session_head_of((key, epoch, expires_at, meta, head_digest, len(state)))
-    return msgspec.structs.replace(head, state=state)
-
-
-def session_head_of(row: Row) -> StoredSession:
-    """A session without its state, of id, epoch, expires_at, meta, head_digest, length of the state."""
-    key, epoch, expires_at, meta, digest, state_bytes = row
-    what = f"session {key}"
-    _check(what, digest, "session", key, epoch, expires_at, state_bytes, data=meta)
-    return StoredSession(
-        meta=_decoded(_metas, meta, what),
-        engine=_decoded(_engines, meta, what).engine,
-        epoch=epoch,
-        expires_at=expires_at,
-    )
-
-
-def snapshot_row(snapshot_id: str, session_id: str, created_at: int, data: bytes) -> Row:
-    """snapshot_id, session_id, created_at, digest, data."""
-    digest = seal("snapshot", snapshot_id, session_id, created_at, data=data)
-    return snapshot_id, session_id, created_at, digest, data
-
-
-def snapshot_of(row: Row) -> bytes:
-    snapshot_id, session_id, created_at, digest, data = row
-    what = f"snapshot {snapshot_id}"
-    return _check(what, digest, "snapshot", snapshot_id, session_id, created_at, data=data)
-
-
-def run_row(run: WaitingRun) -> Row:
-    """run_id, session_id, digest, body."""
-    body = _encode(run)
-    return run.run_id, run.session_id, seal("run", run.run_id, run.session_id, data=body), body
-
-
-def run_of(row: Row) -> WaitingRun:
-    run_id, session_id, digest, body = row
-    what = f"run {run_id} of session {session_id}"
-    return _decoded(_runs, _check(what, digest, "run", run_id, session_id, data=body), what)
-
-
-def approval_row(approval: Approval) -> Row:
-    """approval_id, session_id, run_id, state, digest, body."""
-    keys = (approval.approval_id, approval.session_id, approval.run_id, str(approval.state))
-    body = _encode(approval)
-    return *keys, seal("approval", *keys, data=body), body
-
-
-def approval_of(row: Row) -> Approval:
-    *keys, digest, body = row
-    what = f"approval {keys[0]}"
-    return _decoded(_approvals, _check(what, digest, "approval", *keys, data=body), what)
-
-
-def call_row(run_id: str, call_id: int, request_digest: str, settled: SettledCall | None) -> Row:
-    """run_id, call_id, request_digest, digest, outcome. Without an outcome it is an intent."""
-    outcome = None if settled is None else _encode(settled)
-    kind = "intent" if outcome is None else "outcome"
-    digest = seal(kind, run_id, call_id, request_digest, data=outcome or b"")
-    return run_id, call_id, request_digest, digest, outcome
-
-
-def call_of(row: Row) -> SettledCall | Literal[True]:
-    """The outcome of a call, or True for an intent alone."""
-    run_id, call_id, request_digest, digest, outcome = row
-    what = f"call {call_id} of run {run_id}"
-    if outcome is None:
-        _check(what, digest, "intent", run_id, call_id, request_digest, data=b"")
-        return True
-    _check(what, digest, "outcome", run_id, call_id, request_digest, data=outcome)
-    return _decoded(_outcomes, outcome, what)
-
-
-def check_all(db: apsw.Connection) -> int:
-    """Check the digest of every row of the sandbox's tables but approvals; return how many there are."""
-    return sum(sum(1 for _ in map(of, db.execute(select))) for select, of in _SELECTS)
-
-
-_SELECTS: Final[tuple[tuple[str, Callable[[Row], object]], ...]] = (
-    (
-        "SELECT id, epoch, expires_at, meta, head_digest, state_digest, state FROM sandbox_sessions",
-        session_of,
-    ),
-    ("SELECT snapshot_id, session_id, created_at, digest, data FROM sandbox_snapshots", snapshot_of),
-    ("SELECT run_id, session_id, digest, body FROM sandbox_runs", run_of),
-    ("SELECT run_id, call_id, request_digest, digest, outcome FROM sandbox_calls", call_of),
-)
-
-
-def _check(what: str, digest: object, kind: str, *keys: str | int | None, data: object) -> bytes:
-    if not isinstance(data, bytes) or seal(kind, *keys, data=data) != digest:
-        raise RecordCorrupt(what)
-    return data
-
-
-def _decoded(decoder: msgspec.json.Decoder[T], data: bytes, what: str) -> T:
+def decoded(decoder: msgspec.json.Decoder[T], data: bytes, what: str) -> T:
     try:
         return decoder.decode(data)
     except (InvalidSessionId, msgspec.DecodeError, UnicodeDecodeError):

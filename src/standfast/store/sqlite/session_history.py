@@ -22,10 +22,12 @@ from standfast.graph.session_graph import Branch, grown, moved
 from standfast.model.charter import SessionCharter
 from standfast.model.head import SessionHead
 from standfast.model.node import Entry, Segment, split_node_id
-from standfast.model.usage import UsageEntry, add_to_ledger
-from standfast.store.sqlite import session_rows, session_states
+from standfast.model.usage import UsageEntry
+from standfast.ports.session_store import NewSession
+from standfast.store import rules
+from standfast.store.sqlite import session_inputs, session_rows, session_states
+from standfast.store.sqlite.schema import Row
 from standfast.store.sqlite.session_rows import StoredSession, segment_of
-from standfast.store.sqlite.session_schema import Row
 
 _replace = msgspec.structs.replace
 
@@ -41,7 +43,7 @@ SELECT segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, 
     state, digest, body FROM steps JOIN segments ON key = step
 """
 
-# ?1 the segment of the leaf, ?2 the number of nodes that nobody asks for
+# ?1 the segment of the leaf, ?2 the number of nodes to leave out
 _PATH: Final = """
 WITH RECURSIVE steps (step) AS (
     SELECT key FROM segments WHERE segment_id = ?1
@@ -104,10 +106,10 @@ def grow(
     head = session.head
     if not entries:
         return _with_head(session, _replace(head, model_calls=head.model_calls + model_calls))
-    branch = Branch(head.leaf, head.depth, head.frame, head.model_calls, head.revision)
+    branch = rules.branch_of(head)
     segment = grown(branch, head.session_id, segment_id, entries, model_calls)
     key = session_rows.insert_segment(db, segment, session, body)
-    return _with_head(session, _moved_head(head, moved(branch, segment)), key)
+    return _with_head(session, rules.head_at(head, moved(branch, segment)), key)
 
 
 def fork(
@@ -118,7 +120,7 @@ def fork(
     now_ms: int,
     charter: SessionCharter | None = None,
 ) -> SessionHead:
-    """A new session whose leaf is *at*, or this one's. It is nobody's child unless *charter* says so."""
+    """Make a session whose leaf is *at*, or this one's. It has no parent unless *charter* names one."""
     if session_rows.find(db, new_id) is not None:
         raise SessionExists(new_id)
     head, state = session.head, session.head.state
@@ -127,35 +129,60 @@ def fork(
     else:
         branch = _branch_at(db, session, at, revision=0)
         state = session_states.at_node(db, session, at, branch.depth)
-    copied = _replace(
-        _moved_head(head, branch),
-        session_id=new_id,
-        state=state,
-        created_at=now_ms,
-        updated_at=now_ms,
-        forked_from=head.session_id,
-        usage=(),
-        charter=charter,
-        blocked=None,
-    )
-    return session_rows.insert(db, copied, session.family, _key_of(db, branch.leaf)).head
+    fork = _replace(rules.forked(head, new_id, branch, now_ms, charter), state=state)
+    return session_rows.insert(db, fork, session.family, _key_of(db, branch.leaf)).head
+
+
+def make(db: apsw.Connection, new: NewSession) -> SessionHead:
+    """Make a session with all that it begins with, or return the one that has the same charter."""
+    head = new.head
+    found = session_rows.find(db, head.session_id)
+    if found is not None:
+        rules.require_same_session(found.head, head)
+        return found.head
+    if new.fork_of is None:
+        session_rows.insert(db, head, None, None)
+    else:
+        source = session_rows.require(db, new.fork_of)
+        fork(db, source, head.session_id, new.at, head.created_at, head.charter)
+        forked = session_rows.require(db, head.session_id)
+        session_rows.write_head(db, forked, rules.described_as(forked.head, head))
+    if new.entries:
+        made = session_rows.require(db, head.session_id)
+        append(db, made, new.segment_id, new.entries, head.created_at)
+    session = session_rows.require(db, head.session_id)
+    session_inputs.put_blobs(db, new.blobs)
+    held = session.head.state
+    state = new.make_state(None if held is None else session_states.body(db, held))
+    if state is not None:
+        changed = session_states.write(db, session, state)
+        session_rows.update(db, at_time(changed, head.created_at))
+    if new.first is not None:
+        session_inputs.put(db, new.first)
+    return session_rows.require(db, head.session_id).head
+
+
+def add_usage(
+    db: apsw.Connection, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
+) -> SessionHead:
+    """Add to the ledger, and to the number of model calls."""
+    session = session_rows.require(db, session_id)
+    counted = grow(db, session, "", (), b"", model_calls)
+    return session_rows.update(db, at_time(counted, now_ms, usage)).head
 
 
 def rewind(db: apsw.Connection, session: StoredSession, to: str, now_ms: int) -> SessionHead:
     """Move the leaf to another node of the session's history."""
     branch = _branch_at(db, session, to, session.head.revision + 1)
-    head = _replace(
-        _moved_head(session.head, branch), state=session_states.at_node(db, session, to, branch.depth)
-    )
+    state = session_states.at_node(db, session, to, branch.depth)
+    head = _replace(rules.head_at(session.head, branch), state=state)
     back = _with_head(session, head, _key_of(db, to))
     return session_rows.update(db, at_time(back, now_ms)).head
 
 
 def at_time(session: StoredSession, now_ms: int, usage: tuple[UsageEntry, ...] = ()) -> StoredSession:
     """The session as used at that time, with what that took; its head is encoded anew."""
-    head = session.head
-    ledger = add_to_ledger(head.usage, usage) if usage else head.usage
-    head = _replace(head, updated_at=now_ms, usage=ledger)
+    head = rules.used(session.head, now_ms, usage)
     return _replace(session, head=head, body=session_rows.encode_head(head))
 
 
@@ -163,20 +190,12 @@ def _with_head(session: StoredSession, head: SessionHead, leaf_key: int | None =
     return _replace(session, head=head, leaf_key=session.leaf_key if leaf_key is None else leaf_key)
 
 
-def _moved_head(head: SessionHead, branch: Branch) -> SessionHead:
-    return _replace(
-        head,
-        leaf=branch.leaf,
-        depth=branch.depth,
-        frame=branch.frame,
-        revision=branch.revision,
-        model_calls=branch.model_calls,
-    )
-
-
 def _branch_at(db: apsw.Connection, session: StoredSession, node: str, revision: int) -> Branch:
+    def find(segment_id: str) -> Segment | None:
+        return session_rows.find_segment(db, segment_id)
+
     segment_id, index = split_node_id(node)
-    segment = session_rows.find_segment(db, segment_id)
+    segment = find(segment_id)
     if segment is None or index >= len(segment.entries):
         raise NodeNotFound(node)
     if segment.session_id != session.id and not _on_path(db, session.head.leaf, node):
@@ -184,17 +203,11 @@ def _branch_at(db: apsw.Connection, session: StoredSession, node: str, revision:
     return Branch(
         leaf=node,
         depth=segment.depth + index + 1,
-        frame=_frame_of(db, segment, node),
-        model_calls=calls_at(lambda segment_id: session_rows.find_segment(db, segment_id), node),
+        # Only a segment that opens a frame has nodes of different frames.
+        frame=frame_at(find, node) if segment.opens_frame else segment.frame,
+        model_calls=calls_at(find, node),
         revision=revision,
     )
-
-
-def _frame_of(db: apsw.Connection, segment: Segment, node: str) -> str:
-    """The frame of a node. Only a segment that opens one has nodes of different frames."""
-    if not segment.opens_frame:
-        return segment.frame
-    return frame_at(lambda segment_id: session_rows.find_segment(db, segment_id), node)
 
 
 def _on_path(db: apsw.Connection, leaf: str | None, wanted: str) -> bool:

@@ -14,14 +14,15 @@ from typing import Final, Literal
 import apsw
 import msgspec
 
-from standfast.errors import IdempotencyConflict, InputNotFound, RecordCorrupt
+from standfast.errors import InputNotFound, RecordCorrupt
 from standfast.ports.session_store import Blob, QueuedInput
+from standfast.store import rules
 from standfast.store.sqlite import session_rows
-from standfast.store.sqlite.session_schema import Row, decoded, seal
+from standfast.store.sqlite.schema import Row, decoded, seal
 
-_INPUT: Final = "SELECT seq, input_id, session, kind, content, digest, body FROM inputs"
-_BLOBS: Final = "SELECT digest, seal, data FROM blobs"
-_WAITING: Final = f"{_INPUT} WHERE session = ? AND kind <> 'claimed' ORDER BY seq"
+INPUTS: Final = "SELECT seq, input_id, session, kind, content, digest, body FROM inputs"
+BLOBS: Final = "SELECT digest, seal, data FROM blobs"
+_WAITING: Final = f"{INPUTS} WHERE session = ? AND kind <> 'claimed' ORDER BY seq"
 _QUEUED: Final = """
 WITH RECURSIVE queued (session) AS (
     SELECT min(session) FROM inputs WHERE kind = 'queue'
@@ -33,7 +34,7 @@ SELECT id FROM queued JOIN sessions ON sessions.key = queued.session
 WHERE NOT EXISTS (SELECT 1 FROM turns WHERE turns.session = queued.session AND state <> 'ended')
 ORDER BY (SELECT min(seq) FROM inputs WHERE inputs.session = queued.session AND kind = 'queue')
 """
-_INJECTED: Final = f"{_INPUT} WHERE session = ? AND kind = 'inject' ORDER BY seq"
+_INJECTED: Final = f"{INPUTS} WHERE session = ? AND kind = 'inject' ORDER BY seq"
 
 _encode = msgspec.json.Encoder().encode
 _decoder = msgspec.json.Decoder(QueuedInput)
@@ -79,17 +80,17 @@ def claim_injected(db: apsw.Connection, session: int) -> tuple[QueuedInput, ...]
 
 def claim(db: apsw.Connection, session: int, input_id: str) -> None:
     """Hand out one input, for good."""
-    row = db.execute(f"{_INPUT} WHERE input_id = ?", (input_id,)).fetchone()
+    row = db.execute(f"{INPUTS} WHERE input_id = ?", (input_id,)).fetchone()
     if row is None or row[2] != session or row[3] == "claimed":
         raise InputNotFound(input_id)
-    _check(row)
+    check_input(row)
     _set_kind(db, row, "claimed")
 
 
 def queue_injected(db: apsw.Connection, session: int) -> None:
     """What missed the last checkpoint becomes input for turns of its own."""
     for row in db.execute(_INJECTED, (session,)).fetchall():
-        _check(row)
+        check_input(row)
         _set_kind(db, row, "queue")
 
 
@@ -102,20 +103,11 @@ def put_blobs(db: apsw.Connection, blobs: tuple[Blob, ...]) -> None:
 
 
 def blob(db: apsw.Connection, digest: str) -> bytes | None:
-    row = db.execute(f"{_BLOBS} WHERE digest = ?", (digest,)).fetchone()
-    return None if row is None else _blob_of(row)
+    row = db.execute(f"{BLOBS} WHERE digest = ?", (digest,)).fetchone()
+    return None if row is None else blob_of(row)
 
 
-def check_all(db: apsw.Connection) -> int:
-    """Check the digest of every input and every blob; return how many there are."""
-    inputs = 0
-    for row in db.execute(_INPUT):
-        _check(row)
-        inputs += 1
-    return inputs + sum(1 for _ in map(_blob_of, db.execute(_BLOBS)))
-
-
-def _blob_of(row: Row) -> bytes:
+def blob_of(row: Row) -> bytes:
     digest, sealed, data = row
     if seal("blob", digest, data) != sealed:
         raise RecordCorrupt(f"blob {digest}")
@@ -124,24 +116,17 @@ def _blob_of(row: Row) -> bytes:
 
 def _put(db: apsw.Connection, session: int, item: QueuedInput) -> bool:
     """Add an input; false if it was put before, claimed or not."""
-    content = seal(item.session_id, item.kind, _encode(item.message))
-    row = db.execute(f"{_INPUT} WHERE input_id = ?", (item.input_id,)).fetchone()
+    row = db.execute(f"{INPUTS} WHERE input_id = ?", (item.input_id,)).fetchone()
     if row is None:
-        _insert(db, session, item, content)
+        columns, body = (item.input_id, session, item.kind, rules.input_content(item)), _encode(item)
+        db.execute(
+            "INSERT INTO inputs (input_id, session, kind, content, digest, body) VALUES (?, ?, ?, ?, ?, ?)",
+            (*columns, seal("input", *columns, body), body),
+        )
         return True
-    _check(row)
-    if row[4] != content:
-        raise IdempotencyConflict(item.input_id)
+    check_input(row)
+    rules.require_same_content(item, row[4])
     return False
-
-
-def _insert(db: apsw.Connection, session: int, item: QueuedInput, content: bytes) -> None:
-    body = _encode(item)
-    digest = seal("input", item.input_id, session, item.kind, content, body)
-    db.execute(
-        "INSERT INTO inputs (input_id, session, kind, content, digest, body) VALUES (?, ?, ?, ?, ?, ?)",
-        (item.input_id, session, item.kind, content, digest, body),
-    )
 
 
 def _set_kind(db: apsw.Connection, row: Row, kind: Literal["queue", "claimed"]) -> None:
@@ -152,13 +137,13 @@ def _set_kind(db: apsw.Connection, row: Row, kind: Literal["queue", "claimed"]) 
     db.execute(sql, (kind, digest, kept, seq))
 
 
-def _check(row: Row) -> None:
+def check_input(row: Row) -> None:
     _, input_id, session, kind, content, digest, body = row
     if seal("input", input_id, session, kind, content, body) != digest:
         raise RecordCorrupt(f"input {input_id}")
 
 
 def _of(row: Row) -> QueuedInput:
-    _check(row)
+    check_input(row)
     item = decoded(_decoder, row[6], f"input {row[1]}")
     return item if item.kind == row[3] else msgspec.structs.replace(item, kind=row[3])

@@ -1,17 +1,21 @@
-"""Forgetting: whole sessions, old frames, dead branches, old records, and blobs that nobody names.
+"""Deleting: whole sessions, old frames, dead branches, old records, and blobs that nothing names.
 
 Theory of operation
 -------------------
-Sessions share segments and states with their forks, and with nobody else: those that may share form a
-`family`. What a family still needs is found by walking its links in memory, without the bodies; everything
+Sessions share segments and states with their forks, and with no other session: those that may share form
+a `family`. What a family still needs is found by walking its links in memory, without the bodies; everything
 else of it goes.
 
 Rules
 -----
 1. What lies on a session's active path goes only by `frames`, and only if no other session needs it.
-2. A session with an unfinished turn, with input that waits, with a task that goes on or with a trigger that
-   is going to wake it is not idle and never goes by age.
-3. Deleting reads no digests: a record that is damaged can be destroyed too.
+2. A session with an unfinished turn, with input that waits, with a live task or with a trigger that is
+   going to wake it is not idle and never goes by age.
+3. A session past its `expires_at` goes unless a turn of it runs.
+4. Nothing goes that an unfinished turn still needs.
+5. Deleting a session reads no digests: one that is damaged can be destroyed too.
+6. A blob is named where its digest stands as text: in nodes, in inputs that wait, and in the input and the
+   journal of an unfinished turn, whatever else these hold; and in the list that comes with a state.
 """
 
 from __future__ import annotations
@@ -21,22 +25,34 @@ from typing import Final, NamedTuple, cast
 
 import apsw
 
-from standfast.errors import SessionBusy
 from standfast.model.node import split_node_id
 from standfast.ports.session_store import Pruned, PruneRequest
-from standfast.store.sqlite import session_states, session_waits, turn_rows
-from standfast.store.sqlite.record_prune import old_records, unnamed_blobs
+from standfast.store import rules
+from standfast.store.sqlite import approvals, session_states, session_waits, snapshots, turn_rows
+from standfast.store.sqlite.schema import Row
 from standfast.store.sqlite.session_rows import SESSIONS, StoredSession, session_of
-from standfast.store.sqlite.session_schema import Row
-from standfast.store.sqlite.session_turns import IsDead
 
-_IDLE: Final = """
-WHERE (?1 IS NULL OR id = ?1)
-AND NOT EXISTS (SELECT 1 FROM turns WHERE session = sessions.key AND state <> 'ended')
-AND NOT EXISTS (SELECT 1 FROM inputs WHERE session = sessions.key AND kind <> 'claimed')
-AND NOT EXISTS (SELECT 1 FROM tasks WHERE session = sessions.key AND live = 1)
-AND NOT EXISTS (SELECT 1 FROM triggers WHERE session = sessions.key AND due IS NOT NULL)
+_PRUNABLE: Final = """
+SELECT key, id, family, leaf_key, fence, owner, until_ms, digest, head,
+    NOT EXISTS (SELECT 1 FROM turns WHERE session = sessions.key AND state <> 'ended')
+        AND NOT EXISTS (SELECT 1 FROM inputs WHERE session = sessions.key AND kind <> 'claimed')
+        AND NOT EXISTS (SELECT 1 FROM tasks WHERE session = sessions.key AND live = 1)
+        AND NOT EXISTS (SELECT 1 FROM triggers WHERE session = sessions.key AND due IS NOT NULL),
+    EXISTS (SELECT 1 FROM turns WHERE session = sessions.key AND state = 'running')
+FROM sessions WHERE (?1 IS NULL OR id = ?1)
 """
+_TEXTS: Final = (
+    "SELECT body FROM segments",
+    "SELECT input FROM turns WHERE input IS NOT NULL",
+    "SELECT body FROM journal",
+    "SELECT body FROM inputs WHERE body IS NOT NULL",
+    "SELECT blobs FROM states",
+)
+
+_DECIDED: Final = f"""
+{approvals.APPROVALS} WHERE state <> 'pending' AND (?1 IS NULL OR session_id = ?1)
+AND run_id NOT IN (SELECT turn_id FROM turns WHERE state <> 'ended')
+"""  # noqa: S608 (a constant)
 
 
 class _Link(NamedTuple):
@@ -59,26 +75,25 @@ class _Step(NamedTuple):
 # One session
 
 
-def delete_session(db: apsw.Connection, session_id: str, is_dead: IsDead) -> bool:
-    """Forget a session, unless a live owner runs a turn of it."""
+def delete_session(db: apsw.Connection, session_id: str, is_dead: rules.IsDead) -> bool:
+    """Delete a session, unless a live owner runs a turn of it."""
     sql = "SELECT key, family, owner FROM sessions WHERE id = ?"
     row = db.execute(sql, (session_id,)).fetchone()
     if row is None:
         return False
     key, family, owner = row
-    if owner is not None and not is_dead(owner):
-        raise SessionBusy(session_id, owner)
-    _forget(db, key, family)
+    rules.require_no_owner(session_id, owner, is_dead)
+    _delete(db, key, family)
     return True
 
 
-def _forget(db: apsw.Connection, key: int, family: int) -> int:
+def _delete(db: apsw.Connection, key: int, family: int) -> int:
     """Delete a session and what only it needs; returns how many segments went."""
     for (turn_id,) in db.execute(
         "SELECT turn_id FROM turns WHERE session = ? AND state <> 'ended'", (key,)
     ).fetchall():
         db.execute("DELETE FROM journal WHERE turn_id = ?", (turn_id,))
-        session_waits.forget(db, str(turn_id))
+        session_waits.drop(db, str(turn_id))
     db.execute("DELETE FROM turns WHERE session = ?", (key,))
     db.execute("DELETE FROM inputs WHERE session = ?", (key,))
     db.execute("DELETE FROM tasks WHERE session = ?", (key,))
@@ -113,29 +128,61 @@ def _sweep(db: apsw.Connection, family: int) -> int:
 
 def prune(db: apsw.Connection, request: PruneRequest) -> Pruned:
     """Carry a request out; the file is as large as before."""
-    sessions = segments = records = 0
-    states = session_states.count(db)
+    records, states = 0, session_states.count(db)
+    old = [
+        session
+        for *row, idle, running in db.execute(_PRUNABLE, (request.session_id,)).fetchall()
+        if rules.may_be_pruned(
+            (session := session_of(tuple(row))).head, request, idle=bool(idle), running=bool(running)
+        )
+    ]
+    segments = sum(_delete(db, session.key, session.family) for session in old)
     if request.sessions_before_ms is not None:
-        sessions, segments = _old_sessions(db, request.sessions_before_ms, request.session_id)
-        records = old_records(db, request.sessions_before_ms, request.session_id)
+        records = _old_records(db, request.sessions_before_ms, request.session_id)
     if request.frames or request.branches:
         for family in _families(db, request.session_id):
             segments += _prune_family(db, family, request)
     for family in session_states.families(db):
         session_states.sweep(db, family, _members(db, family))
     return Pruned(
-        sessions=sessions,
+        sessions=len(old),
         segments=segments,
         states=states - session_states.count(db),
-        blobs=unnamed_blobs(db),
+        blobs=_unnamed_blobs(db),
         records=records,
     )
 
 
-def _old_sessions(db: apsw.Connection, before_ms: int, session_id: str | None) -> tuple[int, int]:
-    idle = map(session_of, db.execute(f"{SESSIONS} {_IDLE}", (session_id,)).fetchall())
-    old = [session for session in idle if session.head.updated_at < before_ms]
-    return len(old), sum(_forget(db, session.key, session.family) for session in old)
+def _old_records(db: apsw.Connection, before_ms: int, session_id: str | None) -> int:
+    """Delete records that are older; return how many.
+
+    An occurrence that is delivered again after it was deleted counts as a new one.
+    """
+    db.execute(
+        "DELETE FROM turns WHERE state = 'ended' AND ended_at < ?1 "
+        "AND (?2 IS NULL OR session = (SELECT key FROM sessions WHERE id = ?2))",
+        (before_ms, session_id),
+    )
+    count = db.changes() + snapshots.prune(db, before_ms, session_id)
+    decided = map(approvals.approval_of, db.execute(_DECIDED, (session_id,)).fetchall())
+    old = [(it.approval_id,) for it in decided if rules.approval_is_old(it, before_ms)]
+    db.executemany("DELETE FROM approvals WHERE approval_id = ?", old)
+    count += len(old)
+    if session_id is None:
+        db.execute("DELETE FROM occurrences WHERE at_ms < ?", (before_ms,))
+        count += db.changes()
+    return count
+
+
+def _unnamed_blobs(db: apsw.Connection) -> int:
+    """Delete the blobs that nothing names; return how many."""
+    digests = {str(digest).encode() for (digest,) in db.execute("SELECT digest FROM blobs").fetchall()}
+    for texts in _TEXTS if digests else ():
+        for (text,) in db.execute(texts):
+            digests.difference_update(rules.blob_digests(text))
+    for digest in digests:
+        db.execute("DELETE FROM blobs WHERE digest = ?", (digest.decode(),))
+    return len(digests)
 
 
 def _prune_family(db: apsw.Connection, family: int, request: PruneRequest) -> int:

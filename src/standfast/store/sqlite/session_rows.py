@@ -1,12 +1,12 @@
 """Rows of `sessions` and `segments`: from and to values, read and written.
 
-Rule: a row is checked whenever it is read, also by whoever is about to write it anew.
+Rule: a row is checked whenever it is read, also before it is written anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 import apsw
 import msgspec
@@ -14,8 +14,8 @@ import msgspec
 from standfast.errors import RecordCorrupt, SessionNotFound
 from standfast.model.head import SessionHead
 from standfast.model.node import Entry, FrameOpened, Segment
-from standfast.store.charters import parent_of
-from standfast.store.sqlite.session_schema import Row, decoded, seal
+from standfast.store import rules
+from standfast.store.sqlite.schema import Row, decoded, seal
 from standfast.store.state_lines import state_key
 
 SESSIONS: Final = "SELECT key, id, family, leaf_key, fence, owner, until_ms, digest, head FROM sessions"
@@ -67,12 +67,6 @@ def find(db: apsw.Connection, session_id: str) -> StoredSession | None:
     return None if row is None else session_of(row)
 
 
-def check_all(db: apsw.Connection) -> int:
-    """Check the digest of every session and every segment; return how many there are."""
-    sessions = sum(1 for _ in map(session_of, db.execute(SESSIONS)))
-    return sessions + sum(1 for _ in map(segment_of, db.execute(SEGMENTS)))
-
-
 def key_of(db: apsw.Connection, session_id: str) -> int | None:
     """The key of a session, for those who read nothing else of it."""
     found: int | None = db.execute("SELECT key FROM sessions WHERE id = ?", (session_id,)).get
@@ -82,8 +76,7 @@ def key_of(db: apsw.Connection, session_id: str) -> int | None:
 def heads(db: apsw.Connection) -> list[SessionHead]:
     """All sessions, the latest used first."""
     rows = db.execute(SESSIONS).fetchall()
-    found = [session_of(row).head for row in rows]
-    return sorted(found, key=lambda head: (-head.updated_at, -head.created_at, head.session_id))
+    return sorted((session_of(row).head for row in rows), key=rules.head_order)
 
 
 def children(db: apsw.Connection, session_id: str) -> list[SessionHead]:
@@ -91,7 +84,7 @@ def children(db: apsw.Connection, session_id: str) -> list[SessionHead]:
     rows = db.execute(f"{SESSIONS} WHERE parent = ? ORDER BY key", (session_id,)).fetchall()
     found = [session_of(row).head for row in rows]
     for head in found:
-        if parent_of(head) != session_id:
+        if rules.parent_of(head) != session_id:
             raise RecordCorrupt(f"session {head.session_id}")
     return sorted(found, key=lambda head: head.created_at)
 
@@ -108,7 +101,7 @@ def insert(db: apsw.Connection, head: SessionHead, family: int | None, leaf_key:
     db.execute(
         "INSERT INTO sessions (id, family, fence, until_ms, digest, head, parent) "
         "VALUES (?, 0, 0, 0, x'', ?, ?)",
-        (head.session_id, body, parent_of(head)),
+        (head.session_id, body, rules.parent_of(head)),
     )
     key = db.last_insert_rowid()
     made = StoredSession(key, key if family is None else family, leaf_key, key << 32, None, 0, head, body)
@@ -134,14 +127,13 @@ def update(db: apsw.Connection, session: StoredSession) -> StoredSession:
     return session
 
 
-def replace_head(db: apsw.Connection, session: StoredSession, **changes: Any) -> None:
-    """Write other values of the session's head; where the session stands must not be among them."""
-    head = msgspec.structs.replace(session.head, **changes)
+def write_head(db: apsw.Connection, session: StoredSession, head: SessionHead) -> None:
+    """Write another head of the session, with the same leaf."""
     update(db, msgspec.structs.replace(session, head=head, body=_encode(head)))
 
 
 def lease(db: apsw.Connection, session: StoredSession, owner: str | None, until_ms: int) -> StoredSession:
-    """Give the lease to *owner* with the next fence, or to nobody."""
+    """Give the lease to *owner* with the next fence; None gives it back."""
     fence = session.fence if owner is None else session.fence + 1
     leased = StoredSession(
         session.key, session.family, session.leaf_key, fence, owner, until_ms, session.head, session.body
@@ -176,14 +168,16 @@ def _digest(session: StoredSession) -> bytes:
 
 def insert_segment(db: apsw.Connection, segment: Segment, session: StoredSession, body: bytes) -> int:
     """Add a segment under the session's leaf; returns its key. *body* is its entries, encoded."""
-    parent = segment.parent
+    parent, opens_at = segment.parent, None
+    if segment.opens_frame:
+        opens_at = [isinstance(entry.payload, FrameOpened) for entry in segment.entries].index(True)
     columns = (
         segment.segment_id,
         segment.session_id,
         session.family,
         session.leaf_key,
         None if parent is None else int(parent.rpartition(".")[2]),
-        _opening(segment.entries) if segment.opens_frame else None,
+        opens_at,
         segment.depth,
         segment.model_calls,
         parent,
@@ -222,8 +216,3 @@ def find_segment(db: apsw.Connection, segment_id: str) -> Segment | None:
 def _segment_digest(columns: Sequence[str | int | None], body: bytes) -> bytes:
     """The seal of a segment; without a state it is that of the first version."""
     return seal("segment", *(columns if columns[-1] is not None else columns[:-1]), body)
-
-
-def _opening(entries: tuple[Entry, ...]) -> int:
-    """The place of the first node that opens a frame."""
-    return next(index for index, entry in enumerate(entries) if isinstance(entry.payload, FrameOpened))

@@ -15,13 +15,13 @@ import apsw
 import msgspec
 
 from standfast.errors import RecordCorrupt
-from standfast.model.head import SessionHead
 from standfast.model.node import node_id, split_node_id
 from standfast.ports.session_store import StateRecord
+from standfast.store.sqlite.schema import Row, seal
 from standfast.store.sqlite.session_rows import StoredSession
-from standfast.store.sqlite.session_schema import Row, seal
-from standfast.store.state_lines import Spot, StatePlace, held_at, needed, state_id, state_key
+from standfast.store.state_lines import Spot, StatePlace, before_leaf, held_at, needed, state_id, state_key
 
+STATES: Final = "SELECT key, family, session, previous, node, depth, digest, sum, blobs, body FROM states"
 _PLACE: Final = "SELECT key, family, session, previous, node, depth, digest, sum, blobs FROM states"
 _PLACED: Final = f"{_PLACE} WHERE key = ?"
 _LAST_KEY: Final = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'states'"
@@ -40,28 +40,23 @@ def write(
     """
     head = session.head
     node = node_id(segment_id, nodes - 1) if nodes else head.leaf
-    previous = state_key(head.state) if nodes else _before(db, head)
-    key = _insert(db, (session.family, session.key, previous, node, head.depth + nodes), state)
+    if nodes:
+        previous = state_key(head.state)
+    else:
+        previous = before_leaf(lambda key: _find(db, key), head.state, head.leaf)
+    key: int = db.execute(_LAST_KEY).get + 1
+    place = (session.family, session.key, previous, node, head.depth + nodes)
+    blobs, data_sum = _encode(state.blobs), seal(state.body)
+    digest = seal("state", key, *place, data_sum, blobs)
+    db.execute(_INSERT, (key, *place, digest, data_sum, blobs, state.body))
     return _replace(session, head=_replace(head, state=state_id(key)))
 
 
 def body(db: apsw.Connection, name: str) -> bytes | None:
     """The body of the state of that name."""
     key = state_key(name)
-    if key is None or (row := db.execute(_PLACED, (key,)).fetchone()) is None:
-        return None
-    _place_of(row)
-    return _checked_body(db, row)
-
-
-def check_all(db: apsw.Connection) -> int:
-    """Check the digests of every state; return how many there are."""
-    states = 0
-    for row in db.execute(_PLACE):
-        _place_of(row)
-        _checked_body(db, row)
-        states += 1
-    return states
+    row = None if key is None else db.execute(f"{STATES} WHERE key = ?", (key,)).fetchone()
+    return None if row is None else body_of(row)
 
 
 def at_node(db: apsw.Connection, session: StoredSession, node: str, depth: int) -> str | None:
@@ -88,7 +83,7 @@ def count(db: apsw.Connection) -> int:
 
 
 def sweep(db: apsw.Connection, family: int, members: list[StoredSession]) -> None:
-    """Delete the states that nobody in the family needs any more."""
+    """Delete the states that the family no longer needs."""
     rows: list[Row] = db.execute(
         "SELECT key, session, previous, node, depth FROM states WHERE family = ?", (family,)
     ).fetchall()
@@ -104,34 +99,18 @@ def sweep(db: apsw.Connection, family: int, members: list[StoredSession]) -> Non
     db.executemany("DELETE FROM states WHERE key = ?", [(key,) for key in places.keys() - kept])
 
 
-def _insert(
-    db: apsw.Connection, place: tuple[int, int, int | None, str | None, int], state: StateRecord
-) -> int:
-    key: int = db.execute(_LAST_KEY).get + 1
-    blobs, data_sum = _encode(state.blobs), seal(state.body)
-    digest = seal("state", key, *place, data_sum, blobs)
-    db.execute(_INSERT, (key, *place, digest, data_sum, blobs, state.body))
-    return key
-
-
-def _before(db: apsw.Connection, head: SessionHead) -> int | None:
-    """What held before a state at the leaf: one that is there already leaves the line."""
-    key = state_key(head.state)
-    place = None if key is None else _find(db, key)
-    return place.previous if place is not None and place.node == head.leaf else key
-
-
 def _find(db: apsw.Connection, key: int) -> StatePlace | None:
     row = db.execute(_PLACED, (key,)).fetchone()
     return None if row is None else _place_of(row)
 
 
-def _checked_body(db: apsw.Connection, row: Row) -> bytes:
-    """The body of the state whose place is *row*."""
-    data: bytes = db.execute("SELECT body FROM states WHERE key = ?", (row[0],)).get
-    if seal(data) != row[7]:
+def body_of(row: Row) -> bytes:
+    """Return the body of a row with the columns of `STATES` whose digests match."""
+    *place, body = row
+    _place_of(tuple(place))
+    if seal(body) != place[7]:
         raise RecordCorrupt(f"state {state_id(row[0])}")
-    return data
+    return bytes(body)
 
 
 def _place_of(row: Row) -> StatePlace:

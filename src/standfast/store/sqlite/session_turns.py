@@ -13,22 +13,13 @@ at all is `LeaseLost`, and nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Final
 
 import apsw
 import msgspec
 
-from standfast.errors import (
-    IdempotencyConflict,
-    LeaseLost,
-    SessionBusy,
-    SessionNotFound,
-    TurnNotFound,
-    TurnUnfinished,
-)
+from standfast.errors import LeaseLost, SessionNotFound, TurnNotFound
 from standfast.model.head import SessionHead
-from standfast.model.outcome import Finished
 from standfast.model.turn import TurnRecord, TurnState, TurnSummary
 from standfast.ports.session_store import (
     Begun,
@@ -43,6 +34,7 @@ from standfast.ports.session_store import (
     Saved,
     Takeover,
 )
+from standfast.store import rules
 from standfast.store.sqlite import (
     session_history,
     session_inputs,
@@ -53,8 +45,6 @@ from standfast.store.sqlite import (
 )
 from standfast.store.sqlite.session_rows import StoredSession, session_of
 from standfast.store.sqlite.turn_rows import StoredTurn
-
-IsDead = Callable[[str], bool]
 
 _encode = msgspec.json.Encoder().encode
 _replace = msgspec.structs.replace
@@ -88,12 +78,7 @@ class _Held(msgspec.Struct, frozen=True):
     waits: bool
 
 
-def takeable(session: StoredSession, now_ms: int, is_dead: IsDead) -> bool:
-    """Whether nobody alive has the lease. *now_ms* is the time that leases go by."""
-    return session.owner is None or session.until_ms <= now_ms or is_dead(session.owner)
-
-
-def begin(db: apsw.Connection, new: NewTurn, claimant: Claimant, is_dead: IsDead) -> Begun | Repeated:
+def begin(db: apsw.Connection, new: NewTurn, claimant: Claimant, is_dead: rules.IsDead) -> Begun | Repeated:
     """Make a turn's input durable and take the session's lease."""
     row = db.execute(_BEGIN, (new.session_id,)).fetchone()
     if row is None:
@@ -101,29 +86,30 @@ def begin(db: apsw.Connection, new: NewTurn, claimant: Claimant, is_dead: IsDead
     session = session_of(row[:9])
     if new.idempotency_key is not None and (earlier := _repeated(db, session, new)) is not None:
         return earlier
-    if row[9] is not None:
-        _refuse(db, session, row[9], claimant, is_dead)
+    if row[9] is not None and (unfinished := turn_rows.find(db, row[9])) is not None:
+        free = rules.is_free(session.owner, session.until_ms, claimant.lease_time_ms, is_dead)
+        raise rules.refuse_second_turn(unfinished.record, session.owner, free)
     if new.consumes is not None:
         session_inputs.claim(db, session.key, new.consumes)
     injected = session_inputs.claim_injected(db, session.key) if row[10] else ()
     body = new.make_input(session.head, injected)
     leased = _lease(db, session, claimant)
-    record = _begun(new, claimant.now_ms)
+    record = rules.new_record(new, claimant.now_ms)
     turn_rows.insert(db, StoredTurn(record, session.key, body))
     if new.blobs:
         session_inputs.put_blobs(db, new.blobs)
     return Begun(lease=leased, head=session.head, record=record, input=body)
 
 
-def take_over(db: apsw.Connection, turn_id: str, claimant: Claimant, is_dead: IsDead) -> Takeover:
-    """Go on with a turn that waits or was left."""
+def take_over(db: apsw.Connection, turn_id: str, claimant: Claimant, is_dead: rules.IsDead) -> Takeover:
+    """Take the lease of a turn that waits or whose owner is gone."""
     turn = turn_rows.find(db, turn_id)
-    if turn is None or turn.record.state == TurnState.ENDED or turn.input is None:
+    if turn is None or turn.input is None:
         raise TurnNotFound(turn_id)
     session = session_rows.require(db, turn.record.session_id)
-    if not takeable(session, claimant.lease_time_ms, is_dead):
-        raise SessionBusy(session.id, session.owner or "")
-    record = _replace(turn.record, state=TurnState.RUNNING, summary=None)
+    free = rules.is_free(session.owner, session.until_ms, claimant.lease_time_ms, is_dead)
+    rules.require_takeable(turn_id, turn.record, session.owner, free)
+    record = rules.taken_over(turn.record)
     turn_rows.update(db, _replace(turn, record=record))
     return Takeover(
         lease=_lease(db, session, claimant),
@@ -145,19 +131,15 @@ def park(db: apsw.Connection, lease: Lease, save: Save, summary: TurnSummary) ->
     held = _held(db, lease, save.turn_id)
     _save(db, held, save)
     session_waits.stand(db, save.turn_id, summary.outcome)
-    record = _replace(held.turn.record, state=TurnState.WAITING, summary=summary)
-    turn_rows.update(db, _replace(held.turn, record=record))
+    turn_rows.update(db, _replace(held.turn, record=rules.parked(held.turn.record, summary)))
     session_rows.lease(db, held.session, None, 0)
 
 
 def commit(db: apsw.Connection, lease: Lease, commit: Commit, entries: bytes) -> SessionHead | CommitRefused:
     """End a turn. *entries* are the commit's, encoded."""
     held = _held(db, lease, commit.turn_id)
-    finishes = isinstance(commit.summary.outcome, Finished)
-    if finishes and held.turn.record.cancel_requested:
-        return CommitRefused(reason="cancelled")
-    if finishes and held.injected:
-        return CommitRefused(reason="injected")
+    if (refused := rules.refuse_commit(commit, held.turn.record, held.injected)) is not None:
+        return refused
     session = held.session
     if commit.state is not None:
         session = session_states.write(db, session, commit.state, commit.turn_id, len(commit.entries))
@@ -167,12 +149,19 @@ def commit(db: apsw.Connection, lease: Lease, commit: Commit, entries: bytes) ->
     free = _replace(grown, owner=None, until_ms=0)
     after = session_rows.update(db, session_history.at_time(free, commit.now_ms, commit.usage))
     turn_rows.update(db, turn_rows.ended(held.turn, commit.summary, commit.entries, commit.now_ms))
-    _clear(db, held, commit)
+    if held.journaled:
+        db.execute("DELETE FROM journal WHERE turn_id = ?", (commit.turn_id,))
+    if held.waits:
+        session_waits.drop(db, commit.turn_id)
+    if held.injected:
+        session_inputs.queue_injected(db, held.session.key)
+    for item in commit.enqueue:
+        session_inputs.put(db, item)
     return after.head
 
 
 def renew(db: apsw.Connection, leases: tuple[Lease, ...], now_ms: int, lease_ms: int) -> Renewed:
-    """Lengthen leases; tells which are lost, and which turns somebody wants to end."""
+    """Extend leases; return which are lost, and which turns a caller has cancelled."""
     lost: set[str] = set()
     cancelled: set[str] = set()
     for lease in leases:
@@ -195,30 +184,30 @@ def cancel(db: apsw.Connection, turn_id: str) -> bool:
     return True
 
 
-def unfinished(db: apsw.Connection, now_ms: int, lease_now_ms: int, is_dead: IsDead) -> list[TurnRecord]:
-    """Turns that nobody runs and that could go on now, oldest first."""
-    awake = _encode(sorted(session_waits.awake(db, now_ms))).decode()
+def unfinished(
+    db: apsw.Connection, now_ms: int, lease_now_ms: int, is_dead: rules.IsDead
+) -> list[TurnRecord]:
+    """Return the turns that no process runs and that can continue now, oldest first."""
+    awake = session_waits.awake(db, now_ms)
     found = turn_rows.find_where(
         db,
         "turns.state <> 'ended' AND (turns.state <> 'waiting' OR turns.cancel <> 0 "
         "OR turns.turn_id IN (SELECT value FROM json_each(?)))",
-        awake,
+        _encode(sorted(awake)).decode(),
     )
-    return [turn.record for turn in found if _could_go_on(db, turn.record, lease_now_ms, is_dead)]
+    records: list[TurnRecord] = []
+    for record in (turn.record for turn in found):
+        session = session_rows.require(db, record.session_id) if record.state == TurnState.RUNNING else None
+        free = session is None or rules.is_free(session.owner, session.until_ms, lease_now_ms, is_dead)
+        if rules.can_continue(record, free=free, wait_over=record.turn_id in awake):
+            records.append(record)
+    return records
 
 
 def require_at_rest(db: apsw.Connection, session: StoredSession) -> None:
     """`SessionBusy` while a turn of the session is unfinished."""
     sql = "SELECT turn_id FROM turns WHERE session = ? AND state <> 'ended'"
-    if (turn_id := db.execute(sql, (session.key,)).get) is not None:
-        raise SessionBusy(session.id, session.owner or f"turn {turn_id}")
-
-
-def _could_go_on(db: apsw.Connection, record: TurnRecord, now_ms: int, is_dead: IsDead) -> bool:
-    """Whether a turn that waits for nothing any more, or runs, has nobody to run it."""
-    if record.state == TurnState.WAITING:
-        return True
-    return takeable(session_rows.require(db, record.session_id), now_ms, is_dead)
+    rules.require_at_rest(session.id, session.owner, db.execute(sql, (session.key,)).get)
 
 
 def _repeated(db: apsw.Connection, session: StoredSession, new: NewTurn) -> Repeated | None:
@@ -229,38 +218,14 @@ def _repeated(db: apsw.Connection, session: StoredSession, new: NewTurn) -> Repe
     )
     if not found:
         return None
-    if found[0].record.input_digest != new.input_digest:
-        raise IdempotencyConflict(new.idempotency_key)
+    rules.require_same_input(found[0].record, new)
     return Repeated(record=turn_rows.whole(db, found[0]))
 
 
-def _refuse(
-    db: apsw.Connection, session: StoredSession, turn_id: str, claimant: Claimant, is_dead: IsDead
-) -> None:
-    """Say why no turn can begin while another one is unfinished."""
-    turn = turn_rows.find(db, turn_id)
-    waits = turn is not None and turn.record.state == TurnState.WAITING
-    if not waits and not takeable(session, claimant.lease_time_ms, is_dead):
-        raise SessionBusy(session.id, session.owner or "")
-    raise TurnUnfinished(session.id, turn_id, waits=waits)
-
-
-def _begun(new: NewTurn, now_ms: int) -> TurnRecord:
-    return TurnRecord(
-        turn_id=new.turn_id,
-        session_id=new.session_id,
-        state=TurnState.RUNNING,
-        created_at=now_ms,
-        agent=new.agent,
-        idempotency_key=new.idempotency_key,
-        input_digest=new.input_digest,
-    )
-
-
 def _lease(db: apsw.Connection, session: StoredSession, claimant: Claimant) -> Lease:
-    until_ms = claimant.lease_time_ms + claimant.lease_ms
-    leased = session_rows.lease(db, session, claimant.owner, until_ms)
-    return Lease(session_id=session.id, owner=claimant.owner, fence=leased.fence, until_ms=leased.until_ms)
+    lease = rules.lease_for(session.id, claimant, session.fence + 1)
+    session_rows.lease(db, session, lease.owner, lease.until_ms)
+    return lease
 
 
 def _matches(session: StoredSession, lease: Lease) -> bool:
@@ -302,15 +267,3 @@ def _save(db: apsw.Connection, held: _Held, save: Save) -> Saved:
     if save.waits or save.approvals:
         session_waits.save(db, save)
     return Saved(cancel_requested=held.turn.record.cancel_requested, checkpoint=checkpoint)
-
-
-def _clear(db: apsw.Connection, held: _Held, commit: Commit) -> None:
-    """Drop what a turn has only while it is unfinished."""
-    if held.journaled:
-        db.execute("DELETE FROM journal WHERE turn_id = ?", (commit.turn_id,))
-    if held.waits:
-        session_waits.forget(db, commit.turn_id)
-    if held.injected:
-        session_inputs.queue_injected(db, held.session.key)
-    for item in commit.enqueue:
-        session_inputs.put(db, item)

@@ -2,11 +2,11 @@
 
 Rules
 -----
-1. A wait ends once. Whoever is told that the time of an approval or a completion is over makes it so: no
-   answer is accepted after that.
-2. A turn that waits goes on for the waits it stands at (`stands`); what it has taken note of before does not
-   wake it again.
-3. Decisions live in `approvals`; the row here only says that a turn stands at one.
+1. A wait ends once. The call that reports an approval or a completion as expired writes that down: no answer
+   is accepted after it.
+2. A waiting turn continues when a wait that it stands at (`stands`) is over; one that it has handled before
+   does not wake it again.
+3. Decisions are in `approvals`; the row here only says that a turn stands at one.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from typing import Final
 import apsw
 import msgspec
 
-from standfast.errors import RecordCorrupt, TokenAlreadyUsed, TokenNotFound
-from standfast.model.approval import Approval, ApprovalState
+from standfast.errors import RecordCorrupt, TokenNotFound
+from standfast.model.approval import ApprovalState
 from standfast.model.outcome import Outcome, Waiting
 from standfast.model.turn import TurnRecord, TurnState
 from standfast.model.wait import Wait, WaitOutcome
 from standfast.ports.session_store import Save
-from standfast.store.sqlite import approvals, schema, turn_rows
-from standfast.store.sqlite.session_schema import Row, decoded, seal
-from standfast.store.wait_outcomes import answer_of, expired, moved_along, timed_out, turn_of_token
+from standfast.store import rules
+from standfast.store.sqlite import approvals, turn_rows
+from standfast.store.sqlite.schema import Row, decoded, seal
 
-_WAIT: Final = "SELECT turn_id, wait_id, stands, digest, wait, outcome FROM waits"
+WAITS: Final = "SELECT turn_id, wait_id, stands, digest, wait, outcome FROM waits"
 
 # Looked for every second: SQLite leaves out what is still open, so that only the rest is read and checked.
-# What it cannot read counts as over, and whoever takes it up then is told that it is damaged.
+# What it cannot read counts as over; the process that takes the turn over then gets `RecordCorrupt`.
 _MAYBE_OVER: Final = """
 SELECT waits.turn_id, wait_id, stands, waits.digest, wait, outcome
 FROM turns JOIN waits ON waits.turn_id = turns.turn_id
@@ -62,7 +62,7 @@ def save(db: apsw.Connection, save: Save) -> None:
         stored = _find(db, save.turn_id, wait.wait_id) or StoredWait(save.turn_id, wait.wait_id)
         _write(db, _replace(stored, wait=wait, stands=True))
     for approval in save.approvals:
-        approvals.insert(db, schema.approval_row(approval))
+        approvals.insert(db, approval)
 
 
 def stand(db: apsw.Connection, turn_id: str, outcome: Outcome) -> None:
@@ -83,43 +83,43 @@ def move_along(db: apsw.Connection, turn_id: str, shift_ms: int) -> None:
     """Move the times of a turn's open waits by how far the time of day was set."""
     for stored in of_turn(db, turn_id):
         if stored.wait is not None and stored.outcome is None:
-            _write(db, _replace(stored, wait=moved_along(stored.wait, shift_ms)))
+            _write(db, _replace(stored, wait=rules.moved_along(stored.wait, shift_ms)))
 
 
-def forget(db: apsw.Connection, turn_id: str) -> None:
+def drop(db: apsw.Connection, turn_id: str) -> None:
     """Drop a turn's waits and cancel what it still asks for."""
     db.execute("DELETE FROM waits WHERE turn_id = ?", (turn_id,))
-    approvals.cancel_of_run(db, turn_id)
+    approvals.cancel_of_turn(db, turn_id)
 
 
 def complete(db: apsw.Connection, token: str, outcome: WaitOutcome, now_ms: int) -> TurnRecord:
     """End an external completion, once."""
-    turn = turn_rows.find(db, turn_of_token(token))
+    turn = turn_rows.find(db, rules.turn_of_token(token))
     if turn is None or turn.record.state == TurnState.ENDED:
         raise TokenNotFound(token)
     stored = _find(db, turn.record.turn_id, token) or StoredWait(turn.record.turn_id, token)
-    if stored.outcome is not None or (stored.wait is not None and now_ms >= stored.wait.due_at):
-        raise TokenAlreadyUsed(token)
+    rules.require_completable(token, stored.wait, stored.outcome, now_ms)
     _write(db, _replace(stored, outcome=outcome))
     return turn.record
 
 
 def ended(db: apsw.Connection, turn_id: str, now_ms: int) -> tuple[tuple[tuple[str, WaitOutcome], ...], bool]:
-    """Each wait of the turn that is over; and whether the time of one is over that nobody wrote down yet."""
+    """Return each wait of the turn that is over, and whether an expiry is not written down yet."""
     open_turn = "SELECT 1 FROM turns WHERE turn_id = ? AND state <> 'ended'"
     if db.execute(open_turn, (turn_id,)).get is None:
         return (), False
-    asked = {item.approval_id: item for item in approvals.find_all(db, run_id=turn_id)}
+    asked = {item.approval_id: item for item in approvals.find_all(db, turn_id=turn_id)}
     found: list[tuple[str, WaitOutcome]] = []
     unwritten = False
     for stored in of_turn(db, turn_id):
-        if stored.wait_id in asked:
+        if stored.wait is None or stored.wait_id in asked:
             continue
-        if (outcome := outcome_of(stored, None, now_ms)) is not None:
+        outcome = rules.outcome_of(stored.wait, now_ms, approval=None, completion=stored.outcome)
+        if outcome is not None:
             found.append((stored.wait_id, outcome))
-            unwritten |= stored.outcome is None and _is_completion(stored)
+            unwritten |= stored.outcome is None and stored.wait.kind == "completion"
     for approval in asked.values():
-        if (answer := answer_of(expired(approval, now_ms))) is not None:
+        if (answer := rules.answer_of(rules.expired(approval, now_ms))) is not None:
             found.append((approval.approval_id, answer))
             unwritten |= approval.state == ApprovalState.PENDING
     return tuple(found), unwritten
@@ -127,64 +127,36 @@ def ended(db: apsw.Connection, turn_id: str, now_ms: int) -> tuple[tuple[tuple[s
 
 def expire(db: apsw.Connection, turn_id: str, now_ms: int) -> tuple[tuple[str, WaitOutcome], ...]:
     """Write down whose time is over; returns what `ended` says then."""
-    for approval in approvals.find_all(db, run_id=turn_id):
-        if (after := expired(approval, now_ms)) is not approval:
+    for approval in approvals.find_all(db, turn_id=turn_id):
+        if (after := rules.expired(approval, now_ms)) is not approval:
             approvals.update(db, after)
     for stored in of_turn(db, turn_id):
-        if stored.outcome is None and _is_completion(stored):
-            assert stored.wait is not None
-            if (outcome := timed_out(stored.wait, now_ms)) is not None:
+        if stored.outcome is None and stored.wait is not None and stored.wait.kind == "completion":
+            outcome = rules.outcome_of(stored.wait, now_ms, approval=None, completion=None)
+            if outcome is not None:
                 _write(db, _replace(stored, outcome=outcome))
     return ended(db, turn_id, now_ms)[0]
 
 
-def outcome_of(stored: StoredWait, approval: Approval | None, now_ms: int) -> WaitOutcome | None:
-    """How a wait ended, if it is over."""
-    if stored.wait is None:
-        return None
-    if stored.outcome is not None:
-        return stored.outcome
-    if approval is not None:
-        return answer_of(expired(approval, now_ms))
-    return timed_out(stored.wait, now_ms)
-
-
 def awake(db: apsw.Connection, now_ms: int) -> set[str]:
     """The waiting turns that stand at something that is over."""
-    return {
-        stored.turn_id
-        for stored, approval in _with_approvals(db, db.execute(_MAYBE_OVER, (now_ms,)).fetchall())
-        if outcome_of(stored, approval, now_ms) is not None
-    }
-
-
-def _with_approvals(db: apsw.Connection, rows: list[Row]) -> list[tuple[StoredWait, Approval | None]]:
-    """What turns stand at, with the approval where it is one."""
-    found = [stored for stored in map(_of, rows) if stored.stands and stored.wait is not None]
-    return [(stored, _approval_of(db, stored)) for stored in found]
+    found: set[str] = set()
+    for stored in map(wait_of, db.execute(_MAYBE_OVER, (now_ms,)).fetchall()):
+        if not stored.stands or (wait := stored.wait) is None:
+            continue
+        approval = approvals.find(db, stored.wait_id) if wait.kind == "approval" else None
+        if rules.outcome_of(wait, now_ms, approval=approval, completion=stored.outcome) is not None:
+            found.add(stored.turn_id)
+    return found
 
 
 def of_turn(db: apsw.Connection, turn_id: str) -> list[StoredWait]:
-    return [_of(row) for row in db.execute(f"{_WAIT} WHERE turn_id = ?", (turn_id,)).fetchall()]
-
-
-def check_all(db: apsw.Connection) -> int:
-    """Check the digest of every wait; return how many there are."""
-    return sum(1 for _ in map(_of, db.execute(_WAIT)))
-
-
-def _approval_of(db: apsw.Connection, stored: StoredWait) -> Approval | None:
-    assert stored.wait is not None
-    return approvals.find(db, stored.wait_id) if stored.wait.kind == "approval" else None
-
-
-def _is_completion(stored: StoredWait) -> bool:
-    return stored.wait is not None and stored.wait.kind == "completion"
+    return [wait_of(row) for row in db.execute(f"{WAITS} WHERE turn_id = ?", (turn_id,)).fetchall()]
 
 
 def _find(db: apsw.Connection, turn_id: str, wait_id: str) -> StoredWait | None:
-    row = db.execute(f"{_WAIT} WHERE turn_id = ? AND wait_id = ?", (turn_id, wait_id)).fetchone()
-    return None if row is None else _of(row)
+    row = db.execute(f"{WAITS} WHERE turn_id = ? AND wait_id = ?", (turn_id, wait_id)).fetchone()
+    return None if row is None else wait_of(row)
 
 
 def _write(db: apsw.Connection, stored: StoredWait) -> None:
@@ -197,7 +169,7 @@ def _write(db: apsw.Connection, stored: StoredWait) -> None:
     )
 
 
-def _of(row: Row) -> StoredWait:
+def wait_of(row: Row) -> StoredWait:
     turn_id, wait_id, stands, digest, wait, outcome = row
     what = f"wait {wait_id} of turn {turn_id}"
     if seal("wait", turn_id, wait_id, stands, wait, outcome) != digest:

@@ -1,20 +1,21 @@
-"""Agent sessions in one SQLite file that several processes may use at once.
+"""Sessions in one SQLite file that several processes may use at once.
 
 Theory of operation
 -------------------
-What is written goes to the file's one writer thread, which commits for everyone who waits (`Database`); what
-is only read runs on threads of its own and never waits for the writer. What happens inside a transaction is
-in the modules beside this one: `session_turns`, `session_history`, `session_states`, `session_inputs`,
-`session_waits`, `session_prune`, `tasks`, `triggers`, `shelf`.
+Writes go to the file's one writer thread, which commits for all waiting callers at once (`Database`); reads
+run on threads of their own and never wait for the writer. What happens inside a transaction is in the modules
+beside this one: `session_turns`, `session_history`, `session_states`, `session_inputs`,
+`session_waits`, `session_prune`, `snapshots`, `tasks`, `triggers`, `plugin_records`.
 
 Rules
 -----
-1. Whoever changes a record reads it in the same transaction: a comparison made there is a compare-and-set.
-2. What can be encoded before the transaction is, because everyone waits for the writer.
+1. A write that changes a record reads it in the same transaction, so a comparison is a compare-and-set.
+2. What can be encoded before the transaction is, because all callers wait for the writer.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -26,6 +27,7 @@ from standfast.model.approval import Approval, Decision
 from standfast.model.blocked import Blocked
 from standfast.model.canonical import Json
 from standfast.model.charter import SessionCharter
+from standfast.model.code_settings import CodeSettings
 from standfast.model.head import SessionHead
 from standfast.model.node import Entry, Segment
 from standfast.model.task import TaskRecord
@@ -34,7 +36,6 @@ from standfast.model.turn import TurnRecord, TurnSummary
 from standfast.model.usage import UsageEntry
 from standfast.model.wait import WaitOutcome
 from standfast.ports.session_store import (
-    CLOCK_TOLERANCE_MS,
     Begun,
     Blob,
     Claimant,
@@ -56,25 +57,26 @@ from standfast.ports.session_store import (
     Takeover,
     TurnInProgress,
 )
+from standfast.store import rules
 from standfast.store.sqlite import (
     approvals,
     clocks,
-    schema,
+    plugin_records,
     session_history,
     session_inputs,
-    session_making,
     session_prune,
     session_rows,
-    session_schema,
     session_states,
     session_turns,
     session_waits,
-    shelf,
+    snapshots,
     tasks,
     triggers,
     turn_rows,
 )
 from standfast.store.sqlite.database import MAX_READERS, Database
+from standfast.store.sqlite.sandbox_migration import COMPONENTS
+from standfast.tools.blocking_loop import BlockingLoop
 from standfast.tools.threads import DaemonThreads
 
 T = TypeVar("T")
@@ -88,13 +90,7 @@ class SqliteSessionStore:
     def __init__(
         self, path: str | Path, *, owner_is_dead: Callable[[str], bool] = lambda owner: False
     ) -> None:
-        self.database = Database(
-            path,
-            {
-                schema.COMPONENT: schema.MIGRATIONS,
-                session_schema.COMPONENT: session_schema.MIGRATIONS,
-            },
-        )
+        self.database = Database(path, COMPONENTS)
         self._owner_is_dead = owner_is_dead
         self._threads = DaemonThreads("standfast-reader", at_most=MAX_READERS)
 
@@ -103,9 +99,13 @@ class SqliteSessionStore:
         self._threads.close()
 
     async def _write(self, job: Callable[[apsw.Connection], T]) -> T:
+        if isinstance(asyncio.get_running_loop(), BlockingLoop):
+            return self.database.write(job)  # the caller's thread has nothing else to do
         return await self.database.write_soon(job)
 
     async def _read(self, query: Callable[[apsw.Connection], T]) -> T:
+        if isinstance(asyncio.get_running_loop(), BlockingLoop):
+            return self.database.read_consistently(query)
         return await self._threads.run(lambda: self.database.read_consistently(query))
 
     # Sessions and their history
@@ -131,13 +131,16 @@ class SqliteSessionStore:
         *,
         agent: str,
         model: str,
-        host: dict[str, object],
+        host: dict[str, Json],
         metadata: dict[str, Json] | None = None,
+        code: CodeSettings | None = None,
     ) -> None:
         def job(db: apsw.Connection) -> None:
             session = session_rows.require(db, session_id)
-            given = session.head.metadata if metadata is None else metadata
-            session_rows.replace_head(db, session, agent=agent, model=model, host=host, metadata=given)
+            head = rules.described(
+                session.head, agent=agent, model=model, host=host, metadata=metadata, code=code
+            )
+            session_rows.write_head(db, session, head)
 
         await self._write(job)
 
@@ -145,7 +148,8 @@ class SqliteSessionStore:
         def job(db: apsw.Connection) -> None:
             session = session_rows.find(db, session_id)
             if session is not None:
-                session_rows.replace_head(db, session, blocked=blocked)
+                head = msgspec.structs.replace(session.head, blocked=blocked)
+                session_rows.write_head(db, session, head)
 
         await self._write(job)
 
@@ -185,13 +189,13 @@ class SqliteSessionStore:
         return await self._write(job)
 
     async def make_session(self, new: NewSession) -> SessionHead:
-        return await self._write(lambda db: session_making.make(db, new))
+        return await self._write(lambda db: session_history.make(db, new))
 
     async def add_usage(
         self, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
     ) -> SessionHead:
         return await self._write(
-            lambda db: session_making.add_usage(db, session_id, usage, model_calls, now_ms)
+            lambda db: session_history.add_usage(db, session_id, usage, model_calls, now_ms)
         )
 
     async def rewind(self, session_id: str, to: str, now_ms: int) -> SessionHead:
@@ -217,12 +221,17 @@ class SqliteSessionStore:
     async def state(self, state_id: str) -> bytes | None:
         return await self._read(lambda db: session_states.body(db, state_id))
 
+    async def put_snapshot(self, snapshot_id: str, session_id: str, data: bytes, now_ms: int) -> None:
+        row = snapshots.row_of(snapshot_id, session_id, now_ms, data)
+        await self._write(lambda db: snapshots.put(db, row))
+
+    async def snapshot(self, snapshot_id: str) -> bytes | None:
+        return await self._read(lambda db: snapshots.find(db, snapshot_id))
+
     # Turns
 
     async def begin(self, turn: NewTurn, claimant: Claimant) -> Begun | Repeated:
-        return await self.database.write_soon(
-            lambda db: session_turns.begin(db, turn, claimant, self._owner_is_dead)
-        )
+        return await self._write(lambda db: session_turns.begin(db, turn, claimant, self._owner_is_dead))
 
     async def take_over(self, turn_id: str, claimant: Claimant) -> Takeover:
         return await self._write(
@@ -230,14 +239,14 @@ class SqliteSessionStore:
         )
 
     async def save(self, lease: Lease, save: Save) -> Saved:
-        return await self.database.write_soon(lambda db: session_turns.save(db, lease, save))
+        return await self._write(lambda db: session_turns.save(db, lease, save))
 
     async def park(self, lease: Lease, save: Save, summary: TurnSummary) -> None:
         await self._write(lambda db: session_turns.park(db, lease, save, summary))
 
     async def commit(self, lease: Lease, commit: Commit) -> SessionHead | CommitRefused:
         entries = session_rows.encode_entries(commit.entries)
-        return await self.database.write_soon(lambda db: session_turns.commit(db, lease, commit, entries))
+        return await self._write(lambda db: session_turns.commit(db, lease, commit, entries))
 
     async def renew(self, leases: tuple[Lease, ...], now_ms: int, lease_ms: int) -> Renewed:
         return await self._write(lambda db: session_turns.renew(db, leases, now_ms, lease_ms))
@@ -277,9 +286,9 @@ class SqliteSessionStore:
         return await self._read(lambda db: turn_rows.journal(db, turn_id))
 
     async def see_clock(self, boot: str, offset_ms: int) -> SeenClock:
-        seen = await self._read(lambda db: clocks.find(db, boot, offset_ms))
-        if seen is not None and abs(seen.shift_ms) <= CLOCK_TOLERANCE_MS:
-            return msgspec.structs.replace(seen, shift_ms=0)
+        known = await self._read(lambda db: clocks.find(db, boot))
+        if known is not None and not (seen := rules.seen_clock(known, offset_ms)).shift_ms:
+            return seen
         return await self._write(lambda db: clocks.see(db, boot, offset_ms))
 
     async def unfinished(self, now_ms: int, *, lease_now_ms: int | None = None) -> list[TurnRecord]:
@@ -316,7 +325,7 @@ class SqliteSessionStore:
         return await self._write(lambda db: session_waits.complete(db, token, outcome, now_ms))
 
     async def approvals(self, *, session_id: str | None = None, turn_id: str | None = None) -> list[Approval]:
-        return await self._read(lambda db: approvals.find_all(db, session_id=session_id, run_id=turn_id))
+        return await self._read(lambda db: approvals.find_all(db, session_id=session_id, turn_id=turn_id))
 
     async def approval(self, approval_id: str) -> Approval | None:
         return await self._read(lambda db: approvals.find(db, approval_id))
@@ -378,18 +387,20 @@ class SqliteSessionStore:
     async def occur(
         self, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None = None
     ) -> bool:
-        return await self.database.write_soon(lambda db: triggers.occur(db, occurrence, inputs, advance))
+        return await self._write(lambda db: triggers.occur(db, occurrence, inputs, advance))
 
-    # The shelf
+    # Records of plugins
 
-    async def shelf_put(self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int) -> None:
-        await self._write(lambda db: shelf.put(db, (plugin_id, scope, key), body, now_ms))
+    async def put_plugin_record(
+        self, plugin_id: str, scope: str, key: str, body: bytes | None, now_ms: int
+    ) -> None:
+        await self._write(lambda db: plugin_records.put(db, (plugin_id, scope, key), body, now_ms))
 
-    async def shelf_get(self, plugin_id: str, scope: str, key: str) -> bytes | None:
-        return await self._read(lambda db: shelf.get(db, (plugin_id, scope, key)))
+    async def plugin_record(self, plugin_id: str, scope: str, key: str) -> bytes | None:
+        return await self._read(lambda db: plugin_records.find(db, (plugin_id, scope, key)))
 
-    async def shelf_list(self, plugin_id: str, scope: str) -> list[tuple[str, bytes]]:
-        return await self._read(lambda db: shelf.list_scope(db, plugin_id, scope))
+    async def plugin_records(self, plugin_id: str, scope: str) -> list[tuple[str, bytes]]:
+        return await self._read(lambda db: plugin_records.find_scope(db, plugin_id, scope))
 
     # The rest
 

@@ -1,9 +1,9 @@
-"""Rows of `tasks`: work that goes on beside a session's turns.
+"""Rows of `tasks`: background work of a session.
 
 Rules
 -----
-1. A row is checked whenever it is read, also by whoever is about to write it anew.
-2. What becomes of a task is said by the rules in `memory_tasks`; here it is read and written.
+1. A row is checked whenever it is read, also before it is written anew.
+2. What becomes of a task is decided in `rules`; here it is read and written.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ import msgspec
 
 from standfast.errors import RecordCorrupt, TaskNotFound
 from standfast.model.task import TaskRecord
-from standfast.store import memory_tasks as rules
-from standfast.store.memory_tasks import Placed
+from standfast.store import rules
+from standfast.store.rules import PlacedTask
 from standfast.store.sqlite import session_rows
-from standfast.store.sqlite.session_schema import Row, decoded, seal
+from standfast.store.sqlite.schema import Row, decoded, seal
 
-_COLUMNS: Final = "SELECT seq, session, task_id, live, digest, body FROM tasks"
+TASKS: Final = "SELECT seq, session, task_id, live, digest, body FROM tasks"
 _SESSION: Final = "session = (SELECT key FROM sessions WHERE id = ?)"
 _INSERT: Final = "INSERT INTO tasks (session, task_id, live, digest, body) VALUES (?, ?, ?, ?, ?)"
 _DELETE: Final = "DELETE FROM tasks WHERE session = (SELECT key FROM sessions WHERE id = ?) AND task_id = ?"
 _UPDATE: Final = "UPDATE tasks SET session = ?, task_id = ?, live = ?, digest = ?, body = ? WHERE seq = ?"
 
-_NOBODY: Final = 0
+_NO_SESSION: Final = 0
 """The key of no session."""
 
 _encode = msgspec.json.Encoder().encode
@@ -40,18 +40,18 @@ def add(db: apsw.Connection, record: TaskRecord) -> None:
     db.execute(_INSERT, _row_of(session.key, record))
 
 
-def change(db: apsw.Connection, session_id: str, task_id: str, change: rules.Change) -> TaskRecord:
+def change(db: apsw.Connection, session_id: str, task_id: str, change: rules.TaskChange) -> TaskRecord:
     """The task as *change* leaves it, unless it is over."""
-    session = session_rows.key_of(db, session_id) or _NOBODY
+    session = session_rows.key_of(db, session_id) or _NO_SESSION
     placed = _require(db, session, session_id, task_id)
-    after = rules.changed(placed.record, change)
+    after = rules.changed_task(placed.record, change)
     if after is not placed.record:
         db.execute(_UPDATE, (*_row_of(session, after), placed.seq))
     return after
 
 
 def find(db: apsw.Connection, session_id: str, task_id: str) -> TaskRecord | None:
-    found = _find(db, session_rows.key_of(db, session_id) or _NOBODY, task_id)
+    found = _find(db, session_rows.key_of(db, session_id) or _NO_SESSION, task_id)
     return None if found is None else found.record
 
 
@@ -59,9 +59,9 @@ def find_all(db: apsw.Connection, session_id: str | None, live: bool) -> list[Ta
     """Tasks of one session or of all, oldest first."""
     conditions = [_SESSION] if session_id is not None else []
     conditions += ["live = 1"] if live else []
-    sql = f"{_COLUMNS} WHERE {' AND '.join(conditions)}" if conditions else _COLUMNS
+    sql = f"{TASKS} WHERE {' AND '.join(conditions)}" if conditions else TASKS
     rows = db.execute(sql, () if session_id is None else (session_id,)).fetchall()
-    return [it.record for it in sorted(map(_of, rows), key=lambda it: it.order)]
+    return [it.record for it in sorted(map(task_of, rows), key=rules.task_order)]
 
 
 def move(db: apsw.Connection, from_id: str, to_id: str, task_ids: tuple[str, ...], now_ms: int) -> None:
@@ -70,19 +70,14 @@ def move(db: apsw.Connection, from_id: str, to_id: str, task_ids: tuple[str, ...
     found = [_require(db, source, from_id, task_id) for task_id in dict.fromkeys(task_ids)]
     for placed in found if source != target else ():
         _make_room(db, target, placed.record.id)
-        record = rules.moved(placed.record, to_id, now_ms)
+        record = rules.moved_task(placed.record, to_id, now_ms)
         db.execute(_UPDATE, (*_row_of(target, record), placed.seq))
 
 
 def remove(db: apsw.Connection, session_id: str, task_id: str) -> bool:
-    """Forget a task; reads no digest, so that one that is damaged can go."""
+    """Delete a task without checking its digest, so that a damaged one can be deleted."""
     db.execute(_DELETE, (session_id, task_id))
     return db.changes() > 0
-
-
-def check_all(db: apsw.Connection) -> int:
-    """Check the digest of every task; return how many there are."""
-    return sum(1 for _ in map(_of, db.execute(_COLUMNS)))
 
 
 def _make_room(db: apsw.Connection, session: int, task_id: str) -> None:
@@ -92,15 +87,15 @@ def _make_room(db: apsw.Connection, session: int, task_id: str) -> None:
         db.execute("DELETE FROM tasks WHERE seq = ?", (there.seq,))
 
 
-def _require(db: apsw.Connection, session: int, session_id: str, task_id: str) -> Placed:
+def _require(db: apsw.Connection, session: int, session_id: str, task_id: str) -> PlacedTask:
     if (found := _find(db, session, task_id)) is None:
         raise TaskNotFound(session_id, task_id)
     return found
 
 
-def _find(db: apsw.Connection, session: int, task_id: str) -> Placed | None:
-    row = db.execute(f"{_COLUMNS} WHERE session = ? AND task_id = ?", (session, task_id)).fetchone()
-    return None if row is None else _of(row)
+def _find(db: apsw.Connection, session: int, task_id: str) -> PlacedTask | None:
+    row = db.execute(f"{TASKS} WHERE session = ? AND task_id = ?", (session, task_id)).fetchone()
+    return None if row is None else task_of(row)
 
 
 def _row_of(session: int, record: TaskRecord) -> Row:
@@ -110,9 +105,9 @@ def _row_of(session: int, record: TaskRecord) -> Row:
     return *columns, seal("task", *columns, body), body
 
 
-def _of(row: Row) -> Placed:
+def task_of(row: Row) -> PlacedTask:
     seq, *columns, digest, body = row
     what = f"task {columns[1]}"
     if seal("task", *columns, body) != digest:
         raise RecordCorrupt(what)
-    return Placed(decoded(_decoder, body, what), seq)
+    return PlacedTask(decoded(_decoder, body, what), seq)

@@ -17,12 +17,12 @@ import msgspec
 from standfast.errors import RecordCorrupt
 from standfast.model.trigger import Occurrence, Trigger
 from standfast.ports.session_store import QueuedInput
-from standfast.store.memory_triggers import due_at, moves_on
+from standfast.store import rules
 from standfast.store.sqlite import session_inputs, session_rows
-from standfast.store.sqlite.session_schema import Row, decoded, seal
+from standfast.store.sqlite.schema import Row, decoded, seal
 
-_TRIGGERS: Final = "SELECT name, session, due, digest, body FROM triggers"
-_OCCURRENCES: Final = "SELECT source, key, at_ms, digest FROM occurrences"
+TRIGGERS: Final = "SELECT name, session, due, digest, body FROM triggers"
+OCCURRENCES: Final = "SELECT source, key, at_ms, digest FROM occurrences"
 _NOTE: Final = "INSERT INTO occurrences VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 
 _encode = msgspec.json.Encoder().encode
@@ -31,20 +31,20 @@ _decoder = msgspec.json.Decoder(Trigger)
 
 def put(db: apsw.Connection, trigger: Trigger) -> None:
     """Keep a trigger in place of the one of its name."""
-    columns = (trigger.name, session_rows.require(db, trigger.session_id).key, due_at(trigger))
+    columns = (trigger.name, session_rows.require(db, trigger.session_id).key, rules.due_at(trigger))
     body = _encode(trigger)
     row = (*columns, seal("trigger", *columns, body), body)
     db.execute("INSERT OR REPLACE INTO triggers VALUES (?, ?, ?, ?, ?)", row)
 
 
 def find(db: apsw.Connection, name: str) -> Trigger | None:
-    row = db.execute(f"{_TRIGGERS} WHERE name = ?", (name,)).fetchone()
-    return None if row is None else _of(row)
+    row = db.execute(f"{TRIGGERS} WHERE name = ?", (name,)).fetchone()
+    return None if row is None else trigger_of(row)
 
 
 def find_all(db: apsw.Connection) -> list[Trigger]:
     """All triggers, by name."""
-    return [_of(row) for row in db.execute(f"{_TRIGGERS} ORDER BY name").fetchall()]
+    return [trigger_of(row) for row in db.execute(f"{TRIGGERS} ORDER BY name").fetchall()]
 
 
 def remove(db: apsw.Connection, name: str) -> bool:
@@ -67,7 +67,7 @@ def occur(
     new = _note(db, occurrence)
     for item in inputs if new else ():
         session_inputs.put_if_there(db, item)
-    if advance is not None and moves_on(find(db, advance.name), advance):
+    if advance is not None and rules.moves_on(find(db, advance.name), advance):
         put(db, advance)
     return new
 
@@ -78,27 +78,18 @@ def _note(db: apsw.Connection, occurrence: Occurrence) -> bool:
     db.execute(_NOTE, (*columns, seal("occurrence", *columns)))
     if db.changes():
         return True
-    row = db.execute(f"{_OCCURRENCES} WHERE source = ? AND key = ?", columns[:2]).fetchone()
-    _check_occurrence((*columns, None) if row is None else row)
+    row = db.execute(f"{OCCURRENCES} WHERE source = ? AND key = ?", columns[:2]).fetchone()
+    check_occurrence((*columns, None) if row is None else row)
     return False
 
 
-def check_all(db: apsw.Connection) -> int:
-    """Check the digest of every trigger and every occurrence; return how many there are."""
-    occurrences = 0
-    for row in db.execute(_OCCURRENCES):
-        _check_occurrence(row)
-        occurrences += 1
-    return occurrences + sum(1 for _ in map(_of, db.execute(_TRIGGERS)))
-
-
-def _check_occurrence(row: Row) -> None:
+def check_occurrence(row: Row) -> None:
     source, key, at_ms, digest = row
     if seal("occurrence", source, key, at_ms) != digest:
         raise RecordCorrupt(f"occurrence {key} of {source}")
 
 
-def _of(row: Row) -> Trigger:
+def trigger_of(row: Row) -> Trigger:
     *columns, digest, body = row
     what = f"trigger {columns[0]}"
     if seal("trigger", *columns, body) != digest:

@@ -1,8 +1,8 @@
 """Rows of `turns` and `journal`: from and to values, read and written.
 
 What stands in the graph is not stored a second time. If the turn's answer is its last reply, and the records
-of its calls are those of its results, the row `echoes` them: whoever reads the turn takes both from the
-segment of the same name.
+of its calls are those of its results, the row `echoes` them: a reader takes both from the segment of the
+same name.
 """
 
 from __future__ import annotations
@@ -12,17 +12,18 @@ from typing import Final
 import apsw
 import msgspec
 
-from standfast.errors import IdempotencyConflict, RecordCorrupt, StaleState
+from standfast.errors import IdempotencyConflict, RecordCorrupt
 from standfast.model.call import ExternalCallRecord
 from standfast.model.message import AssistantMessage, ToolMessage
 from standfast.model.node import Entry
 from standfast.model.outcome import Finished
 from standfast.model.turn import TurnRecord, TurnState, TurnSummary
 from standfast.ports.session_store import Blob, JournalEntry
+from standfast.store import rules
 from standfast.store.sqlite import session_rows
-from standfast.store.sqlite.session_schema import Row, decoded, seal
+from standfast.store.sqlite.schema import Row, decoded, seal
 
-_TURNS: Final = (
+TURNS: Final = (
     "SELECT turns.turn_id, turns.session, turns.state, turns.created_at, turns.ended_at, turns.cancel, "
     "turns.echoes, turns.agent, turns.input_digest, turns.idempotency_key, turns.digest, turns.summary, "
     "turns.input, ifnull(sessions.id, '') FROM turns LEFT JOIN sessions ON sessions.key = turns.session"
@@ -36,7 +37,7 @@ _UPDATE: Final = (
     "UPDATE turns SET state = ?, ended_at = ?, cancel = ?, echoes = ?, digest = ?, summary = ?, input = ? "
     "WHERE turn_id = ?"
 )
-_ENTRIES: Final = "SELECT seq, turn_id, name, kind, digest, body FROM journal"
+ENTRIES: Final = "SELECT seq, turn_id, name, kind, digest, body FROM journal"
 _ADD_ENTRY: Final = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
 _REPLACE_ENTRY: Final = "INSERT OR REPLACE INTO journal VALUES (?, ?, ?, ?, ?, ?)"
 # Read whole, and with what belongs to no unfinished turn: an entry whose turn cannot be told any more is not
@@ -112,29 +113,20 @@ def insert(db: apsw.Connection, turn: StoredTurn) -> None:
 
 
 def update(db: apsw.Connection, turn: StoredTurn) -> None:
-    """Write what changes while a turn goes on and ends."""
+    """Write the columns that change during a turn and at its end."""
     turn_id, _, state, _, ended_at, cancel, echoes, _, _, _, digest, summary, given = row_of(turn)
     db.execute(_UPDATE, (state, ended_at, cancel, echoes, digest, summary, given, turn_id))
 
 
 def find(db: apsw.Connection, turn_id: str) -> StoredTurn | None:
-    row = db.execute(f"{_TURNS} WHERE turns.turn_id = ?", (turn_id,)).fetchone()
+    row = db.execute(f"{TURNS} WHERE turns.turn_id = ?", (turn_id,)).fetchone()
     return None if row is None else turn_of(row[:-1], str(row[-1]))
 
 
 def find_where(db: apsw.Connection, condition: str, *values: str | int) -> list[StoredTurn]:
     """Turns that *condition* is true of, oldest first."""
-    rows = db.execute(f"{_TURNS} WHERE {condition} ORDER BY turns.key", values).fetchall()
+    rows = db.execute(f"{TURNS} WHERE {condition} ORDER BY turns.key", values).fetchall()
     return [turn_of(row[:-1], str(row[-1])) for row in rows]
-
-
-def check_all(db: apsw.Connection) -> int:
-    """Check the digest of every turn and every journal entry; return how many there are."""
-    turns = 0
-    for row in db.execute(_TURNS):
-        turn_of(row[:-1], str(row[-1]))
-        turns += 1
-    return turns + sum(1 for _ in map(_entry_of, db.execute(_ENTRIES)))
 
 
 # Answers that stand in the graph
@@ -151,8 +143,7 @@ def ended(turn: StoredTurn, summary: TurnSummary, entries: tuple[Entry, ...], no
     if echoes:
         assert isinstance(outcome, Finished)
         summary = _replace(summary, outcome=_replace(outcome, text=""), calls=())
-    record = _replace(turn.record, state=TurnState.ENDED, ended_at=now_ms, summary=summary)
-    return StoredTurn(record, turn.session, None, echoes)
+    return StoredTurn(rules.ended(turn.record, summary, now_ms), turn.session, None, echoes)
 
 
 def whole(db: apsw.Connection, turn: StoredTurn) -> TurnRecord:
@@ -198,7 +189,7 @@ def append_journal(db: apsw.Connection, turn_id: str, entries: tuple[JournalEntr
     for seq, entry in enumerate(entries, _next_seq(db)):
         sql = _REPLACE_ENTRY if entry.kind == "state" else _ADD_ENTRY
         if not _write_entry(db, sql, (seq, turn_id, entry.key, entry.kind, entry.body)):
-            raise StaleState(f"the journal of turn {turn_id} has {entry.key!r} already")
+            raise rules.already_journaled(turn_id, entry.key)
 
 
 def keep_blobs(db: apsw.Connection, turn_id: str, blobs: tuple[Blob, ...]) -> None:
@@ -210,7 +201,7 @@ def keep_blobs(db: apsw.Connection, turn_id: str, blobs: tuple[Blob, ...]) -> No
 def journal(db: apsw.Connection, turn_id: str) -> tuple[JournalEntry, ...]:
     """What a turn saved, in its order."""
     rows = db.execute(_JOURNAL, (turn_id,)).fetchall()
-    return tuple(entry for entry in map(_entry_of, rows) if entry is not None)
+    return tuple(entry for entry in map(entry_of, rows) if entry is not None)
 
 
 def _next_seq(db: apsw.Connection) -> int:
@@ -225,7 +216,7 @@ def _write_entry(db: apsw.Connection, sql: str, columns: tuple[int, str, str, st
     return db.changes() > 0
 
 
-def _entry_of(row: Row) -> JournalEntry | None:
+def entry_of(row: Row) -> JournalEntry | None:
     """An entry, of its row; None for one that only names a blob."""
     seq, turn_id, name, kind, digest, body = row
     if seal("journal", seq, turn_id, name, kind, body) != digest:

@@ -1,10 +1,10 @@
-"""One pen for a SQLite file: whoever holds it writes for everyone who waits, and commits once.
+"""The one writer of a SQLite file: it runs the jobs of all waiting callers and commits once.
 
 Theory of operation
 -------------------
-Jobs are queued. A caller that blocks takes the pen and runs everything that is queued in one transaction; a
-caller that awaits leaves that to the one writer thread, which is started with the first such job. Both drain
-the same queue, so that they share transactions and syncs.
+Jobs are queued. A caller that blocks takes the lock `writing` and runs everything that is queued in one
+transaction; a caller that awaits leaves that to the one writer thread, which is started with the first such
+job. Both drain the same queue, so that they share transactions and syncs.
 
 A group is first run as it is. A job that fails before it has written anything fails alone; if one fails after
 that, the transaction is given up and the group is run again with a savepoint for each job.
@@ -14,7 +14,7 @@ Rules
 1. A job that raises undoes only itself. If the commit fails, every job of the group gets the error.
 2. A job may be run twice: it touches nothing but the connection it is given.
 3. A group wakes each event loop once, however many of its jobs were waited for there.
-4. Nobody has to wait for the answer: a cancelled awaiter, or a loop that is gone, changes nothing here.
+4. No caller has to wait for the answer: a cancelled awaiter, or a closed loop, changes nothing here.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class GroupWriter:
         self, connection: apsw.Connection, translated: Callable[[BaseException], BaseException]
     ) -> None:
         self.jobs: queue.SimpleQueue[Job[Any]] = queue.SimpleQueue()
-        self.pen = threading.Lock()
+        self.writing = threading.Lock()
         self.connection = connection
         self._translated = translated
         self._asleep = threading.Lock()
@@ -80,13 +80,13 @@ class GroupWriter:
 
     def finish(self, job: Job[Any]) -> None:
         """Write here and now until *job* has its answer."""
-        with self.pen:
+        with self.writing:
             while not job.done:
                 self._write_group()
 
     def close(self) -> None:
         """Write what is queued, end the thread and close the connection. Nothing may be queued after it."""
-        with self.pen:
+        with self.writing:
             self._drain()
             self.connection.close(True)
         self._ended = True
@@ -99,7 +99,7 @@ class GroupWriter:
             self._asleep.acquire()
             if self._ended:
                 return
-            with self.pen:
+            with self.writing:
                 self._drain()
 
     def _drain(self) -> None:
@@ -107,18 +107,14 @@ class GroupWriter:
             self._write_group()
 
     def _write_group(self) -> None:
-        """Commit what is queued, up to a bound. The caller holds the pen."""
-        jobs = self._next_group()
+        """Commit what is queued, up to a bound. The caller holds `writing`."""
+        jobs: list[Job[Any]] = []
+        while len(jobs) < _MAX_GROUP and not self.jobs.empty():
+            jobs.append(self.jobs.get())
         self._transact(jobs)
         for job in jobs:
             job.done = True
         self._answer(jobs)
-
-    def _next_group(self) -> list[Job[Any]]:
-        jobs: list[Job[Any]] = []
-        while len(jobs) < _MAX_GROUP and not self.jobs.empty():
-            jobs.append(self.jobs.get())
-        return jobs
 
     def _answer(self, jobs: list[Job[Any]]) -> None:
         """Settle the futures of *jobs*, each on its own loop."""
@@ -127,7 +123,7 @@ class GroupWriter:
             if job.future is not None:
                 by_loop.setdefault(job.future.get_loop(), []).append(job)
         for loop, settled in by_loop.items():
-            with contextlib.suppress(RuntimeError):  # a closed loop: nobody waits any more
+            with contextlib.suppress(RuntimeError):  # a closed loop: no caller waits any more
                 loop.call_soon_threadsafe(self._settle, settled)
 
     def _settle(self, jobs: list[Job[Any]]) -> None:

@@ -1,0 +1,182 @@
+"""What code all over a runtime needs: store, clock, leases, threads, loops, engines, models, trace.
+
+One `RuntimeServices` is made when a runtime opens. It stands in this layer because the turns of every
+protocol need it; what belongs to the layers above is described here by a `Protocol`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from standfast.durable.leases import LeaseKeeper
+from standfast.errors import InvalidArgument
+from standfast.model.canonical import Json
+from standfast.model.language import EngineName
+from standfast.model.prompt import PromptLayer
+from standfast.model.task import TaskRecord
+from standfast.model.usage import Usage
+from standfast.plugins.running import DEFAULT_TIMEOUT_S
+from standfast.ports.clock import Clock
+from standfast.ports.code_engine import CodeEngine
+from standfast.ports.model_provider import ModelProvider
+from standfast.ports.session_store import Claimant, SessionStore
+from standfast.ports.trace import HookWatch, PhaseProbe
+from standfast.tools.loop_threads import LoopThreads
+from standfast.tools.stalls import StallWatch
+from standfast.tools.threads import DaemonThreads
+
+log: Final = logging.getLogger("standfast")
+
+Cost = Callable[[str, str, Usage], int | None]
+"""What a reply cost, in 1e-9 dollars, or None. Of: the model asked, the one that served it, what it used."""
+
+
+class EngineSource(Protocol):
+    """Opens the engines that run cells, each when it is first needed."""
+
+    def named(self, name: EngineName) -> CodeEngine:
+        """The engine of this name; `CodeExecutionUnavailable` if it is not installed."""
+
+    @property
+    def opened(self) -> bool:
+        """Whether any engine was started."""
+
+    def forget(self, session_id: str) -> None:
+        """Release what is kept warm for a session. Blocking."""
+
+    def close(self) -> None: ...
+
+
+class RuleEvaluator(Protocol):
+    """Evaluates approval rules in a sandbox."""
+
+    def __call__(self, rule: str, args: list[Json], kwargs: dict[str, Json], session_id: str) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+class ModelSource(Protocol):
+    """Opens models by name, once each, behind the limits that all sessions share."""
+
+    def named(self, name: str) -> ModelProvider: ...
+
+    def limited(self, model: ModelProvider) -> ModelProvider: ...
+
+    async def close(self) -> None: ...
+
+
+class PriceList(Protocol):
+    """Knows what models cost."""
+
+    def must_load(self, model_id: str) -> bool: ...
+
+    def load(self) -> None: ...
+
+    def knows(self, model_id: str) -> bool: ...
+
+    def cost(self, model_id: str, served_model: str, usage: Usage) -> int | None: ...
+
+
+class TraceRecorder(HookWatch, Protocol):
+    """Writes records into the trace."""
+
+    def event(self, session_id: str, turn_id: str, plugin_id: str, name: str, body: Json) -> None: ...
+
+    def task(self, task: TaskRecord) -> None: ...
+
+
+class RuntimeSettings(msgspec.Struct, frozen=True):
+    """The numbers that a runtime works with.
+
+    Up to `cached_sessions` sessions with up to `cached_messages` messages in all are kept in memory; the
+    least recently used are evicted.
+    """
+
+    epoch: str
+    lease_ms: int = 30_000
+    approval_ttl_ms: int = 24 * 3600 * 1000
+    busy_timeout_ms: int = 60_000
+    hook_timeout_s: float = DEFAULT_TIMEOUT_S
+    cached_sessions: int = 256
+    cached_messages: int = 50_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuntimeServices:
+    """Made when a runtime opens, and closed with it. `home` is the runtime's own event loop."""
+
+    store: SessionStore
+    clock: Clock
+    settings: RuntimeSettings
+    leases: LeaseKeeper
+    models: ModelSource
+    prices: PriceList
+    engines: EngineSource
+    rules: RuleEvaluator
+    tracer: TraceRecorder | None = None
+    probe: PhaseProbe | None = None
+    system: PromptLayer = field(default_factory=PromptLayer)
+    """What every agent's system prompt has, below what the agent itself says."""
+    deps: Any = None
+    """Makes the deps of turns whose agent has no factory of its own."""
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    threads: DaemonThreads = field(default_factory=lambda: DaemonThreads("standfast-turns"))
+    loops: LoopThreads = field(default_factory=lambda: LoopThreads("standfast-loop"))
+    """Where coroutines of tools and plugins run."""
+    stalls: StallWatch = field(default_factory=StallWatch)
+    home: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop)
+
+    def claimant(self, owner: str) -> Claimant:
+        """Return who claims a session now, under the name *owner*."""
+        return Claimant(
+            owner=owner,
+            now_ms=self.clock.now_ms(),
+            lease_ms=self.settings.lease_ms,
+            lease_now_ms=self.leases.now_ms(),
+        )
+
+    def require_home(self) -> None:
+        """Raise `InvalidArgument` if the caller, a tool or a hook, runs on another loop than the runtime."""
+        here = asyncio._get_running_loop()
+        if here is not None and here is not self.home:
+            raise InvalidArgument(
+                "the runtime is used on another event loop than the one that it was opened on",
+                hint='in a tool or hook, use `ctx.host`, or declare the tool with @tool(loop="runtime") and '
+                'the plugin with `loop = "runtime"`',
+            )
+
+    def cost_of(self, model_id: str) -> Cost:
+        """Return what prices a model's replies; the price list loads while the model writes its first one."""
+        if self.prices.must_load(model_id):
+            self.threads.start(self.prices.load)
+        return self.prices.cost
+
+    def report(self, plugin_id: str, hook: str, problem: str) -> None:
+        """Log a problem that was not fatal, and record it in the trace."""
+        log.warning("plugin %s, %s: %s", plugin_id, hook, problem)
+        self.record("", "", plugin_id, "plugin_failed", {"hook": hook, "error": problem})
+
+    def record(self, session_id: str, turn_id: str, plugin_id: str, name: str, body: Json) -> None:
+        """Put an event into the trace, if one is kept."""
+        if self.tracer is not None:
+            self.tracer.event(session_id, turn_id, plugin_id, name, body)
+
+    async def close(self) -> None:
+        """Close engines, threads and models. Models that were passed in are their owner's."""
+        self.rules.close()
+        self.engines.close()
+        await self.threads.run(lambda: self.loops.close(wait_s=0.5))
+        self.threads.close()
+        await self.models.close()
+
+
+def runtime_not_open() -> InvalidArgument:
+    return InvalidArgument(
+        "this runtime is not open", hint='use `async with Runtime("standfast.db") as runtime:`'
+    )

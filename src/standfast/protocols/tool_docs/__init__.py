@@ -1,0 +1,1 @@
+"""How tools are described to a model that does not see all of them: stubs, a guide, a search."""

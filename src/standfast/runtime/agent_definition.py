@@ -1,0 +1,157 @@
+"""What an agent is made of: a model, instructions, tools and plugins. It holds no state; sessions do."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Generic, TypeVar
+
+from standfast.errors import InvalidArgument, InvalidSessionId
+from standfast.model.ids import SessionId
+from standfast.model.prompt import PromptContribution, PromptLayer
+from standfast.model.session_policy import SessionPolicy
+from standfast.model.usage import UsageLimits
+from standfast.plugins.discovery import resolve_plugin
+from standfast.plugins.plugin import PluginFactory, as_factory
+from standfast.plugins.session_context import as_layer
+from standfast.ports.model_provider import ModelProvider
+from standfast.protocols.standard.plugin import StandardProtocol
+from standfast.runtime.dependencies import DepsFactory, checked_factory, needs_deps
+from standfast.runtime.output_type import OutputType
+from standfast.tools.context import RunContext
+from standfast.tools.decorator import AnyTool, as_registered
+from standfast.tools.registry import ToolRegistry
+
+Deps = TypeVar("Deps")
+Output = TypeVar("Output")
+Model = str | ModelProvider | Sequence[str | ModelProvider]
+Instructions = Callable[[RunContext[Deps]], str | Awaitable[str]]
+"""Makes the instructions of one turn."""
+
+
+class AgentDefinition(Generic[Deps, Output]):
+    """An `Agent` as the runtime sees it: everything but `run`, which needs a runtime itself."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        name: str = "agent",
+        instructions: str | Instructions[Any] = "",
+        tools: Iterable[AnyTool[Any]] = (),
+        plugins: Iterable[object] = (),
+        system: PromptLayer | Sequence[PromptContribution | str] | None = None,
+        deps_type: Any = None,
+        deps: DepsFactory[Any] | None = None,
+        output_type: Any = str,
+        limits: UsageLimits | None = None,
+        protocol: str | object = "standard",
+        settings: dict[str, Any] | None = None,
+    ) -> None:
+        self.protocol = _checked_protocol(protocol)
+        self.plugins = [resolve_plugin(one) for one in _listed_plugins(plugins)]
+        self.system = as_layer(system)
+        self.model = _checked_model(model)
+        self.name = _checked_name(name)
+        self.instructions = _checked_instructions(instructions)
+        self.registry = ToolRegistry(as_registered(one) for one in _listed(tools))
+        self.deps_type = deps_type
+        self.deps: DepsFactory[Any] | None = checked_factory(deps)
+        self.needs_deps = needs_deps(deps_type)
+        self.output_type: OutputType | None = None if output_type is str else OutputType(output_type)
+        self.limits = checked_limits(limits) or UsageLimits()
+        self.settings = dict(settings or {})
+        self.opened_models: dict[str, ModelProvider] = {}
+        """The agent's own model, once it was run without a runtime; it stays open."""
+
+    @property
+    def model_id(self) -> str:
+        """The model's name, as sessions record it."""
+        return self.model if isinstance(self.model, str) else self.model.model_id
+
+    def policy(self) -> SessionPolicy:
+        """The settings that a session of this agent begins with; instructions that are a function are not."""
+        return SessionPolicy(
+            model=self.model_id,
+            instructions=self.instructions if isinstance(self.instructions, str) else "",
+            limits=self.limits,
+            settings=self.settings,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.name} on {self.model_id}>"
+
+
+def declared_agents(agent: AgentDefinition[Any, Any]) -> Mapping[str, AgentDefinition[Any, Any]]:
+    """The agents that an agent's plugins declare as its subagents, by name."""
+    found: dict[str, AgentDefinition[Any, Any]] = {}
+    for plugin in agent.plugins:
+        for declared in getattr(plugin, "declared_agents", ()):
+            if isinstance(declared, AgentDefinition):
+                found.setdefault(declared.name, declared)
+    return found
+
+
+def _checked_protocol(protocol: object) -> PluginFactory:
+    if protocol == "standard":
+        return StandardProtocol()
+    if protocol == "code":
+        from standfast.protocols.code.plugin import CodeProtocol  # only agents that act in code need it
+
+        return CodeProtocol()
+    if isinstance(protocol, str):
+        raise InvalidArgument(
+            f"there is no protocol {protocol!r}", hint='use protocol="standard", protocol="code", or a plugin'
+        )
+    return as_factory(protocol)
+
+
+def _checked_instructions(instructions: object) -> Any:
+    if isinstance(instructions, str) or callable(instructions):
+        return instructions
+    raise InvalidArgument(
+        f"instructions is {type(instructions).__name__}, neither text nor a function",
+        hint='use instructions="You help.", or a function of RunContext that returns a text',
+    )
+
+
+def _listed_plugins(plugins: object) -> list[object]:
+    if isinstance(plugins, str) or not isinstance(plugins, Iterable):
+        raise InvalidArgument("plugins= takes a list of plugins", hint="plugins=[Plan()]")
+    return list(plugins)
+
+
+def _checked_model(model: object) -> Any:
+    if isinstance(model, (list, tuple)):
+        from standfast.providers.resolve import one_of
+
+        model = one_of(model)
+    if isinstance(model, str) or (hasattr(model, "model_id") and hasattr(model, "stream")):
+        return model
+    raise InvalidArgument(
+        f"{type(model).__name__} is not a model", hint='pass "provider:model", or an object with `stream`'
+    )
+
+
+def _checked_name(name: str) -> SessionId:
+    try:
+        return SessionId(name)
+    except InvalidSessionId:
+        raise InvalidArgument(
+            f"{str(name)[:80]!r} cannot be the name of an agent",
+            hint="use 1 to 64 ASCII letters, digits, '_' or '-'",
+        ) from None
+
+
+def _listed(tools: Iterable[object]) -> Iterable[object]:
+    if isinstance(tools, Iterable) and not isinstance(tools, str):
+        return tools
+    raise InvalidArgument("tools is not a list", hint="use Agent(..., tools=[one, another])")
+
+
+def checked_limits(limits: object) -> UsageLimits | None:
+    """Refuse what is given for limits and is none."""
+    if limits is None or isinstance(limits, UsageLimits):
+        return limits
+    raise InvalidArgument(
+        f"limits is {type(limits).__name__}, not UsageLimits", hint="use UsageLimits(max_tokens=...)"
+    )

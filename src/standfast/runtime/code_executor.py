@@ -1,0 +1,305 @@
+"""Runs the cells of sessions without a model, and keeps their variables.
+
+Theory of operation
+-------------------
+The input of such a session's turn is code. The turn runs it as one cell, through the same host as a cell that
+a model wrote; this is the executor of that host. It differs from the code protocol's in what a caller expects
+of a sandbox: nothing is checked first, inputs and limits are the turn's own, and the report has the figures
+of a run.
+
+Rules
+-----
+1. The state changes only when the result of the cell is taken in; a hard failure leaves it as it was.
+2. `wall_ms` counts calls; time in which the turn is parked does not count. A cell that stands still when its
+   time is over, or when it is cancelled, ends at once, and its calls are given up.
+3. Sleeping is a call of a cell and not one of a run: a cell may sleep `MAX_SLEEPS` times.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import msgspec
+
+from standfast.errors import Code, EngineFailed, ErrorObject, PluginStateLost
+from standfast.model.cell import RUN_CODE, CellReport, CodeInput
+from standfast.model.code_settings import CodeSettings
+from standfast.model.language import Language
+from standfast.model.message import AssistantMessage, Message
+from standfast.plugins.protocol import CodeExecutionContext, CodeFunctions, ExecRequest, ExecResponse
+from standfast.ports.code_engine import (
+    SLEEP,
+    CallAnswer,
+    CellEnd,
+    CellOutput,
+    CellPause,
+    CellRequest,
+    CellStep,
+    CodeEngine,
+)
+from standfast.protocols.code.cell_history import kept_report
+from standfast.protocols.code.executor import STATE_VERSION, CodeMemory
+from standfast.protocols.code.running_cell import Suspended
+from standfast.protocols.standard.running_cell import RunningCell
+from standfast.sandbox.run_errors import calls_error, wall_error
+
+MAX_SLEEPS: Final = 10_000
+_NOTHING_PRINTED: Final = CellOutput("", "", False)
+
+
+class SandboxExecutor:
+    """The `CodeExecutorPlugin` of one session without a model. One turn at a time uses it."""
+
+    cell_tool = RUN_CODE
+    accepts_finish = False
+
+    def __init__(self, engine: CodeEngine, settings: CodeSettings) -> None:
+        self._engine = engine
+        self._memory = CodeMemory(language=settings.language, engine=settings.engine)
+        self._dirty = False
+        self._input: CodeInput | None = None
+        self.running: SandboxCell | None = None
+        self.report: CellReport | None = None
+        """The report of the turn's cell, once that has ended."""
+        self.printed = _NOTHING_PRINTED
+        """What the cell that was parked had printed."""
+        self.calls_made = 0
+        self.wall_used_ms = 0
+
+    @property
+    def language(self) -> Language:
+        return self._memory.language
+
+    @property
+    def state(self) -> bytes:
+        """The variables of the session, as the engine's bytes."""
+        return self._memory.state
+
+    def replace_state(self, state: bytes) -> None:
+        self._memory = msgspec.structs.replace(self._memory, state=state, suspended=None)
+        self._dirty = True
+
+    def rename_suspended(self, turn_id: str) -> None:
+        """Let the cell that is suspended belong to another turn."""
+        suspended = self._memory.suspended
+        if suspended is not None:
+            moved = msgspec.structs.replace(suspended, turn_id=turn_id)
+            self._memory = msgspec.structs.replace(self._memory, suspended=moved)
+        self._dirty = True
+
+    def begin(self, given: CodeInput) -> None:
+        """Take the input of the turn that is about to run."""
+        self._input = given
+        self.report = None
+
+    def cell_language(self, reply: AssistantMessage, code: str) -> str:
+        return self._memory.language
+
+    def functions(self, catalog: object, resolve: object) -> CodeFunctions:
+        raise NotImplementedError("code in a sandbox calls the tools of its registry")
+
+    async def execute_code(self, ctx: CodeExecutionContext, request: ExecRequest) -> ExecResponse:
+        given, memory = self._input, self._memory
+        assert given is not None
+        suspended = memory.suspended
+        if suspended is not None and (suspended.turn_id, suspended.call_id) != (ctx.turn_id, ctx.call_id):
+            suspended = None
+        cell = self.running = SandboxCell(ctx, self._engine, given)
+        try:
+            end = await cell.run(memory.state, suspended)
+        finally:
+            self.running = None
+            cell.forget_deadline()
+        report = self.report = CellReport(
+            index=0,
+            stdout=end.stdout,
+            stderr=end.stderr,
+            result=end.result,
+            error=end.error,
+            notes=end.notes,
+            truncated=end.truncated,
+            hard=end.hard,
+            duration_ms=cell.wall_used_ms(),
+            memory_peak_bytes=end.memory_peak_bytes,
+            instructions=end.instructions,
+            calls_made=cell.calls_made,
+        )
+        adopt = functools.partial(self._adopt, end.state)
+        return ExecResponse(report=report, keep=kept_report, render=_no_text, adopt=adopt)
+
+    def _adopt(self, state: bytes | None) -> None:
+        memory = self._memory
+        if state is not None or memory.suspended is not None:
+            self.replace_state(memory.state if state is None else state)
+
+    async def park(self) -> None:
+        """Suspend the cell that runs. If it cannot be, it is run again from its beginning."""
+        cell = self.running
+        if cell is None:
+            return
+        cell.forget_deadline()
+        self.calls_made, self.wall_used_ms = cell.calls_made, cell.wall_used_ms()
+        try:
+            self.printed = cell.printed()
+            suspended: Suspended | None = await cell.suspend()
+        except EngineFailed:
+            suspended = None
+        self._memory = msgspec.structs.replace(self._memory, suspended=suspended)
+        self._dirty = True
+
+    def turn_over(self, messages: Sequence[Message]) -> None:
+        if self._memory.suspended is not None:
+            self.replace_state(self._memory.state)
+
+    def execution_state_dirty(self) -> bool:
+        return self._dirty
+
+    def snapshot_execution_state(self) -> bytes:
+        self._dirty = False
+        return msgspec.msgpack.encode(self._memory)
+
+    def referenced_blobs(self) -> Mapping[str, str]:
+        return {}
+
+    def restore_execution_state(self, data: bytes) -> None:
+        try:
+            memory = msgspec.msgpack.decode(data, type=CodeMemory)
+        except msgspec.DecodeError as error:
+            problem = f"the session's variables cannot be read: {error}"
+            raise PluginStateLost("code", "restore", problem) from None
+        if memory.version != STATE_VERSION:
+            raise PluginStateLost("code", "restore", f"the variables have format {memory.version}")
+        if memory.state:
+            self._engine.names(memory.state)  # refuses what it cannot read, or what another build has made
+        self._memory, self._dirty = memory, False
+
+
+def variables_in(data: bytes) -> bytes:
+    """The engine's bytes in the state of an executor."""
+    return msgspec.msgpack.decode(data, type=CodeMemory).state
+
+
+class SandboxCell(RunningCell):
+    """The cell of one turn without a model."""
+
+    def __init__(self, ctx: CodeExecutionContext, engine: CodeEngine, given: CodeInput) -> None:
+        super().__init__(ctx, engine)
+        self._given = given
+        self._unanswered: set[int] = set()
+        self._deadline: asyncio.TimerHandle | None = None
+        self._stopped: ErrorObject | None = None
+        self._forced = False
+        self._started = time.monotonic()
+        self._wall_before_ms = 0
+        self.calls_made = 0
+
+    async def run(self, state: bytes, suspended: Suspended | None) -> CellEnd:
+        """Run the cell to its end, from its beginning or from where it was *suspended*."""
+        given, limits = self._given, self._given.limits
+        if suspended is not None:
+            self.calls_made, self._wall_before_ms = suspended.calls_made, suspended.wall_used_ms
+            self.heard_before(suspended.heard)
+            made = enumerate(self._ctx.made(), 1)
+            self._unanswered = {number for number, (_, settled) in made if settled is None}
+        left_s = max(1, limits.wall_ms - self._wall_before_ms) / 1000
+        self._deadline = self._loop.call_later(left_s, self.stop, wall_error(limits))
+        calls = min(limits.max_external_calls + MAX_SLEEPS, 2**32 - 1)
+        await self.run_request(
+            CellRequest(
+                key=self._ctx.session_id,
+                code=given.code,
+                state=state,
+                paused=b"" if suspended is None else suspended.data,
+                limits=msgspec.structs.replace(limits, max_external_calls=calls),
+                functions=self._ctx.functions,
+                inputs=dict(given.inputs),
+                now_ms=self._ctx.now_ms,
+                seed=self._ctx.seed,
+            )
+        )
+        return self._meant(await self.end())
+
+    def stop(self, error: ErrorObject) -> None:
+        """End the cell with *error*, wherever it stands. Any thread may call it, more than once."""
+        if self._stopped is None:
+            self._stopped = error
+            if self._run is not None:
+                self._run.stop(error)
+            self._say(self._end_if_standing)
+
+    def printed(self) -> CellOutput:
+        return _NOTHING_PRINTED if self._run is None else self._run.printed()
+
+    def wall_used_ms(self) -> int:
+        """Wall time so far, not counting time parked."""
+        return self._wall_before_ms + max(0, int((time.monotonic() - self._started) * 1000))
+
+    def forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+
+    async def suspend(self) -> Suspended:
+        used_ms = self.wall_used_ms()
+        return Suspended(
+            turn_id=self._ctx.turn_id,
+            call_id=self._ctx.call_id,
+            heard=self._heard,
+            data=await self.suspend_run(),
+            calls_made=self.calls_made,
+            wall_used_ms=used_ms,
+        )
+
+    def _begin(self, request: CellRequest) -> CellStep:
+        self._engine.prepare()
+        run = self._run = self._engine.open(request)
+        self._started = time.monotonic()
+        if self._stopped is not None:
+            run.stop(self._stopped)
+        return run.start()
+
+    def _stands(self, step: CellPause) -> None:
+        limits, allowed = self._given.limits, []
+        self._unanswered.update(call.number for call in step.calls)
+        for call in step.calls:
+            if call.name != SLEEP or self._ctx.functions.own(SLEEP) is None:
+                if self.calls_made >= limits.max_external_calls:
+                    self.stop(calls_error(limits))
+                    break
+                self.calls_made += 1
+            allowed.append(call)
+        if self._stopped is None:
+            super()._stands(CellPause(tuple(allowed)))
+        else:
+            self._end_if_standing()
+
+    def _hear(self, number: int, answer: CallAnswer) -> None:
+        if not self._forced:
+            self._unanswered.discard(number)
+            super()._hear(number, answer)
+
+    def _end_if_standing(self) -> None:
+        """Give a stopped cell that stands still a last answer, which ends it."""
+        run = self._run
+        if run is None or self._computing or self._forced or self._through.done() or not self._unanswered:
+            return
+        self._forced = True
+        self._compute(functools.partial(run.answer, min(self._unanswered), CallAnswer()))
+
+    def _meant(self, end: CellEnd) -> CellEnd:
+        """The end as the caller is told of it."""
+        error = end.error
+        if self._forced:
+            return msgspec.structs.replace(end, result=None, error=self._stopped, hard=True, state=None)
+        if error is not None and error.code == Code.EXTERNAL_CALLS_EXCEEDED:
+            most = self._given.limits.max_external_calls
+            message = f"the run made more than {most} external calls, or slept more than {MAX_SLEEPS} times"
+            return msgspec.structs.replace(end, error=msgspec.structs.replace(error, message=message))
+        return end
+
+
+def _no_text(report: CellReport) -> str:
+    return ""

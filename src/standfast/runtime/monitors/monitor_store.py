@@ -1,0 +1,227 @@
+"""What monitors write into the store, and the turns that they queue.
+
+Theory of operation
+-------------------
+A wake is an input of the session. It is under way from the moment it is queued until its turn has begun,
+which takes it out of the store, or until the updates are taken, which withdraws it. As long as one is under
+way, no other is queued for the monitor. The input is queued first and the record written after it. A process
+that dies in between has not written that number down, so that the next one queues under the same id: what
+waits already under that id is the wake.
+
+Rules
+-----
+1. At most one wake of a monitor waits, whoever dies when.
+2. What a wake tells, the next does not tell again. At the monitor's end one that waits is replaced by one
+   that tells everything.
+3. The one who writes a record that another has taken over, or that is gone, is told so and ends its process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from standfast.errors import IdempotencyConflict, TaskExists, TaskNotFound
+from standfast.model.monitor import MonitorSpec, MonitorUpdate
+from standfast.model.task import TaskKind, TaskRecord, TaskState
+from standfast.ports.clock import Clock
+from standfast.ports.session_store import SessionStore
+from standfast.runtime.monitors.record import (
+    MonitorRecord,
+    Wake,
+    body_of,
+    interrupted,
+    monitor_of,
+    task_of,
+    without_taken,
+    written,
+)
+from standfast.runtime.monitors.running_monitor import MonitorEnding, RunningMonitor
+
+QueueTurn = Callable[[str, str, str], Awaitable[None]]
+"""Queues an input (session id, input id, text) and has its turn started. Does not wait for that."""
+
+SHOWN: Final = 20
+SHOWN_CHARS: Final = 500
+
+Taken = tuple[tuple[MonitorUpdate, ...], int]
+
+
+class MonitorStore:
+    """The store's side of all monitors of one owner."""
+
+    def __init__(self, store: SessionStore, clock: Clock, owner: str, queue_turn: QueueTurn) -> None:
+        self._store = store
+        self._clock = clock
+        self._owner = owner
+        self._queue_turn = queue_turn
+
+    # Records
+
+    async def tasks(self, session_id: str) -> list[TaskRecord]:
+        """The session's monitors, in the order in which they were started first."""
+        found = await self._store.tasks(session_id=session_id)
+        return [task for task in found if monitor_of(task) is not None]
+
+    async def add(self, watch: RunningMonitor, created_at: int) -> None:
+        """`TaskExists`, `SessionNotFound`."""
+        now = self._clock.now_ms()
+        await self._store.add_task(
+            task_of(watch.session_id, watch.record(), self._owner, created_at=created_at, now_ms=now)
+        )
+
+    async def save(self, watch: RunningMonitor, record: MonitorRecord | None = None) -> None:
+        """Write down how a monitor stands; nobody's if it waits for another process."""
+        record = record or watch.record()
+        owner = "" if watch.ending is MonitorEnding.CLOSED and watch.is_armed else self._owner
+        change = written(record, by=self._owner, owner=owner, now_ms=self._clock.now_ms())
+        try:
+            task = await self._store.change_task(watch.session_id, watch.spec.id, change)
+        except TaskNotFound:
+            moved = await self._moved(watch)
+            if moved is None:
+                watch.end_by(MonitorEnding.LOST)
+                return
+            watch.session_id = moved.session_id
+            task = await self._store.change_task(watch.session_id, watch.spec.id, change)
+        if not watch.has_ended:
+            self.adopt(watch, task)
+
+    async def claim(self, task: TaskRecord, record: MonitorRecord) -> bool:
+        """Take over a monitor whose owner is gone; false if somebody else was faster."""
+        change = written(record, by=task.owner, owner=self._owner, now_ms=self._clock.now_ms())
+        with suppress(TaskNotFound):
+            after = await self._store.change_task(task.session_id, task.id, change)
+            found = monitor_of(after)
+            ours = after.owner == self._owner and not after.state.is_terminal
+            return ours and found is not None and found.run == record.run
+        return False
+
+    async def release(self, task: TaskRecord, record: MonitorRecord) -> None:
+        """Let a monitor that was claimed wait for somebody who can run it."""
+        change = written(record, by=self._owner, owner="", now_ms=self._clock.now_ms())
+        await self._store.change_task(task.session_id, task.id, change)
+
+    async def request_stop(self, task: TaskRecord) -> None:
+        """Ask the process that runs a monitor to end it."""
+        now = self._clock.now_ms()
+
+        def change(found: TaskRecord) -> TaskRecord:
+            return msgspec.structs.replace(found, state=TaskState.CANCEL_REQUESTED, updated_at=now)
+
+        await self._store.change_task(task.session_id, task.id, change)
+
+    async def fail(self, task: TaskRecord) -> None:
+        """Close a task that says it is a monitor, is not one of ours, and has lost its owner."""
+        now, error = self._clock.now_ms(), interrupted("the process that ran the monitor is gone")
+
+        def change(found: TaskRecord) -> TaskRecord:
+            if found.owner != task.owner:
+                return found
+            return msgspec.structs.replace(found, state=TaskState.FAILED, error=error, updated_at=now)
+
+        with suppress(TaskNotFound):
+            await self._store.change_task(task.session_id, task.id, change)
+
+    def adopt(self, watch: RunningMonitor, task: TaskRecord) -> None:
+        """Take notice of what others did to a monitor's task."""
+        record = monitor_of(task)
+        ours = record is not None and record.run == watch.run and task.owner == self._owner
+        if record is None or not ours or task.state.is_terminal:
+            watch.end_by(MonitorEnding.LOST)
+            return
+        watch.session_id = task.session_id
+        watch.was_taken(record.taken)
+        if task.state is TaskState.CANCEL_REQUESTED:
+            watch.end_by(MonitorEnding.STOPPED)
+
+    async def _moved(self, watch: RunningMonitor) -> TaskRecord | None:
+        """The task of a monitor that was given to another session."""
+        for task in await self._store.tasks(live=True):
+            record = monitor_of(task) if task.kind is TaskKind.MONITOR else None
+            if record is not None and record.run == watch.run:
+                return task
+        return None
+
+    # Wakes
+
+    async def wake(self, watch: RunningMonitor) -> None:
+        """Queue a turn for what was not told yet, unless one is under way."""
+        if watch.wake is None or not await self.is_waiting(watch.session_id, watch.wake):
+            await self._queue(watch)
+            await self.save(watch)
+
+    async def wake_at_end(self, watch: RunningMonitor) -> None:
+        """Queue the last turn. It tells what one that still waits would have told as well."""
+        if watch.wake is not None and await self._store.withdraw_input(watch.wake.input_id):
+            watch.told = watch.wake.since
+        await self._queue(watch)
+
+    async def is_waiting(self, session_id: str, wake: Wake) -> bool:
+        return any(item.input_id == wake.input_id for item in await self._store.inputs(session_id))
+
+    async def _queue(self, watch: RunningMonitor) -> None:
+        since, told = watch.told, watch.ring.seq
+        updates = watch.ring.after(since)
+        wake = Wake(input_id=f"monitor.{watch.run}.{watch.wakes + 1}", since=since)
+        text = wake_text(watch.spec, updates, told - since - len(updates))
+        with suppress(IdempotencyConflict):  # one that was not written down waits under this id
+            await self._queue_turn(watch.session_id, wake.input_id, text)
+        watch.queued(wake, told)
+
+    # Taking
+
+    async def take(self, watch: RunningMonitor) -> Taken:
+        """What a monitor of this process has told. They are given out once that is written down."""
+        updates, lost, last = watch.ring.updates, watch.ring.lost, watch.ring.seq
+        if not updates:
+            return (), 0
+        await self._withdraw(watch.wake)
+        await self.save(watch, without_taken(watch.record(), last))
+        watch.was_taken(last)
+        return updates, lost
+
+    async def take_stored(self, task: TaskRecord) -> Taken:
+        """What is written down of a monitor that another process runs, or nobody any more."""
+        record = monitor_of(task)
+        if record is None or not record.updates:
+            return (), 0
+        await self._withdraw(record.wake)
+        after = without_taken(record, record.updates[-1].seq)
+        now = self._clock.now_ms()
+        if task.state.is_terminal:
+            with suppress(TaskExists):  # a task that is over is not changed, but may be replaced
+                await self._store.add_task(msgspec.structs.replace(task, body=body_of(after)))
+        else:
+            change = written(after, by=task.owner, owner=task.owner, now_ms=now)
+            await self._store.change_task(task.session_id, task.id, change)
+        return record.updates, record.lost
+
+    async def _withdraw(self, wake: Wake | None) -> None:
+        if wake is not None:
+            await self._store.withdraw_input(wake.input_id)
+
+
+def wake_text(spec: MonitorSpec, updates: Sequence[MonitorUpdate], left_out: int) -> str:
+    """The input of a turn that a monitor starts: who it is, and the last that it said."""
+    about = f" ({spec.description})" if spec.description else ""
+    shown = updates[-SHOWN:]
+    left_out += len(updates) - len(shown)
+    lines = [f"Monitor {spec.id!r}{about}:"]
+    if left_out:
+        lines.append(f"({left_out} earlier lines are not shown)")
+    return "\n".join([*lines, *map(_line, shown)])
+
+
+def _line(update: MonitorUpdate) -> str:
+    text = update.text if len(update.text) <= SHOWN_CHARS else f"{update.text[:SHOWN_CHARS]}…"
+    match update.kind:
+        case "update":
+            return f"> {text}"
+        case "notice":
+            return f"! {text}"
+        case "end":
+            return f"It has ended: {text}."

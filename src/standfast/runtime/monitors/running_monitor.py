@@ -1,0 +1,217 @@
+"""One monitor that this process looks after, in memory.
+
+Rule: it decides nothing about the store. It hears what its process says, and knows what is to be written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Literal
+
+import msgspec
+
+from standfast.errors import Code, ErrorObject
+from standfast.model.monitor import MonitorState, MonitorStatus, MonitorUpdate, WakePolicy
+from standfast.ports.clock import Clock
+from standfast.runtime.monitors.lines import Lines
+from standfast.runtime.monitors.record import MonitorRecord, Wake, interrupted, kept
+from standfast.runtime.monitors.ring import UpdateRing
+
+if TYPE_CHECKING:
+    from standfast.runtime.monitors.process import MonitorProcess
+
+Notify = Callable[[str, MonitorUpdate], None]
+"""Hears what monitors of a session say, as it comes. Must return at once."""
+
+
+class MonitorEnding(enum.Enum):
+    """Who has ended a monitor, if it was not its command."""
+
+    STOPPED = "stopped"
+    TIMED_OUT = "timed_out"
+    CLOSED = "closed"
+    LOST = "lost"
+    """Its record is gone, or somebody else's: there is nobody to tell."""
+
+
+class RunningMonitor:
+    """A monitor and its process. Used on the runtime's loop."""
+
+    def __init__(self, session_id: str, record: MonitorRecord, clock: Clock, notify: Notify | None) -> None:
+        self.session_id = session_id
+        self.run, self.spec = record.run, record.status.spec
+        self.wake, self.wakes, self.told, self.taken = record.wake, record.wakes, record.told, record.taken
+        self.ring = UpdateRing(record.updates, seq=max(record.seq, record.taken), lost=record.lost)
+        self.process: MonitorProcess | None = None
+        self.ending: MonitorEnding | None = None
+        self.has_ended = False
+        self.never_ran = self.is_written = False
+        self.failure: Exception | None = None
+        self.lock = asyncio.Lock()
+        self.stirred, self.concluded = asyncio.Event(), asyncio.Event()
+        self._mark = record.process
+        self._state = MonitorState.RUNNING
+        self._code: int | None = None
+        self._error: ErrorObject | None = None
+        self._started_at, self._updated_at = record.status.started_at, record.status.updated_at
+        self._news = self.told
+        self._clock = clock
+        self._notify = notify
+        self._timer: asyncio.TimerHandle | None = None
+
+    # What its process says
+
+    def heard(self, kind: Literal["update", "notice"], lines: Lines) -> None:
+        self.ring.skip(lines.skipped)
+        for text in lines.texts:
+            self._add(kind, text)
+        self.stirred.set()
+
+    def ended(self, code: int | None) -> None:
+        self._code = code
+        self.has_ended = True
+        if self._timer is not None:
+            self._timer.cancel()
+        self.stirred.set()
+
+    def _add(self, kind: Literal["update", "notice", "end"], text: str) -> None:
+        self._updated_at = self._clock.now_ms()
+        update = MonitorUpdate(
+            monitor_id=self.spec.id, seq=self.ring.next_seq(), at_ms=self._updated_at, kind=kind, text=text
+        )
+        self.ring.add(update)
+        if kind != "notice":
+            self._news = update.seq
+        if self._notify is not None:
+            with suppress(Exception):  # whoever listens cannot stop it
+                self._notify(self.session_id, update)
+
+    # Its course
+
+    def held_by(self, process: MonitorProcess) -> None:
+        self.process, self._mark = process, process.mark
+
+    def begun(self) -> None:
+        """The command runs; from here on its time counts, in real time."""
+        if self.has_ended:
+            return
+        limit_s = self.spec.timeout_ms / 1000
+        self._timer = asyncio.get_running_loop().call_later(limit_s, self.end_by, MonitorEnding.TIMED_OUT)
+
+    def end_by(self, ending: MonitorEnding) -> None:
+        """Begin to end it. Who came first is who has ended it."""
+        self.ending = self.ending or ending
+        if self.process is not None:
+            self.process.request_stop()
+
+    def failed(self, error: ErrorObject) -> None:
+        """It could not be started, or nobody runs it any more; unless somebody has ended it meanwhile."""
+        self.has_ended = self.never_ran = True
+        if self.ending is None:
+            self._conclude(MonitorState.FAILED, error.message, error)
+
+    def settle(self) -> None:
+        """The process has ended: say how, once."""
+        if self._state is not MonitorState.RUNNING:
+            return
+        match self.ending:
+            case MonitorEnding.STOPPED | MonitorEnding.LOST:
+                self._conclude(MonitorState.STOPPED, "stopped")
+            case MonitorEnding.TIMED_OUT:
+                why = f"timed out after {self.spec.timeout_ms:,} ms"
+                self._conclude(
+                    MonitorState.TIMED_OUT, why, ErrorObject(code=Code.TIMEOUT_WALL, message=f"it {why}")
+                )
+            case MonitorEnding.CLOSED if self.spec.restart:
+                self._state, self._mark = MonitorState.ARMED, None
+            case MonitorEnding.CLOSED:
+                why = "interrupted, because the runtime was closed"
+                self._conclude(MonitorState.FAILED, why, interrupted(f"it was {why}"))
+            case None:
+                self._exited()
+
+    def _exited(self) -> None:
+        if self._code is None:
+            why = "its supervisor was killed"
+            self._conclude(MonitorState.FAILED, why, interrupted(why))
+        elif self._code < 0:
+            self._conclude(MonitorState.EXITED, f"killed by {_signal_name(-self._code)}")
+        else:
+            self._conclude(MonitorState.EXITED, f"exited with code {self._code}")
+
+    def _conclude(self, state: MonitorState, text: str, error: ErrorObject | None = None) -> None:
+        self._state, self._error, self._mark = state, error, None
+        self._add("end", text)
+
+    # What is told and written
+
+    @property
+    def is_armed(self) -> bool:
+        """Whether it waits for another process to be started again."""
+        return self._state is MonitorState.ARMED
+
+    @property
+    def wants_wake(self) -> bool:
+        """Whether something came that should wake the session, and that no wake has told of."""
+        return self.spec.wake is WakePolicy.QUEUE_TURN and self._news > self.told
+
+    @property
+    def wakes_at_end(self) -> bool:
+        """Who stops a monitor, or closes the runtime, knows of it."""
+        return self.wants_wake and self.ending in (None, MonitorEnding.TIMED_OUT)
+
+    def queued(self, wake: Wake, told: int) -> None:
+        self.wake, self.told = wake, told
+        self.wakes += 1
+
+    def was_taken(self, seq: int) -> None:
+        """Everything up to a number was taken, here or elsewhere."""
+        if seq > self.taken:
+            self.taken, self.told, self.wake = seq, max(self.told, seq), None
+            self.ring.drop(seq)
+
+    def record(self) -> MonitorRecord:
+        updates = kept(self.ring.after(self.taken))
+        return MonitorRecord(
+            run=self.run,
+            status=self.status(),
+            process=self._mark,
+            seq=self.ring.seq,
+            told=self.told,
+            taken=self.taken,
+            lost=self.ring.lost + len(self.ring) - len(updates),
+            wakes=self.wakes,
+            wake=self.wake,
+            updates=updates,
+        )
+
+    def status(self) -> MonitorStatus:
+        return MonitorStatus(
+            spec=self.spec,
+            state=self._state,
+            started_at=self._started_at,
+            updated_at=self._updated_at,
+            exit_code=self._code if self._state is not MonitorState.ARMED else None,
+            pending=len(self.ring),
+            wakes=self.wake is not None,
+            error=self._error,
+        )
+
+
+def begun_anew(record: MonitorRecord, now_ms: int) -> MonitorRecord:
+    """A record whose command is about to run again; what was not taken stays."""
+    status = MonitorStatus(
+        spec=record.status.spec, state=MonitorState.RUNNING, started_at=now_ms, updated_at=now_ms
+    )
+    return msgspec.structs.replace(record, status=status, process=None)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

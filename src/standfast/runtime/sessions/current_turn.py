@@ -1,0 +1,76 @@
+"""The turn that a session is in the middle of, read without taking it over.
+
+A turn's messages join the history when it ends. Until then they are in its journal, so a page that shows the
+conversation reads them from there: while the turn runs or waits, in any process, and after a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from standfast.durable.driver import TurnDriver
+from standfast.durable.replay import replay
+from standfast.model.blocked import Blocked
+from standfast.model.current_turn import CurrentState, CurrentTurn
+from standfast.model.head import SessionHead
+from standfast.model.message import Message
+from standfast.model.outcome import Waiting
+from standfast.model.turn import TurnState
+from standfast.ports.session_store import SessionStore, TurnInProgress
+
+
+class SessionMessages(list[Message]):
+    """The messages of a session. The last ones are those of `current`, the turn that has not ended."""
+
+    def __init__(self, committed: Iterable[Message], current: CurrentTurn | None) -> None:
+        super().__init__(committed)
+        self.current = current
+        if current is not None:
+            self.extend(current.messages)
+
+
+async def current_turn(
+    store: SessionStore, session_id: str, driver: TurnDriver | None, now_ms: int
+) -> CurrentTurn | None:
+    """The turn of a session that has not ended; *driver* is what runs it, if that is in this process."""
+    turn = await store.open_turn_journal(session_id)
+    if turn is None:
+        return None
+    record = turn.record
+    outcome = None if record.summary is None else record.summary.outcome
+    is_waiting = record.state is TurnState.WAITING
+    return CurrentTurn(
+        turn_id=record.turn_id,
+        state="waiting" if is_waiting else await _state(store, turn, driver, now_ms),
+        messages=_messages(turn, driver),
+        waits=outcome.waits if is_waiting and isinstance(outcome, Waiting) else (),
+    )
+
+
+def _messages(turn: TurnInProgress, driver: TurnDriver | None) -> tuple[Message, ...]:
+    if driver is not None and driver.turn_id == turn.record.turn_id:
+        return tuple(driver.machine.messages)
+    return tuple(replay(turn.record.turn_id, turn.input, turn.journal).machine.messages)
+
+
+async def _state(
+    store: SessionStore, turn: TurnInProgress, driver: TurnDriver | None, now_ms: int
+) -> CurrentState:
+    """Whether a process has the turn."""
+    turn_id = turn.record.turn_id
+    if driver is not None and driver.turn_id == turn_id:
+        return "running"
+    left = await store.unfinished(now_ms)
+    return "interrupted" if any(record.turn_id == turn_id for record in left) else "running"
+
+
+async def blocked_in(store: SessionStore, head: SessionHead) -> Blocked | None:
+    """The note of the session, as long as it holds: its turn has not ended, or its input is still queued."""
+    note = head.blocked
+    if note is None:
+        return None
+    if note.turn_id:
+        turn = await store.turn(note.turn_id)
+        return note if turn is not None and turn.state is not TurnState.ENDED else None
+    queued = await store.inputs(head.session_id)
+    return note if any(item.input_id == note.input_id for item in queued) else None

@@ -1,0 +1,514 @@
+"""The sessions of one runtime: which are open here, which agent works on each, which are kept in memory.
+
+Theory of operation
+-------------------
+The directory keeps a light record (`LiveSession`) of each session that was opened here. The least recently
+used are evicted; a session that the host program still holds is found again, and for the last `_MAX_EVICTED`
+of the others the directory remembers which agent worked on them.
+
+An agent is found by the session that it works on, by its name among those passed to `Runtime(agents=[...])`,
+or among the subagents that a known agent declares.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Callable, Container, Iterable, Mapping
+from typing import Any, Final, Protocol
+from weakref import WeakValueDictionary
+
+import msgspec
+
+from standfast.errors import InvalidArgument, NotConfigured, SessionNotFound, StandfastError
+from standfast.model.canonical import Json, digest_bytes, to_json
+from standfast.model.charter import SessionCharter
+from standfast.model.directive import SessionRequest
+from standfast.model.events import Event
+from standfast.model.head import SessionHead
+from standfast.model.ids import SessionId
+from standfast.model.message import UserMessage
+from standfast.model.plugin_options import PluginOptions
+from standfast.model.task import TaskRecord, TaskSpec
+from standfast.model.tool_access import SessionToolAccess
+from standfast.model.trigger import Occurrence
+from standfast.plugins.contexts import NoHosts, SessionHosts
+from standfast.plugins.runtime_services import RuntimeServices, runtime_not_open
+from standfast.ports.host import SessionTask
+from standfast.ports.session_store import QueuedInput, SessionStore
+from standfast.runtime.agent_definition import AgentDefinition, declared_agents
+from standfast.runtime.dependencies import fits, inherited_factory
+from standfast.runtime.sessions.live_session import LiveSession, RunsTurns
+from standfast.runtime.sessions.materialize import charter_of_fork, chartered_model, require_same_provider
+from standfast.runtime.sessions.prepared_agent import PreparedAgent, prepare_agent
+from standfast.runtime.sessions.session_plugins import as_options
+from standfast.runtime.triggers import deliver, listeners, occurrence
+from standfast.runtime.turn import is_turn_id
+
+MAX_METADATA_BYTES: Final = 16 * 1024
+
+_MAX_EVICTED: Final = 100_000
+"""How many evicted sessions are still known to be worked on here; each takes about 150 bytes."""
+
+AnyAgent = AgentDefinition[Any, Any]
+
+
+class BackgroundWork(Protocol):
+    """What goes on beside turns: tasks, monitors and async handles."""
+
+    @property
+    def watched(self) -> Container[str]:
+        """The sessions that have async handles."""
+
+    async def session_opened(self, session_id: str) -> None: ...
+
+    async def session_moved(self, session_id: str) -> None:
+        """Look at the handles of a session whose leaf has moved."""
+
+    async def forget_session(self, session_id: str) -> None:
+        """End what goes on beside the turns of a session that is no more."""
+
+    async def spawn(self, session_id: str, spec: TaskSpec, work: SessionTask) -> TaskRecord: ...
+
+
+class SessionDirectory:
+    """Made when a runtime opens; used on its loop."""
+
+    background: BackgroundWork
+    hosts_of: Callable[[str], SessionHosts]
+
+    def __init__(
+        self,
+        services: RuntimeServices,
+        agents: Mapping[str, AnyAgent],
+        description: dict[str, Json],
+        runner: Callable[[LiveSession, SessionDirectory, PreparedAgent], RunsTurns],
+    ) -> None:
+        self.services = services
+        self.agents = agents
+        self.description = description
+        """What is recorded with sessions about this program."""
+        self.poll_s = 1.0
+        self.is_open = True
+        self.is_closing = False
+        self.changed = asyncio.Event()
+        """Set when there may be something to take up."""
+        self.hosts_of = lambda session_id: NoHosts()
+        self.sessions: dict[str, LiveSession] = {}
+        self.cached: OrderedDict[str, LiveSession] = OrderedDict()
+        self.max_cached = services.settings.cached_sessions
+        self._cached_messages = 0
+        self._evicted: WeakValueDictionary[str, LiveSession] = WeakValueDictionary()
+        self._worked_on: dict[str, AnyAgent] = {}  # the agents of evicted sessions, the oldest first
+        self._last_seq = 0
+        self._runner = runner
+        self._prepared: dict[int, PreparedAgent] = {}
+
+    def now_ms(self) -> int:
+        return self.services.clock.now_ms()
+
+    def require_open(self) -> RuntimeServices:
+        """The services; `InvalidArgument` if the runtime is closed, or used on another loop than its own."""
+        if not self.is_open:
+            raise runtime_not_open()
+        self.services.require_home()
+        return self.services
+
+    @property
+    def store(self) -> SessionStore:
+        return self.require_open().store
+
+    async def close(self) -> None:
+        """Let go of every session and agent."""
+        self.sessions.clear()
+        self.cached.clear()
+        self._evicted.clear()
+        self._worked_on.clear()
+        for prepared in self._prepared.values():
+            await prepared.close()
+
+    def live(self, session_id: str) -> LiveSession:
+        """What this process knows of a session."""
+        found = self.sessions.get(session_id)
+        if found is None:
+            services = self.require_open()
+            found = self._evicted.pop(session_id, None)  # the host program still has it
+            found = found or LiveSession(session_id, services, self, self._last_seq)
+            self.sessions[session_id] = found
+        return found
+
+    def tell(self, session_id: str, event: Event) -> None:
+        """Show something to whoever observes a session here."""
+        live = self.sessions.get(session_id) or self._evicted.get(session_id)
+        if live is not None:
+            live.feed.publish(event)
+
+    def runner_of(self, live: LiveSession) -> RunsTurns:
+        if self.is_closing or not self.is_open:
+            raise runtime_not_open()
+        return self._runner(live, self, live.require_agent())
+
+    async def moved(self, session_id: str) -> None:
+        """Note that a session's leaf has moved."""
+        if session_id in self.background.watched:
+            await self.background.session_moved(session_id)
+
+    # Opening, forking, deleting
+
+    async def open(
+        self,
+        session_id: str,
+        agent: AnyAgent | None,
+        deps: Any = None,
+        options: PluginOptions | Mapping[str, Json] | None = None,
+        metadata: Mapping[str, Json] | None = None,
+    ) -> LiveSession:
+        """Open a session, or make it, and let its agent work on it. One without a model has no agent."""
+        live = self.live(SessionId(session_id))
+        found = await self.store.head(session_id)
+        if found is not None and found.code is not None:
+            if agent is not None:
+                raise InvalidArgument(
+                    f"session {session_id!r} has no model: its turns are code",
+                    hint="choose another session for the agent, or run code in this one with a Sandbox",
+                )
+            return live
+        chosen = agent or self._agent_of(live, found)
+        prepared = self.prepared(chosen)
+        head = await self._describe(session_id, chosen, metadata=_checked_metadata(metadata))
+        before, live.prepared = live.prepared, prepared
+        live.deps = deps if deps is not None else live.deps
+        live.try_again()
+        if options is not None:
+            given = as_options(options)
+            check_options(prepared, given)
+            live.configure_plugins(given)
+        try:
+            await live.build_plugins(head)
+        except BaseException:
+            live.prepared = before
+            raise
+        self.changed.set()
+        if await self.store.inputs(session_id):
+            live.drain()
+        if before is None:
+            await self.background.session_opened(session_id)
+        return live
+
+    async def fork(self, session_id: str, new_id: str, at: str | None) -> LiveSession:
+        """Make a session over the same history, without a parent and with the default authority."""
+        head = await self.store.head(SessionId(session_id))
+        charter = None if head is None else charter_of_fork(head.charter)
+        made = await self.store.fork(session_id, SessionId(new_id), at, self.now_ms(), charter=charter)
+        live = self.live(new_id)
+        if head is not None and (source := await self.at_work(head)) is not None:
+            await live.fork_from(source, made)
+        return live
+
+    async def rewind(self, session_id: str, to: str | None, turns: int) -> SessionHead:
+        """Move a session's leaf to the node *to*, or back by a number of turns."""
+        if to is None:
+            to = await self._before_last(session_id, turns)
+        head = await self.store.rewind(session_id, to, self.now_ms())
+        await self.moved(session_id)
+        return head
+
+    async def _before_last(self, session_id: str, turns: int) -> str:
+        """The last node before the last *turns* turns."""
+        head = await self.store.head(session_id)
+        if head is None:
+            raise SessionNotFound(session_id)
+        segments = [] if head.leaf is None else await self.store.path(head.leaf)
+        begins = [at for at, segment in enumerate(segments) if is_turn_id(segment.segment_id)]
+        if not 1 <= turns <= len(begins) or begins[-turns] == 0:
+            raise InvalidArgument(
+                f"session {session_id!r} cannot go back by {turns} of its {len(begins)} turns",
+                hint="something must be left; for an empty session use another id",
+            )
+        return segments[begins[-turns] - 1].leaf
+
+    async def delete(self, session_id: str) -> bool:
+        """Forget a session and what engines keep warm for it; false if there was none."""
+        self.sessions.pop(session_id, None)
+        self._evicted.pop(session_id, None)
+        self._worked_on.pop(session_id, None)
+        if (live := self.cached.pop(session_id, None)) is not None:
+            self._cached_messages -= live.held
+        if self.services.engines.opened:
+            await self.services.threads.run(lambda: self.services.engines.forget(session_id))
+        gone = await self.store.delete_session(session_id)
+        await self.background.forget_session(session_id)
+        return gone
+
+    async def create_session(
+        self, request: SessionRequest, key: str, agent: AnyAgent, maker: LiveSession
+    ) -> None:
+        """Make a session that a plugin asked for, with its first input. Asked twice, it is one session.
+
+        It has no more tools than *maker*, the session that the plugin is in, and the same deps and metadata.
+        """
+        session_id = SessionId(request.session_id or f"s-{digest_bytes(key.encode())[:24]}")
+        if request.agent is not None and request.agent != agent.name:
+            agent = self.agent_named(request.agent, near=maker)
+        tool_access = maker.setup.authority.tool_access
+        charter = None if tool_access == SessionToolAccess() else SessionCharter(tool_access=tool_access)
+        head = await self.store.head(maker.session_id)
+        await self._describe(session_id, agent, charter, metadata=None if head is None else head.metadata)
+        self.assign(session_id, agent, above=maker, deps=maker.inheritable_deps())
+        if request.first_input is not None:
+            await self.queue_turn(session_id, f"{key}.first", request.first_input)
+
+    async def queue_turn(self, session_id: str, input_id: str, message: UserMessage) -> None:
+        """Queue an input for a session, once, and start its turn if its agent is known here."""
+        await self.store.put_input(
+            QueuedInput(
+                input_id=input_id,
+                session_id=session_id,
+                kind="queue",
+                message=message,
+                created_at=self.now_ms(),
+            )
+        )
+        live = await self.put_to_work(session_id)
+        if live is not None:
+            live.drain()
+
+    async def occur(self, source: str, key: str, payload: Json) -> int:
+        """Deliver what occurred at a source to its triggers; return how many turns it becomes."""
+        return await self.announce(occurrence(source, key, payload, self.now_ms()))
+
+    async def announce(self, told: Occurrence) -> int:
+        """Deliver an occurrence to its triggers, and start the turns that can start here."""
+        heard_by = await listeners(self.store, told.source)
+        for trigger in heard_by:
+            live = await self.put_to_work(trigger.session_id)
+            if live is not None:
+                (await live.context()).plugins.triggers.check(told.source, told.payload)
+        woken = await deliver(self.store, told, heard_by) if heard_by else []
+        for session_id in woken:
+            live = await self.put_to_work(session_id)
+            if live is not None:
+                live.drain()
+        return len(woken)
+
+    # Agents
+
+    def prepared(self, agent: AnyAgent) -> PreparedAgent:
+        """The agent ready to work; made once for each agent."""
+        found = self._prepared.get(id(agent))
+        if found is None:
+            found = self._prepared[id(agent)] = prepare_agent(agent, self.services, self.hosts_of)
+        return found
+
+    def assign(
+        self, session_id: str, agent: AnyAgent, *, above: LiveSession | None = None, deps: Any = None
+    ) -> LiveSession:
+        """Let an agent work on a session, unless one does already.
+
+        It inherits *deps*, if they fit its own `deps_type`, and the deps factory of the session *above*.
+        """
+        live = self.live(session_id)
+        if live.prepared is None:
+            live.prepared = self.prepared(agent)
+        if live.deps is None and fits(agent.deps_type, deps):
+            live.deps = deps
+        if live.inherited is None and above is not None and above.prepared is not None:
+            live.inherited = inherited_factory(above.prepared.agent, above.inherited)
+        return live
+
+    def works_on(self, session_id: str) -> bool:
+        """Whether the agent of a session is known here by now."""
+        live = self.sessions.get(session_id)
+        return session_id in self._worked_on or (live is not None and live.prepared is not None)
+
+    async def put_to_work(self, session_id: str) -> LiveSession | None:
+        """The session with its agent, if that is known here."""
+        live = self.sessions.get(session_id)
+        if live is not None and live.prepared is not None:
+            return live
+        head = await self.store.head(session_id)
+        return None if head is None else await self.at_work(head)
+
+    async def at_work(self, head: SessionHead) -> LiveSession | None:
+        """The session with its agent, if that is known here: by its name, or by the agent of its parent."""
+        live = self.sessions.get(head.session_id)
+        if live is not None and live.prepared is not None:
+            return live
+        parent = None if head.charter is None else head.charter.parent_session_id
+        parent_head = None if parent is None else await self.store.head(parent)
+        above = None if parent_head is None else await self.at_work(parent_head)
+        agent = (
+            self._worked_on.get(head.session_id)
+            or _agent_below(above, head.agent)
+            or self.agents.get(head.agent)
+        )
+        if agent is None:
+            return None
+        try:
+            return self.assign(
+                head.session_id, agent, above=above, deps=None if above is None else above.deps
+            )
+        except StandfastError:  # its model cannot be opened here; other sessions can go on
+            return None
+
+    def agent_named(self, name: str, near: LiveSession | None = None) -> AnyAgent:
+        """The agent of this name: that of *near*, one that it declares, or one that is known here."""
+        found = _agent_below(near, name) or self.known_agent(name)
+        if found is None:
+            raise NotConfigured(f"no agent {name!r} is known here", hint="pass it in Runtime(agents=[...])")
+        return found
+
+    def known_agent(self, name: str) -> AnyAgent | None:
+        """The agent of this name that was passed in, or that works or worked here."""
+        if name in self.agents:
+            return self.agents[name]
+        for live in self.sessions.values():
+            if (found := _agent_below(live, name)) is not None:
+                return found
+        return next((agent for agent in self._worked_on.values() if agent.name == name), None)
+
+    def _agent_of(self, live: LiveSession, head: SessionHead | None) -> AnyAgent:
+        if live.prepared is not None:
+            return live.prepared.agent
+        known = self._worked_on.get(live.session_id)
+        if known is None and head is not None:
+            known = self.agents.get(head.agent)
+        if known is not None:
+            return known
+        raise NotConfigured(
+            f"no agent is known for session {live.session_id!r}",
+            hint="pass agent=..., or Runtime(agents=[...])",
+        )
+
+    async def _describe(
+        self,
+        session_id: str,
+        agent: AnyAgent,
+        charter: SessionCharter | None = None,
+        *,
+        metadata: dict[str, Json] | None = None,
+    ) -> SessionHead:
+        """Record which agent and program work on a session, made now if there is none; its head.
+
+        While a turn of another agent is unfinished, the session stays on record as that agent's.
+        """
+        now, host = self.now_ms(), self.description
+        head = await self.store.open_session(
+            SessionHead(
+                session_id=session_id,
+                created_at=now,
+                updated_at=now,
+                agent=agent.name,
+                model=agent.model_id,
+                host=host,
+                charter=charter,
+                metadata=metadata or {},
+            )
+        )
+        require_same_provider(head, chartered_model(head) or agent.model_id)
+        kept = head.metadata if metadata is None else metadata
+        if (head.agent, head.model, head.host, head.metadata) == (agent.name, agent.model_id, host, kept):
+            return head
+        turn = None if head.agent == agent.name else await self.store.open_turn(session_id)
+        if turn is not None and turn.agent not in ("", agent.name):
+            return head
+        await self.note_agent(session_id, agent, metadata=metadata)
+        changes = {"agent": agent.name, "model": agent.model_id, "host": host, "metadata": kept}
+        return msgspec.structs.replace(head, **changes)
+
+    async def note_agent(
+        self, session_id: str, agent: AnyAgent, *, metadata: dict[str, Json] | None = None
+    ) -> None:
+        """Record that an agent works on a session."""
+        await self.store.describe(
+            session_id, agent=agent.name, model=agent.model_id, host=dict(self.description), metadata=metadata
+        )
+
+    # What is kept in memory
+
+    def used(self, live: LiveSession, parked: bool) -> None:
+        """Keep the sessions used last as they are, and evict the others."""
+        if parked:
+            self.changed.set()  # what the turn waits for may have come while it was parked
+        self.cached[live.session_id] = live
+        self.cached.move_to_end(live.session_id)
+        self._cached_messages += live.frame_size - live.held
+        live.held = live.frame_size
+        max_messages = self.services.settings.cached_messages
+        while len(self.cached) > self.max_cached or (
+            len(self.cached) > 1 and self._cached_messages > max_messages
+        ):
+            _, oldest = self.cached.popitem(last=False)
+            self._cached_messages -= oldest.held
+            oldest.held = 0
+            oldest.forget()
+            self.evict(oldest)
+
+    def evict(self, live: LiveSession) -> None:
+        """Let go of a session that can be made anew, unless the host program has it.
+
+        Numbers of events are never used twice.
+        """
+        if live.prepared is None or not live.holds_nothing:
+            return
+        if self.sessions.pop(live.session_id, None) is None:
+            return  # it was deleted meanwhile
+        self._last_seq = max(self._last_seq, live.last_seq)
+        self._evicted[live.session_id] = live
+        self._worked_on.pop(live.session_id, None)
+        self._worked_on[live.session_id] = live.prepared.agent
+        if len(self._worked_on) > _MAX_EVICTED:
+            del self._worked_on[next(iter(self._worked_on))]
+
+
+def agents_by_name(agents: Iterable[AnyAgent]) -> dict[str, AnyAgent]:
+    """The agents by name, with those that they declare as subagents; two of one name are refused."""
+    found: dict[str, AnyAgent] = {}
+    for agent in agents:
+        if found.setdefault(agent.name, agent) is not agent:
+            raise InvalidArgument(
+                f"Runtime(agents=...) has two agents of the name {agent.name!r}",
+                hint="unfinished turns find their agent by its name: give each its own with Agent(name=...)",
+            )
+    todo = list(found.values())
+    for agent in todo:
+        for declared in declared_agents(agent).values():
+            if declared.name not in found:
+                found[declared.name] = declared
+                todo.append(declared)
+    return found
+
+
+def check_options(prepared: PreparedAgent, options: PluginOptions) -> None:
+    """Raise `InvalidArgument` for options of a plugin that an agent does not have."""
+    known = [factory.id for factory in prepared.host.factories]
+    for plugin_id in options.plugins:
+        if plugin_id not in known:
+            raise InvalidArgument(
+                f"agent {prepared.agent.name!r} has no plugin {plugin_id!r}",
+                hint=f"it has {', '.join(known)}",
+            )
+
+
+def _agent_below(live: LiveSession | None, name: str) -> AnyAgent | None:
+    """The agent of a session, or one that it declares as a subagent, if it has this name."""
+    agent = None if live is None or live.prepared is None else live.prepared.agent
+    if agent is None or agent.name == name:
+        return agent
+    return declared_agents(agent).get(name)
+
+
+def _checked_metadata(metadata: Mapping[str, Json] | None) -> dict[str, Json] | None:
+    """A copy of what a session is opened with; `InvalidArgument` if it cannot be kept."""
+    if metadata is None:
+        return None
+    if not isinstance(metadata, Mapping):
+        raise InvalidArgument("metadata is not an object", hint='pass metadata={"tenant": "acme"}')
+    clean, size = to_json(dict(metadata))
+    if size > MAX_METADATA_BYTES:
+        raise InvalidArgument(
+            f"metadata has {size:,} bytes, and may have {MAX_METADATA_BYTES:,}",
+            hint="keep an id there, and look the rest up in the deps factory",
+        )
+    kept: dict[str, Json] = clean
+    return kept

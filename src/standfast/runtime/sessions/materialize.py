@@ -1,0 +1,266 @@
+"""Makes a session's plugins, tools and prompt of what the agent brings, the host has set and the store has.
+
+Rule: what a session is made of is the same in every process, except for what the host has set in this one.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from standfast.errors import ProviderMismatch, RecordCorrupt, StandfastError
+from standfast.model.charter import SessionCharter
+from standfast.model.head import SessionHead
+from standfast.model.plugin_state import (
+    PluginSessionSnapshot,
+    PluginSnapshotEntry,
+    SessionState,
+    decode_entry,
+    decode_state,
+)
+from standfast.model.session_policy import SessionPolicy, same_provider
+from standfast.model.tool_state import ToolState
+from standfast.plugins.contexts import SessionConfigChanged, SessionRestored, SubagentContext
+from standfast.plugins.execution_memory import STATE
+from standfast.plugins.protocol import ProtocolSessionContext, ProtocolSessionMaterialization
+from standfast.plugins.running import NoAnswer
+from standfast.plugins.runtime_services import RuntimeServices
+from standfast.plugins.session import FULL, PluginSession, SessionAuthority, SessionBuild
+from standfast.plugins.session_context import NO_OVERLAY, Overlay, SessionContext
+from standfast.ports.session_store import JournalEntry, SessionStore
+from standfast.runtime.sessions.prepared_agent import PreparedAgent
+from standfast.tools.catalog import NO_CATALOG_OVERLAY, ToolCatalogContribution
+from standfast.tools.provider import ToolProvider
+
+_EMPTY = SessionState()
+_decode_tools = msgspec.json.Decoder(ToolState).decode
+
+
+class SessionSetup(msgspec.Struct, frozen=True):
+    """What the host has set for a session in this process; it holds whenever the session is made anew.
+
+    `charter` is that of a session that another one made: whatever is set here stays within it.
+    """
+
+    overlay: Overlay = NO_OVERLAY
+    sources: Mapping[str, ToolProvider] = msgspec.field(default_factory=dict)
+    authority: SessionAuthority = FULL
+    parent_session_id: str | None = None
+    policy: SessionPolicy | None = None
+    charter: SessionCharter | None = None
+    catalog: ToolCatalogContribution = NO_CATALOG_OVERLAY
+
+    def under(self, charter: SessionCharter | None) -> SessionSetup:
+        """The same for a session with this charter."""
+        if charter is None or charter == self.charter:
+            return self
+        given = self.authority
+        authority = SessionAuthority(
+            given.tool_access.within(charter.tool_access),
+            given.subagent or _subagent_of(charter),
+            given.plugin_options if given.plugin_options.plugins else charter.plugin_options,
+        )
+        return msgspec.structs.replace(
+            self,
+            authority=authority,
+            parent_session_id=charter.parent_session_id,
+            policy=self.policy or charter.policy,
+            charter=charter,
+        )
+
+    def of_fork(self) -> SessionSetup:
+        """The same for a fork of the session, which has no parent and the default authority."""
+        return SessionSetup(
+            overlay=self.overlay, sources=self.sources, policy=self.policy, catalog=self.catalog
+        )
+
+    def with_source(self, name: str, provider: ToolProvider | None) -> SessionSetup:
+        sources = {key: value for key, value in self.sources.items() if key != name}
+        if provider is not None:
+            sources[name] = provider
+        return msgspec.structs.replace(self, sources=sources)
+
+
+AS_GIVEN = SessionSetup()
+
+
+def charter_of_fork(charter: SessionCharter | None) -> SessionCharter | None:
+    """What a fork keeps of a charter: what it runs with. It is nobody's child, and has all rights."""
+    return None if charter is None or charter.policy is None else SessionCharter(policy=charter.policy)
+
+
+def _subagent_of(charter: SessionCharter) -> SubagentContext | None:
+    """What the plugins of a session that works for another one are told about that."""
+    if not charter.subagent or charter.parent_session_id is None:
+        return None
+    return SubagentContext(
+        parent_session_id=charter.parent_session_id, depth=charter.depth, task=charter.task
+    )
+
+
+async def materialize(
+    services: RuntimeServices,
+    prepared: PreparedAgent,
+    setup: SessionSetup,
+    head: SessionHead,
+    journal: Sequence[JournalEntry] = (),
+    forked: PluginSession | None = None,
+) -> SessionContext:
+    """The session as it stands at *head*, or in the middle of the turn that *journal* is of.
+
+    With *forked*, its plugins are those: they remember already what they have at *head*.
+    """
+    state = await read_state(services.store, head)
+    states = journaled_states(head, journal)
+    execution = states.execution or state.execution
+    fetched = await fetch_blobs(services.store, [*state.plugins.plugins.values(), *states.plugins.values()])
+    if execution is not None:
+        fetched |= await fetch_blobs(services.store, [execution], only=STATE)
+    plugins = forked or await prepared.host.open_session(
+        SessionBuild(
+            session_id=head.session_id,
+            parent_session_id=setup.parent_session_id,
+            snapshot=state.plugins,
+            fetched=fetched,
+            tool_state=state.tools,
+            overlay=setup.catalog,
+            authority=setup.authority,
+        )
+    )
+    policy = setup.policy or prepared.policy
+    if not policy.model:
+        policy = msgspec.structs.replace(policy, model=prepared.policy.model)
+    require_same_provider(head, policy.model)
+    context = SessionContext(plugins, policy, (services.system, prepared.agent.system), head.state)
+    context.adopt(state, head.frame)
+    context.restore_execution(execution, fetched)
+    registry = plugins.tool_registry
+    if states.plugins:
+        await plugins.host.aside(lambda: plugins.restore_changed(states.plugins, fetched), plugins.step)
+    if states.tools is not None:
+        registry.restore_state(states.tools)
+    for name, provider in setup.sources.items():
+        await context.ask_sources(functools.partial(registry.upsert, name, provider), provider)
+    await context.set_context_overlay(setup.overlay)
+    await _introduce(context, setup, state, head)
+    await _prepare_catalog(context)
+    return context
+
+
+async def _prepare_catalog(context: SessionContext) -> None:
+    """Make the catalog before it is wanted. Only a plugin that blocks is an error already."""
+    try:
+        await context.prepare()
+    except StandfastError as error:  # raised again where the catalog is wanted
+        if isinstance(error.__context__, NoAnswer):
+            raise
+
+
+async def _introduce(
+    context: SessionContext, setup: SessionSetup, state: SessionState, head: SessionHead
+) -> None:
+    """Tell the protocol and the plugins that the session is there."""
+    plugins = context.plugins
+    here = ProtocolSessionContext(head.session_id)
+    await plugins.ask_protocol("initialize_session", here)
+    if head.leaf is not None or head.state is not None:
+        await plugins.ask_protocol("restore_session", here, state)
+    plugins.configure_protocol(
+        context,
+        ProtocolSessionMaterialization(
+            plugin_options=setup.authority.plugin_options, is_root_session=setup.parent_session_id is None
+        ),
+    )
+    context.check_protocol_turn_options()
+    opened = SessionConfigChanged(session_id=head.session_id, before=None, after=context.policy)
+    context.policy = await plugins.mutate_session_config(opened, context.policy)
+    if head.leaf is not None and plugins.has_runtime_event_hooks("session_restored"):
+        await plugins.emit_runtime_event(SessionRestored(session_id=head.session_id, leaf=head.leaf))
+
+
+async def durable_state(store: SessionStore, head: SessionHead) -> SessionState:
+    """What the store has of a session's plugins and tools, those of a turn under way included.
+
+    What code has left is that of the last turn that ended: a cell in the middle belongs to its turn alone.
+    """
+    state = await read_state(store, head)
+    turn = await store.open_turn(head.session_id)
+    if turn is None:
+        return state
+    found = journaled_states(head, await store.journal(turn.turn_id))
+    plugins = {**state.plugins.plugins, **found.plugins}
+    return msgspec.structs.replace(
+        state, plugins=PluginSessionSnapshot(plugins=plugins), tools=found.tools or state.tools
+    )
+
+
+async def read_state(store: SessionStore, head: SessionHead) -> SessionState:
+    if head.state is None:
+        return _EMPTY
+    body = await store.state(head.state)
+    if body is None:
+        raise RecordCorrupt(f"state {head.state} of session {head.session_id} (it is gone)")
+    try:
+        return decode_state(body)
+    except msgspec.DecodeError as error:
+        raise RecordCorrupt(f"state {head.state} of session {head.session_id} ({error})") from None
+
+
+class JournaledStates(msgspec.Struct):
+    """What plugins and tools were in the middle of a turn."""
+
+    plugins: dict[str, PluginSnapshotEntry] = msgspec.field(default_factory=dict)
+    tools: ToolState | None = None
+    execution: PluginSnapshotEntry | None = None
+
+
+def journaled_states(head: SessionHead, journal: Sequence[JournalEntry]) -> JournaledStates:
+    found = JournaledStates()
+    for entry in journal:
+        if entry.kind != "state":
+            continue
+        try:
+            if entry.key == "tools":
+                found.tools = _decode_tools(entry.body)
+            elif entry.key == "execution":
+                found.execution = decode_entry(entry.body)
+            else:
+                found.plugins[entry.key.removeprefix("plugin.")] = decode_entry(entry.body)
+        except msgspec.DecodeError as error:
+            raise RecordCorrupt(f"{entry.key} of a turn of session {head.session_id} ({error})") from None
+    return found
+
+
+async def fetch_blobs(
+    store: SessionStore, entries: Sequence[PluginSnapshotEntry], *, only: str | None = None
+) -> dict[str, bytes]:
+    """The larger pieces of what plugins remember."""
+    fetched: dict[str, bytes] = {}
+    for entry in entries:
+        for name, digest in entry.artifacts.items():
+            if only is not None and name != only:
+                continue
+            data = await store.blob(digest)
+            if data is None:
+                raise RecordCorrupt(f"{name} of plugin {entry.meta.plugin_id} (blob {digest} is gone)")
+            fetched[digest] = data
+    return fetched
+
+
+def chartered_model(head: SessionHead) -> str:
+    """Return the model that the session was made with; empty if it has its agent's."""
+    policy = None if head.charter is None else head.charter.policy
+    return "" if policy is None else policy.model
+
+
+def require_same_provider(head: SessionHead, model_id: str, *, used: bool = False) -> None:
+    """Raise `ProviderMismatch` if the session was talking to another provider than that of *model_id*.
+
+    A session without a history of its own may change over, unless it counts as *used*.
+    """
+    persisted = chartered_model(head) or head.model
+    fresh = head.depth == 0 or (head.forked_from is not None and head.revision == 0)
+    if persisted and not same_provider(persisted, model_id) and (used or not fresh):
+        raise ProviderMismatch(head.session_id, expected=persisted, actual=model_id)

@@ -1,0 +1,110 @@
+"""The runtime's background loop: takes up turns that can continue, fires triggers, starts queued inputs.
+
+Theory of operation
+-------------------
+Every second, and whenever something has changed, the loop looks for turns that could continue: left by a
+process that died, or with a wait that is over. It resumes those whose agent is known here, because their
+session was opened here or because the agent was passed to `Runtime(agents=[...])`, with the deps that a
+factory makes. So recovery at start-up, timers, expiry and decisions made in other processes are one thing. In
+the same rounds it fires the triggers that are due, and starts queued inputs of sessions whose agent is known
+here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from standfast.errors import StandfastError, StoreError
+from standfast.model.code_settings import SANDBOX_AGENT
+from standfast.model.turn import TurnRecord
+from standfast.ports.session_store import CLOCK_TOLERANCE_MS
+from standfast.runtime.process_identity import boot_id
+from standfast.runtime.sessions.directory import SessionDirectory
+from standfast.runtime.sessions.live_session import LiveSession
+from standfast.runtime.triggers import fire_due, reschedule
+from standfast.runtime.turn import Turn
+
+
+class RecoveryLoop:
+    """Looks after the sessions of a directory; *recover_background* after their tasks and monitors."""
+
+    def __init__(
+        self, directory: SessionDirectory, recover_background: Callable[[], Awaitable[None]]
+    ) -> None:
+        self._directory = directory
+        self._recover_background = recover_background
+        self._clock_offset_ms: int | None = None
+
+    async def run(self) -> None:
+        """Make a round after each change, and every `poll_s`, until the runtime closes."""
+        directory = self._directory
+        while directory.is_open:  # a change can swallow the cancellation that comes with it
+            with contextlib.suppress(StoreError):  # the next round may succeed
+                await self.check_clock()
+                await self.recover()
+                await self._start_queued()
+                await self._recover_background()
+            # Not `wait_for`: it forgets a cancellation that comes together with the change.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(directory.poll_s):
+                    await directory.changed.wait()
+            directory.changed.clear()
+
+    async def recover(self) -> list[Turn[Any]]:
+        """Take up every unfinished turn that can continue and whose agent is known here."""
+        if not self._knows_agents():
+            return []
+        leases = self._directory.services.leases
+        left = await self._directory.store.unfinished(self._directory.now_ms(), lease_now_ms=leases.now_ms())
+        found = [await self._take_up(record) for record in left if record.agent != SANDBOX_AGENT]
+        return [turn for turn in found if turn is not None]
+
+    async def check_clock(self) -> None:
+        """See whether the time of day was set; if so, plan anew everything that was planned by it."""
+        services = self._directory.services
+        offset_ms = services.clock.now_ms() - services.clock.boot_ms()
+        known = self._clock_offset_ms
+        if known is not None and abs(offset_ms - known) <= CLOCK_TOLERANCE_MS:
+            return
+        with contextlib.suppress(StoreError):  # it may be for reading only
+            seen = await services.store.see_clock(boot_id(), offset_ms)
+            services.leases.offset_ms = seen.lease_offset_ms
+            await reschedule(services.store, services.clock.now_ms())
+            self._clock_offset_ms = offset_ms
+
+    def _knows_agents(self) -> bool:
+        return bool(self._directory.agents or self._directory.sessions)
+
+    async def _start_queued(self) -> None:
+        """Fire what is due, and start what waits for sessions whose agent is known here."""
+        if not self._knows_agents():
+            return
+        store = self._directory.store
+        await fire_due(store, self._directory.now_ms())
+        for session_id in await store.with_queued():
+            live = await self._directory.put_to_work(session_id)
+            if live is not None:
+                live.drain_if_due()
+
+    async def _take_up(self, record: TurnRecord) -> Turn[Any] | None:
+        live = await self._live_for(record)
+        if live is None or live.busy or (live.is_blocked and not record.cancel_requested):
+            return None
+        turn = live.turn_of(record.turn_id)
+        turn.start()
+        live.drain()  # what was queued behind it
+        return turn
+
+    async def _live_for(self, record: TurnRecord) -> LiveSession | None:
+        """The session of an unfinished turn with an agent: its own, or the one that the turn belongs to."""
+        live = await self._directory.put_to_work(record.session_id)
+        agent = self._directory.agents.get(record.agent)
+        if live is not None or agent is None:
+            return live
+        try:
+            return self._directory.assign(record.session_id, agent)
+        except StandfastError:  # its model cannot be opened here; other sessions can go on
+            return None

@@ -1,0 +1,425 @@
+"""What a host may do with the plugins and the tools of a session.
+
+Rule: a change between turns is durable when the call returns; one during a turn, with that turn's next write.
+While a turn waits, or another process runs one, nothing can be changed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+
+from standfast.errors import InvalidArgument, PluginFailed, SessionBusy, UnknownSession
+from standfast.model.bounds import check_bounds
+from standfast.model.canonical import Json, to_json
+from standfast.model.head import SessionHead
+from standfast.model.node import Entry, Payload
+from standfast.model.plugin_options import PluginOptions
+from standfast.model.session_policy import SessionPolicy
+from standfast.model.task import TaskRecord, TaskSpec
+from standfast.model.tool_state import ToolAvailability, ToolState
+from standfast.plugins.actions import PluginActionDef
+from standfast.plugins.contexts import SessionConfigChanged
+from standfast.plugins.protocol import ProtocolSessionContext
+from standfast.plugins.runtime_services import RuntimeServices
+from standfast.plugins.session import PluginSession
+from standfast.plugins.session_context import Overlay, SessionContext
+from standfast.ports.host import SessionTask
+from standfast.runtime.sessions.live_session import LiveSession
+from standfast.runtime.sessions.materialize import require_same_provider
+from standfast.runtime.turn import new_turn_id
+from standfast.tools.catalog import ToolCatalogContribution
+from standfast.tools.provider import ToolProvider
+from standfast.tools.registry import CONTEXT, REGISTERED
+
+T = TypeVar("T")
+
+SpawnTask = Callable[[str, TaskSpec, SessionTask], Awaitable[TaskRecord]]
+"""Runs something as a task of a session."""
+
+
+class PluginInfo(msgspec.Struct, frozen=True):
+    """One plugin of a session: its hooks in order, its slots, tools and actions."""
+
+    id: str
+    version: str
+    revision: int
+    summary: str
+    hooks: tuple[str, ...]
+    slots: tuple[str, ...]
+    tools: tuple[str, ...]
+    actions: tuple[str, ...]
+
+
+class _SessionChanges:
+    """Changes to a session between its turns and within them."""
+
+    __slots__ = ("_live", "_services")
+
+    def __init__(self, live: LiveSession, services: RuntimeServices) -> None:
+        self._live = live
+        self._services = services
+
+    async def _to_change(self) -> SessionContext:
+        """The session, if it may be changed now."""
+        if self._live.driver is None:
+            turn = await self._services.store.open_turn(self._live.session_id)
+            if turn is not None:
+                raise SessionBusy(self._live.session_id, f"turn {turn.turn_id}")
+        return await self._live.current()
+
+    @contextlib.asynccontextmanager
+    async def _changing(self) -> AsyncIterator[SessionContext]:
+        """The session, for one at a time to change; what has changed is written down before the next."""
+        alone = self._live.changes if self._live.driver is None else contextlib.nullcontext()
+        async with alone:
+            context = await self._to_change()
+            yield context
+            await self._keep(context)
+
+    async def _keep(self, context: SessionContext) -> None:
+        """Write down what has changed. A turn that runs here does so itself."""
+        if self._live.driver is not None:
+            return
+        kept = await context.kept(False)
+        if kept.state is None:
+            return
+        try:
+            now = self._services.clock.now_ms()
+            head = await self._services.store.set_state(self._live.session_id, kept.state, kept.blobs, now)
+        except SessionBusy:
+            if not self._live.busy:
+                raise
+            return  # a turn has begun here in the meantime: it writes what has changed
+        context.stored(head.state)
+
+
+class SessionTools(_SessionChanges):
+    """The tools of a session."""
+
+    async def catalog(self) -> list[dict[str, Any]]:
+        """Return what the model sees of them, as JSON, the caller's to change."""
+        context = await self._live.current()
+        await context.prepare()
+        return context.tool_catalog()
+
+    async def generation(self) -> int:
+        return (await self._live.current()).tool_registry.generation
+
+    async def state(self) -> ToolState:
+        """What the session has decided about its tools, orphans among them."""
+        return (await self._live.current()).plugins.tool_registry.export_state()
+
+    async def apply_state(self, state: ToolState) -> int:
+        """Decide otherwise; `GenerationMismatch` if *state* is of another generation. Returns the new one."""
+        return await self._decide(lambda _: state)
+
+    async def _decide(self, change: Callable[[ToolState], ToolState]) -> int:
+        async with self._changing() as context:
+            registry = context.plugins.tool_registry
+            generation = registry.apply_state(change(registry.export_state()))
+            await context.refresh_tool_catalog()
+        return generation
+
+    async def set_availability(
+        self, names: Sequence[str] | str, availability: ToolAvailability | str | None
+    ) -> int:
+        """Bring tools nearer to the model or take them away from it; None: as their source says."""
+        chosen = None if availability is None else _availability(availability)
+        return await self._decide(lambda state: state.with_availability(_names(names), chosen))
+
+    async def set_members(self, names: Sequence[str] | str, member: bool) -> int:
+        """Put tools into the catalog or take them out of it."""
+        return await self._decide(lambda state: state.with_members(_names(names), member))
+
+    async def add_source(self, name: str, provider: ToolProvider) -> int:
+        """Connect a source of tools, or another one under its name; conflicts are refused."""
+        if name in (REGISTERED, CONTEXT) or name.startswith("plugin:"):
+            raise InvalidArgument(f"{name!r} cannot be the name of a source", hint="choose another name")
+        async with self._changing() as context:
+            registry = context.plugins.tool_registry
+            generation = await context.ask_sources(lambda: registry.upsert(name, provider), provider)
+            self._live.setup = self._live.setup.with_source(name, provider)
+            await context.refresh_tool_catalog()
+        return generation
+
+    async def remove_source(self, name: str) -> int:
+        """Disconnect a source. Its tools are kept as orphans, and come back with it."""
+        async with self._changing() as context:
+            if name not in self._live.setup.sources:
+                known = ", ".join(self._live.setup.sources) or "none"
+                raise InvalidArgument(f"there is no source {name!r}", hint=f"the connected ones are: {known}")
+            generation = context.plugins.tool_registry.remove(name)
+            self._live.setup = self._live.setup.with_source(name, None)
+            await context.refresh_tool_catalog()
+        return generation
+
+    # The overlay
+
+    async def set_context_overlay(self, overlay: Overlay) -> bool:
+        context = await self._live.current()
+        changed = await context.set_context_overlay(overlay)
+        if changed:
+            self._live.setup = msgspec.structs.replace(self._live.setup, overlay=overlay)
+        return changed
+
+    async def set_catalog_overlay(
+        self,
+        availability: Mapping[str, ToolAvailability | str] | None = None,
+        hidden: Sequence[str] | str = (),
+    ) -> bool:
+        """Say what the model sees of the tools, after all plugins have; false if it was said already.
+
+        It holds in this process, for forks of the session and those that inherit its plugins as well. The
+        session's authority comes after it.
+        """
+        levels = {name: _availability(level) for name, level in (availability or {}).items()}
+        overlay = ToolCatalogContribution(levels, frozenset(_names(hidden)))
+        changed = (await self._live.current()).set_catalog_overlay(overlay)
+        if changed:
+            self._live.setup = msgspec.structs.replace(self._live.setup, catalog=overlay)
+        return changed
+
+    async def refresh(self) -> None:
+        await (await self._live.current()).refresh_tool_catalog()
+
+    async def invalidate(self) -> None:
+        (await self._live.current()).invalidate_runtime_caches()
+
+
+class SessionPlugins(_SessionChanges):
+    """The plugins of a session."""
+
+    __slots__ = ("_spawn",)
+
+    def __init__(self, live: LiveSession, services: RuntimeServices, spawn: SpawnTask) -> None:
+        super().__init__(live, services)
+        self._spawn = spawn
+
+    async def installed(self) -> list[PluginInfo]:
+        """What each of them brings, in order."""
+        plugins = (await self._live.current()).plugins
+        contributions = plugins.contributions
+        return [
+            PluginInfo(
+                id=plugin.id,
+                version=plugin.version,
+                revision=plugin.revision,
+                summary=str(getattr(plugin, "summary", "")),
+                hooks=tuple(
+                    kind
+                    for kind, hooks in contributions.hooks.items()
+                    for hook in hooks
+                    if hook.plugin_id == plugin.id
+                ),
+                slots=tuple(
+                    slot for slot, owned in contributions.slots.items() if owned.plugin_id == plugin.id
+                ),
+                tools=tuple(tool.name for tool in contributions.tools.get(plugin.id, [])),
+                actions=tuple(
+                    name
+                    for name, made in contributions.actions.items()
+                    if made.definition.plugin_id == plugin.id
+                ),
+            )
+            for plugin in plugins.plugins
+        ]
+
+    async def actions(self) -> list[PluginActionDef]:
+        """What others may do with them."""
+        return (await self._live.current()).plugins.plugin_actions()
+
+    async def invoke(
+        self,
+        name: str,
+        arguments: Json = None,
+        *,
+        session_id: str | None = None,
+        default_to_current_session: bool = True,
+    ) -> Json:
+        """Call an action with JSON and get JSON.
+
+        Without a *session_id* it works on this session, or on none if that is no default: then an action
+        that needs one raises `MissingSession`. An action of kind `task` runs beside turns, as a task of the
+        session: what is returned is its record, and what the action answers is the record's `result`.
+
+        Errors: `UnknownAction`, `UnknownSession`, `MissingSession`, `UnexpectedSession`.
+        """
+        where: dict[str, Any] = {
+            "session_id": session_id,
+            "default_to_current_session": default_to_current_session,
+        }
+        done = await self._perform(
+            name, arguments, where, lambda plugins: plugins.invoke_plugin_action(name, arguments, **where)
+        )
+        answer: Json = msgspec.to_builtins(done) if isinstance(done, TaskRecord) else done
+        return answer
+
+    async def call(
+        self,
+        name: str,
+        arguments: object = None,
+        answer: type[T] | Any = Any,
+        *,
+        session_id: str | None = None,
+        default_to_current_session: bool = True,
+    ) -> T:
+        """Call an action with values and get one of type *answer*; otherwise as `invoke`.
+
+        Of an action of kind `task` it is the `TaskRecord`.
+        """
+        where: dict[str, Any] = {
+            "session_id": session_id,
+            "default_to_current_session": default_to_current_session,
+        }
+        value: T = await self._perform(
+            name,
+            arguments,
+            where,
+            lambda plugins: plugins.call_plugin_action(name, arguments, answer, **where),
+        )
+        return value
+
+    async def _perform(
+        self,
+        name: str,
+        arguments: object,
+        where: dict[str, Any],
+        perform: Callable[[PluginSession], Awaitable[Any]],
+    ) -> Any:
+        """Start an action of kind `task`, or perform another; only a query may run beside a change."""
+        session_id = where["session_id"]
+        if session_id is not None and await self._services.store.head(session_id) is None:
+            raise UnknownSession(name, f"was called for session {session_id[:80]!r}, which does not exist")
+        plugins = (await self._live.current()).plugins
+        action = plugins.contributions.actions.get(name)
+        kind = "query" if action is None else action.definition.kind
+        if kind == "task":
+            return await self._start_task(name, msgspec.to_builtins(arguments), **where)
+        if kind == "query":
+            return await perform(plugins)
+        async with self._changing() as context:
+            return await perform(context.plugins)
+
+    async def _start_task(self, name: str, arguments: Json, **where: Any) -> TaskRecord:
+        """Run an action as a task of the session it works on, or of this one."""
+        plugins = (await self._live.current()).plugins
+        call = plugins.prepare_plugin_action(name, arguments, **where)
+
+        async def work() -> Json:
+            try:
+                answer = call.check(await plugins.runner.call(call.hook, *call.given))
+            except PluginFailed:
+                task = asyncio.current_task()
+                if task is not None and task.cancelling():  # the task was cancelled, the action did not fail
+                    raise asyncio.CancelledError from None
+                raise
+            with contextlib.suppress(SessionBusy):  # a turn that runs or waits writes what has changed itself
+                async with self._changing():
+                    pass
+            return answer
+
+        spec = TaskSpec(
+            id=f"action.{name}.{secrets.token_hex(6)}",
+            label=name,
+            body={"action": name, "arguments": arguments},
+        )
+        return await self._spawn(call.session_id or self._live.session_id, spec, work)
+
+    async def policy(self) -> SessionPolicy:
+        """The settings that the session runs with."""
+        return (await self._live.current()).policy
+
+    async def configure(self, **changes: Any) -> SessionPolicy:
+        """Run with other settings from the next turn on, as plugins allow; in this process.
+
+        The model may be another one of the same provider: `ProviderMismatch` otherwise. `limits=None` are the
+        agent's own.
+        """
+        context = await self._live.current()
+        before = context.policy
+        if changes.get("limits", before) is None:
+            changes["limits"] = self._live.require_agent().policy.limits
+        try:
+            wanted = msgspec.structs.replace(before, **changes)
+            check_bounds(wanted)
+            wanted = msgspec.convert(msgspec.to_builtins(wanted), SessionPolicy)
+        except (TypeError, msgspec.ValidationError) as error:
+            raise InvalidArgument(f"a session cannot be configured like this: {error}") from None
+        head = await self._services.store.head(self._live.session_id)
+        if head is not None:
+            require_same_provider(head, wanted.model, used=True)
+        changed = SessionConfigChanged(session_id=self._live.session_id, before=before, after=wanted)
+        context.policy = await context.plugins.mutate_session_config(changed, wanted)
+        self._live.setup = msgspec.structs.replace(self._live.setup, policy=wanted)
+        await context.plugins.emit_runtime_event(msgspec.structs.replace(changed, after=context.policy))
+        return context.policy
+
+    async def apply_extension(self, extension: Json) -> None:
+        """Hand something over to the session's protocol; `ProtocolError` if it takes no such thing."""
+        clean, _ = to_json(extension)
+        async with self._changing() as context:
+            await context.plugins.ask_protocol("apply_session_extension", clean)
+
+
+async def append_nodes(
+    live: LiveSession, services: RuntimeServices, payloads: Sequence[Payload], requires: str | None
+) -> SessionHead:
+    """Add nodes to the history; `StaleBranch` if the node *requires* is not on the active path.
+
+    The session's protocol is told of them; if it fails, that is raised, and the nodes stay.
+    """
+    now = services.clock.now_ms()
+    entries = tuple(Entry(at_ms=now, payload=_checked(payload)) for payload in payloads)
+    segment_id = new_turn_id().replace("t_", "a_")
+    head = await services.store.append(live.session_id, segment_id, entries, requires, now)
+    if live.prepared is not None:
+        context = await live.context(head)
+        here = ProtocolSessionContext(live.session_id)
+        try:
+            await context.plugins.ask_protocol("append_session_nodes", here, payloads)
+        except PluginFailed as error:
+            error.hint = f"the nodes were added, up to {head.leaf}: do not append them again"
+            raise
+    return head
+
+
+def _checked(payload: Payload) -> Payload:
+    """Refuse what the store could not read back."""
+    check_bounds(payload)
+    try:
+        read: Payload = msgspec.json.decode(msgspec.json.encode(payload), type=Payload)
+        return read
+    except (msgspec.MsgspecError, TypeError, UnicodeError, RecursionError) as error:
+        raise InvalidArgument(
+            f"{type(payload).__name__} cannot be a node: {error}",
+            hint="append messages, PluginNode, FrameOpened or TurnEnded",
+        ) from None
+
+
+def as_options(given: PluginOptions | Mapping[str, Json]) -> PluginOptions:
+    """Options of plugins in any of the forms that users have them in."""
+    if isinstance(given, PluginOptions):
+        return given
+    clean, _ = to_json(dict(given))
+    return PluginOptions(plugins=clean)
+
+
+def _names(names: Sequence[str] | str) -> list[str]:
+    return [names] if isinstance(names, str) else list(names)
+
+
+def _availability(value: ToolAvailability | str) -> ToolAvailability:
+    try:
+        return ToolAvailability(value)
+    except ValueError:
+        known = ", ".join(ToolAvailability)
+        raise InvalidArgument(f"{value!r} is not an availability", hint=f"it is one of {known}") from None
+
+
+__all__ = ["PluginInfo", "SessionPlugins", "SessionTools", "append_nodes", "as_options"]

@@ -1,0 +1,685 @@
+"""Runs the turns of one session in this process, one after the other.
+
+Theory of operation
+-------------------
+A turn begins with one transaction (its input, the lease) and ends with one (its nodes, the head). Between
+them the driver does the work. The frame that the model sees is kept from turn to turn and read again only if
+somebody else has moved the session's leaf in between.
+
+Rules
+-----
+1. One turn of a session at a time, in this process by a lock, among processes by the lease.
+2. A turn that was left unfinished comes first, whoever left it. Only the agent that it belongs to resumes it.
+3. A turn that breaks with an error of ours or of the store stays unfinished: its lease is given back, and it
+   can be resumed.
+4. Whether a turn can run here (its agent, its deps, the tools of approved calls) is known before anything of
+   it is journaled: `TurnNotRunnable` leaves it as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import math
+import secrets
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, assert_never
+
+import msgspec
+
+from standfast.durable.driver import Committed, Driven, Parked, TurnDriver
+from standfast.durable.replay import Replayed, replay
+from standfast.errors import (
+    Code,
+    CodeExecutionUnavailable,
+    ErrorObject,
+    LeaseLost,
+    NotConfigured,
+    ProviderMismatch,
+    SessionBusy,
+    SessionNotFound,
+    TurnNotFound,
+    TurnNotRunnable,
+    TurnUnfinished,
+    UnknownTool,
+    WrongAgent,
+)
+from standfast.machine.commands import Command
+from standfast.machine.inputs import (
+    CancelRequested,
+    TurnStarted,
+    encode_input,
+)
+from standfast.machine.turn_machine import TurnMachine
+from standfast.model.canonical import digest_bytes
+from standfast.model.events import Event, TurnBegan, TurnCommitted, TurnParked
+from standfast.model.head import SessionHead
+from standfast.model.message import Message
+from standfast.model.outcome import Finished, FrameSwitched, Stopped, StopReason, Waiting
+from standfast.model.turn import TurnRecord, TurnState, TurnSummary
+from standfast.model.usage import UsageLimits
+from standfast.model.wait import Approved, WaitOutcome
+from standfast.plugins.contexts import TurnPersisted
+from standfast.plugins.protocol import ProtocolSessionContext
+from standfast.plugins.running import HOOK
+from standfast.plugins.session_context import SessionContext
+from standfast.plugins.turn_hooks import TurnContext
+from standfast.ports.model_provider import ModelProvider
+from standfast.ports.session_store import Begun, Lease, NewTurn, QueuedInput, Save, Takeover
+from standfast.ports.trace import UNDER
+from standfast.runtime.dependencies import (
+    NO_DEPS,
+    DepsContext,
+    FactoryCall,
+    HeldDeps,
+    OwnedFactory,
+    deps_missing,
+)
+from standfast.runtime.live_feed import TurnEventPublisher
+from standfast.runtime.process_identity import new_owner, retire
+from standfast.runtime.result import (
+    FinishedTurn,
+    FrameSwitchedTurn,
+    StoppedTurn,
+    TurnResult,
+    WaitingTurn,
+)
+from standfast.runtime.sessions.directory import SessionDirectory
+from standfast.runtime.sessions.live_session import LiveSession
+from standfast.runtime.sessions.prepared_agent import PreparedAgent
+from standfast.runtime.sessions.running_turn import RUNNING_TURN
+from standfast.runtime.turn import Turn, TurnRequest
+from standfast.runtime.turns.turn_instructions import with_instructions
+from standfast.tools.context import RunContext
+
+if TYPE_CHECKING:
+    from standfast.trace.turn_spans import TurnSpans
+
+Ended = Sequence[tuple[str, WaitOutcome]]
+"""Waits that are over, and how."""
+
+_FIRST_PAUSE_S = 0.01
+_LONGEST_PAUSE_S = 0.25
+
+
+class TurnRunner:
+    """The turns of one session with one agent."""
+
+    __slots__ = ("_agent", "_context", "_directory", "_live", "_prepared", "_services", "_spans")
+
+    def __init__(self, live: LiveSession, directory: SessionDirectory, prepared: PreparedAgent) -> None:
+        self._live = live
+        self._directory = directory
+        self._services = directory.services
+        self._prepared = prepared
+        self._agent = prepared.agent
+        self._spans: TurnSpans | None = None
+        self._context: TurnContext | None = None
+        """The turn that is driven, or was driven last."""
+
+    async def run(self, turn: Turn[Any]) -> TurnResult[Any]:
+        """Run a new turn from its input to its end, or to where it waits."""
+        assert turn.request is not None
+        async with self._live.lock:
+            held = await self._dependencies(turn.turn_id, turn.request.deps)
+            try:
+                with self._owner() as owner:
+                    begun = await self._begin(turn, turn.request, owner, held.value)
+                    if begun is None:
+                        error = ErrorObject(
+                            code=Code.CANCELLED, message="the turn was cancelled before it began"
+                        )
+                        outcome = Stopped(reason=StopReason.CANCELLED, error=error)
+                        return await self._result(turn, TurnSummary(outcome=outcome), ())
+                    turn.has_begun(begun.turn_id if isinstance(begun, TurnRecord) else turn.turn_id)
+                    if not isinstance(begun, TurnRecord):
+                        work = self._first(turn, turn.request, *begun, held.value)
+                        return await self._conclude(turn, await self._under(begun[0].lease, work))
+            finally:
+                await self._release(held)
+            if begun.state is TurnState.RUNNING:  # a turn under the same idempotency key
+                return await self._take_up(turn, _Patience(math.inf))
+            assert begun.summary is not None
+            said = await self._live.messages_of_turn(begun.turn_id)
+            return await self._result(turn, begun.summary, said)
+
+    async def resume(self, turn: Turn[Any]) -> TurnResult[Any]:
+        """Go on with a turn that waits or was left."""
+        async with self._live.lock:
+            return await self._take_up(turn, _Patience(self._services.settings.busy_timeout_ms / 1000))
+
+    def require_runnable(self, record: TurnRecord) -> None:
+        """Raise `TurnNotRunnable` if the turn's agent is unknown here, or has no source of deps it needs."""
+        runner = self._runner_of(record)
+        given = self._live.deps_of(record.turn_id)
+        if given is None and runner._factory() is None and runner._agent.needs_deps:
+            raise deps_missing(runner._agent, record.turn_id)
+
+    # What a turn needs in order to run
+
+    async def _dependencies(self, turn_id: str, given: Any) -> HeldDeps:
+        """The deps of a turn: *given*, or what a factory makes; `DepsMissing` if the agent needs some."""
+        agent = self._agent
+        if given is not None:
+            return HeldDeps(given)
+        source = self._factory()
+        if source is None:
+            if agent.needs_deps:
+                raise deps_missing(agent, turn_id)
+            return NO_DEPS
+        head = await self._services.store.head(self._live.session_id)
+        if head is None:
+            raise SessionNotFound(self._live.session_id)
+        about = DepsContext(
+            session_id=head.session_id,
+            turn_id=turn_id,
+            agent=agent.name,
+            metadata=head.metadata,
+            parent_session_id=None if head.charter is None else head.charter.parent_session_id,
+        )
+        timeout_s = self._services.settings.hook_timeout_s
+        held = await FactoryCall(source, about, timeout_s, self._services).held()
+        if held.value is None and agent.needs_deps:
+            await self._release(held)
+            raise deps_missing(agent, turn_id, returned_none=source.owner)
+        return held
+
+    def _factory(self) -> OwnedFactory | None:
+        """What makes deps here: the agent's factory, that of the agent above it, or the runtime's."""
+        agent, services = self._agent, self._services
+        if agent.deps is not None:
+            return OwnedFactory(agent.deps, f"agent {agent.name!r}")
+        if self._live.inherited is not None:
+            return self._live.inherited
+        return None if services.deps is None else OwnedFactory(services.deps, "the runtime")
+
+    async def _release(self, held: HeldDeps) -> None:
+        services = self._services
+        if held is not NO_DEPS:
+            timeout_s = services.settings.hook_timeout_s
+            await held.release(timeout_s, lambda problem: services.report("", "deps", problem))
+
+    async def _ready(self, turn: Turn[Any], record: TurnRecord) -> tuple[TurnRunner, HeldDeps]:
+        """The runner of the agent that the turn belongs to, and the turn's deps; `TurnNotRunnable`.
+
+        A turn that was cancelled is only ended, which any agent can do.
+        """
+        given = None if turn.request is None else turn.request.deps
+        given = self._live.deps_of(turn.turn_id) if given is None else given
+        if record.cancel_requested:
+            return self, HeldDeps(given)
+        runner = self._runner_of(record)
+        return runner, await runner._dependencies(turn.turn_id, given)
+
+    def _runner_of(self, record: TurnRecord) -> TurnRunner:
+        """This runner, or one with the agent that the turn belongs to; `WrongAgent` if it is unknown here."""
+        here = self._agent
+        if record.agent in ("", here.name):
+            return self
+        owner = self._directory.known_agent(record.agent)
+        if owner is None:
+            raise _of_another_agent(record, here.name)
+        return TurnRunner(self._live, self._directory, self._directory.prepared(owner))
+
+    async def _own_context(self, taken: Takeover, replayed: Replayed, ended: Ended) -> SessionContext:
+        """The session in the middle of the turn; `WrongAgent` if another agent of the same name began it.
+
+        That is one on another provider, or one that has a tool whose call was approved or is under way.
+        """
+        agent, turn_id = self._agent, taken.record.turn_id
+        try:
+            context = await self._live.context(taken.head, taken.journal, self._prepared)
+        except ProviderMismatch as error:
+            raise _other_agent_of_name(turn_id, agent.name, error.message) from error
+        if taken.record.cancel_requested:
+            return context
+        approved = {wait_id for wait_id, outcome in ended if isinstance(outcome, Approved)}
+        for name in sorted(replayed.machine.needed_tools(approved, replayed.intents)):
+            await context.prepare(name)
+            try:
+                context.called_tool(name)
+            except UnknownTool:
+                problem = f"the one here has no tool {name!r}, which the turn is about to call"
+                raise _other_agent_of_name(turn_id, agent.name, problem) from None
+        return context
+
+    @contextlib.contextmanager
+    def _owner(self) -> Iterator[str]:
+        """A name to hold the lease under while a turn runs here."""
+        owner = new_owner(self._services.settings.epoch)
+        try:
+            yield owner
+        finally:
+            retire(owner)
+
+    async def _under(self, lease: Lease, work: Awaitable[Driven], waited: TurnRecord | None = None) -> Driven:
+        """Do *work* under a lease. If it breaks, the turn stays unfinished and the lease is given back.
+
+        A turn that *waited* and cannot run here waits again.
+        """
+        self._spans = None
+        try:
+            return await work
+        except BaseException as error:
+            if self._spans is not None:
+                self._spans.left(error)
+            self._live.forget()
+            if isinstance(error, TurnNotRunnable) and waited is not None and waited.summary is not None:
+                nothing = Save(turn_id=waited.turn_id, entries=())
+                await asyncio.shield(self._services.store.park(lease, nothing, waited.summary))
+            elif not isinstance(error, LeaseLost):
+                await asyncio.shield(self._services.leases.give_back(lease))
+            raise
+
+    # Beginning
+
+    async def _begin(
+        self, turn: Turn[Any], request: TurnRequest, owner: str, deps: Any
+    ) -> tuple[Begun, TurnStarted] | TurnRecord | None:
+        """Make the turn durable; None if it was given up before that."""
+        context = await self._live.context(prepared=self._prepared)
+        if request.extension is not None:
+            await context.plugins.ask_protocol("validate_turn_extension", request.extension)
+        await self._require_price(request.limits or context.policy.limits, context)
+        if not isinstance(self._agent.instructions, str):
+            request = await self._instructed(turn.turn_id, request, deps, context)
+        await context.prepare()  # a catalog that cannot be made fails before there is a turn
+        new, started = self._new_turn(turn.turn_id, request, context)
+        patience = _Patience(self._services.settings.busy_timeout_ms / 1000)
+        while not turn.withdrawn:
+            try:
+                begun = await self._services.store.begin(new, self._services.claimant(owner))
+            except TurnUnfinished as unfinished:
+                if unfinished.waits:
+                    record = await self._services.store.turn(unfinished.turn_id)
+                    ended = await self._services.store.ended_waits(unfinished.turn_id, self._now())
+                    if not ended and (record is None or not record.cancel_requested):
+                        raise
+                await self._take_up(self._live.turn_of(unfinished.turn_id), patience)
+            except SessionBusy:
+                if not await patience.pause():
+                    raise
+            else:
+                return (begun, started[-1]) if isinstance(begun, Begun) else begun.record
+        return None
+
+    async def _instructed(
+        self, turn_id: str, request: TurnRequest, deps: Any, context: SessionContext
+    ) -> TurnRequest:
+        """The request with what the function of the agent's instructions returns for this turn."""
+        ctx: RunContext[Any] = RunContext(
+            deps=deps, session_id=self._live.session_id, turn_id=turn_id, host=context.plugins.hosts.tool
+        )
+        layer = await with_instructions(
+            request.prompt,
+            self._agent.instructions,
+            ctx,
+            self._services,
+        )
+        return msgspec.structs.replace(request, prompt=layer)
+
+    def _new_turn(
+        self, turn_id: str, request: TurnRequest, context: SessionContext
+    ) -> tuple[NewTurn, list[TurnStarted]]:
+        """A turn to begin; its first input is the last of the list once it has begun."""
+        made: list[TurnStarted] = []
+        now = self._services.clock.now_ms()
+        limits = request.limits or context.policy.limits
+        nonce = secrets.token_hex(12)
+        warns = context.artifact().preamble.warns_of_budget
+
+        def make_input(head: SessionHead, claimed: tuple[QueuedInput, ...]) -> bytes:
+            injected = tuple(
+                msgspec.structs.replace(item.message, input_id=item.input_id) for item in claimed
+            )
+            started = TurnStarted(
+                at_ms=now,
+                turn_id=turn_id,
+                message=request.message,
+                injected=injected,
+                limits=limits,
+                nonce=nonce,
+                stages=context.plugins.stages,
+                extension=request.extension,
+                prompt=request.prompt,
+                warns=warns,
+            )
+            made.append(started)
+            return encode_input(started)
+
+        new = NewTurn(
+            session_id=self._live.session_id,
+            turn_id=turn_id,
+            agent=self._agent.name,
+            make_input=make_input,
+            input_digest=digest_bytes(msgspec.json.encode(request.message))
+            if request.idempotency_key
+            else "",
+            idempotency_key=request.idempotency_key,
+            consumes=request.consumes,
+            blobs=request.blobs,
+        )
+        return new, made
+
+    async def _first(
+        self, turn: Turn[Any], request: TurnRequest, begun: Begun, started: TurnStarted, deps: Any
+    ) -> Driven:
+        machine = TurnMachine()
+        self._live.keep_deps(turn.turn_id, request.deps)
+        self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id))
+        if begun.head.blocked is not None:
+            await self._live.unblock(begun.head)
+        if begun.head.agent != self._agent.name:
+            await self._directory.note_agent(self._live.session_id, self._agent)
+        context = await self._live.context(begun.head, prepared=self._prepared)
+        commands = machine.feed(started)
+        driver = await self._driver(turn, machine, begun, deps, context)
+        if self._spans is not None:
+            self._spans.began(started, UNDER.get())
+        if turn.withdrawn:
+            commands = driver.feed(CancelRequested(at_ms=self._services.clock.now_ms()))
+        return await self._drive(driver, commands)
+
+    # Going on
+
+    async def _take_up(self, turn: Turn[Any], patience: _Patience) -> TurnResult[Any]:
+        """Resume a turn, or give its result if another process ends it meanwhile."""
+        ready: tuple[TurnRunner, HeldDeps] | None = None
+        try:
+            while True:
+                record = await self._services.store.turn(turn.turn_id)
+                if record is None or record.state is TurnState.ENDED:
+                    return await self._ended_elsewhere(turn)
+                try:
+                    ready = ready or await self._ready(turn, record)
+                    return await ready[0]._take_over(turn, record, ready[1].value)
+                except TurnNotFound:
+                    return await self._ended_elsewhere(turn)
+                except TurnNotRunnable as error:
+                    left = await self._services.store.unfinished(self._now())
+                    if any(
+                        one.turn_id == turn.turn_id for one in left
+                    ):  # it could continue, and nobody runs it
+                        await self._live.block(turn.turn_id, error)
+                        raise
+                    if record.summary is not None:  # nothing that it waits for has happened yet
+                        return await self._result(turn, record.summary, ())
+                    if not await patience.pause():  # another process runs it
+                        raise
+                except SessionBusy:
+                    if not await patience.pause():
+                        raise
+        finally:
+            if ready is not None:
+                await self._release(ready[1])
+
+    async def _ended_elsewhere(self, turn: Turn[Any]) -> TurnResult[Any]:
+        """The result of a turn that somebody else has ended in the meantime."""
+        record = await self._services.store.turn(turn.turn_id)
+        if record is None or record.summary is None:
+            raise TurnNotFound(turn.turn_id)
+        return await self._result(turn, record.summary, await self._live.messages_of_turn(turn.turn_id))
+
+    async def _take_over(self, turn: Turn[Any], record: TurnRecord, deps: Any) -> TurnResult[Any]:
+        """Go on with a turn now; `SessionBusy` if somebody else has it."""
+        with self._owner() as owner:
+            taken = await self._services.store.take_over(turn.turn_id, self._services.claimant(owner))
+            waited = record if record.state is TurnState.WAITING else None
+            driven = await self._under(taken.lease, self._go_on(turn, taken, deps), waited)
+            return await self._conclude(turn, driven)
+
+    async def _go_on(self, turn: Turn[Any], taken: Takeover, deps: Any) -> Driven:
+        ended = await self._services.store.ended_waits(turn.turn_id, self._now())
+        replayed = replay(turn.turn_id, taken.input, taken.journal)
+        machine = replayed.machine
+        context = await self._own_context(taken, replayed, ended)
+        self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id, resumed=True))
+        await self._live.unblock(taken.head)
+        if not taken.record.cancel_requested:
+            if machine.any_cells() and context.plugins.code_executor() is None:
+                raise _cannot_run_code(self._agent.name, turn.turn_id)
+            await self._require_price(machine.limits, context)
+        driver = await self._driver(turn, machine, taken, deps, context, replayed.keys, replayed.intents)
+        if self._spans is not None:
+            self._spans.taken_up(taken.input, taken.journal)
+        commands = driver.resume(ended, cancelled=taken.record.cancel_requested)
+        return await self._drive(driver, commands)
+
+    async def _driver(
+        self,
+        turn: Turn[Any],
+        machine: TurnMachine,
+        begun: Begun | Takeover,
+        deps: Any,
+        context: SessionContext,
+        journaled: set[str] | None = None,
+        intents: frozenset[str] = frozenset(),
+    ) -> TurnDriver:
+        history = await self._live.history(begun.head)
+        model = self._model(context)
+        show: Callable[[Event], None] = functools.partial(self._live.show, turn)
+        beside = model
+        if self._services.tracer is not None:
+            from standfast.trace.traced_model import TracedModel  # only a runtime that keeps a trace needs it
+
+            self._spans = self._new_spans(machine, context)
+            show, beside = self._spans.showing(show), TracedModel(model, self._spans)
+        await context.prepare()
+        self._context = turn_context = TurnContext(
+            services=self._services,
+            session=context,
+            head=begun.head,
+            machine=machine,
+            history=history,
+            model=model,
+            plugin_model=beside,
+            dispatcher=self._prepared.dispatcher,
+            show=show,
+            create_session=lambda request, key: self._directory.create_session(
+                request, key, self._agent, self._live
+            ),
+            occur=self._directory.occur,
+            output=self._agent.output_type,
+            deps=deps,
+        )
+        host = turn_context.preamble.host(turn_context)
+        observer = TurnEventPublisher(turn.turn_id, show, self._spans)
+        return TurnDriver(
+            machine, begun.lease, host, observer, self._services, journaled=journaled, intents=intents
+        )
+
+    def _new_spans(self, machine: TurnMachine, context: SessionContext) -> TurnSpans:
+        """What becomes of the turn in the trace."""
+        from standfast.trace.tracer import Tracer
+        from standfast.trace.turn_spans import TurnAbout, TurnSpans
+
+        tracer = self._services.tracer
+        assert isinstance(tracer, Tracer)
+        executor = context.plugins.code_executor()
+        about = TurnAbout(
+            session_id=self._live.session_id,
+            agent=self._agent.name,
+            model_id=self._model(context).model_id,
+            cell_tool="" if executor is None else executor.cell_tool,
+        )
+        return TurnSpans(tracer, about, machine)
+
+    def _model(self, context: SessionContext) -> ModelProvider:
+        """The agent's model, or the one that the session was configured with."""
+        chosen = context.policy.model
+        if chosen == self._prepared.policy.model:
+            return self._prepared.model
+        return self._services.models.named(chosen)
+
+    async def _require_price(self, limits: UsageLimits, context: SessionContext) -> None:
+        """Refuse a limit on what a turn costs, if that will not be known."""
+        if limits.max_cost_usd is None:
+            return
+        model_id, services = self._model(context).model_id, self._services
+        if not await services.threads.run(lambda: services.prices.knows(model_id)):
+            raise _price_unknown(model_id)
+
+    def _now(self) -> int:
+        return self._services.clock.now_ms()
+
+    async def _drive(self, driver: TurnDriver, commands: list[Command]) -> Driven:
+        """Carry out *commands* to the end, or to where the turn waits; what runs in here is part of it."""
+        live, turn, leases = self._live, self._context, self._services.leases
+        assert turn is not None
+        live.driver, live.in_turn = driver, turn.session
+        leases.hold(driver)
+        outer, hook = RUNNING_TURN.get(), HOOK.get()
+        RUNNING_TURN.set(turn)
+        HOOK.set("")
+        try:
+            driven = await driver.drive(commands)
+        finally:
+            RUNNING_TURN.set(outer)
+            HOOK.set(hook)
+            live.driver = live.in_turn = None
+            leases.let_go(driver)
+        spent, calls = turn.hooks.end()
+        if calls:  # asked of models beside the turn, too late for its account
+            await self._services.store.add_usage(live.session_id, spent, calls, self._now())
+        return driven
+
+    # Ending
+
+    def _tell_trace(self, summary: TurnSummary, machine: TurnMachine) -> None:
+        """Tell the trace how the turn ended, or that it waits."""
+        if self._spans is None:
+            return
+        if isinstance(summary.outcome, Waiting):
+            self._spans.parked(summary.outcome)
+        else:
+            self._spans.ended(summary.outcome, summary.usage, machine.ledger("turn"))
+
+    async def _conclude(self, turn: Turn[Any], driven: Driven) -> TurnResult[Any]:
+        assert self._context is not None
+        live, machine, summary = self._live, self._context.machine, driven.summary
+        if isinstance(driven, Committed):
+            live.remember(self._context.head, driven.head, machine)
+            await self._persisted(turn, driven, self._context.session)
+            await self._directory.moved(live.session_id)
+            assert not isinstance(summary.outcome, Waiting)
+            live.show(
+                turn,
+                TurnCommitted(
+                    turn_id=turn.turn_id,
+                    outcome=summary.outcome,
+                    usage=summary.usage,
+                    depth=driven.head.depth,
+                    nodes=len(machine.entries),
+                ),
+            )
+        else:
+            assert isinstance(summary.outcome, Waiting)
+            live.show(turn, TurnParked(turn_id=turn.turn_id, waits=summary.outcome.waits))
+        self._tell_trace(summary, machine)
+        said = isinstance(driven, Committed) and bool(machine.next_messages())
+        goes_on = said or isinstance(summary.outcome, FrameSwitched)
+        live.turn_over(isinstance(driven, Parked), summary, goes_on=goes_on)
+        if said:
+            live.drain()
+        return await self._result(turn, summary, tuple(machine.messages))
+
+    async def _persisted(self, turn: Turn[Any], committed: Committed, context: SessionContext) -> None:
+        """Tell plugins that the turn is on disk, and the protocol of a new frame."""
+        head, outcome = committed.head, committed.summary.outcome
+        if isinstance(outcome, Waiting):
+            return
+        if head.state != context.state_id:
+            context.stored(head.state)
+        context.frame = head.frame
+        self._live.stands(head)
+        plugins = context.plugins
+        if isinstance(outcome, FrameSwitched):
+            here = ProtocolSessionContext(self._live.session_id)
+            await plugins.tell_protocol("restore_session", here, context.state())
+        if plugins.has_runtime_event_hooks("turn_persisted"):
+            await plugins.emit_runtime_event(
+                TurnPersisted(
+                    session_id=self._live.session_id,
+                    turn_id=turn.turn_id,
+                    outcome=outcome,
+                    leaf=head.leaf,
+                )
+            )
+
+    async def _result(
+        self, turn: Turn[Any], summary: TurnSummary, messages: tuple[Message, ...]
+    ) -> TurnResult[Any]:
+        facts: dict[str, Any] = {
+            "turn_id": turn.turn_id,
+            "session_id": self._live.session_id,
+            "usage": summary.usage,
+            "calls": summary.calls,
+            "messages": messages,
+        }
+        match summary.outcome:
+            case Finished() as outcome:
+                output, declared = outcome.text, self._agent.output_type
+                if declared is not None:
+                    load = functools.partial(declared.load, outcome.value)
+                    output = await self._services.threads.run(load) if declared.runs_code else load()
+                return FinishedTurn(outcome=outcome, output=output, **facts)
+            case FrameSwitched() as outcome:
+                return FrameSwitchedTurn(outcome=outcome, **facts)
+            case Waiting() as outcome:
+                return WaitingTurn(outcome=outcome, **facts)
+            case Stopped() as outcome:
+                return StoppedTurn(outcome=outcome, **facts)
+            case _:
+                assert_never(summary.outcome)
+
+
+class _Patience:
+    """Waits a little longer each time, up to a limit in all."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._left_s = limit_s
+        self._pause_s = _FIRST_PAUSE_S
+
+    async def pause(self) -> bool:
+        """Wait; false if there is no patience left."""
+        if self._left_s <= 0:
+            return False
+        await asyncio.sleep(self._pause_s)
+        self._left_s -= self._pause_s
+        self._pause_s = min(self._pause_s * 2, _LONGEST_PAUSE_S)
+        return True
+
+
+def _of_another_agent(record: TurnRecord, here: str) -> WrongAgent:
+    return WrongAgent(
+        f"turn {record.turn_id} belongs to agent {record.agent!r}, and this is agent {here!r}",
+        turn_id=record.turn_id,
+        owner=record.agent,
+        hint=f"open the session with agent {record.agent!r} or pass it to Runtime(agents=[...]); "
+        "or cancel the turn",
+    )
+
+
+def _other_agent_of_name(turn_id: str, name: str, problem: str) -> WrongAgent:
+    return WrongAgent(
+        f"turn {turn_id} belongs to another agent of the name {name!r}: {problem}",
+        turn_id=turn_id,
+        owner=name,
+        hint="resume it with the agent that began it, or cancel the turn",
+    )
+
+
+def _cannot_run_code(agent: str, turn_id: str) -> CodeExecutionUnavailable:
+    return CodeExecutionUnavailable(
+        f"turn {turn_id} is in the middle of a cell, and agent {agent!r} does not run code",
+        hint='open the session with an agent that does (protocol="code", or CodeMode()), or cancel the turn',
+    )
+
+
+def _price_unknown(model_id: str) -> NotConfigured:
+    return NotConfigured(
+        f"no price is known for {model_id}, so that max_cost_usd cannot be kept",
+        hint=f"give it: Runtime(prices={{{model_id!r}: {{'input': ..., 'output': ...}}}}), in dollars for a "
+        "million tokens; `pip install standfast[prices]` brings those of most models",
+    )

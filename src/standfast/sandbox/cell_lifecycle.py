@@ -1,0 +1,569 @@
+"""The lifecycle of a cell on any engine: start, pause, answer, suspend, resume, lend, stop, end.
+
+Theory of operation
+-------------------
+The engine's stepper (`ports.cell_stepper`) runs the code from call to call. The cell pauses when the code
+cannot continue: it stands at a call, or every task of it waits. The calls made since the last pause are the
+new one's::
+
+    start ─ step ─ stands at f() ──────── answer ─ step ─ waits for g(), h() ─ answer ─ step ─ … ─ end
+                   CellPause(f)                           CellPause(g, h)
+
+A cell that waits lends its worker: if another session needs it, the cell is put aside and brought back with
+the next answer. A suspended cell is the same, as bytes. A stepper that cannot be loaded in the middle of the
+code is *replayed* instead: the code runs again, each call is compared with the recorded one, and the
+recorded answers are given again. What it prints on the way replaces what it printed before.
+
+Rules
+-----
+1. The code is given one answer at a time. An answer that it cannot take yet (it stands at another call) is
+   kept, and given in the order of the answers as soon as the code waits.
+2. A call that is answered immediately (`CellRequest.answer_now`) has no number and is not counted.
+3. A cell has one end. A stop that comes after it has no effect.
+4. `stop` and `hand_back` may come from any thread, everything else from one thread at a time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+import msgspec
+
+from standfast.errors import (
+    Code,
+    EngineFailed,
+    ErrorObject,
+    InvalidArgument,
+    SnapshotRefused,
+    StandfastError,
+)
+from standfast.model.diagnostic import Diagnostic
+from standfast.model.language import Language
+from standfast.ports.cell_stepper import (
+    Blocked,
+    CellFailed,
+    CellStepper,
+    CellStopped,
+    Ended,
+    EngineCall,
+    Step,
+    StepperHost,
+)
+from standfast.ports.code_engine import (
+    CallAnswer,
+    CellCall,
+    CellEnd,
+    CellFunctions,
+    CellOutput,
+    CellPause,
+    CellRequest,
+    CellStep,
+    Check,
+    Touched,
+)
+from standfast.sandbox.output import Output
+from standfast.sandbox.paused_cell import MadeCall, PausedCell, decode_answer, decode_cell, encode_cell
+from standfast.sandbox.run_errors import (
+    arguments_error,
+    calls_error,
+    cancelled_error,
+    deadlock_error,
+    died_error,
+    diverged_error,
+    stdout_error,
+    wall_error,
+)
+from standfast.sandbox.slots import Slots
+from standfast.sandbox.source_text import require_text
+from standfast.sandbox.watchdog import Watchdog
+
+MAX_ARGUMENT_BYTES: Final = 32 << 20
+"""The most that the calls of one pause may be given together: decoded, it takes many times as much memory."""
+MAX_ARGUMENT_VALUES: Final = 1_000_000
+
+Answered = tuple[int, CallAnswer]
+
+
+class Diverged(Exception):
+    """A replayed cell did not do the same again."""
+
+
+class SteppedCells(ABC):
+    """A `CodeEngine` made of steppers: base class of every engine.
+
+    `slots` are the engine's worker slots, None if it has no workers. `live` are the cells that have begun
+    and not ended.
+    """
+
+    language: Language
+
+    def __init__(self, slots: Slots[Any] | None = None) -> None:
+        self.slots = slots
+        self.watchdog = Watchdog()
+        self.live: set[SteppedCell] = set()
+
+    @abstractmethod
+    def stepper(self, host: StepperHost, dump: bytes) -> CellStepper:
+        """Make the stepper of a new cell, or of the suspended one that *dump* holds (`CellStepper.dump`).
+
+        Raise `SnapshotRefused` for a state or a dump that cannot be read.
+        """
+
+    @abstractmethod
+    def names(self, state: bytes) -> list[str]:
+        """Return the names that *state* binds; raise `SnapshotRefused` if it cannot be read."""
+
+    @abstractmethod
+    def check(
+        self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
+    ) -> list[Diagnostic]:
+        """Return everything that is wrong with the code, found without running any of it."""
+
+    @abstractmethod
+    def touched(self, code: str, names: Collection[str]) -> Touched:
+        """Return which of *names* the code reads."""
+
+    def former_cell(self, data: bytes) -> PausedCell:
+        """Read a cell suspended in a format that only this engine knows."""
+        raise SnapshotRefused(Code.SNAPSHOT_CORRUPT, "the suspended cell cannot be read: it is none")
+
+    def prepare(self) -> None:  # noqa: B027 - most engines have nothing to do
+        """Do what a first cell would wait for. Harmless if it is done."""
+
+    def open(self, request: CellRequest) -> SteppedCell:
+        """Make a cell that is to be started. Code or a state that cannot be read is refused here."""
+        require_text(request.code)
+        return SteppedCell(request, self)
+
+    def forget(self, key: str) -> None:
+        """End the worker that is kept warm under *key*."""
+        if self.slots is not None:
+            self.slots.forget(key)
+
+    def close(self) -> None:
+        """End every cell. An engine with workers ends those after it."""
+        for cell in list(self.live):
+            cell.stop(cancelled_error())
+            cell.hand_back()  # frees the worker of a cell that waits
+        self.watchdog.close()
+
+
+class SteppedCell:
+    """One cell: the `CellRun` of every engine, and the `StepperHost` of its stepper."""
+
+    def __init__(self, request: CellRequest, engine: SteppedCells) -> None:
+        paused = None
+        if request.paused:
+            paused = decode_cell(request.paused) or engine.former_cell(request.paused)
+        self.request = request
+        self._engine = engine
+        self._limits = request.limits
+        self._was_paused = paused is not None
+        paused = paused or _NEW
+        self.output = Output(self._limits.max_stdout_bytes, self._flooded, paused.stdout, paused.stderr)
+        self.output.truncated = paused.truncated
+        self._began_ms = paused.began_ms if self._was_paused else request.now_ms
+        self.now_ms = max(request.now_ms, paused.now_ms)
+        self._memory_peak = paused.memory_peak_bytes
+        self._wall_before_ms = paused.wall_used_ms
+        self._started = time.monotonic()
+        self._using = threading.Lock()
+        self._stopping = threading.Lock()
+        self.stopped: ErrorObject | None = None
+        self._ended = self._computing = False
+        self._result: CellEnd | None = None
+        self._in_worker = False
+        self._made = paused.calls_made
+        self._calls = dict(paused.calls)
+        self._at = paused.at
+        self._ready: list[Answered] = [(call_id, decode_answer(data)) for call_id, data in paused.ready]
+        self._pending: Collection[int] | None = None
+        self._new: list[CellCall] = []
+        self._argument_bytes = self._argument_values = 0
+        self._record = Record(paused)
+        self._stepper = engine.stepper(self, paused.dump)
+
+    # ── what the port asks ───────────────────────────────────────────────────────────────────────
+
+    def start(self) -> CellStep:
+        """Run from the beginning, or wait where the cell was suspended."""
+        with self._using:
+            self._engine.live.add(self)
+            if not self._was_paused:
+                try:
+                    self._stepper.prepare()  # waiting for a worker is not the cell's time
+                except BaseException:
+                    self._give_up()
+                    raise
+            self._started = time.monotonic()
+            wall_s = max(1, self._limits.wall_ms - self._wall_before_ms) / 1000
+            self._engine.watchdog.watch(self, wall_s, self._time_is_over)
+            if self._was_paused:
+                return CellPause()
+            step = self._stepped(lambda: self._advance(self._stepper.begin()))
+        return self._lent(step)
+
+    def answer(self, number: int, answer: CallAnswer) -> CellStep:
+        """Give the cell the result of one of its calls, and let it continue."""
+        with self._using:
+            if self._result is not None:
+                return self._result
+            if number not in self._calls:
+                raise InvalidArgument(f"the cell has no call {number} that waits for an answer")
+            if self._at not in (None, number) and self.stopped is None:
+                if self._stepper.replayed:
+                    self._record.answers.append((number, answer))
+                self._keep_answer(number, answer)
+                return CellPause()
+            self._reclaim()
+            step = self._stepped(lambda: self._advance(self._answered(number, answer)))
+        return self._lent(step)
+
+    def printed(self) -> CellOutput:
+        return self.output.so_far()
+
+    def suspend(self) -> bytes:
+        """Return the cell as bytes, and free its worker."""
+        with self._using:
+            if self._result is not None:
+                raise InvalidArgument("a cell that has ended cannot be suspended")
+            if self.stopped is not None:
+                raise EngineFailed(f"the cell was stopped: {self.stopped.message}")
+            self._reclaim()
+            try:
+                self._put_aside()
+                return encode_cell(self._paused())
+            finally:
+                self._give_up()
+
+    def stop(self, error: ErrorObject) -> None:
+        """End the cell with *error*, from any thread. Harmless once it has ended."""
+        with self._stopping:
+            if not self._ended and self.stopped is None:
+                self.stopped = error
+                self._stepper.kill()
+
+    def close(self) -> None:
+        """Give the cell up."""
+        with self._using:
+            self._reclaim()
+            self._give_up()
+
+    def hand_back(self) -> None:
+        """Free the worker for another session while the cell waits. Harmless if it does not.
+
+        A cell that could not be loaded again ends: to keep its worker could block the call that it waits for.
+        """
+        if not self._using.acquire(blocking=False):
+            return
+        try:
+            if self._result is None:
+                self._put_aside()
+        except EngineFailed as error:
+            why = f"another session needed the process of this run, and {error.message}"
+            self.stop(msgspec.structs.replace(error.error_object(), message=why))
+            self._stepper.release(warm=False)
+        finally:
+            self._using.release()
+
+    # ── what the stepper asks ────────────────────────────────────────────────────────────────────
+
+    def load(self, name: str) -> Any:
+        """Load an outside value. A replayed cell has read all of its values before."""
+        if self._record.replaying:
+            raise Diverged(f"it reads {name}, which it did not read before")
+        if self.request.load is None:
+            raise LookupError(name)
+        try:
+            return self.request.load(name)
+        except (LookupError, StandfastError):
+            raise
+        except Exception as error:
+            raise EngineFailed(f"{name} could not be loaded: {error}") from error
+
+    def duration_ms(self) -> int:
+        return self._wall_before_ms + max(0, int((time.monotonic() - self._started) * 1000))
+
+    # ── stepping ─────────────────────────────────────────────────────────────────────────────────
+
+    def _stepped(self, work: Callable[[], CellStep]) -> CellStep:
+        """Run code; whatever goes wrong is the end of the cell."""
+        self._computing = True
+        try:
+            return work()
+        except CellStopped:
+            return self._over(died_error(), hard=True)
+        except CellFailed as failed:
+            return self._over(failed.error, hard=True)
+        except Diverged as diverged:
+            return self._over(diverged_error(str(diverged)), hard=True)
+        except BaseException:
+            self._give_up()
+            raise
+        finally:
+            self._computing = False
+
+    def _advance(self, step: Step | None) -> CellStep:
+        """Step until the code waits or has ended. None is code that waits."""
+        while step is not None:
+            if isinstance(step, Ended):
+                return self._finish(step)
+            step = self._called(step) if isinstance(step, EngineCall) else self._blocked(step.pending)
+        self._in_worker = True
+        self._argument_bytes = self._argument_values = 0
+        calls, self._new = tuple(self._new), []
+        return CellPause(calls)
+
+    def _called(self, made: EngineCall) -> Step | None:
+        """Answer a call immediately, or give it a number; None if the code stands at it."""
+        call = CellCall(
+            number=self._made + 1, name=made.name, args=made.args, kwargs=made.kwargs, problem=made.problem
+        )
+        if (answer := self._immediate_answer(made, call)) is not None:
+            self.now_ms = max(self.now_ms, answer.at_ms)
+            if made.stands or self._stepper.raises_at_call(answer):
+                return self._stepper.answer(made.id, answer)
+            self._ready.append((made.id, answer))
+            return self._stepper.proceed()
+        if self._made >= self._limits.max_external_calls:
+            raise CellFailed(calls_error(self._limits))
+        self._made += 1
+        self._calls[self._made] = made.id
+        if not self._record.replaying:
+            self._new.append(call)
+            self._argument_bytes += made.argument_bytes
+            self._argument_values += made.argument_values
+            if self._argument_bytes > MAX_ARGUMENT_BYTES or self._argument_values > MAX_ARGUMENT_VALUES:
+                raise CellFailed(arguments_error(MAX_ARGUMENT_BYTES, MAX_ARGUMENT_VALUES))
+        if not made.stands:
+            return self._stepper.proceed()
+        self._at = self._made
+        return None
+
+    def _immediate_answer(self, made: EngineCall, call: CellCall) -> CallAnswer | None:
+        if self._record.replaying:
+            return self._record.compare(made)
+        answer = made.answer
+        if answer is None and self.request.answer_now is not None:
+            answer = self.request.answer_now(call)
+        if self._stepper.replayed:
+            self._record.add(made, answer)
+        return answer
+
+    def _blocked(self, pending: Collection[int] | None) -> Step | None:
+        """Give the code the first answer that it can take; None if there is none."""
+        for index, (call_id, answer) in enumerate(self._ready):
+            if pending is None or call_id in pending:
+                del self._ready[index]
+                return self._stepper.answer(call_id, answer)
+        if not self._calls:
+            raise CellFailed(deadlock_error())
+        self._at, self._pending = None, pending
+        return None
+
+    def _answered(self, number: int, answer: CallAnswer) -> Step | None:
+        """Give the code an answer, after bringing a cell that was put aside back into a worker."""
+        if self.stopped is not None:
+            raise CellStopped
+        if self._stepper.replayed:
+            if not (self._in_worker and self._stepper.is_in_worker()):
+                self._replay()
+            self._record.answers.append((number, answer))
+        elif not self._in_worker:
+            step = self._stepper.load()
+            self._pending = step.pending if isinstance(step, Blocked) else None
+        return self._hand_over(number, answer)
+
+    def _hand_over(self, number: int, answer: CallAnswer) -> Step | None:
+        if self._at is None:
+            self._keep_answer(number, answer)
+            return self._blocked(self._pending)
+        self.now_ms = max(self.now_ms, answer.at_ms)
+        self._at = None
+        return self._stepper.answer(self._calls.pop(number), answer)
+
+    def _keep_answer(self, number: int, answer: CallAnswer) -> None:
+        self.now_ms = max(self.now_ms, answer.at_ms)
+        self._ready.append((self._calls.pop(number), answer))
+
+    def _replay(self) -> None:
+        """Run the code again, up to where the cell waits."""
+        at, waiting = self._at, set(self._calls)
+        self.output.forget()
+        self.now_ms, self._at, self._made = self._began_ms, None, 0
+        self._calls, self._ready = {}, []
+        self._record.rewind()
+        step = self._advance(self._stepper.begin())
+        for number, answer in self._record.answers:
+            if number not in self._calls or not isinstance(step, CellPause):
+                raise Diverged("it waits for other calls than before")
+            if self._at in (None, number):
+                step = self._advance(self._hand_over(number, answer))
+            else:
+                self._keep_answer(number, answer)
+        if not self._record.is_complete() or self._at != at or set(self._calls) != waiting:
+            raise Diverged("it waits for other calls than before")
+        self._record.replaying = False
+
+    # ── the worker ───────────────────────────────────────────────────────────────────────────────
+
+    def _lent(self, step: CellStep) -> CellStep:
+        """Lend the worker of a cell that waits. Not under its lock: the borrower takes the lock."""
+        if self._engine.slots is not None and isinstance(step, CellPause):
+            self._engine.slots.lend(self)
+        return step
+
+    def _reclaim(self) -> None:
+        if self._engine.slots is not None:
+            self._engine.slots.reclaim(self)
+
+    def _put_aside(self) -> None:
+        """Take a waiting cell out of its worker. One that is put aside already stays so."""
+        if not self._in_worker:
+            return
+        if self.stopped is None:
+            self._stepper.put_aside()
+        self._in_worker = False
+        self._measure()
+        self._stepper.release(warm=False)
+
+    def _measure(self) -> None:
+        if (peak := self._stepper.memory_peak_bytes()) is not None:
+            self._memory_peak = max(peak, self._memory_peak or 0)
+
+    def _time_is_over(self) -> None:
+        error = wall_error(self._limits)
+        if self._computing and self._stepper.wall_grace_s:
+            self._engine.watchdog.watch(self, self._stepper.wall_grace_s, lambda: self.stop(error))
+        else:
+            self.stop(error)
+
+    def _flooded(self) -> None:
+        """Called in the middle of a step."""
+        self.stop(stdout_error(self._limits))
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────
+
+    def _finish(self, ended: Ended) -> CellEnd:
+        """Find the state that the code left, and end with it."""
+        if self._record.replaying:
+            raise Diverged("it ended earlier than before")
+        if ended.refused:
+            return self._over(ended.error)
+        self._measure()
+        if self.request.through is not None:
+            self.request.through(self._end_of(ended))
+        return self._over(ended.error, ended=ended, state=self._stepper.keep())
+
+    def _over(
+        self,
+        error: ErrorObject | None,
+        *,
+        hard: bool = False,
+        ended: Ended | None = None,
+        state: bytes | None = None,
+    ) -> CellEnd:
+        """End with this, unless the cell was stopped before."""
+        with self._stopping:
+            self._ended = True
+        if self.stopped is not None:
+            error, hard, ended, state = self.stopped, True, None, None
+        if ended is None:
+            self._measure()
+            ended = Ended(error=error)
+        self._result = self._end_of(ended, hard=hard, state=state)
+        self._leave(warm=not hard)
+        return self._result
+
+    def _end_of(self, ended: Ended, *, hard: bool = False, state: bytes | None = None) -> CellEnd:
+        return CellEnd(
+            result=ended.result,
+            error=ended.error,
+            hard=hard,
+            stdout=self.output.stdout,
+            stderr=self.output.stderr,
+            truncated=self.output.truncated,
+            state=state,
+            last_call=ended.last_call,
+            calls_made=self._made,
+            duration_ms=self.duration_ms(),
+            memory_peak_bytes=self._memory_peak,
+            instructions=self._stepper.instructions,
+            notes=ended.notes,
+        )
+
+    def _give_up(self) -> None:
+        """End without a result: suspended, given up, or broken."""
+        if self._result is None:
+            self._result = CellEnd(error=cancelled_error(), hard=True, calls_made=self._made)
+            with self._stopping:
+                self._ended = True
+            self._leave(warm=False)
+
+    def _leave(self, *, warm: bool) -> None:
+        self._engine.watchdog.forget(self)
+        self._engine.live.discard(self)
+        self._stepper.release(warm=warm)
+
+    def _paused(self) -> PausedCell:
+        encode = msgspec.json.encode
+        return PausedCell(
+            dump=self._stepper.dump(),
+            calls=self._calls,
+            at=self._at,
+            ready=[] if self._stepper.replayed else [(one, encode(answer)) for one, answer in self._ready],
+            made=self._record.made,
+            answers=[(number, encode(answer)) for number, answer in self._record.answers],
+            calls_made=self._made,
+            began_ms=self._began_ms,
+            now_ms=self.now_ms,
+            stdout=self.output.stdout,
+            stderr=self.output.stderr,
+            truncated=self.output.truncated,
+            wall_used_ms=self.duration_ms(),
+            memory_peak_bytes=self._memory_peak,
+        )
+
+
+class Record:
+    """The calls of a replayed cell and their answers, in their order. `seen` calls have been compared."""
+
+    def __init__(self, paused: PausedCell) -> None:
+        self.made = list(paused.made)
+        self.answers: list[Answered] = [(number, decode_answer(data)) for number, data in paused.answers]
+        self.replaying = False
+        self._seen = 0
+
+    def rewind(self) -> None:
+        self._seen, self.replaying = 0, True
+
+    def is_complete(self) -> bool:
+        return self._seen == len(self.made)
+
+    def add(self, call: EngineCall, answer: CallAnswer | None) -> None:
+        self.made.append(MadeCall(_digest(call), None if answer is None else msgspec.json.encode(answer)))
+
+    def compare(self, call: EngineCall) -> CallAnswer | None:
+        """Compare a call with the recorded one; return its answer if it was answered immediately."""
+        if self._seen >= len(self.made):
+            raise Diverged(f"{call.name}() was not called before")
+        recorded = self.made[self._seen]
+        self._seen += 1
+        if recorded.digest != _digest(call):
+            raise Diverged(f"call {self._seen} is another one, now of {call.name}()")
+        return None if recorded.answer is None else decode_answer(recorded.answer)
+
+
+def _digest(call: EngineCall) -> bytes:
+    if call.digest:
+        return call.digest
+    text = msgspec.json.encode((call.name, call.stands, call.args, call.kwargs))
+    return hashlib.blake2b(text, digest_size=16).digest()
+
+
+_NEW: Final = PausedCell()

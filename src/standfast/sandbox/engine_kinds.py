@@ -1,0 +1,207 @@
+"""The engines that can be asked for by name: those that ship with Standfast, and those of other packages.
+
+An engine is offered by an entry point of the group `standfast.engines`: its name is what users ask for, and
+its object an `EngineKind`. A package that adds an engine derives one class from
+`cell_lifecycle.SteppedCells` and implements `ports.cell_stepper`::
+
+    [project.entry-points."standfast.engines"]
+    lua = "standfast_lua:KIND"
+
+Rules
+-----
+1. Finding a kind imports no engine and starts no process. An engine that cannot run here is refused by
+   `open`.
+2. A name, once stored with a session, keeps its meaning. The names of shipped engines cannot be taken over.
+3. The shipped kinds are in a table here as well, because reading the metadata of all packages takes longer
+   than starting an engine does.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from standfast.errors import CodeExecutionUnavailable, InvalidArgument
+from standfast.model.language import USUAL_ENGINE, EngineName, Language
+from standfast.ports.code_engine import CodeEngine
+
+if TYPE_CHECKING:
+    from importlib import metadata
+
+    from standfast.sandbox.monty.workers import Workers
+
+GROUP: Final = "standfast.engines"
+
+
+def _no_engine(name: str) -> CodeEngine:
+    raise CodeExecutionUnavailable(f"no engine {name!r} was opened")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineSettings:
+    """What an engine is opened with.
+
+    `capacity` is the number of worker processes, `packages` are those that guest code may import. `workers`
+    are Monty's, if the host has some already. `engine` opens another engine of the host, for one that is
+    made of others.
+    """
+
+    capacity: int = 8
+    packages: tuple[str, ...] = ()
+    workers: Workers | None = None
+    engine: Callable[[str], CodeEngine] = field(default=_no_engine)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineKind:
+    """An engine that can be asked for by name.
+
+    `version` names the build: a session that another one has stored is refused. `open` raises
+    `CodeExecutionUnavailable`, with a hint that says what to install, where the engine cannot run.
+    """
+
+    language: Language
+    version: Callable[[], str]
+    open: Callable[[EngineSettings], CodeEngine]
+
+
+def _monty_version() -> str:
+    from standfast.sandbox.monty.state import ENGINE_VERSION
+
+    return ENGINE_VERSION
+
+
+def _open_monty(settings: EngineSettings) -> CodeEngine:
+    _require("pydantic-monty", "Python on Monty", "pydantic_monty")
+    from standfast.sandbox.monty.cell_engine import MontyCells
+
+    return MontyCells(settings.workers, capacity=settings.capacity)
+
+
+def _cpython_version() -> str:
+    from standfast.sandbox.cpython.state import FORMAT, VERSION
+
+    return f"{VERSION}/{FORMAT}"
+
+
+def _open_cpython(settings: EngineSettings) -> CodeEngine:
+    from standfast.sandbox.cpython.cell_engine import CPythonCells
+
+    return CPythonCells(capacity=settings.capacity, packages=settings.packages)
+
+
+def _open_auto(settings: EngineSettings) -> CodeEngine:
+    from standfast.sandbox.auto_python import AutoPython
+    from standfast.sandbox.monty.cell_engine import MontyCells
+
+    monty = settings.engine(EngineName.MONTY)
+    assert isinstance(monty, MontyCells)
+    return AutoPython(monty, settings.engine(EngineName.CPYTHON))
+
+
+def _quickjs_version() -> str:
+    from standfast.sandbox.quickjs.build import build_id
+
+    return build_id().hex()
+
+
+def _open_quickjs(settings: EngineSettings) -> CodeEngine:
+    modules = ("wasmtime", "quickjs_rs", "tree_sitter", "tree_sitter_typescript")
+    _require("standfast[typescript]", "TypeScript", *modules)
+    from standfast.sandbox.quickjs.cell_engine import QuickJsCells
+
+    return QuickJsCells(capacity=settings.capacity)
+
+
+def _require(package: str, what: str, *modules: str) -> None:
+    """Raise `CodeExecutionUnavailable` if *modules*, which *package* brings along, are missing."""
+    missing = [name for name in modules if importlib.util.find_spec(name) is None]
+    if missing:
+        raise CodeExecutionUnavailable(
+            f"{what} needs packages that are not installed: {', '.join(missing)}",
+            hint=f"pip install '{package}'",
+        )
+
+
+MONTY: Final = EngineKind(language=Language.PYTHON, version=_monty_version, open=_open_monty)
+CPYTHON: Final = EngineKind(language=Language.PYTHON, version=_cpython_version, open=_open_cpython)
+AUTO: Final = EngineKind(
+    language=Language.PYTHON,
+    version=lambda: f"{_monty_version()} {_cpython_version()}",
+    open=_open_auto,
+)
+QUICKJS: Final = EngineKind(language=Language.TYPESCRIPT, version=_quickjs_version, open=_open_quickjs)
+
+KINDS: Final[dict[str, EngineKind]] = {
+    EngineName.MONTY: MONTY,
+    EngineName.CPYTHON: CPYTHON,
+    EngineName.AUTO: AUTO,
+    EngineName.QUICKJS: QUICKJS,
+}
+"""The shipped kinds, and those of other packages that were asked for."""
+
+
+def find_kind(name: str) -> EngineKind | None:
+    """Find the kind of engine of this name; None if no installed package offers it."""
+    if name not in KINDS:
+        from importlib import metadata  # slow to import
+
+        for entry in metadata.entry_points(group=GROUP, name=name):
+            KINDS[name] = _loaded(entry)
+            break
+    return KINDS.get(name)
+
+
+def kind_of(name: str) -> EngineKind:
+    """Return the kind of engine that a caller asks for; raise `InvalidArgument` if there is none."""
+    found = find_kind(name)
+    if found is None:
+        raise InvalidArgument(f"there is no engine {name!r}", hint=f"there are {', '.join(engine_names())}")
+    return found
+
+
+def open_engine(name: str, settings: EngineSettings) -> CodeEngine:
+    """Open the engine of this name; raise `CodeExecutionUnavailable` if it cannot run here."""
+    return installed_kind(name).open(settings)
+
+
+def installed_kind(name: str) -> EngineKind:
+    """Return the kind of engine that a session was stored with."""
+    found = find_kind(name)
+    if found is None:
+        raise CodeExecutionUnavailable(
+            f"the engine {name!r} is not installed",
+            hint=f"install the package that offers it as an entry point of the group {GROUP}",
+        )
+    return found
+
+
+def engine_names() -> list[str]:
+    """Return the names of all engines that are installed."""
+    from importlib import metadata
+
+    return sorted({*KINDS, *(entry.name for entry in metadata.entry_points(group=GROUP))})
+
+
+def usual_engine(language: Language) -> str:
+    """Return the engine that runs a language unless another is asked for."""
+    return USUAL_ENGINE[language]
+
+
+def _loaded(entry: metadata.EntryPoint) -> EngineKind:
+    package = entry.dist.name if entry.dist is not None else entry.value
+    try:
+        kind = entry.load()
+    except Exception as error:
+        raise CodeExecutionUnavailable(
+            f"the engine {entry.name!r} cannot be imported: {error}",
+            hint=f"pip install --upgrade '{package}'",
+        ) from error
+    if not isinstance(kind, EngineKind):
+        raise CodeExecutionUnavailable(
+            f"the engine {entry.name!r} of {package} is {type(kind).__name__}, not an EngineKind",
+            hint=f"point the entry point {entry.value} to an EngineKind",
+        )
+    return kind

@@ -1,0 +1,97 @@
+"""A suspended cell as bytes: the same frame for every engine, with the engine's own dump in it.
+
+Layout
+------
+magic `SFCELL1`, CRC-32 of the rest (u32), `PausedCell` as MessagePack
+
+Cells that were suspended before this format have the engine's own; `read_former_cell` reads what is common
+to them.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from typing import Final
+
+import msgspec
+
+from standfast.errors import Code, SnapshotRefused
+from standfast.ports.code_engine import CallAnswer
+
+_MAGIC: Final = b"SFCELL1\n"
+_HEAD: Final = struct.Struct("<8sI")
+
+
+class MadeCall(msgspec.Struct, frozen=True, array_like=True):
+    """A recorded call of a replayed cell: its digest, and its answer as JSON if it was answered
+    immediately."""
+
+    digest: bytes
+    answer: bytes | None = None
+
+
+class PausedCell(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell that waits for calls.
+
+    `calls` are the stepper's ids of calls without an answer, by their numbers; `at` is the number of the one
+    that the code stands at. `ready` are answers that the code could not take yet, by the stepper's ids.
+    Answers are JSON: integers have no limit there. `made` and `answers` are the record of a replayed cell.
+    """
+
+    dump: bytes = b""
+    calls: dict[int, int] = {}
+    at: int | None = None
+    ready: list[tuple[int, bytes]] = []
+    made: list[MadeCall] = []
+    answers: list[tuple[int, bytes]] = []
+    calls_made: int = 0
+    began_ms: int = 0
+    now_ms: int = 0
+    stdout: str = ""
+    stderr: str = ""
+    truncated: bool = False
+    wall_used_ms: int = 0
+    memory_peak_bytes: int | None = None
+
+
+_decoder: Final = msgspec.msgpack.Decoder(PausedCell)
+
+
+def encode_cell(cell: PausedCell) -> bytes:
+    body = msgspec.msgpack.encode(cell)
+    return _HEAD.pack(_MAGIC, zlib.crc32(body)) + body
+
+
+def decode_cell(data: bytes) -> PausedCell | None:
+    """Decode the cell that `encode_cell` wrote; None if *data* has another format."""
+    if not data.startswith(_MAGIC):
+        return None
+    body = data[_HEAD.size :]
+    if len(data) < _HEAD.size or _HEAD.unpack_from(data)[1] != zlib.crc32(body):
+        raise _corrupt("its check sum does not match")
+    return _decoded(body)
+
+
+def read_former_cell(data: bytes, dump: bytes) -> PausedCell:
+    """Read what the former formats have in common, with the engine's part of it as *dump*."""
+    return msgspec.structs.replace(_decoded(data), dump=dump)
+
+
+def decode_answer(data: bytes) -> CallAnswer:
+    """Decode an answer that is stored with a cell."""
+    try:
+        return msgspec.json.decode(data, type=CallAnswer)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise _corrupt(f"a recorded answer: {error}") from None
+
+
+def _decoded(body: bytes) -> PausedCell:
+    try:
+        return _decoder.decode(body)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise _corrupt(str(error)) from None
+
+
+def _corrupt(why: str) -> SnapshotRefused:
+    return SnapshotRefused(Code.SNAPSHOT_CORRUPT, f"the suspended cell cannot be read: {why}")

@@ -1,0 +1,446 @@
+"""One cell in a QuickJS guest, as the lifecycle steps it.
+
+A worker enters the guest and lets it do all that needs nothing from outside. Its reply tells the calls that
+the code has made, and whether it waits for some. So a cell always waits between two entries, and what it
+waits for is in the guest: a cell that was put aside is the guest's memory.
+
+Rules
+-----
+1. `SystemExit` is not given to the code, which could catch it: the code ends where it is, and keeps what it
+   has bound.
+2. A cell ends when its code has, and every call that it made is answered. Timers that are left are dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from typing import Final
+
+import msgspec
+
+from standfast.errors import Code, EngineFailed, ErrorObject, ValueTooLarge
+from standfast.model.bounds import check_json_bounds
+from standfast.model.call import GuestException
+from standfast.model.canonical import Json, read_json
+from standfast.ports.cell_stepper import (
+    Blocked,
+    CellFailed,
+    CellStopped,
+    Ended,
+    EngineCall,
+    Step,
+    StepperHost,
+)
+from standfast.ports.code_engine import SLEEP, CallAnswer
+from standfast.sandbox.monty.values import not_serializable, result_too_large
+from standfast.sandbox.quickjs.failures import Source, stopped_error, syntax_error, thrown_error
+from standfast.sandbox.quickjs.frames import (
+    Answer,
+    Bounds,
+    Call,
+    Dump,
+    Finish,
+    Given,
+    Image,
+    Open,
+    Poll,
+    Question,
+    Reply,
+    Run,
+    Surroundings,
+    Thrown,
+    Wanted,
+    decode_poll,
+)
+from standfast.sandbox.quickjs.inputs import (
+    MAX_FREE,
+    asked_names,
+    bridge_inputs,
+    free_names,
+    loaded,
+    named_arguments,
+)
+from standfast.sandbox.quickjs.state import (
+    CellDump,
+    SessionState,
+    corrupt,
+    decode_dump,
+    decode_state,
+    encode_dump,
+    encode_state,
+    other_build,
+)
+from standfast.sandbox.quickjs.workers import Worker, Workers
+from standfast.sandbox.run_errors import argument_not_json, deadlock_error, request_too_large
+from standfast.sandbox.typescript.script import Script, ScriptRefused, read_script
+from standfast.sandbox.worker_process import WorkerDied
+from standfast.sandbox.worker_slot import WorkerSlot
+
+EXIT: Final = "SystemExit"
+_MAX_LINES: Final = 10_000
+_MAX_MEMORY: Final = (1 << 32) - (1 << 20)
+
+
+class QuickJsStepper:
+    """A `CellStepper`. `_image` is the guest of a cell that was put aside."""
+
+    replayed = False
+    wall_grace_s = 0.5
+    """A worker that computes stops by itself, and tells what was printed; it is killed if it does not."""
+
+    def __init__(self, host: StepperHost, workers: Workers, dump: bytes) -> None:
+        request = host.request
+        paused = decode_dump(dump) if dump else None
+        self._host = host
+        self._workers = workers
+        self._limits = request.limits
+        self._slot = WorkerSlot(workers, request.key)
+        self._before = decode_state(request.state)
+        self._lines = paused.lines if paused else self._before.lines
+        self._free = list(paused.free if paused else self._before.free)
+        self._asked = list(paused.asked if paused else self._before.asked)
+        self._image = paused.image if paused else None
+        self._cpu_us = paused.cpu_used_us if paused else 0
+        self.instructions: int | None = paused.instructions if paused else 0
+        self._memory_bytes = 0
+        self._given: dict[str, str] = {}
+        self._lazy: list[str] = []
+        self._known_source: Source | None = None
+        self._refused: ErrorObject | None = None
+        self._is_open = False
+        self._told: deque[Call] = deque()
+        self._left: tuple[Reply, list[str] | None] | None = None
+
+    # ── stepping ─────────────────────────────────────────────────────────────────────────────────
+
+    def prepare(self) -> None:
+        """Let a worker that holds the session make ready, while the code is still being read."""
+        worker = self._slot.take()
+        if worker is not None and not worker.is_alive():
+            self._slot.drop()
+        elif worker is not None and worker.version == self._host.request.state:
+            with contextlib.suppress(CellStopped, WorkerDied):  # `begin` finds out
+                self._open(None)
+                self._is_open = True
+        try:
+            self._read_code()
+        except ScriptRefused as refused:
+            self._refused = refused.error_object()
+
+    def begin(self) -> Step:
+        if self._refused is not None:
+            return Ended(error=self._refused, refused=True)
+        return self._taken_in(self._first_reply())
+
+    def proceed(self) -> Step:
+        return self._engine_call(self._told.popleft()) if self._told else Blocked()
+
+    def answer(self, call_id: int, answer: CallAnswer) -> Step:
+        if answer.exception is not None and answer.exception.type == EXIT:
+            return self._exit(answer.exception, answer.error)
+        early = self._host.request.through is not None
+        settled = [_settlement(call_id, answer)]
+        image, self._image = self._image, None
+        return self._taken_in(self._ask(Answer(settled, image, self._around(), self._bounds(), early)))
+
+    def raises_at_call(self, answer: CallAnswer) -> bool:
+        return answer.exception is not None and answer.exception.type == EXIT
+
+    def _first_reply(self) -> Reply:
+        """Run the code. If the worker does not hold the session, or died while it was idle, in another."""
+        script = self._source.script
+        run = Run(
+            code="\n" * self._lines + script.javascript,
+            inputs=self._given,
+            lazy=self._lazy,
+            binds_result=script.binds_result,
+            bounds=self._bounds(),
+            early=self._host.request.through is not None,
+        )
+        if self._is_open:
+            with contextlib.suppress(WorkerDied):
+                reply = self._ask(run)
+                if reply.stop != "gone":
+                    return reply
+        try:
+            self._open(self._before.image)
+        except WorkerDied:
+            raise CellStopped from None
+        return self._ask(run, last=True)
+
+    def _taken_in(self, reply: Reply) -> Step:
+        """Convert a reply of the worker: its first call, a wait, or an end."""
+        self._count(reply)
+        poll = self._polled(reply)
+        if reply.stop == "version":
+            raise other_build()
+        if reply.stop == "corrupt":
+            raise corrupt("session's state", reply.detail[0])
+        if reply.stop == "syntax":
+            return Ended(error=syntax_error(reply.detail, self._source), refused=True)
+        if reply.stop:
+            raise CellFailed(stopped_error(reply, self._source))
+        if poll.outcome == "waits":
+            self._told.extend(poll.calls)
+            return self.proceed()
+        if poll.outcome == "stuck":
+            raise CellFailed(deadlock_error())
+        self._left = reply, poll.names
+        error, result = self._outcome(poll)
+        return Ended(result=result, error=error)
+
+    def _engine_call(self, call: Call) -> EngineCall:
+        call_id, name, raw, problem = call
+        if name is None:
+            seconds = max(0.0, float(msgspec.json.decode(raw)))
+            return EngineCall(id=call_id, name=SLEEP, kwargs={"seconds": seconds}, stands=False)
+        functions = self._host.request.functions
+        if name not in functions:  # its arguments are not looked at
+            return EngineCall(id=call_id, name=name, stands=False, answer=_not_there(name))
+        if problem is not None:
+            error = argument_not_json(name, problem)
+            return EngineCall(id=call_id, name=name, problem=error, stands=False)
+        capability = functions.capability(name)
+        try:
+            check_json_bounds(raw, max_bytes=capability.limits.max_request_bytes)
+        except ValueTooLarge as large:
+            error = request_too_large(name, large.limit)
+            return EngineCall(id=call_id, name=name, problem=error, stands=False)
+        args = _read_arguments(raw)
+        if (named := named_arguments(args, capability)) is not None:
+            return EngineCall(id=call_id, name=name, kwargs=named, stands=False)
+        return EngineCall(id=call_id, name=name, args=args, stands=False)
+
+    def _exit(self, exception: GuestException, known: ErrorObject | None) -> Ended:
+        """End the code where it is."""
+        self._told.clear()
+        image, self._image = self._image, None
+        reply = self._ask(Finish(image=image, bounds=self._bounds()))
+        self._count(reply)
+        if reply.stop:
+            raise CellFailed(stopped_error(reply, self._source))
+        self._left = reply, None
+        message = f"{EXIT}: {exception.message}"
+        return Ended(error=known or ErrorObject(code=Code.RUNTIME_ERROR, message=message))
+
+    # ── the worker ───────────────────────────────────────────────────────────────────────────────
+
+    def _open(self, image: Image | None) -> None:
+        """Have the worker make a guest ready for a run; raise `WorkerDied` if it cannot."""
+        functions = msgspec.json.encode(list(self._host.request.functions.names()))
+        worker = self._worker()
+        worker.runs += 1
+        try:
+            worker.tell(Open(image=image, functions=functions, around=self._around(), bounds=self._bounds()))
+        except WorkerDied:
+            self._slot.drop()
+            raise
+
+    def _ask(self, question: Question, *, last: bool = False) -> Reply:
+        """Ask the worker, and give it the values that it wants before it answers.
+
+        A worker that dies while it runs the code ends the cell. One that dies before may have been dead all
+        along: `WorkerDied`, unless this is the *last* attempt.
+        """
+        worker = self._worker()
+        worker.version = None
+        try:
+            got = worker.ask(question)
+            while isinstance(got, Wanted):
+                got = worker.ask(Given(self._loaded(got.name)))
+        except WorkerDied:
+            self._slot.drop()
+            if self._host.stopped is None and isinstance(question, Run) and not last:
+                raise
+            raise CellStopped from None
+        if self._host.stopped is not None:
+            raise CellStopped
+        return got
+
+    def _worker(self) -> Worker:
+        """Return the worker in the slot; a new one if there is none."""
+        if self._host.stopped is not None:
+            raise CellStopped
+        return self._slot.worker or self._slot.put(self._slot.take() or self._workers.attach())
+
+    def _loaded(self, name: str) -> str:
+        """Load a value that the code reads; if that fails, the worker is in the middle of something."""
+        try:
+            return loaded(self._host.load, name)
+        except BaseException:
+            self._slot.drop()
+            raise
+
+    def put_aside(self) -> None:
+        worker = self._slot.worker
+        if self._image is not None or worker is None:
+            return
+        try:
+            reply = worker.ask(Dump())
+        except WorkerDied:
+            raise EngineFailed("the cell cannot be suspended: its worker died") from None
+        if not isinstance(reply, Reply) or reply.image is None:
+            raise EngineFailed("the cell cannot be suspended: its worker does not hold it")
+        self._image = reply.image
+
+    def dump(self) -> bytes:
+        if self._image is None:
+            raise EngineFailed("the cell cannot be suspended: its worker is gone")
+        return encode_dump(
+            CellDump(
+                image=self._image,
+                lines=self._lines,
+                free=self._free,
+                asked=self._asked,
+                cpu_used_us=self._cpu_us,
+                instructions=self.instructions or 0,
+            )
+        )
+
+    def load(self) -> Step:
+        """The guest is sent with the next answer."""
+        return Blocked()
+
+    def is_in_worker(self) -> bool:
+        return True
+
+    def memory_peak_bytes(self) -> int | None:
+        return self._memory_bytes or None
+
+    def release(self, *, warm: bool) -> None:
+        self._slot.release(warm=warm)
+
+    def kill(self) -> None:
+        self._slot.kill()
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────
+
+    def _outcome(self, poll: Poll) -> tuple[ErrorObject | None, Json]:
+        """Return what the code ended with: an error, or a value."""
+        if poll.outcome == "error":
+            return thrown_error(_decoded(poll.detail), self._source), None
+        if poll.outcome == "foreign":
+            return not_serializable(msgspec.json.decode(poll.detail, type=str)), None
+        try:
+            check_json_bounds(poll.detail)
+        except ValueTooLarge as error:
+            return result_too_large(error.limit), None
+        return None, read_json(poll.detail)
+
+    def keep(self) -> bytes:
+        """Return what the code left, which the worker has told or tells now."""
+        assert self._left is not None
+        reply, names = self._left
+        worker = self._worker()
+        if reply.more:
+            try:
+                told = worker.hear()
+            except WorkerDied:
+                self._slot.drop()
+                raise CellStopped from None
+            if self._host.stopped is not None or not isinstance(told, Reply):
+                raise CellStopped
+            reply = told
+            self._count(reply)
+        if reply.stop:
+            raise CellFailed(stopped_error(reply, self._source))
+        assert reply.image is not None
+        bound = set(msgspec.json.decode(reply.names, type=list[str]) if names is None else names)
+        lines = self._lines + self._source.script.javascript.count("\n") + 2
+        free = [name for name in self._free if name not in bound][-MAX_FREE:]
+        asked = [name for name in self._asked if name not in bound][-MAX_FREE:]
+        next_line = lines if lines < _MAX_LINES else 1
+        worker.version = data = encode_state(SessionState(reply.image, sorted(bound), next_line, free, asked))
+        return data
+
+    # ── parts ────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def _source(self) -> Source:
+        """The code as it is compiled. That of a resumed cell is read when it is needed."""
+        if self._known_source is None:
+            script = read_script(self._host.request.code)
+            self._known_source = Source(script, self._lines, self._limits, self._host.request.functions)
+        return self._known_source
+
+    def _read_code(self) -> None:
+        """Read the code, and find out what it may want from outside."""
+        request, script = self._host.request, self._source.script
+        self._given = bridge_inputs(request.inputs)
+        if request.load is not None or request.inputs:
+            self._look_outside(script)
+
+    def _look_outside(self, script: Script) -> None:
+        """Names that are read and nowhere bound may be values outside, which are loaded when they are read.
+
+        Only where code asks the type of a name must it be known before whether there is a value.
+        """
+        known = {*self._before.names, *self._host.request.functions.names()}
+        new = free_names(script, known.union(self._free))
+        self._free = [name for name in [*self._free, *new] if name not in known]
+        new = asked_names(script, self._free)
+        self._asked = [name for name in dict.fromkeys([*self._asked, *new]) if name not in known]
+        if self._host.request.load is None:
+            return
+        self._lazy = [name for name in self._free if name not in {*self._given, *self._asked}]
+        for name in self._asked:
+            if name not in self._given and (text := loaded(self._host.load, name)):
+                self._given[name] = text
+
+    def _polled(self, reply: Reply) -> Poll:
+        """Decode what the bridge told, and take in what was printed."""
+        try:
+            poll = decode_poll(reply.poll) if reply.poll else _NOTHING
+        except msgspec.DecodeError as error:
+            raise EngineFailed(f"the guest broke its protocol: {error}") from None
+        if poll.stdout:
+            self._host.output("stdout", poll.stdout)
+        if poll.stderr:
+            self._host.output("stderr", poll.stderr)
+        if poll.printed > self._limits.max_stdout_bytes:
+            self._host.output.truncated = True
+        return poll
+
+    def _count(self, reply: Reply) -> None:
+        self._cpu_us += reply.cpu_us
+        self.instructions = (self.instructions or 0) + reply.instructions
+        self._memory_bytes = max(self._memory_bytes, reply.memory_bytes)
+
+    def _around(self) -> Surroundings:
+        return Surroundings(self._host.now_ms, self._host.request.seed)
+
+    def _bounds(self) -> Bounds:
+        limits = self._limits
+        return Bounds(
+            memory_bytes=min(limits.memory_mb << 20, _MAX_MEMORY),
+            cpu_ms=max(1, limits.cpu_ms - self._cpu_us // 1000),
+            wall_ms=max(1, limits.wall_ms - self._host.duration_ms()),
+            depth=limits.max_stack_depth,
+            stdout_chars=limits.max_stdout_bytes,
+        )
+
+
+_read_arguments: Final = msgspec.json.Decoder(list).decode
+_NOTHING: Final = Poll([], "", "", 0, "stuck")
+
+
+def _settlement(call_id: int, answer: CallAnswer) -> bytes:
+    """An answer as the bridge reads it."""
+    seen = answer.exception
+    if seen is None:
+        return msgspec.json.encode((call_id, 0, answer.value))
+    code = answer.error.code if answer.error is not None else None
+    return msgspec.json.encode((call_id, 1, (seen.type, seen.message, code, answer.error)))
+
+
+def _not_there(name: str) -> CallAnswer:
+    """The answer to a call of a function that the session knew before, and that is gone."""
+    error = ErrorObject(code=Code.UNKNOWN_TOOL, message=f"{name}() is not a capability any more")
+    return CallAnswer(exception=GuestException(type="ReferenceError", message=error.message), error=error)
+
+
+def _decoded(detail: msgspec.Raw) -> Thrown:
+    with contextlib.suppress(msgspec.DecodeError):
+        return msgspec.json.decode(detail, type=Thrown)
+    return Thrown("Error", "the code threw something that cannot be told", "")

@@ -1,0 +1,469 @@
+"""What every store decides, written once: pure functions of values.
+
+Theory of operation
+-------------------
+A store reads records, asks a function here what becomes of them or whether an operation is refused, and
+writes the result, in one transaction. So a store in dicts, one in a SQLite file and one on a server decide
+alike, and a rule is tested without any of them. Which state of plugins holds at a node is in `state_lines`,
+how a branch grows and forks in `standfast.graph`.
+
+Rules
+-----
+1. Nothing here reads a clock, a file or a table. Times and records are arguments.
+2. A refusal is the error of the port (`SessionStore`), raised before anything is written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+import msgspec
+
+from standfast.errors import (
+    ApprovalAlreadyDecided,
+    IdempotencyConflict,
+    InvalidArgument,
+    SessionBusy,
+    SessionExists,
+    StaleState,
+    TaskExists,
+    TokenAlreadyUsed,
+    TokenNotFound,
+    TurnNotFound,
+    TurnUnfinished,
+)
+from standfast.graph.session_graph import Branch
+from standfast.model.approval import Approval, ApprovalState, Decision
+from standfast.model.canonical import Json
+from standfast.model.charter import SessionCharter
+from standfast.model.code_settings import CodeSettings
+from standfast.model.head import SessionHead
+from standfast.model.outcome import Finished, Waiting
+from standfast.model.task import TaskRecord
+from standfast.model.trigger import Trigger
+from standfast.model.turn import TurnRecord, TurnState, TurnSummary
+from standfast.model.usage import UsageEntry, add_to_ledger
+from standfast.model.wait import Approved, Denied, Elapsed, Expired, Wait, WaitOutcome
+from standfast.ports.session_store import (
+    CLOCK_TOLERANCE_MS,
+    Claimant,
+    Commit,
+    CommitRefused,
+    Lease,
+    NewTurn,
+    PruneRequest,
+    QueuedInput,
+    SeenClock,
+)
+
+IsDead = Callable[[str], bool]
+"""Whether the owner of a lease is known to have died."""
+
+TOKEN_PREFIX = "cpl_"  # noqa: S105 (the form of a token, none itself)
+
+_BLOB_DIGEST: Final = re.compile(rb"[0-9a-f]{64}")
+
+_replace = msgspec.structs.replace
+_encode = msgspec.json.Encoder().encode
+_pack = msgspec.msgpack.Encoder().encode
+
+
+# Sessions
+
+
+def head_order(head: SessionHead) -> tuple[int, int, str]:
+    """Sort sessions by last use, the latest first."""
+    return -head.updated_at, -head.created_at, head.session_id
+
+
+def parent_of(head: SessionHead) -> str | None:
+    """Return the id of the session that made this one."""
+    return None if head.charter is None else head.charter.parent_session_id
+
+
+def branch_of(head: SessionHead) -> Branch:
+    return Branch(head.leaf, head.depth, head.frame, head.model_calls, head.revision)
+
+
+def head_at(head: SessionHead, branch: Branch) -> SessionHead:
+    """Return *head* with its leaf where *branch* has it."""
+    return _replace(
+        head,
+        leaf=branch.leaf,
+        depth=branch.depth,
+        frame=branch.frame,
+        revision=branch.revision,
+        model_calls=branch.model_calls,
+    )
+
+
+def used(head: SessionHead, now_ms: int, usage: tuple[UsageEntry, ...] = ()) -> SessionHead:
+    """Return *head* as of its use at *now_ms*, with *usage* added to its ledger."""
+    ledger = add_to_ledger(head.usage, usage) if usage else head.usage
+    return _replace(head, updated_at=now_ms, usage=ledger)
+
+
+def forked(
+    head: SessionHead, new_id: str, branch: Branch, now_ms: int, charter: SessionCharter | None
+) -> SessionHead:
+    """Return the head of a fork of *head* that stands at *branch*. Usage and notes stay with the original."""
+    return _replace(
+        head_at(head, branch),
+        session_id=new_id,
+        created_at=now_ms,
+        updated_at=now_ms,
+        forked_from=head.session_id,
+        usage=(),
+        charter=charter,
+        blocked=None,
+    )
+
+
+def described(
+    head: SessionHead,
+    *,
+    agent: str,
+    model: str,
+    host: dict[str, Json],
+    metadata: dict[str, Json] | None = None,
+    code: CodeSettings | None = None,
+) -> SessionHead:
+    """Return *head* with another description; *metadata* and *code* stay if they are None."""
+    return _replace(
+        head,
+        agent=agent,
+        model=model,
+        host=dict(host),
+        metadata=head.metadata if metadata is None else metadata,
+        code=code or head.code,
+    )
+
+
+def described_as(head: SessionHead, like: SessionHead) -> SessionHead:
+    """Return *head* with the description of *like*; the settings for code stay."""
+    return described(head, agent=like.agent, model=like.model, host=like.host, metadata=like.metadata)
+
+
+def require_same_session(found: SessionHead, new: SessionHead) -> None:
+    """Raise `SessionExists` unless a session that is made again was made with the same charter."""
+    if new.charter is None or found.charter != new.charter:
+        raise SessionExists(new.session_id)
+
+
+def require_no_owner(session_id: str, owner: str | None, is_dead: IsDead) -> None:
+    """Raise `SessionBusy` while a live owner runs a turn of the session."""
+    if owner is not None and not is_dead(owner):
+        raise SessionBusy(session_id, owner)
+
+
+def require_at_rest(session_id: str, owner: str | None, open_turn: str | None) -> None:
+    """Raise `SessionBusy` if the session has the unfinished turn *open_turn*."""
+    if open_turn is not None:
+        raise SessionBusy(session_id, owner or f"turn {open_turn}")
+
+
+def may_be_pruned(head: SessionHead, request: PruneRequest, *, idle: bool, running: bool) -> bool:
+    """Whether a session goes by age: unused for long and idle, or past its `expires_at` and not running."""
+    expires_at = None if head.code is None else head.code.expires_at
+    if request.now_ms is not None and expires_at is not None and expires_at <= request.now_ms:
+        return not running
+    return idle and request.sessions_before_ms is not None and head.updated_at < request.sessions_before_ms
+
+
+# Leases
+
+
+def is_free(owner: str | None, until_ms: int, now_ms: int, is_dead: IsDead) -> bool:
+    """Whether no live owner has a lease that ends at *until_ms*. *now_ms* is the time that leases go by."""
+    return owner is None or until_ms <= now_ms or is_dead(owner)
+
+
+def lease_for(session_id: str, claimant: Claimant, fence: int) -> Lease:
+    until_ms = claimant.lease_time_ms + claimant.lease_ms
+    return Lease(session_id=session_id, owner=claimant.owner, fence=fence, until_ms=until_ms)
+
+
+def seen_clock(known: tuple[int, int] | None, offset_ms: int) -> SeenClock:
+    """Return what a clock offset means, given the lease offset and the last offset of this boot.
+
+    A shift within `CLOCK_TOLERANCE_MS` is none.
+    """
+    lease_offset_ms, seen_ms = known or (offset_ms, offset_ms)
+    shift_ms = offset_ms - seen_ms
+    return SeenClock(
+        lease_offset_ms=lease_offset_ms, shift_ms=shift_ms if abs(shift_ms) > CLOCK_TOLERANCE_MS else 0
+    )
+
+
+# Turns
+
+
+def new_record(turn: NewTurn, now_ms: int) -> TurnRecord:
+    """Return the record of a turn that begins."""
+    return TurnRecord(
+        turn_id=turn.turn_id,
+        session_id=turn.session_id,
+        state=TurnState.RUNNING,
+        created_at=now_ms,
+        agent=turn.agent,
+        idempotency_key=turn.idempotency_key,
+        input_digest=turn.input_digest,
+    )
+
+
+def taken_over(record: TurnRecord) -> TurnRecord:
+    return _replace(record, state=TurnState.RUNNING, summary=None)
+
+
+def parked(record: TurnRecord, summary: TurnSummary) -> TurnRecord:
+    return _replace(record, state=TurnState.WAITING, summary=summary)
+
+
+def ended(record: TurnRecord, summary: TurnSummary, now_ms: int) -> TurnRecord:
+    return _replace(record, state=TurnState.ENDED, ended_at=now_ms, summary=summary)
+
+
+def require_same_input(record: TurnRecord, turn: NewTurn) -> None:
+    """Raise `IdempotencyConflict` if *turn* has the key of *record*'s turn and another input."""
+    if record.input_digest != turn.input_digest:
+        raise IdempotencyConflict(turn.idempotency_key or "")
+
+
+def refuse_second_turn(record: TurnRecord, owner: str | None, free: bool) -> SessionBusy | TurnUnfinished:
+    """Return why no turn can begin beside the unfinished *record*. *free*: no live owner has the lease."""
+    if record.state is not TurnState.WAITING and not free:
+        return SessionBusy(record.session_id, owner or "")
+    waits = record.state is TurnState.WAITING
+    return TurnUnfinished(record.session_id, record.turn_id, waits=waits)
+
+
+def require_takeable(turn_id: str, record: TurnRecord | None, owner: str | None, free: bool) -> None:
+    """Raise `TurnNotFound` or `SessionBusy` unless the turn can be taken over."""
+    if record is None or record.state is TurnState.ENDED:
+        raise TurnNotFound(turn_id)
+    if not free:
+        raise SessionBusy(record.session_id, owner or "")
+
+
+def can_continue(record: TurnRecord, *, free: bool, wait_over: bool) -> bool:
+    """Whether no process runs an unfinished turn and there is something to do for it."""
+    if record.state is TurnState.RUNNING:
+        return free
+    return record.cancel_requested or wait_over
+
+
+def refuse_commit(commit: Commit, record: TurnRecord, injected: bool) -> CommitRefused | None:
+    """Return why a turn may not finish now. Any other end is never refused."""
+    if not isinstance(commit.summary.outcome, Finished):
+        return None
+    if record.cancel_requested:
+        return CommitRefused(reason="cancelled")
+    return CommitRefused(reason="injected") if injected else None
+
+
+def already_journaled(turn_id: str, key: str) -> StaleState:
+    return StaleState(f"the journal of turn {turn_id} has {key!r} already")
+
+
+# Inputs and blobs
+
+
+def input_content(item: QueuedInput) -> bytes:
+    """Return the digest of what makes two inputs of one id the same. It is stored, so it must not change."""
+    return hashlib.sha256(_pack((item.session_id, item.kind, _encode(item.message)))).digest()[:16]
+
+
+def require_same_content(item: QueuedInput, known: bytes) -> None:
+    """Raise `IdempotencyConflict` if *item* repeats the id of an input with other content."""
+    if known != input_content(item):
+        raise IdempotencyConflict(item.input_id)
+
+
+def blob_digests(text: bytes) -> list[bytes]:
+    """Return what may be the digest of a blob in *text*; a blob stays while any text names it."""
+    return _BLOB_DIGEST.findall(text)
+
+
+# Approvals
+
+
+def approval_order(approval: Approval) -> tuple[int, str, int, str]:
+    """Sort approvals oldest first; calls made at once in the order of the code."""
+    return approval.requested_at, approval.run_id, approval.call_id, approval.approval_id
+
+
+def already_requested(approval_id: str) -> StaleState:
+    return StaleState(f"approval {approval_id} was already requested")
+
+
+def decided(approval: Approval, decision: Decision, *, now_ms: int, edited_digest: str | None) -> Approval:
+    """Return *approval* after *decision*. Only a yes can bring arguments of its own.
+
+    Raises `ApprovalAlreadyDecided` if it is not pending. Past `expires_at` it expires, whatever was decided.
+    """
+    if approval.state != ApprovalState.PENDING:
+        raise ApprovalAlreadyDecided(approval.approval_id, approval.state)
+    if now_ms >= approval.expires_at:
+        return expired(approval, now_ms)
+    after = _replace(
+        approval,
+        state=ApprovalState.APPROVED if decision.approved else ApprovalState.DENIED,
+        decided_at=now_ms,
+        reason=decision.reason,
+        decided_by=decision.decided_by,
+    )
+    if not decision.approved or (decision.args is None and decision.kwargs is None):
+        return after
+    return _replace(
+        after,
+        args=approval.args if decision.args is None else decision.args,
+        kwargs=approval.kwargs if decision.kwargs is None else decision.kwargs,
+        edited_digest=edited_digest,
+    )
+
+
+def expired(approval: Approval, now_ms: int) -> Approval:
+    """Return the approval as it stands at *now_ms*; the same object if it has not expired."""
+    if approval.state != ApprovalState.PENDING or now_ms < approval.expires_at:
+        return approval
+    return _replace(approval, state=ApprovalState.EXPIRED, decided_at=now_ms)
+
+
+def cancelled(approval: Approval) -> Approval:
+    """Return the approval after its turn has ended; the same object if it was decided."""
+    if approval.state != ApprovalState.PENDING:
+        return approval
+    return _replace(approval, state=ApprovalState.CANCELLED)
+
+
+def approval_is_old(approval: Approval, before_ms: int) -> bool:
+    """Whether a record of a decision can go by age; its turn must have ended."""
+    decided_at = approval.decided_at or approval.requested_at
+    return approval.state != ApprovalState.PENDING and decided_at < before_ms
+
+
+# Waits
+
+
+def answer_of(approval: Approval) -> WaitOutcome | None:
+    """Return what a decision means to the call that waits for it; None while there is none."""
+    match approval.state:
+        case ApprovalState.PENDING:
+            return None
+        case ApprovalState.APPROVED:
+            if approval.edited_digest is None:
+                return Approved(by=approval.decided_by)
+            args = approval.args or None
+            return Approved(arguments=approval.kwargs, args=args, by=approval.decided_by)
+        case ApprovalState.DENIED:
+            return Denied(reason=approval.reason, by=approval.decided_by)
+        case ApprovalState.EXPIRED | ApprovalState.CANCELLED:
+            return Expired()
+
+
+def outcome_of(
+    wait: Wait, now_ms: int, *, approval: Approval | None, completion: WaitOutcome | None
+) -> WaitOutcome | None:
+    """Return how a wait ended, by its answer or by its time; None while it has not."""
+    if completion is not None:
+        return completion
+    if approval is not None:
+        return answer_of(expired(approval, now_ms))
+    if now_ms < wait.due_at:
+        return None
+    return Elapsed() if wait.kind == "timer" else Expired()
+
+
+def waited_for(record: TurnRecord, saved: tuple[Wait, ...]) -> tuple[Wait, ...]:
+    """Return the waits that a waiting turn continues after: those of its outcome, or else all *saved*."""
+    outcome = None if record.summary is None else record.summary.outcome
+    return outcome.waits if isinstance(outcome, Waiting) and outcome.waits else saved
+
+
+def turn_of_token(token: str) -> str:
+    """Return the turn that a completion token (`cpl_<turn_id>.<anything>`) belongs to."""
+    turn_id, dot, rest = token.removeprefix(TOKEN_PREFIX).partition(".")
+    if not token.startswith(TOKEN_PREFIX) or not (turn_id and dot and rest):
+        raise TokenNotFound(token)
+    return turn_id
+
+
+def require_completable(token: str, wait: Wait | None, completion: WaitOutcome | None, now_ms: int) -> None:
+    """Raise `TokenAlreadyUsed` if the completion came before, or the time of its wait is over."""
+    if completion is not None or (wait is not None and now_ms >= wait.due_at):
+        raise TokenAlreadyUsed(token)
+
+
+def moved_along(wait: Wait, shift_ms: int) -> Wait:
+    """Return the wait after the time of day was set by *shift_ms*: it lasts as long as it was meant to.
+
+    An approval is not moved: people were told its time.
+    """
+    if wait.kind == "approval":
+        return wait
+    return _replace(wait, due_at=max(0, wait.due_at + shift_ms))
+
+
+def record_moved_along(record: TurnRecord, shift_ms: int) -> TurnRecord:
+    """Return the record with the waits of its outcome moved along; the same object if it has none."""
+    summary = record.summary
+    if summary is None or not isinstance(summary.outcome, Waiting):
+        return record
+    waits = tuple(moved_along(wait, shift_ms) for wait in summary.outcome.waits)
+    return _replace(record, summary=_replace(summary, outcome=_replace(summary.outcome, waits=waits)))
+
+
+# Tasks and triggers
+
+TaskChange = Callable[[TaskRecord], TaskRecord]
+
+
+class PlacedTask(NamedTuple):
+    """A task, and its place among those of the same time."""
+
+    record: TaskRecord
+    seq: int
+
+
+def task_order(placed: PlacedTask) -> tuple[int, int]:
+    """Sort tasks oldest first. A task keeps its place when it changes and when it moves."""
+    return placed.record.created_at, placed.seq
+
+
+def changed_task(record: TaskRecord, change: TaskChange) -> TaskRecord:
+    """Return what *change* makes of a task: nothing if the task is over, and never another task."""
+    if record.state.is_terminal:
+        return record
+    after = change(record)
+    if (after.session_id, after.id) != (record.session_id, record.id):
+        raise InvalidArgument(f"task {record.id!r} cannot become another one", hint="use `move_tasks`")
+    return after
+
+
+def moved_task(record: TaskRecord, to_id: str, now_ms: int) -> TaskRecord:
+    return _replace(record, session_id=to_id, updated_at=now_ms)
+
+
+def require_room(there: TaskRecord | None) -> None:
+    """Raise `TaskExists` if a task that is not over has the id."""
+    if there is not None and not there.state.is_terminal:
+        raise TaskExists(there.session_id, there.id)
+
+
+def due_at(trigger: Trigger) -> int | None:
+    """Return when the trigger's source occurs by itself; None if it does not."""
+    return trigger.next_at if trigger.enabled else None
+
+
+def moves_on(stored: Trigger | None, advance: Trigger) -> bool:
+    """Whether *advance* is the stored trigger with a later time, or with none because it is done.
+
+    So a slow process neither takes a trigger back to an earlier time nor undoes another's change.
+    """
+    if stored is None or (due := due_at(stored)) is None:
+        return False
+    seen = _replace(stored, next_at=advance.next_at, enabled=advance.enabled)
+    return seen == advance and (advance.next_at is None or due < advance.next_at)

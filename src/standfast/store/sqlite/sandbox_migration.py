@@ -1,0 +1,178 @@
+"""The migration of the sandbox's former tables: each of their sessions becomes an ordinary session.
+
+Theory of operation
+-------------------
+The sandbox once had a store of its own, in the same file. A row of `sandbox_sessions` held the bytes of the
+engine, `sandbox_runs` the runs that waited for an approval. Now a session of the sandbox is a session with
+`code`, and a run is a turn. This step writes what the sandbox would write now; snapshots and approvals stay.
+
+Rules
+-----
+1. It writes sessions with the code of today, so it must run after all other migrations.
+2. A run that waits cannot become a turn, because no turn led to it: the file is refused and left as it is.
+3. Every record that is read is checked. One that is damaged refuses the file.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from typing import Final
+
+import apsw
+import msgspec
+
+from standfast.errors import RecordCorrupt, StoreError
+from standfast.model.canonical import digest_bytes
+from standfast.model.code_settings import CodeSettings
+from standfast.model.head import SessionHead
+from standfast.model.plugin_state import (
+    PluginSnapshotEntry,
+    PluginSnapshotMeta,
+    SessionState,
+    encode_state,
+)
+from standfast.model.session import SessionMeta
+from standfast.ports.session_store import Blob, StateRecord
+from standfast.store.sqlite import (
+    approvals,
+    schema,
+    session_history,
+    session_inputs,
+    session_rows,
+    session_states,
+    snapshots,
+)
+from standfast.store.sqlite.migrations import Components
+
+_SESSION: Final = (
+    "SELECT id, epoch, expires_at, meta, head_digest, state_digest, state FROM sandbox_sessions WHERE id = ?"
+)
+_CLEAR: Final = """
+DROP TABLE sandbox_sessions;
+DROP TABLE sandbox_retired;
+DROP TABLE sandbox_runs;
+DROP TABLE sandbox_calls;
+"""
+_OWNER: Final = "sandbox"
+_AGENT: Final = "(sandbox)"
+_INLINE_BYTES: Final = 4_096
+_MAX_ID: Final = 64
+
+_log: Final = logging.getLogger("standfast")
+
+
+class _Meta(SessionMeta, frozen=True, kw_only=True):
+    """A session's meta as it was stored; the engine was left out where it was the first one."""
+
+    engine: str = "monty"
+
+
+_metas = msgspec.json.Decoder(_Meta)
+
+
+def convert(db: apsw.Connection) -> None:
+    """Make every session of the sandbox's former tables an ordinary one, and drop the tables.
+
+    Raises `StoreError` if a run of one of them waits for an approval.
+    """
+    waiting = db.execute("SELECT session_id FROM sandbox_runs ORDER BY session_id").fetchall()
+    if waiting:
+        names = ", ".join(str(session_id) for (session_id,) in waiting)
+        raise StoreError(
+            f"the file has sandbox runs of an earlier release that wait for an approval, in session {names}",
+            hint="approve, deny or cancel them with the earlier release, then open the file again",
+        )
+    db.execute("ALTER TABLE sandbox_snapshots RENAME TO snapshots")
+    former = [str(found) for (found,) in db.execute("SELECT id FROM sandbox_sessions ORDER BY id").fetchall()]
+    of_agents = {str(found) for (found,) in db.execute("SELECT id FROM sessions").fetchall()}
+    taken = of_agents.union(former)
+    for former_id in former:
+        session_id = former_id
+        if former_id in of_agents:
+            session_id = _free_name(former_id, taken)
+            taken.add(session_id)
+            _rename(db, former_id, session_id)
+            _log.warning(
+                "an agent has a session %r too: that of the sandbox is now %r", former_id, session_id
+            )
+        (row,) = db.execute(_SESSION, (former_id,)).fetchall()  # one at a time: states may be large
+        _insert(db, session_id, row)
+    db.execute(_CLEAR)
+
+
+def _insert(db: apsw.Connection, session_id: str, row: schema.Row) -> None:
+    """Write the session of *row*, a row of `sandbox_sessions`, under *session_id*."""
+    meta, expires_at, state = _checked(row)
+    head = SessionHead(
+        session_id=session_id,
+        created_at=meta.created_at,
+        updated_at=meta.last_used_at,
+        agent=_AGENT,
+        code=CodeSettings(
+            language=meta.language, engine=meta.engine, limits=meta.limits, expires_at=expires_at
+        ),
+    )
+    session = session_rows.insert(db, head, None, None)
+    if not state:
+        return
+    memory = {"version": 1, "language": meta.language, "engine": meta.engine, "state": state}
+    record, blobs = _state_record(msgspec.msgpack.encode({**memory, "inputs": {}, "suspended": None}))
+    session_inputs.put_blobs(db, blobs)
+    changed = session_states.write(db, session, record)
+    session_rows.update(db, session_history.at_time(changed, head.updated_at))
+
+
+def _checked(row: schema.Row) -> tuple[_Meta, int | None, bytes]:
+    """Return meta, expiry and state of a row of `sandbox_sessions` whose digests match."""
+    session_id, epoch, expires_at, meta, head_digest, state_digest, state = row
+    what = f"session {session_id}"
+    head = schema.text_seal("session", session_id, epoch, expires_at, len(state), data=meta)
+    if head != head_digest or schema.text_seal("state", session_id, epoch, data=state) != state_digest:
+        raise RecordCorrupt(what)
+    return schema.decoded(_metas, meta, what), expires_at, state
+
+
+def _state_record(memory: bytes) -> tuple[StateRecord, tuple[Blob, ...]]:
+    """Return the state of a session whose code has left *memory*, and the blobs it needs."""
+    digest = digest_bytes(memory)
+    inline = len(memory) <= _INLINE_BYTES
+    entry = PluginSnapshotEntry(
+        meta=PluginSnapshotMeta(
+            plugin_id=_OWNER,
+            plugin_version="1",
+            revision=1,
+            state={"data": base64.b64encode(memory).decode()} if inline else {},
+        ),
+        artifacts={} if inline else {"execution": digest},
+    )
+    blobs = () if inline else (Blob(digest=digest, data=memory),)
+    body = encode_state(SessionState(execution=entry))
+    return StateRecord(body=body, blobs=tuple(entry.artifacts.values())), blobs
+
+
+def _free_name(session_id: str, taken: set[str]) -> str:
+    """Return `<session_id>-sandbox`, with a number if it is taken; never longer than an id may be."""
+    number = 1
+    while True:
+        suffix = "-sandbox" if number == 1 else f"-sandbox-{number}"
+        if (name := session_id[: _MAX_ID - len(suffix)] + suffix) not in taken:
+            return name
+        number += 1
+
+
+def _rename(db: apsw.Connection, session_id: str, new_id: str) -> None:
+    """Give the snapshots and approvals of the sandbox's session to its new id; an agent's stay."""
+    for approval in approvals.find_all(db, session_id=session_id):
+        if not approval.run_id.startswith("t_"):
+            db.execute("DELETE FROM approvals WHERE approval_id = ?", (approval.approval_id,))
+            approvals.insert(db, msgspec.structs.replace(approval, session_id=new_id))
+    for snapshot_id, created_at, data in snapshots.of_session(db, session_id):
+        snapshots.put(db, snapshots.row_of(snapshot_id, new_id, created_at, data))
+
+
+COMPONENTS: Final[Components] = {
+    "sessions": schema.SESSIONS,
+    "sandbox": (*schema.SANDBOX_BEFORE, convert),
+}
+"""All migrations of a file, in the order in which they run."""

@@ -1,0 +1,238 @@
+"""Finding a tool among many."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from typing import Any
+
+import pytest
+
+from standfast import RegisteredTool, RunContext, tool
+from standfast.errors import StandfastError, ToolOrphaned, UnknownTool
+from standfast.model import ToolCallContext, auto_approval
+from standfast.model.capability import SideEffect
+from standfast.model.tool_manifest import ToolManifest
+from standfast.model.tool_state import ToolAvailability
+from standfast.protocols.tool_docs.tool_search import MAX_RESULTS, ToolIndex, discovery, search
+from standfast.tools.catalog import CatalogTool, ToolCatalog
+
+
+def entry(name: str, description: str = "", at: ToolAvailability = ToolAvailability.SHOWCASED) -> CatalogTool:
+    manifest = ToolManifest(id=name, name=name, description=description, side_effect=SideEffect.NONE)
+    return CatalogTool(manifest, at)
+
+
+SHOP = [
+    entry("refund_order", "Pay an order back."),
+    entry("find_customers", "Look customers up by their e-mail address."),
+    entry("createGitHubIssue", "Open a ticket."),
+    entry("send_mail", "Send a message to a customer about an order."),
+    entry("list_categories", "All categories."),
+    entry("weather", "The forecast."),
+]
+
+
+def names(query: str, limit: int = 10, tools: list[CatalogTool] = SHOP) -> list[str]:
+    return [found.name for found in search(tools, query, limit)]
+
+
+# Search
+
+
+@pytest.mark.parametrize(
+    ("query", "best"),
+    [
+        ("refund", "refund_order"),
+        ("REFUNDS", "refund_order"),
+        ("pay an order back", "refund_order"),
+        ("customer", "find_customers"),
+        ("github issue", "createGitHubIssue"),
+        ("create_git_hub_issue", "createGitHubIssue"),
+        ("createGitHubIssue", "createGitHubIssue"),
+        ("category", "list_categories"),
+        ("fore", "weather"),
+        ("cast", "weather"),
+        ("message", "send_mail"),
+        ("how do I send a message", "send_mail"),
+    ],
+)
+def test_a_tool_is_found_by_its_words(query: str, best: str) -> None:
+    """Ours: plurals, case, parts of words and of camelCase names all find it."""
+    assert names(query)[0] == best
+
+
+def test_a_name_counts_more_than_a_description() -> None:
+    """Ours: a tool that is called `order` is more about orders than one that mentions them."""
+    assert names("order") == ["refund_order", "send_mail"]
+    assert names("customer") == ["find_customers", "send_mail"]
+
+
+def test_whole_words_come_before_beginnings_and_those_before_parts() -> None:
+    """Ours: the nearer the word, the earlier the tool."""
+    tools = [entry("recording"), entry("cordless"), entry("cord"), entry("x")]
+    assert names("cord", tools=tools) == ["cord", "cordless", "recording"]
+    assert names("co", tools=tools) == ["cordless", "cord"]
+
+
+def test_equals_keep_the_catalogs_order_and_the_limit_holds() -> None:
+    """Ours: the same query gives the same list."""
+    tools = [entry(f"tool_{n}") for n in (3, 1, 2, 9, 4)]
+    assert names("tool", tools=tools) == ["tool_3", "tool_1", "tool_2", "tool_9", "tool_4"]
+    assert names("tool", 2, tools) == ["tool_3", "tool_1"]
+    assert names("tool", 0, tools) == []
+
+
+@pytest.mark.parametrize("query", ["", "  ", "?!", "_"])
+def test_without_words_the_first_tools_are_listed(query: str) -> None:
+    """Ours: a model that wants to look around gets something to look at."""
+    assert names(query, 2) == ["refund_order", "find_customers"]
+
+
+def test_nothing_is_found_by_words_that_no_tool_has() -> None:
+    """Ours: no match is no result, not a guess."""
+    assert names("zebra") == []
+    assert names("x", tools=[]) == []
+
+
+@pytest.mark.parametrize("query", ["\ud800", "é", "a" * 100_000, "the", ".*", "\n", "日本"])
+def test_any_text_can_be_searched(query: str) -> None:
+    """Ours: what a model writes is not always a query."""
+    search(SHOP, query)
+
+
+def test_ten_thousand_tools_are_searched_quickly() -> None:
+    """Ours: a search is a look-up, not a scan. A generous bound, so that a busy machine passes."""
+    dice = random.Random(1)
+    words = ["".join(dice.choices("abcdefghijklmnopqrstuvwxyz", k=dice.randint(3, 9))) for _ in range(3_000)]
+    tools = [
+        entry(f"{dice.choice(words)}_{dice.choice(words)}_{n}", " ".join(dice.choices(words, k=12)))
+        for n in range(10_000)
+    ]
+    index = ToolIndex(tools)
+    queries = [" ".join(dice.choices(words, k=3)) for _ in range(20)]
+    begun = time.perf_counter()
+    assert all(index.search(query) for query in queries)
+    assert (time.perf_counter() - begun) / len(queries) < 0.1
+
+
+# As tools
+
+
+@tool(side_effect="network", approval="manual")
+def transfer(cents: int) -> str:
+    """Send money.
+
+    It cannot be called back.
+    """
+    return ""
+
+
+@tool(side_effect="read", approval=auto_approval("True"))
+def balance() -> int:
+    """Look at the money."""
+    return 1
+
+
+@tool(side_effect="none")
+def gone() -> None:
+    """Money that was there."""
+
+
+def resolve(name: str) -> RegisteredTool:
+    if name == "gone":
+        raise ToolOrphaned("gone", "a server")
+    return {"transfer": transfer.registered, "balance": balance.registered}[name]
+
+
+CATALOG = ToolCatalog(
+    (
+        entry("transfer", transfer.capability.description, ToolAvailability.SEARCHABLE),
+        entry("balance", "Look at the money.", ToolAvailability.CALLABLE),
+        entry("gone", "Money that was there."),
+    )
+)
+
+
+def call(name: str, *args: Any) -> Any:
+    found = {each.name: each for each in discovery(CATALOG, resolve)}[name]
+    assert found.capability.side_effect == "none"
+    value = made(found, *args)
+    found.check_output(value)
+    return value
+
+
+def made(found: RegisteredTool, *args: Any) -> Any:
+    """Call a tool outside of any session."""
+    bound = found.bind(ToolCallContext(name=found.name, args=list(args)))
+    if not found.takes_context:
+        return found.handler(*bound.args, **bound.kwargs)
+
+    async def main() -> Any:
+        return await found.handler(RunContext(None), *bound.args, **bound.kwargs)
+
+    return asyncio.run(main())
+
+
+def test_search_tools_tells_how_to_call_what_it_finds() -> None:
+    """Ours: mostly a second look is not needed."""
+    assert call("search_tools", "send money")[0] == {
+        "name": "transfer",
+        "signature": "def transfer(cents: int) -> str",
+        "description": "Send money.",
+        "may_call": False,
+    }
+    assert [hit["may_call"] for hit in call("search_tools", "look money", 3)] == [True, False, True]
+
+
+def test_a_tool_whose_source_is_gone_does_not_spoil_the_search() -> None:
+    """Ours: one bad source is one bad line."""
+    (hit,) = call("search_tools", "gone")
+    assert hit["signature"].startswith("gone() is not available: ")
+
+
+@pytest.mark.parametrize(("limit", "count"), [(-3, 1), (0, 1), (2, 2), (10**9, 3)])
+def test_the_number_of_results_has_bounds(limit: int, count: int) -> None:
+    """Ours: a careless number costs nothing."""
+    assert len(call("search_tools", "money", limit)) == count <= MAX_RESULTS
+
+
+def test_describe_tool_tells_everything() -> None:
+    """Seed: `describe_tool(name)` gives the whole contract."""
+    described = call("describe_tool", "transfer")
+    assert described["signature"].startswith("def transfer(cents: int) -> str:\n")
+    assert described["description"] == "Send money.\n\nIt cannot be called back."
+    assert described["input_schema"]["properties"] == {"cents": {"type": "integer"}}
+    assert described["output_schema"] == {"type": "string"}
+    assert (described["side_effect"], described["approval"]) == ("network", "manual")
+    assert described["may_call"] is False
+    assert call("describe_tool", "balance")["approval"] == "auto"
+
+
+def test_an_unknown_name_suggests_close_ones() -> None:
+    """Ours: a typo is answered with what was meant."""
+    with pytest.raises(UnknownTool) as raised:
+        call("describe_tool", "transfers")
+    assert raised.value.hint == "did you mean transfer?"
+    with pytest.raises(UnknownTool) as raised:
+        call("describe_tool", "\ud800" * 1_000)
+    assert "search_tools" in str(raised.value.hint)
+
+
+def test_what_is_not_in_the_catalog_cannot_be_described() -> None:
+    """Ours: a session's authority holds for looking, too."""
+    found = {each.name: each for each in discovery(ToolCatalog(), resolve)}
+    with pytest.raises(StandfastError):
+        made(found["describe_tool"], "transfer")
+    assert made(found["search_tools"], "money") == []
+    assert made(found["list_tools"]) == []
+
+
+def test_list_tools_names_all_of_them() -> None:
+    """Seed: `list_tools()` tells what there is."""
+    assert call("list_tools") == [
+        {"name": "transfer", "description": "Send money."},
+        {"name": "balance", "description": "Look at the money."},
+        {"name": "gone", "description": "Money that was there."},
+    ]

@@ -1,0 +1,386 @@
+"""Tools as TypeScript, in the prompt of a model that writes it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import re
+from typing import Any, Literal
+
+import pytest
+import tree_sitter_typescript
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_tool_guide import catalog_of, many, raw
+from tree_sitter import Language as Grammar
+from tree_sitter import Node, Parser
+
+from standfast import RunContext, tool
+from standfast.model import auto_approval
+from standfast.model.language import Language
+from standfast.model.tool_state import ToolAvailability
+from standfast.protocols.tool_docs.tool_guide import guide, signature_of
+from standfast.protocols.tool_docs.tool_search import discovery
+from standfast.protocols.tool_docs.typescript_writer import TypeScriptWriter
+from standfast.tools.typescript_stubs import declaration_of, declarations, overloads_of, type_of
+
+TYPESCRIPT = Language.TYPESCRIPT
+
+
+@tool(side_effect="external_system", approval="manual")
+def refund(order_id: str, cents: int) -> str:
+    """Pay an order back."""
+    return ""
+
+
+@dataclasses.dataclass
+class Line:
+    product: str
+    count: int = 1
+
+
+@dataclasses.dataclass
+class Order:
+    """What a customer has ordered."""
+
+    number: str
+    lines: list[Line]
+    parent: Order | None = None
+
+
+@tool(side_effect="read")
+def find_orders(text: str, *, state: Literal["open", "paid"] = "open", limit: int = 10) -> list[Order]:
+    """Find orders.
+
+    This is told only by describe_tool.
+
+    Args:
+        text: words of the order
+            or its number
+    """
+    return []
+
+
+@tool(side_effect="write", approval=auto_approval("True"))
+def store_order(order: Order) -> None:
+    """Store an order."""
+
+
+def faults_of(text: str) -> list[str]:
+    """What the grammar of TypeScript finds wrong with a text."""
+    tree = Parser(Grammar(tree_sitter_typescript.language_typescript())).parse(text.encode())
+    return [_told(node) for node in _walk(tree.root_node) if node.is_error or node.is_missing]
+
+
+def _walk(node: Node) -> list[Node]:
+    return [node, *(inner for child in node.children for inner in _walk(child))]
+
+
+def _told(node: Node) -> str:
+    return f"{node.start_point.row + 1}:{node.start_point.column + 1} {node.text!r}"
+
+
+def functions_of(text: str) -> list[str]:
+    return re.findall(r"^declare function (\w+)\(", text, re.M)
+
+
+def signature(schema: Any, output: Any = None) -> str:
+    """The stub of a function `f` with one parameter `x` of this schema."""
+    inputs = {"type": "object", "properties": {"x": schema}, "required": ["x"]}
+    return signature_of(raw("f", inputs, output=output), TYPESCRIPT)
+
+
+# Signatures
+
+
+def test_a_tool_is_a_declared_function_with_a_comment() -> None:
+    """Seed: tools are functions with typed stubs in the prompt, as `.d.ts` for TypeScript."""
+    assert signature_of(refund.registered, TYPESCRIPT) == (
+        "/** Pay an order back. A person is asked first. */\n"
+        "declare function refund(args: { order_id: string; cents: number }): Promise<string>;"
+    )
+
+
+def test_objects_are_interfaces_and_parameters_are_described() -> None:
+    """Ours: the model sees the fields of what it gets and gives, and what is not said is known too."""
+    assert (
+        signature_of(find_orders.registered, TYPESCRIPT)
+        == """\
+/** What a customer has ordered. */
+interface Order {
+  number: string;
+  lines: Line[];
+  parent?: Order | null;
+}
+
+interface Line {
+  product: string;
+  count?: number;
+}
+
+/**
+ * Find orders.
+ * @param args.text words of the order or its number
+ * @param [args.state="open"]
+ * @param [args.limit=10]
+ */
+declare function find_orders(args: {
+  text: string;
+  state?: "open" | "paid";
+  limit?: number;
+}): Promise<Order[]>;"""
+    )
+
+
+def test_an_interface_is_written_once() -> None:
+    """Ours: the prompt is paid for by the letter."""
+    writer = TypeScriptWriter()
+    assert "interface Order {" in writer.write(find_orders.registered)
+    assert writer.write(store_order.registered) == (
+        "/** Store an order. May ask a person first. */\n"
+        "declare function store_order(args: { order: Order }): Promise<null>;"
+    )
+
+
+def test_two_types_of_one_name_get_two_names() -> None:
+    """Ours: sources know nothing of each other."""
+
+    def item(kind: str) -> dict[str, Any]:
+        return {
+            "type": "object",
+            "properties": {"item": {"$ref": "#/$defs/Item"}},
+            "$defs": {
+                "Item": {"type": "object", "properties": {"id": {"$ref": "#/$defs/Id"}}},
+                "Id": {"type": kind},
+            },
+        }
+
+    writer = TypeScriptWriter()
+    texts = [
+        writer.write(raw(name, item(kind)))
+        for name, kind in [("a", "string"), ("b", "integer"), ("c", "string")]
+    ]
+    assert "interface Item {" in texts[0]
+    assert "interface BItem {" in texts[1]
+    assert texts[2] == "declare function c(args?: { item?: Item }): Promise<any>;"
+
+
+def test_an_interface_does_not_take_the_name_of_something_that_there_is() -> None:
+    """Ours: an interface Date would be merged with the language's own."""
+    date = {
+        "type": "object",
+        "title": "Date",
+        "properties": {"day": {"type": "string", "description": "1-31"}},
+    }
+    assert signature(date) == (
+        "interface FDate {\n  day?: string;  // 1-31\n}\n\n"
+        "declare function f(args: { x: FDate }): Promise<any>;"
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "kind"),
+    [
+        ({"type": "integer"}, "number"),
+        ({"type": ["string", "null"]}, "string | null"),
+        ({"anyOf": [{"type": "string"}, {}]}, "any"),
+        ({"anyOf": [{"type": "integer"}, {"type": "number"}]}, "number"),
+        ({"allOf": [{"type": "integer"}]}, "number"),
+        ({"allOf": [{"type": "string"}, {"enum": ["a", "b"]}]}, 'string & ("a" | "b")'),
+        ({"const": 3}, "3"),
+        ({"enum": ["a", 'b"', None, True]}, '"a" | "b\\"" | null | true'),
+        ({"enum": [str(n) for n in range(200)]}, "string"),
+        ({"enum": [0.5, -1]}, "0.5 | -1"),
+        ({"type": "string", "nullable": True}, "string | null"),
+        ({"enum": [{"a": 1}]}, "any"),
+        ({"type": "array"}, "any[]"),
+        ({"type": "array", "items": {"type": ["string", "null"]}}, "(string | null)[]"),
+        ({"type": "array", "items": {"enum": ["a | b"]}}, '"a | b"[]'),
+        ({"type": "array", "items": {"type": "array", "items": {"type": "string"}}}, "string[][]"),
+        ({"type": "array", "prefixItems": [{"type": "integer"}], "items": False}, "[number]"),
+        ({"type": "array", "prefixItems": [{"type": "integer"}]}, "[number, ...any[]]"),
+        ({"items": {"type": "string"}}, "string[]"),
+        ({"type": "object"}, "Record<string, any>"),
+        ({"type": "object", "additionalProperties": {"type": "integer"}}, "Record<string, number>"),
+        ({"$ref": "#/$defs/Missing"}, "any"),
+        ({"$ref": "#"}, "any"),
+        ({"type": "odd"}, "any"),
+        (True, "any"),
+    ],
+    ids=str,
+)
+def test_schemas_have_types_of_typescript(schema: Any, kind: str) -> None:
+    """Ours: what is known of a type is told, the rest is any."""
+    assert signature(schema, output=schema if isinstance(schema, dict) else {}) == (
+        f"declare function f(args: {{ x: {kind} }}): Promise<{kind if isinstance(schema, dict) else 'any'}>;"
+    )
+
+
+def test_types_that_contain_themselves_are_written() -> None:
+    """Bug: a recursive schema must not recurse for ever, and neither must a long chain of definitions."""
+    tree = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"$ref": "#/$defs/Tree"}}]}
+    chain = {
+        f"C{n}": {"type": "object", "properties": {"next": {"$ref": f"#/$defs/C{(n + 1) % 600}"}}}
+        for n in range(600)
+    }
+    schema = {
+        "type": "object",
+        "properties": {"tree": {"$ref": "#/$defs/Tree"}, "chain": {"$ref": "#/$defs/C0"}},
+        "$defs": {"Tree": tree, **chain},
+    }
+    text = signature_of(raw("f", schema), TYPESCRIPT)
+    assert faults_of(text) == []
+    assert "declare function f(args?: { tree?: string | any[]; chain?: C0 }): Promise<any>;" in text
+    assert "interface C599 {\n  next?: C0;\n}" in text
+
+
+def test_definitions_that_use_each_other_often_are_not_written_out_for_ever() -> None:
+    """Bug: ten levels of five fields each are ten million fields, where types have no names."""
+    levels = {
+        f"L{n}": {"type": "object", "properties": {f"f{k}": {"$ref": f"#/$defs/L{n + 1}"} for k in range(5)}}
+        for n in range(12)
+    }
+    schema = {"type": "object", "properties": {"x": {"$ref": "#/$defs/L0"}}, "$defs": levels}
+    text = declaration_of(raw("f", schema).capability)
+    assert len(text) < 200_000
+    assert faults_of(text) == []
+
+
+@pytest.mark.parametrize("name", ["class", "a-b", "1st", "a b", "", '"', "é", "constructor", "__proto__"])
+def test_names_of_any_kind_still_give_typescript(name: str) -> None:
+    """Ours: JSON property names are any text."""
+    inner = {"type": "object", "properties": {name: {"type": "string"}}}
+    schema = {
+        "type": "object",
+        "properties": {name: inner, "ok": {"$ref": f"#/$defs/{name}"}},
+        "$defs": {name: {**inner, "title": name}},
+    }
+    assert faults_of(signature_of(raw("f", schema), TYPESCRIPT)) == []
+    assert faults_of(declaration_of(raw("f", schema).capability)) == []
+
+
+@pytest.mark.parametrize("text", ["*/ x", "`${1}`", '"', "\\", "\x00\n\x0b", "a\n\nb", "//", "'''\u2028"])
+def test_descriptions_of_any_kind_still_give_typescript(text: str) -> None:
+    """Ours: descriptions come from outside."""
+    field = {"type": "string", "description": text, "default": text}
+    inner = {"type": "object", "properties": {"x": field}, "description": text, "title": text}
+    schema = {"type": "object", "properties": {"x": field, "y": inner, "z": {"enum": [text]}}}
+    assert faults_of(signature_of(raw("f", schema, description=text), TYPESCRIPT)) == []
+
+
+def test_a_tool_whose_name_is_reserved_is_shown_as_it_can_be_called() -> None:
+    """Ours: `delete` is a fine name for a tool of Python, and an operator in TypeScript."""
+    tools = [raw("delete"), raw("keep")]
+    assert signature_of(tools[0], TYPESCRIPT) == 'declare const globalThis: { "delete"(): Promise<any> };'
+    assert declarations(each.capability for each in tools) == "declare function keep(): Promise<any>;"
+
+
+@pytest.mark.parametrize(
+    ("schema", "parameters"),
+    [
+        ({"type": "array"}, "...args: any[]"),
+        ({"type": "object", "properties": {}}, ""),
+        ({"type": "object", "additionalProperties": True}, "args?: { [key: string]: any }"),
+        ({"type": "object", "properties": {"a": {"type": "null"}}}, "args?: { a?: null }"),
+    ],
+    ids=str,
+)
+def test_what_a_function_takes_follows_from_its_contract(schema: Any, parameters: str) -> None:
+    """Ours: one object of named arguments, which may be left out if all of them may."""
+    expected = f"declare function f({parameters}): Promise<any>;"
+    assert signature_of(raw("f", schema), TYPESCRIPT) == expected
+    assert declaration_of(raw("f", schema).capability) == expected
+
+
+def test_an_object_that_may_hold_more_says_so() -> None:
+    """Ours: rule 2 of declarations, wider and never narrower."""
+    more = {"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": True}
+    assert type_of(more) == "{ a?: string; [key: string]: any }"
+    assert signature(more).startswith("interface FX {\n  a?: string;\n  [key: string]: any;\n}\n")
+
+
+def test_the_compiler_knows_both_ways_to_call_a_function() -> None:
+    """Ours: arguments may be given by position; nothing that runs is a type error."""
+    assert overloads_of(find_orders.capability).splitlines()[1] == (
+        'declare function find_orders(arg0: string, arg1?: "open" | "paid", arg2?: number): '
+        "Promise<{ number: string; lines: { product: string; count?: number }[]; parent?: any }[]>;"
+    )
+    assert overloads_of(raw("f").capability) == "declare function f(): Promise<any>;"
+
+
+# Guides
+
+
+def test_all_tools_are_shown_when_they_fit() -> None:
+    """Ours: a model that sees the signature needs no look-up."""
+    text = guide(
+        *catalog_of(refund.registered, find_orders.registered, store_order.registered), language=TYPESCRIPT
+    )
+    assert text.startswith("Functions that you can call:\n\n```typescript\n/** Pay an order back.")
+    assert functions_of(text) == ["refund", "find_orders", "store_order"]
+    assert text.count("interface Order {") == 1
+    assert faults_of(text.partition("typescript\n")[2].removesuffix("```")) == []
+
+
+def test_many_tools_are_grouped_and_looked_up_with_promises() -> None:
+    """Ours: what the prompt tells to write is what works in the session's language."""
+    text = guide(*many(200), budget_chars=8_000, language=TYPESCRIPT)
+    kept = len(functions_of(text))
+    assert text.startswith(f"You can call 200 functions. The first {kept} of them:\n\n```typescript\n")
+    assert (
+        "The others, by group. `await search_tools({query})` finds functions by what they do, "
+        "`await describe_tool({name})` shows how to call one.\n- crm"
+    ) in text
+    hidden, resolve = catalog_of(raw("a"), raw("b"), at=ToolAvailability.SEARCHABLE)
+    assert (
+        guide(hidden, resolve, language=TYPESCRIPT)
+        == "2 tools can be found with `await search_tools({query})`."
+    )
+
+
+def test_a_stub_that_is_too_long_is_shown_without_its_parameters() -> None:
+    """Ours: one huge schema must not hide all other tools, and leaves no types behind."""
+    fields = {f"field_{n}": {"type": "object", "properties": {f"x{n}": {}}} for n in range(100)}
+    huge = raw("huge", {"type": "object", "properties": fields}, description="Does a lot.")
+    text = guide(*catalog_of(huge, refund.registered), budget_chars=4_000, language=TYPESCRIPT)
+    assert (
+        "/**\n"
+        " * Does a lot.\n"
+        ' * await describe_tool({name: "huge"}) shows its parameters.\n'
+        " */\n"
+        "declare function huge(args: Record<string, any>): Promise<any>;"
+    ) in text
+    assert "interface" not in text
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 120), st.integers(-5, 6_000))
+def test_the_budget_is_never_exceeded(count: int, budget: int) -> None:
+    """Ours: a prompt that grows with its tools would not fit any more one day."""
+    catalog, resolve = many(count)
+    assert len(guide(catalog, resolve, budget_chars=budget, language=TYPESCRIPT)) <= max(0, budget)
+
+
+# Looking tools up
+
+
+def test_tools_are_found_and_described_in_typescript() -> None:
+    """Seed: search_tools and describe_tool give signatures; ours: in the language of the session."""
+    catalog, resolve = catalog_of(refund.registered, find_orders.registered)
+    search, describe, _ = discovery(catalog, resolve, TYPESCRIPT)
+    ctx = RunContext(None)
+    (hit,) = asyncio.run(search.handler(ctx, "pay back"))
+    assert hit["signature"] == (
+        "declare function refund(args: { order_id: string; cents: number }): Promise<string>;"
+    )
+    (found,) = asyncio.run(search.handler(ctx, "find"))
+    assert found["signature"] == (
+        'declare function find_orders(args: { text: string; state?: "open" | "paid"; limit?: number }): '
+        "Promise<Record<string, any>[]>;"
+    )
+    assert declaration_of(find_orders.capability).endswith(
+        "Promise<{ number: string; lines: { product: string; count?: number }[]; parent?: any }[]>;"
+    )
+    assert asyncio.run(describe.handler(ctx, "refund"))["signature"] == signature_of(
+        refund.registered, TYPESCRIPT
+    )

@@ -1,0 +1,117 @@
+"""A run of the sandbox that kills itself at a point, and what another process makes of what is left.
+
+    python sandbox_program.py HOME run|finish
+
+`run` runs the code with `STANDFAST_CRASH_AT` in force. `finish` recovers, approves what waits, and prints the
+results and the session's variables as JSON. What the tools did is in HOME/ledger, a line for each execution.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import msgspec
+
+from standfast import tool
+from standfast.model.approval import Decision
+from standfast.model.run import RunRequest
+from standfast.runtime.code_sessions import CodeSessions
+from standfast.runtime.process_identity import owner_is_dead
+from standfast.runtime.sandbox_services import SandboxServices
+from standfast.sandbox.config import SandboxConfig
+from standfast.store.sqlite.sessions import SqliteSessionStore
+from standfast.testing.crash_points import CrashPoints
+from standfast.tools.registry import ToolRegistry
+
+HOME = Path(sys.argv[1])
+POINTS = CrashPoints.from_environment()
+
+CODE = """
+import asyncio
+seen = look("a")
+try:
+    first = pay("b")
+except RuntimeError as error:
+    first = "unknown" if "INTERRUPTED" in str(error) else str(error)
+async def both():
+    return await asyncio.gather(look_soon("c"), look_soon("d"))
+pair = await both()
+try:
+    last = refund("e")
+except RuntimeError as error:
+    last = "unknown" if "INTERRUPTED" in str(error) else str(error)
+[seen, first, pair, last]
+"""
+
+
+def note(what: str) -> str:
+    """Write an execution down, where no crash can take it back."""
+    POINTS.point(f"before {what}")
+    with (HOME / "ledger").open("a") as file:
+        file.write(what + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    POINTS.point(f"after {what}")
+    return what
+
+
+@tool(side_effect="read")
+def look(key: str) -> str:
+    """Look something up."""
+    return note(f"look {key}")
+
+
+@tool(side_effect="read")
+async def look_soon(key: str) -> str:
+    """Look something up, awaited."""
+    return note(f"look {key}")
+
+
+@tool(side_effect="external_system")
+def pay(key: str) -> str:
+    """Pay."""
+    return note(f"pay {key}")
+
+
+@tool(side_effect="external_system", approval="manual")
+def refund(key: str) -> str:
+    """Pay back, if a person agrees."""
+    return note(f"refund {key}")
+
+
+def sessions(*, crashes: bool) -> CodeSessions:
+    registry = ToolRegistry()
+    for one in (look, look_soon, pay, refund):
+        registry.register(one.registered)
+    store = SqliteSessionStore(HOME / "standfast.db", owner_is_dead=owner_is_dead)
+    kept = POINTS.store(store) if crashes else store
+    return CodeSessions(SandboxServices(registry, kept, SandboxConfig(snapshot_key=b"k" * 32)))
+
+
+def run() -> None:
+    box = sessions(crashes=True)
+    print(msgspec.json.encode(box.run(RunRequest(session_id="s", code=CODE))).decode())
+    box.close()
+
+
+def finish() -> None:
+    box = sessions(crashes=True)
+    results = list(box.recover().values())
+    for approval in box.approvals():
+        if approval.state == "pending":
+            results.append(box.decide(approval.approval_id, Decision(approved=True)))
+    turns = len(box.sessions())
+    variables = box.run(RunRequest(session_id="s", code="[seen, first, pair, last] if 'x' else 0"))
+    print(json.dumps({
+        "results": [msgspec.to_builtins(result) for result in results],
+        "sessions": turns,
+        "variables": msgspec.to_builtins(variables),
+    }))  # fmt: skip
+    box.close()
+
+
+if __name__ == "__main__":
+    {"run": run, "finish": finish}[sys.argv[2]]()

@@ -1,0 +1,132 @@
+"""What sessions without a model have in common with those of agents."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from standfast import BlockingSandbox, Runtime
+from standfast.cli.session_export import export_session
+from standfast.model.message import AssistantMessage, ToolMessage
+from standfast.runtime.sessions.observation import Observed
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    """A data directory with a session of three runs."""
+    with BlockingSandbox(data_dir=tmp_path) as box:
+        for code in ("x = 1", "x = x + 1\nx", "x = 10"):
+            assert box.run(code, session="s").status == "ok"
+    return tmp_path
+
+
+def _value(home: Path, session: str) -> Any:
+    with BlockingSandbox(data_dir=home) as box:
+        result = box.run("x", session=session)
+    assert result.error is None, result.error
+    return result.result
+
+
+def test_every_run_is_in_the_history_of_its_session(home: Path) -> None:
+    """Ours: SPEC §5; a run is a turn, with its code and its report."""
+
+    async def look() -> tuple[int, list[Any]]:
+        async with Runtime(home) as runtime:
+            session = await runtime.session("s")
+            return len(await session.turns()), list(await session.messages())
+
+    turns, messages = asyncio.run(look())
+    assert turns == 3
+    calls = [message.tool_calls[0] for message in messages if isinstance(message, AssistantMessage)]
+    assert [call.arguments for call in calls] == [
+        {"code": "x = 1"}, {"code": "x = x + 1\nx"}, {"code": "x = 10"},
+    ]  # fmt: skip
+    reports: list[Any] = [message.value for message in messages if isinstance(message, ToolMessage)]
+    assert [report.get("result") for report in reports] == [None, 2, None]
+
+
+def test_a_session_is_forked_after_its_second_run_and_rewound(home: Path) -> None:
+    """Ours: variables follow the history, on every branch."""
+
+    async def work() -> None:
+        async with Runtime(home) as runtime:
+            session = await runtime.session("s")
+            nodes = await session.nodes()
+            ends = [node for node in nodes if isinstance(node.payload, ToolMessage)]
+            await runtime.fork("s", "copy", at=ends[1].id)
+            await runtime.rewind("s", turns=2)
+
+    asyncio.run(work())
+    assert _value(home, "copy") == 2
+    assert _value(home, "s") == 1
+    with BlockingSandbox(data_dir=home) as box:
+        assert box.run("x = x + 100\nx", session="copy").result == 102
+    assert _value(home, "s") == 1
+
+
+def test_a_session_is_observed_from_a_cursor(home: Path) -> None:
+    """Ours: whoever observes a session sees the runs that another program makes."""
+
+    async def watch() -> list[Observed]:
+        async with Runtime(home) as runtime:
+            runtime.poll_s = 0.05
+            session = await runtime.session("s")
+            cursor = await session.cursor()
+            seen: list[Observed] = []
+            with BlockingSandbox(data_dir=home) as box:
+                await asyncio.to_thread(box.run, "x = 11", session="s")
+            async for one in session.observe(cursor):
+                seen.append(one)
+                if len(seen) == 2:
+                    return seen
+        raise AssertionError("nothing was seen")
+
+    seen = asyncio.run(asyncio.wait_for(watch(), 60))
+    assert "x = 11" in str(seen[0])
+
+
+def test_a_session_is_exported_and_pruned(home: Path) -> None:
+    """Ours: retention and export are those of every session."""
+
+    async def work() -> tuple[Any, Any]:
+        async with Runtime(home) as runtime:
+            exported = await export_session(runtime, "s")
+            await runtime.rewind("s", turns=1)
+            return exported, await runtime.prune(branches=True, session="s")
+
+    exported, pruned = asyncio.run(work())
+    assert "x = 10" in str(exported)
+    assert pruned.segments == 1
+    assert _value(home, "s") == 2
+
+
+def test_an_agent_cannot_take_turns_in_a_session_without_a_model(home: Path) -> None:
+    """Ours: the two would not know what to make of each other's history."""
+    from standfast import Agent, ScriptedModel
+    from standfast.errors import InvalidArgument
+
+    async def work() -> None:
+        async with Runtime(home) as runtime:
+            await runtime.session("s", agent=Agent(ScriptedModel(["hello"]), name="a"))
+
+    with pytest.raises(InvalidArgument, match="has no model"):
+        asyncio.run(work())
+
+
+def test_a_sandbox_cannot_run_code_in_a_session_of_an_agent(tmp_path: Path) -> None:
+    """Ours: the same from the other side."""
+    from standfast import Agent, ScriptedModel
+
+    async def talk() -> None:
+        async with Runtime(tmp_path) as runtime:
+            session = await runtime.session("s", agent=Agent(ScriptedModel(["hello"]), name="a"))
+            await session.turn("hi")
+
+    asyncio.run(talk())
+    with BlockingSandbox(data_dir=tmp_path) as box:
+        refused = box.run("1", session="s")
+    assert refused.error is not None
+    assert "is an agent's" in refused.error.message

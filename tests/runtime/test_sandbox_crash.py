@@ -1,0 +1,93 @@
+"""A run of the sandbox is killed at every point, and obeys the rules that turns of agents obey.
+
+The code makes a call that is idempotent, one that is not, two at once, and one that a person must approve.
+What the calls did stands in a ledger outside. Each process dies one point later than the one before, until
+one lives; whatever was left is then recovered, approved and run to its end by another process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from standfast.testing.crash_points import CRASH_AT
+
+PROGRAM = Path(__file__).parent / "crash_scenarios" / "sandbox_program.py"
+VARIABLES = [
+    ["look a", paid, ["look c", "look d"], refunded]
+    for paid in ("pay b", "unknown")
+    for refunded in ("refund e", "unknown")
+]
+
+
+def _process(home: Path, what: str, crash_at: int = 0) -> tuple[int, str]:
+    environment = {**os.environ, CRASH_AT: str(crash_at)} if crash_at else {**os.environ}
+    ran = subprocess.run(
+        [sys.executable, str(PROGRAM), str(home), what],
+        capture_output=True,
+        text=True,
+        env=environment,
+        timeout=120,
+        check=False,
+    )
+    assert ran.returncode in (0, -9), ran.stderr
+    return ran.returncode, ran.stdout
+
+
+def _check(home: Path, finished: dict[str, Any], crashed_twice: bool = False) -> None:
+    """What was done stands in the ledger as the rules want it, and the session knows of it."""
+    ledger = Counter((home / "ledger").read_text().splitlines() if (home / "ledger").exists() else [])
+    assert ledger["pay b"] <= 1
+    assert ledger["refund e"] <= 1
+    variables = finished["variables"]
+    if not finished["results"]:  # it died before its input was durable
+        assert not ledger
+        return
+    assert variables["status"] == "ok", variables
+    assert variables["result"] in VARIABLES, variables
+    assert ledger["pay b"] == 1 or variables["result"][1] == "unknown"
+    assert ledger["refund e"] == 1 or variables["result"][3] == "unknown"
+    assert ledger["look a"] >= 1
+
+
+@pytest.mark.slow
+def test_a_run_obeys_the_ledger_rules_wherever_it_is_killed(tmp_path: Path) -> None:
+    """Ours: SPEC §7; a call that is not idempotent is made at most once, and its outcome is never guessed."""
+    for number in range(1, 200):
+        home = tmp_path / str(number)
+        home.mkdir()
+        status, printed = _process(home, "run", number)
+        _, finished = _process(home, "finish")
+        if status == 0:
+            assert json.loads(printed)["status"] == "waiting_for_approval"
+            _check(home, json.loads(finished))
+            assert number > 10
+            return
+        _check(home, json.loads(finished))
+    raise AssertionError("the run never came to its end")
+
+
+@pytest.mark.slow
+def test_a_recovery_obeys_them_wherever_it_is_killed(tmp_path: Path) -> None:
+    """Ours: the process that recovers and decides may die as well, at every point."""
+    for number in range(1, 200, 3):
+        home = tmp_path / str(number)
+        home.mkdir()
+        _process(home, "run", 12)  # in the middle of the calls
+        status, _ = _process(home, "finish", number)
+        _, finished = _process(home, "finish")
+        if status == 0:
+            assert number > 10
+            return
+        ledger = Counter((home / "ledger").read_text().splitlines())
+        assert ledger["pay b"] <= 1
+        assert ledger["refund e"] <= 1
+        assert json.loads(finished)["variables"]["result"] in VARIABLES
+    raise AssertionError("the recovery never came to its end")

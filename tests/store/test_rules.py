@@ -1,0 +1,511 @@
+"""What every store decides, as tables: the state before, what happens, the state after."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import msgspec
+import pytest
+
+from standfast.errors import (
+    ApprovalAlreadyDecided,
+    IdempotencyConflict,
+    InvalidArgument,
+    SessionBusy,
+    SessionExists,
+    StandfastError,
+    TaskExists,
+    TokenAlreadyUsed,
+    TokenNotFound,
+    TurnNotFound,
+    TurnUnfinished,
+)
+from standfast.graph.session_graph import Branch
+from standfast.model.approval import Approval, ApprovalState, Decision
+from standfast.model.charter import SessionCharter
+from standfast.model.code_settings import CodeSettings
+from standfast.model.language import Language
+from standfast.model.limits import SessionLimits
+from standfast.model.outcome import Waiting
+from standfast.model.task import TaskState
+from standfast.model.turn import TurnRecord, TurnState
+from standfast.model.wait import Approved, Completed, Denied, Elapsed, Expired, Wait
+from standfast.ports.session_store import PruneRequest, SeenClock
+from standfast.store import rules
+from standfast.testing.session_store_tasks import a_task
+from standfast.testing.session_store_triggers import a_trigger
+from standfast.testing.session_values import (
+    NOW,
+    a_commit,
+    a_head,
+    a_wait,
+    an_approval,
+    an_input,
+    claimant,
+    finished,
+    new_turn,
+    stopped,
+    waiting,
+)
+
+replace = msgspec.structs.replace
+PENDING, APPROVED, DENIED, EXPIRED, CANCELLED = ApprovalState
+YES, NO = Decision(approved=True), Decision(approved=False)
+
+
+def nobody_died(owner: str) -> bool:
+    return False
+
+
+def all_died(owner: str) -> bool:
+    return True
+
+
+def in_state(state: ApprovalState) -> Approval:
+    return replace(an_approval(), state=state)
+
+
+def record(state: TurnState = TurnState.RUNNING, **changes: Any) -> TurnRecord:
+    return replace(rules.new_record(new_turn(), NOW), state=state, **changes)
+
+
+def error_of(call: Any) -> type[StandfastError] | None:
+    """Return the type of the refusal, None if there is none."""
+    try:
+        call()
+    except StandfastError as error:
+        return type(error)
+    return None
+
+
+# Approvals
+
+
+@pytest.mark.parametrize(
+    ("decision", "now_ms", "after"),
+    [
+        (YES, NOW, APPROVED),
+        (NO, NOW, DENIED),
+        (YES, NOW + 999, APPROVED),
+        (YES, NOW + 1_000, EXPIRED),
+        (NO, NOW + 1_000, EXPIRED),
+    ],
+)
+def test_a_pending_approval_becomes(decision: Decision, now_ms: int, after: ApprovalState) -> None:
+    """Seed: a decision counts until `expires_at`; at that time, and after, the approval has expired."""
+    decided = rules.decided(an_approval(), decision, now_ms=now_ms, edited_digest=None)
+    assert (decided.state, decided.decided_at) == (after, now_ms)
+
+
+@pytest.mark.parametrize("state", [APPROVED, DENIED, EXPIRED, CANCELLED])
+@pytest.mark.parametrize("decision", [YES, NO])
+def test_an_approval_that_is_not_pending_cannot_be_decided(state: ApprovalState, decision: Decision) -> None:
+    """Ours: an approval leaves `pending` once; the second decision is told the first."""
+    with pytest.raises(ApprovalAlreadyDecided, match=state):
+        rules.decided(in_state(state), decision, now_ms=NOW, edited_digest=None)
+
+
+@pytest.mark.parametrize(
+    ("decision", "args", "kwargs", "digest"),
+    [
+        (YES, [1], {"k": 1}, None),
+        (Decision(approved=True, args=[2]), [2], {"k": 1}, "e"),
+        (Decision(approved=True, kwargs={}), [1], {}, "e"),
+        (Decision(approved=False, args=[2], kwargs={}), [1], {"k": 1}, None),
+    ],
+)
+def test_only_a_yes_replaces_arguments(
+    decision: Decision, args: list[Any], kwargs: dict[str, Any], digest: str | None
+) -> None:
+    """Ours: the digest of edited arguments is recorded with them."""
+    asked = replace(an_approval(), args=[1], kwargs={"k": 1})
+    after = rules.decided(asked, decision, now_ms=NOW, edited_digest="e")
+    assert (after.args, after.kwargs, after.edited_digest) == (args, kwargs, digest)
+
+
+@pytest.mark.parametrize("state", list(ApprovalState))
+def test_only_a_pending_approval_expires_and_is_cancelled(state: ApprovalState) -> None:
+    """Ours: what was decided stays decided."""
+    approval = in_state(state)
+    pending = state is PENDING
+    assert rules.expired(approval, NOW + 999) is approval
+    assert rules.expired(approval, NOW + 1_000).state is (EXPIRED if pending else state)
+    assert rules.cancelled(approval).state is (CANCELLED if pending else state)
+    assert rules.approval_is_old(approval, NOW + 1) is not pending
+    assert not rules.approval_is_old(approval, NOW)
+
+
+# Waits
+
+
+@pytest.mark.parametrize(
+    ("approval", "answer"),
+    [
+        (in_state(PENDING), None),
+        (replace(in_state(APPROVED), decided_by="ada"), Approved(by="ada")),
+        (
+            replace(in_state(APPROVED), kwargs={"k": 1}, args=[2], edited_digest="e"),
+            Approved(arguments={"k": 1}, args=[2]),
+        ),
+        (replace(in_state(APPROVED), kwargs={}, edited_digest="e"), Approved(arguments={})),
+        (replace(in_state(DENIED), reason="no", decided_by="ada"), Denied(reason="no", by="ada")),
+        (in_state(EXPIRED), Expired()),
+        (in_state(CANCELLED), Expired()),
+    ],
+)
+def test_a_decision_is_an_answer(approval: Approval, answer: object) -> None:
+    """Ours: the call that waits is told what was decided, with the arguments if they were edited."""
+    assert rules.answer_of(approval) == answer
+
+
+DONE = Completed(value=1)
+
+
+@pytest.mark.parametrize(
+    ("wait", "now_ms", "approval", "completion", "outcome"),
+    [
+        (a_wait("w", "timer"), NOW + 999, None, None, None),
+        (a_wait("w", "timer"), NOW + 1_000, None, None, Elapsed()),
+        (a_wait("w", "completion"), NOW + 999, None, None, None),
+        (a_wait("w", "completion"), NOW + 999, None, DONE, DONE),
+        (a_wait("w", "completion"), NOW + 1_000, None, DONE, DONE),
+        (a_wait("w", "completion"), NOW + 1_000, None, None, Expired()),
+        (a_wait("w", "approval"), NOW + 999, in_state(PENDING), None, None),
+        (a_wait("w", "approval"), NOW + 1_000, in_state(PENDING), None, Expired()),
+        (a_wait("w", "approval"), NOW + 9_000, in_state(APPROVED), None, Approved()),
+        (a_wait("w", "approval"), NOW + 1_000, None, None, Expired()),
+    ],
+)
+def test_a_wait_ends_by_its_answer_or_by_its_time(
+    wait: Wait, now_ms: int, approval: Approval | None, completion: Any, outcome: object
+) -> None:
+    """Ours: whichever comes first; an answer that came in time counts later too."""
+    assert rules.outcome_of(wait, now_ms, approval=approval, completion=completion) == outcome
+
+
+@pytest.mark.parametrize(
+    ("wait", "completion", "now_ms", "refused"),
+    [
+        (None, None, NOW, None),
+        (None, DONE, NOW, TokenAlreadyUsed),
+        (a_wait("cpl_t1.x", "completion"), None, NOW + 999, None),
+        (a_wait("cpl_t1.x", "completion"), DONE, NOW, TokenAlreadyUsed),
+        (a_wait("cpl_t1.x", "completion"), None, NOW + 1_000, TokenAlreadyUsed),
+    ],
+)
+def test_a_token_is_good_once_and_in_time(
+    wait: Wait | None, completion: Any, now_ms: int, refused: type[StandfastError] | None
+) -> None:
+    """Ours: a completion may come before its wait is saved."""
+    assert error_of(lambda: rules.require_completable("cpl_t1.x", wait, completion, now_ms)) is refused
+
+
+@pytest.mark.parametrize("token", ["", "cpl_", "cpl_.x", "cpl_t1", "cpl_t1.", "t1.x", "xcpl_t1.x"])
+def test_a_text_of_another_form_is_no_token(token: str) -> None:
+    """Ours: a typo is not a completion."""
+    with pytest.raises(TokenNotFound):
+        rules.turn_of_token(token)
+
+
+def test_a_token_names_its_turn() -> None:
+    """Ours: `cpl_<turn_id>.<anything>`; the rest may have dots."""
+    assert rules.turn_of_token("cpl_t_1.a.b") == "t_1"
+
+
+def test_a_turn_goes_on_for_the_waits_of_its_outcome() -> None:
+    """Ours: an outcome without waits leaves those that were saved."""
+    saved, outcome = (a_wait("saved"),), (a_wait("asked"),)
+    assert rules.waited_for(record(), saved) == saved
+    assert rules.waited_for(record(summary=waiting()), saved) == saved
+    assert rules.waited_for(record(summary=waiting(*outcome)), saved) == outcome
+
+
+def test_timers_and_completions_move_with_the_time_of_day_and_approvals_do_not() -> None:
+    """Ours: a timer lasts as long as it was meant to; people were told the time of an approval."""
+    waits = (a_wait("t", "timer"), a_wait("c", "completion"), a_wait("a", "approval"))
+    moved = rules.record_moved_along(record(summary=waiting(*waits)), 500)
+    assert moved.summary is not None
+    assert isinstance(moved.summary.outcome, Waiting)
+    assert [wait.due_at - NOW for wait in moved.summary.outcome.waits] == [1_500, 1_500, 1_000]
+    assert rules.moved_along(waits[0], -10 * NOW).due_at == 0
+    ended = record(summary=finished())
+    assert rules.record_moved_along(ended, 500) is ended
+
+
+# Leases and turns
+
+
+@pytest.mark.parametrize(
+    ("owner", "until_ms", "dead", "free"),
+    [
+        (None, NOW + 9, nobody_died, True),
+        ("a", NOW + 1, nobody_died, False),
+        ("a", NOW, nobody_died, True),
+        ("a", NOW + 1, all_died, True),
+    ],
+)
+def test_a_session_is_free(owner: str | None, until_ms: int, dead: rules.IsDead, free: bool) -> None:
+    """Ours: port rule 2; a lease ends with its time or with its owner."""
+    assert rules.is_free(owner, until_ms, NOW, dead) is free
+
+
+def test_a_lease_lasts_by_the_time_that_leases_go_by() -> None:
+    """Ours: setting the time of day ends no lease."""
+    asks = replace(claimant(), lease_now_ms=5)
+    lease = rules.lease_for("s1", asks, 7)
+    assert (lease.owner, lease.fence, lease.until_ms) == (asks.owner, 7, 5 + asks.lease_ms)
+
+
+@pytest.mark.parametrize(
+    ("state", "free", "refused"),
+    [
+        (TurnState.RUNNING, False, SessionBusy),
+        (TurnState.RUNNING, True, TurnUnfinished),
+        (TurnState.WAITING, True, TurnUnfinished),
+        (TurnState.WAITING, False, TurnUnfinished),
+    ],
+)
+def test_a_second_turn_is_refused(state: TurnState, free: bool, refused: type[StandfastError]) -> None:
+    """Ours: port rule 3; the caller learns whether to wait, to take over or to decide."""
+    error = rules.refuse_second_turn(record(state), "owner", free)
+    assert type(error) is refused
+
+
+@pytest.mark.parametrize(
+    ("found", "free", "refused"),
+    [
+        (None, True, TurnNotFound),
+        (record(TurnState.ENDED), True, TurnNotFound),
+        (record(TurnState.RUNNING), False, SessionBusy),
+        (record(TurnState.RUNNING), True, None),
+        (record(TurnState.WAITING), True, None),
+    ],
+)
+def test_a_turn_is_taken_over(
+    found: TurnRecord | None, free: bool, refused: type[StandfastError] | None
+) -> None:
+    """Ours: only an unfinished turn that no live owner runs."""
+    assert error_of(lambda: rules.require_takeable("t1", found, "owner", free)) is refused
+
+
+@pytest.mark.parametrize(
+    ("state", "cancel", "free", "wait_over", "goes_on"),
+    [
+        (TurnState.RUNNING, False, False, False, False),
+        (TurnState.RUNNING, True, False, True, False),
+        (TurnState.RUNNING, False, True, False, True),
+        (TurnState.WAITING, False, True, False, False),
+        (TurnState.WAITING, False, True, True, True),
+        (TurnState.WAITING, True, True, False, True),
+    ],
+)
+def test_an_unfinished_turn_can_continue(
+    state: TurnState, cancel: bool, free: bool, wait_over: bool, goes_on: bool
+) -> None:
+    """Ours: left by its owner, or with a wait that is over, or with a request to cancel."""
+    turn = record(state, cancel_requested=cancel)
+    assert rules.can_continue(turn, free=free, wait_over=wait_over) is goes_on
+
+
+@pytest.mark.parametrize(
+    ("summary", "cancel", "injected", "reason"),
+    [
+        (finished(), False, False, None),
+        (finished(), True, False, "cancelled"),
+        (finished(), False, True, "injected"),
+        (finished(), True, True, "cancelled"),
+        (stopped(), True, True, None),
+    ],
+)
+def test_a_commit_is_refused(summary: Any, cancel: bool, injected: bool, reason: str | None) -> None:
+    """Ours: a turn does not finish past a message or a cancellation; any other end is taken."""
+    refused = rules.refuse_commit(a_commit(summary=summary), record(cancel_requested=cancel), injected)
+    assert (None if refused is None else refused.reason) == reason
+
+
+def test_the_record_of_a_turn_follows_its_life() -> None:
+    """Ours: running, waiting with a summary, running without one, ended with one."""
+    begun = rules.new_record(new_turn(key="k"), NOW)
+    assert (begun.state, begun.created_at, begun.idempotency_key) == (TurnState.RUNNING, NOW, "k")
+    parked = rules.parked(begun, waiting())
+    assert (parked.state, parked.summary) == (TurnState.WAITING, waiting())
+    assert rules.taken_over(parked) == begun
+    ended = rules.ended(begun, finished(), NOW + 5)
+    assert (ended.state, ended.ended_at, ended.summary) == (TurnState.ENDED, NOW + 5, finished())
+
+
+def test_a_key_belongs_to_one_input() -> None:
+    """Ours: idempotency; the same key with another input is a conflict."""
+    turn = new_turn(key="k")
+    rules.require_same_input(rules.new_record(turn, NOW), turn)
+    with pytest.raises(IdempotencyConflict):
+        rules.require_same_input(record(input_digest="other"), turn)
+
+
+# Sessions
+
+
+def test_a_fork_begins_anew_at_its_branch() -> None:
+    """Ours: usage, notes and charter stay with the original; what it runs with is shared."""
+    head = replace(a_head(), leaf="t0.1", depth=2, revision=4, metadata={"user": "ada"})
+    fork = rules.forked(head, "s2", Branch("t0.0", 1, "initial", 1, 0), NOW + 5, None)
+    assert (fork.session_id, fork.forked_from, fork.leaf, fork.depth) == ("s2", "s1", "t0.0", 1)
+    assert (fork.created_at, fork.updated_at, fork.revision) == (NOW + 5, NOW + 5, 0)
+    assert (fork.usage, fork.charter, fork.blocked, fork.metadata) == ((), None, None, {"user": "ada"})
+    assert rules.branch_of(fork) == Branch("t0.0", 1, "initial", 1, 0)
+
+
+def test_a_description_replaces_what_is_given() -> None:
+    """Ours: metadata and settings for code stay unless they are given; the host is a copy."""
+    host: dict[str, Any] = {"tools": []}
+    head = replace(a_head(), metadata={"user": "ada"}, code=settings())
+    after = rules.described(head, agent="a", model="m", host=host)
+    host["tools"] = None
+    assert (after.agent, after.model, after.host) == ("a", "m", {"tools": []})
+    assert (after.metadata, after.code) == ({"user": "ada"}, settings())
+    other = rules.described(head, agent="a", model="m", host={}, metadata={}, code=settings(NOW))
+    assert (other.metadata, other.code) == ({}, settings(NOW))
+
+
+def test_sessions_are_listed_by_last_use() -> None:
+    """Ours: the latest used first, then the latest made, then by id."""
+    heads = [
+        replace(a_head(name), created_at=created, updated_at=updated)
+        for name, created, updated in (("a", 1, 5), ("c", 2, 9), ("b", 2, 9), ("d", 3, 9))
+    ]
+    assert [head.session_id for head in sorted(heads, key=rules.head_order)] == ["d", "b", "c", "a"]
+
+
+def test_a_session_made_again_needs_the_same_charter() -> None:
+    """Ours: asked twice for a child it is one session; any other is a conflict."""
+    charter = SessionCharter(parent_session_id="p")
+    child = replace(a_head(), charter=charter)
+    rules.require_same_session(child, child)
+    assert rules.parent_of(child) == "p"
+    for found, new in ((a_head(), a_head()), (a_head(), child), (child, a_head())):
+        with pytest.raises(SessionExists):
+            rules.require_same_session(found, new)
+
+
+@pytest.mark.parametrize(
+    ("owner", "dead", "refused"),
+    [(None, nobody_died, None), ("a", nobody_died, SessionBusy), ("a", all_died, None)],
+)
+def test_a_session_is_deleted_unless_a_live_owner_runs_it(
+    owner: str | None, dead: rules.IsDead, refused: type[StandfastError] | None
+) -> None:
+    """Ours: nothing goes from under a process."""
+    assert error_of(lambda: rules.require_no_owner("s1", owner, dead)) is refused
+
+
+def test_a_session_with_an_unfinished_turn_is_not_at_rest() -> None:
+    """Ours: the error names the owner, or the turn that nobody runs."""
+    rules.require_at_rest("s1", None, None)
+    with pytest.raises(SessionBusy, match="worker-7"):
+        rules.require_at_rest("s1", "worker-7", "t1")
+    with pytest.raises(SessionBusy, match="turn t1"):
+        rules.require_at_rest("s1", None, "t1")
+
+
+def settings(expires_at: int | None = None) -> CodeSettings:
+    return CodeSettings(
+        language=Language.PYTHON, engine="monty", limits=SessionLimits(), expires_at=expires_at
+    )
+
+
+@pytest.mark.parametrize(
+    ("updated_at", "expires_at", "request_", "idle", "running", "goes"),
+    [
+        (NOW, None, PruneRequest(sessions_before_ms=NOW + 1), True, False, True),
+        (NOW, None, PruneRequest(sessions_before_ms=NOW), True, False, False),
+        (NOW, None, PruneRequest(sessions_before_ms=NOW + 1), False, False, False),
+        (NOW, None, PruneRequest(now_ms=NOW + 1), True, False, False),
+        (NOW, NOW + 1, PruneRequest(now_ms=NOW), True, False, False),
+        (NOW, NOW, PruneRequest(now_ms=NOW), True, False, True),
+        (NOW, NOW, PruneRequest(now_ms=NOW), False, False, True),
+        (NOW, NOW, PruneRequest(now_ms=NOW), False, True, False),
+        (NOW, NOW, PruneRequest(branches=True), True, False, False),
+    ],
+)
+def test_a_session_goes_by_age(
+    updated_at: int, expires_at: int | None, request_: PruneRequest, idle: bool, running: bool, goes: bool
+) -> None:
+    """Ours: unused for long and idle, or past its time and not running."""
+    head = replace(a_head(), updated_at=updated_at, code=settings(expires_at))
+    assert rules.may_be_pruned(head, request_, idle=idle, running=running) is goes
+
+
+# Clocks, inputs, tasks, triggers
+
+
+@pytest.mark.parametrize(
+    ("known", "offset_ms", "seen"),
+    [
+        (None, 70, SeenClock(lease_offset_ms=70)),
+        ((70, 70), 1_070, SeenClock(lease_offset_ms=70)),
+        ((70, 70), 1_071, SeenClock(lease_offset_ms=70, shift_ms=1_001)),
+        ((70, 90), -911, SeenClock(lease_offset_ms=70, shift_ms=-1_001)),
+    ],
+)
+def test_the_time_of_day_was_set_if_it_moved_by_more_than_a_second(
+    known: tuple[int, int] | None, offset_ms: int, seen: SeenClock
+) -> None:
+    """Ours: leases keep the offset that they began with."""
+    assert rules.seen_clock(known, offset_ms) == seen
+
+
+def test_the_content_of_an_input_is_its_session_its_kind_and_its_message() -> None:
+    """Ours: stored in files, so the digest must stay what it is."""
+    known = rules.input_content(an_input())
+    assert known.hex() == "f6c2d66afb125756345019b6242843e2"
+    rules.require_same_content(replace(an_input(), created_at=NOW + 5), known)
+    for other in (an_input(kind="inject"), an_input(session_id="s2"), an_input(text="another")):
+        with pytest.raises(IdempotencyConflict):
+            rules.require_same_content(other, known)
+
+
+def test_blobs_are_named_by_their_digest() -> None:
+    """Ours: 64 hexadecimal digits anywhere in a text."""
+    digest = b"0123456789abcdef" * 4
+    assert rules.blob_digests(b'{"a":"' + digest + b'"} ' + digest[:-1]) == [digest]
+
+
+@pytest.mark.parametrize("state", list(TaskState))
+def test_a_task_that_is_over_never_changes_and_gives_its_id_away(state: TaskState) -> None:
+    """Ours: the end of a task is final."""
+    task = replace(a_task(), state=state)
+    after = rules.changed_task(task, lambda it: replace(it, updated_at=NOW + 9))
+    assert (after is task) is state.is_terminal
+    assert error_of(lambda: rules.require_room(task)) is (None if state.is_terminal else TaskExists)
+
+
+def test_a_task_never_becomes_another_one() -> None:
+    """Ours: tasks move by `move_tasks` alone, and keep their place."""
+    task = a_task()
+    with pytest.raises(InvalidArgument):
+        rules.changed_task(task, lambda it: replace(it, session_id="s2"))
+    moved = rules.moved_task(task, "s2", NOW + 9)
+    assert (moved.session_id, moved.updated_at, moved.created_at) == ("s2", NOW + 9, task.created_at)
+    assert rules.task_order(rules.PlacedTask(moved, 3)) == (task.created_at, 3)
+
+
+def test_a_trigger_moves_on_only_from_what_its_mover_has_seen() -> None:
+    """Ours: a slow process neither takes it back nor undoes a change."""
+    stored = replace(a_trigger(), enabled=True, next_at=NOW)
+    later = replace(stored, next_at=NOW + 1)
+    assert rules.due_at(stored) == NOW
+    assert rules.due_at(replace(stored, enabled=False)) is None
+    assert rules.moves_on(stored, later)
+    assert rules.moves_on(stored, replace(stored, next_at=None, enabled=False))
+    assert not rules.moves_on(None, later)
+    assert not rules.moves_on(stored, stored)
+    assert not rules.moves_on(later, stored)
+    assert not rules.moves_on(replace(stored, enabled=False), later)
+    assert not rules.moves_on(replace(stored, session_id="s2"), later)
+
+
+def test_rules_are_pure() -> None:
+    """Ours: the module has no clock, no file and no table to decide by."""
+    names = {value.__name__ for value in vars(rules).values() if isinstance(value, type(dataclasses))}
+    assert names <= {"hashlib", "re", "msgspec"}
