@@ -13,12 +13,12 @@ from standfast.model.diagnostic import Diagnostic
 from standfast.model.language import Language
 from standfast.model.limits import SessionLimits
 from standfast.ports.cell_stepper import (
-    Blocked,
     CellFailed,
     CellStopped,
-    Ended,
     EngineCall,
     Step,
+    StepBlocked,
+    StepEnded,
     StepperHost,
 )
 from standfast.ports.code_engine import (
@@ -32,7 +32,7 @@ from standfast.ports.code_engine import (
     Touched,
 )
 from standfast.sandbox.cell_lifecycle import SteppedCells
-from standfast.sandbox.slots import Slots
+from standfast.sandbox.workers import WorkerSlots
 
 Does = Step | Exception | Callable[[StepperHost], Step]
 
@@ -81,7 +81,7 @@ class ListStepper:
         return b"dump"
 
     def load(self) -> Step:
-        return Blocked()
+        return StepBlocked()
 
     def is_in_worker(self) -> bool:
         return True
@@ -100,7 +100,7 @@ class ListCells(SteppedCells):
     language = Language.PYTHON
 
     def __init__(self) -> None:
-        super().__init__(Slots(1))
+        super().__init__(WorkerSlots(1))
         self.steps: list[Does] = []
         self.replayed = False
         self.not_suspended: EngineFailed | None = None
@@ -160,7 +160,9 @@ CANCELLED = ErrorObject(code=Code.CANCELLED, message="enough")
 
 def test_an_answer_that_the_code_cannot_take_yet_is_kept_for_when_it_waits(cells: ListCells) -> None:
     """Ours: one answer at a time, in the order of the answers."""
-    run = cells.cell(later(10), later(11), stands(12), Blocked(), Blocked([10]), Blocked(), Ended(result=1))
+    run = cells.cell(
+        later(10), later(11), stands(12), StepBlocked(), StepBlocked([10]), StepBlocked(), StepEnded(result=1)
+    )
     assert numbers(run.start()) == [1, 2, 3]
     assert numbers(run.answer(2, CallAnswer(value="b"))) == []
     assert cells.given == []
@@ -182,8 +184,8 @@ def test_an_immediate_answer_has_no_number(cells: ListCells) -> None:
         later(10),
         later(11),
         stands(12),
-        Blocked(),
-        Ended(result=1),
+        StepBlocked(),
+        StepEnded(result=1),
         answer_now=lambda call: answers[call.args[0]],
     )
     assert numbers(run.start()) == [1]
@@ -195,7 +197,7 @@ def test_an_immediate_answer_has_no_number(cells: ListCells) -> None:
 def test_the_engines_own_answer_does_not_reach_the_host(cells: ListCells) -> None:
     """Ours: a function that is gone is not asked for."""
     own = EngineCall(id=1, name="gone", answer=CallAnswer(value="own"))
-    run = cells.cell(own, Ended(result=1), answer_now=lambda call: pytest.fail("asked"))
+    run = cells.cell(own, StepEnded(result=1), answer_now=lambda call: pytest.fail("asked"))
     assert ended(run.start()).result == 1
     assert cells.given == [(1, "own")]
 
@@ -219,7 +221,7 @@ def test_arguments_of_one_pause_have_a_limit_together(cells: ListCells) -> None:
 
 def test_a_stop_ends_a_waiting_cell_at_its_next_answer_and_only_once(cells: ListCells) -> None:
     """Ours: the first stop counts; one after the end has no effect."""
-    run = cells.cell(stands(1), Ended(result=1))
+    run = cells.cell(stands(1), StepEnded(result=1))
     run.start()
     run.stop(CANCELLED)
     run.stop(ErrorObject(code=Code.TIMEOUT_WALL, message="late"))
@@ -253,7 +255,7 @@ def test_a_stop_before_the_state_is_kept_undoes_the_cell(cells: ListCells) -> No
         told.append(end)
         run.stop(CANCELLED)
 
-    run = cells.cell(Ended(result=5), through=through)
+    run = cells.cell(StepEnded(result=5), through=through)
     end = ended(run.start())
     assert (told[0].result, told[0].state, end.result, end.error) == (5, None, None, CANCELLED)
 
@@ -261,16 +263,16 @@ def test_a_stop_before_the_state_is_kept_undoes_the_cell(cells: ListCells) -> No
 def test_an_exception_keeps_the_state_and_refused_code_does_not_touch_it(cells: ListCells) -> None:
     """Ours: SPEC §5, an exception of the language is no hard stop."""
     error = ErrorObject(code=Code.RUNTIME_ERROR, message="oops")
-    end = ended(cells.cell(Ended(error=error)).start())
+    end = ended(cells.cell(StepEnded(error=error)).start())
     assert (end.error, end.hard, end.state, end.memory_peak_bytes) == (error, False, b"kept", 7)
-    end = ended(cells.cell(Ended(error=error, refused=True)).start())
+    end = ended(cells.cell(StepEnded(error=error, refused=True)).start())
     assert (end.error, end.hard, end.state) == (error, False, None)
     assert cells.released == [True, True]
 
 
 def test_a_cell_that_cannot_be_put_aside_ends_when_its_worker_is_needed(cells: ListCells) -> None:
     """Ours: to keep the worker could block the call that the cell waits for."""
-    run = cells.cell(stands(1), Ended(result=1))
+    run = cells.cell(stands(1), StepEnded(result=1))
     run.start()
     cells.not_suspended = EngineFailed("the cell cannot be suspended: too large")
     run.hand_back()
@@ -290,7 +292,7 @@ def test_a_cell_is_suspended_and_resumed_with_its_answers_and_calls(cells: ListC
     assert again.now_ms == 50
     with pytest.raises(InvalidArgument):
         again.answer(1, CallAnswer())
-    again._stepper._left = [Blocked(), Ended(result=2)]
+    again._stepper._left = [StepBlocked(), StepEnded(result=2)]
     end = ended(again.answer(2, CallAnswer(value="b")))
     assert (end.result, end.calls_made, cells.given) == (2, 2, [(11, "b"), (10, "a")])
 
@@ -298,10 +300,10 @@ def test_a_cell_is_suspended_and_resumed_with_its_answers_and_calls(cells: ListC
 @pytest.mark.parametrize(
     ("then", "message"),
     [
-        ([stands(1), stands(2), Ended(result=3)], None),
-        ([stands(1), Ended(result=3)], "ended earlier"),
+        ([stands(1), stands(2), StepEnded(result=3)], None),
+        ([stands(1), StepEnded(result=3)], "ended earlier"),
         ([stands(1), stands(9)], "is another one"),
-        ([stands(1), later(2), Blocked()], "is another one"),
+        ([stands(1), later(2), StepBlocked()], "is another one"),
     ],
 )
 def test_a_replayed_cell_must_do_the_same_again(

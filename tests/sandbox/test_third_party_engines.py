@@ -14,7 +14,7 @@ from standfast import BlockingSandbox, tool
 from standfast.errors import CodeExecutionUnavailable, InvalidArgument
 from standfast.model.diagnostic import Diagnostic
 from standfast.model.language import Language
-from standfast.ports.cell_stepper import CellStopped, Ended, EngineCall, Step, StepperHost
+from standfast.ports.cell_stepper import CellStopped, EngineCall, Step, StepEnded, StepperHost
 from standfast.ports.code_engine import CallAnswer, CellFunctions, Check, Touched
 from standfast.sandbox import engine_kinds
 from standfast.sandbox.cell_lifecycle import SteppedCells
@@ -50,7 +50,7 @@ class CountingStepper:
                 return EngineCall(id=len(self._lines), name=name, args=[ast.literal_eval(argument)])
             self._host.output("stdout", f"{line}\n")
             self._total += int(line)
-        return Ended(result=self._total)
+        return StepEnded(result=self._total)
 
     def answer(self, call_id: int, answer: CallAnswer) -> Step:
         self._total += answer.value if isinstance(answer.value, int) else 0

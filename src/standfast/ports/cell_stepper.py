@@ -7,13 +7,13 @@ answers until the code can take them, watches the time, stops, lends the worker,
 the cell. The *stepper* of an engine knows how to run the code, and nothing else. Each of its methods runs
 the code up to the next thing that needs a decision, a `Step`::
 
-    prepare ─ begin ─► EngineCall(stands=True) ─ answer ─► EngineCall(stands=False) ─ proceed ─► Blocked
-                                                                           answer ─► Ended ─ keep ┘
+    prepare ─ begin ─► EngineCall(stands=True) ─ answer ─► EngineCall(stands=False) ─ proceed ─► StepBlocked
+                                                                      answer ─► StepEnded ─ keep ┘
 
 - `EngineCall`: the code has made a call. If it `stands`, the code waits for this call alone, and the
   lifecycle comes back with `answer`. If not, the code holds a promise and `proceed` lets it continue.
-- `Blocked`: every task of the code waits for the answers of earlier calls.
-- `Ended`: the code returned, raised an exception, or was refused before it ran.
+- `StepBlocked`: every task of the code waits for the answers of earlier calls.
+- `StepEnded`: the code returned, raised an exception, or was refused before it ran.
 
 A cell that waits can be put aside to free its worker (`put_aside`, then `release`), turned into bytes
 (`dump`) and brought back (`load`). An engine that cannot store code in the middle of a call sets `replayed`:
@@ -25,7 +25,7 @@ Rules
 1. A cell's behaviour follows from its code, state, inputs, `host.now_ms`, `host.request.seed` and the
    answers in their order. The code touches nothing outside except by calls.
 2. A failure that undoes the cell (a limit, a crash) is raised as `CellFailed`. An exception of the language
-   is the `error` of an `Ended`. A `StandfastError` ends the cell and reaches the caller.
+   is the `error` of an `StepEnded`. A `StandfastError` ends the cell and reaches the caller.
 3. `kill` comes from any thread and makes the method that is running raise `CellStopped`. A stepper that is
    killed before it computes raises `CellStopped` as soon as it would. Every other method is called by one
    thread at a time.
@@ -77,13 +77,13 @@ class EngineCall(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     argument_values: int = 0
 
 
-class Blocked(msgspec.Struct, frozen=True):
+class StepBlocked(msgspec.Struct, frozen=True):
     """The code waits. It can take the answers of the calls in `pending`; None means of any call."""
 
     pending: Collection[int] | None = None
 
 
-class Ended(msgspec.Struct, frozen=True, kw_only=True):
+class StepEnded(msgspec.Struct, frozen=True, kw_only=True):
     """The code has ended: with `result`, with an exception (`error`), or with a call that is left to the
     host.
 
@@ -97,7 +97,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[str, ...] = ()
 
 
-Step = EngineCall | Blocked | Ended
+Step = EngineCall | StepBlocked | StepEnded
 
 
 class PrintedText(Protocol):

@@ -45,13 +45,13 @@ from standfast.errors import (
 from standfast.model.diagnostic import Diagnostic
 from standfast.model.language import Language
 from standfast.ports.cell_stepper import (
-    Blocked,
     CellFailed,
     CellStepper,
     CellStopped,
-    Ended,
     EngineCall,
     Step,
+    StepBlocked,
+    StepEnded,
     StepperHost,
 )
 from standfast.ports.code_engine import (
@@ -78,9 +78,8 @@ from standfast.sandbox.run_errors import (
     stdout_error,
     wall_error,
 )
-from standfast.sandbox.slots import Slots
 from standfast.sandbox.source_text import require_text
-from standfast.sandbox.watchdog import Watchdog
+from standfast.sandbox.workers import Watchdog, WorkerSlots
 
 MAX_ARGUMENT_BYTES: Final = 32 << 20
 """The most that the calls of one pause may be given together: decoded, it takes many times as much memory."""
@@ -102,7 +101,7 @@ class SteppedCells(ABC):
 
     language: Language
 
-    def __init__(self, slots: Slots[Any] | None = None) -> None:
+    def __init__(self, slots: WorkerSlots[Any] | None = None) -> None:
         self.slots = slots
         self.watchdog = Watchdog()
         self.live: set[SteppedCell] = set()
@@ -311,7 +310,7 @@ class SteppedCell:
     def _advance(self, step: Step | None) -> CellStep:
         """Step until the code waits or has ended. None is code that waits."""
         while step is not None:
-            if isinstance(step, Ended):
+            if isinstance(step, StepEnded):
                 return self._finish(step)
             step = self._called(step) if isinstance(step, EngineCall) else self._blocked(step.pending)
         self._in_worker = True
@@ -376,7 +375,7 @@ class SteppedCell:
             self._record.answers.append((number, answer))
         elif not self._in_worker:
             step = self._stepper.load()
-            self._pending = step.pending if isinstance(step, Blocked) else None
+            self._pending = step.pending if isinstance(step, StepBlocked) else None
         return self._hand_over(number, answer)
 
     def _hand_over(self, number: int, answer: CallAnswer) -> Step | None:
@@ -449,7 +448,7 @@ class SteppedCell:
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
-    def _finish(self, ended: Ended) -> CellEnd:
+    def _finish(self, ended: StepEnded) -> CellEnd:
         """Find the state that the code left, and end with it."""
         if self._record.replaying:
             raise Diverged("it ended earlier than before")
@@ -465,7 +464,7 @@ class SteppedCell:
         error: ErrorObject | None,
         *,
         hard: bool = False,
-        ended: Ended | None = None,
+        ended: StepEnded | None = None,
         state: bytes | None = None,
     ) -> CellEnd:
         """End with this, unless the cell was stopped before."""
@@ -475,12 +474,12 @@ class SteppedCell:
             error, hard, ended, state = self.stopped, True, None, None
         if ended is None:
             self._measure()
-            ended = Ended(error=error)
+            ended = StepEnded(error=error)
         self._result = self._end_of(ended, hard=hard, state=state)
         self._leave(warm=not hard)
         return self._result
 
-    def _end_of(self, ended: Ended, *, hard: bool = False, state: bytes | None = None) -> CellEnd:
+    def _end_of(self, ended: StepEnded, *, hard: bool = False, state: bytes | None = None) -> CellEnd:
         return CellEnd(
             result=ended.result,
             error=ended.error,

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from standfast.sandbox.peak_memory import PeakMemory
+from standfast.sandbox.workers import PeakMemory
 
 pytestmark = pytest.mark.slow
 

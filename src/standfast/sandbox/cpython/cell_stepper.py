@@ -22,12 +22,12 @@ from standfast.errors import EngineFailed, ErrorObject, InvalidArgument, ValueTo
 from standfast.model.bounds import MAX_VALUE_BYTES, count_json_nodes
 from standfast.model.canonical import Json
 from standfast.ports.cell_stepper import (
-    Blocked,
     CellFailed,
     CellStopped,
-    Ended,
     EngineCall,
     Step,
+    StepBlocked,
+    StepEnded,
     StepperHost,
 )
 from standfast.ports.code_engine import SLEEP, CallAnswer
@@ -67,9 +67,8 @@ from standfast.sandbox.run_errors import (
     memory_error,
     request_too_large,
 )
-from standfast.sandbox.watchdog import Watchdog
 from standfast.sandbox.worker_process import WorkerDied
-from standfast.sandbox.worker_slot import WorkerSlot
+from standfast.sandbox.workers import Watchdog, WorkerSlot
 
 _LOOK_S: Final = 0.02
 _LOADING_MS: Final = 2_000
@@ -208,7 +207,7 @@ class CPythonStepper:
                     return self._engine_call(message)
                 case messages.Blocked():
                     self._stood_at = time.monotonic()
-                    return Blocked()
+                    return StepBlocked()
                 case messages.Ended():
                     return self._ended(message, data)
                 case Printed():
@@ -435,7 +434,7 @@ class CPythonStepper:
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
-    def _ended(self, ended: messages.Ended, data: bytes) -> Ended:
+    def _ended(self, ended: messages.Ended, data: bytes) -> StepEnded:
         if ended.lost is not None:
             raise CellFailed(failures.lost_error(ended.lost))
         if ended.too_large is not None:
@@ -443,7 +442,7 @@ class CPythonStepper:
         value, error = self._outcome(ended)
         notes = read_names(ended.notes) or []
         self._end = ended, data
-        return Ended(result=value, error=error, notes=tuple(notes[:_MAX_NOTES]))
+        return StepEnded(result=value, error=error, notes=tuple(notes[:_MAX_NOTES]))
 
     def _outcome(self, ended: messages.Ended) -> tuple[Json, ErrorObject | None]:
         """Return the value of the code, or what is wrong with it."""

@@ -14,8 +14,8 @@ from typing import Final
 from standfast.errors import EngineFailed
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.cpython.jail import MAX_FILES_BYTES
-from standfast.sandbox.peak_memory import PeakMemory
 from standfast.sandbox.worker_process import WorkerDied
+from standfast.sandbox.workers import PeakMemory
 
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _SPARE_BYTES: Final = 48 << 20

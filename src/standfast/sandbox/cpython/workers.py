@@ -25,8 +25,8 @@ from standfast.errors import EngineFailed
 from standfast.sandbox.cpython.jail import Jail, JailProcess
 from standfast.sandbox.cpython.messages import NO_RUN, NONCE_BYTES
 from standfast.sandbox.cpython.meter import Meter
-from standfast.sandbox.slots import Slots
 from standfast.sandbox.worker_process import WorkerDied
+from standfast.sandbox.workers import WorkerSlots
 
 MAX_RUNS: Final = 500
 """A process that ran so much is replaced: interpreters gather dust."""
@@ -88,7 +88,7 @@ class Worker:
             os.kill(self.process.guest_pid, number)
 
 
-class Workers(Slots[Worker]):
+class Workers(WorkerSlots[Worker]):
     """The jailed processes of one engine."""
 
     def __init__(self, jail: Jail, capacity: int) -> None:

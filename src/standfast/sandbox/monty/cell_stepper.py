@@ -16,12 +16,12 @@ import msgspec
 from standfast.errors import Code, ErrorObject, Span, StandfastError
 from standfast.model.canonical import Json
 from standfast.ports.cell_stepper import (
-    Blocked,
     CellFailed,
     CellStopped,
-    Ended,
     EngineCall,
     Step,
+    StepBlocked,
+    StepEnded,
     StepperHost,
 )
 from standfast.ports.code_engine import CallAnswer, CellCall, CellRequest, LastCall
@@ -55,7 +55,7 @@ from standfast.sandbox.monty.surroundings import OS_POLICY, Surroundings
 from standfast.sandbox.monty.values import may_hold_stand_ins, not_serializable
 from standfast.sandbox.monty.workers import Worker, Workers
 from standfast.sandbox.run_errors import argument_not_json, request_too_large
-from standfast.sandbox.worker_slot import WorkerSlot
+from standfast.sandbox.workers import WorkerSlot
 
 T = TypeVar("T")
 _SMALL_CHARS: Final = 1_000
@@ -96,7 +96,7 @@ class MontyStepper:
             error = ErrorObject(
                 code=refused.code, message=refused.message, hint=refused.hint, span=refused.span
             )
-            return Ended(error=error, refused=True)
+            return StepEnded(error=error, refused=True)
         return self._stepped(self._begin)
 
     def proceed(self) -> Step:
@@ -136,7 +136,7 @@ class MontyStepper:
             if self._host.stopped is not None:
                 raise CellStopped from None
             outcome = describe_failure(error, self._plan.program, self._plan.limits, self._engine.call_errors)
-        if isinstance(outcome, EngineCall | Blocked):
+        if isinstance(outcome, EngineCall | StepBlocked):
             return outcome
         return self._ended(outcome)
 
@@ -208,7 +208,7 @@ class MontyStepper:
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
-    def _ended(self, outcome: Finished | Failure) -> Ended:
+    def _ended(self, outcome: Finished | Failure) -> StepEnded:
         """Find the result of the code."""
         failure = outcome if isinstance(outcome, Failure) else None
         if failure is not None and failure.hard:
@@ -216,10 +216,10 @@ class MontyStepper:
         if left_unchanged(outcome):
             if self._slot.worker is not None:
                 self._slot.worker.version = None  # it was fed, and may have counted the source
-            return Ended(error=failure.error if failure else None, refused=True)
+            return StepEnded(error=failure.error if failure else None, refused=True)
         return self._completed(lambda: self._found(outcome, failure))
 
-    def _found(self, outcome: Finished | Failure, failure: Failure | None) -> Ended:
+    def _found(self, outcome: Finished | Failure, failure: Failure | None) -> StepEnded:
         worker = self._slot.worker
         assert worker is not None
         program = self._plan.program
@@ -235,8 +235,8 @@ class MontyStepper:
         unnamed = program.reads_only is not None or program.result_mode == "always"
         self._large_names = [] if small or unnamed else [VALUE_NAME]
         if isinstance(outcome, Finished) and program.last_call is not None:
-            return Ended(last_call=_last_call(*program.last_call, value, failure))
-        return Ended(result=value, error=failure.error if failure else None)
+            return StepEnded(last_call=_last_call(*program.last_call, value, failure))
+        return StepEnded(result=value, error=failure.error if failure else None)
 
     def _checked(self, raw: object, worker: Worker) -> tuple[Json, Failure | None]:
         """Convert the value to JSON, unless it is not or holds the text of something that is not text."""

@@ -16,7 +16,7 @@ import msgspec
 from standfast.errors import Code, ErrorObject, InvalidArgument, ValueTooLarge
 from standfast.model.bounds import check_bounds
 from standfast.model.canonical import Json, to_json
-from standfast.ports.cell_stepper import Blocked, EngineCall, PrintedText
+from standfast.ports.cell_stepper import EngineCall, PrintedText, StepBlocked
 from standfast.ports.code_engine import SLEEP, CallAnswer, CellFunctions
 from standfast.sandbox.monty import engine, shadow
 from standfast.sandbox.monty.dump import stand_ins
@@ -112,7 +112,7 @@ class Stepper:
                 return Finished(read_value(functools.partial(getattr, snapshot, "output")))
             if isinstance(snapshot, engine.FutureSnapshot):
                 self.standing = snapshot
-                return Blocked(snapshot.pending_call_ids)
+                return StepBlocked(snapshot.pending_call_ids)
             if isinstance(snapshot, engine.NameLookupSnapshot):
                 snapshot = self._on_name(snapshot, snapshot.variable_name)
                 continue

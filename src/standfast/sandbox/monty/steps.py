@@ -9,7 +9,7 @@ from typing import Any
 
 from standfast.errors import ValueTooLarge
 from standfast.model.bounds import MAX_VALUE_BYTES
-from standfast.ports.cell_stepper import Blocked, EngineCall
+from standfast.ports.cell_stepper import EngineCall, StepBlocked
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.dump import check_arguments
 from standfast.sandbox.monty.workers import Worker
@@ -64,4 +64,4 @@ def read_value(read: Callable[[], object]) -> object:
             gc.enable()
 
 
-EngineStep = EngineCall | Blocked | Finished
+EngineStep = EngineCall | StepBlocked | Finished

@@ -26,7 +26,7 @@ from standfast.sandbox.monty.ignored_methods import misread
 from standfast.sandbox.monty.program import WAITERS, called_name
 from standfast.sandbox.monty.syntax import parse
 from standfast.sandbox.monty.workers import Worker, Workers
-from standfast.sandbox.watchdog import Watchdog
+from standfast.sandbox.workers import Watchdog
 
 _GATE: Final = "validate_gate__"
 _MAX_REFUSALS: Final = 50

@@ -16,8 +16,7 @@ from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.dump import MAX_SUSPENSIONS, with_limits
 from standfast.sandbox.monty.state import EngineState
 from standfast.sandbox.monty.untraced import untraced
-from standfast.sandbox.peak_memory import PeakMemory
-from standfast.sandbox.slots import Slots
+from standfast.sandbox.workers import PeakMemory, WorkerSlots
 
 KILL_GRACE_S: Final = 0.4
 """How long past its time limit the engine may take to stop by itself."""
@@ -123,7 +122,7 @@ class Worker:
             self.session.__exit__(None, None, None)
 
 
-class Workers(Slots[Worker]):
+class Workers(WorkerSlots[Worker]):
     """The worker processes of the engine's own pool."""
 
     def __init__(self, capacity: int) -> None:

@@ -24,12 +24,12 @@ from standfast.model.bounds import check_json_bounds
 from standfast.model.call import GuestException
 from standfast.model.canonical import Json, read_json
 from standfast.ports.cell_stepper import (
-    Blocked,
     CellFailed,
     CellStopped,
-    Ended,
     EngineCall,
     Step,
+    StepBlocked,
+    StepEnded,
     StepperHost,
 )
 from standfast.ports.code_engine import SLEEP, CallAnswer
@@ -75,7 +75,7 @@ from standfast.sandbox.quickjs.workers import Worker, Workers
 from standfast.sandbox.run_errors import argument_not_json, deadlock_error, request_too_large
 from standfast.sandbox.typescript.script import Script, ScriptRefused, read_script
 from standfast.sandbox.worker_process import WorkerDied
-from standfast.sandbox.worker_slot import WorkerSlot
+from standfast.sandbox.workers import WorkerSlot
 
 EXIT: Final = "SystemExit"
 _MAX_LINES: Final = 10_000
@@ -130,11 +130,11 @@ class QuickJsStepper:
 
     def begin(self) -> Step:
         if self._refused is not None:
-            return Ended(error=self._refused, refused=True)
+            return StepEnded(error=self._refused, refused=True)
         return self._taken_in(self._first_reply())
 
     def proceed(self) -> Step:
-        return self._engine_call(self._told.popleft()) if self._told else Blocked()
+        return self._engine_call(self._told.popleft()) if self._told else StepBlocked()
 
     def answer(self, call_id: int, answer: CallAnswer) -> Step:
         if answer.exception is not None and answer.exception.type == EXIT:
@@ -178,7 +178,7 @@ class QuickJsStepper:
         if reply.stop == "corrupt":
             raise corrupt("session's state", reply.detail[0])
         if reply.stop == "syntax":
-            return Ended(error=syntax_error(reply.detail, self._source), refused=True)
+            return StepEnded(error=syntax_error(reply.detail, self._source), refused=True)
         if reply.stop:
             raise CellFailed(stopped_error(reply, self._source))
         if poll.outcome == "waits":
@@ -188,7 +188,7 @@ class QuickJsStepper:
             raise CellFailed(deadlock_error())
         self._left = reply, poll.names
         error, result = self._outcome(poll)
-        return Ended(result=result, error=error)
+        return StepEnded(result=result, error=error)
 
     def _engine_call(self, call: Call) -> EngineCall:
         call_id, name, raw, problem = call
@@ -212,7 +212,7 @@ class QuickJsStepper:
             return EngineCall(id=call_id, name=name, kwargs=named, stands=False)
         return EngineCall(id=call_id, name=name, args=args, stands=False)
 
-    def _exit(self, exception: GuestException, known: ErrorObject | None) -> Ended:
+    def _exit(self, exception: GuestException, known: ErrorObject | None) -> StepEnded:
         """End the code where it is."""
         self._told.clear()
         image, self._image = self._image, None
@@ -222,7 +222,7 @@ class QuickJsStepper:
             raise CellFailed(stopped_error(reply, self._source))
         self._left = reply, None
         message = f"{EXIT}: {exception.message}"
-        return Ended(error=known or ErrorObject(code=Code.RUNTIME_ERROR, message=message))
+        return StepEnded(error=known or ErrorObject(code=Code.RUNTIME_ERROR, message=message))
 
     # ── the worker ───────────────────────────────────────────────────────────────────────────────
 
@@ -300,7 +300,7 @@ class QuickJsStepper:
 
     def load(self) -> Step:
         """The guest is sent with the next answer."""
-        return Blocked()
+        return StepBlocked()
 
     def is_in_worker(self) -> bool:
         return True

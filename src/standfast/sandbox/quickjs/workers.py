@@ -32,8 +32,8 @@ from standfast.sandbox.quickjs.frames import (
     decode_answer,
     encode,
 )
-from standfast.sandbox.slots import Slots
 from standfast.sandbox.worker_process import WorkerDied, WorkerProcess, pipe_line
+from standfast.sandbox.workers import WorkerSlots
 
 COMMAND: Final = (sys.executable, "-m", "standfast.sandbox.quickjs.worker")
 MAX_RUNS: Final = 1_000
@@ -113,7 +113,7 @@ class Worker:
         self._home.put_by(self._process, self.runs)
 
 
-class Workers(Slots[Worker]):
+class Workers(WorkerSlots[Worker]):
     """The worker processes of one engine."""
 
     def __init__(self, capacity: int) -> None:

@@ -1,0 +1,310 @@
+"""What all engines share about worker processes: slots, a cell's slot, peak memory, and the watchdog.
+
+Theory of operation
+-------------------
+A run needs a worker process with its session loaded. Loading costs more than a small run, so a session
+keeps its worker after a run until another session needs the slot; the longest idle worker is closed first.
+Everything that a worker holds is also in the session's last state, so a worker may be closed at any time. A
+run that waits for something outside *lends* its slot: it may be asked to free it, and then takes another one
+to continue.
+
+Rules
+-----
+1. Methods of `WorkerSlots` may block. The threads that drive runs call them.
+2. Lending takes no lock, because a run lends at every call that it makes: the table of lenders is changed by
+   single operations, and a thread that waits says so (`_waiting`) before it checks the table a last time.
+3. One thread at a time uses a `WorkerSlot`, but any thread may call `kill`. It only kills the processes; the
+   thread that waits for one of them notices. A killed slot takes no further worker: `put` raises
+   `CellStopped`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from typing import Final, Generic, Protocol, TypeVar
+
+from standfast.ports.cell_stepper import CellStopped
+
+_log: Final = logging.getLogger(__name__)
+_TICK_S: Final = 0.02
+_IDLE_TICKS: Final = 100
+
+
+class Killable(Protocol):
+    def kill(self) -> None: ...
+
+
+class SlotWorker(Killable, Protocol):
+    """A worker in a slot. `warm` means that it was kept for its session; `version` names the state that it
+    holds, None if that is unknown."""
+
+    warm: bool
+
+    @property
+    def version(self) -> object: ...
+
+    def close(self) -> None:
+        """End the process, or make it fit for another session. Harmless if it is dead."""
+
+
+class Lender(Protocol):
+    """A run that occupies a slot and does not need it at the moment."""
+
+    def hand_back(self) -> None:
+        """Free the slot, unless the run needs it again by now. Called without any lock."""
+
+
+W = TypeVar("W", bound=SlotWorker)
+
+
+class WorkerSlots(Generic[W]):
+    """A bounded number of workers, some of them kept warm for their sessions."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._free = capacity
+        self._warm: OrderedDict[str, W] = OrderedDict()
+        self._lent: OrderedDict[Lender, None] = OrderedDict()
+        self._changed = threading.Condition()
+        self._waiting = 0
+
+    def take(self, key: str) -> W | None:
+        """Wait for a slot; return the session's warm worker, or None if the caller is to start one."""
+        while True:
+            idle: W | None = None
+            lender: Lender | None = None
+            with self._changed:
+                if (worker := self._warm.pop(key, None)) is not None:
+                    return worker
+                if self._free:
+                    self._free -= 1
+                    return None
+                if self._warm:
+                    _, idle = self._warm.popitem(last=False)
+                elif self._lent:
+                    with contextlib.suppress(KeyError):  # each lender has just reclaimed its slot
+                        lender, _ = self._lent.popitem(last=False)
+                else:
+                    self._waiting += 1
+                    try:
+                        if not self._lent:
+                            self._changed.wait()
+                    finally:
+                        self._waiting -= 1
+            if idle is not None:
+                idle.close()
+                return None
+            if lender is not None:
+                lender.hand_back()
+
+    def lend(self, lender: Lender) -> None:
+        """Offer the slot of a run that waits to other runs."""
+        self._lent[lender] = None
+        if self._waiting:
+            with self._changed:
+                self._changed.notify()
+
+    def reclaim(self, lender: Lender) -> None:
+        """Withdraw the offer: the run continues or has ended."""
+        self._lent.pop(lender, None)
+
+    def keep(self, key: str, worker: W) -> None:
+        """Keep *worker* warm for its session, instead of one that was kept before."""
+        worker.warm = True
+        with self._changed:
+            other = self._warm.pop(key, None)
+            self._warm[key] = worker
+            self._changed.notify()
+        if other is not None:
+            self.give_back(other)
+
+    def drop(self, worker: W) -> None:
+        """End the worker of a run that keeps its slot."""
+        worker.close()
+
+    def give_back(self, worker: W | None) -> None:
+        """Free a slot and close the worker in it."""
+        if worker is not None:
+            worker.close()
+        with self._changed:
+            self._free += 1
+            self._changed.notify()
+
+    def forget(self, key: str) -> None:
+        """Close the warm worker of a session that was changed elsewhere."""
+        with self._changed:
+            worker = self._warm.pop(key, None)
+        if worker is not None:
+            self.give_back(worker)
+
+    def close_idle(self) -> None:
+        """Close every warm worker."""
+        with self._changed:
+            idle, self._warm = list(self._warm.values()), OrderedDict()
+            self._free += len(idle)
+        for worker in idle:
+            worker.close()
+
+
+class WorkerSlot(Generic[W]):
+    """A cell's slot. `worker` is the one in it; `taken` is whether the cell has a slot."""
+
+    def __init__(self, slots: WorkerSlots[W], key: str) -> None:
+        self._slots = slots
+        self._key = key
+        self._killing = threading.Lock()
+        self._killed = False
+        self._others: set[Killable] = set()
+        self.worker: W | None = None
+        self.taken = False
+
+    def take(self) -> W | None:
+        """Wait for a slot unless the cell has one; return the worker in it."""
+        if not self.taken:
+            worker = self._slots.take(self._key)
+            self.taken = True
+            with self._killing:
+                self.worker = worker
+        return self.worker
+
+    def put(self, worker: W) -> W:
+        """Make *worker* the one in the slot, and return it."""
+        with self._killing:
+            self.worker = worker
+            if self._killed:
+                raise CellStopped
+        return worker
+
+    @contextlib.contextmanager
+    def beside(self, process: Killable) -> Iterator[None]:
+        """Have *process* killed with the slot while the block runs."""
+        self.add(process)
+        try:
+            yield
+        finally:
+            self.discard(process)
+
+    def add(self, process: Killable) -> None:
+        with self._killing:
+            self._others.add(process)
+            if self._killed:
+                process.kill()
+
+    def discard(self, process: Killable) -> None:
+        with self._killing:
+            self._others.discard(process)
+
+    def kill(self) -> None:
+        """Kill every process of the cell. Callable from any thread."""
+        with self._killing:
+            self._killed = True
+            for process in (self.worker, *self._others):
+                if process is not None:
+                    process.kill()
+
+    def drop(self) -> None:
+        """End the worker and keep the slot."""
+        with self._killing:
+            worker, self.worker = self.worker, None
+        if worker is not None:
+            self._slots.drop(worker)
+
+    def release(self, *, warm: bool) -> None:
+        """Free the slot. If *warm*, keep a worker whose state is known for the session."""
+        if not self.taken:
+            return
+        with self._killing:
+            worker, self.worker = self.worker, None
+        self.taken = False
+        if warm and worker is not None and worker.version is not None:
+            self._slots.keep(self._key, worker)
+        else:
+            self._slots.give_back(worker)
+
+
+class PeakMemory:
+    """Peak resident memory of one process since the last `reset`, as Linux reports it."""
+
+    def __init__(self, pid: int) -> None:
+        self._status = self._reset = -1
+        self._last: int | None = None
+        with contextlib.suppress(OSError):
+            self._status = os.open(f"/proc/{pid}/status", os.O_RDONLY)
+            self._reset = os.open(f"/proc/{pid}/clear_refs", os.O_WRONLY)
+
+    def reset(self) -> None:
+        if self._reset >= 0:
+            with contextlib.suppress(OSError):
+                os.write(self._reset, b"5")
+
+    def bytes(self) -> int | None:
+        """Return the peak; of a process that has ended, the last known one; None if there is none."""
+        if self._status < 0:
+            return self._last
+        try:
+            text = os.pread(self._status, 4096, 0)
+        except OSError:
+            return self._last
+        at = text.find(b"VmHWM:")
+        if at >= 0:
+            self._last = int(text[at + 6 : text.index(b"kB", at)]) * 1024
+        return self._last
+
+    def close(self) -> None:
+        for handle in (self._status, self._reset):
+            if handle >= 0:
+                os.close(handle)
+        self._status = self._reset = -1
+
+
+class Watchdog:
+    """Calls back when a deadline has passed: a run cannot watch itself while its engine computes.
+
+    One thread checks all deadlines every few milliseconds while there are any, and sleeps while there are
+    none, so that starting a run wakes no thread.
+    """
+
+    def __init__(self) -> None:
+        self._watched: dict[object, tuple[float, Callable[[], None]]] = {}
+        self._awake = threading.Event()
+        self._started = threading.Lock()
+        self._closed = False
+
+    def watch(self, key: object, seconds: float, late: Callable[[], None]) -> None:
+        """Call *late* from the watchdog's thread, about *seconds* from now, unless *key* is forgotten."""
+        self._watched[key] = (time.monotonic() + seconds, late)
+        if not self._awake.is_set():
+            self._awake.set()
+            if self._started.acquire(blocking=False):
+                threading.Thread(target=self._look, name="standfast-watchdog", daemon=True).start()
+
+    def forget(self, key: object) -> None:
+        self._watched.pop(key, None)
+
+    def close(self) -> None:
+        self._closed = True
+        self._awake.set()
+
+    def _look(self) -> None:
+        idle = 0
+        while not self._closed:
+            time.sleep(_TICK_S)
+            now = time.monotonic()
+            for key, (deadline, late) in list(self._watched.items()):
+                if now >= deadline and self._watched.pop(key, None) is not None:
+                    try:
+                        late()
+                    except Exception:  # must not end the watching of other runs
+                        _log.exception("a run that is past its deadline could not be ended")
+            idle = 0 if self._watched else idle + 1
+            if idle > _IDLE_TICKS:
+                self._awake.clear()
+                if not self._watched:
+                    self._awake.wait()
+                idle = 0
