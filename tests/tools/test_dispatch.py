@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from standfast import BlockingSandbox, Capability, CapabilityLimits, RegisteredTool, auto_approval, tool
-from standfast.errors import StaleState, ToolError, UnknownTool
+from standfast.errors import ToolError, UnknownTool
 from standfast.model import CallStatus, SettledCall, SideEffect, digest_json
 from standfast.ports.clock import Clock, SystemClock
 from standfast.tools import Dispatcher, ToolRegistry, as_registered
@@ -45,12 +45,10 @@ class Host:
     def __exit__(self, *exc: object) -> None:
         self.dispatcher.close()
 
-    def call(
-        self, name: str, *args: Any, journal: Any = None, call_id: int = 0, **kwargs: Any
-    ) -> SettledCall:
+    def call(self, name: str, *args: Any, call_id: int = 0, **kwargs: Any) -> SettledCall:
         admission = self.dispatcher.admit(name, list(args), kwargs, session_id="s", call_id=call_id)
         if isinstance(admission, Admitted):
-            return self.dispatcher.perform(admission, journal)
+            return self.dispatcher.perform(admission)
         assert isinstance(admission, SettledCall)
         return admission
 
@@ -504,83 +502,7 @@ def test_an_unknown_name_is_an_unknown_tool() -> None:
         host.call("nope")
 
 
-# ── the journal ──────────────────────────────────────────────────────────────────────────────────
-
-
-class Journal:
-    """A `CallJournal` in a dict: True for an intent, or the outcome."""
-
-    def __init__(self) -> None:
-        self.calls: dict[tuple[int, str], Any] = {}
-
-    def intend(self, call_id: int, digest: str) -> None:
-        assert (call_id, digest) not in self.calls
-        self.calls[call_id, digest] = True
-
-    def settle(self, call_id: int, settled: SettledCall) -> None:
-        self.calls[call_id, settled.record.request_digest] = settled
-
-    def found(self, call_id: int, digest: str) -> Any:
-        return self.calls.get((call_id, digest))
-
-
-def _counter(idempotent: bool) -> tuple[Any, list[int]]:
-    calls: list[int] = []
-
-    @tool(idempotent=idempotent)
-    def pay(cents: int) -> int:
-        calls.append(cents)
-        return cents
-
-    return pay, calls
-
-
-def test_an_effect_that_is_not_idempotent_is_journaled_before_it_happens() -> None:
-    """Ours: SPEC §4 and §7 (3), intent first."""
-    journal = Journal()
-    seen: list[object] = []
-
-    @tool
-    def pay(cents: int) -> None:
-        seen.append(journal.found(0, request_digest("pay", [cents], {})))
-
-    with Host(pay) as host:
-        host.call("pay", 5, journal=journal)
-    assert seen == [True]
-    assert isinstance(journal.found(0, request_digest("pay", [5], {})), SettledCall)
-
-
-def test_an_intent_without_an_outcome_settles_as_interrupted_and_is_not_run_again() -> None:
-    """Ours: SPEC §7 (3)."""
-    journal = Journal()
-    pay, calls = _counter(idempotent=False)
-    journal.intend(0, request_digest("pay", [5], {}))
-    with Host(pay) as host:
-        settled = host.call("pay", 5, journal=journal)
-    assert code_of(settled) == "INTERRUPTED"
-    assert calls == []
-
-
-def test_an_outcome_that_was_journaled_is_used_and_not_made_again() -> None:
-    """Ours: a crash between the outcome and what follows from it."""
-    journal = Journal()
-    pay, calls = _counter(idempotent=False)
-
-    with Host(pay) as host:
-        first, second = [host.call("pay", 5, journal=journal) for _ in range(2)]
-    assert first == second
-    assert calls == [5]
-
-
-def test_an_idempotent_effect_is_run_again() -> None:
-    """Ours: SPEC §7 (4)."""
-    journal = Journal()
-    pay, calls = _counter(idempotent=True)
-
-    with Host(pay) as host:
-        for _ in range(2):
-            host.call("pay", 5, journal=journal)
-    assert calls == [5, 5]
+# ── idempotence ─────────────────────────────────────────────────────────────────────────────────
 
 
 @pytest.mark.parametrize("idempotent", [True, False])
@@ -598,34 +520,11 @@ def test_a_time_out_that_the_tool_itself_reports_is_unknown_unless_idempotent(id
     assert ("whether it took effect is unknown" in settled.exception.message) is not idempotent
 
 
-def test_a_registered_contract_is_journaled_unless_it_reads_only() -> None:
+@pytest.mark.parametrize("effect", SideEffect, ids=str)
+def test_a_registered_contract_is_idempotent_only_if_it_reads(effect: SideEffect) -> None:
     """Bug: `Capability(side_effect="write")` counted as idempotent and ran again after a crash."""
-    calls: list[str] = []
-    pay, look = (
-        RegisteredTool.sync(
-            Capability(name=name, description="", side_effect=effect), lambda call: calls.append(call.name)
-        )
-        for name, effect in (("pay", SideEffect.WRITE), ("look", SideEffect.READ))
-    )
-    with Host(pay, look) as host:
-        for name in ("pay", "look"):
-            journal = Journal()
-            for _ in range(2):
-                host.call(name, journal=journal)
-    assert calls == ["pay", "look", "look"]
-
-
-def test_a_journal_that_cannot_be_written_stops_the_call_before_it_happens() -> None:
-    """Ours: an effect whose intent is not durable must not happen."""
-    pay, calls = _counter(idempotent=False)
-
-    class Broken(Journal):
-        def intend(self, call_id: int, digest: str) -> None:
-            raise StaleState("disk full")
-
-    with Host(pay) as host, pytest.raises(StaleState):
-        host.call("pay", 5, journal=Broken())
-    assert calls == []
+    contract = Capability(name="pay", description="", side_effect=effect)
+    assert contract.idempotent is (effect in (SideEffect.NONE, SideEffect.READ))
 
 
 # ── approval rules ───────────────────────────────────────────────────────────────────────────────

@@ -38,19 +38,17 @@ from standfast.model.canonical import Json, to_json
 from standfast.model.limits import SANDBOX_TIMEOUT_MS
 from standfast.model.trace_record import span_id_of
 from standfast.ports.clock import Clock
-from standfast.ports.journal import CallJournal
 from standfast.ports.trace import UNDER, Under
 from standfast.tools.admission import Admission, Admitted, NeedsApproval
 from standfast.tools.loop_thread import LoopThread
 from standfast.tools.loop_threads import LoopJob, LoopThreads
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import ToolRegistry
-from standfast.tools.running import UNHEARD, Arrived, Inbox, Listener, RunningCall, Slots, invoke
+from standfast.tools.running import Arrived, Inbox, Listener, RunningCall, Slots, invoke
 from standfast.tools.settlement import (
     Refused,
     request_digest,
     settle_failure,
-    settle_interrupted,
     settle_outcome,
     settle_timed_out,
 )
@@ -134,12 +132,10 @@ class Dispatcher:
         """How long a call of *tool* may take here."""
         return tool.capability.limits.timeout_ms or self._default_timeout_ms
 
-    def perform(self, call: Admitted, journal: CallJournal | None = None) -> SettledCall:
-        """Execute an admitted call and wait for what comes of it."""
+    def perform(self, call: Admitted) -> SettledCall:
+        """Execute an admitted call and return its result."""
         inbox: Inbox = queue.SimpleQueue()
-        running = self.start(call, inbox, journal)
-        if isinstance(running, SettledCall):
-            return running
+        running = self.start(call, inbox)
         while True:
             try:
                 message = inbox.get(timeout=self.seconds_left(running))
@@ -150,41 +146,18 @@ class Dispatcher:
             if isinstance(message, Arrived):
                 return self.settle(message)
 
-    def start(
-        self, call: Admitted, inbox: Listener, journal: CallJournal | None
-    ) -> RunningCall | SettledCall:
-        """Begin an admitted call; *inbox* hears about it. Settled at once if its outcome is known already."""
-        if call.tool.capability.idempotent:
-            journal = None
-        if journal is not None and (earlier := _intend(journal, call)) is not None:
-            return earlier
-        running = RunningCall(call, inbox, journal)
+    def start(self, call: Admitted, inbox: Listener) -> RunningCall:
+        """Begin an admitted call; *inbox* gets its outcome."""
+        running = RunningCall(call, inbox)
         # The thread that gives back a slot may be another call's, so the context is taken here.
         context = contextvars.copy_context() if call.tool.async_mode else None
         self._slots_of(call.tool).take(lambda: self._launch(running, context))
         return running
 
-    def start_here(self, call: Admitted, journal: CallJournal | None) -> RunningCall | SettledCall | None:
-        """Begin a call whose handler the caller runs itself; None if it must be `start`ed."""
-        if call.tool.async_mode or not self._slots_of(call.tool).take_now():
-            return None
-        if call.tool.capability.idempotent:
-            journal = None
-        running = RunningCall(call, UNHEARD, journal)
-        running._slots = self._slots_of(call.tool)
-        if journal is not None and (earlier := _intend(journal, call)) is not None:
-            running.abandon()
-            return earlier
-        running.started = time.monotonic()
-        return running
-
     def settle(self, arrived: Arrived) -> SettledCall:
-        """Make a settled call of what a handler did, and journal it."""
+        """Return the settled call of a handler that has returned or raised."""
         running = arrived.running
-        settled = settle_outcome(running.call, running.started, arrived.value, arrived.error)
-        if running.journal is not None:
-            running.journal.settle(running.call.call_id, settled)
-        return settled
+        return settle_outcome(running.call, running.started, arrived.value, arrived.error)
 
     def expire(self, running: RunningCall) -> SettledCall | None:
         """Settle a call that is past its time; None if it still has some, or has just finished."""
@@ -195,10 +168,7 @@ class Dispatcher:
 
     def settle_late(self, running: RunningCall) -> SettledCall:
         """Settle a call that was abandoned because it took too long."""
-        settled = settle_timed_out(running.call)
-        if running.journal is not None:
-            running.journal.settle(running.call.call_id, settled)
-        return settled
+        return settle_timed_out(running.call)
 
     def seconds_left(self, running: RunningCall) -> float | None:
         """How long the handler may still take; None while it waits for a slot."""
@@ -352,14 +322,3 @@ def _call_handler(running: RunningCall) -> None:
         running.finish(None, error)
     else:
         running.finish(value, None)
-
-
-def _intend(journal: CallJournal, call: Admitted) -> SettledCall | None:
-    """Journal the intent; answer with the outcome if an earlier process got there first."""
-    found = journal.found(call.call_id, call.request_digest)
-    if isinstance(found, SettledCall):
-        return found
-    if found:
-        return settle_interrupted(call.tool, call.request_digest)
-    journal.intend(call.call_id, call.request_digest)
-    return None

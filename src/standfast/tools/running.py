@@ -9,7 +9,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from standfast.ports.journal import CallJournal
 from standfast.tools.admission import Admitted
 from standfast.tools.context import RunContext
 from standfast.tools.loop_threads import LoopJob
@@ -35,14 +34,6 @@ class Slots:
             self._free -= 1
         granted()
 
-    def take_now(self) -> bool:
-        """Take a slot if there is one."""
-        with self._lock:
-            if self._free == 0:
-                return False
-            self._free -= 1
-            return True
-
     def give_back(self) -> None:
         with self._lock:
             if not self._queue:
@@ -58,12 +49,11 @@ class RunningCall:
     `deadline` is set when the handler starts; waiting for a slot does not count.
     """
 
-    __slots__ = ("_finished", "_slots", "_task", "call", "deadline", "inbox", "journal", "started")
+    __slots__ = ("_finished", "_slots", "_task", "call", "deadline", "inbox", "started")
 
-    def __init__(self, call: Admitted, inbox: Listener, journal: CallJournal | None) -> None:
+    def __init__(self, call: Admitted, inbox: Listener) -> None:
         self.call = call
         self.inbox = inbox
-        self.journal = journal
         self.started = 0.0
         self.deadline: float | None = None
         self._finished = threading.Lock()
@@ -74,15 +64,6 @@ class RunningCall:
         """Called by whoever ran the handler."""
         if self._end():
             self.inbox.put(Arrived(self, value, error))
-
-    def run_here(self) -> Arrived | None:
-        """Run the handler on this thread; None if it was abandoned meanwhile."""
-        call = self.call
-        try:
-            arrived = Arrived(self, invoke(call), None)
-        except BaseException as error:
-            arrived = Arrived(self, None, error)
-        return arrived if self._end() else None
 
     def abandon(self) -> bool:
         """Give the handler up; what it does later is not heard. False if it had finished."""
@@ -132,6 +113,3 @@ class Listener(Protocol):
 
 Inbox = queue.SimpleQueue[Any]
 """Where a caller hears about its calls: `Arrived`, or the `RunningCall` itself when its handler starts."""
-
-UNHEARD: Inbox = queue.SimpleQueue()
-"""The inbox of calls whose handlers the caller runs itself; nothing is ever put into it."""

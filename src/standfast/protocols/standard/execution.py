@@ -52,9 +52,7 @@ class Execution:
         self._over = False
 
     def start(self) -> None:
-        started = self._dispatcher.start(self._call, self, None)
-        assert isinstance(started, RunningCall)  # without a journal nothing is settled yet
-        self._running = started
+        self._running = self._dispatcher.start(self._call, self)
 
     def put(self, message: Arrived | RunningCall, /) -> None:
         """Hear from the dispatcher, on any thread."""
