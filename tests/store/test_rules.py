@@ -21,7 +21,7 @@ from standfast.errors import (
     TurnNotFound,
     TurnUnfinished,
 )
-from standfast.graph.session_graph import Branch
+from standfast.graph.history import Branch
 from standfast.model.approval import Approval, ApprovalState, Decision
 from standfast.model.charter import SessionCharter
 from standfast.model.code_settings import CodeSettings

@@ -1,29 +1,40 @@
 """The history of sessions: append-only nodes, branches, frames. Pure."""
 
-from standfast.graph.history import messages_of
-from standfast.graph.lineage import (
+from standfast.graph.history import (
+    Branch,
     Lookup,
+    SessionGraph,
+    answered,
+    branch_at,
     calls_at,
+    cut,
     frame_at,
     frame_path,
+    grown,
     holds,
+    messages_of,
     model_calls_at,
+    moved,
     nodes_of,
     opens_frame,
     path,
 )
-from standfast.graph.session_graph import Branch, SessionGraph
 
 __all__ = [
     "Branch",
     "Lookup",
     "SessionGraph",
+    "answered",
+    "branch_at",
     "calls_at",
+    "cut",
     "frame_at",
     "frame_path",
+    "grown",
     "holds",
     "messages_of",
     "model_calls_at",
+    "moved",
     "nodes_of",
     "opens_frame",
     "path",

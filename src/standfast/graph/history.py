@@ -1,34 +1,342 @@
-"""What the model sees of a session: the messages of the current frame.
+"""The history of sessions: nodes in segments, paths, frames, and the messages that the model sees.
 
-Rule: every call that the model sees has a result. Where the history was cut between a call and its result,
-by a rewind for instance, the result says so.
+Theory of operation
+-------------------
+A segment is a chain of nodes with one parent. A path is the list of segments from the root to a leaf, each
+cut after the node where the next one branches off. Sessions share one growing set of segments; a session's
+place in it is a `Branch`. The functions do not know where segments are stored: their caller passes a
+`Lookup`. `SessionGraph` keeps everything in memory.
+
+Rules
+-----
+1. Segments are only ever added. Forking and rewinding move leaves and touch no segment.
+2. A session's leaf moves to a node that exists, and its revision rises by one when it does.
+3. A session reaches its active path and what it appended itself; the nodes of others do not exist for it.
+4. `append` with a required ancestor that is not on the active path is `StaleBranch` and changes nothing.
+5. A parent that is missing was pruned; the path begins after it.
+6. Every call that the model sees has a result. Where the history was cut between a call and its result, by a
+   rewind for instance, the result says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from standfast.errors import Code, ErrorObject
+import msgspec
+
+from standfast.errors import (
+    Code,
+    ErrorObject,
+    InvalidArgument,
+    NodeNotFound,
+    SessionExists,
+    SessionNotFound,
+    StaleBranch,
+)
+from standfast.model.frame import INITIAL
 from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
-from standfast.model.node import Entry, FrameOpened, PluginNode, Segment, TurnEnded
+from standfast.model.node import Entry, FrameOpened, Node, Segment, node_id, split_node_id
+
+Lookup = Callable[[str], Segment | None]
+"""Returns the segment of an id, None if there is none."""
+
+
+class Branch(msgspec.Struct, frozen=True):
+    """Where a session stands in the graph."""
+
+    leaf: str | None = None
+    depth: int = 0
+    frame: str = INITIAL
+    model_calls: int = 0
+    revision: int = 0
+
+
+# Paths
+
+
+def path(lookup: Lookup, leaf: str, *, after_depth: int = 0) -> list[Segment]:
+    """Return the segments from the root to *leaf*, without those that end before *after_depth* nodes."""
+    found: list[Segment] = []
+    for segment in _back_from(lookup, leaf):
+        if segment.depth + len(segment.entries) <= after_depth:
+            break
+        found.append(segment)
+    return found[::-1]
+
+
+def frame_path(lookup: Lookup, leaf: str, *, known: str | None = None) -> list[Segment]:
+    """Return the segments of the leaf's frame, from the one that opens it, or those after the node *known*."""
+    found: list[Segment] = []
+    for segment in _back_from(lookup, leaf):
+        if known is not None and segment.leaf == known:
+            break
+        found.append(segment)
+        if segment.opens_frame:
+            break
+    return found[::-1]
+
+
+def holds(lookup: Lookup, leaf: str | None, wanted: str) -> bool:
+    """Whether the node *wanted* is on the path to *leaf*."""
+    segment_id, place = split_node_id(wanted)
+    return leaf is not None and any(
+        segment.segment_id == segment_id and place <= index and place < len(segment.entries)
+        for segment, index in _steps_from(lookup, leaf)
+    )
+
+
+def branch_at(lookup: Lookup, session_id: str, leaf: str | None, node: str, revision: int) -> Branch:
+    """Return the branch that ends at *node*; `NodeNotFound` if the session with that leaf cannot reach it."""
+    segment_id, index = split_node_id(node)
+    segment = lookup(segment_id)
+    if segment is None or index >= len(segment.entries):
+        raise NodeNotFound(node)
+    if segment.session_id != session_id and not holds(lookup, leaf, node):
+        raise NodeNotFound(node)
+    return Branch(
+        leaf=node,
+        depth=segment.depth + index + 1,
+        frame=frame_at(lookup, node),
+        model_calls=calls_at(lookup, node),
+        revision=revision,
+    )
+
+
+def frame_at(lookup: Lookup, leaf: str) -> str:
+    """Return the frame of a node. A segment knows the frame of its end, so few are looked up."""
+    for segment, index in _steps_from(lookup, leaf):
+        if not segment.opens_frame or not opens_frame(segment.entries[index + 1 :]):
+            return segment.frame
+        for entry in reversed(segment.entries[: index + 1]):
+            if isinstance(entry.payload, FrameOpened):
+                return entry.payload.switch.frame_id
+    return INITIAL
+
+
+def calls_at(lookup: Lookup, leaf: str) -> int:
+    """Count the model calls on the path up to a node: never fewer than at the parent of its segment."""
+    calls = 0
+    for segment, index in _steps_from(lookup, leaf):
+        calls = max(calls, model_calls_at(segment, index))
+        if calls >= segment.model_calls:
+            break
+    return calls
+
+
+def model_calls_at(segment: Segment, index: int) -> int:
+    """Count the model calls on the path up to the node at *index* that left a reply.
+
+    A reply that the host appended was no call of this session, so this may be too few; see `calls_at`.
+    """
+    later = sum(isinstance(entry.payload, AssistantMessage) for entry in segment.entries[index + 1 :])
+    return max(0, segment.model_calls - later)
+
+
+def nodes_of(segments: Sequence[Segment], frame: str = INITIAL) -> list[Node]:
+    """Return the nodes of a path, oldest first. *frame* is the one that the path begins in."""
+    nodes: list[Node] = []
+    for segment in segments:
+        parent = segment.parent
+        frame = frame if segment.opens_frame else segment.frame
+        for index, entry in enumerate(segment.entries):
+            if isinstance(entry.payload, FrameOpened):
+                frame = entry.payload.switch.frame_id
+            node = Node(
+                id=node_id(segment.segment_id, index),
+                parent=parent,
+                frame=frame,
+                caused_by=segment.caused_by,
+                at_ms=entry.at_ms,
+                payload=entry.payload,
+            )
+            nodes.append(node)
+            parent = node.id
+    return nodes
+
+
+def opens_frame(entries: Sequence[Entry]) -> bool:
+    return any(isinstance(entry.payload, FrameOpened) for entry in entries)
+
+
+def cut(segment: Segment, index: int, before: str = INITIAL) -> Segment:
+    """Return the segment up to the node at *index*, as if what follows had never been added.
+
+    *before* is the frame that the segment begins in.
+    """
+    if index + 1 >= len(segment.entries):
+        return segment
+    entries = segment.entries[: index + 1]
+    opened = [entry.payload.switch.frame_id for entry in entries if isinstance(entry.payload, FrameOpened)]
+    return msgspec.structs.replace(
+        segment,
+        entries=entries,
+        frame=opened[-1] if opened else before,
+        opens_frame=bool(opened),
+        model_calls=model_calls_at(segment, index),
+    )
+
+
+def _back_from(lookup: Lookup, leaf: str) -> Iterator[Segment]:
+    """Yield the segments from *leaf* to the root, each cut after the node that the path goes through."""
+    for segment, index in _steps_from(lookup, leaf):
+        before = segment.frame
+        if segment.opens_frame and index + 1 < len(segment.entries):
+            before = INITIAL if segment.parent is None else frame_at(lookup, segment.parent)
+        yield cut(segment, index, before)
+
+
+def _steps_from(lookup: Lookup, leaf: str) -> Iterator[tuple[Segment, int]]:
+    """Yield the segments from *leaf* to the root, each with the index of the node the path goes through."""
+    step: str | None = leaf
+    while step is not None:
+        segment_id, index = split_node_id(step)
+        segment = lookup(segment_id)
+        if segment is None:
+            return
+        yield segment, index
+        step = segment.parent
+
+
+# Growth
+
+
+def grown(
+    branch: Branch, session_id: str, segment_id: str, entries: tuple[Entry, ...], model_calls: int
+) -> Segment:
+    """Return the segment that *entries* make under the leaf of *branch*."""
+    frame, opens = branch.frame, False
+    for entry in entries:
+        if isinstance(entry.payload, FrameOpened):
+            frame, opens = entry.payload.switch.frame_id, True
+    return Segment(
+        segment_id=segment_id,
+        session_id=session_id,
+        parent=branch.leaf,
+        caused_by=segment_id,
+        depth=branch.depth,
+        frame=frame,
+        entries=entries,
+        opens_frame=opens,
+        model_calls=branch.model_calls + model_calls,
+    )
+
+
+def moved(branch: Branch, segment: Segment) -> Branch:
+    """Return *branch* with its leaf at the end of *segment*."""
+    return Branch(
+        leaf=segment.leaf,
+        depth=segment.depth + len(segment.entries),
+        frame=segment.frame,
+        model_calls=segment.model_calls,
+        revision=branch.revision + 1,
+    )
+
+
+class SessionGraph:
+    """The history of several sessions in memory."""
+
+    def __init__(self) -> None:
+        self.segments: dict[str, Segment] = {}
+        self.branches: dict[str, Branch] = {}
+
+    def create(self, session_id: str) -> Branch:
+        """Add a session without history."""
+        if session_id in self.branches:
+            raise SessionExists(session_id)
+        return self._move(session_id, Branch())
+
+    def append(
+        self,
+        session_id: str,
+        segment_id: str,
+        entries: Sequence[Entry],
+        *,
+        requires: str | None = None,
+        model_calls: int = 0,
+    ) -> Branch:
+        """Add a chain of nodes under the leaf."""
+        branch = self.branch(session_id)
+        if requires is not None and not holds(self.segments.get, branch.leaf, requires):
+            raise StaleBranch(branch.leaf)
+        if segment_id in self.segments:
+            raise InvalidArgument(f"there is a segment {segment_id[:80]!r} already")
+        if not entries:
+            return self._move(
+                session_id, msgspec.structs.replace(branch, model_calls=branch.model_calls + model_calls)
+            )
+        segment = grown(branch, session_id, segment_id, tuple(entries), model_calls)
+        self.segments[segment_id] = segment
+        return self._move(session_id, moved(branch, segment))
+
+    def fork(self, session_id: str, new_id: str, at: str | None = None) -> Branch:
+        """Add a session over the same history, up to the node *at*."""
+        branch = self.branch(session_id)
+        if new_id in self.branches:
+            raise SessionExists(new_id)
+        if at is None or at == branch.leaf:
+            return self._move(new_id, msgspec.structs.replace(branch, revision=0))
+        return self._move(new_id, branch_at(self.segments.get, session_id, branch.leaf, at, 0))
+
+    def rewind(self, session_id: str, to: str) -> Branch:
+        """Move the session's leaf to another node of its history, back or forward."""
+        branch = self.branch(session_id)
+        found = branch_at(self.segments.get, session_id, branch.leaf, to, branch.revision + 1)
+        return self._move(session_id, found)
+
+    def branch(self, session_id: str) -> Branch:
+        if (found := self.branches.get(session_id)) is None:
+            raise SessionNotFound(session_id)
+        return found
+
+    def path(self, session_id: str) -> list[Segment]:
+        """Return the active path, oldest first."""
+        leaf = self.branch(session_id).leaf
+        return [] if leaf is None else path(self.segments.get, leaf)
+
+    def reached(self, session_ids: Iterable[str] | None = None) -> set[str]:
+        """Return the ids of all segments on the active paths of these sessions, or of all."""
+        asked = self.branches if session_ids is None else session_ids
+        return self.ancestry(self.branch(session_id).leaf for session_id in asked)
+
+    def ancestry(self, nodes: Iterable[str | None]) -> set[str]:
+        """Return the ids of all segments on the paths to these nodes; each segment is visited once."""
+        found: set[str] = set()
+        for step in nodes:
+            while step is not None:
+                segment = self.segments.get(split_node_id(step)[0])
+                if segment is None or segment.segment_id in found:
+                    break
+                found.add(segment.segment_id)
+                step = segment.parent
+        return found
+
+    def _move(self, session_id: str, branch: Branch) -> Branch:
+        self.branches[session_id] = branch
+        return branch
+
+
+# What the model sees
 
 
 def messages_of(segments: Sequence[Segment]) -> list[Message]:
-    """The messages of a frame, in order, every call answered."""
+    """Return the messages from the last `FrameOpened` on, or all of them, with every call answered."""
+    first, opening = 0, 0
+    for number, segment in enumerate(segments):
+        if segment.opens_frame:
+            opened = (i for i, entry in enumerate(segment.entries) if isinstance(entry.payload, FrameOpened))
+            first, opening = number, max(opened)
     messages: list[Message] = []
-    for entry in _frame_entries(segments):
+    for entry in [entry for segment in segments[first:] for entry in segment.entries][opening:]:
         payload = entry.payload
         if isinstance(payload, (UserMessage, AssistantMessage, ToolMessage)):
             messages.append(payload)
         elif isinstance(payload, FrameOpened):
             messages.extend(payload.switch.seed)
-        else:
-            assert isinstance(payload, (TurnEnded, PluginNode))
     return answered(messages)
 
 
 def answered(messages: list[Message]) -> list[Message]:
-    """The messages with one result for every call, and no result without a call."""
+    """Return the messages with one result for every call, and no result without a call."""
     open_calls: dict[int, ToolCall] = {}
     whole: list[Message] = []
     for message in messages:
@@ -44,22 +352,8 @@ def answered(messages: list[Message]) -> list[Message]:
     return whole
 
 
-def _frame_entries(segments: Sequence[Segment]) -> list[Entry]:
-    """The entries from the last `FrameOpened` on, or all of them."""
-    first, opening = 0, 0
-    for number, segment in enumerate(segments):
-        if segment.opens_frame:
-            first, opening = number, _last_opening(segment)
-    entries = [entry for segment in segments[first:] for entry in segment.entries]
-    return entries[opening:]
-
-
-def _last_opening(segment: Segment) -> int:
-    """The place of the last node of *segment* that opens a frame."""
-    return max(index for index, entry in enumerate(segment.entries) if isinstance(entry.payload, FrameOpened))
-
-
 def _cut_off(calls: dict[int, ToolCall]) -> list[ToolMessage]:
+    """Return a result for each of *calls*, and empty it."""
     error = ErrorObject(
         code=Code.CANCELLED, message="the conversation was taken back to before this call had its result"
     )

@@ -35,7 +35,7 @@ from standfast.errors import (
     TurnNotFound,
     TurnUnfinished,
 )
-from standfast.graph.session_graph import Branch
+from standfast.graph.history import Branch
 from standfast.model.approval import Approval, ApprovalState, Decision
 from standfast.model.canonical import Json
 from standfast.model.charter import SessionCharter

@@ -18,7 +18,7 @@ import msgspec
 
 from standfast.errors import InvalidArgument, NodeNotFound, RecordCorrupt, SessionExists, StaleBranch
 from standfast.graph import calls_at, frame_at, frame_path, holds, path
-from standfast.graph.session_graph import Branch, grown, moved
+from standfast.graph.history import Branch, grown, moved
 from standfast.model.charter import SessionCharter
 from standfast.model.head import SessionHead
 from standfast.model.node import Entry, Segment, split_node_id

@@ -15,7 +15,7 @@ from standfast.graph import (
     opens_frame,
     path,
 )
-from standfast.graph.lineage import Lookup, cut
+from standfast.graph.history import Lookup, cut
 from standfast.model.frame import INITIAL, FrameSwitch
 from standfast.model.message import AssistantMessage, UserMessage
 from standfast.model.node import Entry, FrameOpened, Segment
