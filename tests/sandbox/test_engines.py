@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -145,15 +144,3 @@ def test_a_session_that_was_made_anew_elsewhere_is_run_by_its_new_engine(rare: s
         other.run("x = 2", session="s")
         assert one.run("x", session="s").result == 2
         assert one.session("s").engine == rare
-
-
-def test_a_session_of_before_there_were_engines_is_one_of_monty(tmp_path: Path) -> None:
-    """Ours: existing data directories keep opening; what monty writes is what was always written."""
-    from standfast.store.sqlite.schema import session_of, session_row
-
-    with BlockingSandbox(data_dir=tmp_path) as box:
-        box.run("x = 1", session="s")
-        stored: Any = box._sessions.services.store.load_session("s")
-    row = session_row(stored)
-    assert b"engine" not in row[3]
-    assert session_of(row).engine == "monty"

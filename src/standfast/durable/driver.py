@@ -526,8 +526,10 @@ class TurnDriver:
             created_at=self._now(),
         )
 
-    async def _park(self, outcome: Waiting) -> Parked:
-        await self._host.parking()
+    async def _park(self, outcome: Waiting) -> list[Command] | Parked:
+        ended = await self._host.parking()
+        if ended is not None:
+            return self.feed(ended)
         await self._end_flushing()
         self._require_lease()
         summary = self.machine.summary(outcome)

@@ -105,8 +105,11 @@ class EffectHost(Protocol):
     def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
         """Let a cell go on, or run it again up to there. What comes of it is delivered as with `start`."""
 
-    async def parking(self) -> None:
-        """The turn is about to wait: set free what its cells hold, and remember where they stand."""
+    async def parking(self) -> ToolSettled | None:
+        """Suspend the turn's cell, because the turn is about to wait.
+
+        Returns the failed result of a cell that cannot be suspended, and then the turn does not wait.
+        """
 
     async def check_output(self, text: str) -> OutputCheck:
         """Check the model's answer against what the agent promises. Cancelling gives the check up."""

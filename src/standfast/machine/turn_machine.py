@@ -507,7 +507,7 @@ class TurnMachine:
             return self._abort(StopReason.PLUGIN_ABORT, given.ruling.abort)
         if given.ends_turn and given.error is not None:
             return self._abort(StopReason.TOOL_ERROR, given.error)
-        if given.gives_up_calls and self._calls.any_running():
+        if given.gives_up_calls and (self._calls.any_running() or self._calls.any_waiting()):
             self._give_up_calls()
             return [StopEffects(), *self._after_change()]
         return self._after_change()

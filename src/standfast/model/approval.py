@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 
 from standfast.errors import InvalidArgument
-from standfast.model.canonical import Json
+from standfast.model.canonical import Json, digest_json
 from standfast.model.ids import SessionIdField, check_session_id
 from standfast.model.limits import U64
 
@@ -77,3 +77,18 @@ class Decision(msgspec.Struct, frozen=True, kw_only=True):
                 f"decided_by must be a name of 1 to {MAX_NAME_CHARS} characters, got {str(by)[:80]!r}",
                 hint="pass the id or the address of the person who decided, or leave it out",
             )
+
+
+def bind_approval(approval: Approval, contract: str) -> str:
+    """Return the digest of the tool's *contract*, the arguments, the session and the call."""
+    return digest_json(
+        [
+            contract,
+            approval.capability,
+            *([approval.args] if approval.args else []),
+            approval.kwargs,
+            approval.session_id,
+            approval.run_id,
+            approval.call_id,
+        ]
+    )

@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from standfast.durable.effects import EffectHost
-from standfast.errors import ProtocolError, TaskExists
+from standfast.errors import ErrorObject, ProtocolError, TaskExists
 from standfast.machine.inputs import OutputCheck, ToolSettled
 from standfast.model.canonical import Json
 from standfast.model.capability import Capability
@@ -255,8 +255,11 @@ class CodeExecutorPlugin(Protocol):
 
     async def execute_code(self, ctx: CodeExecutionContext, request: ExecRequest) -> ExecResponse: ...
 
-    async def park(self) -> None:
-        """The turn is about to wait: remember where the code stands, and hold nothing any more."""
+    async def park(self) -> ErrorObject | None:
+        """Suspend the running cell and free its resources, because the turn is about to wait.
+
+        Returns the error that ends the cell if it can neither be suspended nor run again.
+        """
 
     def turn_over(self, messages: Sequence[Message]) -> None:
         """The turn is about to be committed: no code of it is in the middle of anything any more.

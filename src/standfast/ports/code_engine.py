@@ -172,11 +172,12 @@ class CellRun(Protocol):
         """Give up a cell that has not ended. Harmless if it has."""
 
 
-Check = Literal["calls", "types"]
+Check = Literal["calls", "types", "session"]
 """How closely code is looked at before it runs.
 
 `calls`: syntax, what the language does not have, unknown functions, arguments that a function does not take.
 `types`: all that, and what a type checker finds, which costs some ten times as much.
+`session`: as `types`, for a session whose code may rebind the names of its inputs.
 """
 
 

@@ -136,20 +136,33 @@ class SandboxExecutor:
         if state is not None or memory.suspended is not None:
             self.replace_state(memory.state if state is None else state)
 
-    async def park(self) -> None:
-        """Suspend the cell that runs. If it cannot be, it is run again from its beginning."""
+    async def park(self) -> ErrorObject | None:
+        """Suspend the running cell, or end it if it exceeds its memory limit."""
         cell = self.running
         if cell is None:
-            return
+            return None
         cell.forget_deadline()
         self.calls_made, self.wall_used_ms = cell.calls_made, cell.wall_used_ms()
         try:
             self.printed = cell.printed()
             suspended: Suspended | None = await cell.suspend()
-        except EngineFailed:
+        except EngineFailed as error:
+            if error.code == Code.MEMORY_EXCEEDED:
+                self.report = CellReport(
+                    index=0,
+                    stdout=self.printed.stdout,
+                    stderr=self.printed.stderr,
+                    truncated=self.printed.truncated,
+                    error=error.error_object(),
+                    hard=True,
+                    duration_ms=self.wall_used_ms,
+                    calls_made=self.calls_made,
+                )
+                return error.error_object()
             suspended = None
         self._memory = msgspec.structs.replace(self._memory, suspended=suspended)
         self._dirty = True
+        return None
 
     def turn_over(self, messages: Sequence[Message]) -> None:
         if self._memory.suspended is not None:

@@ -38,13 +38,14 @@ from standfast.errors import (
     SessionBusy,
     SessionNotFound,
     SessionWaiting,
+    SnapshotRefused,
     StandfastError,
     TurnNotFound,
     TurnUnfinished,
     ValueTooLarge,
 )
 from standfast.machine.inputs import TurnStarted, WaitOpened, decode_input, encode_input
-from standfast.model.approval import Approval, ApprovalState, Decision
+from standfast.model.approval import Approval, ApprovalState, Decision, bind_approval
 from standfast.model.call import CallStatus, ExternalCallRecord, SettledCall
 from standfast.model.canonical import Json, to_json
 from standfast.model.cell import CellReport, CodeInput
@@ -240,6 +241,7 @@ class CodeSessions:
             except TurnUnfinished as unfinished:
                 retire(owner)
                 if unfinished.waits and not await self._can_go_on(unfinished.turn_id):
+                    await self._refresh(session, session.head, ())  # raises if another engine build stored it
                     raise SessionWaiting(session_id, await self._open_approvals(unfinished.turn_id)) from None
                 await self._take_up(session, unfinished.turn_id, control)
             except SessionBusy:
@@ -445,6 +447,8 @@ class CodeSessions:
         approval = await self._approval(approval_id)
         session = await self._known(SessionId(approval.session_id))
         with session.lock:
+            if decision.approved:
+                self._check_contract(approval)
             edited = None
             if decision.args is not None or decision.kwargs is not None:
                 edited = self._check_edited(approval, decision)
@@ -459,6 +463,17 @@ class CodeSessions:
             if record is None or record.turn_id != approval.run_id:
                 raise ApprovalAlreadyDecided(approval_id, ApprovalState.CANCELLED)
             return await self._go_on(session, record, control)
+
+    def _check_contract(self, approval: Approval) -> None:
+        """Refuse to approve a call of a tool whose contract has changed, before the decision is spent."""
+        tool = self.services.registry.get(approval.capability)
+        if tool is None or approval.binding != bind_approval(approval, tool.digest):
+            raise SnapshotRefused(
+                Code.SNAPSHOT_CAPABILITY_MISMATCH,
+                f"{approval.capability}() is not registered with the contract that the approval is for",
+                hint="register the tools the run was started with (on the command line: --tools, --mount, "
+                "--allow-host)",
+            )
 
     def _check_edited(self, approval: Approval, decision: Decision) -> str:
         """Refuse arguments that the tool would refuse, before the decision is spent; their digest."""
@@ -876,7 +891,7 @@ class CodeSessions:
                 state=state,
                 functions=self.services.turns.functions,
                 inputs=list(request.inputs),
-                check="types",
+                check="session",
             ),
         )[:_MAX_DIAGNOSTICS]
         error = next(

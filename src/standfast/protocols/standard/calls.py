@@ -25,10 +25,10 @@ from standfast.durable.effects import Asks, Deliver, Known, Prepared, Ready
 from standfast.errors import Code, ErrorObject, InvalidArgument, StandfastError
 from standfast.machine.commands import ContinueCell, RunTool
 from standfast.machine.inputs import Input, ToolSettled
-from standfast.model.approval import Approval, ApprovalState
+from standfast.model.approval import Approval, ApprovalState, bind_approval
 from standfast.model.bounds import is_light
 from standfast.model.call import SettledCall, ToolCallContext
-from standfast.model.canonical import Json, digest_bytes, digest_json
+from standfast.model.canonical import Json, digest_bytes
 from standfast.model.capability import SideEffect
 from standfast.model.message import AssistantMessage, ToolCall
 from standfast.model.wait import (
@@ -160,9 +160,8 @@ class ToolCalls:
         if self._cells is not None:
             self._cells.settled(call_id)
 
-    async def parking(self) -> None:
-        if self._cells is not None:
-            await self._cells.park()
+    async def parking(self) -> ToolSettled | None:
+        return None if self._cells is None else await self._cells.park()
 
     def stop(self) -> None:
         """Give up what is under way."""
@@ -301,7 +300,7 @@ class ToolCalls:
     def _request(self, tool: RegisteredTool, command: RunTool, reason: str | None) -> Approval:
         now, turn, call = self._now(), self._turn, command.call
         args, named = self._given(tool, command, self._arguments(command))
-        return Approval(
+        approval = Approval(
             approval_id=f"apr_{secrets.token_hex(10)}",
             state=ApprovalState.PENDING,
             session_id=turn.session_id,
@@ -310,21 +309,12 @@ class ToolCalls:
             kwargs=named,
             requested_at=now,
             expires_at=now + self._turn.services.settings.approval_ttl_ms,
-            binding=digest_json(
-                [
-                    tool.digest,
-                    tool.name,
-                    *([args] if args else []),
-                    named,
-                    turn.session_id,
-                    self._turn_id,
-                    call.call_id,
-                ]
-            ),
+            binding="",
             run_id=self._turn_id,
             call_id=call.call_id,
             reason=reason,
         )
+        return msgspec.structs.replace(approval, binding=bind_approval(approval, tool.digest))
 
     # After a wait
 

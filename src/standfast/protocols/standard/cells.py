@@ -93,13 +93,15 @@ class RunningCells:
         if adopt is not None:
             adopt()
 
-    async def park(self) -> None:
-        """Remember where cells stand, and let go of them."""
+    async def park(self) -> ToolSettled | None:
+        """Suspend the cell and free its worker. Returns a failed result if the executor ends it instead."""
         cells, self._cells = self._cells, {}
-        if cells:
-            await self._executor.park()
+        error = await self._executor.park() if cells else None
         for cell in cells.values():
             cell.give_up()
+            if error is not None:
+                return msgspec.structs.replace(self._as_input(cell, None, error), gives_up_calls=True)
+        return None
 
     def stop(self) -> None:
         self._left.clear()

@@ -123,9 +123,10 @@ class StandardHost:
     def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
         self._calls.continue_cell(command, deliver)
 
-    async def parking(self) -> None:
-        await self._calls.parking()
+    async def parking(self) -> ToolSettled | None:
+        ended = await self._calls.parking()
         await self._hooks.take_states()
+        return ended
 
     async def check_output(self, text: str) -> OutputCheck:
         output = self._turn.output

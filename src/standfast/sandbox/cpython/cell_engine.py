@@ -69,7 +69,7 @@ class CPythonCells(SteppedCells):
         if not is_text(code):
             return [no_text()]
         found = check_cell(code, frozenset(self.names(state)), functions, inputs, self._packages)
-        return [*found, untyped()] if check == "types" else found
+        return [*found, untyped()] if check != "calls" else found
 
     def prepare(self) -> None:
         """Start a process before it is needed."""

@@ -17,9 +17,10 @@ from standfast.sandbox.monty.ignored_methods import misread
 from standfast.sandbox.monty.state import decode_state
 from standfast.sandbox.monty.syntax import MAX_READ_CHARS, parse
 from standfast.sandbox.monty.taking_out import TakenOut, take_out
-from standfast.sandbox.monty.validate import CheckFailed, Declared, Validator
+from standfast.sandbox.monty.validate import CheckFailed, Validator
 from standfast.sandbox.monty.workers import Workers
 from standfast.sandbox.paused_cell import PausedCell
+from standfast.sandbox.registry_functions import RegistryFunctions
 from standfast.sandbox.source_text import is_text, no_text
 
 _CHECK_MS: Final = 10_000
@@ -61,6 +62,10 @@ class MontyCells(SteppedCells):
         if not is_text(code):
             return [no_text()]
         bound = frozenset(self.names(state))
+        if check == "session" and isinstance(functions, RegistryFunctions):
+            return Validator(self._workers, functions, self.watchdog).check(
+                code, bound.union(inputs), _CHECK_MS
+            )
         tree = parse(code)
         found = check_calls(code, tree, bound, functions, inputs) if tree is not None else []
         found += misread(code, tree)
@@ -75,16 +80,6 @@ class MontyCells(SteppedCells):
         except CheckFailed as error:
             return [*found, _unchecked(error)]
         return sorted([*found, *(item for item in others if not _told(item, found))], key=_line)
-
-    def validate(
-        self, code: str, state: bytes, functions: Declared, inputs: Collection[str], timeout_ms: int
-    ) -> list[Diagnostic]:
-        """Check code for a sandbox session: what the type checker and the engine find, in *timeout_ms*.
-
-        Unlike `check`, it lets code bind the name of an input.
-        """
-        names = {*self.names(state), *inputs}
-        return Validator(self._workers, functions, self.watchdog).check(code, names, timeout_ms)
 
     def close(self) -> None:
         """End every cell and every process."""
