@@ -171,7 +171,7 @@ def test_an_answer_that_the_code_cannot_take_yet_is_kept_for_when_it_waits(cells
     end = ended(run.answer(1, CallAnswer(value="a")))
     assert cells.given[2:] == [(10, "a")]
     assert (end.error and end.error.message, end.hard) == (
-        "guest code waits for calls that nobody answers",
+        "guest code waits, but none of its calls is pending",
         True,
     )
 

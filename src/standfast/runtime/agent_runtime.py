@@ -35,7 +35,7 @@ from standfast.ports.trace import PhaseProbe, TraceSink
 from standfast.runtime.agent_definition import AgentDefinition
 from standfast.runtime.agent_session import Session
 from standfast.runtime.dependencies import DepsFactory, checked_factory
-from standfast.runtime.engines import LazyEngines, LazyRules
+from standfast.runtime.engines import LazyRules
 from standfast.runtime.host.background import BackgroundServices
 from standfast.runtime.host.runtime_host import RuntimeHost
 from standfast.runtime.host.tasks import Tasks
@@ -49,6 +49,7 @@ from standfast.runtime.sessions.recovery import RecoveryLoop
 from standfast.runtime.triggers import put_trigger, verify_webhook, webhook_occurrence
 from standfast.runtime.turn import Turn
 from standfast.runtime.turns.turn_runner import TurnRunner
+from standfast.sandbox.engine_kinds import CodeEngines
 
 if TYPE_CHECKING:
     from standfast.providers.prices import Prices, PriceTable
@@ -156,7 +157,7 @@ class Runtime:
             leases=LeaseKeeper(store, self._clock, self._settings.lease_ms),
             models=OpenModels(self._models, self._limited),
             prices=self._prices,
-            engines=LazyEngines(),
+            engines=CodeEngines(),
             rules=LazyRules(),
             tracer=tracer,
             probe=self._probe,

@@ -40,7 +40,6 @@ from standfast.ports.session_store import Begun, Blob, JournalEntry, SessionStor
 from standfast.protocols.code.own_functions import run_code
 from standfast.protocols.standard.host import StandardHost
 from standfast.runtime.code_executor import SandboxExecutor
-from standfast.sandbox.registry_functions import RegistryFunctions
 from standfast.sandbox.run_errors import cancelled_error
 from standfast.tools.blocking_loop import BlockingLoop
 from standfast.tools.context import NO_TURN, Attachments, Triggers
@@ -49,6 +48,7 @@ from standfast.tools.dispatch import Dispatcher
 from standfast.tools.no_host import NO_HOST
 from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import ToolRegistry
+from standfast.tools.stubs import stub_text
 from standfast.tools.threads import DaemonThreads
 
 T = TypeVar("T")
@@ -79,19 +79,29 @@ class InlineThreads(DaemonThreads):
         return job()
 
 
-class SandboxFunctions(RegistryFunctions):
+class SandboxFunctions:
     """The `CodeFunctions` of a sandbox: the tools of its registry, and `sleep` unless a tool is called so."""
 
     def __init__(self, registry: ToolRegistry) -> None:
-        super().__init__(registry)
-        self._tools = registry
+        self._registry = registry
+        self.names = registry.names
+        self.suggest = registry.suggest
+
+    def __contains__(self, name: object, /) -> bool:
+        return name in self._registry
 
     def own(self, name: str) -> RegisteredTool | None:
-        return None if name in self._tools else _OWN.get(name)
+        return None if name in self._registry else _OWN.get(name)
 
     def capability(self, name: str) -> Capability:
-        own = self.own(name)
-        return super().capability(name) if own is None else own.capability
+        return (self.own(name) or self._registry.require(name)).capability
+
+    def is_async(self, name: str) -> bool:
+        tool = self._registry.get(name)
+        return tool is not None and tool.async_mode
+
+    def stubs(self) -> str:
+        return stub_text(self._registry)
 
 
 class _NoPlugins:

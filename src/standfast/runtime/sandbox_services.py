@@ -18,12 +18,11 @@ from standfast.model.session import SessionMeta
 from standfast.plugins.runtime_services import RuntimeSettings
 from standfast.ports.session_store import SessionStore
 from standfast.runtime.code_turns import CodeTurns, CodeTurnServices
-from standfast.sandbox.code_engines import CodeEngines
 from standfast.sandbox.config import SandboxConfig
-from standfast.sandbox.engine_kinds import find_kind, kind_of, usual_engine
+from standfast.sandbox.engine_kinds import CodeEngines, find_kind, kind_of, usual_engine
 from standfast.sandbox.monty.rules import RuleEvaluator
 from standfast.sandbox.monty.validate import too_slow
-from standfast.sandbox.monty.workers import Workers
+from standfast.sandbox.monty.workers import MontyWorkers
 from standfast.sandbox.snapshots import (
     PausedTurn,
     SnapshotCodec,
@@ -50,7 +49,7 @@ class SandboxServices:
         self.config = config
         self.epoch = secrets.token_hex(4)
         self.threads = DaemonThreads("standfast-sandbox")
-        self.workers = Workers(config.workers)
+        self.workers = MontyWorkers(config.workers)
         self.dispatcher = Dispatcher(
             registry, threads=self.threads, clock=config.clock, evaluate_rule=RuleEvaluator(self.workers)
         )

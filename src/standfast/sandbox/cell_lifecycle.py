@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 The engine's stepper (`ports.cell_stepper`) runs the code from call to call. The cell pauses when the code
-cannot continue: it stands at a call, or every task of it waits. The calls made since the last pause are the
-new one's::
+cannot continue: it stands at a call, or all of its tasks wait. A pause reports the calls made since the last
+one::
 
     start ─ step ─ stands at f() ──────── answer ─ step ─ waits for g(), h() ─ answer ─ step ─ … ─ end
                    CellPause(f)                           CellPause(g, h)
@@ -12,25 +12,26 @@ new one's::
 A cell that waits lends its worker: if another session needs it, the cell is put aside and brought back with
 the next answer. A suspended cell is the same, as bytes. A stepper that cannot be loaded in the middle of the
 code is *replayed* instead: the code runs again, each call is compared with the recorded one, and the
-recorded answers are given again. What it prints on the way replaces what it printed before.
+recorded answers are given again. Its output then replaces the output of the first run.
 
 Rules
 -----
-1. The code is given one answer at a time. An answer that it cannot take yet (it stands at another call) is
+1. The code gets one answer at a time. An answer that it cannot take yet (it stands at another call) is
    kept, and given in the order of the answers as soon as the code waits.
 2. A call that is answered immediately (`CellRequest.answer_now`) has no number and is not counted.
-3. A cell has one end. A stop that comes after it has no effect.
-4. `stop` and `hand_back` may come from any thread, everything else from one thread at a time.
+3. A cell ends once. A stop after its end has no effect.
+4. `stop` and `hand_back` may be called from any thread, all other methods by one thread at a time.
 """
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -42,7 +43,7 @@ from standfast.errors import (
     SnapshotRefused,
     StandfastError,
 )
-from standfast.model.diagnostic import Diagnostic
+from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.model.language import Language
 from standfast.ports.cell_stepper import (
     CellFailed,
@@ -66,7 +67,6 @@ from standfast.ports.code_engine import (
     Check,
     Touched,
 )
-from standfast.sandbox.output import Output
 from standfast.sandbox.paused_cell import MadeCall, PausedCell, decode_answer, decode_cell, encode_cell
 from standfast.sandbox.run_errors import (
     arguments_error,
@@ -78,24 +78,70 @@ from standfast.sandbox.run_errors import (
     stdout_error,
     wall_error,
 )
-from standfast.sandbox.source_text import require_text
 from standfast.sandbox.workers import Watchdog, WorkerSlots
 
 MAX_ARGUMENT_BYTES: Final = 32 << 20
 """The most that the calls of one pause may be given together: decoded, it takes many times as much memory."""
 MAX_ARGUMENT_VALUES: Final = 1_000_000
+FLOOD_FACTOR: Final = 16
+"""Output this many times above the limit ends the run."""
 
 Answered = tuple[int, CallAnswer]
 
 
 class Diverged(Exception):
-    """A replayed cell did not do the same again."""
+    """A replayed cell did something else than in its first run."""
+
+
+def text_problem(code: str) -> Diagnostic | None:
+    """Return what is wrong with *code* if it cannot be encoded as UTF-8."""
+    if code.isascii():
+        return None
+    try:
+        code.encode()
+    except UnicodeEncodeError:
+        message = "the code holds a lone surrogate"
+        return Diagnostic(severity=Severity.ERROR, code=Code.SYNTAX_ERROR, message=message)
+    return None
+
+
+class Output:
+    """Collects printed text; drops text above *limit* bytes and calls *on_flood* far above it."""
+
+    def __init__(self, limit: int, on_flood: Callable[[], None], stdout: str = "", stderr: str = "") -> None:
+        self._limit = limit
+        self._on_flood = on_flood
+        self.forget(stdout, stderr)
+
+    def forget(self, stdout: str = "", stderr: str = "") -> None:
+        """Discard what was printed, and start with *stdout* and *stderr*."""
+        self._parts: dict[str, list[str]] = {"stdout": [stdout], "stderr": [stderr]}
+        self._kept = self._bytes = len(stdout.encode()) + len(stderr.encode())
+        self.truncated = False
+
+    def __call__(self, stream: Literal["stdout", "stderr"], text: str) -> None:
+        data = text.encode("utf-8", "replace")
+        self._bytes += len(data)
+        room = self._limit - self._kept
+        if len(data) <= room:
+            self._parts[stream].append(text)
+            self._kept += len(data)
+        else:
+            self.truncated = True
+            if room > 0:
+                self._parts[stream].append(data[:room].decode("utf-8", "ignore"))
+                self._kept = self._limit
+        if self._bytes > FLOOD_FACTOR * self._limit:
+            self._on_flood()
+
+    def so_far(self) -> CellOutput:
+        return CellOutput("".join(self._parts["stdout"]), "".join(self._parts["stderr"]), self.truncated)
 
 
 class SteppedCells(ABC):
     """A `CodeEngine` made of steppers: base class of every engine.
 
-    `slots` are the engine's worker slots, None if it has no workers. `live` are the cells that have begun
+    `slots` are the engine's worker slots, None if it has no workers. `live` are the cells that have started
     and not ended.
     """
 
@@ -129,14 +175,15 @@ class SteppedCells(ABC):
 
     def former_cell(self, data: bytes) -> PausedCell:
         """Read a cell suspended in a format that only this engine knows."""
-        raise SnapshotRefused(Code.SNAPSHOT_CORRUPT, "the suspended cell cannot be read: it is none")
+        raise SnapshotRefused(Code.SNAPSHOT_CORRUPT, "the suspended cell cannot be read: unknown format")
 
     def prepare(self) -> None:  # noqa: B027 - most engines have nothing to do
-        """Do what a first cell would wait for. Harmless if it is done."""
+        """Do in advance what the first cell would wait for. Idempotent."""
 
     def open(self, request: CellRequest) -> SteppedCell:
-        """Make a cell that is to be started. Code or a state that cannot be read is refused here."""
-        require_text(request.code)
+        """Make a cell that is to be started; raise if its code or state cannot be read."""
+        if (problem := text_problem(request.code)) is not None:
+            raise InvalidArgument(problem.message)
         return SteppedCell(request, self)
 
     def forget(self, key: str) -> None:
@@ -145,7 +192,7 @@ class SteppedCells(ABC):
             self.slots.forget(key)
 
     def close(self) -> None:
-        """End every cell. An engine with workers ends those after it."""
+        """End every cell. An engine with workers ends them afterwards."""
         for cell in list(self.live):
             cell.stop(cancelled_error())
             cell.hand_back()  # frees the worker of a cell that waits
@@ -156,15 +203,16 @@ class SteppedCell:
     """One cell: the `CellRun` of every engine, and the `StepperHost` of its stepper."""
 
     def __init__(self, request: CellRequest, engine: SteppedCells) -> None:
-        paused = None
+        paused = _NEW
         if request.paused:
             paused = decode_cell(request.paused) or engine.former_cell(request.paused)
         self.request = request
         self._engine = engine
-        self._limits = request.limits
-        self._was_paused = paused is not None
-        paused = paused or _NEW
-        self.output = Output(self._limits.max_stdout_bytes, self._flooded, paused.stdout, paused.stderr)
+        self._limits = limits = request.limits
+        self._was_paused = paused is not _NEW
+        self.output = Output(
+            limits.max_stdout_bytes, lambda: self.stop(stdout_error(limits)), paused.stdout, paused.stderr
+        )
         self.output.truncated = paused.truncated
         self._began_ms = paused.began_ms if self._was_paused else request.now_ms
         self.now_ms = max(request.now_ms, paused.now_ms)
@@ -174,9 +222,8 @@ class SteppedCell:
         self._using = threading.Lock()
         self._stopping = threading.Lock()
         self.stopped: ErrorObject | None = None
-        self._ended = self._computing = False
+        self._ended = self._computing = self._in_worker = False
         self._result: CellEnd | None = None
-        self._in_worker = False
         self._made = paused.calls_made
         self._calls = dict(paused.calls)
         self._at = paused.at
@@ -187,7 +234,7 @@ class SteppedCell:
         self._record = Record(paused)
         self._stepper = engine.stepper(self, paused.dump)
 
-    # ── what the port asks ───────────────────────────────────────────────────────────────────────
+    # ── `CellRun` ────────────────────────────────────────────────────────────────────────────────
 
     def start(self) -> CellStep:
         """Run from the beginning, or wait where the cell was suspended."""
@@ -195,7 +242,7 @@ class SteppedCell:
             self._engine.live.add(self)
             if not self._was_paused:
                 try:
-                    self._stepper.prepare()  # waiting for a worker is not the cell's time
+                    self._stepper.prepare()  # waiting for a worker does not count as the cell's time
                 except BaseException:
                     self._give_up()
                     raise
@@ -204,8 +251,8 @@ class SteppedCell:
             self._engine.watchdog.watch(self, wall_s, self._time_is_over)
             if self._was_paused:
                 return CellPause()
-            step = self._stepped(lambda: self._advance(self._stepper.begin()))
-        return self._lent(step)
+            step = self._run(self._stepper.begin)
+        return self._lend(step)
 
     def answer(self, number: int, answer: CallAnswer) -> CellStep:
         """Give the cell the result of one of its calls, and let it continue."""
@@ -220,8 +267,8 @@ class SteppedCell:
                 self._keep_answer(number, answer)
                 return CellPause()
             self._reclaim()
-            step = self._stepped(lambda: self._advance(self._answered(number, answer)))
-        return self._lent(step)
+            step = self._run(functools.partial(self._answered, number, answer))
+        return self._lend(step)
 
     def printed(self) -> CellOutput:
         return self.output.so_far()
@@ -248,15 +295,15 @@ class SteppedCell:
                 self._stepper.kill()
 
     def close(self) -> None:
-        """Give the cell up."""
+        """Abandon the cell."""
         with self._using:
             self._reclaim()
             self._give_up()
 
     def hand_back(self) -> None:
-        """Free the worker for another session while the cell waits. Harmless if it does not.
+        """Free the worker for another session while the cell waits; do nothing while it computes.
 
-        A cell that could not be loaded again ends: to keep its worker could block the call that it waits for.
+        A cell that could not be loaded again ends: keeping its worker could block the call that it waits for.
         """
         if not self._using.acquire(blocking=False):
             return
@@ -270,7 +317,7 @@ class SteppedCell:
         finally:
             self._using.release()
 
-    # ── what the stepper asks ────────────────────────────────────────────────────────────────────
+    # ── `StepperHost` ────────────────────────────────────────────────────────────────────────────
 
     def load(self, name: str) -> Any:
         """Load an outside value. A replayed cell has read all of its values before."""
@@ -290,17 +337,17 @@ class SteppedCell:
 
     # ── stepping ─────────────────────────────────────────────────────────────────────────────────
 
-    def _stepped(self, work: Callable[[], CellStep]) -> CellStep:
-        """Run code; whatever goes wrong is the end of the cell."""
+    def _run(self, first: Callable[[], Step | None]) -> CellStep:
+        """Take the *first* step and those after it; a failure ends the cell."""
         self._computing = True
         try:
-            return work()
+            return self._advance(first())
         except CellStopped:
-            return self._over(died_error(), hard=True)
+            return self._over(StepEnded(error=died_error()), hard=True)
         except CellFailed as failed:
-            return self._over(failed.error, hard=True)
+            return self._over(StepEnded(error=failed.error), hard=True)
         except Diverged as diverged:
-            return self._over(diverged_error(str(diverged)), hard=True)
+            return self._over(StepEnded(error=diverged_error(str(diverged))), hard=True)
         except BaseException:
             self._give_up()
             raise
@@ -308,7 +355,7 @@ class SteppedCell:
             self._computing = False
 
     def _advance(self, step: Step | None) -> CellStep:
-        """Step until the code waits or has ended. None is code that waits."""
+        """Step until the code waits (None) or has ended."""
         while step is not None:
             if isinstance(step, StepEnded):
                 return self._finish(step)
@@ -319,43 +366,42 @@ class SteppedCell:
         return CellPause(calls)
 
     def _called(self, made: EngineCall) -> Step | None:
-        """Answer a call immediately, or give it a number; None if the code stands at it."""
+        """Answer a call immediately, or give it a number; return None if the code stands at it."""
+        stepper, record = self._stepper, self._record
         call = CellCall(
             number=self._made + 1, name=made.name, args=made.args, kwargs=made.kwargs, problem=made.problem
         )
-        if (answer := self._immediate_answer(made, call)) is not None:
+        if record.replaying:
+            answer = record.compare(made)
+        else:
+            answer = made.answer
+            if answer is None and self.request.answer_now is not None:
+                answer = self.request.answer_now(call)
+            if stepper.replayed:
+                record.add(made, answer)
+        if answer is not None:
             self.now_ms = max(self.now_ms, answer.at_ms)
-            if made.stands or self._stepper.raises_at_call(answer):
-                return self._stepper.answer(made.id, answer)
+            if made.stands or stepper.raises_at_call(answer):
+                return stepper.answer(made.id, answer)
             self._ready.append((made.id, answer))
-            return self._stepper.proceed()
+            return stepper.proceed()
         if self._made >= self._limits.max_external_calls:
             raise CellFailed(calls_error(self._limits))
         self._made += 1
         self._calls[self._made] = made.id
-        if not self._record.replaying:
+        if not record.replaying:
             self._new.append(call)
             self._argument_bytes += made.argument_bytes
             self._argument_values += made.argument_values
             if self._argument_bytes > MAX_ARGUMENT_BYTES or self._argument_values > MAX_ARGUMENT_VALUES:
                 raise CellFailed(arguments_error(MAX_ARGUMENT_BYTES, MAX_ARGUMENT_VALUES))
         if not made.stands:
-            return self._stepper.proceed()
+            return stepper.proceed()
         self._at = self._made
         return None
 
-    def _immediate_answer(self, made: EngineCall, call: CellCall) -> CallAnswer | None:
-        if self._record.replaying:
-            return self._record.compare(made)
-        answer = made.answer
-        if answer is None and self.request.answer_now is not None:
-            answer = self.request.answer_now(call)
-        if self._stepper.replayed:
-            self._record.add(made, answer)
-        return answer
-
     def _blocked(self, pending: Collection[int] | None) -> Step | None:
-        """Give the code the first answer that it can take; None if there is none."""
+        """Give the code the first answer that it can take; return None if there is none."""
         for index, (call_id, answer) in enumerate(self._ready):
             if pending is None or call_id in pending:
                 del self._ready[index]
@@ -379,6 +425,7 @@ class SteppedCell:
         return self._hand_over(number, answer)
 
     def _hand_over(self, number: int, answer: CallAnswer) -> Step | None:
+        """Give the code an answer that it waits for."""
         if self._at is None:
             self._keep_answer(number, answer)
             return self._blocked(self._pending)
@@ -392,27 +439,27 @@ class SteppedCell:
 
     def _replay(self) -> None:
         """Run the code again, up to where the cell waits."""
-        at, waiting = self._at, set(self._calls)
+        record, at, waiting = self._record, self._at, set(self._calls)
         self.output.forget()
         self.now_ms, self._at, self._made = self._began_ms, None, 0
         self._calls, self._ready = {}, []
-        self._record.rewind()
+        record.seen, record.replaying = 0, True
         step = self._advance(self._stepper.begin())
-        for number, answer in self._record.answers:
+        for number, answer in record.answers:
             if number not in self._calls or not isinstance(step, CellPause):
                 raise Diverged("it waits for other calls than before")
             if self._at in (None, number):
                 step = self._advance(self._hand_over(number, answer))
             else:
                 self._keep_answer(number, answer)
-        if not self._record.is_complete() or self._at != at or set(self._calls) != waiting:
+        if record.seen != len(record.made) or self._at != at or set(self._calls) != waiting:
             raise Diverged("it waits for other calls than before")
-        self._record.replaying = False
+        record.replaying = False
 
     # ── the worker ───────────────────────────────────────────────────────────────────────────────
 
-    def _lent(self, step: CellStep) -> CellStep:
-        """Lend the worker of a cell that waits. Not under its lock: the borrower takes the lock."""
+    def _lend(self, step: CellStep) -> CellStep:
+        """Lend the worker of a cell that waits. Not under the cell's lock: the borrower takes it."""
         if self._engine.slots is not None and isinstance(step, CellPause):
             self._engine.slots.lend(self)
         return step
@@ -422,7 +469,7 @@ class SteppedCell:
             self._engine.slots.reclaim(self)
 
     def _put_aside(self) -> None:
-        """Take a waiting cell out of its worker. One that is put aside already stays so."""
+        """Take a waiting cell out of its worker, unless it is put aside already."""
         if not self._in_worker:
             return
         if self.stopped is None:
@@ -442,51 +489,40 @@ class SteppedCell:
         else:
             self.stop(error)
 
-    def _flooded(self) -> None:
-        """Called in the middle of a step."""
-        self.stop(stdout_error(self._limits))
-
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
     def _finish(self, ended: StepEnded) -> CellEnd:
-        """Find the state that the code left, and end with it."""
+        """Get the session's state after the code, and end with it."""
         if self._record.replaying:
             raise Diverged("it ended earlier than before")
         if ended.refused:
-            return self._over(ended.error)
+            return self._over(ended)
         self._measure()
         if self.request.through is not None:
             self.request.through(self._end_of(ended))
-        return self._over(ended.error, ended=ended, state=self._stepper.keep())
+        return self._over(ended, state=self._stepper.keep())
 
-    def _over(
-        self,
-        error: ErrorObject | None,
-        *,
-        hard: bool = False,
-        ended: StepEnded | None = None,
-        state: bytes | None = None,
-    ) -> CellEnd:
-        """End with this, unless the cell was stopped before."""
+    def _over(self, ended: StepEnded, *, hard: bool = False, state: bytes | None = None) -> CellEnd:
+        """End with *ended*, unless the cell was stopped before."""
         with self._stopping:
             self._ended = True
         if self.stopped is not None:
-            error, hard, ended, state = self.stopped, True, None, None
-        if ended is None:
+            ended, hard, state = StepEnded(error=self.stopped), True, None
+        if hard or ended.refused:
             self._measure()
-            ended = StepEnded(error=error)
         self._result = self._end_of(ended, hard=hard, state=state)
         self._leave(warm=not hard)
         return self._result
 
     def _end_of(self, ended: StepEnded, *, hard: bool = False, state: bytes | None = None) -> CellEnd:
+        printed = self.output.so_far()
         return CellEnd(
             result=ended.result,
             error=ended.error,
             hard=hard,
-            stdout=self.output.stdout,
-            stderr=self.output.stderr,
-            truncated=self.output.truncated,
+            stdout=printed.stdout,
+            stderr=printed.stderr,
+            truncated=printed.truncated,
             state=state,
             last_call=ended.last_call,
             calls_made=self._made,
@@ -497,7 +533,7 @@ class SteppedCell:
         )
 
     def _give_up(self) -> None:
-        """End without a result: suspended, given up, or broken."""
+        """End without a result: suspended, abandoned, or broken."""
         if self._result is None:
             self._result = CellEnd(error=cancelled_error(), hard=True, calls_made=self._made)
             with self._stopping:
@@ -510,7 +546,7 @@ class SteppedCell:
         self._stepper.release(warm=warm)
 
     def _paused(self) -> PausedCell:
-        encode = msgspec.json.encode
+        encode, printed = msgspec.json.encode, self.output.so_far()
         return PausedCell(
             dump=self._stepper.dump(),
             calls=self._calls,
@@ -521,40 +557,34 @@ class SteppedCell:
             calls_made=self._made,
             began_ms=self._began_ms,
             now_ms=self.now_ms,
-            stdout=self.output.stdout,
-            stderr=self.output.stderr,
-            truncated=self.output.truncated,
+            stdout=printed.stdout,
+            stderr=printed.stderr,
+            truncated=printed.truncated,
             wall_used_ms=self.duration_ms(),
             memory_peak_bytes=self._memory_peak,
         )
 
 
 class Record:
-    """The calls of a replayed cell and their answers, in their order. `seen` calls have been compared."""
+    """The calls of a replayed cell and their answers, in order. The first `seen` calls were compared."""
 
     def __init__(self, paused: PausedCell) -> None:
         self.made = list(paused.made)
         self.answers: list[Answered] = [(number, decode_answer(data)) for number, data in paused.answers]
         self.replaying = False
-        self._seen = 0
-
-    def rewind(self) -> None:
-        self._seen, self.replaying = 0, True
-
-    def is_complete(self) -> bool:
-        return self._seen == len(self.made)
+        self.seen = 0
 
     def add(self, call: EngineCall, answer: CallAnswer | None) -> None:
         self.made.append(MadeCall(_digest(call), None if answer is None else msgspec.json.encode(answer)))
 
     def compare(self, call: EngineCall) -> CallAnswer | None:
         """Compare a call with the recorded one; return its answer if it was answered immediately."""
-        if self._seen >= len(self.made):
+        if self.seen >= len(self.made):
             raise Diverged(f"{call.name}() was not called before")
-        recorded = self.made[self._seen]
-        self._seen += 1
+        recorded = self.made[self.seen]
+        self.seen += 1
         if recorded.digest != _digest(call):
-            raise Diverged(f"call {self._seen} is another one, now of {call.name}()")
+            raise Diverged(f"call {self.seen} is another one, now of {call.name}()")
         return None if recorded.answer is None else decode_answer(recorded.answer)
 
 

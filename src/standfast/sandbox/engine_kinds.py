@@ -1,24 +1,26 @@
-"""The engines that can be asked for by name: those that ship with Standfast, and those of other packages.
+"""Engines by name: those that ship with Standfast, and those of other packages.
 
-An engine is offered by an entry point of the group `standfast.engines`: its name is what users ask for, and
-its object an `EngineKind`. A package that adds an engine derives one class from
-`cell_lifecycle.SteppedCells` and implements `ports.cell_stepper`::
+A package offers an engine as an entry point of the group `standfast.engines`: its name is what users ask
+for, and its object is an `EngineKind`. To add an engine, derive a class from `cell_lifecycle.SteppedCells`
+and implement `ports.cell_stepper`::
 
     [project.entry-points."standfast.engines"]
     lua = "standfast_lua:KIND"
 
 Rules
 -----
-1. Finding a kind imports no engine and starts no process. An engine that cannot run here is refused by
-   `open`.
-2. A name, once stored with a session, keeps its meaning. The names of shipped engines cannot be taken over.
+1. Finding a kind imports no engine and starts no process. An engine is opened when one of its sessions is
+   first used: a data directory may hold sessions of engines that cannot run here.
+2. A name, once stored with a session, keeps its meaning. Other packages cannot take over the names of shipped
+   engines.
 3. The shipped kinds are in a table here as well, because reading the metadata of all packages takes longer
-   than starting an engine does.
+   than starting an engine.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
@@ -28,9 +30,7 @@ from standfast.model.language import USUAL_ENGINE, EngineName, Language
 from standfast.ports.code_engine import CodeEngine
 
 if TYPE_CHECKING:
-    from importlib import metadata
-
-    from standfast.sandbox.monty.workers import Workers
+    from standfast.sandbox.monty.workers import MontyWorkers
 
 GROUP: Final = "standfast.engines"
 
@@ -44,13 +44,12 @@ class EngineSettings:
     """What an engine is opened with.
 
     `capacity` is the number of worker processes, `packages` are those that guest code may import. `workers`
-    are Monty's, if the host has some already. `engine` opens another engine of the host, for one that is
-    made of others.
+    are Monty's, if the host already has some. `engine` opens another engine, for one that is made of others.
     """
 
     capacity: int = 8
     packages: tuple[str, ...] = ()
-    workers: Workers | None = None
+    workers: MontyWorkers | None = None
     engine: Callable[[str], CodeEngine] = field(default=_no_engine)
 
 
@@ -58,8 +57,8 @@ class EngineSettings:
 class EngineKind:
     """An engine that can be asked for by name.
 
-    `version` names the build: a session that another one has stored is refused. `open` raises
-    `CodeExecutionUnavailable`, with a hint that says what to install, where the engine cannot run.
+    `version` names the build: a session that another build has stored is refused. `open` raises
+    `CodeExecutionUnavailable`, with a hint that says what to install, if the engine cannot run here.
     """
 
     language: Language
@@ -144,12 +143,25 @@ KINDS: Final[dict[str, EngineKind]] = {
 
 
 def find_kind(name: str) -> EngineKind | None:
-    """Find the kind of engine of this name; None if no installed package offers it."""
+    """Find the kind of engine of this name; return None if no installed package offers it."""
     if name not in KINDS:
         from importlib import metadata  # slow to import
 
         for entry in metadata.entry_points(group=GROUP, name=name):
-            KINDS[name] = _loaded(entry)
+            package = entry.dist.name if entry.dist is not None else entry.value
+            try:
+                kind = entry.load()
+            except Exception as error:
+                raise CodeExecutionUnavailable(
+                    f"the engine {name!r} cannot be imported: {error}",
+                    hint=f"pip install --upgrade '{package}'",
+                ) from error
+            if not isinstance(kind, EngineKind):
+                raise CodeExecutionUnavailable(
+                    f"the engine {name!r} of {package} is {type(kind).__name__}, not an EngineKind",
+                    hint=f"point the entry point {entry.value} to an EngineKind",
+                )
+            KINDS[name] = kind
             break
     return KINDS.get(name)
 
@@ -158,31 +170,11 @@ def kind_of(name: str) -> EngineKind:
     """Return the kind of engine that a caller asks for; raise `InvalidArgument` if there is none."""
     found = find_kind(name)
     if found is None:
-        raise InvalidArgument(f"there is no engine {name!r}", hint=f"there are {', '.join(engine_names())}")
+        from importlib import metadata
+
+        names = sorted({*KINDS, *(entry.name for entry in metadata.entry_points(group=GROUP))})
+        raise InvalidArgument(f"there is no engine {name!r}", hint=f"use one of {', '.join(names)}")
     return found
-
-
-def open_engine(name: str, settings: EngineSettings) -> CodeEngine:
-    """Open the engine of this name; raise `CodeExecutionUnavailable` if it cannot run here."""
-    return installed_kind(name).open(settings)
-
-
-def installed_kind(name: str) -> EngineKind:
-    """Return the kind of engine that a session was stored with."""
-    found = find_kind(name)
-    if found is None:
-        raise CodeExecutionUnavailable(
-            f"the engine {name!r} is not installed",
-            hint=f"install the package that offers it as an entry point of the group {GROUP}",
-        )
-    return found
-
-
-def engine_names() -> list[str]:
-    """Return the names of all engines that are installed."""
-    from importlib import metadata
-
-    return sorted({*KINDS, *(entry.name for entry in metadata.entry_points(group=GROUP))})
 
 
 def usual_engine(language: Language) -> str:
@@ -190,18 +182,56 @@ def usual_engine(language: Language) -> str:
     return USUAL_ENGINE[language]
 
 
-def _loaded(entry: metadata.EntryPoint) -> EngineKind:
-    package = entry.dist.name if entry.dist is not None else entry.value
-    try:
-        kind = entry.load()
-    except Exception as error:
-        raise CodeExecutionUnavailable(
-            f"the engine {entry.name!r} cannot be imported: {error}",
-            hint=f"pip install --upgrade '{package}'",
-        ) from error
-    if not isinstance(kind, EngineKind):
-        raise CodeExecutionUnavailable(
-            f"the engine {entry.name!r} of {package} is {type(kind).__name__}, not an EngineKind",
-            hint=f"point the entry point {entry.value} to an EngineKind",
+@dataclass(frozen=True, slots=True)
+class OpenEngine:
+    """An engine and its version, as in `EngineKind`."""
+
+    version: str
+    cells: CodeEngine
+
+
+class CodeEngines:
+    """The engines of one host, each opened at its first use. `workers` are Monty's."""
+
+    def __init__(
+        self, workers: MontyWorkers | None = None, capacity: int = 8, packages: tuple[str, ...] = ()
+    ) -> None:
+        self._settings = EngineSettings(
+            capacity=capacity, packages=packages, workers=workers, engine=self.named
         )
-    return kind
+        self._opened: dict[str, OpenEngine] = {}
+        self._opening = threading.RLock()  # an engine may be made of others
+
+    def get(self, name: str) -> OpenEngine:
+        """Return the engine of this name; raise `CodeExecutionUnavailable` if it cannot run here."""
+        if (found := self._opened.get(name)) is not None:
+            return found
+        with self._opening:
+            if name not in self._opened:
+                kind = find_kind(name)
+                if kind is None:
+                    raise CodeExecutionUnavailable(
+                        f"the engine {name!r} is not installed",
+                        hint=f"install the package that offers it as an entry point of the group {GROUP}",
+                    )
+                cells = kind.open(self._settings)  # before the version: it says what is missing
+                self._opened[name] = OpenEngine(kind.version(), cells)
+            return self._opened[name]
+
+    def named(self, name: str) -> CodeEngine:
+        return self.get(name).cells
+
+    @property
+    def opened(self) -> bool:
+        """Whether any engine was opened."""
+        return bool(self._opened)
+
+    def forget(self, session_id: str) -> None:
+        """End the workers that are kept warm for a session. Blocking."""
+        for engine in list(self._opened.values()):
+            engine.cells.forget(session_id)
+
+    def close(self) -> None:
+        """End the processes of all engines."""
+        for engine in list(self._opened.values()):
+            engine.cells.close()

@@ -1,9 +1,8 @@
-"""The errors that end a run from outside of guest code, or that guest code gets for asking too much."""
+"""Errors that end a run from outside of guest code, or that guest code gets for exceeding a limit."""
 
 from __future__ import annotations
 
 from standfast.errors import Code, ErrorObject, Span
-from standfast.model.approval import Approval, ApprovalState
 from standfast.model.limits import SessionLimits
 
 
@@ -62,7 +61,7 @@ def arguments_error(most: int, values: int) -> ErrorObject:
 
 
 def died_error(status: int | None = None) -> ErrorObject:
-    """The error of a run whose process ended by itself, with the exit *status* if it is known."""
+    """Return the error of a run whose process died, with the exit *status* if it is known."""
     how = f" (status {status})" if status is not None else ""
     return ErrorObject(code=Code.INTERRUPTED, message=f"the process that ran the code died{how}")
 
@@ -70,20 +69,20 @@ def died_error(status: int | None = None) -> ErrorObject:
 def diverged_error(what: str) -> ErrorObject:
     return ErrorObject(
         code=Code.INTERRUPTED,
-        message=f"the code did not do the same again when it was taken up: {what}",
+        message=f"the code did not do the same again when it was resumed: {what}",
         hint="order that depends on object addresses, threads or the machine cannot be repeated",
     )
 
 
 def argument_not_json(name: str, foreign: str) -> ErrorObject:
-    """The error of a call with an argument that has no JSON form; *foreign* names its type."""
+    """Return the error of a call with an argument that has no JSON form; *foreign* names its type."""
     return ErrorObject(
         code=Code.INVALID_ARGUMENT, message=f"an argument of {name}() is not JSON: it holds {foreign}"
     )
 
 
 def request_too_large(name: str, limit: str) -> ErrorObject:
-    """The error of a call whose arguments are too large; *limit* says what the limit is."""
+    """Return the error of a call whose arguments are too large; *limit* says what the limit is."""
     return ErrorObject(
         code=Code.REQUEST_TOO_LARGE,
         message=f"the arguments of {name}() are too large: {limit}",
@@ -92,7 +91,25 @@ def request_too_large(name: str, limit: str) -> ErrorObject:
 
 
 def deadlock_error() -> ErrorObject:
-    return ErrorObject(code=Code.INTERRUPTED, message="guest code waits for calls that nobody answers")
+    message = "guest code waits, but none of its calls is pending"
+    return ErrorObject(code=Code.INTERRUPTED, message=message)
+
+
+def result_too_large(limit: str) -> ErrorObject:
+    """Return the error of a run whose result is too large; *limit* says what the limit is."""
+    return ErrorObject(
+        code=Code.RESPONSE_TOO_LARGE,
+        message=f"the result is too large: {limit}",
+        hint="leave it in a variable and return a part of it",
+    )
+
+
+def not_serializable(type_name: str) -> ErrorObject:
+    return ErrorObject(
+        code=Code.RESULT_NOT_SERIALIZABLE,
+        message=f"the result is not JSON: it holds {type_name}",
+        hint=type_name,
+    )
 
 
 def under_way_error(name: str) -> ErrorObject:
@@ -101,16 +118,3 @@ def under_way_error(name: str) -> ErrorObject:
         message=f"{name}() was under way when the run was stopped",
         hint="whether it took effect is unknown; look before calling again",
     )
-
-
-def denial(name: str, approval: Approval) -> str:
-    """What guest code is told about a call that will not be made."""
-    match approval.state:
-        case ApprovalState.DENIED:
-            why = f": {approval.reason}" if approval.reason else ""
-            return f"{name}() was denied{why}"
-        case ApprovalState.EXPIRED:
-            return f"the approval of {name}() expired before anybody decided"
-        case ApprovalState.APPROVED:
-            return f"the contract of {name}() changed after it was approved"
-    return f"the approval of {name}() was cancelled"

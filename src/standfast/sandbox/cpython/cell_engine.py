@@ -10,7 +10,7 @@ from standfast.model.diagnostic import Diagnostic
 from standfast.model.language import Language
 from standfast.ports.cell_stepper import StepperHost
 from standfast.ports.code_engine import CellFunctions, CellRequest, Check, Touched
-from standfast.sandbox.cell_lifecycle import SteppedCell, SteppedCells
+from standfast.sandbox.cell_lifecycle import SteppedCell, SteppedCells, text_problem
 from standfast.sandbox.cpython.cell_stepper import CPythonStepper
 from standfast.sandbox.cpython.check import check_cell, untyped
 from standfast.sandbox.cpython.jail import Jail, JailKind
@@ -19,7 +19,6 @@ from standfast.sandbox.cpython.workers import Workers
 from standfast.sandbox.monty.cell_check import names_touched
 from standfast.sandbox.monty.syntax import parse
 from standfast.sandbox.paused_cell import PausedCell
-from standfast.sandbox.source_text import is_text, no_text
 
 
 class CPythonCells(SteppedCells):
@@ -66,8 +65,8 @@ class CPythonCells(SteppedCells):
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
     ) -> list[Diagnostic]:
         """Everything that is wrong with the code, found without running any of it."""
-        if not is_text(code):
-            return [no_text()]
+        if (problem := text_problem(code)) is not None:
+            return [problem]
         found = check_cell(code, frozenset(self.names(state)), functions, inputs, self._packages)
         return [*found, untyped()] if check != "calls" else found
 

@@ -59,13 +59,14 @@ from standfast.sandbox.cpython.state import (
     encode_state,
 )
 from standfast.sandbox.cpython.workers import Worker, Workers
-from standfast.sandbox.monty.values import not_serializable, result_too_large
 from standfast.sandbox.run_errors import (
     argument_not_json,
     cpu_error,
     died_error,
     memory_error,
+    not_serializable,
     request_too_large,
+    result_too_large,
 )
 from standfast.sandbox.worker_process import WorkerDied
 from standfast.sandbox.workers import Watchdog, WorkerSlot

@@ -9,7 +9,7 @@ from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.model.language import Language
 from standfast.ports.cell_stepper import StepperHost
 from standfast.ports.code_engine import CellFunctions, Check, Touched
-from standfast.sandbox.cell_lifecycle import SteppedCells
+from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem
 from standfast.sandbox.monty.cell_check import DeclaredFunctions, check_calls, names_touched
 from standfast.sandbox.monty.cell_stepper import MontyStepper
 from standfast.sandbox.monty.former_cells import read_cell
@@ -17,11 +17,9 @@ from standfast.sandbox.monty.ignored_methods import misread
 from standfast.sandbox.monty.state import decode_state
 from standfast.sandbox.monty.syntax import MAX_READ_CHARS, parse
 from standfast.sandbox.monty.taking_out import TakenOut, take_out
-from standfast.sandbox.monty.validate import CheckFailed, Validator
-from standfast.sandbox.monty.workers import Workers
+from standfast.sandbox.monty.validate import CheckFailed, Declared, Validator
+from standfast.sandbox.monty.workers import MontyWorkers
 from standfast.sandbox.paused_cell import PausedCell
-from standfast.sandbox.registry_functions import RegistryFunctions
-from standfast.sandbox.source_text import is_text, no_text
 
 _CHECK_MS: Final = 10_000
 
@@ -31,8 +29,8 @@ class MontyCells(SteppedCells):
 
     language = Language.PYTHON
 
-    def __init__(self, workers: Workers | None = None, *, capacity: int = 8) -> None:
-        self._workers = workers if workers is not None else Workers(capacity)
+    def __init__(self, workers: MontyWorkers | None = None, *, capacity: int = 8) -> None:
+        self._workers = workers if workers is not None else MontyWorkers(capacity)
         super().__init__(self._workers)
 
     def stepper(self, host: StepperHost, dump: bytes) -> MontyStepper:
@@ -59,10 +57,10 @@ class MontyCells(SteppedCells):
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
     ) -> list[Diagnostic]:
         """Everything that is wrong with the code, found without running any of it."""
-        if not is_text(code):
-            return [no_text()]
+        if (problem := text_problem(code)) is not None:
+            return [problem]
         bound = frozenset(self.names(state))
-        if check == "session" and isinstance(functions, RegistryFunctions):
+        if check == "session" and isinstance(functions, Declared):
             return Validator(self._workers, functions, self.watchdog).check(
                 code, bound.union(inputs), _CHECK_MS
             )

@@ -52,9 +52,9 @@ from standfast.sandbox.monty.state import (
 from standfast.sandbox.monty.stepper import Stepper
 from standfast.sandbox.monty.steps import EngineStep, Finished
 from standfast.sandbox.monty.surroundings import OS_POLICY, Surroundings
-from standfast.sandbox.monty.values import may_hold_stand_ins, not_serializable
-from standfast.sandbox.monty.workers import Worker, Workers
-from standfast.sandbox.run_errors import argument_not_json, request_too_large
+from standfast.sandbox.monty.values import may_hold_stand_ins
+from standfast.sandbox.monty.workers import MontyWorker, MontyWorkers
+from standfast.sandbox.run_errors import argument_not_json, not_serializable, request_too_large
 from standfast.sandbox.workers import WorkerSlot
 
 T = TypeVar("T")
@@ -69,7 +69,7 @@ class MontyStepper:
     wall_grace_s = 0.0
     instructions: int | None = None
 
-    def __init__(self, host: StepperHost, workers: Workers, dump: bytes) -> None:
+    def __init__(self, host: StepperHost, workers: MontyWorkers, dump: bytes) -> None:
         request = host.request
         paused = decode_dump(dump) if dump else None
         self._host = host
@@ -142,7 +142,7 @@ class MontyStepper:
 
     # ── the worker ───────────────────────────────────────────────────────────────────────────────
 
-    def _with_session(self) -> Worker:
+    def _with_session(self) -> MontyWorker:
         """Return a worker that holds the session as it was before the cell: the warm one, or another."""
         request, worker = self._host.request, self._slot.take()
         if worker is not None and worker.holds(request.state, request.limits):
@@ -152,7 +152,7 @@ class MontyStepper:
         made.version = request.state
         return made
 
-    def _attached(self, worker: Worker) -> Worker:
+    def _attached(self, worker: MontyWorker) -> MontyWorker:
         self._slot.put(worker)
         if self._measures:
             worker.peak.reset()
@@ -238,7 +238,7 @@ class MontyStepper:
             return StepEnded(last_call=_last_call(*program.last_call, value, failure))
         return StepEnded(result=value, error=failure.error if failure else None)
 
-    def _checked(self, raw: object, worker: Worker) -> tuple[Json, Failure | None]:
+    def _checked(self, raw: object, worker: MontyWorker) -> tuple[Json, Failure | None]:
         """Convert the value to JSON, unless it is not or holds the text of something that is not text."""
         value, failure = value_as_json(raw)
         if failure is not None or value is None or isinstance(value, (int, float)):

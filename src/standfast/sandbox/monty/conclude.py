@@ -16,13 +16,9 @@ from standfast.sandbox.monty.plan import RunPlan
 from standfast.sandbox.monty.program import MARK_NAME, VALUE_NAME, Program, last_expression
 from standfast.sandbox.monty.state import EngineState
 from standfast.sandbox.monty.steps import Finished, Unreadable, read_arguments
-from standfast.sandbox.monty.values import (
-    json_of,
-    not_serializable,
-    result_too_large,
-    type_of_stand_in,
-)
-from standfast.sandbox.monty.workers import SMALL_FRAME_BYTES, TINY_FRAME_BYTES, Worker, Workers
+from standfast.sandbox.monty.values import json_of, type_of_stand_in
+from standfast.sandbox.monty.workers import SMALL_FRAME_BYTES, TINY_FRAME_BYTES, MontyWorker, MontyWorkers
+from standfast.sandbox.run_errors import not_serializable, result_too_large
 
 _COMPACT_AFTER_FEEDS: Final = 32
 _COMPACT_FROM_BYTES: Final = 2_048
@@ -36,7 +32,7 @@ def left_unchanged(outcome: Finished | Failure) -> bool:
     return isinstance(outcome, Failure) and outcome.error.code in _UNCHANGED
 
 
-def find_value(plan: RunPlan, worker: Worker, outcome: Finished | Failure) -> object:
+def find_value(plan: RunPlan, worker: MontyWorker, outcome: Finished | Failure) -> object:
     """The run's value as the engine gave it."""
     value = _finished_value(plan, worker, outcome) if isinstance(outcome, Finished) else None
     if plan.program.result_mode == "maybe":
@@ -45,7 +41,7 @@ def find_value(plan: RunPlan, worker: Worker, outcome: Finished | Failure) -> ob
     return value
 
 
-def _finished_value(plan: RunPlan, worker: Worker, outcome: Finished) -> object:
+def _finished_value(plan: RunPlan, worker: MontyWorker, outcome: Finished) -> object:
     """The value of the last expression."""
     if not outcome.unread:
         return outcome.value
@@ -54,7 +50,7 @@ def _finished_value(plan: RunPlan, worker: Worker, outcome: Finished) -> object:
     return _shown_value(worker, _value_expression(program)) if named else None
 
 
-def _shown_value(worker: Worker, expression: str) -> object:
+def _shown_value(worker: MontyWorker, expression: str) -> object:
     """The value of an expression of ours, read once a dump has told that it can be."""
     snapshot = show(worker, expression, None)
     given = read_arguments(snapshot, worker, small=worker.sent_bytes() <= TINY_FRAME_BYTES)
@@ -62,7 +58,7 @@ def _shown_value(worker: Worker, expression: str) -> object:
     return given if isinstance(given, Unreadable) else given[0][0]
 
 
-def give_names_back(plan: RunPlan, worker: Worker, others: Iterable[str] = ()) -> None:
+def give_names_back(plan: RunPlan, worker: MontyWorker, others: Iterable[str] = ()) -> None:
     """Give borrowed names what they had before the run, and unbind *others* as well."""
     names = [name for name in plan.borrowed if name != "result" or plan.program.result_mode != "maybe"]
     kept = [name for name in names if name in plan.kept]
@@ -72,7 +68,7 @@ def give_names_back(plan: RunPlan, worker: Worker, others: Iterable[str] = ()) -
 
 
 def state_after(
-    plan: RunPlan, before: EngineState | None, worker: Worker, workers: Workers
+    plan: RunPlan, before: EngineState | None, worker: MontyWorker, workers: MontyWorkers
 ) -> tuple[EngineState, bool]:
     """The session's new state, and whether it was made smaller than what the worker holds.
 
@@ -118,7 +114,7 @@ def value_as_json(value: object) -> tuple[Json, Failure | None]:
     return clean, Failure(error) if error is not None else None
 
 
-def stand_in_shown(worker: Worker, program: Program, functions: Container[str]) -> str | None:
+def stand_in_shown(worker: MontyWorker, program: Program, functions: Container[str]) -> str | None:
     """The type of something in the result that is only the text of what guest code had, if there is one.
 
     Hand the value of *program* to the host once more and look at how the engine does it.
@@ -132,7 +128,7 @@ def stand_in_shown(worker: Worker, program: Program, functions: Container[str]) 
     return type_of_stand_in(found[0]) if found else None
 
 
-def fed_without_storing(worker: Worker) -> None:
+def fed_without_storing(worker: MontyWorker) -> None:
     """Take note that the session is as it was, and that the engine has kept one more source."""
     worker.unsaved_feeds += 1
     if worker.unsaved_feeds > _MAX_UNSAVED_FEEDS:
@@ -173,7 +169,7 @@ def _value_expression(program: Program) -> str:
     return VALUE_NAME if program.result_mode == "never" else "result"
 
 
-def _find_result(plan: RunPlan, worker: Worker) -> tuple[bool, object]:
+def _find_result(plan: RunPlan, worker: MontyWorker) -> tuple[bool, object]:
     """Whether the run bound `result`, and its value."""
     existed = "result" in plan.kept
     try:
@@ -189,12 +185,12 @@ def _find_result(plan: RunPlan, worker: Worker) -> tuple[bool, object]:
     return bound, value
 
 
-def _result_value(plan: RunPlan, worker: Worker) -> object:
+def _result_value(plan: RunPlan, worker: MontyWorker) -> object:
     limit = SMALL_FRAME_BYTES if plan.plain_keys else TINY_FRAME_BYTES
     value = feed_through(worker, "result", max_frame_bytes=limit)
     return _shown_value(worker, "result") if value is UNREAD else value
 
 
-def _was_bound(worker: Worker) -> bool:
+def _was_bound(worker: MontyWorker) -> bool:
     """Whether a run that reads an earlier `result` bound it: a mark was left, or it is another object."""
     return bool(feed_through(worker, f"bool({MARK_NAME}) or result is not __standfast_kept_result"))

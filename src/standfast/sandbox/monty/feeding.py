@@ -8,14 +8,14 @@ from typing import Any, Final
 from standfast.model.canonical import Json
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.steps import Unreadable, read_value
-from standfast.sandbox.monty.workers import TINY_FRAME_BYTES, Worker
+from standfast.sandbox.monty.workers import TINY_FRAME_BYTES, MontyWorker
 
 UNREAD: Final = Unreadable()
 _STUBS: dict[str, Callable[..., None]] = {}
 
 
 def feed_through(
-    worker: Worker,
+    worker: MontyWorker,
     code: str,
     inputs: dict[str, Json] | None = None,
     max_frame_bytes: int = TINY_FRAME_BYTES,
@@ -36,7 +36,7 @@ def feed_through(
 SHOW: Final = "__standfast_show"
 
 
-def show(worker: Worker, expression: str, functions: Container[str] | None) -> Any:
+def show(worker: MontyWorker, expression: str, functions: Container[str] | None) -> Any:
     """Have the guest hand the value of an expression of ours to the host, as the argument of a call.
 
     Return the snapshot that stands at the call: its dump tells what its arguments are before they are read.

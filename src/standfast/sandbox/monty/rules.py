@@ -7,7 +7,7 @@ from typing import Final
 from standfast.model.canonical import Json
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.monty.feeding import feed_through
-from standfast.sandbox.monty.workers import Workers
+from standfast.sandbox.monty.workers import MontyWorkers
 
 _LIMITS: Final = SessionLimits(memory_mb=32, cpu_ms=200)
 _MAX_FRAME_BYTES: Final = 32_768
@@ -17,7 +17,7 @@ _MAX_FRAME_BYTES: Final = 32_768
 class RuleEvaluator:
     """Evaluates rules in an empty sandbox of their own, without capabilities."""
 
-    def __init__(self, workers: Workers) -> None:
+    def __init__(self, workers: MontyWorkers) -> None:
         self._workers = workers
 
     def __call__(self, rule: str, args: list[Json], kwargs: dict[str, Json], session_id: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Final, TypeVar
 
 import msgspec
@@ -9,7 +10,6 @@ import msgspec
 from standfast.errors import Code, ErrorObject, SnapshotRefused
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.monty.program import Site
-from standfast.sandbox.recent_states import RecentStates
 
 ENGINE: Final = "monty"
 ENGINE_VERSION: Final = "1.4.0"
@@ -65,26 +65,28 @@ _decoder = msgspec.msgpack.Decoder(EngineState)
 _dump_decoder = msgspec.msgpack.Decoder(CellDump)
 
 
-_recent: Final[RecentStates[EngineState]] = RecentStates()
+_SMALL_BYTES: Final = 64 << 10
+
+
+def _decode(data: bytes) -> EngineState:
+    return _read(_decoder, data, "session's state")
+
+
+_decode_small: Final = functools.lru_cache(maxsize=32)(_decode)
+"""A cell reads its session's state more than once, and mostly the one that the cell before it wrote."""
 
 
 def encode_state(state: EngineState | None) -> bytes:
     if state is None:
         return b""
-    data = _encoder.encode(state)
-    _recent.remember(data, state)
-    return data
+    return _encoder.encode(state)
 
 
 def decode_state(data: bytes) -> EngineState | None:
-    """The state that `encode_state` wrote; one of another engine version is refused."""
+    """Decode what `encode_state` wrote; refuse the state of another engine version."""
     if not data:
         return None
-    state = _recent.find(data)
-    if state is None:
-        state = _read(_decoder, data, "session's state")
-        _recent.remember(data, state)
-    return state
+    return _decode_small(data) if len(data) <= _SMALL_BYTES else _decode(data)
 
 
 def encode_dump(dump: CellDump) -> bytes:

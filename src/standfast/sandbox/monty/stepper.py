@@ -26,7 +26,7 @@ from standfast.sandbox.monty.program import MARK_NAME
 from standfast.sandbox.monty.steps import EngineStep, Finished, Unreadable, read_arguments, read_value
 from standfast.sandbox.monty.surroundings import MAX_RANDOM_BYTES, Surroundings
 from standfast.sandbox.monty.values import first_foreign, may_hold_stand_ins, type_of_stand_in
-from standfast.sandbox.monty.workers import SMALL_FRAME_BYTES, TINY_FRAME_BYTES, Worker
+from standfast.sandbox.monty.workers import SMALL_FRAME_BYTES, TINY_FRAME_BYTES, MontyWorker
 from standfast.sandbox.run_errors import argument_not_json, request_too_large
 
 _SLEEP: Final = "system.sleep"
@@ -48,12 +48,12 @@ class Stepper:
         self._plan = plan
         self._functions = functions
         self._around = around
-        self._worker: Worker
+        self._worker: MontyWorker
         self._asked_s = 0.0
         self.standing: engine.FunctionSnapshot | engine.FutureSnapshot | None = None
         self.call_errors: dict[tuple[str, str], ErrorObject] = {}
 
-    def begin(self, worker: Worker, output: PrintedText) -> EngineStep:
+    def begin(self, worker: MontyWorker, output: PrintedText) -> EngineStep:
         """Run to the first thing that needs the host."""
         self._worker = worker
         self._around.draws = 0  # a second attempt sees what the first saw
@@ -73,14 +73,14 @@ class Stepper:
         )
         return self.advance(self._fed(worker, program.unnamed, output))
 
-    def _fed(self, worker: Worker, code: str, output: PrintedText) -> Any:
+    def _fed(self, worker: MontyWorker, code: str, output: PrintedText) -> Any:
         """Feed the code of the run. The engine numbers its sources, also those that it refuses."""
         self._plan.filename = source_name(worker.next_input)
         worker.next_input += 1
         self._asked_s = time.perf_counter()
         return worker.feed(code, inputs=self._plan.inputs or None, print_callback=output)
 
-    def reload(self, worker: Worker, output: PrintedText) -> EngineStep:
+    def reload(self, worker: MontyWorker, output: PrintedText) -> EngineStep:
         """Load a parked run and find what it stands at."""
         self._worker = worker
         worker.next_input = source_number(self._plan.filename) + 1

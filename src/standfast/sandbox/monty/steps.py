@@ -12,7 +12,7 @@ from standfast.model.bounds import MAX_VALUE_BYTES
 from standfast.ports.cell_stepper import EngineCall, StepBlocked
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.dump import check_arguments
-from standfast.sandbox.monty.workers import Worker
+from standfast.sandbox.monty.workers import MontyWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class Finished:
 
 
 def read_arguments(
-    snapshot: engine.FunctionSnapshot, worker: Worker, *, small: bool, max_bytes: int = MAX_VALUE_BYTES
+    snapshot: engine.FunctionSnapshot, worker: MontyWorker, *, small: bool, max_bytes: int = MAX_VALUE_BYTES
 ) -> tuple[tuple[Any, ...], dict[str, Any]] | Unreadable:
     """Take the arguments of a call over from the engine, unless they are too large or not JSON.
 

@@ -28,7 +28,7 @@ from standfast.sandbox.monty.dump import check_arguments, stand_ins
 from standfast.sandbox.monty.feeding import show
 from standfast.sandbox.monty.state import EngineState
 from standfast.sandbox.monty.syntax import parse
-from standfast.sandbox.monty.workers import Worker, Workers
+from standfast.sandbox.monty.workers import MontyWorker, MontyWorkers
 
 _MAX_DEPTH: Final = 200
 _DEFINES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
@@ -58,7 +58,7 @@ def definitions_in(code: str) -> dict[str, str]:
     return found
 
 
-def take_out(state: EngineState | None, definitions: dict[str, str], workers: Workers) -> TakenOut:
+def take_out(state: EngineState | None, definitions: dict[str, str], workers: MontyWorkers) -> TakenOut:
     """Everything that the session has bound."""
     if state is None:
         return TakenOut({}, {}, [])
@@ -79,7 +79,7 @@ def take_out(state: EngineState | None, definitions: dict[str, str], workers: Wo
     return TakenOut(values, kept, [name for name in rest if name not in kept])
 
 
-def _value_of(worker: Worker, name: str) -> str | None:
+def _value_of(worker: MontyWorker, name: str) -> str | None:
     """A variable as an expression; None if it has no such form, `_Unbound` if there is no such variable."""
     try:
         snapshot = show(worker, name, ())

@@ -13,7 +13,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, runtime_checkable
 
 import msgspec
 
@@ -25,7 +25,7 @@ from standfast.sandbox.monty.failures import MODULES, unsupported_feature
 from standfast.sandbox.monty.ignored_methods import misread
 from standfast.sandbox.monty.program import WAITERS, called_name
 from standfast.sandbox.monty.syntax import parse
-from standfast.sandbox.monty.workers import Worker, Workers
+from standfast.sandbox.monty.workers import MontyWorker, MontyWorkers
 from standfast.sandbox.workers import Watchdog
 
 _GATE: Final = "validate_gate__"
@@ -42,6 +42,7 @@ _NAME = re.compile(r"Name `(\w+)` used when not defined")
 _CHECK_LIMITS: Final = SessionLimits(memory_mb=512, cpu_ms=10_000, max_stack_depth=1000)
 
 
+@runtime_checkable
 class Declared(Protocol):
     """The functions that guest code may call, for checking it."""
 
@@ -56,7 +57,7 @@ class Declared(Protocol):
 class Validator:
     """Checks code for a session. Blocking."""
 
-    def __init__(self, workers: Workers, functions: Declared, watchdog: Watchdog) -> None:
+    def __init__(self, workers: MontyWorkers, functions: Declared, watchdog: Watchdog) -> None:
         self._workers = workers
         self._functions = functions
         self._watchdog = watchdog
@@ -81,7 +82,7 @@ class Validator:
             raise too_slow(timeout_ms) from None
 
     @contextmanager
-    def _checking(self, deadline: float, **options: Any) -> Iterator[Worker]:
+    def _checking(self, deadline: float, **options: Any) -> Iterator[MontyWorker]:
         """A worker for one check, which is killed when the time is over."""
         worker = self._workers.attach_bare(_CHECK_LIMITS, **options)
         try:
@@ -198,7 +199,7 @@ class _Places:
         return line, len(self._lines[line - 1][:offset].decode("utf-8", "replace")) + 1
 
 
-def _feed_to_gate(worker: Worker, code: str) -> None:
+def _feed_to_gate(worker: MontyWorker, code: str) -> None:
     """Let the engine read *code* and stop before its first statement."""
     snapshot: Any = worker.feed(f"{_GATE}()\n{code}", print_callback=_ignore)
     while isinstance(snapshot, engine.FunctionSnapshot) and snapshot.is_os_function:

@@ -10,9 +10,10 @@ import re
 from collections.abc import Container, Iterator
 from typing import Any, Final
 
-from standfast.errors import Code, ErrorObject, InvalidArgument, ValueTooLarge
+from standfast.errors import ErrorObject, InvalidArgument, ValueTooLarge
 from standfast.model.bounds import MAX_VALUE_BYTES
 from standfast.model.canonical import Json, to_json
+from standfast.sandbox.run_errors import not_serializable, result_too_large
 
 _STAND_IN = re.compile(r"<.*>|[\w.]{1,200}\(.*\)|\[\.\.\.\]|\{\.\.\.\}|\(\.\.\.\)|\.\.\.", re.S)
 
@@ -30,23 +31,6 @@ def json_of(value: object) -> tuple[Json, ErrorObject | None]:
     if size > MAX_VALUE_BYTES:
         return None, result_too_large(f"it is {size} bytes as JSON, the limit is {MAX_VALUE_BYTES}")
     return clean, None
-
-
-def result_too_large(limit: str) -> ErrorObject:
-    """The error of a run whose result is too large; *limit* says what the limit is."""
-    return ErrorObject(
-        code=Code.RESPONSE_TOO_LARGE,
-        message=f"the result is too large: {limit}",
-        hint="leave it in a variable and return a part of it",
-    )
-
-
-def not_serializable(type_name: str) -> ErrorObject:
-    return ErrorObject(
-        code=Code.RESULT_NOT_SERIALIZABLE,
-        message=f"the result is not JSON: it holds {type_name}",
-        hint=type_name,
-    )
 
 
 def type_of_stand_in(text: str) -> str:

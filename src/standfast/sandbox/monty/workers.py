@@ -1,4 +1,4 @@
-"""Worker processes of the engine, each with a session loaded in it; see `slots` for who has one."""
+"""MontyWorker processes of the engine, each with a session loaded in it; see `slots` for who has one."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class StateTooLarge(EngineFailed):
 
 
 @dataclass(slots=True, eq=False)
-class Worker:
+class MontyWorker:
     """A session loaded in a worker process.
 
     `version` names the state it holds, `next_input` is the number of the next source, and `unsaved_feeds`
@@ -122,7 +122,7 @@ class Worker:
             self.session.__exit__(None, None, None)
 
 
-class Workers(WorkerSlots[Worker]):
+class MontyWorkers(WorkerSlots[MontyWorker]):
     """The worker processes of the engine's own pool."""
 
     def __init__(self, capacity: int) -> None:
@@ -131,7 +131,7 @@ class Workers(WorkerSlots[Worker]):
         self._starting = threading.Lock()
         self._closed = False
 
-    def attach(self, state: EngineState | None, limits: SessionLimits, **options: Any) -> Worker:
+    def attach(self, state: EngineState | None, limits: SessionLimits, **options: Any) -> MontyWorker:
         """Start or reuse a process and load a session into it; *options* are for an empty one. Blocking."""
         worker = self.attach_bare(limits, **options)
         if state is None:
@@ -163,10 +163,10 @@ class Workers(WorkerSlots[Worker]):
         finally:
             worker.close()
 
-    def attach_bare(self, limits: SessionLimits, **options: Any) -> Worker:
+    def attach_bare(self, limits: SessionLimits, **options: Any) -> MontyWorker:
         """A worker with an empty session, for checks, rules and snapshots of a running program. Blocking."""
         session = self._checkout(engine_limits(limits), **{"os_policy": _SLEEPS_WHOLE, **options})
-        return Worker(session, session.worker_pid or 0, limits)
+        return MontyWorker(session, session.worker_pid or 0, limits)
 
     def close(self) -> None:
         """End every process. Blocking."""

@@ -8,12 +8,11 @@ from standfast.model.diagnostic import Diagnostic
 from standfast.model.language import Language
 from standfast.ports.cell_stepper import StepperHost
 from standfast.ports.code_engine import CellFunctions, Check, Touched
-from standfast.sandbox.cell_lifecycle import SteppedCells
+from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem
 from standfast.sandbox.paused_cell import PausedCell
 from standfast.sandbox.quickjs.cell_stepper import QuickJsStepper
 from standfast.sandbox.quickjs.state import decode_state, read_cell
 from standfast.sandbox.quickjs.workers import Workers
-from standfast.sandbox.source_text import is_text, no_text
 from standfast.sandbox.typescript.checks import check_script, touched_names
 from standfast.sandbox.typescript.types import check_types
 
@@ -43,14 +42,14 @@ class QuickJsCells(SteppedCells):
 
     def touched(self, code: str, names: Collection[str]) -> Touched:
         """Which of *names* the code reads."""
-        return Touched(touched_names(code, names) if is_text(code) else {})
+        return Touched(touched_names(code, names) if text_problem(code) is None else {})
 
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
     ) -> list[Diagnostic]:
         """Everything that is wrong with the code, found without running any of it."""
-        if not is_text(code):
-            return [no_text()]
+        if (problem := text_problem(code)) is not None:
+            return [problem]
         bound = frozenset(self.names(state))
         look = check_script if check == "calls" else check_types
         return look(code, bound=bound, functions=functions, inputs=inputs)

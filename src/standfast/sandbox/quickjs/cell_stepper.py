@@ -33,7 +33,6 @@ from standfast.ports.cell_stepper import (
     StepperHost,
 )
 from standfast.ports.code_engine import SLEEP, CallAnswer
-from standfast.sandbox.monty.values import not_serializable, result_too_large
 from standfast.sandbox.quickjs.failures import Source, stopped_error, syntax_error, thrown_error
 from standfast.sandbox.quickjs.frames import (
     Answer,
@@ -72,7 +71,13 @@ from standfast.sandbox.quickjs.state import (
     other_build,
 )
 from standfast.sandbox.quickjs.workers import Worker, Workers
-from standfast.sandbox.run_errors import argument_not_json, deadlock_error, request_too_large
+from standfast.sandbox.run_errors import (
+    argument_not_json,
+    deadlock_error,
+    not_serializable,
+    request_too_large,
+    result_too_large,
+)
 from standfast.sandbox.typescript.script import Script, ScriptRefused, read_script
 from standfast.sandbox.worker_process import WorkerDied
 from standfast.sandbox.workers import WorkerSlot

@@ -11,6 +11,7 @@ guest, which is contained.
 
 from __future__ import annotations
 
+import functools
 import struct
 import zlib
 from typing import Final, TypeVar
@@ -22,7 +23,6 @@ from standfast.model.former_name import FORMER_QUICKJS_MAGIC
 from standfast.sandbox.paused_cell import PausedCell, read_former_cell
 from standfast.sandbox.quickjs.build import GuestMissing, build_id
 from standfast.sandbox.quickjs.frames import Image
-from standfast.sandbox.recent_states import RecentStates
 
 _HEAD: Final = struct.Struct("<4s16sI")
 _MAGIC: Final = b"SFQJ"
@@ -60,25 +60,26 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _state_decoder: Final = msgspec.msgpack.Decoder(SessionState)
 _dump_decoder: Final = msgspec.msgpack.Decoder(CellDump)
 _NEW: Final = SessionState()
+_SMALL_BYTES: Final = 64 << 10
 
-_recent: Final[RecentStates[SessionState]] = RecentStates()
+
+def _decode(data: bytes) -> SessionState:
+    return _read(_state_decoder, data, "session's state")
+
+
+_decode_small: Final = functools.lru_cache(maxsize=32)(_decode)
+"""A cell reads its session's state more than once, and mostly the one that the cell before it wrote."""
 
 
 def encode_state(state: SessionState) -> bytes:
-    data = _sealed(_encode(state))
-    _recent.remember(data, state)
-    return data
+    return _sealed(_encode(state))
 
 
 def decode_state(data: bytes) -> SessionState:
     """The state that `encode_state` wrote; nothing is a new session."""
     if not data:
         return _NEW
-    state = _recent.find(data)
-    if state is None:
-        state = _read(_state_decoder, data, "session's state")
-        _recent.remember(data, state)
-    return state
+    return _decode_small(data) if len(data) <= _SMALL_BYTES else _decode(data)
 
 
 def encode_dump(dump: CellDump) -> bytes:
