@@ -296,11 +296,11 @@ def fed_in(pieces: list[str]) -> float:
 
     def once() -> float:
         finder = CellFinder(Language.PYTHON)
-        begun = time.perf_counter()
+        begun = time.thread_time()
         for piece in pieces:
             finder.feed(piece)
         finder.end()
-        return time.perf_counter() - begun
+        return time.thread_time() - begun
 
     return min(once() for _ in range(3))
 
