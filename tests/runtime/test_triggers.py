@@ -621,7 +621,8 @@ def test_a_runtime_that_knows_no_agent_fires_nothing(place: Place) -> None:
             await runtime.add_trigger("t", "clock", "s", schedule=Schedule(every_ms=HOUR_MS))
         place.clock.advance(3600)
         async with opened(place) as looks:
-            await looks._start_queued()
+            assert looks._recovery is not None
+            await looks._recovery._start_queued()
             assert await looks.store.inputs("s") == []
 
     asyncio.run(main())

@@ -54,6 +54,7 @@ from standfast.sandbox.engine_kinds import CodeEngines
 if TYPE_CHECKING:
     from standfast.providers.prices import Prices, PriceTable
     from standfast.providers.rate_limit import RateLimit
+    from standfast.runtime.monitors.monitors import Monitors
 
 Deps = TypeVar("Deps")
 Output = TypeVar("Output")
@@ -442,6 +443,11 @@ class Runtime:
     @property
     def tasks(self) -> Tasks:
         return self._open_background.tasks
+
+    @property
+    def monitors(self) -> Monitors:
+        """The monitors of every session."""
+        return self._open_background.monitors
 
     @property
     def _open(self) -> SessionDirectory:
