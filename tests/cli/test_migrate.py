@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from standfast.model import former_name
-from standfast.store.sqlite.checksums import open_checked
+from standfast.store.sqlite.connection import open_checked
 
 
 @pytest.fixture

@@ -42,7 +42,6 @@ from standfast.model.usage import UsageLimits
 from standfast.ports.session_store import (
     Blob,
     Claimant,
-    Commit,
     CommitRefused,
     JournalEntry,
     Lease,
@@ -51,6 +50,7 @@ from standfast.ports.session_store import (
     Save,
     Saved,
     SessionStore,
+    TurnCommit,
 )
 from standfast.testing.clock import FakeClock
 
@@ -81,7 +81,7 @@ class Log:
         self._store = store
         self.lines: list[str] = []
         self.saves: list[Save] = []
-        self.commits: list[Commit] = []
+        self.commits: list[TurnCommit] = []
         self.before_save: Callable[[], Awaitable[Any]] | None = None
         self.before_commit: Callable[[], Awaitable[Any]] | None = None
         self._noted = asyncio.Event()
@@ -115,7 +115,7 @@ class Log:
         await self._store.park(lease, save, summary)
         self.note(f"park {' '.join(entry.key for entry in save.entries)}")
 
-    async def commit(self, lease: Lease, commit: Commit) -> SessionHead | CommitRefused:
+    async def commit(self, lease: Lease, commit: TurnCommit) -> SessionHead | CommitRefused:
         before, self.before_commit = self.before_commit, None
         if before is not None:
             await before()

@@ -17,7 +17,7 @@ from standfast.ports.model_provider import ModelDelta, ModelProvider, ModelReque
 from standfast.providers.scripted import ScriptedModel
 from standfast.runtime.agent import Agent
 from standfast.runtime.agent_session import Session
-from standfast.store.sqlite.checksums import open_checked
+from standfast.store.sqlite.connection import open_checked
 
 
 def cell(code: str) -> str:

@@ -20,7 +20,7 @@ import pytest
 from crash_scenarios.code_theatre import CodeTruth
 from crash_scenarios.theatre import WAYS
 
-from standfast.store.sqlite.checksums import open_checked
+from standfast.store.sqlite.connection import open_checked
 
 FOLDER = Path(__file__).parent / "crash_scenarios"
 PROGRAM = (FOLDER / "code_program.py").read_text()

@@ -18,7 +18,7 @@ from crash_scenarios.theatre import WAYS, ForkServer, Theatre, Truth
 from standfast import Agent, Runtime
 from standfast.model.message import ToolMessage, UserMessage
 from standfast.model.turn import TurnState
-from standfast.ports.session_store import Commit, Lease, QueuedInput, Save, SessionStore
+from standfast.ports.session_store import Lease, QueuedInput, Save, SessionStore, TurnCommit
 from standfast.providers.scripted import ScriptedModel
 from standfast.runtime.agent_runtime import open_store
 
@@ -224,7 +224,7 @@ class LateVoices:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def commit(self, lease: Lease, commit: Commit) -> Any:
+    async def commit(self, lease: Lease, commit: TurnCommit) -> Any:
         """Before the first commit somebody injects something; when it is refused, they take that back."""
         self._commits += 1
         if self._commits == 1:

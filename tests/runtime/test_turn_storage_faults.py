@@ -18,7 +18,7 @@ from crash_scenarios.theatre import ForkServer, Theatre, Truth
 from standfast import Agent, Attachment, CompleteLater, RunContext, Runtime, Session, tool
 from standfast.errors import RecordCorrupt, StoreError, StoreUnavailable
 from standfast.providers.scripted import ScriptedModel
-from standfast.store.sqlite.checksums import open_checked
+from standfast.store.sqlite.connection import open_checked
 
 
 @pytest.fixture

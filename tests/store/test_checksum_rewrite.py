@@ -15,10 +15,10 @@ import pytest
 from page_damage import COMPONENTS, flipped, open_database, pages_of, rows_of
 
 from standfast.errors import InvalidArgument, RecordCorrupt, SchemaTooNew, StoreUnavailable
-from standfast.store.sqlite.checksum_rewrite import rewrite_checksums
-from standfast.store.sqlite.checksums import find_damaged_page, is_checked
+from standfast.store.sqlite.connection import find_damaged_page, is_checked
 from standfast.store.sqlite.database import Database
-from standfast.store.sqlite.migrations import migrate_all
+from standfast.store.sqlite.maintenance import rewrite_checksums
+from standfast.store.sqlite.schema import migrate_all
 
 COMMAND = "standfast sessions rewrite-checksums"
 
@@ -276,7 +276,7 @@ def _dies(path: Path, number: int) -> bool:
     """Rewrite in a child process that is killed at the n-th change; false if it lives to the end."""
     script = (
         "import sys; from page_damage import *\n"
-        "from standfast.store.sqlite.checksum_rewrite import rewrite_checksums\n"
+        "from standfast.store.sqlite.maintenance import rewrite_checksums\n"
         "disk = MortalDisk(int(sys.argv[2])); rewrite_checksums(Path(sys.argv[1])); assert disk"
     )
     ran = subprocess.run([sys.executable, "-c", script, str(path), str(number)], cwd=Path(__file__).parent)

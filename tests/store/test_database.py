@@ -20,7 +20,7 @@ import apsw
 import pytest
 
 from standfast.errors import InvalidArgument, RecordCorrupt, StoreError, StoreUnavailable
-from standfast.store.sqlite.checksums import open_checked
+from standfast.store.sqlite.connection import open_checked
 from standfast.store.sqlite.database import Database
 from standfast.store.sqlite.sessions import SqliteSessionStore
 from standfast.testing.session_values import NOW, a_head, a_state, a_wait, an_approval, park

@@ -12,7 +12,7 @@ from standfast import Agent, Runtime
 from standfast.errors import NotConfigured
 from standfast.model import former_name
 from standfast.providers.scripted import ScriptedModel
-from standfast.store.sqlite.checksums import open_checked
+from standfast.store.sqlite.connection import open_checked
 
 
 def _with_former_schema(file: Path) -> None:

@@ -17,8 +17,8 @@ from page_damage import flipped, open_database, pages_of, rows_of, without_check
 from standfast.errors import InvalidArgument, RecordCorrupt, StoreError, StoreUnavailable
 from standfast.ports.session_store import Begun, PruneRequest, Repeated
 from standfast.store.sqlite import database as database_module
-from standfast.store.sqlite.backup import back_up
-from standfast.store.sqlite.checksums import find_damaged_page, is_checked
+from standfast.store.sqlite.connection import find_damaged_page, is_checked
+from standfast.store.sqlite.maintenance import back_up
 from standfast.store.sqlite.sessions import SqliteSessionStore
 from standfast.testing.session_store_triggers import an_occurrence
 from standfast.testing.session_values import (
@@ -245,7 +245,7 @@ def test_a_file_that_another_program_has_open_is_upgraded_when_that_lets_go(
 def test_many_programs_may_open_an_old_file_at_once(old: Path) -> None:
     """Ours: workers start together after an upgrade of the program."""
     script = (
-        "import sys; from page_damage import *; from standfast.store.sqlite.checksums import is_checked\n"
+        "import sys; from page_damage import *; from standfast.store.sqlite.connection import is_checked\n"
         "d = open_database(Path(sys.argv[1])); assert d.read(is_checked); d.close()"
     )
     command = [sys.executable, "-c", script, str(old)]

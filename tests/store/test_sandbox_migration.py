@@ -19,11 +19,10 @@ from standfast.model.approval import ApprovalState
 from standfast.model.plugin_state import decode_state
 from standfast.plugins.execution_memory import read_execution
 from standfast.protocols.code.executor import CodeMemory
-from standfast.store.sqlite import schema
-from standfast.store.sqlite.backup import back_up
-from standfast.store.sqlite.checksum_rewrite import rewrite_checksums
-from standfast.store.sqlite.checksums import find_damaged_page, is_checked, open_checked
+from standfast.store.sqlite import rows, schema
+from standfast.store.sqlite.connection import find_damaged_page, is_checked, open_checked
 from standfast.store.sqlite.database import Database
+from standfast.store.sqlite.maintenance import back_up, rewrite_checksums
 from standfast.store.sqlite.sandbox_migration import COMPONENTS
 from standfast.store.sqlite.sessions import SqliteSessionStore
 
@@ -164,8 +163,8 @@ def test_a_new_id_is_free_and_no_longer_than_an_id_may_be(tmp_path: Path) -> Non
                 1,
                 None,
                 body,
-                schema.text_seal("session", session_id, 1, None, 0, data=body),
-                schema.text_seal("state", session_id, 1, data=b""),
+                rows.text_seal("session", session_id, 1, None, 0, data=body),
+                rows.text_seal("state", session_id, 1, data=b""),
                 b"",
             )
             database.write(
@@ -173,7 +172,7 @@ def test_a_new_id_is_free_and_no_longer_than_an_id_may_be(tmp_path: Path) -> Non
             )
         head = msgspec.json.encode({"session_id": long, "created_at": 1, "updated_at": 1})
         columns = (1, long, 1, None, 1 << 32, None, 0)
-        digest = schema.seal("session", *columns, head)
+        digest = rows.seal("session", *columns, head)
         database.write(
             lambda db: db.execute(
                 "INSERT INTO sessions VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, NULL)", (*columns, digest, head)

@@ -22,9 +22,9 @@ from standfast.model.node import Entry
 from standfast.model.task import TaskState
 from standfast.model.wait import Completed
 from standfast.ports.session_store import Begun, PruneRequest, Repeated, Save
-from standfast.store.sqlite.checksums import open_checked
-from standfast.store.sqlite.migrations import migrate_all
+from standfast.store.sqlite.connection import open_checked
 from standfast.store.sqlite.sandbox_migration import COMPONENTS
+from standfast.store.sqlite.schema import migrate_all
 from standfast.store.sqlite.sessions import SqliteSessionStore
 from standfast.testing.session_store_children import a_child
 from standfast.testing.session_store_tasks import a_task

@@ -40,7 +40,7 @@ def _rename_home() -> list[tuple[Path, Path]]:
 def _rename_database(directory: Path) -> list[tuple[Path, Path]]:
     from standfast.model.former_name import FORMER_DATABASE
     from standfast.runtime.data_dir import DATABASE
-    from standfast.store.sqlite.backup import rename_database
+    from standfast.store.sqlite.maintenance import rename_database
 
     old, new = directory / FORMER_DATABASE, directory / DATABASE
     if not old.exists():

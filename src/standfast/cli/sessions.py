@@ -322,8 +322,8 @@ def backup(invocation: Invocation, *, file: Path) -> Answer:
     import contextlib
 
     from standfast.runtime.data_dir import DataDir
-    from standfast.store.sqlite.backup import back_up
     from standfast.store.sqlite.database import Database
+    from standfast.store.sqlite.maintenance import back_up
 
     with contextlib.closing(Database(DataDir(invocation.data_dir).database)) as database:
         copy = back_up(database, file)
@@ -340,7 +340,7 @@ def rewrite_checksums(invocation: Invocation) -> Answer:
     """
     from standfast.cli.short_text import counted
     from standfast.runtime.data_dir import DataDir
-    from standfast.store.sqlite.checksum_rewrite import rewrite_checksums
+    from standfast.store.sqlite.maintenance import rewrite_checksums
 
     file = DataDir(invocation.data_dir, make=False).database
     records = rewrite_checksums(file)

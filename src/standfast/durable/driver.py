@@ -72,7 +72,6 @@ from standfast.model.outcome import Ended, FrameSwitched, StopReason, Waiting
 from standfast.model.ruling import NOTHING_SAID
 from standfast.model.turn import TurnSummary
 from standfast.model.wait import Wait, WaitOutcome
-from standfast.ports import session_store as ports
 from standfast.ports.clock import Clock
 from standfast.ports.session_store import (
     Blob,
@@ -83,6 +82,7 @@ from standfast.ports.session_store import (
     Save,
     Saved,
     SessionStore,
+    TurnCommit,
 )
 
 T = TypeVar("T")
@@ -482,7 +482,7 @@ class TurnDriver:
         kept = await self._host.kept(tolerant=tolerant)
         self._require_lease()
         blobs = self._take_blobs()
-        commit = ports.Commit(
+        commit = TurnCommit(
             turn_id=self.turn_id,
             now_ms=self._now(),
             entries=tuple(self.machine.whole()),

@@ -65,7 +65,7 @@ def path(lookup: Lookup, leaf: str, *, after_depth: int = 0) -> list[Segment]:
 
 
 def frame_path(lookup: Lookup, leaf: str, *, known: str | None = None) -> list[Segment]:
-    """Return the segments of the leaf's frame, from the one that opens it, or those after the node *known*."""
+    """Return the segments of the leaf's frame, from the one that opens it, or those after *known*."""
     found: list[Segment] = []
     for segment in _back_from(lookup, leaf):
         if known is not None and segment.leaf == known:

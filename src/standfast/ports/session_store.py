@@ -56,9 +56,6 @@ class Lease(msgspec.Struct, frozen=True, kw_only=True):
     fence: int
     until_ms: int
 
-    def __post_init__(self) -> None:
-        check_session_id(self.session_id)
-
 
 class Claimant(msgspec.Struct, frozen=True, kw_only=True):
     """Who asks for a lease, when, and for how long.
@@ -70,10 +67,6 @@ class Claimant(msgspec.Struct, frozen=True, kw_only=True):
     now_ms: int
     lease_ms: int
     lease_now_ms: int | None = None
-
-    @property
-    def lease_time_ms(self) -> int:
-        return self.now_ms if self.lease_now_ms is None else self.lease_now_ms
 
 
 CLOCK_TOLERANCE_MS: Final = 1_000
@@ -207,7 +200,7 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: JournalEntry | None = None
 
 
-class Commit(msgspec.Struct, frozen=True, kw_only=True):
+class TurnCommit(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a turn.
 
     `entries` become one segment, named after the turn, under the session's leaf. `model_calls` and `usage`
@@ -407,7 +400,7 @@ class SessionStore(Protocol):
     async def park(self, lease: Lease, save: Save, summary: TurnSummary) -> None:
         """Save, mark the turn as waiting and give the lease back."""
 
-    async def commit(self, lease: Lease, commit: Commit) -> SessionHead | CommitRefused: ...
+    async def commit(self, lease: Lease, commit: TurnCommit) -> SessionHead | CommitRefused: ...
 
     async def renew(self, leases: tuple[Lease, ...], now_ms: int, lease_ms: int) -> Renewed: ...
 

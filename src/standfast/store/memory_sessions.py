@@ -37,7 +37,6 @@ from standfast.ports.session_store import (
     Begun,
     Blob,
     Claimant,
-    Commit,
     CommitRefused,
     JournalEntry,
     Lease,
@@ -53,6 +52,7 @@ from standfast.ports.session_store import (
     SeenClock,
     StateRecord,
     Takeover,
+    TurnCommit,
     TurnInProgress,
 )
 from standfast.store import rules
@@ -269,7 +269,7 @@ class MemorySessionStore(MemoryHostRecords):
             if (earlier := self._earlier(turn)) is not None:
                 return Repeated(record=earlier)
             if (unfinished := row.open) is not None:
-                free = self._is_free(unfinished, claimant.lease_time_ms)
+                free = self._is_free(unfinished, rules.lease_time(claimant))
                 raise rules.refuse_second_turn(unfinished.record, _owner(unfinished), free)
             consumed = row.consumed(turn.consumes)
             injected = tuple(item for item in row.injected() if item not in consumed)
@@ -285,7 +285,7 @@ class MemorySessionStore(MemoryHostRecords):
             if (turn := self._tables.open.get(turn_id)) is None:
                 raise TurnNotFound(turn_id)
             row = self._tables.row(turn.record.session_id)
-            free = self._is_free(turn, claimant.lease_time_ms)
+            free = self._is_free(turn, rules.lease_time(claimant))
             rules.require_takeable(turn_id, turn.record, _owner(turn), free)
             turn.lease = lease = self._lease(row.head.session_id, claimant)
             record = self._tables.change(turn, rules.taken_over(turn.record))
@@ -306,7 +306,7 @@ class MemorySessionStore(MemoryHostRecords):
             self._tables.change(turn, rules.parked(turn.record, summary))
             turn.lease = turn.keys = None
 
-    async def commit(self, lease: Lease, commit: Commit) -> SessionHead | CommitRefused:
+    async def commit(self, lease: Lease, commit: TurnCommit) -> SessionHead | CommitRefused:
         with self._lock:
             row, turn = self._held(lease, commit.turn_id)
             refused = rules.refuse_commit(commit, turn.record, bool(row.injected()))
@@ -425,7 +425,7 @@ class MemorySessionStore(MemoryHostRecords):
         turn.add_waits(save.waits)
         return Saved(cancel_requested=turn.record.cancel_requested, checkpoint=checkpoint)
 
-    def _commit(self, row: SessionRow, turn: OpenTurn, commit: Commit) -> SessionHead:
+    def _commit(self, row: SessionRow, turn: OpenTurn, commit: TurnCommit) -> SessionHead:
         tables = self._tables
         enqueued = tables.not_known(commit.enqueue)
         self._append(

@@ -1,4 +1,4 @@
-"""The states of plugins and tools that `MemorySessionStore` keeps; see `state_lines` for what holds where."""
+"""The states of plugins and tools that `MemorySessionStore` keeps; see `rules` for which holds where."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from standfast.graph import SessionGraph
 from standfast.model.head import SessionHead
 from standfast.model.node import split_node_id
 from standfast.ports.session_store import StateRecord
-from standfast.store.state_lines import Spot, StatePlace, before_leaf, held_at, needed, state_id, state_key
+from standfast.store.rules import (
+    Spot,
+    StatePlace,
+    before_leaf,
+    held_at,
+    needed_states,
+    state_id,
+    state_key,
+)
 
 _NO_SESSION = ""
 
@@ -79,7 +87,7 @@ class MemoryStates:
         """Delete the states of the family that neither its sessions nor its segments need."""
         places = {key: self._states[key].place for key in family}
         named = [state_key(head.state) for head in heads] + [self.of_segments.get(it) for it in segments]
-        kept = needed(places, named, {head.session_id for head in heads}, set(segments))
+        kept = needed_states(places, named, {head.session_id for head in heads}, set(segments))
         for key in places.keys() - kept:
             del self._states[key]
         family[:] = [key for key in family if key in kept]

@@ -25,7 +25,7 @@ from standfast.ports.session_store import Blob, JournalEntry, Lease, QueuedInput
 from standfast.store import rules
 from standfast.store.memory_states import MemoryStates
 from standfast.store.memory_tasks import MemoryTasks, MemoryTriggers
-from standfast.store.state_lines import state_id
+from standfast.store.rules import state_id
 
 
 @dataclass(slots=True)

@@ -4,8 +4,7 @@ Theory of operation
 -------------------
 A store reads records, asks a function here what becomes of them or whether an operation is refused, and
 writes the result, in one transaction. So a store in dicts, one in a SQLite file and one on a server decide
-alike, and a rule is tested without any of them. Which state of plugins holds at a node is in `state_lines`,
-how a branch grows and forks in `standfast.graph`.
+alike, and a rule is tested without any of them. How a branch grows and forks is in `standfast.graph`.
 
 Rules
 -----
@@ -17,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Final, NamedTuple
 
 import msgspec
@@ -41,6 +40,7 @@ from standfast.model.canonical import Json
 from standfast.model.charter import SessionCharter
 from standfast.model.code_settings import CodeSettings
 from standfast.model.head import SessionHead
+from standfast.model.node import split_node_id
 from standfast.model.outcome import Finished, Waiting
 from standfast.model.task import TaskRecord
 from standfast.model.trigger import Trigger
@@ -50,13 +50,13 @@ from standfast.model.wait import Approved, Denied, Elapsed, Expired, Wait, WaitO
 from standfast.ports.session_store import (
     CLOCK_TOLERANCE_MS,
     Claimant,
-    Commit,
     CommitRefused,
     Lease,
     NewTurn,
     PruneRequest,
     QueuedInput,
     SeenClock,
+    TurnCommit,
 )
 
 IsDead = Callable[[str], bool]
@@ -181,8 +181,13 @@ def is_free(owner: str | None, until_ms: int, now_ms: int, is_dead: IsDead) -> b
     return owner is None or until_ms <= now_ms or is_dead(owner)
 
 
+def lease_time(claimant: Claimant) -> int:
+    """Return the time that the claimant's lease goes by."""
+    return claimant.now_ms if claimant.lease_now_ms is None else claimant.lease_now_ms
+
+
 def lease_for(session_id: str, claimant: Claimant, fence: int) -> Lease:
-    until_ms = claimant.lease_time_ms + claimant.lease_ms
+    until_ms = lease_time(claimant) + claimant.lease_ms
     return Lease(session_id=session_id, owner=claimant.owner, fence=fence, until_ms=until_ms)
 
 
@@ -255,7 +260,7 @@ def can_continue(record: TurnRecord, *, free: bool, wait_over: bool) -> bool:
     return record.cancel_requested or wait_over
 
 
-def refuse_commit(commit: Commit, record: TurnRecord, injected: bool) -> CommitRefused | None:
+def refuse_commit(commit: TurnCommit, record: TurnRecord, injected: bool) -> CommitRefused | None:
     """Return why a turn may not finish now. Any other end is never refused."""
     if not isinstance(commit.summary.outcome, Finished):
         return None
@@ -467,3 +472,104 @@ def moves_on(stored: Trigger | None, advance: Trigger) -> bool:
         return False
     seen = _replace(stored, next_at=advance.next_at, enabled=advance.enabled)
     return seen == advance and (advance.next_at is None or due < advance.next_at)
+
+
+# States of plugins and tools
+#
+# A state belongs to the node that was the leaf when it was written, and remembers the state that held before.
+# So the states that led to a session's present one are a line along its path, on which depth alone tells
+# which one held at a node; where paths branch, lines do. A head names the end of its session's line. A
+# segment names the state at its end as it was appended, so the line of an abandoned branch is found again.
+#
+# 1. The state that a session itself wrote last at a node holds for it there. Otherwise the line that passes
+#    by decides. So no session gets a state that another wrote on shared history after the two had parted.
+# 2. A state that is missing was pruned; its line begins after it.
+# 3. A state is needed while a head or a segment names it, while it is the last that a session wrote at a node
+#    that still exists, and while it is the one before a needed state whose node still exists.
+
+_STATE_PREFIX: Final = "state_"
+
+
+class StatePlace(NamedTuple):
+    """A state without its body: who wrote it, what held before, and where. `depth` is that of its node."""
+
+    session: int | str
+    previous: int | None
+    node: str | None
+    depth: int
+
+
+FindState = Callable[[int], StatePlace | None]
+"""The place of a state, if it is there."""
+
+
+class Spot(NamedTuple):
+    """A node that a session can reach; `own` tells that its segment has the session's name on it."""
+
+    node: str
+    depth: int
+    own: bool
+    segment_state: int | None
+
+
+def state_id(key: int | None) -> str | None:
+    """Return the name of a state outside of its store."""
+    return None if key is None else f"{_STATE_PREFIX}{key}"
+
+
+def state_key(name: str | None) -> int | None:
+    """The number that `state_id` made the name of; None for any other name."""
+    if name is None or not name.startswith(_STATE_PREFIX):
+        return None
+    number = name[len(_STATE_PREFIX) :]
+    return int(number) if number.isascii() and number.isdigit() and len(number) < 19 else None
+
+
+def held_at(find: FindState, end: int | None, spot: Spot) -> int | None:
+    """The state that held at a node, for the session whose line ends with *end*.
+
+    The session's own line knows best, if it passes by. For a node of the session's own it may be on another
+    branch; then the segment knows.
+    """
+    found = _held(find, end, spot.depth)
+    place = None if found is None else find(found)
+    if spot.own and (place is None or place.node != spot.node):
+        return _held(find, spot.segment_state, spot.depth)
+    return found
+
+
+def _held(find: FindState, end: int | None, depth: int) -> int | None:
+    """The last state of a line that is not deeper than *depth*."""
+    while end is not None and (place := find(end)) is not None:
+        if place.depth <= depth:
+            return end
+        end = place.previous
+    return None
+
+
+def before_leaf(find: FindState, state: str | None, leaf: str | None) -> int | None:
+    """Return what holds before a new state at *leaf*: a *state* that is there already leaves the line."""
+    key = state_key(state)
+    place = None if key is None else find(key)
+    return place.previous if place is not None and place.node == leaf else key
+
+
+def needed_states(
+    places: Mapping[int, StatePlace],
+    named: Iterable[int | None],
+    sessions: Collection[int | str],
+    segments: Collection[str],
+) -> set[int]:
+    """The states that must stay. *named* are those of heads and segments; the others are still there."""
+    last = {(it.session, it.node): key for key, it in sorted(places.items()) if it.session in sessions}
+    own = (key for (_, node), key in last.items() if node is not None and _is_there(node, segments))
+    kept: set[int] = set()
+    for step in (*named, *own):
+        while step is not None and step in places and step not in kept:
+            kept.add(step)
+            step = places[step].previous if _is_there(places[step].node, segments) else None
+    return kept
+
+
+def _is_there(node: str | None, segments: Collection[str]) -> bool:
+    return node is None or split_node_id(node)[0] in segments

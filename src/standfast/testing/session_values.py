@@ -28,7 +28,6 @@ from standfast.ports.session_store import (
     Begun,
     Blob,
     Claimant,
-    Commit,
     JournalEntry,
     Lease,
     NewTurn,
@@ -36,6 +35,7 @@ from standfast.ports.session_store import (
     Save,
     SessionStore,
     StateRecord,
+    TurnCommit,
 )
 
 NOW: Final = 1_700_000_000_000
@@ -153,9 +153,9 @@ def a_commit(
     enqueue: tuple[QueuedInput, ...] = (),
     state: StateRecord | None = None,
     blobs: tuple[Blob, ...] = (),
-) -> Commit:
+) -> TurnCommit:
     """The end of a turn; a question and its answer if nothing else is said."""
-    return Commit(
+    return TurnCommit(
         turn_id=turn_id,
         now_ms=now_ms,
         entries=(said(at_ms=now_ms), replied(at_ms=now_ms)) if entries is None else entries,

@@ -34,7 +34,7 @@ from standfast import Agent, CodeMode, Runtime, Session, TurnResult
 from standfast.model.message import ToolMessage
 from standfast.protocols.code.written import as_written
 from standfast.runtime.agent_runtime import open_store
-from standfast.store.sqlite.checksums import open_checked
+from standfast.store.sqlite.connection import open_checked
 from standfast.testing.crash_points import CrashPoints
 
 

@@ -24,7 +24,7 @@ from standfast.errors import StandfastError
 from standfast.model.canonical import Json
 from standfast.model.plugin_state import PluginSnapshotMeta
 from standfast.plugins.snapshot import SnapshotReader
-from standfast.store.sqlite.checksums import open_checked
+from standfast.store.sqlite.connection import open_checked
 
 
 class Newer(Counter):

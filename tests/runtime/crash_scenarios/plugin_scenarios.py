@@ -41,7 +41,7 @@ from standfast.plugins import contexts
 from standfast.ports.model_provider import ModelDelta, ModelRequest
 from standfast.ports.session_store import Lease, Save, Saved, SessionStore
 from standfast.runtime.agent_runtime import open_store
-from standfast.store.sqlite.checksums import open_checked
+from standfast.store.sqlite.connection import open_checked
 from standfast.testing.crash_points import CrashPoints
 
 MakePlugin = Callable[[Stage], Plugin]

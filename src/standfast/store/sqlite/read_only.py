@@ -16,7 +16,7 @@ from typing import Final
 
 import apsw
 
-from standfast.store.sqlite.checksums import open_unwritten
+from standfast.store.sqlite.connection import open_unwritten
 
 _PARTS: Final = ("", "-wal", "-journal")
 

@@ -34,16 +34,8 @@ from standfast.model.plugin_state import (
 )
 from standfast.model.session import SessionMeta
 from standfast.ports.session_store import Blob, StateRecord
-from standfast.store.sqlite import (
-    approvals,
-    schema,
-    session_history,
-    session_inputs,
-    session_rows,
-    session_states,
-    snapshots,
-)
-from standfast.store.sqlite.migrations import Components
+from standfast.store.sqlite import history, inputs, records, rows, schema, waits
+from standfast.store.sqlite.schema import Components
 
 _SESSION: Final = (
     "SELECT id, epoch, expires_at, meta, head_digest, state_digest, state FROM sandbox_sessions WHERE id = ?"
@@ -101,7 +93,7 @@ def convert(db: apsw.Connection) -> None:
     db.execute(_CLEAR)
 
 
-def _insert(db: apsw.Connection, session_id: str, row: schema.Row) -> None:
+def _insert(db: apsw.Connection, session_id: str, row: rows.Row) -> None:
     """Write the session of *row*, a row of `sandbox_sessions`, under *session_id*."""
     meta, expires_at, state = _checked(row)
     head = SessionHead(
@@ -113,24 +105,24 @@ def _insert(db: apsw.Connection, session_id: str, row: schema.Row) -> None:
             language=meta.language, engine=meta.engine, limits=meta.limits, expires_at=expires_at
         ),
     )
-    session = session_rows.insert(db, head, None, None)
+    session = rows.insert_session(db, head)
     if not state:
         return
     memory = {"version": 1, "language": meta.language, "engine": meta.engine, "state": state}
     record, blobs = _state_record(msgspec.msgpack.encode({**memory, "inputs": {}, "suspended": None}))
-    session_inputs.put_blobs(db, blobs)
-    changed = session_states.write(db, session, record)
-    session_rows.update(db, session_history.at_time(changed, head.updated_at))
+    inputs.put_blobs(db, blobs)
+    changed = history.write_state(db, session, record)
+    rows.update_session(db, history.at_time(changed, head.updated_at))
 
 
-def _checked(row: schema.Row) -> tuple[_Meta, int | None, bytes]:
+def _checked(row: rows.Row) -> tuple[_Meta, int | None, bytes]:
     """Return meta, expiry and state of a row of `sandbox_sessions` whose digests match."""
     session_id, epoch, expires_at, meta, head_digest, state_digest, state = row
     what = f"session {session_id}"
-    head = schema.text_seal("session", session_id, epoch, expires_at, len(state), data=meta)
-    if head != head_digest or schema.text_seal("state", session_id, epoch, data=state) != state_digest:
+    head = rows.text_seal("session", session_id, epoch, expires_at, len(state), data=meta)
+    if head != head_digest or rows.text_seal("state", session_id, epoch, data=state) != state_digest:
         raise RecordCorrupt(what)
-    return schema.decoded(_metas, meta, what), expires_at, state
+    return rows.decoded(_metas, meta, what), expires_at, state
 
 
 def _state_record(memory: bytes) -> tuple[StateRecord, tuple[Blob, ...]]:
@@ -163,12 +155,12 @@ def _free_name(session_id: str, taken: set[str]) -> str:
 
 def _rename(db: apsw.Connection, session_id: str, new_id: str) -> None:
     """Give the snapshots and approvals of the sandbox's session to its new id; an agent's stay."""
-    for approval in approvals.find_all(db, session_id=session_id):
+    for approval in waits.find_approvals(db, session_id=session_id):
         if not approval.run_id.startswith("t_"):
             db.execute("DELETE FROM approvals WHERE approval_id = ?", (approval.approval_id,))
-            approvals.insert(db, msgspec.structs.replace(approval, session_id=new_id))
-    for snapshot_id, created_at, data in snapshots.of_session(db, session_id):
-        snapshots.put(db, snapshots.row_of(snapshot_id, new_id, created_at, data))
+            waits.insert_approval(db, msgspec.structs.replace(approval, session_id=new_id))
+    for snapshot_id, created_at, data in records.session_snapshots(db, session_id):
+        records.put_snapshot(db, records.snapshot_row(snapshot_id, new_id, created_at, data))
 
 
 COMPONENTS: Final[Components] = {

@@ -1,31 +1,41 @@
-"""The tables of a store, their migrations, and the digest that every row carries.
+"""The tables of a store, and their migrations to the last version.
+
+Theory of operation
+-------------------
+A component brings its tables as migrations: SQL, or a function that is given the connection.
+`standfast_schema` records how many of them the file has had. Components are migrated in their order, so a
+function may use the tables of those before its own.
 
 Rules
 -----
 1. A migration, once released, never changes; a new one goes to the end of its component's list.
-2. Every row carries a digest over all its other columns, so that a row in another's place, or with another
-   lease, is detected as well. A turn's digest covers the id of its session, which the row does not hold.
-3. Payloads are JSON, because integers of users have no upper bound and msgpack's do; the digest is made of a
-   msgpack array, in which columns cannot run together. Approvals and snapshots, which are older, use
-   `text_seal`.
-4. Blobs come last in a row: SQLite then reads the columns before them without touching them.
-5. Segments and sessions are linked by integers: a path is walked inside SQLite.
-6. What stands in the graph is not stored a second time with its turn (`echoes`).
+2. Blobs come last in a row: SQLite then reads the columns before them without touching them.
+3. Segments and sessions are linked by integers: a path is walked inside SQLite.
 """
 
 from __future__ import annotations
 
-import hashlib
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
 
-import msgspec
+import apsw
 
-from standfast.errors import InvalidSessionId, RecordCorrupt
-from standfast.model.canonical import digest_bytes
-from standfast.store.sqlite.migrations import Migration
+from standfast.errors import SchemaTooNew
+from standfast.model.former_name import FORMER_SCHEMA_TABLE
 
-T = TypeVar("T")
-Row = tuple[Any, ...]
+_TABLE: Final = "standfast_schema"
+
+Migration = str | Callable[[apsw.Connection], None]
+Components = Mapping[str, Sequence[Migration]]
+"""Migrations by the name of their component."""
+
+_VERSIONS: Final = """
+CREATE TABLE IF NOT EXISTS standfast_schema (
+    component TEXT PRIMARY KEY,
+    version INTEGER NOT NULL
+) STRICT
+"""
 
 SESSIONS: Final[tuple[Migration, ...]] = (
     """
@@ -281,23 +291,66 @@ SANDBOX_BEFORE: Final = (
 )
 """The tables from when the sandbox had a store of its own. `sandbox_migration` converts them."""
 
-_pack = msgspec.msgpack.Encoder().encode
-_encode = msgspec.json.Encoder().encode
-_sha256 = hashlib.sha256
+
+def is_behind(db: apsw.Connection, components: Components) -> bool:
+    return _version_table(db) == FORMER_SCHEMA_TABLE or any(
+        _version(db, name) != len(known) for name, known in components.items()
+    )
 
 
-def seal(*columns: str | int | bytes | None) -> bytes:
-    """Return the digest of a row: of its kind and all its other columns."""
-    return _sha256(_pack(columns)).digest()[:16]
+def has_old_tables(db: apsw.Connection, components: Components) -> bool:
+    """Whether a reader needs migrations that change more than the version."""
+    missing = [one for name, known in components.items() for one in known[_version(db, name) :]]
+    return any(map(_changes_tables, missing))
 
 
-def text_seal(kind: str, *keys: str | int | None, data: bytes) -> str:
-    """Return the digest of a row of the first tables. JSON has no NUL: keys and data cannot run together."""
-    return digest_bytes(_encode((kind, *keys)) + b"\0" + data)
+def refuse_newer(db: apsw.Connection, components: Components, path: Path) -> None:
+    """Raise `SchemaTooNew` if a later release has migrated the file *path*."""
+    for name, known in components.items():
+        if (version := _version(db, name)) > len(known):
+            raise SchemaTooNew(
+                f"{path} has version {version} of the {name} tables, "
+                f"this Standfast knows versions up to {len(known)}",
+                hint="upgrade Standfast, or use another file",
+            )
 
 
-def decoded(decoder: msgspec.json.Decoder[T], data: bytes, what: str) -> T:
-    try:
-        return decoder.decode(data)
-    except (InvalidSessionId, msgspec.DecodeError, UnicodeDecodeError):
-        raise RecordCorrupt(what) from None
+def migrate_all(db: apsw.Connection, components: Components, path: Path) -> None:
+    """Bring all tables of the file *path* to their last version, inside the caller's transaction."""
+    refuse_newer(db, components, path)
+    if _version_table(db) == FORMER_SCHEMA_TABLE:
+        db.execute(f"ALTER TABLE {FORMER_SCHEMA_TABLE} RENAME TO {_TABLE}")
+    db.execute(_VERSIONS)
+    for name, known in components.items():
+        for migration in known[_version(db, name) :]:
+            if callable(migration):
+                migration(db)
+            else:
+                db.execute(migration)
+        db.execute(
+            "INSERT INTO standfast_schema VALUES (?1, ?2) ON CONFLICT DO UPDATE SET version = ?2",
+            (name, len(known)),
+        )
+
+
+def _version(db: apsw.Connection, component: str) -> int:
+    table = _version_table(db)
+    if table is None:
+        return 0
+    return int(db.execute(f"SELECT version FROM {table} WHERE component = ?", (component,)).get or 0)  # noqa: S608
+
+
+def _version_table(db: apsw.Connection) -> str | None:
+    """Return the name of the table with the versions, which may be its former one; None in a new file."""
+    # `table_exists` would answer from what this connection knew before others made the table.
+    names = "SELECT name FROM sqlite_schema WHERE name IN (?, ?) ORDER BY name DESC"
+    found: str | None = db.execute(names, (_TABLE, FORMER_SCHEMA_TABLE)).get
+    return found
+
+
+def _changes_tables(migration: Migration) -> bool:
+    """Whether there is more in a migration than comments."""
+    if callable(migration):
+        return True
+    lines = (line.strip() for line in migration.splitlines())
+    return any(line and not line.startswith("--") for line in lines)

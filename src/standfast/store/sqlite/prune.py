@@ -28,9 +28,8 @@ import apsw
 from standfast.model.node import split_node_id
 from standfast.ports.session_store import Pruned, PruneRequest
 from standfast.store import rules
-from standfast.store.sqlite import approvals, session_states, session_waits, snapshots, turn_rows
-from standfast.store.sqlite.schema import Row
-from standfast.store.sqlite.session_rows import SESSIONS, StoredSession, session_of
+from standfast.store.sqlite import history, records, rows, waits
+from standfast.store.sqlite.rows import SESSIONS, Row, StoredSession, session_of
 
 _PRUNABLE: Final = """
 SELECT key, id, family, leaf_key, fence, owner, until_ms, digest, head,
@@ -50,7 +49,7 @@ _TEXTS: Final = (
 )
 
 _DECIDED: Final = f"""
-{approvals.APPROVALS} WHERE state <> 'pending' AND (?1 IS NULL OR session_id = ?1)
+{waits.APPROVALS} WHERE state <> 'pending' AND (?1 IS NULL OR session_id = ?1)
 AND run_id NOT IN (SELECT turn_id FROM turns WHERE state <> 'ended')
 """  # noqa: S608 (a constant)
 
@@ -93,7 +92,7 @@ def _delete(db: apsw.Connection, key: int, family: int) -> int:
         "SELECT turn_id FROM turns WHERE session = ? AND state <> 'ended'", (key,)
     ).fetchall():
         db.execute("DELETE FROM journal WHERE turn_id = ?", (turn_id,))
-        session_waits.drop(db, str(turn_id))
+        waits.drop(db, str(turn_id))
     db.execute("DELETE FROM turns WHERE session = ?", (key,))
     db.execute("DELETE FROM inputs WHERE session = ?", (key,))
     db.execute("DELETE FROM tasks WHERE session = ?", (key,))
@@ -119,7 +118,7 @@ def _sweep(db: apsw.Connection, family: int) -> int:
             kept.add(start)
             start = links[start].up
     count = _delete_segments(db, links, links.keys() - kept)
-    session_states.sweep(db, family, members)
+    history.sweep_states(db, family, members)
     return count
 
 
@@ -128,7 +127,7 @@ def _sweep(db: apsw.Connection, family: int) -> int:
 
 def prune(db: apsw.Connection, request: PruneRequest) -> Pruned:
     """Carry a request out; the file is as large as before."""
-    records, states = 0, session_states.count(db)
+    old_records, states = 0, history.count_states(db)
     old = [
         session
         for *row, idle, running in db.execute(_PRUNABLE, (request.session_id,)).fetchall()
@@ -138,18 +137,18 @@ def prune(db: apsw.Connection, request: PruneRequest) -> Pruned:
     ]
     segments = sum(_delete(db, session.key, session.family) for session in old)
     if request.sessions_before_ms is not None:
-        records = _old_records(db, request.sessions_before_ms, request.session_id)
+        old_records = _old_records(db, request.sessions_before_ms, request.session_id)
     if request.frames or request.branches:
         for family in _families(db, request.session_id):
             segments += _prune_family(db, family, request)
-    for family in session_states.families(db):
-        session_states.sweep(db, family, _members(db, family))
+    for family in history.state_families(db):
+        history.sweep_states(db, family, _members(db, family))
     return Pruned(
         sessions=len(old),
         segments=segments,
-        states=states - session_states.count(db),
+        states=states - history.count_states(db),
         blobs=_unnamed_blobs(db),
-        records=records,
+        records=old_records,
     )
 
 
@@ -163,8 +162,8 @@ def _old_records(db: apsw.Connection, before_ms: int, session_id: str | None) ->
         "AND (?2 IS NULL OR session = (SELECT key FROM sessions WHERE id = ?2))",
         (before_ms, session_id),
     )
-    count = db.changes() + snapshots.prune(db, before_ms, session_id)
-    decided = map(approvals.approval_of, db.execute(_DECIDED, (session_id,)).fetchall())
+    count = db.changes() + records.prune_snapshots(db, before_ms, session_id)
+    decided = map(waits.approval_of, db.execute(_DECIDED, (session_id,)).fetchall())
     old = [(it.approval_id,) for it in decided if rules.approval_is_old(it, before_ms)]
     db.executemany("DELETE FROM approvals WHERE approval_id = ?", old)
     count += len(old)
@@ -217,10 +216,10 @@ def _active_path(links: dict[int, _Link], session: StoredSession) -> Iterable[_S
 
 def _families(db: apsw.Connection, session_id: str | None) -> list[int]:
     if session_id is None:
-        rows = db.execute("SELECT DISTINCT family FROM segments").fetchall()
+        found = db.execute("SELECT DISTINCT family FROM segments").fetchall()
     else:
-        rows = db.execute("SELECT family FROM sessions WHERE id = ?", (session_id,)).fetchall()
-    return [row[0] for row in cast("list[Row]", rows)]
+        found = db.execute("SELECT family FROM sessions WHERE id = ?", (session_id,)).fetchall()
+    return [row[0] for row in cast("list[Row]", found)]
 
 
 def _members(db: apsw.Connection, family: int) -> list[StoredSession]:
@@ -230,15 +229,15 @@ def _members(db: apsw.Connection, family: int) -> list[StoredSession]:
 
 def _links(db: apsw.Connection, family: int) -> dict[int, _Link]:
     sql = "SELECT key, segment_id, session_id, up, up_at, opens_at FROM segments WHERE family = ?"
-    rows: list[Row] = db.execute(sql, (family,)).fetchall()
-    return {row[0]: _Link(*row[1:]) for row in rows}
+    found: list[Row] = db.execute(sql, (family,)).fetchall()
+    return {row[0]: _Link(*row[1:]) for row in found}
 
 
 def _delete_segments(db: apsw.Connection, links: dict[int, _Link], keys: Iterable[int]) -> int:
     """Delete segments; the answers of their turns stay with the turns."""
     count = 0
     for key in keys:
-        turn_rows.keep_answer(db, links[key].segment_id)
+        rows.keep_answer(db, links[key].segment_id)
         db.execute("DELETE FROM segments WHERE key = ?", (key,))
         count += 1
     return count

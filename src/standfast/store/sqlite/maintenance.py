@@ -1,4 +1,4 @@
-"""Writing all page checksums anew, after another SQLite program has written pages without them.
+"""What an operator does to a store's file: copy it, rename it, write all page checksums anew.
 
 Theory of operation
 -------------------
@@ -12,55 +12,99 @@ Rules
 -----
 1. Nothing is changed before every check has passed, and no other program has the file open meanwhile.
 2. An index that does not match its table is refused, not rebuilt: the table may be the one that lost a row.
-3. After a kill the command is run again, or the next program that opens the file continues (see `checksums`).
+3. After a kill the command is run again, or the next program that opens the file continues.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import apsw
 
-from standfast.errors import InvalidArgument, RecordCorrupt
-from standfast.store.sqlite import (
-    approvals,
-    clocks,
-    plugin_records,
-    session_inputs,
-    session_rows,
-    session_states,
-    session_waits,
-    snapshots,
-    tasks,
-    triggers,
-    turn_rows,
+from standfast.errors import InvalidArgument, RecordCorrupt, StoreUnavailable
+from standfast.store.sqlite import history, inputs, records, rows, waits
+from standfast.store.sqlite.connection import (
+    create_file,
+    ensure_checksums,
+    find_damaged_page,
+    open_checked,
+    page_damaged,
+    start_rewrite,
+    translated,
 )
-from standfast.store.sqlite.checksums import find_damaged_page, page_damaged, start_rewrite
-from standfast.store.sqlite.connection import translated
 from standfast.store.sqlite.database import Database
-from standfast.store.sqlite.migrations import migrate_all
+from standfast.store.sqlite.rows import Row
 from standfast.store.sqlite.sandbox_migration import COMPONENTS
-from standfast.store.sqlite.schema import Row
+from standfast.store.sqlite.schema import migrate_all
+
+
+def back_up(database: Database, to: str | Path) -> Path:
+    """Copy the whole file as it stands now to a new file *to*, and check every page of the copy.
+
+    `cp` would miss the write-ahead log, and `sqlite3 .backup` leaves page 1 of the copy without its checksum.
+    """
+    target = Path(to).absolute()
+    if target.exists():
+        raise InvalidArgument(f"{target} exists already", hint="name a file that does not exist")
+    try:
+        create_file(target)
+        ensure_checksums(target, lambda attempt: False, lambda db: None)
+        with contextlib.closing(open_checked(str(target))) as copy:
+            database.read(lambda source: _copy(source, copy))
+        if (page := find_damaged_page(target)) is not None:
+            raise page_damaged(target, page)
+    except BaseException as error:
+        target.unlink(missing_ok=True)
+        if isinstance(error, apsw.Error):
+            raise translated(error, target) from error
+        raise
+    return target
+
+
+def _copy(source: apsw.Connection, copy: apsw.Connection) -> None:
+    with copy.backup("main", source, "main") as copying:
+        copying.step(-1)
+
+
+def rename_database(path: Path, new: Path) -> None:
+    """Move the database *path* to *new*, which must not exist, while no program has it open.
+
+    Leaving WAL mode requires that no other connection is open, and moves the log into the file first, so
+    that the rename moves all of the data or nothing.
+    """
+    if new.exists():
+        raise StoreUnavailable(f"{new} exists already", hint=f"move it away, or keep it and delete {path}")
+    try:
+        with contextlib.closing(open_checked(str(path))) as db:
+            db.execute("PRAGMA locking_mode = EXCLUSIVE")
+            db.execute("PRAGMA journal_mode = DELETE").fetchall()
+            os.replace(path, new)
+    except apsw.Error as error:
+        raise translated(error, path) from error
+
+
+# Checksums
 
 _RECORDS: Final[tuple[tuple[str, Callable[[Row], object]], ...]] = (
-    (approvals.APPROVALS, approvals.approval_of),
-    (snapshots.SNAPSHOTS, snapshots.snapshot_of),
-    (session_rows.SESSIONS, session_rows.session_of),
-    (session_rows.SEGMENTS, session_rows.segment_of),
-    (turn_rows.TURNS, lambda row: turn_rows.turn_of(row[:-1], str(row[-1]))),
-    (turn_rows.ENTRIES, turn_rows.entry_of),
-    (session_inputs.INPUTS, session_inputs.check_input),
-    (session_inputs.BLOBS, session_inputs.blob_of),
-    (session_states.STATES, session_states.body_of),
-    (session_waits.WAITS, session_waits.wait_of),
-    (plugin_records.RECORDS, plugin_records.record_of),
-    (tasks.TASKS, tasks.task_of),
-    (triggers.TRIGGERS, triggers.trigger_of),
-    (triggers.OCCURRENCES, triggers.check_occurrence),
-    (clocks.CLOCKS, clocks.check_clock),
+    (waits.APPROVALS, waits.approval_of),
+    (records.SNAPSHOTS, records.snapshot_of),
+    (rows.SESSIONS, rows.session_of),
+    (rows.SEGMENTS, rows.segment_of),
+    (rows.TURNS, lambda row: rows.turn_of(row[:-1], str(row[-1]))),
+    (rows.ENTRIES, rows.entry_of),
+    (inputs.INPUTS, inputs.check_input),
+    (inputs.BLOBS, inputs.blob_of),
+    (history.STATES, history.state_body_of),
+    (waits.WAITS, waits.wait_of),
+    (records.PLUGIN_RECORDS, records.plugin_record_of),
+    (records.TASKS, records.task_of),
+    (inputs.TRIGGERS, inputs.trigger_of),
+    (inputs.OCCURRENCES, inputs.check_occurrence),
+    (records.CLOCKS, records.check_clock),
 )
 """What reads the rows of each table, and what raises `RecordCorrupt` for one whose digest does not match."""
 

@@ -1,10 +1,11 @@
-"""Messages that wait for a session, and the bytes of attachments.
+"""Messages that wait for a session, the triggers that send them, and the bytes of attachments.
 
 Rules
 -----
-1. An input is claimed once. Its row stays without its body, so that a sender who repeats itself is not heard
-   twice.
-2. Blobs are stored once, under their digest, and checked when they are read.
+1. An input is claimed once. Its row stays without its body, so that a repeated input is recognized.
+2. An occurrence and the inputs it becomes are one transaction. Its row makes a delivery the only one,
+   whichever process delivers it first.
+3. Blobs are stored once, under their digest. Every row is checked whenever it is read.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import apsw
 import msgspec
 
 from standfast.errors import InputNotFound, RecordCorrupt
+from standfast.model.trigger import Occurrence, Trigger
 from standfast.ports.session_store import Blob, QueuedInput
 from standfast.store import rules
-from standfast.store.sqlite import session_rows
-from standfast.store.sqlite.schema import Row, decoded, seal
+from standfast.store.sqlite import rows
+from standfast.store.sqlite.rows import Row, decoded, encode, seal
 
 INPUTS: Final = "SELECT seq, input_id, session, kind, content, digest, body FROM inputs"
 BLOBS: Final = "SELECT digest, seal, data FROM blobs"
@@ -36,25 +38,24 @@ ORDER BY (SELECT min(seq) FROM inputs WHERE inputs.session = queued.session AND 
 """
 _INJECTED: Final = f"{INPUTS} WHERE session = ? AND kind = 'inject' ORDER BY seq"
 
-_encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(QueuedInput)
+_items = msgspec.json.Decoder(QueuedInput)
 
 
 def put(db: apsw.Connection, item: QueuedInput, blobs: tuple[Blob, ...] = ()) -> None:
     """Keep a message for its session; the same one twice is one."""
-    if _put(db, session_rows.require(db, item.session_id).key, item):
+    if _put(db, rows.require_session(db, item.session_id).key, item):
         put_blobs(db, blobs)
 
 
 def put_if_there(db: apsw.Connection, item: QueuedInput) -> None:
     """Keep a message, unless its session is gone."""
-    if (session := session_rows.key_of(db, item.session_id)) is not None:
+    if (session := rows.session_key(db, item.session_id)) is not None:
         _put(db, session, item)
 
 
 def waiting(db: apsw.Connection, session_id: str) -> list[QueuedInput]:
     """What waits, oldest first."""
-    session = session_rows.find(db, session_id)
+    session = rows.find_session(db, session_id)
     return [] if session is None else [_of(row) for row in db.execute(_WAITING, (session.key,)).fetchall()]
 
 
@@ -71,9 +72,9 @@ def withdraw(db: apsw.Connection, input_id: str) -> bool:
 
 def claim_injected(db: apsw.Connection, session: int) -> tuple[QueuedInput, ...]:
     """Hand out what was injected, for good."""
-    rows = db.execute(_INJECTED, (session,)).fetchall()
-    found = tuple(map(_of, rows))
-    for row in rows:
+    injected = db.execute(_INJECTED, (session,)).fetchall()
+    found = tuple(map(_of, injected))
+    for row in injected:
         _set_kind(db, row, "claimed")
     return found
 
@@ -118,7 +119,7 @@ def _put(db: apsw.Connection, session: int, item: QueuedInput) -> bool:
     """Add an input; false if it was put before, claimed or not."""
     row = db.execute(f"{INPUTS} WHERE input_id = ?", (item.input_id,)).fetchone()
     if row is None:
-        columns, body = (item.input_id, session, item.kind, rules.input_content(item)), _encode(item)
+        columns, body = (item.input_id, session, item.kind, rules.input_content(item)), encode(item)
         db.execute(
             "INSERT INTO inputs (input_id, session, kind, content, digest, body) VALUES (?, ?, ?, ?, ?, ?)",
             (*columns, seal("input", *columns, body), body),
@@ -145,5 +146,82 @@ def check_input(row: Row) -> None:
 
 def _of(row: Row) -> QueuedInput:
     check_input(row)
-    item = decoded(_decoder, row[6], f"input {row[1]}")
+    item = decoded(_items, row[6], f"input {row[1]}")
     return item if item.kind == row[3] else msgspec.structs.replace(item, kind=row[3])
+
+
+# Triggers
+
+TRIGGERS: Final = "SELECT name, session, due, digest, body FROM triggers"
+OCCURRENCES: Final = "SELECT source, key, at_ms, digest FROM occurrences"
+_NOTE: Final = "INSERT INTO occurrences VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
+
+_triggers = msgspec.json.Decoder(Trigger)
+
+
+def put_trigger(db: apsw.Connection, trigger: Trigger) -> None:
+    """Keep a trigger in place of the one of its name."""
+    columns = (trigger.name, rows.require_session(db, trigger.session_id).key, rules.due_at(trigger))
+    body = encode(trigger)
+    row = (*columns, seal("trigger", *columns, body), body)
+    db.execute("INSERT OR REPLACE INTO triggers VALUES (?, ?, ?, ?, ?)", row)
+
+
+def find_trigger(db: apsw.Connection, name: str) -> Trigger | None:
+    row = db.execute(f"{TRIGGERS} WHERE name = ?", (name,)).fetchone()
+    return None if row is None else trigger_of(row)
+
+
+def find_triggers(db: apsw.Connection) -> list[Trigger]:
+    """All triggers, by name."""
+    return [trigger_of(row) for row in db.execute(f"{TRIGGERS} ORDER BY name").fetchall()]
+
+
+def remove_trigger(db: apsw.Connection, name: str) -> bool:
+    db.execute("DELETE FROM triggers WHERE name = ?", (name,))
+    return db.changes() > 0
+
+
+def replace_trigger(db: apsw.Connection, seen: Trigger, by: Trigger) -> bool:
+    """Put *by* in the place of *seen*, if that is still there."""
+    if find_trigger(db, seen.name) != seen:
+        return False
+    put_trigger(db, by)
+    return True
+
+
+def occur(
+    db: apsw.Connection, occurrence: Occurrence, inputs: tuple[QueuedInput, ...], advance: Trigger | None
+) -> bool:
+    """Keep what occurred and the inputs it becomes; false if it was known."""
+    new = _note(db, occurrence)
+    for item in inputs if new else ():
+        put_if_there(db, item)
+    if advance is not None and rules.moves_on(find_trigger(db, advance.name), advance):
+        put_trigger(db, advance)
+    return new
+
+
+def _note(db: apsw.Connection, occurrence: Occurrence) -> bool:
+    """Remember an occurrence; false if it was known."""
+    columns = (occurrence.source, occurrence.key, occurrence.at_ms)
+    db.execute(_NOTE, (*columns, seal("occurrence", *columns)))
+    if db.changes():
+        return True
+    row = db.execute(f"{OCCURRENCES} WHERE source = ? AND key = ?", columns[:2]).fetchone()
+    check_occurrence((*columns, None) if row is None else row)
+    return False
+
+
+def check_occurrence(row: Row) -> None:
+    source, key, at_ms, digest = row
+    if seal("occurrence", source, key, at_ms) != digest:
+        raise RecordCorrupt(f"occurrence {key} of {source}")
+
+
+def trigger_of(row: Row) -> Trigger:
+    *columns, digest, body = row
+    what = f"trigger {columns[0]}"
+    if seal("trigger", *columns, body) != digest:
+        raise RecordCorrupt(what)
+    return decoded(_triggers, body, what)

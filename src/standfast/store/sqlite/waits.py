@@ -6,7 +6,9 @@ Rules
    is accepted after it.
 2. A waiting turn continues when a wait that it stands at (`stands`) is over; one that it has handled before
    does not wake it again.
-3. Decisions are in `approvals`; the row here only says that a turn stands at one.
+3. Decisions are in `approvals`, where `run_id` is the id of the turn that asked; the row in `waits` only says
+   that a turn stands at one.
+4. A row is checked whenever it is read. A damaged approval can never be decided, so cancelling deletes it.
 """
 
 from __future__ import annotations
@@ -16,15 +18,15 @@ from typing import Final
 import apsw
 import msgspec
 
-from standfast.errors import RecordCorrupt, TokenNotFound
-from standfast.model.approval import ApprovalState
+from standfast.errors import ApprovalNotFound, RecordCorrupt, TokenNotFound
+from standfast.model.approval import Approval, ApprovalState, Decision
 from standfast.model.outcome import Outcome, Waiting
 from standfast.model.turn import TurnRecord, TurnState
 from standfast.model.wait import Wait, WaitOutcome
 from standfast.ports.session_store import Save
 from standfast.store import rules
-from standfast.store.sqlite import approvals, turn_rows
-from standfast.store.sqlite.schema import Row, decoded, seal
+from standfast.store.sqlite import rows
+from standfast.store.sqlite.rows import Row, decoded, encode, seal, text_seal
 
 WAITS: Final = "SELECT turn_id, wait_id, stands, digest, wait, outcome FROM waits"
 
@@ -40,7 +42,6 @@ WHERE turns.state <> 'ended' AND turns.state = 'waiting' AND (
 )
 """
 
-_encode = msgspec.json.Encoder().encode
 _waits = msgspec.json.Decoder(Wait)
 _outcomes: msgspec.json.Decoder[WaitOutcome] = msgspec.json.Decoder(WaitOutcome)
 _replace = msgspec.structs.replace
@@ -62,7 +63,7 @@ def save(db: apsw.Connection, save: Save) -> None:
         stored = _find(db, save.turn_id, wait.wait_id) or StoredWait(save.turn_id, wait.wait_id)
         _write(db, _replace(stored, wait=wait, stands=True))
     for approval in save.approvals:
-        approvals.insert(db, approval)
+        insert_approval(db, approval)
 
 
 def stand(db: apsw.Connection, turn_id: str, outcome: Outcome) -> None:
@@ -89,12 +90,12 @@ def move_along(db: apsw.Connection, turn_id: str, shift_ms: int) -> None:
 def drop(db: apsw.Connection, turn_id: str) -> None:
     """Drop a turn's waits and cancel what it still asks for."""
     db.execute("DELETE FROM waits WHERE turn_id = ?", (turn_id,))
-    approvals.cancel_of_turn(db, turn_id)
+    _cancel_approvals(db, turn_id)
 
 
 def complete(db: apsw.Connection, token: str, outcome: WaitOutcome, now_ms: int) -> TurnRecord:
     """End an external completion, once."""
-    turn = turn_rows.find(db, rules.turn_of_token(token))
+    turn = rows.find_turn(db, rules.turn_of_token(token))
     if turn is None or turn.record.state == TurnState.ENDED:
         raise TokenNotFound(token)
     stored = _find(db, turn.record.turn_id, token) or StoredWait(turn.record.turn_id, token)
@@ -108,7 +109,7 @@ def ended(db: apsw.Connection, turn_id: str, now_ms: int) -> tuple[tuple[tuple[s
     open_turn = "SELECT 1 FROM turns WHERE turn_id = ? AND state <> 'ended'"
     if db.execute(open_turn, (turn_id,)).get is None:
         return (), False
-    asked = {item.approval_id: item for item in approvals.find_all(db, turn_id=turn_id)}
+    asked = {item.approval_id: item for item in find_approvals(db, turn_id=turn_id)}
     found: list[tuple[str, WaitOutcome]] = []
     unwritten = False
     for stored in of_turn(db, turn_id):
@@ -127,9 +128,9 @@ def ended(db: apsw.Connection, turn_id: str, now_ms: int) -> tuple[tuple[tuple[s
 
 def expire(db: apsw.Connection, turn_id: str, now_ms: int) -> tuple[tuple[str, WaitOutcome], ...]:
     """Write down whose time is over; returns what `ended` says then."""
-    for approval in approvals.find_all(db, turn_id=turn_id):
+    for approval in find_approvals(db, turn_id=turn_id):
         if (after := rules.expired(approval, now_ms)) is not approval:
-            approvals.update(db, after)
+            update_approval(db, after)
     for stored in of_turn(db, turn_id):
         if stored.outcome is None and stored.wait is not None and stored.wait.kind == "completion":
             outcome = rules.outcome_of(stored.wait, now_ms, approval=None, completion=None)
@@ -144,7 +145,7 @@ def awake(db: apsw.Connection, now_ms: int) -> set[str]:
     for stored in map(wait_of, db.execute(_MAYBE_OVER, (now_ms,)).fetchall()):
         if not stored.stands or (wait := stored.wait) is None:
             continue
-        approval = approvals.find(db, stored.wait_id) if wait.kind == "approval" else None
+        approval = find_approval(db, stored.wait_id) if wait.kind == "approval" else None
         if rules.outcome_of(wait, now_ms, approval=approval, completion=stored.outcome) is not None:
             found.add(stored.turn_id)
     return found
@@ -161,8 +162,8 @@ def _find(db: apsw.Connection, turn_id: str, wait_id: str) -> StoredWait | None:
 
 def _write(db: apsw.Connection, stored: StoredWait) -> None:
     keys = (stored.turn_id, stored.wait_id, int(stored.stands))
-    wait = None if stored.wait is None else _encode(stored.wait)
-    outcome = None if stored.outcome is None else _encode(stored.outcome)
+    wait = None if stored.wait is None else encode(stored.wait)
+    outcome = None if stored.outcome is None else encode(stored.outcome)
     db.execute(
         "INSERT OR REPLACE INTO waits VALUES (?, ?, ?, ?, ?, ?)",
         (*keys, seal("wait", *keys, wait, outcome), wait, outcome),
@@ -181,3 +182,80 @@ def wait_of(row: Row) -> StoredWait:
         None if outcome is None else decoded(_outcomes, outcome, what),
         bool(stands),
     )
+
+
+# Approvals
+
+APPROVALS: Final = "SELECT approval_id, session_id, run_id, state, digest, body FROM approvals"
+
+_approvals = msgspec.json.Decoder(Approval)
+
+
+def find_approval(db: apsw.Connection, approval_id: str) -> Approval | None:
+    row = db.execute(f"{APPROVALS} WHERE approval_id = ?", (approval_id,)).fetchone()
+    return None if row is None else approval_of(row)
+
+
+def find_approvals(
+    db: apsw.Connection, *, session_id: str | None = None, turn_id: str | None = None
+) -> list[Approval]:
+    """Return the approvals of a session, of a turn or of all, oldest first."""
+    where, values = "", tuple[str, ...]()
+    if turn_id is not None:
+        where, values = " WHERE run_id = ?", (turn_id,)
+    elif session_id is not None:
+        where, values = " WHERE session_id = ?", (session_id,)
+    found = map(approval_of, db.execute(APPROVALS + where, values).fetchall())
+    matching = [item for item in found if session_id in (None, item.session_id)]
+    return sorted(matching, key=rules.approval_order)
+
+
+def insert_approval(db: apsw.Connection, approval: Approval) -> None:
+    sql = "INSERT INTO approvals VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+    db.execute(sql, _approval_row(approval))
+    if not db.changes():
+        raise rules.already_requested(approval.approval_id)
+
+
+def update_approval(db: apsw.Connection, approval: Approval) -> None:
+    approval_id, _, _, *rest = _approval_row(approval)
+    sql = "UPDATE approvals SET state = ?, digest = ?, body = ? WHERE approval_id = ?"
+    db.execute(sql, (*rest, approval_id))
+
+
+def decide(
+    db: apsw.Connection, approval_id: str, decision: Decision, now_ms: int, edited_digest: str | None
+) -> Approval:
+    """Leave `pending`, once."""
+    approval = find_approval(db, approval_id)
+    if approval is None:
+        raise ApprovalNotFound(approval_id)
+    after = rules.decided(approval, decision, now_ms=now_ms, edited_digest=edited_digest)
+    update_approval(db, after)
+    return after
+
+
+def _cancel_approvals(db: apsw.Connection, turn_id: str) -> None:
+    """Cancel the open approvals of a turn."""
+    pending = f"{APPROVALS} WHERE run_id = ? AND state = 'pending'"
+    for row in db.execute(pending, (turn_id,)).fetchall():
+        try:
+            update_approval(db, rules.cancelled(approval_of(row)))
+        except RecordCorrupt:
+            db.execute("DELETE FROM approvals WHERE approval_id = ?", (row[0],))
+
+
+def approval_of(row: Row) -> Approval:
+    """Return the approval of a row with the columns of `APPROVALS`."""
+    *keys, digest, body = row
+    what = f"approval {keys[0]}"
+    if not isinstance(body, bytes) or text_seal("approval", *keys, data=body) != digest:
+        raise RecordCorrupt(what)
+    return decoded(_approvals, body, what)
+
+
+def _approval_row(approval: Approval) -> Row:
+    """approval_id, session_id, run_id, state, digest, body."""
+    keys = (approval.approval_id, approval.session_id, approval.run_id, str(approval.state))
+    body = encode(approval)
+    return *keys, text_seal("approval", *keys, data=body), body

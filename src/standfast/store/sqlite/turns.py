@@ -4,8 +4,8 @@ Theory of operation
 -------------------
 A plain turn is two transactions. `begin` reads the session with everything that could stand in the way in
 one statement, and writes the lease and the turn; `commit` reads session and turn in one statement, and writes
-the segment, the session and the turn. Whatever most turns do not have (journal, waits, inputs, approvals) is
-asked for in those statements and touched only if it is there.
+the segment, the session and the turn. Those statements also ask for what most turns do not have (journal,
+waits, inputs, approvals); it is touched only if it is there.
 
 Rule: every write of a turn reads the lease in the same transaction. Another fence, another owner or no lease
 at all is `LeaseLost`, and nothing is written.
@@ -24,7 +24,6 @@ from standfast.model.turn import TurnRecord, TurnState, TurnSummary
 from standfast.ports.session_store import (
     Begun,
     Claimant,
-    Commit,
     CommitRefused,
     Lease,
     NewTurn,
@@ -33,20 +32,12 @@ from standfast.ports.session_store import (
     Save,
     Saved,
     Takeover,
+    TurnCommit,
 )
 from standfast.store import rules
-from standfast.store.sqlite import (
-    session_history,
-    session_inputs,
-    session_rows,
-    session_states,
-    session_waits,
-    turn_rows,
-)
-from standfast.store.sqlite.session_rows import StoredSession, session_of
-from standfast.store.sqlite.turn_rows import StoredTurn
+from standfast.store.sqlite import history, inputs, rows, waits
+from standfast.store.sqlite.rows import StoredSession, StoredTurn
 
-_encode = msgspec.json.Encoder().encode
 _replace = msgspec.structs.replace
 
 _BEGIN: Final = """
@@ -83,80 +74,84 @@ def begin(db: apsw.Connection, new: NewTurn, claimant: Claimant, is_dead: rules.
     row = db.execute(_BEGIN, (new.session_id,)).fetchone()
     if row is None:
         raise SessionNotFound(new.session_id)
-    session = session_of(row[:9])
-    if new.idempotency_key is not None and (earlier := _repeated(db, session, new)) is not None:
-        return earlier
-    if row[9] is not None and (unfinished := turn_rows.find(db, row[9])) is not None:
-        free = rules.is_free(session.owner, session.until_ms, claimant.lease_time_ms, is_dead)
+    session = rows.session_of(row[:9])
+    if new.idempotency_key is not None:
+        where = "turns.session = ? AND turns.idempotency_key = ?"
+        for earlier in rows.find_turns(db, where, session.key, new.idempotency_key):
+            rules.require_same_input(earlier.record, new)
+            return Repeated(record=rows.whole_record(db, earlier))
+    if row[9] is not None and (unfinished := rows.find_turn(db, row[9])) is not None:
+        free = rules.is_free(session.owner, session.until_ms, rules.lease_time(claimant), is_dead)
         raise rules.refuse_second_turn(unfinished.record, session.owner, free)
     if new.consumes is not None:
-        session_inputs.claim(db, session.key, new.consumes)
-    injected = session_inputs.claim_injected(db, session.key) if row[10] else ()
+        inputs.claim(db, session.key, new.consumes)
+    injected = inputs.claim_injected(db, session.key) if row[10] else ()
     body = new.make_input(session.head, injected)
-    leased = _lease(db, session, claimant)
+    lease = _lease(db, session, claimant)
     record = rules.new_record(new, claimant.now_ms)
-    turn_rows.insert(db, StoredTurn(record, session.key, body))
+    rows.insert_turn(db, StoredTurn(record, session.key, body))
     if new.blobs:
-        session_inputs.put_blobs(db, new.blobs)
-    return Begun(lease=leased, head=session.head, record=record, input=body)
+        inputs.put_blobs(db, new.blobs)
+    return Begun(lease=lease, head=session.head, record=record, input=body)
 
 
 def take_over(db: apsw.Connection, turn_id: str, claimant: Claimant, is_dead: rules.IsDead) -> Takeover:
     """Take the lease of a turn that waits or whose owner is gone."""
-    turn = turn_rows.find(db, turn_id)
+    turn = rows.find_turn(db, turn_id)
     if turn is None or turn.input is None:
         raise TurnNotFound(turn_id)
-    session = session_rows.require(db, turn.record.session_id)
-    free = rules.is_free(session.owner, session.until_ms, claimant.lease_time_ms, is_dead)
+    session = rows.require_session(db, turn.record.session_id)
+    free = rules.is_free(session.owner, session.until_ms, rules.lease_time(claimant), is_dead)
     rules.require_takeable(turn_id, turn.record, session.owner, free)
     record = rules.taken_over(turn.record)
-    turn_rows.update(db, _replace(turn, record=record))
+    rows.update_turn(db, _replace(turn, record=record))
     return Takeover(
         lease=_lease(db, session, claimant),
         head=session.head,
         record=record,
         input=turn.input,
-        journal=turn_rows.journal(db, turn_id),
+        journal=rows.journal(db, turn_id),
     )
 
 
 def save(db: apsw.Connection, lease: Lease, save: Save) -> Saved:
     """Add to the turn's journal."""
-    held = _held(db, lease, save.turn_id)
-    return _save(db, held, save)
+    return _save(db, _held(db, lease, save.turn_id), save)
 
 
 def park(db: apsw.Connection, lease: Lease, save: Save, summary: TurnSummary) -> None:
     """Save, mark the turn as waiting and give the lease back."""
     held = _held(db, lease, save.turn_id)
     _save(db, held, save)
-    session_waits.stand(db, save.turn_id, summary.outcome)
-    turn_rows.update(db, _replace(held.turn, record=rules.parked(held.turn.record, summary)))
-    session_rows.lease(db, held.session, None, 0)
+    waits.stand(db, save.turn_id, summary.outcome)
+    rows.update_turn(db, _replace(held.turn, record=rules.parked(held.turn.record, summary)))
+    rows.write_lease(db, held.session, None, 0, held.session.fence)
 
 
-def commit(db: apsw.Connection, lease: Lease, commit: Commit, entries: bytes) -> SessionHead | CommitRefused:
+def commit(
+    db: apsw.Connection, lease: Lease, commit: TurnCommit, entries: bytes
+) -> SessionHead | CommitRefused:
     """End a turn. *entries* are the commit's, encoded."""
     held = _held(db, lease, commit.turn_id)
     if (refused := rules.refuse_commit(commit, held.turn.record, held.injected)) is not None:
         return refused
     session = held.session
     if commit.state is not None:
-        session = session_states.write(db, session, commit.state, commit.turn_id, len(commit.entries))
+        session = history.write_state(db, session, commit.state, commit.turn_id, len(commit.entries))
     if commit.blobs:
-        session_inputs.put_blobs(db, commit.blobs)
-    grown = session_history.grow(db, session, commit.turn_id, commit.entries, entries, commit.model_calls)
+        inputs.put_blobs(db, commit.blobs)
+    grown = history.grow(db, session, commit.turn_id, commit.entries, entries, commit.model_calls)
     free = _replace(grown, owner=None, until_ms=0)
-    after = session_rows.update(db, session_history.at_time(free, commit.now_ms, commit.usage))
-    turn_rows.update(db, turn_rows.ended(held.turn, commit.summary, commit.entries, commit.now_ms))
+    after = rows.update_session(db, history.at_time(free, commit.now_ms, commit.usage))
+    rows.end_turn(db, held.turn, commit.summary, commit.entries, commit.now_ms)
     if held.journaled:
         db.execute("DELETE FROM journal WHERE turn_id = ?", (commit.turn_id,))
     if held.waits:
-        session_waits.drop(db, commit.turn_id)
+        waits.drop(db, commit.turn_id)
     if held.injected:
-        session_inputs.queue_injected(db, held.session.key)
+        inputs.queue_injected(db, held.session.key)
     for item in commit.enqueue:
-        session_inputs.put(db, item)
+        inputs.put(db, item)
     return after.head
 
 
@@ -165,22 +160,22 @@ def renew(db: apsw.Connection, leases: tuple[Lease, ...], now_ms: int, lease_ms:
     lost: set[str] = set()
     cancelled: set[str] = set()
     for lease in leases:
-        session = session_rows.find(db, lease.session_id)
+        session = rows.find_session(db, lease.session_id)
         if session is None or not _matches(session, lease):
             lost.add(lease.session_id)
             continue
-        session_rows.write_lease(db, _replace(session, until_ms=now_ms + lease_ms))
+        rows.write_lease(db, session, session.owner, now_ms + lease_ms, session.fence)
         sql = "SELECT turn_id FROM turns WHERE session = ? AND state <> 'ended' AND cancel"
         cancelled.update(str(turn_id) for (turn_id,) in db.execute(sql, (session.key,)).fetchall())
     return Renewed(lost=frozenset(lost), cancelled=frozenset(cancelled))
 
 
 def cancel(db: apsw.Connection, turn_id: str) -> bool:
-    """Ask for the turn's end; false if it has ended."""
-    turn = turn_rows.find(db, turn_id)
+    """Request the turn's end; false if it has ended."""
+    turn = rows.find_turn(db, turn_id)
     if turn is None or turn.record.state == TurnState.ENDED:
         return False
-    turn_rows.update(db, _replace(turn, record=_replace(turn.record, cancel_requested=True)))
+    rows.update_turn(db, _replace(turn, record=_replace(turn.record, cancel_requested=True)))
     return True
 
 
@@ -188,43 +183,33 @@ def unfinished(
     db: apsw.Connection, now_ms: int, lease_now_ms: int, is_dead: rules.IsDead
 ) -> list[TurnRecord]:
     """Return the turns that no process runs and that can continue now, oldest first."""
-    awake = session_waits.awake(db, now_ms)
-    found = turn_rows.find_where(
+    awake = waits.awake(db, now_ms)
+    found = rows.find_turns(
         db,
         "turns.state <> 'ended' AND (turns.state <> 'waiting' OR turns.cancel <> 0 "
         "OR turns.turn_id IN (SELECT value FROM json_each(?)))",
-        _encode(sorted(awake)).decode(),
+        rows.encode(sorted(awake)).decode(),
     )
     records: list[TurnRecord] = []
     for record in (turn.record for turn in found):
-        session = session_rows.require(db, record.session_id) if record.state == TurnState.RUNNING else None
+        session = rows.require_session(db, record.session_id) if record.state == TurnState.RUNNING else None
         free = session is None or rules.is_free(session.owner, session.until_ms, lease_now_ms, is_dead)
         if rules.can_continue(record, free=free, wait_over=record.turn_id in awake):
             records.append(record)
     return records
 
 
-def require_at_rest(db: apsw.Connection, session: StoredSession) -> None:
-    """`SessionBusy` while a turn of the session is unfinished."""
+def require_at_rest(db: apsw.Connection, session_id: str) -> StoredSession:
+    """Return the session; `SessionBusy` while a turn of it is unfinished."""
+    session = rows.require_session(db, session_id)
     sql = "SELECT turn_id FROM turns WHERE session = ? AND state <> 'ended'"
     rules.require_at_rest(session.id, session.owner, db.execute(sql, (session.key,)).get)
-
-
-def _repeated(db: apsw.Connection, session: StoredSession, new: NewTurn) -> Repeated | None:
-    """The turn that was begun with this idempotency key."""
-    assert new.idempotency_key is not None
-    found = turn_rows.find_where(
-        db, "turns.session = ? AND turns.idempotency_key = ?", session.key, new.idempotency_key
-    )
-    if not found:
-        return None
-    rules.require_same_input(found[0].record, new)
-    return Repeated(record=turn_rows.whole(db, found[0]))
+    return session
 
 
 def _lease(db: apsw.Connection, session: StoredSession, claimant: Claimant) -> Lease:
     lease = rules.lease_for(session.id, claimant, session.fence + 1)
-    session_rows.lease(db, session, lease.owner, lease.until_ms)
+    rows.write_lease(db, session, lease.owner, lease.until_ms, lease.fence)
     return lease
 
 
@@ -233,37 +218,31 @@ def _matches(session: StoredSession, lease: Lease) -> bool:
 
 
 def _held(db: apsw.Connection, lease: Lease, turn_id: str) -> _Held:
-    """The turn and its session, if the lease still is that of the session."""
+    """Return the turn and its session; `LeaseLost`, or `TurnNotFound` if the lease is for another turn."""
     row = db.execute(_LEASED, (turn_id,)).fetchone()
-    if row is None or row[1] != lease.session_id:
-        raise _not_held(db, lease, turn_id)
-    session = session_of(row[:9])
-    turn = turn_rows.turn_of(row[9:22], session.id)
-    if not _matches(session, lease) or turn.record.state != TurnState.RUNNING:
-        raise _not_held(db, lease, turn_id)
-    return _Held(session, turn, bool(row[22]), bool(row[23]), bool(row[24]))
-
-
-def _not_held(db: apsw.Connection, lease: Lease, turn_id: str) -> LeaseLost | TurnNotFound:
-    """Why a write is refused: the lease is gone, or it is for another turn."""
-    session = session_rows.find(db, lease.session_id)
-    if session is not None and _matches(session, lease):
-        return TurnNotFound(turn_id)
-    return LeaseLost(lease.session_id)
+    if row is not None and row[1] == lease.session_id:
+        session = rows.session_of(row[:9])
+        turn = rows.turn_of(row[9:22], session.id)
+        if _matches(session, lease) and turn.record.state == TurnState.RUNNING:
+            return _Held(session, turn, bool(row[22]), bool(row[23]), bool(row[24]))
+    found = rows.find_session(db, lease.session_id)
+    if found is not None and _matches(found, lease):
+        raise TurnNotFound(turn_id)
+    raise LeaseLost(lease.session_id)
 
 
 def _save(db: apsw.Connection, held: _Held, save: Save) -> Saved:
     entries = save.entries
     checkpoint = None
     if save.make_checkpoint is not None:
-        claimed = session_inputs.claim_injected(db, held.session.key) if held.injected else ()
+        claimed = inputs.claim_injected(db, held.session.key) if held.injected else ()
         checkpoint = save.make_checkpoint(claimed)
         entries = (*entries, checkpoint)
     if entries:
-        turn_rows.append_journal(db, save.turn_id, entries)
+        rows.append_journal(db, save.turn_id, entries)
     if save.blobs:
-        session_inputs.put_blobs(db, save.blobs)
-        turn_rows.keep_blobs(db, save.turn_id, save.blobs)
+        inputs.put_blobs(db, save.blobs)
+        rows.keep_blobs(db, save.turn_id, save.blobs)
     if save.waits or save.approvals:
-        session_waits.save(db, save)
+        waits.save(db, save)
     return Saved(cancel_requested=held.turn.record.cancel_requested, checkpoint=checkpoint)

@@ -1,0 +1,317 @@
+"""Paths through stored segments, the moves of a session's leaf, and the states along its path.
+
+Theory of operation
+-------------------
+SQLite walks from the leaf to where the caller's interest ends and returns the segments on the way; the pure
+functions of `standfast.graph` then make the path of them. So a long session costs what its current frame
+costs, and the rules of paths are written once. Which state holds at a node is decided in `rules`.
+
+Rules
+-----
+1. A parent that is missing was pruned. It is looked for by its name as well before we believe that.
+2. A state is written before the segment it comes with, which then names it. Nothing of it changes later.
+3. A line of states is walked without bodies, and every step is checked. Sweeping reads no digests, as
+   deleting never does.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import apsw
+import msgspec
+
+from standfast.errors import InvalidArgument, RecordCorrupt, SessionExists, StaleBranch
+from standfast.graph import Branch, branch_at, frame_path, grown, holds, moved, path
+from standfast.model.charter import SessionCharter
+from standfast.model.head import SessionHead
+from standfast.model.node import Entry, Segment, node_id, split_node_id
+from standfast.model.usage import UsageEntry
+from standfast.ports.session_store import Blob, NewSession, StateRecord
+from standfast.store import rules
+from standfast.store.rules import Spot, StatePlace, state_id, state_key
+from standfast.store.sqlite import inputs, rows
+from standfast.store.sqlite.rows import Row, StoredSession, encode, seal
+
+_replace = msgspec.structs.replace
+
+# ?1 the segment of the leaf, ?2 the leaf's place in it, ?3 a segment to stop at
+_FRAME: Final = """
+WITH RECURSIVE steps (step, place) AS (
+    SELECT key, ?2 FROM segments WHERE segment_id = ?1
+    UNION ALL
+    SELECT up, up_at FROM steps JOIN segments ON key = step
+    WHERE up IS NOT NULL AND (opens_at IS NULL OR opens_at > place) AND segment_id IS NOT ?3
+)
+SELECT segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, parent, frame, caused_by,
+    state, digest, body FROM steps JOIN segments ON key = step
+"""
+
+# ?1 the segment of the leaf, ?2 the number of nodes to leave out
+_PATH: Final = """
+WITH RECURSIVE steps (step) AS (
+    SELECT key FROM segments WHERE segment_id = ?1
+    UNION ALL
+    SELECT up FROM steps JOIN segments ON key = step WHERE up IS NOT NULL AND depth > ?2
+)
+SELECT segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, parent, frame, caused_by,
+    state, digest, body FROM steps JOIN segments ON key = step
+"""
+
+STATES: Final = "SELECT key, family, session, previous, node, depth, digest, sum, blobs, body FROM states"
+_STATE_PLACE: Final = (
+    "SELECT key, family, session, previous, node, depth, digest, sum, blobs FROM states WHERE key = ?"
+)
+_LAST_STATE: Final = "SELECT ifnull(max(seq), 0) FROM sqlite_sequence WHERE name = 'states'"
+
+
+# Reading
+
+
+def load_frame(db: apsw.Connection, leaf: str, known: str | None) -> tuple[Segment, ...]:
+    """Return the path of the leaf's frame; see `SessionStore.frame`."""
+    segment_id, place = split_node_id(leaf)
+    stop = None if known is None else split_node_id(known)[0]
+    segments = _by_id(db.execute(_FRAME, (segment_id, place, stop)).fetchall())
+    found = frame_path(segments.get, leaf, known=known)
+    if known is not None and found and found[0].parent != known and stop in segments:
+        return load_frame(db, leaf, None)
+    if found and not found[0].opens_frame and found[0].parent != known:
+        _require_pruned(db, found[0])
+    return tuple(found)
+
+
+def load_path(db: apsw.Connection, leaf: str, after_depth: int) -> tuple[Segment, ...]:
+    """Return the path to the leaf; see `SessionStore.path`."""
+    segments = _by_id(db.execute(_PATH, (split_node_id(leaf)[0], after_depth)).fetchall())
+    found = path(segments.get, leaf, after_depth=after_depth)
+    if found and found[0].depth > after_depth:
+        _require_pruned(db, found[0])
+    return tuple(found)
+
+
+def _by_id(found: list[Row]) -> dict[str, Segment]:
+    return {row[0]: rows.segment_of(row) for row in found}
+
+
+def _require_pruned(db: apsw.Connection, first: Segment) -> None:
+    """Raise `RecordCorrupt` if the path should not end at *first*: the link to its parent is damaged."""
+    if first.parent is not None and rows.find_segment(db, split_node_id(first.parent)[0]) is not None:
+        raise RecordCorrupt(f"segment {first.segment_id}")
+
+
+# Moving the leaf
+
+
+def append(
+    db: apsw.Connection,
+    session: StoredSession,
+    segment_id: str,
+    entries: tuple[Entry, ...],
+    now_ms: int,
+    requires: str | None = None,
+) -> SessionHead:
+    """Add nodes under the leaf; `StaleBranch` if *requires* is not on the active path."""
+    leaf = session.head.leaf
+    if requires is not None and not holds(lambda name: rows.find_segment(db, name), leaf, requires):
+        raise StaleBranch(leaf)
+    if rows.find_segment(db, segment_id) is not None:
+        raise InvalidArgument(f"there is a segment {segment_id[:80]!r} already")
+    grew = grow(db, session, segment_id, entries, encode(entries), 0)
+    return rows.update_session(db, at_time(grew, now_ms)).head
+
+
+def grow(
+    db: apsw.Connection,
+    session: StoredSession,
+    segment_id: str,
+    entries: tuple[Entry, ...],
+    body: bytes,
+    model_calls: int,
+) -> StoredSession:
+    """Add a segment; return the session with its leaf at the segment's end, not yet written."""
+    head = session.head
+    if not entries:
+        return _replace(session, head=_replace(head, model_calls=head.model_calls + model_calls))
+    branch = rules.branch_of(head)
+    segment = grown(branch, head.session_id, segment_id, entries, model_calls)
+    key = rows.insert_segment(db, segment, session, body)
+    return _replace(session, head=rules.head_at(head, moved(branch, segment)), leaf_key=key)
+
+
+def fork(
+    db: apsw.Connection,
+    session: StoredSession,
+    new_id: str,
+    at: str | None,
+    now_ms: int,
+    charter: SessionCharter | None = None,
+) -> SessionHead:
+    """Make a session whose leaf is *at*, or this one's. It has no parent unless *charter* names one."""
+    if rows.find_session(db, new_id) is not None:
+        raise SessionExists(new_id)
+    head, state, leaf_key = session.head, session.head.state, session.leaf_key
+    if at is None or at == head.leaf:
+        branch = Branch(head.leaf, head.depth, head.frame, head.model_calls)
+    else:
+        branch, state, leaf_key = _stand(db, session, at, revision=0)
+    fork = _replace(rules.forked(head, new_id, branch, now_ms, charter), state=state)
+    return rows.insert_session(db, fork, session.family, leaf_key).head
+
+
+def rewind(db: apsw.Connection, session: StoredSession, to: str, now_ms: int) -> SessionHead:
+    """Move the leaf to another node of the session's history."""
+    branch, state, leaf_key = _stand(db, session, to, session.head.revision + 1)
+    head = _replace(rules.head_at(session.head, branch), state=state)
+    return rows.update_session(db, at_time(_replace(session, head=head, leaf_key=leaf_key), now_ms)).head
+
+
+def make(db: apsw.Connection, new: NewSession) -> SessionHead:
+    """Make a session with all that it begins with, or return the one that has the same charter."""
+    head = new.head
+    found = rows.find_session(db, head.session_id)
+    if found is not None:
+        rules.require_same_session(found.head, head)
+        return found.head
+    if new.fork_of is None:
+        rows.insert_session(db, head)
+    else:
+        source = rows.require_session(db, new.fork_of)
+        fork(db, source, head.session_id, new.at, head.created_at, head.charter)
+        forked = rows.require_session(db, head.session_id)
+        rows.write_head(db, forked, rules.described_as(forked.head, head))
+    if new.entries:
+        made = rows.require_session(db, head.session_id)
+        append(db, made, new.segment_id, new.entries, head.created_at)
+    session = rows.require_session(db, head.session_id)
+    inputs.put_blobs(db, new.blobs)
+    held = session.head.state
+    state = new.make_state(None if held is None else state_body(db, held))
+    if state is not None:
+        rows.update_session(db, at_time(write_state(db, session, state), head.created_at))
+    if new.first is not None:
+        inputs.put(db, new.first)
+    return rows.require_session(db, head.session_id).head
+
+
+def add_usage(
+    db: apsw.Connection, session_id: str, usage: tuple[UsageEntry, ...], model_calls: int, now_ms: int
+) -> SessionHead:
+    """Add to the ledger, and to the number of model calls."""
+    counted = grow(db, rows.require_session(db, session_id), "", (), b"", model_calls)
+    return rows.update_session(db, at_time(counted, now_ms, usage)).head
+
+
+def set_state(
+    db: apsw.Connection, session: StoredSession, state: StateRecord, blobs: tuple[Blob, ...], now_ms: int
+) -> SessionHead:
+    """Give the session another state at its leaf."""
+    inputs.put_blobs(db, blobs)
+    return rows.update_session(db, at_time(write_state(db, session, state), now_ms)).head
+
+
+def at_time(session: StoredSession, now_ms: int, usage: tuple[UsageEntry, ...] = ()) -> StoredSession:
+    """Return the session as used at that time, with *usage* added; its head is encoded anew."""
+    head = rules.used(session.head, now_ms, usage)
+    return _replace(session, head=head, body=encode(head))
+
+
+def _stand(
+    db: apsw.Connection, session: StoredSession, node: str, revision: int
+) -> tuple[Branch, str | None, int]:
+    """Return the branch that ends at *node*, the state that holds there, and the key of its segment."""
+    branch = branch_at(
+        lambda name: rows.find_segment(db, name), session.id, session.head.leaf, node, revision
+    )
+    sql = "SELECT key, session_id, state FROM segments WHERE segment_id = ?"
+    key, writer, segment_state = db.execute(sql, (split_node_id(node)[0],)).get
+    own: int | None = db.execute(
+        "SELECT max(key) FROM states WHERE session = ? AND node = ?", (session.key, node)
+    ).get
+    if own is None:
+        spot = Spot(node, branch.depth, writer == session.id, segment_state)
+        own = rules.held_at(lambda key: _state_place(db, key), state_key(session.head.state), spot)
+    return branch, state_id(own), key
+
+
+# States
+
+
+def write_state(
+    db: apsw.Connection, session: StoredSession, state: StateRecord, segment_id: str = "", nodes: int = 0
+) -> StoredSession:
+    """Write a state at the leaf, or at the end of the segment of *nodes* nodes that is about to come.
+
+    Return the session with a head that names the state, not yet written.
+    """
+    head = session.head
+    if nodes:
+        node: str | None = node_id(segment_id, nodes - 1)
+        previous = state_key(head.state)
+    else:
+        node = head.leaf
+        previous = rules.before_leaf(lambda key: _state_place(db, key), head.state, head.leaf)
+    key: int = db.execute(_LAST_STATE).get + 1
+    place = (session.family, session.key, previous, node, head.depth + nodes)
+    blobs, data_sum = encode(state.blobs), seal(state.body)
+    digest = seal("state", key, *place, data_sum, blobs)
+    db.execute(
+        "INSERT INTO states VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (key, *place, digest, data_sum, blobs, state.body),
+    )
+    return _replace(session, head=_replace(head, state=state_id(key)))
+
+
+def state_body(db: apsw.Connection, name: str) -> bytes | None:
+    """Return the body of the state of that name."""
+    key = state_key(name)
+    row = None if key is None else db.execute(f"{STATES} WHERE key = ?", (key,)).fetchone()
+    return None if row is None else state_body_of(row)
+
+
+def state_families(db: apsw.Connection) -> list[int]:
+    """Return the families that have states."""
+    return [int(str(family)) for (family,) in db.execute("SELECT DISTINCT family FROM states").fetchall()]
+
+
+def count_states(db: apsw.Connection) -> int:
+    found: int = db.execute("SELECT count(*) FROM states").get
+    return found
+
+
+def sweep_states(db: apsw.Connection, family: int, members: list[StoredSession]) -> None:
+    """Delete the states that the family no longer needs."""
+    found: list[Row] = db.execute(
+        "SELECT key, session, previous, node, depth FROM states WHERE family = ?", (family,)
+    ).fetchall()
+    if not found:
+        return
+    places = {row[0]: StatePlace(*row[1:]) for row in found}
+    segments: list[Row] = db.execute(
+        "SELECT segment_id, state FROM segments WHERE family = ?", (family,)
+    ).fetchall()
+    named = [state_key(member.head.state) for member in members] + [row[1] for row in segments]
+    sessions = {member.key for member in members}
+    kept = rules.needed_states(places, named, sessions, {row[0] for row in segments})
+    db.executemany("DELETE FROM states WHERE key = ?", [(key,) for key in places.keys() - kept])
+
+
+def state_body_of(row: Row) -> bytes:
+    """Return the body of a row with the columns of `STATES` whose digests match."""
+    *place, body = row
+    _place_of(tuple(place))
+    if seal(body) != place[7]:
+        raise RecordCorrupt(f"state {state_id(row[0])}")
+    return bytes(body)
+
+
+def _state_place(db: apsw.Connection, key: int) -> StatePlace | None:
+    row = db.execute(_STATE_PLACE, (key,)).fetchone()
+    return None if row is None else _place_of(row)
+
+
+def _place_of(row: Row) -> StatePlace:
+    key, family, session, previous, node, depth, digest, data_sum, blobs = row
+    if seal("state", key, family, session, previous, node, depth, data_sum, blobs) != digest:
+        raise RecordCorrupt(f"state {state_id(key)}")
+    return StatePlace(session, previous, node, depth)

@@ -1,0 +1,233 @@
+"""Records beside the turns: tasks, records of plugins, snapshots, and the clocks that were seen.
+
+Rules
+-----
+1. A row is checked whenever it is read, also before it is written anew. Deleting checks nothing, so that a
+   damaged record can be deleted.
+2. What a change does to a task is decided in `rules`.
+3. Deleting a session leaves its snapshots; they are deleted by age.
+4. The first program that notices that the time of day was set moves the timers, in the transaction that
+   records it. So they are moved once, however many programs notice.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import apsw
+import msgspec
+
+from standfast.errors import RecordCorrupt, TaskNotFound
+from standfast.model.task import TaskRecord
+from standfast.ports.session_store import SeenClock
+from standfast.store import rules
+from standfast.store.rules import PlacedTask
+from standfast.store.sqlite import rows, waits
+from standfast.store.sqlite.rows import Row, decoded, encode, seal, text_seal
+
+# Tasks
+
+TASKS: Final = "SELECT seq, session, task_id, live, digest, body FROM tasks"
+_OF_SESSION: Final = "session = (SELECT key FROM sessions WHERE id = ?)"
+_INSERT_TASK: Final = "INSERT INTO tasks (session, task_id, live, digest, body) VALUES (?, ?, ?, ?, ?)"
+_UPDATE_TASK: Final = (
+    "UPDATE tasks SET session = ?, task_id = ?, live = ?, digest = ?, body = ? WHERE seq = ?"
+)
+
+_NO_SESSION: Final = 0
+"""The key of no session."""
+
+_tasks = msgspec.json.Decoder(TaskRecord)
+
+
+def add_task(db: apsw.Connection, record: TaskRecord) -> None:
+    """Keep a task in place of one of its id that is over."""
+    session = rows.require_session(db, record.session_id)
+    _make_room(db, session.key, record.id)
+    db.execute(_INSERT_TASK, _task_row(session.key, record))
+
+
+def change_task(db: apsw.Connection, session_id: str, task_id: str, change: rules.TaskChange) -> TaskRecord:
+    """The task as *change* leaves it, unless it is over."""
+    session = rows.session_key(db, session_id) or _NO_SESSION
+    placed = _require_task(db, session, session_id, task_id)
+    after = rules.changed_task(placed.record, change)
+    if after is not placed.record:
+        db.execute(_UPDATE_TASK, (*_task_row(session, after), placed.seq))
+    return after
+
+
+def find_task(db: apsw.Connection, session_id: str, task_id: str) -> TaskRecord | None:
+    found = _find_task(db, rows.session_key(db, session_id) or _NO_SESSION, task_id)
+    return None if found is None else found.record
+
+
+def find_tasks(db: apsw.Connection, session_id: str | None, live: bool) -> list[TaskRecord]:
+    """Tasks of one session or of all, oldest first."""
+    conditions = [_OF_SESSION] if session_id is not None else []
+    conditions += ["live = 1"] if live else []
+    sql = f"{TASKS} WHERE {' AND '.join(conditions)}" if conditions else TASKS
+    found = db.execute(sql, () if session_id is None else (session_id,)).fetchall()
+    return [it.record for it in sorted(map(task_of, found), key=rules.task_order)]
+
+
+def move_tasks(db: apsw.Connection, from_id: str, to_id: str, task_ids: tuple[str, ...], now_ms: int) -> None:
+    """Give tasks to another session, all or none."""
+    source, target = (rows.require_session(db, session_id).key for session_id in (from_id, to_id))
+    found = [_require_task(db, source, from_id, task_id) for task_id in dict.fromkeys(task_ids)]
+    for placed in found if source != target else ():
+        _make_room(db, target, placed.record.id)
+        record = rules.moved_task(placed.record, to_id, now_ms)
+        db.execute(_UPDATE_TASK, (*_task_row(target, record), placed.seq))
+
+
+def remove_task(db: apsw.Connection, session_id: str, task_id: str) -> bool:
+    """Delete a task without checking its digest, so that a damaged one can be deleted."""
+    session = rows.session_key(db, session_id)
+    db.execute("DELETE FROM tasks WHERE session = ? AND task_id = ?", (session, task_id))
+    return db.changes() > 0
+
+
+def _make_room(db: apsw.Connection, session: int, task_id: str) -> None:
+    """Drop the task of that id if it is over."""
+    if (there := _find_task(db, session, task_id)) is not None:
+        rules.require_room(there.record)
+        db.execute("DELETE FROM tasks WHERE seq = ?", (there.seq,))
+
+
+def _require_task(db: apsw.Connection, session: int, session_id: str, task_id: str) -> PlacedTask:
+    if (found := _find_task(db, session, task_id)) is None:
+        raise TaskNotFound(session_id, task_id)
+    return found
+
+
+def _find_task(db: apsw.Connection, session: int, task_id: str) -> PlacedTask | None:
+    row = db.execute(f"{TASKS} WHERE session = ? AND task_id = ?", (session, task_id)).fetchone()
+    return None if row is None else task_of(row)
+
+
+def _task_row(session: int, record: TaskRecord) -> Row:
+    """session, task_id, live, digest, body."""
+    columns = (session, record.id, int(not record.state.is_terminal))
+    body = encode(record)
+    return *columns, seal("task", *columns, body), body
+
+
+def task_of(row: Row) -> PlacedTask:
+    seq, *columns, digest, body = row
+    what = f"task {columns[1]}"
+    if seal("task", *columns, body) != digest:
+        raise RecordCorrupt(what)
+    return PlacedTask(decoded(_tasks, body, what), seq)
+
+
+# Records of plugins
+
+PLUGIN_RECORDS: Final = "SELECT plugin_id, scope, name, updated_at, digest, body FROM plugin_records"
+_PLUGIN_RECORD: Final = "shelf"
+"""The kind in the digests: the name that the table once had."""
+
+Place = tuple[str, str, str]
+"""The plugin, its scope and the name of what it keeps there."""
+
+
+def put_plugin_record(db: apsw.Connection, place: Place, body: bytes | None, now_ms: int) -> None:
+    """Keep *body* in place of what is there; None takes it away."""
+    if body is None:
+        db.execute("DELETE FROM plugin_records WHERE plugin_id = ? AND scope = ? AND name = ?", place)
+        return
+    row = (*place, now_ms, seal(_PLUGIN_RECORD, *place, now_ms, body), body)
+    db.execute("INSERT OR REPLACE INTO plugin_records VALUES (?, ?, ?, ?, ?, ?)", row)
+
+
+def plugin_record(db: apsw.Connection, place: Place) -> bytes | None:
+    row = db.execute(f"{PLUGIN_RECORDS} WHERE plugin_id = ? AND scope = ? AND name = ?", place).fetchone()
+    return None if row is None else plugin_record_of(row)[1]
+
+
+def plugin_records(db: apsw.Connection, plugin_id: str, scope: str) -> list[tuple[str, bytes]]:
+    """What a plugin keeps in one scope, ordered by name."""
+    sql = f"{PLUGIN_RECORDS} WHERE plugin_id = ? AND scope = ? ORDER BY name"
+    return [plugin_record_of(row) for row in db.execute(sql, (plugin_id, scope)).fetchall()]
+
+
+def plugin_record_of(row: Row) -> tuple[str, bytes]:
+    plugin_id, scope, name, updated_at, digest, body = row
+    if seal(_PLUGIN_RECORD, plugin_id, scope, name, updated_at, body) != digest:
+        raise RecordCorrupt(f"{name} of plugin {plugin_id}")
+    return name, body
+
+
+# Snapshots
+
+SNAPSHOTS: Final = "SELECT snapshot_id, session_id, created_at, digest, data FROM snapshots"
+
+
+def snapshot_row(snapshot_id: str, session_id: str, created_at: int, data: bytes) -> Row:
+    """snapshot_id, session_id, created_at, digest, data."""
+    digest = text_seal("snapshot", snapshot_id, session_id, created_at, data=data)
+    return snapshot_id, session_id, created_at, digest, data
+
+
+def put_snapshot(db: apsw.Connection, row: Row) -> None:
+    db.execute("INSERT OR REPLACE INTO snapshots VALUES (?, ?, ?, ?, ?)", row)
+
+
+def find_snapshot(db: apsw.Connection, snapshot_id: str) -> bytes | None:
+    row = db.execute(f"{SNAPSHOTS} WHERE snapshot_id = ?", (snapshot_id,)).fetchone()
+    return None if row is None else snapshot_of(row)[2]
+
+
+def session_snapshots(db: apsw.Connection, session_id: str) -> list[tuple[str, int, bytes]]:
+    """Return id, time and data of the session's snapshots."""
+    return [
+        snapshot_of(row) for row in db.execute(f"{SNAPSHOTS} WHERE session_id = ?", (session_id,)).fetchall()
+    ]
+
+
+def prune_snapshots(db: apsw.Connection, before_ms: int, session_id: str | None) -> int:
+    """Delete older snapshots; return how many."""
+    sql = "DELETE FROM snapshots WHERE created_at < ?1 AND (?2 IS NULL OR session_id = ?2)"
+    db.execute(sql, (before_ms, session_id))
+    return db.changes()
+
+
+def snapshot_of(row: Row) -> tuple[str, int, bytes]:
+    """Return id, time and data of a row with the columns of `SNAPSHOTS`."""
+    snapshot_id, session_id, created_at, digest, data = row
+    if text_seal("snapshot", snapshot_id, session_id, created_at, data=data) != digest:
+        raise RecordCorrupt(f"snapshot {snapshot_id}")
+    return snapshot_id, created_at, data
+
+
+# Clocks
+
+CLOCKS: Final = "SELECT boot, lease_offset_ms, seen_offset_ms, digest FROM clocks"
+
+
+def find_clock(db: apsw.Connection, boot: str) -> tuple[int, int] | None:
+    """Return the lease offset and the last offset of the clocks of *boot*."""
+    row: Row | None = db.execute(f"{CLOCKS} WHERE boot = ?", (boot,)).fetchone()
+    if row is None:
+        return None
+    check_clock(row)
+    return row[1], row[2]
+
+
+def see_clock(db: apsw.Connection, boot: str, offset_ms: int) -> SeenClock:
+    """Record how the clocks stand, and move timers along if the time of day was set."""
+    seen = rules.seen_clock(find_clock(db, boot), offset_ms)
+    row = (boot, seen.lease_offset_ms, offset_ms)
+    db.execute("INSERT OR REPLACE INTO clocks VALUES (?, ?, ?, ?)", (*row, seal("clock", *row)))
+    for turn in rows.find_turns(db, "turns.state <> 'ended'") if seen.shift_ms else ():
+        waits.move_along(db, turn.record.turn_id, seen.shift_ms)
+        moved = rules.record_moved_along(turn.record, seen.shift_ms)
+        if moved is not turn.record:
+            rows.update_turn(db, msgspec.structs.replace(turn, record=moved))
+    return seen
+
+
+def check_clock(row: Row) -> None:
+    boot, lease_offset_ms, seen_ms, digest = row
+    if seal("clock", boot, lease_offset_ms, seen_ms) != digest:
+        raise RecordCorrupt(f"clock of boot {boot}")

@@ -1,0 +1,452 @@
+"""Rows of `sessions`, `segments`, `turns` and `journal`: from and to values, read and written.
+
+Rules
+-----
+1. Every row carries a digest over all its other columns, so that a row in another's place, or with another
+   lease, is detected as well. A turn's digest covers the id of its session, which the row does not hold.
+2. A row is checked whenever it is read, also before it is written anew.
+3. Payloads are JSON, because integers of users have no upper bound and msgpack's do; the digest is made of a
+   msgpack array, in which columns cannot run together. Approvals and snapshots, which are older, use
+   `text_seal`.
+4. What stands in the graph is not stored a second time. If the turn's answer is its last reply, and the
+   records of its calls are those of its results, the row `echoes` them: a reader takes both from the segment
+   of the same name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from typing import Any, Final, TypeVar
+
+import apsw
+import msgspec
+
+from standfast.errors import IdempotencyConflict, InvalidSessionId, RecordCorrupt, SessionNotFound
+from standfast.model.call import ExternalCallRecord
+from standfast.model.canonical import digest_bytes
+from standfast.model.head import SessionHead
+from standfast.model.message import AssistantMessage, ToolMessage
+from standfast.model.node import Entry, FrameOpened, Segment
+from standfast.model.outcome import Finished
+from standfast.model.turn import TurnRecord, TurnState, TurnSummary
+from standfast.ports.session_store import Blob, JournalEntry
+from standfast.store import rules
+
+T = TypeVar("T")
+Row = tuple[Any, ...]
+
+SESSIONS: Final = "SELECT key, id, family, leaf_key, fence, owner, until_ms, digest, head FROM sessions"
+SEGMENTS: Final = (
+    "SELECT segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, parent, frame, "
+    "caused_by, state, digest, body FROM segments"
+)
+TURNS: Final = (
+    "SELECT turns.turn_id, turns.session, turns.state, turns.created_at, turns.ended_at, turns.cancel, "
+    "turns.echoes, turns.agent, turns.input_digest, turns.idempotency_key, turns.digest, turns.summary, "
+    "turns.input, ifnull(sessions.id, '') FROM turns LEFT JOIN sessions ON sessions.key = turns.session"
+)
+ENTRIES: Final = "SELECT seq, turn_id, name, kind, digest, body FROM journal"
+_INSERT_SEGMENT: Final = (
+    "INSERT INTO segments (segment_id, session_id, family, up, up_at, opens_at, depth, model_calls, parent, "
+    "frame, caused_by, state, digest, body) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+)
+_INSERT_TURN: Final = (
+    "INSERT INTO turns (turn_id, session, state, created_at, ended_at, cancel, echoes, agent, input_digest, "
+    "idempotency_key, digest, summary, input) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) "
+    "ON CONFLICT (turn_id) DO NOTHING"
+)
+_UPDATE_TURN: Final = (
+    "UPDATE turns SET state = ?, ended_at = ?, cancel = ?, echoes = ?, digest = ?, summary = ?, input = ? "
+    "WHERE turn_id = ?"
+)
+_ADD_ENTRY: Final = "INSERT INTO journal VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+_REPLACE_ENTRY: Final = "INSERT OR REPLACE INTO journal VALUES (?, ?, ?, ?, ?, ?)"
+# Read whole, and with what belongs to no unfinished turn: an entry whose turn cannot be determined must not
+# be overlooked, or its effect would happen again.
+_JOURNAL: Final = """
+SELECT seq, turn_id, name, kind, digest, body FROM journal NOT INDEXED
+WHERE turn_id = ? OR turn_id NOT IN (SELECT turn_id FROM turns WHERE state <> 'ended') ORDER BY seq
+"""
+_BLOB: Final = "blob"
+"""The kind of a row of the journal that is no entry: it keeps the blob that it names."""
+
+_pack = msgspec.msgpack.Encoder().encode
+_sha256 = hashlib.sha256
+_heads = msgspec.json.Decoder(SessionHead)
+_entries = msgspec.json.Decoder(tuple[Entry, ...])
+_summaries = msgspec.json.Decoder(TurnSummary)
+_replace = msgspec.structs.replace
+
+encode = msgspec.json.Encoder().encode
+
+
+def seal(*columns: str | int | bytes | None) -> bytes:
+    """Return the digest of a row: of its kind and all its other columns."""
+    return _sha256(_pack(columns)).digest()[:16]
+
+
+def text_seal(kind: str, *keys: str | int | None, data: bytes) -> str:
+    """Return the digest of a row of the first tables. JSON has no NUL: keys and data cannot run together."""
+    return digest_bytes(encode((kind, *keys)) + b"\0" + data)
+
+
+def decoded(decoder: msgspec.json.Decoder[T], data: bytes, what: str) -> T:
+    """Decode *data*; `RecordCorrupt` names *what* if that fails."""
+    try:
+        return decoder.decode(data)
+    except (InvalidSessionId, msgspec.DecodeError, UnicodeDecodeError):
+        raise RecordCorrupt(what) from None
+
+
+# Sessions
+
+
+class StoredSession(msgspec.Struct, frozen=True):
+    """A row of `sessions`. `body` is the head as it is stored."""
+
+    key: int
+    family: int
+    leaf_key: int | None
+    fence: int
+    owner: str | None
+    until_ms: int
+    head: SessionHead
+    body: bytes
+
+    @property
+    def id(self) -> str:
+        return self.head.session_id
+
+
+def session_of(row: Row) -> StoredSession:
+    """Return the session of a row with the columns of `SESSIONS`."""
+    key, session_id, family, leaf_key, fence, owner, until_ms, digest, body = row
+    what = f"session {session_id}"
+    if seal("session", key, session_id, family, leaf_key, fence, owner, until_ms, body) != digest:
+        raise RecordCorrupt(what)
+    return StoredSession(key, family, leaf_key, fence, owner, until_ms, decoded(_heads, body, what), body)
+
+
+def find_session(db: apsw.Connection, session_id: str) -> StoredSession | None:
+    row = db.execute(f"{SESSIONS} WHERE id = ?", (session_id,)).fetchone()
+    return None if row is None else session_of(row)
+
+
+def require_session(db: apsw.Connection, session_id: str) -> StoredSession:
+    if (found := find_session(db, session_id)) is None:
+        raise SessionNotFound(session_id)
+    return found
+
+
+def session_key(db: apsw.Connection, session_id: str) -> int | None:
+    """Return the key of a session without reading the rest of it."""
+    found: int | None = db.execute("SELECT key FROM sessions WHERE id = ?", (session_id,)).get
+    return found
+
+
+def heads(db: apsw.Connection) -> list[SessionHead]:
+    """Return all sessions, the latest used first."""
+    rows = db.execute(SESSIONS).fetchall()
+    return sorted((session_of(row).head for row in rows), key=rules.head_order)
+
+
+def children(db: apsw.Connection, session_id: str) -> list[SessionHead]:
+    """Return the sessions that this one made, oldest first."""
+    rows = db.execute(f"{SESSIONS} WHERE parent = ? ORDER BY key", (session_id,)).fetchall()
+    found = [session_of(row).head for row in rows]
+    for head in found:
+        if rules.parent_of(head) != session_id:
+            raise RecordCorrupt(f"session {head.session_id}")
+    return sorted(found, key=lambda head: head.created_at)
+
+
+def insert_session(
+    db: apsw.Connection, head: SessionHead, family: int | None = None, leaf_key: int | None = None
+) -> StoredSession:
+    """Make a session. Without *family* it is the first of its own."""
+    body = encode(head)
+    db.execute(
+        "INSERT INTO sessions (id, family, fence, until_ms, digest, head, parent) "
+        "VALUES (?, 0, 0, 0, x'', ?, ?)",
+        (head.session_id, body, rules.parent_of(head)),
+    )
+    key = db.last_insert_rowid()
+    made = StoredSession(key, key if family is None else family, leaf_key, key << 32, None, 0, head, body)
+    db.execute("UPDATE sessions SET family = ? WHERE key = ?", (made.family, key))
+    return update_session(db, made)
+
+
+def update_session(db: apsw.Connection, session: StoredSession) -> StoredSession:
+    """Write the session's leaf, head and lease."""
+    db.execute(
+        "UPDATE sessions SET leaf_key = ?, fence = ?, owner = ?, until_ms = ?, digest = ?, head = ? "
+        "WHERE key = ?",
+        (
+            session.leaf_key,
+            session.fence,
+            session.owner,
+            session.until_ms,
+            _session_digest(session),
+            session.body,
+            session.key,
+        ),
+    )
+    return session
+
+
+def write_head(db: apsw.Connection, session: StoredSession, head: SessionHead) -> None:
+    """Write another head of the session, with the same leaf."""
+    update_session(db, _replace(session, head=head, body=encode(head)))
+
+
+def write_lease(
+    db: apsw.Connection, session: StoredSession, owner: str | None, until_ms: int, fence: int
+) -> None:
+    """Give the lease to *owner* until *until_ms*; None gives it back."""
+    leased = StoredSession(
+        session.key, session.family, session.leaf_key, fence, owner, until_ms, session.head, session.body
+    )
+    db.execute(
+        "UPDATE sessions SET fence = ?, owner = ?, until_ms = ?, digest = ? WHERE key = ?",
+        (fence, owner, until_ms, _session_digest(leased), session.key),
+    )
+
+
+def _session_digest(session: StoredSession) -> bytes:
+    return seal(
+        "session",
+        session.key,
+        session.head.session_id,
+        session.family,
+        session.leaf_key,
+        session.fence,
+        session.owner,
+        session.until_ms,
+        session.body,
+    )
+
+
+# Segments
+
+
+def insert_segment(db: apsw.Connection, segment: Segment, session: StoredSession, body: bytes) -> int:
+    """Add a segment under the session's leaf and return its key. *body* is its entries, encoded."""
+    parent, opens_at = segment.parent, None
+    if segment.opens_frame:
+        opens_at = [isinstance(entry.payload, FrameOpened) for entry in segment.entries].index(True)
+    columns = (
+        segment.segment_id,
+        segment.session_id,
+        session.family,
+        session.leaf_key,
+        None if parent is None else int(parent.rpartition(".")[2]),
+        opens_at,
+        segment.depth,
+        segment.model_calls,
+        parent,
+        segment.frame,
+        None if segment.caused_by == segment.segment_id else segment.caused_by,
+        rules.state_key(session.head.state),
+    )
+    db.execute(_INSERT_SEGMENT, (*columns, _segment_digest(columns, body), body))
+    return db.last_insert_rowid()
+
+
+def segment_of(row: Row) -> Segment:
+    """Return the segment of a row with the columns of `SEGMENTS`."""
+    *columns, digest, body = row
+    if _segment_digest(columns, body) != digest:
+        raise RecordCorrupt(f"segment {row[0]}")
+    segment_id, session_id, _, _, _, opens_at, depth, model_calls, parent, frame, caused_by, _ = columns
+    return Segment(
+        segment_id=segment_id,
+        session_id=session_id,
+        parent=parent,
+        caused_by=segment_id if caused_by is None else caused_by,
+        depth=depth,
+        frame=frame,
+        entries=decoded(_entries, body, f"segment {segment_id}"),
+        opens_frame=opens_at is not None,
+        model_calls=model_calls,
+    )
+
+
+def find_segment(db: apsw.Connection, segment_id: str) -> Segment | None:
+    row = db.execute(f"{SEGMENTS} WHERE segment_id = ?", (segment_id,)).fetchone()
+    return None if row is None else segment_of(row)
+
+
+def _segment_digest(columns: Sequence[str | int | None], body: bytes) -> bytes:
+    """Return the seal of a segment; without a state it is that of the first version."""
+    return seal("segment", *(columns if columns[-1] is not None else columns[:-1]), body)
+
+
+# Turns
+
+
+class StoredTurn(msgspec.Struct, frozen=True):
+    """A row of `turns`. `session` is the session's key; `input` is there until the turn ends."""
+
+    record: TurnRecord
+    session: int
+    input: bytes | None
+    echoes: bool = False
+
+
+def turn_of(row: Row, session_id: str) -> StoredTurn:
+    """Return the turn of a row as stored: an echoed answer is empty."""
+    *columns, digest, summary, given = row
+    turn_id, session, state, created_at, ended_at, cancel, echoes, agent, input_digest, key = columns
+    what = f"turn {turn_id}"
+    if seal("turn", session_id, *columns, summary, given) != digest:
+        raise RecordCorrupt(what)
+    record = TurnRecord(
+        turn_id=turn_id,
+        session_id=session_id,
+        state=TurnState(state),
+        created_at=created_at,
+        agent=agent,
+        ended_at=ended_at,
+        idempotency_key=key,
+        input_digest=input_digest,
+        cancel_requested=bool(cancel),
+        summary=None if summary is None else decoded(_summaries, summary, what),
+    )
+    return StoredTurn(record, session, given, bool(echoes))
+
+
+def _turn_row(turn: StoredTurn) -> Row:
+    record = turn.record
+    columns = (
+        record.turn_id,
+        turn.session,
+        record.state.value,
+        record.created_at,
+        record.ended_at,
+        int(record.cancel_requested),
+        int(turn.echoes),
+        record.agent,
+        record.input_digest,
+        record.idempotency_key,
+    )
+    summary = None if record.summary is None else encode(record.summary)
+    digest = seal("turn", record.session_id, *columns, summary, turn.input)
+    return *columns, digest, summary, turn.input
+
+
+def insert_turn(db: apsw.Connection, turn: StoredTurn) -> None:
+    db.execute(_INSERT_TURN, _turn_row(turn))
+    if not db.changes():
+        raise IdempotencyConflict(turn.record.turn_id)
+
+
+def update_turn(db: apsw.Connection, turn: StoredTurn) -> None:
+    """Write the columns that change during a turn and at its end."""
+    turn_id, _, state, _, ended_at, cancel, echoes, _, _, _, digest, summary, given = _turn_row(turn)
+    db.execute(_UPDATE_TURN, (state, ended_at, cancel, echoes, digest, summary, given, turn_id))
+
+
+def find_turn(db: apsw.Connection, turn_id: str) -> StoredTurn | None:
+    found = find_turns(db, "turns.turn_id = ?", turn_id)
+    return found[0] if found else None
+
+
+def find_turns(db: apsw.Connection, condition: str, *values: str | int) -> list[StoredTurn]:
+    """Return the turns that *condition* is true of, oldest first."""
+    rows = db.execute(f"{TURNS} WHERE {condition} ORDER BY turns.key", values).fetchall()
+    return [turn_of(row[:-1], str(row[-1])) for row in rows]
+
+
+def end_turn(
+    db: apsw.Connection, turn: StoredTurn, summary: TurnSummary, entries: tuple[Entry, ...], now_ms: int
+) -> None:
+    """Write the turn's end, without its answer and records where *entries* have them."""
+    outcome = summary.outcome
+    echoes = (
+        isinstance(outcome, Finished)
+        and _answer(entries) == outcome.text
+        and len(_records(entries)) == len(summary.calls)
+    )
+    if echoes:
+        assert isinstance(outcome, Finished)
+        summary = _replace(summary, outcome=_replace(outcome, text=""), calls=())
+    update_turn(db, StoredTurn(rules.ended(turn.record, summary, now_ms), turn.session, None, echoes))
+
+
+def whole_record(db: apsw.Connection, turn: StoredTurn) -> TurnRecord:
+    """Return the turn's record with its answer and the records of its calls, in the order of the calls."""
+    if not turn.echoes:
+        return turn.record
+    record = turn.record
+    segment = find_segment(db, record.turn_id)
+    text = None if segment is None else _answer(segment.entries)
+    summary = record.summary
+    if segment is None or text is None or summary is None or not isinstance(summary.outcome, Finished):
+        raise RecordCorrupt(f"turn {record.turn_id}")
+    outcome = _replace(summary.outcome, text=text)
+    return _replace(record, summary=_replace(summary, outcome=outcome, calls=_records(segment.entries)))
+
+
+def keep_answer(db: apsw.Connection, turn_id: str) -> None:
+    """Store the turn's answer with it, because its segment is about to be deleted."""
+    turn = find_turn(db, turn_id)
+    if turn is not None and turn.echoes:
+        update_turn(db, StoredTurn(whole_record(db, turn), turn.session, turn.input))
+
+
+def _answer(entries: tuple[Entry, ...]) -> str | None:
+    """Return the text of the last reply."""
+    for entry in reversed(entries):
+        if isinstance(entry.payload, AssistantMessage):
+            return entry.payload.text
+    return None
+
+
+def _records(entries: tuple[Entry, ...]) -> tuple[ExternalCallRecord, ...]:
+    """Return the records that the results carry."""
+    results = [entry.payload for entry in entries if isinstance(entry.payload, ToolMessage)]
+    return tuple(result.record for result in results if result.record is not None)
+
+
+# The journal
+
+
+def append_journal(db: apsw.Connection, turn_id: str, entries: tuple[JournalEntry, ...]) -> None:
+    """Add entries after the last one of any turn."""
+    for seq, entry in enumerate(entries, _next_seq(db)):
+        sql = _REPLACE_ENTRY if entry.kind == "state" else _ADD_ENTRY
+        if not _write_entry(db, sql, (seq, turn_id, entry.key, entry.kind, entry.body)):
+            raise rules.already_journaled(turn_id, entry.key)
+
+
+def keep_blobs(db: apsw.Connection, turn_id: str, blobs: tuple[Blob, ...]) -> None:
+    """Name blobs in the journal, so that they stay as long as it does."""
+    for seq, blob in enumerate(blobs, _next_seq(db)):
+        _write_entry(db, _ADD_ENTRY, (seq, turn_id, blob.digest, _BLOB, blob.digest.encode()))
+
+
+def journal(db: apsw.Connection, turn_id: str) -> tuple[JournalEntry, ...]:
+    """Return the entries that a turn saved, in their order."""
+    rows = db.execute(_JOURNAL, (turn_id,)).fetchall()
+    return tuple(entry for entry in map(entry_of, rows) if entry is not None)
+
+
+def _next_seq(db: apsw.Connection) -> int:
+    last: int = db.execute("SELECT ifnull(max(seq), 0) FROM journal").get
+    return last + 1
+
+
+def _write_entry(db: apsw.Connection, sql: str, columns: tuple[int, str, str, str, bytes]) -> bool:
+    """Write a row of the journal; false if *sql* only adds and the name is taken."""
+    *others, body = columns
+    db.execute(sql, (*others, seal("journal", *columns), body))
+    return db.changes() > 0
+
+
+def entry_of(row: Row) -> JournalEntry | None:
+    """Return the entry of a row; None for one that only names a blob."""
+    seq, turn_id, name, kind, digest, body = row
+    if seal("journal", seq, turn_id, name, kind, body) != digest:
+        raise RecordCorrupt(f"{name} of turn {turn_id}")
+    return None if kind == _BLOB else JournalEntry(key=name, kind=kind, body=body)
