@@ -8,10 +8,33 @@ from typing import Any
 
 import pytest
 
-from standfast import BlockingSandbox, Runtime
+from standfast import BlockingSandbox, Runtime, tool
 from standfast.cli.session_export import export_session
 from standfast.model.message import AssistantMessage, ToolMessage
+from standfast.model.trace_record import TraceRecord
 from standfast.runtime.sessions.observation import Observed
+
+
+class MemoryTrace:
+    """A `TraceSink` that keeps its records."""
+
+    def __init__(self) -> None:
+        self.records: list[TraceRecord] = []
+
+    def record(self, record: TraceRecord) -> None:
+        self.records.append(record)
+
+
+@tool(side_effect="read")
+def double(n: int) -> int:
+    """Return twice n."""
+    return 2 * n
+
+
+@tool(side_effect="external_system", approval="manual")
+def refund(order: str) -> str:
+    """Pay back an order."""
+    return order
 
 
 @pytest.fixture
@@ -130,3 +153,50 @@ def test_a_sandbox_cannot_run_code_in_a_session_of_an_agent(tmp_path: Path) -> N
         refused = box.run("1", session="s")
     assert refused.error is not None
     assert "is an agent's" in refused.error.message
+
+
+def test_a_session_is_traced(tmp_path: Path) -> None:
+    """Ours: a run has the spans of a turn: the turn, its cell and the calls of the cell."""
+    taken = MemoryTrace()
+    with BlockingSandbox(tools=[double], trace=taken, data_dir=tmp_path) as box:
+        assert box.run("double(2) + double(3)", session="s").result == 10
+        box.run("1 / 0", session="s")
+    spans = [record for record in taken.records if record.duration_ms is not None]
+    assert [(one.name, one.status) for one in spans] == [
+        ("double", "ok"),
+        ("double", "ok"),
+        ("run_code", "ok"),
+        ("(sandbox)", "ok"),
+        ("run_code", "error"),
+        ("(sandbox)", "ok"),
+    ]
+
+
+def test_a_run_repeated_with_its_idempotency_key_returns_the_stored_result(tmp_path: Path) -> None:
+    """Ours: SPEC §7; a second request runs nothing, also in another process, and a failure is repeated."""
+    long = "x" * 100_000
+    for attempt in range(2):
+        with BlockingSandbox(data_dir=tmp_path, tools=[double]) as box:
+            first = box.run("n = 1\nprint('once')\ndouble(n)", session="s", idempotency_key="k")
+            assert (first.result, first.stdout, len(first.external_calls)) == (2, "once\n", 1), attempt
+            assert box.run("n += 1", session="s", idempotency_key="add").status == "ok"
+            assert box.run(repr(long), session="s", idempotency_key="long").result == long
+            failed = box.run("raise ValueError('no')", session="s", idempotency_key="failed")
+            assert failed.status == "runtime_error"
+            other = box.run("2", session="s", idempotency_key="k")
+            assert other.error is not None
+            assert other.error.message.startswith("idempotency key 'k'"), other.error
+    with BlockingSandbox(data_dir=tmp_path) as box:
+        assert box.run("n", session="s").result == 2
+
+
+def test_a_repeated_request_of_a_waiting_run_waits_for_the_same_approval(tmp_path: Path) -> None:
+    """Ours: the key names the run, whether it waits or has ended."""
+    with BlockingSandbox(data_dir=tmp_path, tools=[refund]) as box:
+        first = box.run("refund('A')", session="s", idempotency_key="k")
+        again = box.run("refund('A')", session="s", idempotency_key="k")
+        assert (first.status, again.status) == ("waiting_for_approval", "waiting_for_approval")
+        (approval,) = box.approvals(pending=True)
+        assert box.approve(approval.approval_id).result == "A"
+        assert box.run("refund('A')", session="s", idempotency_key="k").result == "A"
+        assert len(box.approvals()) == 1

@@ -35,7 +35,10 @@ def status_of_code(code: str) -> RunStatus:
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """`inputs`, `limits` and `timeout_ms` hold for this run only."""
+    """`inputs`, `limits` and `timeout_ms` apply to this run only.
+
+    Repeating a request with its `idempotency_key` returns the stored result and runs nothing.
+    """
 
     session_id: SessionIdField = "default"
     language: Language = Language.PYTHON
@@ -45,6 +48,7 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     limits: SessionLimits | None = None
     return_snapshot: bool = False
     validate_only: bool = False
+    idempotency_key: str | None = None
 
     def __post_init__(self) -> None:
         check_session_id(self.session_id)

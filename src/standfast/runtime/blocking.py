@@ -72,9 +72,15 @@ class BlockingSandbox:
         limits: SessionLimits | Mapping[str, int] | None = None,
         snapshot: bool = False,
         language: str | None = None,
+        idempotency_key: str | None = None,
     ) -> RunResult:
-        """Run *code* in a session and return what came of it; nothing it does is raised here."""
-        request = self.options.request(code, session, inputs, timeout_ms, limits, snapshot, language)
+        """Run *code* in a session and return its result, which also reports every failure of the code.
+
+        Repeating a call with its *idempotency_key* returns the stored result and runs nothing.
+        """
+        request = self.options.request(
+            code, session, inputs, timeout_ms, limits, snapshot, language, idempotency_key=idempotency_key
+        )
         return request if isinstance(request, RunResult) else self.execute(request)
 
     def validate(

@@ -47,7 +47,7 @@ from standfast.errors import (
 from standfast.machine.inputs import TurnStarted, WaitOpened, decode_input, encode_input
 from standfast.model.approval import Approval, ApprovalState, Decision, bind_approval
 from standfast.model.call import CallStatus, ExternalCallRecord, SettledCall
-from standfast.model.canonical import Json, to_json
+from standfast.model.canonical import Json, digest_bytes, to_json
 from standfast.model.cell import CellReport, CodeInput
 from standfast.model.code_settings import SANDBOX_AGENT, CodeSettings
 from standfast.model.diagnostic import Diagnostic, Severity
@@ -55,6 +55,7 @@ from standfast.model.head import SessionHead
 from standfast.model.ids import SessionId
 from standfast.model.language import Language
 from standfast.model.limits import SessionLimits
+from standfast.model.message import AssistantMessage, ToolMessage
 from standfast.model.outcome import Stopped, Waiting
 from standfast.model.plugin_state import PluginSnapshotEntry, SessionState, encode_state
 from standfast.model.run import Metrics, RunRequest, RunResult, RunStatus, status_of_code
@@ -68,11 +69,13 @@ from standfast.ports.session_store import (
     JournalEntry,
     NewTurn,
     QueuedInput,
+    Repeated,
     Save,
     SessionStore,
     StateRecord,
     Takeover,
 )
+from standfast.protocols.code.cell_history import cells_of
 from standfast.runtime.code_executor import SandboxExecutor, variables_in
 from standfast.runtime.code_turns import CodeTurn
 from standfast.runtime.process_identity import new_owner, retire
@@ -191,6 +194,8 @@ class CodeSessions:
                 try:
                     self._must_fit(session, request.language)
                     begun, started = await self._begin(session, request, control)
+                    if isinstance(begun, Repeated):
+                        return await self._repeat(session, begun.record, control)
                 except SessionNotFound:  # another process has deleted it
                     self._forget(session_id)
                     continue
@@ -198,7 +203,7 @@ class CodeSessions:
 
     async def _begin(
         self, session: CodeSession, request: RunRequest, control: RunControl
-    ) -> tuple[Begun, TurnStarted]:
+    ) -> tuple[Begun | Repeated, TurnStarted]:
         limits = request.limits or session.settings.limits
         if request.timeout_ms is not None:
             limits = msgspec.structs.replace(limits, wall_ms=request.timeout_ms)
@@ -211,15 +216,15 @@ class CodeSessions:
             ),
             nonce=random[20:],
         )
-        session_id = session.head.session_id
         if session.head.host != self._config.host:
             await self._describe(session)
-        return await self._claim(session, started, control, session_id), started
+        return await self._claim(session, started, control, request.idempotency_key), started
 
     async def _claim(
-        self, session: CodeSession, started: TurnStarted, control: RunControl, session_id: str
-    ) -> Begun:
-        """Make the turn durable, once the session is free."""
+        self, session: CodeSession, started: TurnStarted, control: RunControl, key: str | None = None
+    ) -> Begun | Repeated:
+        """Make the turn durable once the session is free, unless *key* names a turn that has begun before."""
+        session_id = session.head.session_id
 
         def make_input(head: SessionHead, claimed: tuple[QueuedInput, ...]) -> bytes:
             return encode_input(started)
@@ -229,14 +234,16 @@ class CodeSessions:
             turn_id=started.turn_id,
             agent=SANDBOX_AGENT,
             make_input=make_input,
-            input_digest="",
+            input_digest=digest_bytes(msgspec.json.encode(started.code)) if key else "",
+            idempotency_key=key,
         )
         pause_s = _FIRST_PAUSE_S
         while True:
             owner = new_owner(self.services.epoch)
             try:
                 begun = await self._store.begin(new, self._claimant(owner))
-                assert isinstance(begun, Begun)
+                if isinstance(begun, Repeated):
+                    retire(owner)
                 return begun
             except TurnUnfinished as unfinished:
                 retire(owner)
@@ -253,6 +260,49 @@ class CodeSessions:
             except BaseException:
                 retire(owner)
                 raise
+
+    async def _repeat(self, session: CodeSession, record: TurnRecord, control: RunControl) -> RunResult:
+        """Return the result of the turn that a repeated request names; wait for it if it still runs."""
+        pause_s = _FIRST_PAUSE_S
+        while record.state is TurnState.RUNNING:
+            with contextlib.suppress(SessionBusy, TurnNotFound):  # its owner lives, or it has just ended
+                return await self._take_up(session, record.turn_id, control)
+            if control.cancelled:
+                return RunResult.failed(cancelled_error())
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            found = await self._store.turn(record.turn_id)
+            if found is None:
+                raise TurnNotFound(record.turn_id)
+            record = found
+        if record.state is TurnState.WAITING:
+            return await self._go_on(session, record, control)
+        return await self._stored_result(session, record)
+
+    async def _stored_result(self, session: CodeSession, record: TurnRecord) -> RunResult:
+        """Rebuild the result of a turn that has ended from the session's history."""
+        head, summary = await self._store.head(session.head.session_id), record.summary
+        assert head is not None
+        assert summary is not None
+        segments = await self._store.path(head.leaf) if head.leaf is not None else []
+        said = [
+            entry.payload
+            for segment in segments
+            if segment.segment_id == record.turn_id
+            for entry in segment.entries
+            if isinstance(entry.payload, (AssistantMessage, ToolMessage))
+        ]
+        cell = next(iter(cells_of(said)), None)
+        report = None if cell is None else cell.report
+        if cell is not None and cell.whole is not None and (data := await self._store.blob(cell.whole)):
+            report = msgspec.json.decode(data, type=CellReport)
+        if report is None:
+            error = cell.error if cell is not None else None
+            if isinstance(summary.outcome, Stopped):
+                error = summary.outcome.error
+            report = CellReport(index=0, error=error, hard=isinstance(summary.outcome, Stopped))
+        records = dict(enumerate(summary.calls))
+        return _result(head.session_id, session.settings.limits, report, records, None)
 
     async def _resume(self, session_id: SessionId, control: RunControl) -> RunResult:
         session = await self._known(session_id)
@@ -703,7 +753,8 @@ class CodeSessions:
         assert isinstance(started, TurnStarted)
         turn_id = f"t_{secrets.token_hex(10)}"
         first = msgspec.structs.replace(started, turn_id=turn_id)
-        begun = await self._claim(session, first, RunControl(), session.head.session_id)
+        begun = await self._claim(session, first, RunControl())
+        assert isinstance(begun, Begun)
         journal = _without_open_waits(started.turn_id, paused)
         journal = [entry for entry in journal if entry.key != "execution"]
         entry = journaled_states(session.head, paused.journal).execution

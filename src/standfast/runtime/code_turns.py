@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import msgspec
 
@@ -26,10 +26,11 @@ from standfast.machine.turn_machine import TurnMachine
 from standfast.model.canonical import digest_bytes
 from standfast.model.capability import Capability
 from standfast.model.cell import RUN_CODE
+from standfast.model.code_settings import SANDBOX_AGENT
 from standfast.model.head import SessionHead
 from standfast.model.limits import CapabilityLimits
 from standfast.model.message import Message
-from standfast.model.outcome import Ended
+from standfast.model.outcome import Ended, Waiting
 from standfast.model.plugin_state import SessionState, encode_entry, encode_state
 from standfast.plugins.execution_memory import ExecutionMemory
 from standfast.plugins.protocol import TurnDriverPreamble
@@ -37,6 +38,7 @@ from standfast.plugins.runtime_services import RuntimeSettings
 from standfast.ports.clock import Clock
 from standfast.ports.code_engine import SLEEP
 from standfast.ports.session_store import Begun, Blob, JournalEntry, SessionStore, StateRecord, Takeover
+from standfast.ports.trace import UNDER
 from standfast.protocols.code.own_functions import run_code
 from standfast.protocols.standard.host import StandardHost
 from standfast.runtime.code_executor import SandboxExecutor
@@ -50,6 +52,10 @@ from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.registry import ToolRegistry
 from standfast.tools.stubs import stub_text
 from standfast.tools.threads import DaemonThreads
+
+if TYPE_CHECKING:
+    from standfast.trace.tracer import Tracer
+    from standfast.trace.turn_spans import TurnSpans
 
 T = TypeVar("T")
 
@@ -175,10 +181,15 @@ class _NoPlugins:
         return Kept(record, () if changed is None else changed[1])
 
 
-class _Unseen:
-    """The `TurnObserver` of a turn that nothing observes."""
+class _TraceObserver:
+    """The `TurnObserver` of a code turn: it feeds the turn's spans if the sandbox keeps a trace."""
 
-    def fed(self, given: Input, following: Sequence[Command]) -> None: ...
+    def __init__(self, spans: TurnSpans | None) -> None:
+        self._spans = spans
+
+    def fed(self, given: Input, following: Sequence[Command]) -> None:
+        if self._spans is not None:
+            self._spans.fed(given, following)
 
     def running(self, command: RunTool) -> None: ...
 
@@ -191,6 +202,7 @@ class CodeTurnServices(msgspec.Struct, frozen=True):
     settings: RuntimeSettings
     threads: DaemonThreads = msgspec.field(default_factory=InlineThreads)
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    tracer: Tracer | None = None
 
 
 class _CodeSession:
@@ -235,7 +247,6 @@ class CodeTurns:
         self._services = services
         self._dispatcher = dispatcher
         self._session = _CodeSession(registry)
-        self._observer = _Unseen()
 
     @property
     def functions(self) -> SandboxFunctions:
@@ -268,18 +279,54 @@ class CodeTurns:
             session_id=begun.head.session_id,
             turn_id=machine.turn_id,
         )
-        host = StandardHost(context)
+        spans = self._spans(begun, started, machine, commands) if self._services.tracer is not None else None
         driver = TurnDriver(
-            machine, begun.lease, host, self._observer, self._services, journaled=keys, intents=intents
+            machine,
+            begun.lease,
+            StandardHost(context),
+            _TraceObserver(spans),
+            self._services,
+            journaled=keys,
+            intents=intents,
         )
-        return CodeTurn(machine, driver, executor, commands)
+        return CodeTurn(machine, driver, executor, commands, spans)
+
+    def _spans(
+        self,
+        begun: Begun | Takeover,
+        started: TurnStarted | None,
+        machine: TurnMachine,
+        commands: list[Command],
+    ) -> TurnSpans:
+        """Open the spans of a new turn, or those of one taken over, whose journal tells what is open."""
+        from standfast.trace.turn_spans import (  # only a sandbox that keeps a trace needs it
+            TurnAbout,
+            TurnSpans,
+        )
+
+        tracer = self._services.tracer
+        assert tracer is not None
+        about = TurnAbout(begun.head.session_id, SANDBOX_AGENT, "", RUN_CODE)
+        spans = TurnSpans(tracer, about, machine)
+        if started is None:
+            assert isinstance(begun, Takeover)
+            spans.taken_up(begun.input, begun.journal)
+        else:
+            spans.began(started, UNDER.get())
+            spans.fed(started, commands)
+        return spans
 
 
 class CodeTurn:
     """One turn while it runs on this thread. It is a `Holder` of its lease; others may call its methods."""
 
     def __init__(
-        self, machine: TurnMachine, driver: TurnDriver, executor: SandboxExecutor, commands: list[Command]
+        self,
+        machine: TurnMachine,
+        driver: TurnDriver,
+        executor: SandboxExecutor,
+        commands: list[Command],
+        spans: TurnSpans | None = None,
     ) -> None:
         self.machine = machine
         self.commands = commands
@@ -288,6 +335,7 @@ class CodeTurn:
         self.lease = driver.lease
         self.turn_id = machine.turn_id
         self._executor = executor
+        self._spans = spans
         self._loop = asyncio.get_running_loop()
 
     def stop(self, error: ErrorObject) -> None:
@@ -314,4 +362,15 @@ class CodeTurn:
     async def drive(self, commands: list[Command]) -> Driven:
         assert self.machine.code is not None
         self._executor.begin(self.machine.code)
-        return await self.driver.drive(commands)
+        if self._spans is None:
+            return await self.driver.drive(commands)
+        try:
+            driven = await self.driver.drive(commands)
+        except BaseException as error:
+            self._spans.left(error)
+            raise
+        if isinstance(driven.summary.outcome, Waiting):
+            self._spans.parked(driven.summary.outcome)
+        else:
+            self._spans.ended(driven.summary.outcome, driven.summary.usage, ())
+        return driven

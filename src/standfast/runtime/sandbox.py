@@ -26,6 +26,7 @@ from standfast.model.run import RunRequest, RunResult
 from standfast.model.session import SessionInfo
 from standfast.ports.clock import Clock, SystemClock
 from standfast.ports.session_store import SessionStore
+from standfast.ports.trace import TraceSink
 from standfast.runtime.data_dir import KEY_VARIABLE, DataDir, key_from_text
 from standfast.runtime.process_identity import owner_is_dead
 from standfast.sandbox.config import SandboxConfig
@@ -60,6 +61,7 @@ class SandboxSettings(TypedDict, total=False):
     packages: Sequence[str]
     host: Mapping[str, Json]
     clock: Clock
+    trace: TraceSink | Sequence[TraceSink] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class SandboxOptions:
     waiting run elsewhere. `language` is that of new sessions and of code that does not say; `engine` is what
     runs it: `monty` (the default), `cpython` or `auto` for Python, `quickjs` for TypeScript. A session that
     exists keeps its own. `packages` are installed packages that code on `cpython` may import.
+    `trace` receives the spans of every run: `JsonlTrace("trace.jsonl")`.
     """
 
     tools: Iterable[AnyTool[None]] = ()
@@ -88,6 +91,7 @@ class SandboxOptions:
     packages: Sequence[str] = ()
     host: Mapping[str, Json] = field(default_factory=dict)
     clock: Clock = field(default_factory=SystemClock)
+    trace: TraceSink | Sequence[TraceSink] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.limits, SessionLimits):
@@ -109,6 +113,7 @@ class SandboxOptions:
         snapshot: bool = False,
         language: str | None = None,
         validate_only: bool = False,
+        idempotency_key: str | None = None,
     ) -> RunRequest | RunResult:
         """What is asked for, or the result of asking for something impossible."""
         try:
@@ -121,6 +126,7 @@ class SandboxOptions:
                 limits=self.complete_limits(limits),
                 return_snapshot=snapshot,
                 validate_only=validate_only,
+                idempotency_key=idempotency_key,
             )
         except StandfastError as error:
             return RunResult.failed(error.error_object())
@@ -179,6 +185,7 @@ def open_sessions(options: SandboxOptions, registry: ToolRegistry) -> CodeSessio
         packages=tuple(options.packages),
         clock=options.clock,
         host=dict(options.host),
+        trace=options.trace,
     )
     return CodeSessions(SandboxServices(registry, store, config))
 
@@ -224,9 +231,15 @@ class Sandbox:
         limits: SessionLimits | Mapping[str, int] | None = None,
         snapshot: bool = False,
         language: str | None = None,
+        idempotency_key: str | None = None,
     ) -> RunResult:
-        """Run *code* in a session and return what came of it; nothing it does is raised here."""
-        request = self.options.request(code, session, inputs, timeout_ms, limits, snapshot, language)
+        """Run *code* in a session and return its result, which also reports every failure of the code.
+
+        Repeating a call with its *idempotency_key* returns the stored result and runs nothing.
+        """
+        request = self.options.request(
+            code, session, inputs, timeout_ms, limits, snapshot, language, idempotency_key=idempotency_key
+        )
         return request if isinstance(request, RunResult) else await self._open.run(request)
 
     async def validate(

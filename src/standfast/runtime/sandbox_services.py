@@ -57,7 +57,12 @@ class SandboxServices:
         self.codec = SnapshotCodec(config.snapshot_key)
         self.leases = RunLeases(store, config)
         settings = RuntimeSettings(self.epoch, approval_ttl_ms=config.approval_ttl_ms)
-        services = CodeTurnServices(store, config.clock, settings)
+        tracer = None
+        if config.trace is not None:
+            from standfast.trace.tracer import Tracer  # only a sandbox that keeps a trace needs it
+
+            tracer = Tracer(config.trace, config.clock)
+        services = CodeTurnServices(store, config.clock, settings, tracer=tracer)
         self.turns = CodeTurns(services, self.dispatcher, registry)
         self._asked = {kind_of(config.engine).language: config.engine} if config.engine else {}
 

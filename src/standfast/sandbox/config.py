@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from standfast.model.canonical import Json
 from standfast.model.limits import SessionLimits
 from standfast.ports.clock import Clock, SystemClock
+from standfast.ports.trace import TraceSink
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,3 +29,4 @@ class SandboxConfig:
     max_input_bytes: int = 16 << 20
     clock: Clock = field(default_factory=SystemClock)
     host: dict[str, Json] = field(default_factory=dict)
+    trace: TraceSink | Sequence[TraceSink] | None = None
