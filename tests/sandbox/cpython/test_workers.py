@@ -53,7 +53,7 @@ def is_alive(pid: int) -> bool:
         return False
 
 
-def processes(worker: workers.Worker) -> list[int]:
+def processes(worker: workers.CPythonWorker) -> list[int]:
     """All processes of a jail."""
     return [worker.process.pid, *children(worker.process.pid)]
 

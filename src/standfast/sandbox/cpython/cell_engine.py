@@ -10,12 +10,12 @@ from standfast.model.diagnostic import Diagnostic
 from standfast.model.language import Language
 from standfast.ports.cell_stepper import StepperHost
 from standfast.ports.code_engine import CellFunctions, CellRequest, Check, Touched
-from standfast.sandbox.cell_lifecycle import SteppedCell, SteppedCells, text_problem
+from standfast.sandbox.cell_lifecycle import SteppedCell, SteppedCells
+from standfast.sandbox.cpython.analysis import UNTYPED, check_cell
 from standfast.sandbox.cpython.cell_stepper import CPythonStepper
-from standfast.sandbox.cpython.check import check_cell, untyped
 from standfast.sandbox.cpython.jail import Jail, JailKind
 from standfast.sandbox.cpython.state import decode_state, read_cell
-from standfast.sandbox.cpython.workers import Workers
+from standfast.sandbox.cpython.workers import CPythonWorkers
 from standfast.sandbox.monty.cell_check import names_touched
 from standfast.sandbox.monty.syntax import parse
 from standfast.sandbox.paused_cell import PausedCell
@@ -24,8 +24,8 @@ from standfast.sandbox.paused_cell import PausedCell
 class CPythonCells(SteppedCells):
     """Runs the cells of many sessions, from many threads. The first cell starts processes.
 
-    `packages` are import names of installed packages that guest code may use, read-only. `kind` asks for one
-    kind of jail; without it the best one that the machine allows is taken.
+    `packages` are import names of installed packages that guest code may use, read-only. `kind` is the kind
+    of jail; by default the best one that the machine allows.
     """
 
     language = Language.PYTHON
@@ -38,7 +38,7 @@ class CPythonCells(SteppedCells):
         self._packages = tuple(packages)
         self._kind = kind
         self._opening = threading.Lock()
-        self._workers: Workers | None = None
+        self._workers: CPythonWorkers | None = None
         self._closed = False
 
     def open(self, request: CellRequest) -> SteppedCell:
@@ -52,26 +52,22 @@ class CPythonCells(SteppedCells):
         return read_cell(data)
 
     def names(self, state: bytes) -> list[str]:
-        """The names that a state binds."""
         known = decode_state(state)
         return list(known.names) if known else []
 
     def touched(self, code: str, names: Collection[str]) -> Touched:
-        """Which of *names* the code reads."""
         tree = parse(code)
         return Touched(names_touched(tree, names) if tree is not None else {})
 
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
     ) -> list[Diagnostic]:
-        """Everything that is wrong with the code, found without running any of it."""
-        if (problem := text_problem(code)) is not None:
-            return [problem]
+        if not is_text(code):
+            return [no_text()]
         found = check_cell(code, frozenset(self.names(state)), functions, inputs, self._packages)
-        return [*found, untyped()] if check != "calls" else found
+        return [*found, UNTYPED] if check == "types" else found
 
     def prepare(self) -> None:
-        """Start a process before it is needed."""
         self._started().prepare()
 
     def close(self) -> None:
@@ -82,11 +78,11 @@ class CPythonCells(SteppedCells):
         if self._workers is not None:
             self._workers.close()
 
-    def _started(self) -> Workers:
-        """Return the workers. The first call looks for a jail that this machine allows."""
+    def _started(self) -> CPythonWorkers:
+        """Return the workers; the first call looks for a jail that this machine allows."""
         with self._opening:
             if self._closed:
                 raise InvalidArgument("the sandbox is closed")
             if self._workers is None:
-                self.slots = self._workers = Workers(Jail(self._kind, self._packages), self._capacity)
+                self.slots = self._workers = CPythonWorkers(Jail(self._kind, self._packages), self._capacity)
             return self._workers

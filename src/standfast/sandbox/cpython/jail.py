@@ -41,7 +41,13 @@ from typing import Any, Final, Literal
 from standfast.errors import CodeExecutionUnavailable, EngineFailed
 from standfast.sandbox.cpython.guest import landlock, seccomp
 from standfast.sandbox.cpython.guest.clearing import remove
-from standfast.sandbox.cpython.messages import NO_RUN, Failed, Ready, Unreadable, read_message
+from standfast.sandbox.cpython.messages import (
+    NO_RUN,
+    GuestReady,
+    GuestUnready,
+    UnreadableMessage,
+    read_message,
+)
 from standfast.sandbox.cpython.visible_files import GUEST, interpreter, packages_of
 from standfast.sandbox.worker_process import WorkerDied, WorkerProcess, socket_line
 
@@ -154,10 +160,10 @@ class JailProcess(WorkerProcess):
             self._socket.settimeout(None)
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 0)
             message, _ = read_message(frame, NO_RUN)
-            problem = message.message if isinstance(message, Failed) else "it did not say who it is"
-        except (OSError, WorkerDied, Unreadable) as error:
+            problem = message.message if isinstance(message, GuestUnready) else "it did not say who it is"
+        except (OSError, WorkerDied, UnreadableMessage) as error:
             message, pids, problem = None, [], str(error) or "its process ended"
-        if not isinstance(message, Ready) or not pids or pids[0] <= 0:
+        if not isinstance(message, GuestReady) or not pids or pids[0] <= 0:
             self.close()
             hint = "`standfast doctor` looks for the reason"
             raise EngineFailed(f"a jail cannot be started: {problem}", hint=hint)

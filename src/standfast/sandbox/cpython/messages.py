@@ -1,70 +1,74 @@
-"""What the guest may say, and how it is read. Whatever else it says breaks the protocol.
+"""Messages between the host and the guest: what each may send, and how the host reads and writes them.
 
-The guest is not trusted: every message is checked for its shape here, and for its place by whoever reads it.
-A frame begins with the nonce of the run that it belongs to: a guest can write frames ahead, but it cannot
-know the nonce of a run that has not begun.
+The guest is not trusted. Each message is checked for its shape here, and for its place by its reader. A frame
+begins with the nonce of its run: a guest can write frames ahead, but cannot know the nonce of a later run.
 """
 
 from __future__ import annotations
 
+import base64
+import math
 import re
 import struct
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
-from standfast.errors import ValueTooLarge
-from standfast.model.bounds import check_json_bounds
+from standfast.errors import InvalidArgument, ValueTooLarge
+from standfast.model.bounds import check_bounds, check_json_bounds
 from standfast.model.canonical import Json, read_json
 
 MAX_TEXT: Final = 20 << 20
-"""The largest message without the bytes that come with it: JSON takes much more memory when it is read."""
+"""The largest message without its binary part: decoded JSON takes much more memory than its text."""
 _MAX_SHORT: Final = 1 << 20
 _MAX_LONG: Final = {b"out": 4 << 20, b"call": MAX_TEXT, b"end": MAX_TEXT}
-"""What messages of these types may take before anything in them is read; the others are short."""
+"""Size limits by type, checked before anything is decoded; every other type is short."""
+_MAX_NAMES_BYTES: Final = 4 << 20
 _TYPE: Final = re.compile(rb'\{"t":"(\w{1,20})"')
 NONCE_BYTES: Final = 16
 NO_RUN: Final = bytes(NONCE_BYTES)
-"""The nonce of what a process says before its first run."""
+"""The nonce of messages sent before the first run."""
 _LENGTH: Final = struct.Struct(">I")
 _WITH_BYTES: Final = 0x23
+_MAX_DEPTH: Final = 200
+_SEQUENCES: Final = {list: "list", tuple: "tuple", set: "set", frozenset: "frozenset"}
 _Text = Annotated[str, msgspec.Meta(max_length=100_000)]
 _Name = Annotated[str, msgspec.Meta(max_length=1_000)]
-_Span = tuple[int | None, int | None, int | None, int | None]
+_NULL: Final = msgspec.Raw(b"null")
 
 
 class GuestError(msgspec.Struct, frozen=True):
-    """An exception that nothing caught. `text` is its message alone, `name` the name that was not defined."""
+    """An uncaught exception. `text` is its message without the type, `name` the name that was not defined."""
 
     kind: _Name
     message: _Text
     text: _Text = ""
-    span: _Span | None = None
+    span: tuple[int | None, int | None, int | None, int | None] | None = None
     name: _Name | None = None
     syntax: bool = False
 
 
-class Ready(msgspec.Struct, frozen=True, tag="ready", tag_field="t"):
-    """The process is shut in and waits for a run."""
+class GuestReady(msgspec.Struct, frozen=True, tag="ready", tag_field="t"):
+    """The process is confined and waits for a run."""
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed", tag_field="t"):
-    """The process could not be made ready."""
+class GuestUnready(msgspec.Struct, frozen=True, tag="failed", tag_field="t"):
+    """The process could not be confined or initialized."""
 
     message: _Text
 
 
-class Loaded(msgspec.Struct, frozen=True, tag="loaded", tag_field="t"):
-    """The session is loaded; the guest waits for leave to run the code."""
+class SessionLoaded(msgspec.Struct, frozen=True, tag="loaded", tag_field="t"):
+    """The session is loaded; the guest waits for permission to run the code."""
 
 
-class Printed(msgspec.Struct, frozen=True, tag="out", tag_field="t"):
+class GuestPrinted(msgspec.Struct, frozen=True, tag="out", tag_field="t"):
     stream: Literal["stdout", "stderr"]
     text: str
 
 
-class Called(msgspec.Struct, frozen=True, tag="call", tag_field="t"):
-    """A call. One that is not for `later` is waited for."""
+class GuestCalled(msgspec.Struct, frozen=True, tag="call", tag_field="t"):
+    """A call. Unless it is for `later`, the code waits for its answer."""
 
     id: int
     name: _Name
@@ -75,58 +79,63 @@ class Called(msgspec.Struct, frozen=True, tag="call", tag_field="t"):
     too_large: bool = False
 
 
-class Blocked(msgspec.Struct, frozen=True, tag="blocked", tag_field="t"):
+class GuestBlocked(msgspec.Struct, frozen=True, tag="blocked", tag_field="t"):
     """Every task waits for an answer."""
 
 
-class LoadName(msgspec.Struct, frozen=True, tag="load", tag_field="t"):
+class ValueRequested(msgspec.Struct, frozen=True, tag="load", tag_field="t"):
     name: _Name
 
 
 class OutOfMemory(msgspec.Struct, frozen=True, tag="memory", tag_field="t"):
-    """An allocation failed; the process is gone."""
+    """An allocation failed, and the process exits."""
 
 
-class Ran(msgspec.Struct, frozen=True, tag="ran", tag_field="t"):
-    """The code has ended; what it left is being packed. `peak` is the most memory that it used, in bytes."""
+class CodeEnded(msgspec.Struct, frozen=True, tag="ran", tag_field="t"):
+    """The code has ended, and the session is being packed. `peak` is the code's memory peak in bytes."""
 
     peak: int
 
 
-class Ended(msgspec.Struct, frozen=True, tag="end", tag_field="t"):
-    """The run is over. `names` are those of the state that comes with it, null if nothing changed.
+class RunEnded(msgspec.Struct, frozen=True, tag="end", tag_field="t"):
+    """The run has ended. `names` are those of the state in the binary part, null if nothing changed.
 
-    `foreign` is what a result holds that is not JSON, `size` that of a result that is too large to be sent.
+    `foreign` is the part of the result that is not JSON, `size` that of a result too large to send, `lost`
+    why the session could not be loaded. Errors stay undecoded until their size is checked (`read_error`).
     """
 
-    result: msgspec.Raw = msgspec.Raw(b"null")
+    result: msgspec.Raw = _NULL
     foreign: _Name | None = None
     size: int | None = None
-    error: GuestError | None = None
-    names: msgspec.Raw = msgspec.Raw(b"null")
+    error: msgspec.Raw = _NULL
+    names: msgspec.Raw = _NULL
     plain: bool = False
     notes: msgspec.Raw = msgspec.Raw(b"[]")
     threads: int = 0
-    lost: GuestError | None = None
+    lost: msgspec.Raw = _NULL
     too_large: int | None = None
 
 
-Message = Ready | Failed | Loaded | Printed | Called | Blocked | LoadName | OutOfMemory | Ran | Ended
-_decoder: Final = msgspec.json.Decoder(Message)
+Message = (
+    GuestReady | GuestUnready | SessionLoaded | GuestPrinted | GuestCalled | GuestBlocked | ValueRequested
+    | OutOfMemory | CodeEnded | RunEnded
+)  # fmt: skip
+_messages: Final = msgspec.json.Decoder(Message)
+_errors: Final[msgspec.json.Decoder[GuestError | None]] = msgspec.json.Decoder(GuestError | None)
 _names: Final[msgspec.json.Decoder[list[str] | None]] = msgspec.json.Decoder(list[_Name] | None)
-_MAX_NAMES_BYTES: Final = 4 << 20
+encode: Final = msgspec.json.Encoder().encode
 
 
-class Unreadable(Exception):
-    """A frame that no honest guest sends."""
+class UnreadableMessage(Exception):
+    """A frame that an honest guest does not send."""
 
 
-class OfAnotherRun(Unreadable):
-    """A frame without the nonce of the run that reads it."""
+class OfAnotherRun(UnreadableMessage):
+    """A frame without the nonce of the current run."""
 
 
 def read_message(frame: bytes, nonce: bytes) -> tuple[Message, bytes]:
-    """The message in a frame of the run that has this *nonce*, and the bytes that came with it."""
+    """Return the message in a frame of the run that has this *nonce*, and its binary part."""
     if not frame.startswith(nonce):
         raise OfAnotherRun
     data, rest = memoryview(frame)[NONCE_BYTES:], b""
@@ -135,30 +144,75 @@ def read_message(frame: bytes, nonce: bytes) -> tuple[Message, bytes]:
         data, rest = data[5:end], bytes(data[end:])
     found = _TYPE.match(data)
     if found is None or len(data) > _MAX_LONG.get(found[1], _MAX_SHORT):
-        raise Unreadable("a message of no type, or too large for its type")
+        raise UnreadableMessage("a message of no type, or too large for its type")
     try:
-        return _decoder.decode(data), rest
+        return _messages.decode(data), rest
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise Unreadable(str(error)) from None
+        raise UnreadableMessage(str(error)) from None
+
+
+def read_error(raw: msgspec.Raw) -> GuestError | None:
+    """Decode an error in a message, or null; raise `UnreadableMessage` if it is too large to decode."""
+    if len(memoryview(raw)) > _MAX_SHORT:
+        raise UnreadableMessage("an error that is too large")
+    try:
+        return _errors.decode(raw)
+    except (msgspec.DecodeError, ValueError, RecursionError) as error:
+        raise UnreadableMessage(str(error)) from None
 
 
 def read_names(raw: msgspec.Raw) -> list[str] | None:
-    """Names in a message, or null. Raise `Unreadable` instead of reading too many."""
+    """Decode names in a message, or null; raise `UnreadableMessage` if there are too many."""
     try:
         check_json_bounds(raw, max_bytes=_MAX_NAMES_BYTES)
         return _names.decode(raw)
     except (msgspec.DecodeError, ValueError, ValueTooLarge) as error:
-        raise Unreadable(str(error)) from None
+        raise UnreadableMessage(str(error)) from None
 
 
 def read_value(raw: msgspec.Raw) -> Json:
-    """The JSON inside of a message."""
+    """Decode a JSON value in a message."""
     try:
         return read_json(raw)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
-        raise Unreadable(str(error)) from None
+        raise UnreadableMessage(str(error)) from None
 
 
 def with_bytes(text: bytes, data: bytes) -> bytes:
-    """A frame of JSON with bytes after it."""
+    """Return a frame of JSON with a binary part."""
     return b"#" + _LENGTH.pack(len(text)) + text + data
+
+
+def encode_tagged(value: Any) -> bytes:
+    """Encode a value for the guest; raise `ValueTooLarge` before reading a value that exceeds a limit.
+
+    Lists become `[tag, content]`, so that tuples, sets, bytes and infinite floats can be told from them
+    (`guest.values.untag` decodes). Raise `InvalidArgument` if a part has no such form.
+    """
+    check_bounds(value)
+    return encode(_tagged(value, 0))
+
+
+def _tagged(value: Any, depth: int) -> Any:
+    if value is None or isinstance(value, (bool, int)):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else ["float", str(value)]
+    if isinstance(value, str):
+        if not value.isascii():
+            try:
+                value.encode()
+            except UnicodeEncodeError:
+                raise InvalidArgument("a string holds a lone surrogate") from None
+        return value
+    if depth > _MAX_DEPTH:
+        raise InvalidArgument("the value is nested too deeply")
+    if isinstance(value, (bytes, bytearray)):
+        return ["bytes", base64.b64encode(value).decode()]
+    if isinstance(value, dict):
+        items = value.items()
+        return ["dict", [[_tagged(key, depth + 1), _tagged(item, depth + 1)] for key, item in items]]
+    for kind, tag in _SEQUENCES.items():
+        if isinstance(value, kind):
+            return [tag, [_tagged(item, depth + 1) for item in value]]
+    raise InvalidArgument(f"a {type(value).__name__} has no place in guest code")

@@ -1,4 +1,4 @@
-"""A session of the CPython engine at rest, and a suspended cell of it.
+"""The bytes that a session of the CPython engine, or a suspended cell of it, is stored as.
 
 Rules
 -----
@@ -21,8 +21,8 @@ FORMAT: Final = 1
 VERSION: Final = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
-class SessionState(msgspec.Struct, frozen=True, kw_only=True):
-    """What a session binds. `plain` tells that it holds no objects whose operators could change anything."""
+class CPythonState(msgspec.Struct, frozen=True, kw_only=True):
+    """A session between two cells. If it is `plain`, no operator on its values can change anything."""
 
     payload: bytes
     names: list[str] = msgspec.field(default_factory=list)
@@ -32,10 +32,10 @@ class SessionState(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
-class CellDump(msgspec.Struct, frozen=True, kw_only=True):
-    """What is needed, besides the record of its calls, to run a cell again.
+class CPythonDump(msgspec.Struct, frozen=True, kw_only=True):
+    """What running a cell again needs besides the record of its calls.
 
-    `loaded` are the values that it read by name, None where there was none.
+    `loaded` are the values that it read by name, None for a name without a value.
     """
 
     code: str
@@ -48,16 +48,10 @@ class CellDump(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
-class FormerCell(msgspec.Struct, frozen=True, kw_only=True):
-    """What only a suspended cell of the former format had: the numbers of its calls without an answer."""
+class _FormerCell(msgspec.Struct, frozen=True, kw_only=True):
+    """The field of the former format that no other has: the numbers of the calls without an answer."""
 
     waiting: list[int]
-
-
-Stored = TypeVar("Stored", SessionState, CellDump)
-_encoder: Final = msgspec.msgpack.Encoder()
-_states: Final = msgspec.msgpack.Decoder(SessionState)
-_dumps: Final = msgspec.msgpack.Decoder(CellDump)
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -66,38 +60,40 @@ class _Header(msgspec.Struct, frozen=True):
     format: int = 0
 
 
+Stored = TypeVar("Stored", CPythonState, CPythonDump)
+_states: Final = msgspec.msgpack.Decoder(CPythonState)
+_dumps: Final = msgspec.msgpack.Decoder(CPythonDump)
 _headers: Final = msgspec.msgpack.Decoder(_Header)
 
 
-def encode_state(state: SessionState) -> bytes:
-    return _encoder.encode(state)
+def encode_state(state: CPythonState) -> bytes:
+    return msgspec.msgpack.encode(state)
 
 
-def decode_state(data: bytes) -> SessionState | None:
-    """The state that `encode_state` wrote, None if there is none; another engine's is refused."""
+def decode_state(data: bytes) -> CPythonState | None:
+    """Decode a state, None if *data* is empty; raise `SnapshotRefused` if another engine wrote it."""
     return _read(_states, data, "session's state") if data else None
 
 
-def encode_dump(dump: CellDump) -> bytes:
-    return _encoder.encode(dump)
+def encode_dump(dump: CPythonDump) -> bytes:
+    return msgspec.msgpack.encode(dump)
 
 
-def decode_dump(data: bytes) -> CellDump:
+def decode_dump(data: bytes) -> CPythonDump:
     return _read(_dumps, data, "suspended cell")
 
 
 def read_cell(data: bytes) -> PausedCell:
-    """Read a cell of the former format, which had the fields of `CellDump` beside the common ones."""
+    """Read a cell of the former format, which had the fields of `CPythonDump` beside the common ones."""
     cell = read_former_cell(data, encode_dump(decode_dump(data)))
-    waiting = msgspec.msgpack.decode(data, type=FormerCell).waiting
+    waiting = msgspec.msgpack.decode(data, type=_FormerCell).waiting
     return msgspec.structs.replace(cell, calls=dict.fromkeys(waiting, 0))
 
 
 def _read(decoder: msgspec.msgpack.Decoder[Stored], data: bytes, what: str) -> Stored:
     try:
         header = _headers.decode(data)
-        mine = (header.engine, header.version, header.format) == (ENGINE, VERSION, FORMAT)
-        if mine:
+        if (header.engine, header.version, header.format) == (ENGINE, VERSION, FORMAT):
             return decoder.decode(data)
     except (msgspec.DecodeError, ValueError, RecursionError) as error:
         raise SnapshotRefused(Code.SNAPSHOT_CORRUPT, f"the {what} cannot be read: {error}") from None
