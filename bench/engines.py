@@ -40,8 +40,8 @@ from standfast.ports.code_engine import CallAnswer, CellEnd, CellPause, CellRequ
 from standfast.sandbox.cpython.cell_engine import CPythonCells
 from standfast.sandbox.monty.cell_engine import MontyCells
 from standfast.sandbox.quickjs import image
+from standfast.sandbox.quickjs.booting import Machine
 from standfast.sandbox.quickjs.cell_engine import QuickJsCells
-from standfast.sandbox.quickjs.machine import Machine
 from standfast.sandbox.typescript.script import read_script
 
 CALLS = 20
@@ -267,7 +267,7 @@ class BareQuickJs:
         assert poll[4] == "value", poll
 
     def take(self) -> bytes:
-        return image.take(self._guest)
+        return b"".join(image.GuestSnapshot(self._guest).parts())
 
     def _polled(self) -> list[Any]:
         text = b""

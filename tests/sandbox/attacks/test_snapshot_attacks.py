@@ -471,7 +471,7 @@ def test_a_memory_that_lies_is_refused_or_harmless(functions: Any, nothing_left:
             at = chance.randrange(0 if number < 20 else len(data) // 2, len(data))
             data[at] = chance.randrange(256)
         image = Image(known.image.boot, bytes(data))
-        forged = script_state.encode_state(script_state.SessionState(image, known.names, known.lines))
+        forged = script_state.encode_state(script_state.QuickJsState(image, known.names, known.lines))
         try:
             run("x.map(n => n + 1).join()", state=forged)
         except StandfastError as refused:

@@ -10,10 +10,9 @@ import pytest
 import wasmtime
 
 from standfast.sandbox.quickjs import booting, image, module_cache
+from standfast.sandbox.quickjs.booting import Machine
 from standfast.sandbox.quickjs.build import GuestMissing, build_id
-from standfast.sandbox.quickjs.guest import Broken, Guest, Trapped
-from standfast.sandbox.quickjs.guest_imports import new_engine
-from standfast.sandbox.quickjs.machine import Machine
+from standfast.sandbox.quickjs.guest import Broken, Guest, Trapped, new_engine
 from standfast.sandbox.quickjs.module_cache import Boot
 
 MEMORY = 64 << 20
@@ -40,7 +39,7 @@ def evaluate(guest: Guest, code: str) -> bytes:
 
 
 def taken_of(guest: Guest) -> bytes:
-    snapshot = image.Snapshot(guest)
+    snapshot = image.GuestSnapshot(guest)
     taken = b"".join(snapshot.parts())
     assert len(taken) == snapshot.size
     return taken

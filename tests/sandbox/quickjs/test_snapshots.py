@@ -156,7 +156,7 @@ def test_a_state_of_another_build_is_refused(cells: Cells) -> None:
 def test_an_image_of_another_boot_is_refused(cells: Cells) -> None:
     """Ours: the same build must have made the same memory."""
     known = stored.decode_state(cells.kept("const x = 1"))
-    forged = stored.SessionState(Image(bytes(16), known.image.data), known.names, known.lines, known.free)
+    forged = stored.QuickJsState(Image(bytes(16), known.image.data), known.names, known.lines, known.free)
     assert refusal(cells, state=stored.encode_state(forged)) == Code.SNAPSHOT_VERSION_MISMATCH
 
 
@@ -164,7 +164,7 @@ def forged(state: bytes, data: bytes) -> bytes:
     """A state with another memory in it, and a check sum that fits."""
     known = stored.decode_state(state)
     image = Image(known.image.boot, data)
-    return stored.encode_state(stored.SessionState(image, known.names, known.lines, known.free))
+    return stored.encode_state(stored.QuickJsState(image, known.names, known.lines, known.free))
 
 
 def outcome(cells: Cells, state: bytes) -> str:

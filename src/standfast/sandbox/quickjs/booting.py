@@ -1,66 +1,141 @@
 """Makes the guest that all others begin as: the guarded module, with the prelude run in it.
 
-This happens once for a build; the result is kept (`module_cache`). It is the only place that knows how
-the engine's own data lie in memory, and it checks what it believes.
+Theory of operation
+-------------------
+QuickJS can stop code that recurses too deeply, survive a failed allocation, and report promises that were
+rejected and never looked at. The build for WebAssembly has the first switched off, hands the second to the
+code as an exception that it may catch, and offers no way to ask for the third. So functions are changed
+before the module is compiled, as any linker could: a function's body moves to a new function at the end, and
+its place is taken by one of `guards.wat` that calls it::
+
+    call(ctx, f, …)   counts the depth of calls; past `call_depth_limit` it calls `overflow_function` instead
+    sbrk(increment)   traps where memory cannot grow
+    (a new function)  in the function table, called for a rejected promise: calls `rejection_function`
+    scrub, changed    new exports, for snapshots
+
+`overflow_function` and `rejection_function` are exported globals that hold functions of the prelude. When the
+prelude has run, the memory it left becomes the module's own (`_with_image`): a guest is new, and the prelude
+has run in it already. A second memory holds a copy of that image, and room for a list. All of this happens
+once for a build; `module_cache` keeps the result.
+
+Rules
+-----
+1. Only a module that is known by its digest is changed: the numbers of its functions are facts about it.
+2. Nothing in the guest's memory is moved; the globals that are added hold no state between two entries.
+3. Only this module knows how the engine's own data lie in memory, and it checks what it believes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import msgspec
 import wasmtime
 
-from standfast.sandbox.quickjs.build import GuestMissing, guest_wasm, prelude
-from standfast.sandbox.quickjs.guarding import BUILDS, Build, Guarded, guard, with_image
-from standfast.sandbox.quickjs.guest import SCRATCH_BYTES, Broken, Guest
-from standfast.sandbox.quickjs.guest_imports import Imports, new_engine
+from standfast.sandbox.quickjs import module_cache
+from standfast.sandbox.quickjs.build import GuestMissing, build_id, guest_wasm, prelude
+from standfast.sandbox.quickjs.guest import (
+    CHANGED,
+    COPY,
+    DEPTH_LIMIT,
+    LIST_BYTES,
+    OVERFLOW,
+    PAGE,
+    REJECTION,
+    SCRATCH_BYTES,
+    SCRUB,
+    Broken,
+    Guest,
+    Imports,
+    new_engine,
+)
 from standfast.sandbox.quickjs.module_cache import Boot
 
-_OBJECT_TAG: Final = 0xFFFF_FFFF
+_GUARDS: Final = Path(__file__).with_name("guards.wat")
 _BRIDGE: Final = ("open", "bind", "begin", "settle", "poll", "rest", "close", "overflow", "rejected")
-_SNAPSHOTS: Final = Path(__file__).with_name("snapshots.wat")
+_OBJECT_TAG: Final = 0xFFFF_FFFF
 _BOOT_BYTES: Final = 64 << 20
+_I32, _I64 = 0x7F, 0x7E
+_TYPES, _FUNCTIONS, _TABLES, _MEMORIES, _GLOBALS = 1, 3, 4, 5, 6
+_EXPORTS, _ELEMENTS, _CODE, _DATA = 7, 9, 10, 11
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """Facts about one module.
+
+    The numbers of two functions, how many functions it imports, where its data begins above its stack, and
+    where the first chunk of its allocator (dlmalloc) lies.
+    """
+
+    call: int
+    sbrk: int
+    imports: int
+    data: int
+    heap: int
+
+
+BUILDS: Final = {
+    # quickjs-rs 0.2.6
+    "647ab11ae29cc6d39a6d17d3aa1e7a6a0b5fb9c44b4864475a18bc644f926050": Build(
+        call=762, sbrk=1928, imports=13, data=1 << 20, heap=1_177_304
+    ),
+}
+
+
+class Machine(Imports):
+    """The compiled guest with the prelude, from the cache or made anew. There is one in a process."""
+
+    def __init__(self) -> None:
+        engine = new_engine()
+        known = module_cache.load(engine, build_id())
+        if known is None:
+            known = booted(engine)
+            module_cache.store(build_id(), *known)
+        module, self.boot = known
+        super().__init__(engine, module)
+
+    def guest(self, max_bytes: int) -> Guest:
+        """Return a new guest, which has run nothing but the prelude."""
+        return Guest(self, self.boot, max_bytes)
 
 
 def booted(engine: wasmtime.Engine) -> tuple[wasmtime.Module, Boot]:
-    """The module that has run the prelude, and what has to be known of it."""
+    """Return the module that has run the prelude, and facts about it."""
     wasm = guest_wasm()
     build = BUILDS.get(hashlib.sha256(wasm).hexdigest())
     if build is None:
         raise GuestMissing("the installed quickjs-rs is not one that is known; install quickjs-rs==0.2.6")
-    guarded = guard(wasm, build, bytes(wasmtime.wat2wasm(_SNAPSHOTS.read_text())))
+    guarded, tracker = guard(wasm, build)
     quick = new_engine(optimize=False)  # it runs once, for a few milliseconds
-    boot, image = _run(Imports(quick, wasmtime.Module(quick, guarded.wasm)), build, guarded)
-    return wasmtime.Module(engine, with_image(guarded.wasm, build.data, image)), boot
-
-
-def _run(imports: Imports, build: Build, guarded: Guarded) -> tuple[Boot, bytes]:
-    """Run the prelude in a guest, and keep what it leaves."""
     nothing = Boot(
         data=build.data, heap=build.heap, image_bytes=0, digest=b"", handles={}, undefined=0, scratch=0,
         overflow=0, rejected=0, grower=build.sbrk,
     )  # fmt: skip
-    guest = Guest(imports, nothing, _BOOT_BYTES)
+    guest = Guest(Imports(quick, wasmtime.Module(quick, guarded)), nothing, _BOOT_BYTES)
     guest.boot = boot = _with_prelude(guest)
-    _install_tracker(guest, guarded.tracker)
-    guest.collect_garbage()
+    _install_tracker(guest, tracker)
+    guest.calls["run_gc"]()
     guest.write(boot.scratch, bytes(SCRATCH_BYTES))
     if guest.scrub() != guest.size:
         raise Broken("the guest's heap is not as it should be")
     image = guest.read(build.data, guest.size - build.data)
     guest.close()
-    return _described(boot, image), image
+    digest = hashlib.sha256(image).digest()[:16]
+    boot = msgspec.structs.replace(boot, image_bytes=len(image), digest=digest)
+    return wasmtime.Module(engine, _with_image(guarded, build.data, image)), boot
 
 
 def _with_prelude(guest: Guest) -> Boot:
-    """Run the prelude; handles of the functions of the bridge."""
-    calls, boot = guest.calls, guest.boot
+    """Run the prelude, and look up the handles of the bridge's functions."""
+    calls = guest.calls
     scratch = calls["qjs_alloc"](SCRATCH_BYTES)
-    guest.boot = boot = _replaced(boot, scratch=scratch, undefined=calls["new_undefined"]())
+    guest.boot = msgspec.structs.replace(guest.boot, scratch=scratch, undefined=calls["new_undefined"]())
     at, _ = guest.put(b"host")
     host = calls["new_function"](at, 4)
     code = prelude()
@@ -69,31 +144,19 @@ def _with_prelude(guest: Guest) -> Boot:
         raise Broken(f"the prelude cannot be read: {guest.exception()}")
     guest.release(at, size)
     bridge = guest.call_handles(guest.word(scratch), [host])
-    handles = {name: _property(guest, bridge, name) for name in _BRIDGE}
-    return _replaced(
-        boot,
-        handles=handles,
-        overflow=_value_of(guest, handles["overflow"]),
-        rejected=_value_of(guest, handles["rejected"]),
-    )
-
-
-def _property(guest: Guest, handle: int, name: str) -> int:
-    at, _ = guest.put(name.encode())
-    guest.calls["get_prop"](handle, at, len(name), guest.boot.scratch)
-    return guest.word(guest.boot.scratch)
-
-
-def _value_of(guest: Guest, handle: int) -> int:
-    """The engine's own word for an object, which a handle points to."""
-    found: int = struct.unpack("<q", guest.read(handle, 8))[0]
-    if (found >> 32) & 0xFFFF_FFFF != _OBJECT_TAG:
+    handles: dict[str, int] = {}
+    for name in _BRIDGE:
+        at, _ = guest.put(name.encode())
+        calls["get_prop"](bridge, at, len(name), scratch)
+        handles[name] = guest.word(scratch)
+    words = [struct.unpack("<q", guest.read(handles[name], 8))[0] for name in ("overflow", "rejected")]
+    if any((word >> 32) & 0xFFFF_FFFF != _OBJECT_TAG for word in words):
         raise Broken("a handle of the guest is not as it should be")
-    return found
+    return msgspec.structs.replace(guest.boot, handles=handles, overflow=words[0], rejected=words[1])
 
 
 def _install_tracker(guest: Guest, tracker: int) -> None:
-    """Have the engine tell of rejected promises, and not ask whether it should stop: the epoch does that.
+    """Have the engine report rejected promises, and not ask whether it should stop: the epoch does that.
 
     The fields lie before the engine's list of jobs, which is empty: a list that points to itself.
     """
@@ -112,10 +175,139 @@ def _install_tracker(guest: Guest, tracker: int) -> None:
     guest.write(jobs - 8, struct.pack("<I", tracker))
 
 
-def _described(boot: Boot, image: bytes) -> Boot:
-    digest = hashlib.sha256(image).digest()[:16]
-    return _replaced(boot, image_bytes=len(image), digest=digest)
+# ── the module ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def _replaced(boot: Boot, **changes: object) -> Boot:
-    return msgspec.structs.replace(boot, **changes)
+def guard(wasm: bytes, build: Build) -> tuple[bytes, int]:
+    """Return the module with its guards, and the table index of the function for rejected promises."""
+    parts = _Sections(wasm)
+    types, _ = _numbers(parts[_FUNCTIONS], 0)
+    call, sbrk = build.call - build.imports, build.sbrk - build.imports
+    first = build.imports + len(types)
+    depth = _read_uleb(parts[_GLOBALS], 0)[0]
+    guards = _GUARDS.read_text().format(
+        depth=depth, limit=depth + 1, overflow=depth + 2, rejection=depth + 3, call=first, sbrk=first + 1
+    )
+    new_call, new_sbrk, *others = _Sections(bytes(wasmtime.wat2wasm(guards))).bodies()
+    bodies = parts.bodies()
+    bodies += [bodies[call], bodies[sbrk], *others]
+    bodies[call], bodies[sbrk] = new_call, new_sbrk
+    tracker_type = parts.type_number([_I32, _I64, _I64, _I32, _I32], [])
+    changed_type = parts.type_number([_I32] * 5, [_I32])
+    new_types = (types[call], types[sbrk], tracker_type, types[sbrk], changed_type)
+    parts.extend(_FUNCTIONS, [_uleb(one) for one in new_types])
+    new_globals = ((_I32, 0), (_I32, 2**31 - 1), (_I64, 0), (_I64, 0))
+    parts.extend(_GLOBALS, [bytes([kind, 1]) + _const(value, kind) for kind, value in new_globals])
+    exports = [(DEPTH_LIMIT, 3, depth + 1), (OVERFLOW, 3, depth + 2), (REJECTION, 3, depth + 3)]
+    exports += [(SCRUB, 0, first + 3), (CHANGED, 0, first + 4), (COPY, 2, 1)]
+    named = [_uleb(len(name)) + name.encode() + bytes([kind]) + _uleb(at) for name, kind, at in exports]
+    parts.extend(_EXPORTS, named)
+    parts.extend(_MEMORIES, [b"\x00\x01"])
+    parts.replace(_CODE, _vector([_uleb(len(body)) + body for body in bodies]))
+    tracker = _read_uleb(parts[_TABLES], 3)[0]  # one table, of functions, with a least and a greatest size
+    parts.replace(_TABLES, bytes([1, 0x70, 1]) + _uleb(tracker + 1) * 2)
+    parts.extend(_ELEMENTS, [b"\x00" + _const(tracker) + _vector([_uleb(first + 2)])])
+    return parts.joined(), tracker
+
+
+def _with_image(wasm: bytes, start: int, image: bytes) -> bytes:
+    """Return the module whose memory holds *image* from *start* on, and whose second memory holds a copy."""
+    parts = _Sections(wasm)
+    pages = (start + len(image)) // PAGE
+    copy_pages = -(-(len(image) + LIST_BYTES) // PAGE)
+    parts.replace(_MEMORIES, _vector([b"\x00" + _uleb(pages), b"\x01" + _uleb(copy_pages) * 2]))
+    data = _uleb(len(image)) + image
+    parts.replace(_DATA, _vector([b"\x00" + _const(start) + data, b"\x02\x01" + _const(0) + data]))
+    return parts.joined()
+
+
+class _Sections:
+    """The sections of a module, in their order."""
+
+    def __init__(self, wasm: bytes) -> None:
+        self._header = wasm[:8]
+        self._sections: list[tuple[int, bytes]] = []
+        at = 8
+        while at < len(wasm):
+            size, start = _read_uleb(wasm, at + 1)
+            self._sections.append((wasm[at], wasm[start : start + size]))
+            at = start + size
+
+    def __getitem__(self, number: int) -> bytes:
+        return next(data for other, data in self._sections if other == number)
+
+    def replace(self, number: int, data: bytes) -> None:
+        self._sections = [(other, data if other == number else old) for other, old in self._sections]
+
+    def extend(self, number: int, entries: list[bytes]) -> None:
+        """Add entries at the end of a section."""
+        count, start = _read_uleb(self[number], 0)
+        self.replace(number, _uleb(count + len(entries)) + self[number][start:] + b"".join(entries))
+
+    def bodies(self) -> list[bytes]:
+        """Return the bodies of the module's functions."""
+        data = self[_CODE]
+        count, at = _read_uleb(data, 0)
+        found: list[bytes] = []
+        for _ in range(count):
+            size, at = _read_uleb(data, at)
+            found.append(data[at : at + size])
+            at += size
+        return found
+
+    def type_number(self, params: list[int], results: list[int]) -> int:
+        """Return the number of a function type that the module has."""
+        data = self[_TYPES]
+        count, at = _read_uleb(data, 0)
+        for number in range(count):
+            taken, at = _numbers(data, at + 1)
+            given, at = _numbers(data, at)
+            if (taken, given) == (params, results):
+                return number
+        raise ValueError("the guest's module lacks the type of a function that the guards add")
+
+    def joined(self) -> bytes:
+        parts = [bytes([number]) + _uleb(len(data)) + data for number, data in self._sections]
+        return self._header + b"".join(parts)
+
+
+def _numbers(data: bytes, at: int) -> tuple[list[int], int]:
+    count, at = _read_uleb(data, at)
+    found: list[int] = []
+    for _ in range(count):
+        number, at = _read_uleb(data, at)
+        found.append(number)
+    return found, at
+
+
+def _read_uleb(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return value, at
+
+
+def _uleb(value: int) -> bytes:
+    made = bytearray()
+    while value >= 0x80:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*made, value])
+
+
+def _const(value: int, kind: int = _I32) -> bytes:
+    """Return the expression of a constant, as globals and offsets have it."""
+    made = bytearray(b"\x41" if kind == _I32 else b"\x42")
+    while not -0x40 <= value < 0x40:
+        made.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*made, value & 0x7F, 0x0B])
+
+
+def _vector(entries: Iterable[bytes]) -> bytes:
+    listed = list(entries)
+    return _uleb(len(listed)) + b"".join(listed)

@@ -12,7 +12,8 @@ from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem
 from standfast.sandbox.paused_cell import PausedCell
 from standfast.sandbox.quickjs.cell_stepper import QuickJsStepper
 from standfast.sandbox.quickjs.state import decode_state, read_cell
-from standfast.sandbox.quickjs.workers import Workers
+from standfast.sandbox.quickjs.workers import QuickJsWorkers
+from standfast.sandbox.source_text import is_text, no_text
 from standfast.sandbox.typescript.checks import check_script, touched_names
 from standfast.sandbox.typescript.types import check_types
 
@@ -23,7 +24,7 @@ class QuickJsCells(SteppedCells):
     language = Language.TYPESCRIPT
 
     def __init__(self, *, capacity: int = 8) -> None:
-        self._workers = Workers(capacity)
+        self._workers = QuickJsWorkers(capacity)
         super().__init__(self._workers)
 
     def stepper(self, host: StepperHost, dump: bytes) -> QuickJsStepper:
@@ -33,23 +34,20 @@ class QuickJsCells(SteppedCells):
         return read_cell(data)
 
     def prepare(self) -> None:
-        """Have the guest compiled, which takes seconds where nothing is in the cache."""
+        """Compile the guest, which takes seconds where nothing is in the cache."""
         self._workers.prepare()
 
     def names(self, state: bytes) -> list[str]:
-        """The names that a state binds."""
         return list(decode_state(state).names)
 
     def touched(self, code: str, names: Collection[str]) -> Touched:
-        """Which of *names* the code reads."""
-        return Touched(touched_names(code, names) if text_problem(code) is None else {})
+        return Touched(touched_names(code, names) if is_text(code) else {})
 
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
     ) -> list[Diagnostic]:
-        """Everything that is wrong with the code, found without running any of it."""
-        if (problem := text_problem(code)) is not None:
-            return [problem]
+        if not is_text(code):
+            return [no_text()]
         bound = frozenset(self.names(state))
         look = check_script if check == "calls" else check_types
         return look(code, bound=bound, functions=functions, inputs=inputs)

@@ -1,8 +1,8 @@
 """One cell in a QuickJS guest, as the lifecycle steps it.
 
-A worker enters the guest and lets it do all that needs nothing from outside. Its reply tells the calls that
-the code has made, and whether it waits for some. So a cell always waits between two entries, and what it
-waits for is in the guest: a cell that was put aside is the guest's memory.
+A worker enters the guest and lets it do all that needs nothing from outside. Its reply has the calls that the
+code made, and whether it waits for some. So a cell always waits between two entries, and what it waits for is
+in the guest: a cell that was put aside is the guest's memory.
 
 Rules
 -----
@@ -33,21 +33,22 @@ from standfast.ports.cell_stepper import (
     StepperHost,
 )
 from standfast.ports.code_engine import SLEEP, CallAnswer
-from standfast.sandbox.quickjs.failures import Source, stopped_error, syntax_error, thrown_error
+from standfast.sandbox.monty.values import not_serializable, result_too_large
+from standfast.sandbox.quickjs.failures import RunCode, stopped_error, syntax_error, thrown_error
 from standfast.sandbox.quickjs.frames import (
-    Answer,
     Bounds,
     Call,
+    ClockAndSeed,
     Dump,
     Finish,
     Given,
+    GuestReply,
     Image,
     Open,
     Poll,
     Question,
-    Reply,
     Run,
-    Surroundings,
+    Settle,
     Thrown,
     Wanted,
     decode_poll,
@@ -61,8 +62,8 @@ from standfast.sandbox.quickjs.inputs import (
     named_arguments,
 )
 from standfast.sandbox.quickjs.state import (
-    CellDump,
-    SessionState,
+    QuickJsDump,
+    QuickJsState,
     corrupt,
     decode_dump,
     decode_state,
@@ -70,14 +71,8 @@ from standfast.sandbox.quickjs.state import (
     encode_state,
     other_build,
 )
-from standfast.sandbox.quickjs.workers import Worker, Workers
-from standfast.sandbox.run_errors import (
-    argument_not_json,
-    deadlock_error,
-    not_serializable,
-    request_too_large,
-    result_too_large,
-)
+from standfast.sandbox.quickjs.workers import QuickJsWorker, QuickJsWorkers
+from standfast.sandbox.run_errors import argument_not_json, deadlock_error, request_too_large
 from standfast.sandbox.typescript.script import Script, ScriptRefused, read_script
 from standfast.sandbox.worker_process import WorkerDied
 from standfast.sandbox.workers import WorkerSlot
@@ -85,6 +80,8 @@ from standfast.sandbox.workers import WorkerSlot
 EXIT: Final = "SystemExit"
 _MAX_LINES: Final = 10_000
 _MAX_MEMORY: Final = (1 << 32) - (1 << 20)
+_NO_POLL: Final = Poll([], "", "", 0, "stuck")
+_read_arguments: Final = msgspec.json.Decoder(list).decode
 
 
 class QuickJsStepper:
@@ -92,9 +89,9 @@ class QuickJsStepper:
 
     replayed = False
     wall_grace_s = 0.5
-    """A worker that computes stops by itself, and tells what was printed; it is killed if it does not."""
+    """A worker that computes stops by itself, and reports what was printed; it is killed if it does not."""
 
-    def __init__(self, host: StepperHost, workers: Workers, dump: bytes) -> None:
+    def __init__(self, host: StepperHost, workers: QuickJsWorkers, dump: bytes) -> None:
         request = host.request
         paused = decode_dump(dump) if dump else None
         self._host = host
@@ -102,59 +99,45 @@ class QuickJsStepper:
         self._limits = request.limits
         self._slot = WorkerSlot(workers, request.key)
         self._before = decode_state(request.state)
-        self._lines = paused.lines if paused else self._before.lines
-        self._free = list(paused.free if paused else self._before.free)
-        self._asked = list(paused.asked if paused else self._before.asked)
+        known = paused or self._before
+        self._lines = known.lines
+        self._free, self._asked = list(known.free), list(known.asked)
         self._image = paused.image if paused else None
         self._cpu_us = paused.cpu_used_us if paused else 0
         self.instructions: int | None = paused.instructions if paused else 0
         self._memory_bytes = 0
         self._given: dict[str, str] = {}
         self._lazy: list[str] = []
-        self._known_source: Source | None = None
+        self._known_code: RunCode | None = None
         self._refused: ErrorObject | None = None
         self._is_open = False
-        self._told: deque[Call] = deque()
-        self._left: tuple[Reply, list[str] | None] | None = None
+        self._new_calls: deque[Call] = deque()
+        self._left: tuple[GuestReply, list[str] | None] | None = None
 
     # ── stepping ─────────────────────────────────────────────────────────────────────────────────
 
     def prepare(self) -> None:
         """Let a worker that holds the session make ready, while the code is still being read."""
-        worker = self._slot.take()
+        worker, request = self._slot.take(), self._host.request
         if worker is not None and not worker.is_alive():
             self._slot.drop()
-        elif worker is not None and worker.version == self._host.request.state:
+        elif worker is not None and worker.version == request.state:
             with contextlib.suppress(CellStopped, WorkerDied):  # `begin` finds out
                 self._open(None)
                 self._is_open = True
         try:
-            self._read_code()
+            script = self._code.script
+            self._given = bridge_inputs(request.inputs)
+            if request.load is not None or request.inputs:
+                self._find_outside_names(script)
         except ScriptRefused as refused:
             self._refused = refused.error_object()
 
     def begin(self) -> Step:
+        """Run the code: in another worker if the first does not hold the session, or died while idle."""
         if self._refused is not None:
-            return StepEnded(error=self._refused, refused=True)
-        return self._taken_in(self._first_reply())
-
-    def proceed(self) -> Step:
-        return self._engine_call(self._told.popleft()) if self._told else StepBlocked()
-
-    def answer(self, call_id: int, answer: CallAnswer) -> Step:
-        if answer.exception is not None and answer.exception.type == EXIT:
-            return self._exit(answer.exception, answer.error)
-        early = self._host.request.through is not None
-        settled = [_settlement(call_id, answer)]
-        image, self._image = self._image, None
-        return self._taken_in(self._ask(Answer(settled, image, self._around(), self._bounds(), early)))
-
-    def raises_at_call(self, answer: CallAnswer) -> bool:
-        return answer.exception is not None and answer.exception.type == EXIT
-
-    def _first_reply(self) -> Reply:
-        """Run the code. If the worker does not hold the session, or died while it was idle, in another."""
-        script = self._source.script
+            return Ended(error=self._refused, refused=True)
+        script = self._code.script
         run = Run(
             code="\n" * self._lines + script.javascript,
             inputs=self._given,
@@ -167,14 +150,33 @@ class QuickJsStepper:
             with contextlib.suppress(WorkerDied):
                 reply = self._ask(run)
                 if reply.stop != "gone":
-                    return reply
+                    return self._taken_in(reply)
         try:
             self._open(self._before.image)
         except WorkerDied:
             raise CellStopped from None
-        return self._ask(run, last=True)
+        return self._taken_in(self._ask(run, last=True))
 
-    def _taken_in(self, reply: Reply) -> Step:
+    def proceed(self) -> Step:
+        return self._engine_call(self._new_calls.popleft()) if self._new_calls else Blocked()
+
+    def answer(self, call_id: int, answer: CallAnswer) -> Step:
+        seen, error = answer.exception, answer.error
+        if seen is not None and seen.type == EXIT:
+            return self._exit(seen, error)
+        settled: tuple[object, ...] = (call_id, 0, answer.value)
+        if seen is not None:
+            code = error.code if error is not None else None
+            settled = (call_id, 1, (seen.type, seen.message, code, error))
+        early = self._host.request.through is not None
+        image, self._image = self._image, None
+        question = Settle([msgspec.json.encode(settled)], image, self._around(), self._bounds(), early)
+        return self._taken_in(self._ask(question))
+
+    def raises_at_call(self, answer: CallAnswer) -> bool:
+        return answer.exception is not None and answer.exception.type == EXIT
+
+    def _taken_in(self, reply: GuestReply) -> Step:
         """Convert a reply of the worker: its first call, a wait, or an end."""
         self._count(reply)
         poll = self._polled(reply)
@@ -183,11 +185,11 @@ class QuickJsStepper:
         if reply.stop == "corrupt":
             raise corrupt("session's state", reply.detail[0])
         if reply.stop == "syntax":
-            return StepEnded(error=syntax_error(reply.detail, self._source), refused=True)
+            return Ended(error=syntax_error(reply.detail, self._code), refused=True)
         if reply.stop:
-            raise CellFailed(stopped_error(reply, self._source))
+            raise CellFailed(stopped_error(reply, self._limits))
         if poll.outcome == "waits":
-            self._told.extend(poll.calls)
+            self._new_calls.extend(poll.calls)
             return self.proceed()
         if poll.outcome == "stuck":
             raise CellFailed(deadlock_error())
@@ -195,14 +197,32 @@ class QuickJsStepper:
         error, result = self._outcome(poll)
         return StepEnded(result=result, error=error)
 
+    def _polled(self, reply: GuestReply) -> Poll:
+        """Decode the report of the bridge, and take in what was printed."""
+        try:
+            poll = decode_poll(reply.poll) if reply.poll else _NO_POLL
+        except msgspec.DecodeError as error:
+            raise EngineFailed(f"the guest broke its protocol: {error}") from None
+        if poll.stdout:
+            self._host.output("stdout", poll.stdout)
+        if poll.stderr:
+            self._host.output("stderr", poll.stderr)
+        if poll.printed > self._limits.max_stdout_bytes:
+            self._host.output.truncated = True
+        return poll
+
     def _engine_call(self, call: Call) -> EngineCall:
         call_id, name, raw, problem = call
         if name is None:
             seconds = max(0.0, float(msgspec.json.decode(raw)))
             return EngineCall(id=call_id, name=SLEEP, kwargs={"seconds": seconds}, stands=False)
         functions = self._host.request.functions
-        if name not in functions:  # its arguments are not looked at
-            return EngineCall(id=call_id, name=name, stands=False, answer=_not_there(name))
+        if name not in functions:  # the session knew it before, and it is gone; its arguments are not decoded
+            error = ErrorObject(code=Code.UNKNOWN_TOOL, message=f"{name}() is not a capability any more")
+            seen = GuestException(type="ReferenceError", message=error.message)
+            return EngineCall(
+                id=call_id, name=name, stands=False, answer=CallAnswer(exception=seen, error=error)
+            )
         if problem is not None:
             error = argument_not_json(name, problem)
             return EngineCall(id=call_id, name=name, problem=error, stands=False)
@@ -219,12 +239,12 @@ class QuickJsStepper:
 
     def _exit(self, exception: GuestException, known: ErrorObject | None) -> StepEnded:
         """End the code where it is."""
-        self._told.clear()
+        self._new_calls.clear()
         image, self._image = self._image, None
         reply = self._ask(Finish(image=image, bounds=self._bounds()))
         self._count(reply)
         if reply.stop:
-            raise CellFailed(stopped_error(reply, self._source))
+            raise CellFailed(stopped_error(reply, self._limits))
         self._left = reply, None
         message = f"{EXIT}: {exception.message}"
         return StepEnded(error=known or ErrorObject(code=Code.RUNTIME_ERROR, message=message))
@@ -237,23 +257,28 @@ class QuickJsStepper:
         worker = self._worker()
         worker.runs += 1
         try:
-            worker.tell(Open(image=image, functions=functions, around=self._around(), bounds=self._bounds()))
+            worker.send(Open(image=image, functions=functions, around=self._around(), bounds=self._bounds()))
         except WorkerDied:
             self._slot.drop()
             raise
 
-    def _ask(self, question: Question, *, last: bool = False) -> Reply:
+    def _ask(self, question: Question, *, last: bool = False) -> GuestReply:
         """Ask the worker, and give it the values that it wants before it answers.
 
         A worker that dies while it runs the code ends the cell. One that dies before may have been dead all
-        along: `WorkerDied`, unless this is the *last* attempt.
+        along: raise `WorkerDied`, unless this is the *last* attempt.
         """
         worker = self._worker()
         worker.version = None
         try:
             got = worker.ask(question)
             while isinstance(got, Wanted):
-                got = worker.ask(Given(self._loaded(got.name)))
+                try:
+                    value = loaded(self._host.load, got.name)
+                except BaseException:
+                    self._slot.drop()  # it is in the middle of an entry
+                    raise
+                got = worker.ask(Given(value))
         except WorkerDied:
             self._slot.drop()
             if self._host.stopped is None and isinstance(question, Run) and not last:
@@ -263,19 +288,11 @@ class QuickJsStepper:
             raise CellStopped
         return got
 
-    def _worker(self) -> Worker:
+    def _worker(self) -> QuickJsWorker:
         """Return the worker in the slot; a new one if there is none."""
         if self._host.stopped is not None:
             raise CellStopped
         return self._slot.worker or self._slot.put(self._slot.take() or self._workers.attach())
-
-    def _loaded(self, name: str) -> str:
-        """Load a value that the code reads; if that fails, the worker is in the middle of something."""
-        try:
-            return loaded(self._host.load, name)
-        except BaseException:
-            self._slot.drop()
-            raise
 
     def put_aside(self) -> None:
         worker = self._slot.worker
@@ -285,27 +302,26 @@ class QuickJsStepper:
             reply = worker.ask(Dump())
         except WorkerDied:
             raise EngineFailed("the cell cannot be suspended: its worker died") from None
-        if not isinstance(reply, Reply) or reply.image is None:
+        if not isinstance(reply, GuestReply) or reply.image is None:
             raise EngineFailed("the cell cannot be suspended: its worker does not hold it")
         self._image = reply.image
 
     def dump(self) -> bytes:
         if self._image is None:
             raise EngineFailed("the cell cannot be suspended: its worker is gone")
-        return encode_dump(
-            CellDump(
-                image=self._image,
-                lines=self._lines,
-                free=self._free,
-                asked=self._asked,
-                cpu_used_us=self._cpu_us,
-                instructions=self.instructions or 0,
-            )
+        dump = QuickJsDump(
+            image=self._image,
+            lines=self._lines,
+            free=self._free,
+            asked=self._asked,
+            cpu_used_us=self._cpu_us,
+            instructions=self.instructions or 0,
         )
+        return encode_dump(dump)
 
     def load(self) -> Step:
-        """The guest is sent with the next answer."""
-        return StepBlocked()
+        """Do nothing yet: the guest is sent with the next answer."""
+        return Blocked()
 
     def is_in_worker(self) -> bool:
         return True
@@ -324,7 +340,10 @@ class QuickJsStepper:
     def _outcome(self, poll: Poll) -> tuple[ErrorObject | None, Json]:
         """Return what the code ended with: an error, or a value."""
         if poll.outcome == "error":
-            return thrown_error(_decoded(poll.detail), self._source), None
+            thrown = Thrown("Error", "the code threw something that cannot be shown", "")
+            with contextlib.suppress(msgspec.DecodeError):
+                thrown = msgspec.json.decode(poll.detail, type=Thrown)
+            return thrown_error(thrown, self._code), None
         if poll.outcome == "foreign":
             return not_serializable(msgspec.json.decode(poll.detail, type=str)), None
         try:
@@ -334,86 +353,66 @@ class QuickJsStepper:
         return None, read_json(poll.detail)
 
     def keep(self) -> bytes:
-        """Return what the code left, which the worker has told or tells now."""
+        """Return the session's state, which the worker has sent or sends now."""
         assert self._left is not None
         reply, names = self._left
         worker = self._worker()
         if reply.more:
             try:
-                told = worker.hear()
+                received = worker.receive()
             except WorkerDied:
                 self._slot.drop()
                 raise CellStopped from None
-            if self._host.stopped is not None or not isinstance(told, Reply):
+            if self._host.stopped is not None or not isinstance(received, GuestReply):
                 raise CellStopped
-            reply = told
+            reply = received
             self._count(reply)
         if reply.stop:
-            raise CellFailed(stopped_error(reply, self._source))
+            raise CellFailed(stopped_error(reply, self._limits))
         assert reply.image is not None
         bound = set(msgspec.json.decode(reply.names, type=list[str]) if names is None else names)
-        lines = self._lines + self._source.script.javascript.count("\n") + 2
+        lines = self._lines + self._code.script.javascript.count("\n") + 2
         free = [name for name in self._free if name not in bound][-MAX_FREE:]
         asked = [name for name in self._asked if name not in bound][-MAX_FREE:]
         next_line = lines if lines < _MAX_LINES else 1
-        worker.version = data = encode_state(SessionState(reply.image, sorted(bound), next_line, free, asked))
+        worker.version = data = encode_state(QuickJsState(reply.image, sorted(bound), next_line, free, asked))
         return data
 
     # ── parts ────────────────────────────────────────────────────────────────────────────────────
 
     @property
-    def _source(self) -> Source:
+    def _code(self) -> RunCode:
         """The code as it is compiled. That of a resumed cell is read when it is needed."""
-        if self._known_source is None:
+        if self._known_code is None:
             script = read_script(self._host.request.code)
-            self._known_source = Source(script, self._lines, self._limits, self._host.request.functions)
-        return self._known_source
+            self._known_code = RunCode(script, self._lines, self._limits, self._host.request.functions)
+        return self._known_code
 
-    def _read_code(self) -> None:
-        """Read the code, and find out what it may want from outside."""
-        request, script = self._host.request, self._source.script
-        self._given = bridge_inputs(request.inputs)
-        if request.load is not None or request.inputs:
-            self._look_outside(script)
-
-    def _look_outside(self, script: Script) -> None:
-        """Names that are read and nowhere bound may be values outside, which are loaded when they are read.
+    def _find_outside_names(self, script: Script) -> None:
+        """Find names that are read and nowhere bound: their values may be outside, and are loaded when read.
 
         Only where code asks the type of a name must it be known before whether there is a value.
         """
-        known = {*self._before.names, *self._host.request.functions.names()}
+        request = self._host.request
+        known = {*self._before.names, *request.functions.names()}
         new = free_names(script, known.union(self._free))
         self._free = [name for name in [*self._free, *new] if name not in known]
         new = asked_names(script, self._free)
         self._asked = [name for name in dict.fromkeys([*self._asked, *new]) if name not in known]
-        if self._host.request.load is None:
+        if request.load is None:
             return
         self._lazy = [name for name in self._free if name not in {*self._given, *self._asked}]
         for name in self._asked:
             if name not in self._given and (text := loaded(self._host.load, name)):
                 self._given[name] = text
 
-    def _polled(self, reply: Reply) -> Poll:
-        """Decode what the bridge told, and take in what was printed."""
-        try:
-            poll = decode_poll(reply.poll) if reply.poll else _NOTHING
-        except msgspec.DecodeError as error:
-            raise EngineFailed(f"the guest broke its protocol: {error}") from None
-        if poll.stdout:
-            self._host.output("stdout", poll.stdout)
-        if poll.stderr:
-            self._host.output("stderr", poll.stderr)
-        if poll.printed > self._limits.max_stdout_bytes:
-            self._host.output.truncated = True
-        return poll
-
-    def _count(self, reply: Reply) -> None:
+    def _count(self, reply: GuestReply) -> None:
         self._cpu_us += reply.cpu_us
         self.instructions = (self.instructions or 0) + reply.instructions
         self._memory_bytes = max(self._memory_bytes, reply.memory_bytes)
 
-    def _around(self) -> Surroundings:
-        return Surroundings(self._host.now_ms, self._host.request.seed)
+    def _around(self) -> ClockAndSeed:
+        return ClockAndSeed(self._host.now_ms, self._host.request.seed)
 
     def _bounds(self) -> Bounds:
         limits = self._limits
@@ -424,28 +423,3 @@ class QuickJsStepper:
             depth=limits.max_stack_depth,
             stdout_chars=limits.max_stdout_bytes,
         )
-
-
-_read_arguments: Final = msgspec.json.Decoder(list).decode
-_NOTHING: Final = Poll([], "", "", 0, "stuck")
-
-
-def _settlement(call_id: int, answer: CallAnswer) -> bytes:
-    """An answer as the bridge reads it."""
-    seen = answer.exception
-    if seen is None:
-        return msgspec.json.encode((call_id, 0, answer.value))
-    code = answer.error.code if answer.error is not None else None
-    return msgspec.json.encode((call_id, 1, (seen.type, seen.message, code, answer.error)))
-
-
-def _not_there(name: str) -> CallAnswer:
-    """The answer to a call of a function that the session knew before, and that is gone."""
-    error = ErrorObject(code=Code.UNKNOWN_TOOL, message=f"{name}() is not a capability any more")
-    return CallAnswer(exception=GuestException(type="ReferenceError", message=error.message), error=error)
-
-
-def _decoded(detail: msgspec.Raw) -> Thrown:
-    with contextlib.suppress(msgspec.DecodeError):
-        return msgspec.json.decode(detail, type=Thrown)
-    return Thrown("Error", "the code threw something that cannot be told", "")

@@ -1,10 +1,10 @@
-"""What an engine and its worker processes say to each other.
+"""The messages between an engine and its worker processes.
 
 The engine asks and the worker answers, one at a time. While it answers, the worker may want a value: then it
-sends a `Wanted`, and gets a `Given` before it goes on. A run that has ended is answered twice, if the engine
-wants to know `early`: with what came of it, and then with what it left (`Reply.more`). An `Open` comes before
-each `Run`, so that the worker makes its guest ready while the engine still reads the code; it has no answer
-of its own (what went wrong is the answer to the run), and neither has a `Drop`.
+sends a `Wanted`, and gets a `Given`. A run that has ended is answered twice if the engine asks for an `early`
+reply: first with its result, then with its state (`GuestReply.more`). An `Open` comes before each `Run`, so
+that the worker makes its guest ready while the engine still reads the code; it has no answer of its own (a
+failure is the answer to the run), and neither has a `Drop`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ class Bounds(msgspec.Struct, frozen=True, array_like=True):
     stdout_chars: int
 
 
-class Surroundings(msgspec.Struct, frozen=True, array_like=True):
-    """The time that a guest sees, and what its chance is made of."""
+class ClockAndSeed(msgspec.Struct, frozen=True, array_like=True):
+    """The time that a guest sees, and the seed of its random numbers."""
 
     now_ms: int
     seed: str
@@ -34,8 +34,8 @@ class Surroundings(msgspec.Struct, frozen=True, array_like=True):
 class Image(msgspec.Struct, frozen=True, array_like=True):
     """A guest at rest: what its memory holds beyond the boot image that has this digest.
 
-    Between the processes `data` comes behind the frame, and `size` tells how much it is: a guest's memory is
-    large, and a worker has no memory for copies of it.
+    Between the processes `data` comes behind the frame and `size` is its length, because a worker has no
+    memory for copies of a guest's memory.
     """
 
     boot: bytes = b""
@@ -51,15 +51,12 @@ class Open(msgspec.Struct, frozen=True, array_like=True, tag="open"):
 
     image: Image | None
     functions: bytes
-    around: Surroundings
+    around: ClockAndSeed
     bounds: Bounds
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
-    """Run code in the guest that was opened.
-
-    `inputs` are values as the bridge reads them; `lazy` are names whose values may be wanted.
-    """
+    """Run code in the guest that was opened. `inputs` are as the bridge reads them, `lazy` may be wanted."""
 
     code: str
     inputs: dict[str, str]
@@ -69,12 +66,12 @@ class Run(msgspec.Struct, frozen=True, array_like=True, tag="run"):
     early: bool = False
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
-    """Settle calls, in this order, and go on. With `image`, the guest is made of that first."""
+class Settle(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
+    """Settle calls, in this order, and continue. With `image`, the guest is made of that first."""
 
     answers: list[bytes]
     image: Image | None
-    around: Surroundings
+    around: ClockAndSeed
     bounds: Bounds
     early: bool = False
 
@@ -87,7 +84,7 @@ class Finish(msgspec.Struct, frozen=True, array_like=True, tag="finish"):
 
 
 class Dump(msgspec.Struct, frozen=True, array_like=True, tag="dump"):
-    """Give the guest as an image, and forget it."""
+    """Return the guest as an image, and forget it."""
 
 
 class Drop(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
@@ -95,12 +92,12 @@ class Drop(msgspec.Struct, frozen=True, array_like=True, tag="drop"):
 
 
 class Given(msgspec.Struct, frozen=True, array_like=True, tag="given"):
-    """The value that was wanted, as the bridge reads it; nothing if there is none of that name."""
+    """The value that was wanted, as the bridge reads it; empty if there is none."""
 
     text: str
 
 
-Question = Open | Run | Answer | Finish | Dump | Drop | Given
+Question = Open | Run | Settle | Finish | Dump | Drop | Given
 
 
 class Wanted(msgspec.Struct, frozen=True, array_like=True, tag="wanted"):
@@ -114,12 +111,12 @@ Stop = Literal[
 ]  # fmt: skip
 
 
-class Reply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
+class GuestReply(msgspec.Struct, frozen=True, array_like=True, tag="reply"):
     """Where the guest stands, or how it ended.
 
-    `poll` is what the bridge told, as JSON. A run that has ended has an `image`, and `names` (JSON) if it was
-    ended from outside; with `more`, they come in another reply. `stop` tells why there is no more of it,
-    `detail` about what; "gone" is a guest that the worker does not hold.
+    `poll` is the report of the bridge, as JSON. A run that has ended has an `image`, and `names` (JSON) if it
+    was ended from outside; with `more`, they come in another reply. `stop` is why the guest was stopped, with
+    a `detail`; "gone" is a guest that the worker does not hold.
     """
 
     stop: Stop = ""
@@ -138,7 +135,7 @@ Call = tuple[int, str | None, msgspec.Raw, str | None]
 
 
 class Poll(msgspec.Struct, frozen=True, array_like=True):
-    """What the bridge tells after an entry: new calls, what was printed, and how the run stands.
+    """The report of the bridge after an entry: new calls, what was printed, and how the run stands.
 
     `names` are those that are bound when it has ended.
     """
@@ -153,7 +150,7 @@ class Poll(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Thrown(msgspec.Struct, frozen=True, array_like=True):
-    """An exception that nothing caught; `known` is the error of ours that it stands for."""
+    """An uncaught exception; `known` is the error of a call that it stands for."""
 
     name: str
     message: str
@@ -163,5 +160,5 @@ class Thrown(msgspec.Struct, frozen=True, array_like=True):
 
 encode: Final = msgspec.msgpack.Encoder().encode
 decode_question: Final = msgspec.msgpack.Decoder(Question).decode
-decode_answer: Final = msgspec.msgpack.Decoder(Wanted | Reply).decode
+decode_answer: Final = msgspec.msgpack.Decoder(Wanted | GuestReply).decode
 decode_poll: Final = msgspec.json.Decoder(Poll).decode

@@ -8,10 +8,10 @@ the memory of a guest that has run the prelude (the *boot image*), and a snapsho
 
 Rules
 -----
-1. The guest has no clock, chance, files, environment or network: what it imports is answered from `now_ms`
-   and from `Outside`, or refused.
-2. Whatever is read from the guest may be anything: pointers are checked against its memory.
-3. A trap ends a guest. Nothing enters it again.
+1. The guest has no clock, chance, files, environment or network: its imports are answered from `now_ms` and
+   `ask`, or refused. Nothing reaches the machine that it runs on.
+2. Nothing read from the guest is trusted: pointers are checked against its memory.
+3. A trap ends a guest. It is not entered again.
 4. One thread at a time enters guests; only the epoch may be moved by another.
 """
 
@@ -20,29 +20,30 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import wasmtime
 from wasmtime import _bindings
 from wasmtime import _ffi as ffi
 from wasmtime import _func as wasmtime_func
 
-from standfast.sandbox.quickjs.guarding import (
-    CHANGED,
-    COPY,
-    DEPTH_LIMIT,
-    LIST_BYTES,
-    OVERFLOW,
-    REJECTION,
-    SCRUB,
-)
 from standfast.sandbox.quickjs.module_cache import Boot
 
 MAX_DEPTH: Final = 1_000
-"""Calls that deep fit into the native stack with room to spare."""
+"""Calls of this depth fit into the native stack with room to spare."""
+MAX_WASM_STACK: Final = 1_900_000
+"""Native stack for a guest; wasmtime needs the rest of two megabytes for itself."""
 PAGE: Final = 65_536
-_PLENTY: Final = 1 << 60
 SCRATCH_BYTES: Final = 4096
+LIST_BYTES: Final = 1 << 20
+"""Room for a list, behind the copy of the image."""
+DEPTH_LIMIT: Final = "call_depth_limit"
+OVERFLOW: Final = "overflow_function"
+REJECTION: Final = "rejection_function"
+SCRUB: Final = "scrub"
+CHANGED: Final = "changed"
+COPY: Final = "copy"
+_PLENTY: Final = 1 << 60
 _ERRNO_BADF: Final = 8
 _ERROR_HANDLE: Final = -1
 _EXPORTS: Final = (
@@ -50,10 +51,15 @@ _EXPORTS: Final = (
     "qjs_result_free", "free_value", "eval_code", "eval_async", "execute_pending_jobs", "run_gc",
     "last_exception", "get_prop", "new_function", "new_undefined", SCRUB, CHANGED,
 )  # fmt: skip
+_TRAPS: Final[dict[wasmtime.TrapCode | None, str]] = {
+    wasmtime.TrapCode.INTERRUPT: "interrupt",
+    wasmtime.TrapCode.OUT_OF_FUEL: "fuel",
+    wasmtime.TrapCode.STACK_OVERFLOW: "stack",
+}
 
 
 class Trapped(Exception):
-    """The guest was stopped in the middle of something. `reason` tells by what."""
+    """The guest was stopped in the middle of an entry, by `reason`."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(reason)
@@ -64,30 +70,18 @@ class Broken(Exception):
     """The guest answered with something that it must not answer with."""
 
 
-class Outside(Protocol):
-    """What a guest may ask for in the middle of an entry."""
-
-    def ask(self, text: str) -> str:
-        """Answer; what it raises stops the guest."""
-
-
-class Maker(Protocol):
-    """Where guests come from. `current` is the guest that was entered last."""
-
-    engine: wasmtime.Engine
-    module: wasmtime.Module
-    linker: wasmtime.Linker
-    current: Guest | None
-
-
 class Guest:
-    """One instance. Its methods enter it; each may raise `Trapped` or `Broken`."""
+    """One instance. Its methods enter it; each may raise `Trapped` or `Broken`.
 
-    def __init__(self, machine: Maker, boot: Boot, max_bytes: int) -> None:
+    `ask` answers what the code asks for in the middle of an entry; an exception that it raises stops the
+    guest.
+    """
+
+    def __init__(self, machine: Imports, boot: Boot, max_bytes: int) -> None:
         self._machine = machine
         self.boot = boot
         self.now_ms = 0
-        self.outside: Outside | None = None
+        self.ask: Callable[[str], str] | None = None
         self.failure: BaseException | None = None
         self._depth = 0
         self._store = wasmtime.Store(machine.engine)
@@ -111,19 +105,19 @@ class Guest:
         exports[REJECTION].set_value(self._store, boot.rejected)
 
     def close(self) -> None:
-        """Give its memory back."""
+        """Free its memory."""
         self._store.close()
 
     # ── limits ───────────────────────────────────────────────────────────────────────────────────
 
     def limit(self, *, memory: int, depth: int, fuel: int) -> None:
-        """Set how large the guest may be from here on, how deep calls may go, how much may be computed."""
+        """Set how large the guest may be from here on, how deep calls may go, how much it may compute."""
         self.limit_size(memory=memory, depth=depth)
         self._store.set_fuel(fuel)
         self._store.set_epoch_deadline(1)
 
     def limit_size(self, *, memory: int, depth: int) -> None:
-        """The same, without giving the guest anything to compute with."""
+        """Set the same limits, without giving the guest more to compute."""
         if memory != self._max_bytes:
             self._max_bytes = memory
             self._store.set_limits(memory_size=self._least(memory))
@@ -134,12 +128,12 @@ class Guest:
             self._exports[DEPTH_LIMIT].set_value(self._store, min(depth, MAX_DEPTH))
 
     def _least(self, max_bytes: int) -> int:
-        """A limit below what a guest begins with is that much."""
+        """Return a memory limit that is not below what a guest begins with."""
         boot = self.boot
         return max(max_bytes, boot.data + boot.image_bytes, boot.image_bytes + LIST_BYTES + PAGE)
 
     def allow(self, max_bytes: int, fuel: int) -> None:
-        """Let a guest that was stopped go on for a moment, with more of everything."""
+        """Let a stopped guest continue for a moment, with higher limits."""
         self._store.set_limits(memory_size=max_bytes)
         self._exports[DEPTH_LIMIT].set_value(self._store, 2**31 - 1)
         self._store.set_fuel(fuel)
@@ -147,7 +141,7 @@ class Guest:
 
     @property
     def fuel(self) -> int:
-        """What is left."""
+        """What is left to compute."""
         return int(self._store.get_fuel())
 
     # ── memory ───────────────────────────────────────────────────────────────────────────────────
@@ -157,7 +151,7 @@ class Guest:
         return int(ffi.wasmtime_memory_data_size(self._context, self._memory_at))
 
     def resize(self, size: int) -> None:
-        """Make the memory so large, at least."""
+        """Grow the memory to at least *size* bytes."""
         missing = size - self.size
         if missing > 0:
             try:
@@ -171,7 +165,7 @@ class Guest:
         return ctypes.string_at(self._base() + at, size)
 
     def views(self, runs: Iterable[tuple[int, int]]) -> Iterator[memoryview]:
-        """The memory between pairs of addresses that `changed` found, until something enters the guest."""
+        """Yield the memory of each run that `changed` found. A view is valid until the guest is entered."""
         view = memoryview((ctypes.c_ubyte * self.size).from_address(self._base())).cast("B")
         return (view[start:end] for start, end in runs)
 
@@ -180,43 +174,36 @@ class Guest:
             raise Broken("the guest pointed outside of its memory")
         ctypes.memmove(self._base() + at, data, len(data))
 
+    def word(self, at: int) -> int:
+        return int(struct.unpack("<i", self.read(at, 4))[0])
+
     def _base(self) -> int:
         return ctypes.addressof(ffi.wasmtime_memory_data(self._context, self._memory_at).contents)
 
-    def tidy(self) -> None:
-        """Remove what is no part of the guest: what was written for it to read, and what it has freed."""
-        self.write(self.boot.scratch, bytes(SCRATCH_BYTES))
-        self.scrub()
-
     def scrub(self) -> int:
-        """Fill what is free with zeros; where the allocator's chunks end."""
+        """Fill free memory with zeros; return where the allocator's chunks end."""
         self._store.set_fuel(_PLENTY)
         return self.calls[SCRUB](self.boot.heap)
 
     def changed(self, gap: int) -> bytes | None:
-        """Where the memory differs from the boot image: pairs of addresses, as `snapshots.wat` lists them.
-
-        None if there are too many.
-        """
+        """Return where the memory differs from the boot image, as pairs of addresses; None if too many."""
         boot = self.boot
         room = LIST_BYTES // 8
         count = self.calls[CHANGED](boot.data, boot.image_bytes, gap, boot.image_bytes, room)
-        if count < 0:
-            return None
-        return ctypes.string_at(self._copy + boot.image_bytes, count * 8)
+        return None if count < 0 else ctypes.string_at(self._copy + boot.image_bytes, count * 8)
 
     # ── entries ──────────────────────────────────────────────────────────────────────────────────
 
     def call(self, name: str, *texts: bytes) -> bytes:
-        """Call a function of the bridge with texts; the text it returns."""
-        handles = [self._text(one) for one in texts]
+        """Call a function of the bridge with texts; return the text that it returns."""
+        handles = [self._new_string(one) for one in texts]
         result = self.call_handles(self.boot.handles[name], handles)
         for handle in handles:
             self.calls["free_value"](handle)
-        return self._taken(result)
+        return self._take_string(result)
 
     def begin(self, code: bytes) -> bool:
-        """Start a script. False if it cannot be read: `exception` tells why."""
+        """Start a script; return false if it cannot be read, for a reason that `exception` returns."""
         at, size = self.put(code)
         out = self.boot.scratch
         status = self.calls["eval_async"](at, len(code), out)
@@ -224,7 +211,7 @@ class Guest:
         if status:
             return False
         promise = self.word(out)
-        self._free_result(self.call_handles(self.boot.handles["begin"], [promise]))
+        self.calls["free_value"](self.call_handles(self.boot.handles["begin"], [promise]))
         self.calls["free_value"](promise)
         return True
 
@@ -234,47 +221,37 @@ class Guest:
         while execute():
             pass
 
-    def collect_garbage(self) -> None:
-        self.calls["run_gc"]()
-
-    def exception(self) -> tuple[str, str, str]:
-        """Name, message and stack of what the last entry failed with."""
-        if self.calls["last_exception"](self.boot.scratch):
-            return "Error", "", ""
-        handle = self.word(self.boot.scratch)
-        found = [self._property_text(handle, name) for name in (b"name", b"message", b"stack")]
+    def exception(self) -> list[str]:
+        """Return name, message and stack of the exception that the last entry failed with."""
+        scratch, found = self.boot.scratch, ["", "", ""]
+        if self.calls["last_exception"](scratch):
+            return ["Error", "", ""]
+        handle = self.word(scratch)
+        for index, name in enumerate((b"name", b"message", b"stack")):
+            at, _ = self.put(name)
+            if not self.calls["get_prop"](handle, at, len(name), scratch):
+                found[index] = self._take_string(self.word(scratch)).decode("utf-8", "replace")
         self.calls["free_value"](handle)
-        return found[0], found[1], found[2]
+        return found
 
     def answer_call(self, count: int, arguments: int) -> int:
-        """The guest asks for something: one text, to be answered by a text."""
-        if self.outside is None or count != 1:
+        """Answer a question of the guest, which is one text, by a text; return its handle."""
+        if self.ask is None or count != 1:
             return _ERROR_HANDLE
         text = self._string(self.word(arguments))
-        return self._text(self.outside.ask(text.decode("utf-8", "replace")).encode())
+        return self._new_string(self.ask(text.decode("utf-8", "replace")).encode())
 
     # ── values ───────────────────────────────────────────────────────────────────────────────────
 
     def call_handles(self, function: int, handles: list[int]) -> int:
-        scratch = self.boot.scratch
+        scratch, undefined = self.boot.scratch, self.boot.undefined
         self.write(scratch, struct.pack(f"<4x{len(handles)}i", *handles))
-        status = self.calls["call_function"](
-            function, self.boot.undefined, scratch + 4, len(handles), scratch
-        )
-        if status:
+        if self.calls["call_function"](function, undefined, scratch + 4, len(handles), scratch):
             raise Broken(f"the bridge failed: {': '.join(self.exception())[:500]}")
         return self.word(scratch)
 
-    def _text(self, text: bytes) -> int:
-        at, size = self.put(text)
-        handle = self.calls["new_string"](at, len(text))
-        self.release(at, size)
-        if not handle:
-            raise Broken("the guest refused a text")
-        return handle
-
     def put(self, data: bytes) -> tuple[int, int]:
-        """Write data where the guest can read it; where that is, and how much is to be freed."""
+        """Write data where the guest can read it; return its address, and how much is to be freed."""
         if len(data) <= SCRATCH_BYTES - 64:
             at = self.boot.scratch + 64
             self.write(at, data)
@@ -287,16 +264,21 @@ class Guest:
         if size:
             self.calls["qjs_free"](at, size)
 
-    def _taken(self, handle: int) -> bytes:
+    def _new_string(self, text: bytes) -> int:
+        at, size = self.put(text)
+        handle = self.calls["new_string"](at, len(text))
+        self.release(at, size)
+        if not handle:
+            raise Broken("the guest refused a text")
+        return handle
+
+    def _take_string(self, handle: int) -> bytes:
         text = self._string(handle)
-        self._free_result(handle)
+        self.calls["free_value"](handle)
         return text
 
-    def _free_result(self, handle: int) -> None:
-        self.calls["free_value"](handle)
-
     def _string(self, handle: int) -> bytes:
-        """A string's text; nothing of what is none."""
+        """Return the text of a string; of any other value, none."""
         if self.calls["get_string"](handle):
             return b""
         size = self.calls["qjs_last_len"]()
@@ -304,19 +286,10 @@ class Guest:
         self.calls["qjs_result_free"]()
         return text
 
-    def _property_text(self, handle: int, name: bytes) -> str:
-        at, _ = self.put(name)
-        if self.calls["get_prop"](handle, at, len(name), self.boot.scratch):
-            return ""
-        return self._taken(self.word(self.boot.scratch)).decode("utf-8", "replace")
-
-    def word(self, at: int) -> int:
-        return int(struct.unpack("<i", self.read(at, 4))[0])
-
     # ── calls of exports ─────────────────────────────────────────────────────────────────────────
 
     def _caller(self, export: Any) -> Callable[..., int]:
-        """Calls an export of 32-bit integers, with as little around it as there can be."""
+        """Return a function that calls an export of 32-bit integers, with as little overhead as possible."""
         function = ctypes.byref(export._func)
         words = (ctypes.c_int64 * 16)()  # a raw value takes two of them
         values = ctypes.cast(words, ctypes.POINTER(ffi.wasmtime_val_raw_t))
@@ -339,24 +312,73 @@ class Guest:
         return call
 
     def _fail(self, error: Any, trap: Any) -> None:
+        """Raise what ended an entry: the exception of an import, or `Trapped`. Both pointers are freed."""
         wasmtime_func.LAST_EXCEPTION = None
         failure, self.failure = self.failure, None
         if error:
             reason = str(wasmtime.WasmtimeError._from_ptr(error))
         else:
-            reason = self._reason(wasmtime.Trap._from_ptr(trap))
-        if failure is not None:
-            raise failure
-        raise Trapped(reason)
+            found = wasmtime.Trap._from_ptr(trap)
+            code, message = found.trap_code, found.message
+            if code is wasmtime.TrapCode.UNREACHABLE and found.frames[0].func_index == self.boot.grower:
+                reason = "memory"
+            else:
+                reason = _TRAPS.get(code, "") or (message.splitlines()[-1] if message else "trap")
+        raise Trapped(reason) if failure is None else failure
 
-    def _reason(self, trap: wasmtime.Trap) -> str:
-        code = trap.trap_code
-        if code is wasmtime.TrapCode.INTERRUPT:
-            return "interrupt"
-        if code is wasmtime.TrapCode.OUT_OF_FUEL:
-            return "fuel"
-        if code is wasmtime.TrapCode.STACK_OVERFLOW:
-            return "stack"
-        if code is wasmtime.TrapCode.UNREACHABLE and trap.frames[0].func_index == self.boot.grower:
-            return "memory"
-        return trap.message.splitlines()[-1] if trap.message else "trap"
+
+def new_engine(*, optimize: bool = True) -> wasmtime.Engine:
+    """Return an engine that counts what it computes, and can be stopped from another thread."""
+    config = wasmtime.Config()
+    config.cranelift_opt_level = "speed" if optimize else "none"
+    config.consume_fuel = True
+    config.epoch_interruption = True
+    config.max_wasm_stack = MAX_WASM_STACK
+    config.cranelift_nan_canonicalization = True
+    return wasmtime.Engine(config)
+
+
+class Imports:
+    """A module linked to what it may import. `current` is the guest that was entered last."""
+
+    def __init__(self, engine: wasmtime.Engine, module: wasmtime.Module) -> None:
+        self.engine = engine
+        self.module = module
+        self.current: Guest | None = None
+        self.linker = wasmtime.Linker(engine)
+        known: dict[str, Callable[..., int | None]] = {
+            "clock_time_get": self._clock,
+            "host_call": self._host_call,
+            "host_interrupt": lambda *_: 0,  # no reason to stop
+            "host_module_load": lambda *_: 0,  # no such module
+            "host_module_normalize": lambda *_: 0,
+            "proc_exit": self._exit,
+            "random_get": self._random,
+        }
+        for one in module.imports:
+            name, kind = str(one.name), one.type
+            assert isinstance(kind, wasmtime.FuncType)
+            self.linker.define_func(one.module, name, kind, known.get(name, lambda *_: _ERRNO_BADF))
+
+    def _clock(self, _clock: int, _precision: int, out: int) -> int:
+        assert self.current is not None
+        self.current.write(out, struct.pack("<Q", self.current.now_ms * 1_000_000))
+        return 0
+
+    def _random(self, out: int, size: int) -> int:
+        """Seed hash tables, before the prelude runs; random numbers of guest code are made elsewhere."""
+        assert self.current is not None
+        self.current.write(out, bytes(size))
+        return 0
+
+    def _exit(self, _status: int) -> None:
+        raise Broken("the guest wanted to exit")
+
+    def _host_call(self, _name: int, _size: int, _this: int, count: int, arguments: int) -> int:
+        guest = self.current
+        assert guest is not None
+        try:
+            return guest.answer_call(count, arguments)
+        except BaseException as error:
+            guest.failure = error
+            raise

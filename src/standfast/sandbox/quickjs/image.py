@@ -1,14 +1,14 @@
 """What a guest's memory holds beyond the boot image, as bytes.
 
 A snapshot is the size of the memory, and the runs of blocks that differ from the boot image (from zeros,
-where that has ended). What lies below the guest's data is its stack, which is empty between two entries::
+where that has ended). Below the guest's data lies its stack, which is empty between two entries::
 
     size, count | start, end | start, end | … | the bytes of each run
 
 Rules
 -----
-1. `load` makes of a new guest what a `Snapshot` was taken of; it raises `ValueError` for what is none, and
-   never writes outside of a guest's data.
+1. `load` makes a new guest equal to the one that a snapshot was taken of. It raises `ValueError` for bytes
+   that are no snapshot, and never writes outside of a guest's data.
 2. Neither copies the memory: a snapshot is read from it and written into it piece by piece.
 """
 
@@ -18,22 +18,21 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Final
 
-from standfast.sandbox.quickjs.guest import PAGE, Guest
+from standfast.sandbox.quickjs.guest import PAGE, SCRATCH_BYTES, Guest
 
 _PAIR: Final = struct.Struct("<II")
 _GAPS: Final = (64, 256, 4096, 1 << 16, 1 << 31)
 
-Runs = list[tuple[int, int]]
 
-
-class Snapshot:
-    """A guest that nothing has entered, as a snapshot. It is gone as soon as something enters the guest."""
+class GuestSnapshot:
+    """A snapshot of a guest between two entries. It is invalid as soon as the guest is entered."""
 
     def __init__(self, guest: Guest) -> None:
-        guest.tidy()
+        guest.write(guest.boot.scratch, bytes(SCRATCH_BYTES))  # no part of the guest, nor is freed memory
+        guest.scrub()
         listed = next(found for gap in _GAPS if (found := guest.changed(gap)) is not None)
         self._guest = guest
-        self._runs: Runs = list(_PAIR.iter_unpack(listed))
+        self._runs: list[tuple[int, int]] = list(_PAIR.iter_unpack(listed))
         self._head = _PAIR.pack(guest.size, len(self._runs)) + listed
         self.size = len(self._head) + sum(end - start for start, end in self._runs)
 
@@ -43,13 +42,13 @@ class Snapshot:
 
 
 def load(guest: Guest, size: int, pieces: Iterable[bytes]) -> None:
-    """Make a new guest what a snapshot of *size* bytes tells. `Trapped` if it may not be so large."""
+    """Load a snapshot of *size* bytes into a new guest. Raise `Trapped` if it is larger than allowed."""
     source = _Source(pieces)
     memory, count = _PAIR.unpack(source.take(min(size, _PAIR.size)).ljust(_PAIR.size, b"\0"))
     left = size - _PAIR.size * (1 + count)
     if left < 0:
         raise ValueError("the list of runs is incomplete")
-    runs: Runs = list(_PAIR.iter_unpack(source.take(_PAIR.size * count)))
+    runs: list[tuple[int, int]] = list(_PAIR.iter_unpack(source.take(_PAIR.size * count)))
     start = guest.boot.data
     if memory % PAGE or memory < start + guest.boot.image_bytes:
         raise ValueError("the size of the memory is wrong")
@@ -65,7 +64,7 @@ def load(guest: Guest, size: int, pieces: Iterable[bytes]) -> None:
 
 
 class _Source:
-    """Bytes that come in pieces, taken by their number."""
+    """Bytes that arrive in pieces, taken by their number."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)

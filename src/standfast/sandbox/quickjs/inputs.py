@@ -1,4 +1,4 @@
-"""Values on their way into a guest, and names that may be values outside."""
+"""Values for a guest, and the names whose values may be outside of it."""
 
 from __future__ import annotations
 
@@ -26,20 +26,26 @@ _OBJECTS: Final = frozenset({
     "undefined",
 })  # fmt: skip
 """Names that are often read and never come from outside, beside those of functions."""
+_NO_OBJECTS: Final = ("string", "number", "integer", "boolean", "array", "null")
+_Bytes: Final = (bytes, bytearray, memoryview)
 
 
 def bridge_text(value: Any) -> str:
-    """A value as the bridge reads it.
+    """Return a value as the bridge reads it.
 
     It is JSON; a `b` and one character for each byte; or, where there are bytes within a value, a `v` and the
     JSON of a mark and the value, in which `{mark: characters}` stands for bytes.
     """
     check_bounds(value)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return "b" + _characters(value)
-    if _holds_bytes(value):
-        return "v" + _marked(value)
-    return _json(value)
+    if isinstance(value, _Bytes):
+        return "b" + bytes(value).decode("latin-1")
+    plain = _json(value)
+    if not _holds_bytes(value):
+        return plain
+    mark = "bytes"
+    while mark in plain:
+        mark += "_"
+    return "v" + _json([mark, _with_marks(value, mark)])
 
 
 def _json(value: Any) -> str:
@@ -50,10 +56,6 @@ def _json(value: Any) -> str:
         return msgspec.json.encode(clean).decode()
 
 
-def _characters(data: Any) -> str:
-    return bytes(data).decode("latin-1")
-
-
 def _holds_bytes(value: Any) -> bool:
     pending = [value]
     while pending:
@@ -62,16 +64,9 @@ def _holds_bytes(value: Any) -> bool:
             pending.extend(item.values())
         elif isinstance(item, (list, tuple)):
             pending.extend(item)
-        elif isinstance(item, (bytes, bytearray, memoryview)):
+        elif isinstance(item, _Bytes):
             return True
     return False
-
-
-def _marked(value: Any) -> str:
-    mark, plain = "bytes", _json(value)
-    while mark in plain:
-        mark += "_"
-    return _json([mark, _with_marks(value, mark)])
 
 
 def _with_marks(value: Any, mark: str) -> Any:
@@ -79,13 +74,11 @@ def _with_marks(value: Any, mark: str) -> Any:
         return {key: _with_marks(item, mark) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_with_marks(item, mark) for item in value]
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return {mark: _characters(value)}
-    return value
+    return {mark: bytes(value).decode("latin-1")} if isinstance(value, _Bytes) else value
 
 
 def bridge_inputs(inputs: dict[str, Any]) -> dict[str, str]:
-    """Inputs as the bridge reads them."""
+    """Return inputs as the bridge reads them."""
     try:
         return {name: bridge_text(value) for name, value in inputs.items()}
     except InvalidArgument as error:
@@ -93,7 +86,7 @@ def bridge_inputs(inputs: dict[str, Any]) -> dict[str, str]:
 
 
 def loaded(load: Callable[[str], Any], name: str) -> str:
-    """A value from outside, as the bridge reads it; nothing if there is none."""
+    """Load a value from outside, as the bridge reads it; empty if there is none."""
     try:
         return bridge_text(load(name))
     except LookupError:
@@ -105,20 +98,20 @@ def loaded(load: Callable[[str], Any], name: str) -> str:
 
 
 def asked_names(script: Script, names: Iterable[str]) -> list[str]:
-    """Which of *names* the code asks the type of: that is allowed where nothing binds them."""
+    """Return which of *names* the code asks the type of: that is allowed where nothing binds them."""
     found = set(_TYPEOF.findall(script.code))
     return [name for name in names if name in found]
 
 
 def free_names(script: Script, known: Iterable[str]) -> list[str]:
-    """The names that code reads and that nothing is known to bind."""
+    """Return the names that the code reads and nothing is known to bind."""
     found = set(_IDENTIFIER.findall(script.code)) - STANDARD_FUNCTIONS - _OBJECTS - script.bound
     found.difference_update(known)
     return sorted(touched_names(script.code, found)) if found else []
 
 
 def named_arguments(args: list[Any], capability: Capability) -> dict[str, Any] | None:
-    """The arguments by name, if there is one object that holds just these; None if they are positional.
+    """Return the arguments by name, if one object holds just these; None if they are positional.
 
     An object that does not fit, where the first parameter takes none, has wrong names: the tool says which.
     """
@@ -128,13 +121,7 @@ def named_arguments(args: list[Any], capability: Capability) -> dict[str, Any] |
     properties, required = schema.get("properties"), schema.get("required")
     names = properties if isinstance(properties, dict) else {}
     keys = args[0].keys()
-    fits = keys <= names.keys() and keys >= set(required if isinstance(required, list) else ())
-    return args[0] if fits or (names and not _may_be_object(next(iter(names.values())))) else None
-
-
-def _may_be_object(schema: Any) -> bool:
-    kind = schema.get("type") if isinstance(schema, dict) else None
-    return kind not in _NO_OBJECTS
-
-
-_NO_OBJECTS: Final = ("string", "number", "integer", "boolean", "array", "null")
+    if keys <= names.keys() and keys >= set(required if isinstance(required, list) else ()):
+        return args[0]
+    first = next(iter(names.values()), None)
+    return args[0] if isinstance(first, dict) and first.get("type") in _NO_OBJECTS else None

@@ -1,12 +1,11 @@
 """A session of the QuickJS engine at rest, and a cell that waits, as bytes.
 
-What is stored begins with the guest's build and a check sum, so that what another build has written and what
-was damaged are told apart before anything of it is read::
+Stored bytes begin with the guest's build and a check sum, so that those of another build and damaged ones are
+told apart before anything of them is decoded::
 
     "SFQJ" | build, 16 bytes | CRC-32 of the rest | the rest, as MessagePack
 
-Rule: whatever the bytes are, they are refused or read; what is wrong with the memory of a guest shows in the
-guest, which is contained.
+Rule: any bytes are refused or decoded; a wrong memory of a guest shows in the guest, which is contained.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _HEAD: Final = struct.Struct("<4s16sI")
 _MAGIC: Final = b"SFQJ"
 
 
-class SessionState(msgspec.Struct, frozen=True, array_like=True):
+class QuickJsState(msgspec.Struct, frozen=True, array_like=True):
     """A session between two cells.
 
     `lines` is where the lines of the next cell begin: the engine knows all code by one name, and lines tell
-    the cells apart. `free` are names that code has read without binding them, `asked` those of which it has
-    asked the type.
+    the cells apart. `free` are names that code has read without binding them, `asked` those whose type it has
+    asked for.
     """
 
     image: Image = msgspec.field(default_factory=Image)
@@ -43,9 +42,8 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True):
     asked: list[str] = msgspec.field(default_factory=list)
 
 
-class CellDump(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell that waits: its guest, and what this engine has counted. See `SessionState` for the other
-    fields."""
+class QuickJsDump(msgspec.Struct, frozen=True, kw_only=True):
+    """A cell that waits: its guest, and what this engine has counted. Other fields as in `QuickJsState`."""
 
     image: Image
     lines: int
@@ -55,49 +53,41 @@ class CellDump(msgspec.Struct, frozen=True, kw_only=True):
     instructions: int
 
 
-Stored = TypeVar("Stored", SessionState, CellDump)
+Stored = TypeVar("Stored", QuickJsState, QuickJsDump)
 _encode: Final = msgspec.msgpack.Encoder().encode
-_state_decoder: Final = msgspec.msgpack.Decoder(SessionState)
-_dump_decoder: Final = msgspec.msgpack.Decoder(CellDump)
-_NEW: Final = SessionState()
-_SMALL_BYTES: Final = 64 << 10
+_state_decoder: Final = msgspec.msgpack.Decoder(QuickJsState)
+_dump_decoder: Final = msgspec.msgpack.Decoder(QuickJsDump)
+_NEW: Final = QuickJsState()
+_recent: Final[RecentStates[QuickJsState]] = RecentStates()
 
 
-def _decode(data: bytes) -> SessionState:
-    return _read(_state_decoder, data, "session's state")
+def encode_state(state: QuickJsState) -> bytes:
+    data = _sealed(_encode(state))
+    _recent.remember(data, state)
+    return data
 
 
-_decode_small: Final = functools.lru_cache(maxsize=32)(_decode)
-"""A cell reads its session's state more than once, and mostly the one that the cell before it wrote."""
-
-
-def encode_state(state: SessionState) -> bytes:
-    return _sealed(_encode(state))
-
-
-def decode_state(data: bytes) -> SessionState:
-    """The state that `encode_state` wrote; nothing is a new session."""
+def decode_state(data: bytes) -> QuickJsState:
+    """Decode a state; no bytes are a new session."""
     if not data:
         return _NEW
     return _decode_small(data) if len(data) <= _SMALL_BYTES else _decode(data)
 
 
-def encode_dump(dump: CellDump) -> bytes:
+def encode_dump(dump: QuickJsDump) -> bytes:
     return _sealed(_encode(dump))
 
 
-def decode_dump(data: bytes) -> CellDump:
-    """Decode what `encode_dump` wrote."""
+def decode_dump(data: bytes) -> QuickJsDump:
     return _read(_dump_decoder, data, "suspended cell")
 
 
 def read_cell(data: bytes) -> PausedCell:
-    """Read a cell of the former format, which had the fields of `CellDump` beside the common ones."""
+    """Read a cell of the former format, which had the fields of `QuickJsDump` beside the common ones."""
     return read_former_cell(data[_HEAD.size :], encode_dump(decode_dump(data)))
 
 
 def other_build() -> SnapshotRefused:
-    """What is stored was made by another guest."""
     return SnapshotRefused(
         Code.SNAPSHOT_VERSION_MISMATCH,
         "the session was stored by another build of the TypeScript engine",
@@ -109,8 +99,7 @@ def corrupt(what: str, why: str) -> SnapshotRefused:
     return SnapshotRefused(Code.SNAPSHOT_CORRUPT, f"the {what} cannot be read: {why}")
 
 
-def known_build() -> bytes:
-    """The build of the guest that is installed."""
+def _known_build() -> bytes:
     try:
         return build_id()
     except GuestMissing as error:
@@ -120,7 +109,7 @@ def known_build() -> bytes:
 
 
 def _sealed(body: bytes) -> bytes:
-    return _HEAD.pack(_MAGIC, known_build(), zlib.crc32(body)) + body
+    return _HEAD.pack(_MAGIC, _known_build(), zlib.crc32(body)) + body
 
 
 def _read(decoder: msgspec.msgpack.Decoder[Stored], data: bytes, what: str) -> Stored:
@@ -130,7 +119,7 @@ def _read(decoder: msgspec.msgpack.Decoder[Stored], data: bytes, what: str) -> S
     body = memoryview(data)[_HEAD.size :]
     if zlib.crc32(body) != check:
         raise corrupt(what, "it was damaged")
-    if build != known_build():
+    if build != _known_build():
         raise other_build()
     try:
         return decoder.decode(body)

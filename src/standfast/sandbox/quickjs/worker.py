@@ -3,12 +3,12 @@
 Theory of operation
 -------------------
 Standard input and output are pipes with frames on them (see `worker_process` and `frames`). The main thread
-reads a frame, enters the guest, and answers. A second thread looks at it every few milliseconds while it
-computes, and moves the epoch of wasmtime when its time is over: then the guest traps.
+reads a frame, enters the guest, and answers. A second thread looks at the clock every few milliseconds while
+the guest computes, and moves the epoch of wasmtime when its time is over: then the guest traps.
 
 Rules
 -----
-1. A guest that was stopped is never entered again, except once to find out what it had printed.
+1. A guest that was stopped is not entered again, except once to get what it had printed.
 2. A guest belongs to one session. Another session gets a new one.
 3. When standard input ends, so does the process, also while a guest computes.
 """
@@ -27,27 +27,26 @@ import msgspec
 
 from standfast.sandbox.frames_between import PipeFrames
 from standfast.sandbox.quickjs import image
+from standfast.sandbox.quickjs.booting import Machine
 from standfast.sandbox.quickjs.build import GuestMissing
 from standfast.sandbox.quickjs.frames import (
-    Answer,
     Bounds,
+    ClockAndSeed,
     Dump,
     Finish,
     Given,
+    GuestReply,
     Image,
     Open,
-    Question,
-    Reply,
     Run,
+    Settle,
     Stop,
-    Surroundings,
     Wanted,
     decode_poll,
     decode_question,
     encode,
 )
 from standfast.sandbox.quickjs.guest import Broken, Guest, Trapped
-from standfast.sandbox.quickjs.machine import Machine
 
 _STDIN: Final = 0
 _TICK_S: Final = 0.004
@@ -60,7 +59,7 @@ _SMALL_IMAGE: Final = 200_000
 _DRAW_BYTES: Final = 64
 _WAITS: Final = b'"waits",null]'
 _LINGER_S: Final = 0.0001
-"""Most answers that come at once come within this."""
+"""Most answers that come immediately come within this."""
 
 
 class Flooded(Exception):
@@ -71,15 +70,15 @@ class Gone(Exception):
     """The worker holds no guest."""
 
 
-class Refused(Exception):
-    """An image that cannot become a guest; the reason is one of `frames.Stop`."""
+class ImageRefused(Exception):
+    """An image that cannot become a guest; `stop` is one of `frames.Stop`."""
 
     def __init__(self, stop: Literal["corrupt", "version"], detail: str) -> None:
         super().__init__(detail)
         self.stop: Literal["corrupt", "version"] = stop
 
 
-class Watch:
+class GuestClock:
     """Stops a guest whose time is over, and the process when the engine is gone."""
 
     def __init__(self, machine: Machine) -> None:
@@ -91,12 +90,15 @@ class Watch:
         self._running = False
         self._cpu_until = self._wall_until = 0.0
         self.reason: Literal["cpu", "wall"] = "cpu"
-        self._cpu_clock = _cpu_clock()
+        make = getattr(
+            time, "pthread_getcpuclockid", None
+        )  # of the main thread; wall time where it is missing
+        self._cpu_clock: int = make(threading.get_ident()) if make is not None else time.CLOCK_MONOTONIC
         threading.Thread(target=self._look, name="watch", daemon=True).start()
 
     def begin(self, bounds: Bounds) -> None:
         with self._lock:
-            self._cpu_until = self._cpu() + bounds.cpu_ms / 1000
+            self._cpu_until = time.clock_gettime(self._cpu_clock) + bounds.cpu_ms / 1000
             self._wall_until = time.monotonic() + bounds.wall_ms / 1000
             self.reason = "cpu"
             self._running = True
@@ -106,9 +108,6 @@ class Watch:
     def end(self) -> None:
         with self._lock:
             self._running = False
-
-    def _cpu(self) -> float:
-        return time.clock_gettime(self._cpu_clock)
 
     def _look(self) -> None:
         idle = 0
@@ -130,29 +129,23 @@ class Watch:
         if time.monotonic() >= self._wall_until:
             self.reason = "wall"
             return True
-        return self._cpu() >= self._cpu_until
+        return time.clock_gettime(self._cpu_clock) >= self._cpu_until
 
 
-def _cpu_clock() -> int:
-    """The clock of what the main thread has computed; of what has passed where there is none."""
-    make = getattr(time, "pthread_getcpuclockid", None)
-    return int(make(threading.get_ident())) if make is not None else time.CLOCK_MONOTONIC
-
-
-class Worker:
-    """Does what the engine asks, with the guest of one session at a time."""
+class WorkerProgram:
+    """Answers the engine's questions, with the guest of one session at a time."""
 
     def __init__(self, machine: Machine, line: PipeFrames) -> None:
         self._machine = machine
         self._line = line
-        self._watch = Watch(machine)
+        self._clock = GuestClock(machine)
         self._arrivals = select.poll()
         self._arrivals.register(_STDIN, select.POLLIN)
         self._more_is_near = False
         self._guest: Guest | None = None
         self._opened: Open | None = None
-        self._refusal: Reply | None = None
-        self._snapshot: image.Snapshot | None = None
+        self._refusal: GuestReply | None = None
+        self._snapshot: image.GuestSnapshot | None = None
         self._kept_bytes = 0
         self._opening_ns = 0
         self._fuel = 0
@@ -162,54 +155,51 @@ class Worker:
         """Answer until the engine is gone."""
         while True:
             if self._more_is_near and not self._line.has_more:
-                self._linger()
+                # Look for the next question before sleeping: to be woken takes as long again.
+                arrived, until = self._arrivals.poll, time.perf_counter() + _LINGER_S
+                while not arrived(0) and time.perf_counter() < until:
+                    os.sched_yield()
             question = decode_question(self._line.receive())
             self._more_is_near = False
-            reply = self._answer(question)
-            if reply is not None and reply.more and not getattr(question, "early", False):
-                reply = _whole(reply, self._left(question))
-            if reply is not None:
-                self._send(reply)
-                if reply.more:
-                    self._send(self._left(question))
-            if isinstance(question, Dump):
-                self._forget()
+            match question:
+                case Open():
+                    self._open(question)
+                case Run() | Settle() | Finish():
+                    self._enter_and_reply(question)
+                case Dump():
+                    self._send(self._dumped())
+                    self._forget()
+                case _:
+                    self._forget()
 
-    def _send(self, reply: Reply) -> None:
+    def _enter_and_reply(self, question: Run | Settle | Finish) -> None:
+        """Send where the guest stands and, if it has ended, its state: in a second reply if `early`."""
+        reply = self._entered(question)
+        if reply.more and not isinstance(question, Finish) and question.early:
+            self._send(reply)
+            reply = self._left(question)
+        elif reply.more and not (left := self._left(question)).stop:
+            names, memory = left.names, left.memory_bytes
+            reply = msgspec.structs.replace(
+                reply, more=False, image=left.image, names=names, memory_bytes=memory
+            )
+        elif reply.more:
+            reply = left
+        self._send(reply)
+
+    def _send(self, reply: GuestReply) -> None:
         """Send a reply, and behind it the memory of the guest if that belongs to it."""
         self._line.send(encode(reply))
         if reply.image is not None and self._snapshot is not None:
             self._line.send_raw(self._snapshot.parts())
         self._snapshot = None
 
-    def _linger(self) -> None:
-        """Look for the next question for a moment before going to sleep: to be woken takes as long again.
-
-        Whoever else wants this processor has it meanwhile.
-        """
-        arrived, until = self._arrivals.poll, time.perf_counter() + _LINGER_S
-        while not arrived(0) and time.perf_counter() < until:
-            os.sched_yield()
-
-    def _answer(self, question: Question) -> Reply | None:
-        match question:
-            case Open():
-                self._open(question)
-                return None
-            case Run() | Answer() | Finish():
-                return self._bounded(question)
-            case Dump():
-                return self._dumped()
-            case _:
-                self._forget()
-                return None
-
     def _open(self, question: Open) -> None:
-        """Make a guest ready for a run. What goes wrong is the answer to the run."""
+        """Make a guest ready for a run. A failure is the answer to the run."""
         started = time.thread_time_ns()
         self._more_is_near = True
         self._opened, self._refusal = question, None
-        self._watch.begin(question.bounds)
+        self._clock.begin(question.bounds)
         try:
             guest = self._loaded(question.image, question.bounds)
             self._fuelled(guest, question)
@@ -218,59 +208,54 @@ class Worker:
         except Exception as error:
             self._refusal = self._stopped(error, (time.thread_time_ns() - started) // 1000)
         finally:
-            self._watch.end()
+            self._clock.end()
         self._opening_ns = time.thread_time_ns() - started
 
-    def _bounded(self, question: Run | Answer | Finish) -> Reply:
-        """Enter the guest under its bounds, and tell what it used."""
+    def _entered(self, question: Run | Settle | Finish) -> GuestReply:
+        """Enter the guest under its bounds, and report what it used."""
         started = time.thread_time_ns()
         if isinstance(question, Run):
             if self._refusal is not None:
                 return self._refusal
             started -= self._opening_ns
-        self._watch.begin(question.bounds)
+        self._clock.begin(question.bounds)
         try:
             guest = self._loaded(None if isinstance(question, Run) else question.image, question.bounds)
             fuel = self._fuel if isinstance(question, Run) else self._fuelled(guest, question)
-            stop, detail, poll = self._enter(guest, question)
+            stop, detail, poll = self._advance(guest, question)
             self._fuel = guest.fuel
-            ends = self._ends(stop, poll)
-            self._more_is_near = ends == "waits"
-            if ends == "lost":
+            self._more_is_near = poll.endswith(_WAITS)  # a run that has ended has its names last
+            ended = not self._more_is_near
+            # A script that cannot be read leaves nothing, and neither does one that hangs.
+            lost = ended and bool(stop or (poll and decode_poll(poll).outcome == "stuck"))
+            if lost:
                 self._forget()
-            return Reply(
+            return GuestReply(
                 stop=stop,
                 detail=detail,
                 poll=poll,
-                memory_bytes=0 if ends == "lost" else guest.size,
+                memory_bytes=0 if lost else guest.size,
                 instructions=max(0, fuel - self._fuel),
                 cpu_us=(time.thread_time_ns() - started) // 1000,
-                more=ends == "whole",
+                more=ended and not lost,
             )
         except Exception as error:
             return self._stopped(error, (time.thread_time_ns() - started) // 1000)
         finally:
-            self._watch.end()
+            self._clock.end()
 
-    def _fuelled(self, guest: Guest, question: Open | Answer | Finish) -> int:
-        """Set the guest's limits; what it may compute. A run that goes on has what is left of it."""
+    def _fuelled(self, guest: Guest, question: Open | Settle | Finish) -> int:
+        """Set the guest's limits and return its fuel. A run that continues keeps what is left of it."""
         bounds = question.bounds
-        if isinstance(question, Answer) and question.image is None:
+        if isinstance(question, Settle) and question.image is None:
             guest.limit_size(memory=bounds.memory_bytes, depth=bounds.depth)
         else:
             self._fuel = _FUEL_PER_MS * max(1, bounds.cpu_ms)
             guest.limit(memory=bounds.memory_bytes, depth=bounds.depth, fuel=self._fuel)
         return self._fuel
 
-    def _ends(self, stop: Stop, poll: bytes) -> Literal["waits", "whole", "lost"]:
-        """Whether a run waits, or has ended and leaves something: not if it cannot be read, or hangs."""
-        if poll.endswith(_WAITS):  # nothing else ends so: a run that has ended tells names last
-            return "waits"
-        outcome = decode_poll(poll).outcome if poll else "value"
-        return "lost" if stop or outcome == "stuck" else "whole"
-
     def _loaded(self, given: Image | None, bounds: Bounds) -> Guest:
-        """The guest that is meant: the one there is, or one made of an image."""
+        """Return the guest that the worker holds, or one made of an image."""
         if given is None:
             if self._guest is None:
                 raise Gone
@@ -280,124 +265,114 @@ class Worker:
         pieces = self._line.receive_raw(given.size)
         try:
             self._guest = guest = self._machine.guest(bounds.memory_bytes)
-            guest.outside = self
+            guest.ask = self.ask
             if given.size:
                 if given.boot != self._machine.boot.digest:
-                    raise Refused("version", "")
+                    raise ImageRefused("version", "")
                 image.load(guest, given.size, pieces)
         except ValueError as error:
-            raise Refused("corrupt", str(error)) from None
+            raise ImageRefused("corrupt", str(error)) from None
         finally:
-            for _ in pieces:  # what was not wanted must not be taken for the next question
+            for _ in pieces:  # the rest of a refused image is not the next question
                 pass
         return guest
 
-    def _enter(self, guest: Guest, question: Run | Answer | Finish) -> tuple[Stop, list[str], bytes]:
-        """Let the guest do what is asked: why it cannot, about what, and where it stands."""
+    def _advance(self, guest: Guest, question: Run | Settle | Finish) -> tuple[Stop, list[str], bytes]:
+        """Enter the guest as asked; return why it cannot, about what, and where it stands."""
         if isinstance(question, Finish):
             return "", [], b""
         if isinstance(question, Run):
-            self._prepare(guest, question)
+            opened = self._opened
+            assert opened is not None
+            if question.lazy or question.binds_result:  # few do; it is opened once more
+                guest.call("open", opened.functions, self._spec(opened, question.lazy, question.binds_result))
+            for name, text in question.inputs.items():
+                guest.call("bind", name.encode(), text.encode())
             if not guest.begin(question.code.encode()):
-                return "syntax", list(guest.exception()), b""
-            return "", [], self._polled(guest)
-        self._surround(guest, question.around)
-        for answer in question.answers:
-            guest.call("settle", answer)
+                return "syntax", guest.exception(), b""
+            poll = b""
+        else:
+            self._surround(guest, question.around)
+            for answer in question.answers:
+                guest.call("settle", answer)
+                guest.run_jobs()
+            poll = guest.call("poll")
+        while not poll:
             guest.run_jobs()
-        return "", [], guest.call("poll") or self._polled(guest)
-
-    def _prepare(self, guest: Guest, run: Run) -> None:
-        """Tell the guest what only whoever has read the code can know."""
-        opened = self._opened
-        assert opened is not None
-        if run.lazy or run.binds_result:  # few do; it is opened once more
-            guest.call("open", opened.functions, self._spec(opened, run.lazy, run.binds_result))
-        for name, text in run.inputs.items():
-            guest.call("bind", name.encode(), text.encode())
+            poll = guest.call("poll")
+        return "", [], poll
 
     @staticmethod
     def _spec(opened: Open, lazy: list[str], binds_result: bool) -> bytes:
         return msgspec.json.encode((lazy, binds_result, opened.bounds.stdout_chars, opened.around.now_ms))
 
-    def _surround(self, guest: Guest, around: Surroundings) -> None:
+    def _surround(self, guest: Guest, around: ClockAndSeed) -> None:
         guest.now_ms = around.now_ms
         self._seed = around.seed
 
-    def _polled(self, guest: Guest) -> bytes:
-        """Let the guest do what it can, and see where it stands."""
-        text = b""
-        while not text:
-            guest.run_jobs()
-            text = guest.call("poll")
-        return text
-
-    def _left(self, question: Question) -> Reply:
-        """The state of a run that has ended."""
+    def _left(self, question: Run | Settle | Finish) -> GuestReply:
+        """Return the state of a run that has ended, without garbage if it grew since the last time."""
         guest = self._guest
         assert guest is not None
-        assert isinstance(question, Run | Answer | Finish)
-        self._watch.begin(question.bounds)
+        self._clock.begin(question.bounds)
         try:
             names = guest.call("close") if isinstance(question, Finish) else b""
-            return Reply(names=names, image=self._taken(guest), memory_bytes=guest.size)
+            snapshot = image.GuestSnapshot(guest)
+            if snapshot.size > max(_SMALL_IMAGE, self._kept_bytes + self._kept_bytes // 4):
+                guest.calls["run_gc"]()
+                snapshot = image.GuestSnapshot(guest)
+                self._kept_bytes = snapshot.size
+            self._snapshot = snapshot
+            kept = Image(self._machine.boot.digest, size=snapshot.size)
+            return GuestReply(names=names, image=kept, memory_bytes=guest.size)
         except Exception as error:
             return msgspec.structs.replace(self._stopped(error), instructions=0)
         finally:
-            self._watch.end()
+            self._clock.end()
 
-    def _dumped(self) -> Reply:
+    def _dumped(self) -> GuestReply:
         guest = self._guest
         if guest is None:
-            return Reply(stop="broken", detail=["the worker holds no guest"])
+            return GuestReply(stop="broken", detail=["the worker holds no guest"])
         try:
-            self._snapshot = image.Snapshot(guest)
+            self._snapshot = image.GuestSnapshot(guest)
         except (Trapped, Broken) as error:
-            return Reply(stop="broken", detail=[str(error)])
+            return GuestReply(stop="broken", detail=[str(error)])
         kept = Image(self._machine.boot.digest, size=self._snapshot.size)
-        return Reply(image=kept, memory_bytes=guest.size)
+        return GuestReply(image=kept, memory_bytes=guest.size)
 
-    def _taken(self, guest: Guest) -> Image:
-        """What is left of a run, without garbage if there is more of it than there was before."""
-        snapshot = image.Snapshot(guest)
-        if snapshot.size > max(_SMALL_IMAGE, self._kept_bytes + self._kept_bytes // 4):
-            guest.collect_garbage()
-            snapshot = image.Snapshot(guest)
-            self._kept_bytes = snapshot.size
-        self._snapshot = snapshot
-        return Image(self._machine.boot.digest, size=snapshot.size)
-
-    def _stopped(self, error: Exception, cpu_us: int = 0) -> Reply:
-        """What ended the guest, what it had printed, and what it had computed."""
-        self._watch.end()
-        guest = self._guest
-        stop, detail = self._why(error)
-        used = max(0, self._fuel - guest.fuel) if guest is not None else 0
-        poll = self._rescued(guest) if guest is not None and stop not in ("corrupt", "version") else b""
-        memory = guest.size if guest is not None else 0
+    def _stopped(self, error: Exception, cpu_us: int = 0) -> GuestReply:
+        """Report why the guest was stopped, what it had printed and computed, and forget it."""
+        self._clock.end()
+        stop: Stop = "broken"
+        detail = ""
+        match error:
+            case Trapped(reason="interrupt"):
+                stop = self._clock.reason
+            case Trapped(reason="fuel"):
+                stop = "cpu"
+            case Trapped(reason="memory" | "stack" as reason):
+                stop = reason
+            case Flooded():
+                stop = "flood"
+            case ImageRefused():
+                stop, detail = error.stop, str(error)
+            case Gone():
+                stop = "gone"
+            case _:
+                detail = f"{type(error).__name__}: {error}"[:1000]
+        guest, used, memory, poll = self._guest, 0, 0, b""
+        if guest is not None:
+            used = max(0, self._fuel - guest.fuel)
+            poll = self._rescued(guest) if stop not in ("corrupt", "version") else b""
+            memory = guest.size
         self._forget()
-        return Reply(
+        return GuestReply(
             stop=stop, detail=[detail], poll=poll, memory_bytes=memory, instructions=used, cpu_us=cpu_us
         )
 
-    def _why(self, error: Exception) -> tuple[Stop, str]:
-        match error:
-            case Trapped(reason="interrupt"):
-                return self._watch.reason, ""
-            case Trapped(reason="fuel"):
-                return "cpu", ""
-            case Trapped(reason="memory" | "stack" as reason):
-                return reason, ""
-            case Flooded():
-                return "flood", ""
-            case Refused(stop=stop):
-                return stop, str(error)
-            case Gone():
-                return "gone", ""
-        return "broken", f"{type(error).__name__}: {error}"[:1000]
-
     def _rescued(self, guest: Guest) -> bytes:
-        """What a stopped guest had printed, if it can still tell."""
+        """Return what a stopped guest had printed, if it can still be asked."""
         try:
             guest.allow(guest.size + _RESCUE_BYTES, _RESCUE_FUEL)
             text = guest.call("rest")
@@ -412,8 +387,6 @@ class Worker:
             self._guest.close()
             self._guest = None
 
-    # ── what a guest asks for ────────────────────────────────────────────────────────────────────
-
     def ask(self, text: str) -> str:
         """Answer the guest in the middle of an entry."""
         kind, _, about = text.partition(":")
@@ -426,33 +399,19 @@ class Worker:
         raise Flooded
 
 
-def _whole(reply: Reply, left: Reply) -> Reply:
-    """What came of a run with what it left, or what kept that from being taken."""
-    if left.stop:
-        return left
-    return msgspec.structs.replace(
-        reply, more=False, image=left.image, names=left.names, memory_bytes=left.memory_bytes
-    )
-
-
-def _own_output() -> int:
-    """Where frames go: standard output, which nobody else writes to from here on."""
-    handle = os.dup(1)
+def main() -> None:
+    output = os.dup(1)  # for frames; nothing else is written to it from here on
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.close(nowhere)
-    return handle
-
-
-def main() -> None:
-    line = PipeFrames(_STDIN, _own_output(), 2**32 - 1)
+    line = PipeFrames(_STDIN, output, 2**32 - 1)
     try:
         machine = Machine()
     except (GuestMissing, Broken) as error:
-        line.send(encode(Reply(stop="broken", detail=[str(error)])))
+        line.send(encode(GuestReply(stop="broken", detail=[str(error)])))
         sys.exit(1)
     try:
-        Worker(machine, line).serve()
+        WorkerProgram(machine, line).serve()
     except (EOFError, OSError):
         os._exit(0)
 

@@ -1,10 +1,10 @@
-"""Worker processes with guests in them; see `slots` for who has one.
+"""Worker processes with guests in them; `slots` says which session has one.
 
 Rules
 -----
-1. A process that is given back has forgotten its guest before it gets another. One that was busy, or has
-   said more than it was asked for, is killed.
-2. A process ends after so many runs; one more than are in use is kept ready.
+1. A process that is given back has forgotten its guest before it gets another. One that was busy, or has sent
+   more than it was asked for, is killed.
+2. A process ends after `MAX_RUNS` runs; one more than are in use is kept ready.
 3. `close` leaves no process.
 """
 
@@ -20,14 +20,14 @@ import msgspec
 
 from standfast.errors import EngineFailed
 from standfast.sandbox.quickjs.frames import (
-    Answer,
     Drop,
     Dump,
     Finish,
+    GuestReply,
     Image,
     Open,
     Question,
-    Reply,
+    Settle,
     Wanted,
     decode_answer,
     encode,
@@ -44,15 +44,15 @@ _ENVIRONMENT: Final = frozenset({
 })  # fmt: skip
 
 
-class Worker:
+class QuickJsWorker:
     """A process, and the session whose guest it holds. `version` is the state that the guest has."""
 
-    def __init__(self, process: WorkerProcess, home: Workers) -> None:
+    def __init__(self, process: WorkerProcess, home: QuickJsWorkers, runs: int) -> None:
         self._process = process
         self._home = home
         self._busy = self._killed = False
         self.warm = False
-        self.runs = 0
+        self.runs = runs
         self.version: bytes | None = None
 
     @property
@@ -62,19 +62,15 @@ class Worker:
     def is_alive(self) -> bool:
         return self._process.is_alive()
 
-    def tell(self, question: Open) -> None:
-        """Say what has no answer. `WorkerDied` if there is nobody to hear it."""
-        self._send(question)
-
-    def ask(self, question: Question) -> Wanted | Reply:
-        """Ask, and wait for what comes. `WorkerDied` if nothing does."""
+    def ask(self, question: Question) -> Wanted | GuestReply:
+        """Ask, and wait for the answer; raise `WorkerDied` if there is none."""
         self._busy = True
-        self._send(question)
-        return self.hear()
+        self.send(question)
+        return self.receive()
 
-    def _send(self, question: Question) -> None:
-        """Send a question, and behind it the image that belongs to it."""
-        image = question.image if isinstance(question, Open | Answer | Finish) else None
+    def send(self, question: Question) -> None:
+        """Send a question, and behind it its image; raise `WorkerDied` if the process is dead."""
+        image = question.image if isinstance(question, Open | Settle | Finish) else None
         if image is None or not image.data:
             self._process.send(encode(question))
             return
@@ -82,18 +78,18 @@ class Worker:
         self._process.send(encode(msgspec.structs.replace(question, image=behind)))
         self._process.send_raw(image.data)
 
-    def hear(self) -> Wanted | Reply:
-        """Wait for what comes next."""
+    def receive(self) -> Wanted | GuestReply:
+        """Wait for the next answer."""
         data = self._process.receive()
         try:
-            answer: Wanted | Reply = decode_answer(data)
+            answer: Wanted | GuestReply = decode_answer(data)
         except msgspec.DecodeError:
             self.kill()
             raise WorkerDied from None
-        if isinstance(answer, Reply) and answer.image is not None:
+        if isinstance(answer, GuestReply) and answer.image is not None:
             image = Image(answer.image.boot, self._process.receive_raw(answer.image.size))
             answer = msgspec.structs.replace(answer, image=image)
-        self._busy = isinstance(answer, Reply) and answer.more
+        self._busy = isinstance(answer, GuestReply) and answer.more
         self._home.has_answered()
         return answer
 
@@ -113,7 +109,7 @@ class Worker:
         self._home.put_by(self._process, self.runs)
 
 
-class Workers(WorkerSlots[Worker]):
+class QuickJsWorkers(Slots[QuickJsWorker]):
     """The worker processes of one engine."""
 
     def __init__(self, capacity: int) -> None:
@@ -125,19 +121,17 @@ class Workers(WorkerSlots[Worker]):
         self._closed = False
         self._works = False
 
-    def attach(self) -> Worker:
-        """A worker without a guest."""
+    def attach(self) -> QuickJsWorker:
+        """Return a worker without a guest."""
         while True:
             with self._lock:
                 process, runs = self._ready.pop() if self._ready else (self._started(), 0)
                 self._start_another()
             if process.is_alive():
-                worker = Worker(process, self)
-                worker.runs = runs
-                return worker
+                return QuickJsWorker(process, self, runs)
             self.end(process)
 
-    def drop(self, worker: Worker) -> None:
+    def drop(self, worker: QuickJsWorker) -> None:
         """End the process of a run that keeps its slot: it may be in the middle of a question."""
         worker.kill()
         worker.close()
@@ -147,12 +141,12 @@ class Workers(WorkerSlots[Worker]):
         with self._preparing:
             if not self._works:
                 worker = self.attach()
-                with contextlib.suppress(WorkerDied):  # a run will tell why
+                with contextlib.suppress(WorkerDied):  # a run reports why
                     worker.ask(Dump())
                 worker.close()
 
     def has_answered(self) -> None:
-        """Take note that workers can be started here: from now on there is always one more than are in use.
+        """Note that workers can be started here: from now on there is always one more than are in use.
 
         Not before: the first has to make the guest that later ones find in the cache.
         """
@@ -160,10 +154,6 @@ class Workers(WorkerSlots[Worker]):
             with self._lock:
                 self._works = True
                 self._start_another()
-
-    def _start_another(self) -> None:
-        if self._works and not self._ready and not self._closed and len(self._all) <= self.capacity:
-            self._ready.append((self._started(), 0))
 
     def put_by(self, process: WorkerProcess, runs: int) -> None:
         """Keep a process that holds no guest, unless there are enough."""
@@ -187,6 +177,10 @@ class Workers(WorkerSlots[Worker]):
             processes, self._all, self._ready = list(self._all), set(), []
         for process in processes:
             process.close()
+
+    def _start_another(self) -> None:
+        if self._works and not self._ready and not self._closed and len(self._all) <= self.capacity:
+            self._ready.append((self._started(), 0))
 
     def _started(self) -> WorkerProcess:
         if self._closed:
