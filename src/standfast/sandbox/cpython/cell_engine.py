@@ -10,7 +10,7 @@ from standfast.model.diagnostic import Diagnostic
 from standfast.model.language import Language
 from standfast.ports.cell_stepper import StepperHost
 from standfast.ports.code_engine import CellFunctions, CellRequest, Check, Touched
-from standfast.sandbox.cell_lifecycle import SteppedCell, SteppedCells
+from standfast.sandbox.cell_lifecycle import SteppedCell, SteppedCells, text_problem
 from standfast.sandbox.cpython.analysis import UNTYPED, check_cell
 from standfast.sandbox.cpython.cell_stepper import CPythonStepper
 from standfast.sandbox.cpython.jail import Jail, JailKind
@@ -62,10 +62,10 @@ class CPythonCells(SteppedCells):
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
     ) -> list[Diagnostic]:
-        if not is_text(code):
-            return [no_text()]
+        if (problem := text_problem(code)) is not None:
+            return [problem]
         found = check_cell(code, frozenset(self.names(state)), functions, inputs, self._packages)
-        return [*found, UNTYPED] if check == "types" else found
+        return [*found, UNTYPED] if check != "calls" else found
 
     def prepare(self) -> None:
         self._started().prepare()

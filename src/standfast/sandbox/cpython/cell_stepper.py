@@ -65,9 +65,14 @@ from standfast.sandbox.cpython.state import (
     encode_state,
 )
 from standfast.sandbox.cpython.workers import CPythonWorker, CPythonWorkers
-from standfast.sandbox.monty.values import not_serializable, result_too_large
-from standfast.sandbox.run_errors import argument_not_json, died_error, memory_error, request_too_large
-from standfast.sandbox.watchdog import Watchdog
+from standfast.sandbox.run_errors import (
+    argument_not_json,
+    died_error,
+    memory_error,
+    not_serializable,
+    request_too_large,
+    result_too_large,
+)
 from standfast.sandbox.worker_process import WorkerDied
 from standfast.sandbox.workers import Watchdog, WorkerSlot
 
@@ -206,7 +211,7 @@ class CPythonStepper:
                 return self._engine_call(message)
             case GuestBlocked():
                 self._waiting_since = time.monotonic()
-                return Blocked()
+                return StepBlocked()
             case RunEnded():
                 return self._ended(message, data)
             case GuestPrinted():
@@ -409,7 +414,7 @@ class CPythonStepper:
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
-    def _ended(self, ended: RunEnded, data: bytes) -> Ended:
+    def _ended(self, ended: RunEnded, data: bytes) -> StepEnded:
         """Convert the end of the run: its value, or what is wrong with it."""
         if (lost := read_error(ended.lost)) is not None:
             raise CellFailed(failures.lost_error(lost))

@@ -15,7 +15,6 @@ from standfast.errors import EngineFailed, ErrorObject
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.cpython.failures import FILES_ERROR, THREADS_ERROR
 from standfast.sandbox.cpython.jail import MAX_FILES_BYTES
-from standfast.sandbox.peak_memory import PeakMemory
 from standfast.sandbox.run_errors import cpu_error, memory_error
 from standfast.sandbox.worker_process import WorkerDied
 from standfast.sandbox.workers import PeakMemory

@@ -1,4 +1,4 @@
-"""Jailed processes, each with one session in it; `slots` says which session has one.
+"""Jailed processes, each with one session in it; `sandbox.workers` says which session has one.
 
 Rules
 -----
@@ -86,7 +86,7 @@ class CPythonWorker:
         self.meter.close()
 
 
-class CPythonWorkers(Slots[CPythonWorker]):
+class CPythonWorkers(WorkerSlots[CPythonWorker]):
     """The jailed processes of one engine."""
 
     def __init__(self, jail: Jail, capacity: int) -> None:

@@ -13,7 +13,6 @@ from standfast.sandbox.paused_cell import PausedCell
 from standfast.sandbox.quickjs.cell_stepper import QuickJsStepper
 from standfast.sandbox.quickjs.state import decode_state, read_cell
 from standfast.sandbox.quickjs.workers import QuickJsWorkers
-from standfast.sandbox.source_text import is_text, no_text
 from standfast.sandbox.typescript.checks import check_script, touched_names
 from standfast.sandbox.typescript.types import check_types
 
@@ -41,18 +40,17 @@ class QuickJsCells(SteppedCells):
         return list(decode_state(state).names)
 
     def touched(self, code: str, names: Collection[str]) -> Touched:
-        return Touched(touched_names(code, names) if is_text(code) else {})
+        return Touched(touched_names(code, names) if text_problem(code) is None else {})
 
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
     ) -> list[Diagnostic]:
-        if not is_text(code):
-            return [no_text()]
+        if (problem := text_problem(code)) is not None:
+            return [problem]
         bound = frozenset(self.names(state))
         look = check_script if check == "calls" else check_types
         return look(code, bound=bound, functions=functions, inputs=inputs)
 
     def close(self) -> None:
-        """End every cell and every process."""
         super().close()
         self._workers.close()

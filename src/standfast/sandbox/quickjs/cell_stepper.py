@@ -33,7 +33,6 @@ from standfast.ports.cell_stepper import (
     StepperHost,
 )
 from standfast.ports.code_engine import SLEEP, CallAnswer
-from standfast.sandbox.monty.values import not_serializable, result_too_large
 from standfast.sandbox.quickjs.failures import RunCode, stopped_error, syntax_error, thrown_error
 from standfast.sandbox.quickjs.frames import (
     Bounds,
@@ -72,7 +71,13 @@ from standfast.sandbox.quickjs.state import (
     other_build,
 )
 from standfast.sandbox.quickjs.workers import QuickJsWorker, QuickJsWorkers
-from standfast.sandbox.run_errors import argument_not_json, deadlock_error, request_too_large
+from standfast.sandbox.run_errors import (
+    argument_not_json,
+    deadlock_error,
+    not_serializable,
+    request_too_large,
+    result_too_large,
+)
 from standfast.sandbox.typescript.script import Script, ScriptRefused, read_script
 from standfast.sandbox.worker_process import WorkerDied
 from standfast.sandbox.workers import WorkerSlot
@@ -136,7 +141,7 @@ class QuickJsStepper:
     def begin(self) -> Step:
         """Run the code: in another worker if the first does not hold the session, or died while idle."""
         if self._refused is not None:
-            return Ended(error=self._refused, refused=True)
+            return StepEnded(error=self._refused, refused=True)
         script = self._code.script
         run = Run(
             code="\n" * self._lines + script.javascript,
@@ -158,7 +163,7 @@ class QuickJsStepper:
         return self._taken_in(self._ask(run, last=True))
 
     def proceed(self) -> Step:
-        return self._engine_call(self._new_calls.popleft()) if self._new_calls else Blocked()
+        return self._engine_call(self._new_calls.popleft()) if self._new_calls else StepBlocked()
 
     def answer(self, call_id: int, answer: CallAnswer) -> Step:
         seen, error = answer.exception, answer.error
@@ -185,7 +190,7 @@ class QuickJsStepper:
         if reply.stop == "corrupt":
             raise corrupt("session's state", reply.detail[0])
         if reply.stop == "syntax":
-            return Ended(error=syntax_error(reply.detail, self._code), refused=True)
+            return StepEnded(error=syntax_error(reply.detail, self._code), refused=True)
         if reply.stop:
             raise CellFailed(stopped_error(reply, self._limits))
         if poll.outcome == "waits":
@@ -321,7 +326,7 @@ class QuickJsStepper:
 
     def load(self) -> Step:
         """Do nothing yet: the guest is sent with the next answer."""
-        return Blocked()
+        return StepBlocked()
 
     def is_in_worker(self) -> bool:
         return True

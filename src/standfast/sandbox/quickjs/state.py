@@ -58,13 +58,11 @@ _encode: Final = msgspec.msgpack.Encoder().encode
 _state_decoder: Final = msgspec.msgpack.Decoder(QuickJsState)
 _dump_decoder: Final = msgspec.msgpack.Decoder(QuickJsDump)
 _NEW: Final = QuickJsState()
-_recent: Final[RecentStates[QuickJsState]] = RecentStates()
+_SMALL_BYTES: Final = 64 << 10
 
 
 def encode_state(state: QuickJsState) -> bytes:
-    data = _sealed(_encode(state))
-    _recent.remember(data, state)
-    return data
+    return _sealed(_encode(state))
 
 
 def decode_state(data: bytes) -> QuickJsState:
@@ -72,6 +70,14 @@ def decode_state(data: bytes) -> QuickJsState:
     if not data:
         return _NEW
     return _decode_small(data) if len(data) <= _SMALL_BYTES else _decode(data)
+
+
+def _decode(data: bytes) -> QuickJsState:
+    return _read(_state_decoder, data, "session's state")
+
+
+_decode_small: Final = functools.lru_cache(maxsize=32)(_decode)
+"""A cell reads its session's state more than once, and mostly the one that the cell before it wrote."""
 
 
 def encode_dump(dump: QuickJsDump) -> bytes:

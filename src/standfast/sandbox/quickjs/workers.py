@@ -1,4 +1,4 @@
-"""Worker processes with guests in them; `slots` says which session has one.
+"""Worker processes with guests in them; `sandbox.workers` says which session has one.
 
 Rules
 -----
@@ -109,7 +109,7 @@ class QuickJsWorker:
         self._home.put_by(self._process, self.runs)
 
 
-class QuickJsWorkers(Slots[QuickJsWorker]):
+class QuickJsWorkers(WorkerSlots[QuickJsWorker]):
     """The worker processes of one engine."""
 
     def __init__(self, capacity: int) -> None:
