@@ -173,8 +173,9 @@ def test_another_format_version_with_a_good_signature_is_a_version_mismatch(
     kbox.run("x = 1", session=sid)
     data = kbox.export_snapshot(sid)
     assert _resigned(data, key) == data
-    for version in (0, 1, 65_535):
+    for version in (0, 3, 65_535):
         _refused(kbox, _resigned(data, key, version=version), "SNAPSHOT_VERSION_MISMATCH")
+    _refused(kbox, _resigned(data, key, version=1), "SNAPSHOT_CORRUPT")  # an earlier format, other header
     _refused(kbox, _resigned(data, key, magic=b"NOTOURS!"), "SNAPSHOT_CORRUPT")
 
 

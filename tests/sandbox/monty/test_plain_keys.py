@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from standfast import BlockingSandbox, tool
-from standfast.sandbox.monty.plain_keys import has_plain_keys
+from standfast.sandbox.monty.syntax import has_plain_keys
 
 HARMLESS = [
     "x = [1, {'a': 2}]\nx",

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from standfast.sandbox.monty import untraced as module
-from standfast.sandbox.monty.untraced import untraced
+from standfast.sandbox.monty import workers as module
+from standfast.sandbox.monty.workers import untraced
 
 TRACER = "tracer_that_nobody_installs"
 

@@ -12,10 +12,8 @@ from standfast.ports.code_engine import CellFunctions, Check, Touched
 from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem
 from standfast.sandbox.monty.cell_check import DeclaredFunctions, check_calls, names_touched
 from standfast.sandbox.monty.cell_stepper import MontyStepper
-from standfast.sandbox.monty.former_cells import read_cell
-from standfast.sandbox.monty.ignored_methods import misread
-from standfast.sandbox.monty.state import decode_state
-from standfast.sandbox.monty.syntax import MAX_READ_CHARS, parse
+from standfast.sandbox.monty.state import decode_state, read_former_cell
+from standfast.sandbox.monty.syntax import MAX_READ_CHARS, misread, parse
 from standfast.sandbox.monty.taking_out import TakenOut, take_out
 from standfast.sandbox.monty.validate import CheckFailed, Declared, Validator
 from standfast.sandbox.monty.workers import MontyWorkers
@@ -37,7 +35,7 @@ class MontyCells(SteppedCells):
         return MontyStepper(host, self._workers, dump)
 
     def former_cell(self, data: bytes) -> PausedCell:
-        return read_cell(data)
+        return read_former_cell(data)
 
     def names(self, state: bytes) -> list[str]:
         """The names that a state binds."""

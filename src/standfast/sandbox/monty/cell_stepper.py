@@ -1,7 +1,7 @@
 """One cell in the Monty engine, as the lifecycle steps it.
 
-A plain call stops the code there; a call that the code awaits is given a future, and the code continues
-until every task waits. A cell that waits is put aside as the engine's dump, in the middle of its expression.
+At a plain call, the code stops; a call that the code awaits gets a future, and the code continues until all
+of its tasks wait. A cell that waits is put aside as the engine's dump, in the middle of its expression.
 
 Rule: inputs, and names that were loaded, are unbound when the cell ends, so they are never part of its state.
 """
@@ -9,82 +9,71 @@ Rule: inputs, and names that were loaded, are unbound when the cell ends, so the
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeVar
+from typing import Final, ParamSpec, TypeVar
 
 import msgspec
 
-from standfast.errors import Code, ErrorObject, Span, StandfastError
+from standfast.errors import Code, EngineFailed, ErrorObject, StandfastError
 from standfast.model.canonical import Json
 from standfast.ports.cell_stepper import (
     CellFailed,
     CellStopped,
-    EngineCall,
     Step,
-    StepBlocked,
     StepEnded,
     StepperHost,
 )
-from standfast.ports.code_engine import CallAnswer, CellCall, CellRequest, LastCall
+from standfast.ports.code_engine import CallAnswer, CellCall, LastCall
 from standfast.sandbox.monty import engine
-from standfast.sandbox.monty.conclude import (
-    fed_without_storing,
-    find_value,
-    give_names_back,
-    left_unchanged,
-    not_kept,
-    not_suspended,
-    stand_in_shown,
-    state_after,
-    value_as_json,
-)
-from standfast.sandbox.monty.failures import Failure, describe_failure
-from standfast.sandbox.monty.plan import RunPlan
-from standfast.sandbox.monty.program import VALUE_NAME, read_program
+from standfast.sandbox.monty.dump import without_sources
+from standfast.sandbox.monty.engine_run import OS_POLICY, CodeFinished, EngineRun, RunStep
+from standfast.sandbox.monty.failures import MontyFailure, describe_failure
 from standfast.sandbox.monty.state import (
-    CellDump,
     EngineState,
     KnownError,
+    MontyCellDump,
     decode_dump,
     decode_state,
     encode_dump,
     encode_state,
 )
-from standfast.sandbox.monty.stepper import Stepper
-from standfast.sandbox.monty.steps import EngineStep, Finished
-from standfast.sandbox.monty.surroundings import OS_POLICY, Surroundings
-from standfast.sandbox.monty.values import may_hold_stand_ins
 from standfast.sandbox.monty.workers import MontyWorker, MontyWorkers
-from standfast.sandbox.run_errors import argument_not_json, not_serializable, request_too_large
+from standfast.sandbox.run_errors import argument_not_json, request_too_large
 from standfast.sandbox.workers import WorkerSlot
 
+P = ParamSpec("P")
 T = TypeVar("T")
 _SMALL_CHARS: Final = 1_000
-"""A value up to this size may stay in the session until the next cell; what is larger is dropped at once."""
+"""A text up to this size may stay in the session until the next cell; larger values are dropped at once."""
+_COMPACT_AFTER_FEEDS: Final = 32
+_COMPACT_FROM_BYTES: Final = 2_048
+_MAX_UNSAVED_FEEDS: Final = 256
+"""A worker that was fed this often without being stored is loaded anew: the engine keeps all sources."""
+_REFUSALS: Final = frozenset({Code.SYNTAX_ERROR, Code.UNSUPPORTED_FEATURE})
+"""Errors of code that was refused before any of it ran."""
+
+
+class CellTooLarge(EngineFailed):
+    """A waiting cell that cannot be suspended and loaded within the memory that it may have."""
+
+    code = Code.MEMORY_EXCEEDED
 
 
 class MontyStepper:
-    """A `CellStepper`. The cell is in the worker while the engine's `standing` is what it stopped at."""
+    """A `CellStepper`. The cell is in the worker while the run is `standing` at a snapshot."""
 
     replayed = False
     wall_grace_s = 0.0
     instructions: int | None = None
 
     def __init__(self, host: StepperHost, workers: MontyWorkers, dump: bytes) -> None:
-        request = host.request
         paused = decode_dump(dump) if dump else None
         self._host = host
         self._workers = workers
-        self._slot = WorkerSlot(workers, request.key)
-        self._before = paused.before if paused else decode_state(request.state)
-        self._plan = _plan_of(request, self._before, paused)
-        self._around = Surroundings(host, paused.draws if paused else 0)
-        self._engine = Stepper(self._plan, request.functions, self._around)
-        if paused is not None:
-            self._engine.call_errors.update(
-                {(known.type, known.message): known.error for known in paused.errors}
-            )
-        self._measures = request.through is None  # a caller that wants to know early does not wait for that
-        self._large_names: list[str] = []
+        self._slot = WorkerSlot(workers, host.request.key)
+        self._before = paused.before if paused else decode_state(host.request.state)
+        self._run = EngineRun(host, self._before, paused)
+        self._measures = host.request.through is None  # a caller that wants an early end does not wait for it
+        self._drops_value = False
 
     # ── stepping ─────────────────────────────────────────────────────────────────────────────────
 
@@ -92,105 +81,116 @@ class MontyStepper:
         self._slot.take()
 
     def begin(self) -> Step:
-        if (refused := self._plan.program.refused) is not None:
+        if (refused := self._run.program.refused) is not None:
             error = ErrorObject(
                 code=refused.code, message=refused.message, hint=refused.hint, span=refused.span
             )
             return StepEnded(error=error, refused=True)
-        return self._stepped(self._begin)
+        return self._step(self._begin)
 
     def proceed(self) -> Step:
-        return self._stepped(self._engine.promise)
+        return self._step(self._run.promise)
 
     def answer(self, call_id: int, answer: CallAnswer) -> Step:
-        return self._stepped(lambda: self._engine.answer(call_id, answer))
+        return self._step(self._run.answer, call_id, answer)
 
     def raises_at_call(self, answer: CallAnswer) -> bool:
         return answer.exception is not None
 
-    def _begin(self) -> EngineStep:
-        """Begin; if the worker turns out to have died while it was idle, with another.
-
-        Nothing has reached the outside before the first step ends, so the second attempt repeats nothing.
-        """
-        worker = self._attached(self._with_session())
-        try:
-            return self._engine.begin(worker, self._host.output)
-        except engine.MontyCrashedError as error:
-            if self._host.stopped is not None or error.timed_out or not worker.warm:
-                raise
-        worker.version = None
-        self._host.output.forget()
-        return self._engine.begin(self._attached(self._with_session()), self._host.output)
-
-    def _stepped(self, job: Callable[[], EngineStep]) -> Step:
-        """Step the engine; what it raises becomes the cell's failure."""
+    def _step(self, job: Callable[P, RunStep], *args: P.args, **kwargs: P.kwargs) -> Step:
+        """Step the engine; an exception that it raises becomes the cell's failure."""
         if self._host.stopped is not None:
             raise CellStopped
-        outcome: EngineStep | Failure
+        outcome: RunStep | MontyFailure
         try:
-            outcome = job()
+            outcome = job(*args, **kwargs)
         except (StandfastError, CellStopped):
             raise
         except Exception as error:
             if self._host.stopped is not None:
                 raise CellStopped from None
-            outcome = describe_failure(error, self._plan.program, self._plan.limits, self._engine.call_errors)
-        if isinstance(outcome, EngineCall | StepBlocked):
+            outcome = describe_failure(error, self._run.program, self._run.limits, self._run.call_errors)
+        if isinstance(outcome, CodeFinished):
+            return self._completed(self._ended, outcome, None)
+        if not isinstance(outcome, MontyFailure):
             return outcome
-        return self._ended(outcome)
+        if outcome.hard:
+            raise CellFailed(outcome.error)
+        if outcome.error.code in _REFUSALS:
+            if self._slot.worker is not None:
+                self._slot.worker.version = None  # it was fed, and may have counted the source
+            return StepEnded(error=outcome.error, refused=True)
+        return self._completed(self._ended, None, outcome.error)
+
+    def _begin(self) -> RunStep:
+        """Begin; if the worker has died while it was idle, begin with another one.
+
+        Nothing has reached the outside before the first step ends, so the second attempt repeats nothing.
+        """
+        worker = self._with_session()
+        try:
+            return self._run.begin(worker)
+        except engine.MontyCrashedError as error:
+            if self._host.stopped is not None or error.timed_out or not worker.warm:
+                raise
+        worker.version = None
+        self._host.output.forget()
+        return self._run.begin(self._with_session())
 
     # ── the worker ───────────────────────────────────────────────────────────────────────────────
 
     def _with_session(self) -> MontyWorker:
         """Return a worker that holds the session as it was before the cell: the warm one, or another."""
-        request, worker = self._host.request, self._slot.take()
-        if worker is not None and worker.holds(request.state, request.limits):
-            return worker
-        self._slot.drop()
-        made = self._workers.attach(self._before, request.limits, os_policy=OS_POLICY)
-        made.version = request.state
-        return made
-
-    def _attached(self, worker: MontyWorker) -> MontyWorker:
-        self._slot.put(worker)
+        request, worker = self._host.request, self._slot.worker
+        if worker is None or not worker.holds(request.state, request.limits):
+            self._slot.drop()
+            worker = self._workers.attach(self._before, request.limits, os_policy=OS_POLICY)
+            worker.version = request.state
+            self._slot.put(worker)
         if self._measures:
             worker.peak.reset()
         return worker
 
     def put_aside(self) -> None:
-        standing, limits = self._engine.standing, self._plan.limits
-        if standing is None:
+        run, limits = self._run, self._run.limits
+        if run.standing is None:
             return
         try:
-            self._plan.paused_dump = standing.dump()
-            self._engine.standing = None
-            self._workers.check_loads(self._plan.paused_dump, limits, paused=True)
+            run.paused_dump = run.standing.dump()
+            run.standing = None
+            self._workers.check_loads(run.paused_dump, limits, paused=True)
         except Exception as error:
-            raise not_suspended(error, limits) from error
+            if "memory limit" not in str(error):
+                raise EngineFailed(f"the cell cannot be suspended: {error}") from error
+            raise CellTooLarge(
+                f"the cell cannot be suspended and loaded again within {limits.memory_mb} MB",
+                hint="hold less data while a call is pending, raise memory_mb, or allow more processes",
+            ) from error
 
     def dump(self) -> bytes:
-        before = msgspec.structs.replace(self._before, dump=b"") if self._before else None
+        run = self._run
         return encode_dump(
-            CellDump(
-                dump=self._plan.paused_dump,
-                before=before,
-                filename=self._plan.filename,
-                borrowed=self._plan.borrowed,
-                kept=self._plan.kept,
-                errors=[KnownError(*key, error) for key, error in self._engine.call_errors.items()],
-                draws=self._around.draws,
+            MontyCellDump(
+                dump=run.paused_dump,
+                before=msgspec.structs.replace(self._before, dump=b"") if self._before else None,
+                filename=run.filename,
+                borrowed=run.borrowed,
+                kept=run.kept,
+                errors=[KnownError(*key, error) for key, error in run.call_errors.items()],
+                draws=run.draws,
             )
         )
 
     def load(self) -> Step:
-        return self._stepped(self._reloaded)
+        return self._step(self._reload)
 
-    def _reloaded(self) -> EngineStep:
+    def _reload(self) -> RunStep:
         self._slot.take()
         self._slot.drop()
-        worker = self._workers.attach_bare(self._plan.limits, os_policy=OS_POLICY)
-        return self._engine.reload(self._attached(worker), self._host.output)
+        worker = self._slot.put(self._workers.attach_bare(self._run.limits, os_policy=OS_POLICY))
+        if self._measures:
+            worker.peak.reset()
+        return self._run.reload(worker)
 
     def is_in_worker(self) -> bool:
         return True
@@ -200,7 +200,7 @@ class MontyStepper:
         return worker.peak.bytes() if worker is not None and self._measures else None
 
     def release(self, *, warm: bool) -> None:
-        self._engine.standing = None
+        self._run.standing = None
         self._slot.release(warm=warm)
 
     def kill(self) -> None:
@@ -208,99 +208,88 @@ class MontyStepper:
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────
 
-    def _ended(self, outcome: Finished | Failure) -> StepEnded:
-        """Find the result of the code."""
-        failure = outcome if isinstance(outcome, Failure) else None
-        if failure is not None and failure.hard:
-            raise CellFailed(failure.error)
-        if left_unchanged(outcome):
-            if self._slot.worker is not None:
-                self._slot.worker.version = None  # it was fed, and may have counted the source
-            return StepEnded(error=failure.error if failure else None, refused=True)
-        return self._completed(lambda: self._found(outcome, failure))
-
-    def _found(self, outcome: Finished | Failure, failure: Failure | None) -> StepEnded:
-        worker = self._slot.worker
-        assert worker is not None
-        program = self._plan.program
-        raw = find_value(self._plan, worker, outcome)
+    def _ended(self, finished: CodeFinished | None, error: ErrorObject | None) -> StepEnded:
+        """Find the result of code that has *finished*, or failed with *error*."""
+        run, program = self._run, self._run.program
+        raw = run.value(finished)
         value: Json = None
-        if failure is None:
-            value, failure = self._checked(raw, worker)
+        if finished is not None:
+            value, error = run.as_json(raw)
         small = (
             raw is None
             or isinstance(raw, (int, float))
             or (isinstance(raw, str) and len(raw) <= _SMALL_CHARS)
         )
-        unnamed = program.reads_only is not None or program.result_mode == "always"
-        self._large_names = [] if small or unnamed else [VALUE_NAME]
-        if isinstance(outcome, Finished) and program.last_call is not None:
-            return StepEnded(last_call=_last_call(*program.last_call, value, failure))
-        return StepEnded(result=value, error=failure.error if failure else None)
-
-    def _checked(self, raw: object, worker: MontyWorker) -> tuple[Json, Failure | None]:
-        """Convert the value to JSON, unless it is not or holds the text of something that is not text."""
-        value, failure = value_as_json(raw)
-        if failure is not None or value is None or isinstance(value, (int, float)):
-            return value, failure
-        functions = {*self._host.request.functions.names(), *self._plan.names, *self._plan.program.bound}
-        if not may_hold_stand_ins(value, functions):
-            return value, None
-        foreign = stand_in_shown(worker, self._plan.program, functions)
-        return (None, Failure(not_serializable(foreign))) if foreign else (value, None)
+        self._drops_value = not (small or program.reads_only is not None or program.result_mode == "always")
+        if finished is None or program.last_call is None:
+            return StepEnded(result=value, error=error)
+        name, span = program.last_call
+        if error is None:
+            return StepEnded(last_call=LastCall(CellCall(number=0, name=name, args=[value]), span))
+        if error.code == Code.RESULT_NOT_SERIALIZABLE:
+            error = argument_not_json(name, str(error.hint))
+        elif error.code == Code.RESPONSE_TOO_LARGE:
+            error = request_too_large(name, error.message.removeprefix("the result is too large: "))
+        return StepEnded(last_call=LastCall(CellCall(number=0, name=name, problem=error), span))
 
     def keep(self) -> bytes | None:
         return self._completed(self._state)
 
     def _state(self) -> bytes | None:
-        worker, before = self._slot.worker, self._before
-        assert worker is not None
-        give_names_back(self._plan, worker, self._large_names)
-        if self._plan.program.changes_nothing(self._plan.names, before is not None and before.has_classes):
-            fed_without_storing(worker)
+        """Return the session's state, made smaller if it holds many sources; None if it did not change.
+
+        Raise as the engine does if the state could not be stored, or not be loaded again.
+        """
+        run, before = self._run, self._before
+        worker, program = run.worker, run.program
+        run.give_names_back(drop_value=self._drops_value)
+        had_classes = before is not None and before.has_classes
+        if program.changes_nothing(run.names, had_classes):
+            worker.unsaved_feeds += 1
+            if worker.unsaved_feeds > _MAX_UNSAVED_FEEDS:
+                worker.version = None
             return None
-        state, compacted = state_after(self._plan, before, worker, self._workers)
-        data = encode_state(state)
+        dump = worker.dump(worker.session)
+        feeds = (before.feeds if before else 0) + 1
+        compacted = feeds >= _COMPACT_AFTER_FEEDS and len(dump) >= _COMPACT_FROM_BYTES
+        next_input = worker.next_input
+        if compacted:
+            dump, next_input = without_sources(dump)
+            feeds = 0
+        self._workers.check_loads(dump, run.limits)
+        sites = dict(before.sites) if before else {}
+        if program.defines_functions and program.awaited:
+            sites[run.filename] = sorted(program.awaited)
+        data = encode_state(
+            EngineState(
+                dump=dump,
+                limits=run.limits,
+                names=sorted((run.names | program.bound) - (set(run.borrowed) - set(run.kept))),
+                sites=sites,
+                result_later=bool(before and before.result_later) or program.rebinds_result_later,
+                feeds=feeds,
+                has_classes=had_classes or program.defines_classes,
+                plain_keys=run.plain_keys,
+                next_input=next_input,
+            )
+        )
         worker.version = None if compacted else data
         worker.unsaved_feeds = 0
         return data
 
-    def _completed(self, job: Callable[[], T]) -> T:
+    def _completed(self, job: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Do what is left after the code has run; a failure of the engine undoes the cell."""
         try:
-            return job()
-        except engine.MontyError as error:
-            raise CellFailed(not_kept(error, self._plan.limits)) from error
+            return job(*args, **kwargs)
         except Exception as error:
             message = f"the cell could not be completed: {error}"
-            raise CellFailed(ErrorObject(code=Code.INTERRUPTED, message=message)) from error
-
-
-def _last_call(name: str, span: Span, value: Json, failure: Failure | None) -> LastCall:
-    """The call that the code ended with; *failure* tells why its value is none."""
-    if failure is None:
-        return LastCall(CellCall(number=0, name=name, args=[value]), span)
-    error = failure.error
-    if error.code == Code.RESULT_NOT_SERIALIZABLE:
-        error = argument_not_json(name, str(error.hint))
-    elif error.code == Code.RESPONSE_TOO_LARGE:
-        error = request_too_large(name, error.message.removeprefix("the result is too large: "))
-    return LastCall(CellCall(number=0, name=name, problem=error), span)
-
-
-def _plan_of(request: CellRequest, before: EngineState | None, paused: CellDump | None) -> RunPlan:
-    plan = RunPlan(
-        program=read_program(
-            request.code,
-            result_may_be_bound=before is not None and before.result_later,
-            last=request.last.difference(before.names) if before else request.last,
-        ),
-        limits=request.limits,
-        names=frozenset(before.names) if before else frozenset(),
-        sites=before.sites if before else {},
-        inputs=request.inputs,
-        plain_keys=before is None or before.plain_keys,
-    )
-    if paused is None:
-        return plan
-    return plan.standing(paused.dump, paused.filename, list(paused.borrowed), paused.kept)
+            code, hint = Code.INTERRUPTED, None
+            if isinstance(error, engine.MontyError):
+                message = f"the process that ran the code died: {error}"
+                if "memory limit" in str(error):
+                    code, limit = Code.MEMORY_EXCEEDED, f"{self._run.limits.memory_mb} MB"
+                    message = f"what the run left in the session cannot be stored and loaded within {limit}"
+                    hint = (
+                        "that takes up to four times the memory of the values; keep less or raise memory_mb"
+                    )
+            raise CellFailed(ErrorObject(code=code, message=message, hint=hint)) from error

@@ -1,4 +1,4 @@
-"""The engine's exceptions as our errors."""
+"""The errors that the engine's exceptions stand for."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ MODULES: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
-    """Why a run ended. After a *hard* stop the session goes back to before the run."""
+class MontyFailure:
+    """Why a run ended. A *hard* failure undoes the run: the session stays as it was before."""
 
     error: ErrorObject
     hard: bool = False
@@ -36,26 +36,26 @@ def describe_failure(
     program: Program,
     limits: SessionLimits,
     call_errors: dict[tuple[str, str], ErrorObject],
-) -> Failure:
-    """What *error*, which the engine raised, means for the run."""
+) -> MontyFailure:
+    """Return what *error*, which the engine raised, means for the run."""
     match error:
         case engine.MontySyntaxError():
             span = span_of(error.traceback(), program)
-            return Failure(ErrorObject(code=Code.SYNTAX_ERROR, message=error.display("msg"), span=span))
+            return MontyFailure(ErrorObject(code=Code.SYNTAX_ERROR, message=error.display("msg"), span=span))
         case engine.MontyCrashedError(timed_out=True):
-            return Failure(cpu_error(limits), hard=True)
+            return MontyFailure(cpu_error(limits), hard=True)
         case engine.MontyCrashedError():
-            return Failure(
+            return MontyFailure(
                 ErrorObject(code=Code.INTERRUPTED, message=f"the process that ran the code died: {error}"),
                 hard=True,
             )
         case engine.MontyRuntimeError():
             return _describe_raised(error, program, limits, call_errors)
         case engine.MontyConversionError():
-            return Failure(
+            return MontyFailure(
                 ErrorObject(code=Code.INVALID_ARGUMENT, message=f"an input cannot be passed: {error}")
             )
-    return Failure(ErrorObject(code=Code.INTERRUPTED, message=f"the engine failed: {error}"), hard=True)
+    return MontyFailure(ErrorObject(code=Code.INTERRUPTED, message=f"the engine failed: {error}"), hard=True)
 
 
 def _describe_raised(
@@ -63,28 +63,44 @@ def _describe_raised(
     program: Program,
     limits: SessionLimits,
     call_errors: dict[tuple[str, str], ErrorObject],
-) -> Failure:
+) -> MontyFailure:
     frames = error.traceback()
     kind = type(error.exception()).__name__
     text = error.display("msg")
     message = error.display("type-msg")
     span = span_of(frames, program)
     if kind == "TimeoutError" and not frames and "time limit exceeded" in text:
-        return Failure(cpu_error(limits), hard=True)
-    if kind == "MemoryError" and _over_memory(text, limits):
-        return Failure(memory_error(limits, span), hard=True)
-    if kind == "NotImplementedError" and (refused := _unsupported(text, frames, span)):
-        return Failure(refused)
+        return MontyFailure(cpu_error(limits), hard=True)
+    if kind == "MemoryError":  # guest code can raise one too
+        found = _MEMORY.match(text)
+        if text == _MEMORY_KILLED or (found and int(found[1]) == limits.memory_mb << 20):
+            return MontyFailure(memory_error(limits, span), hard=True)
+    if kind == "NotImplementedError":
+        refused = hint = None
+        if found := _NO_SUSPEND.match(text):
+            refused = f"{found[1]}() cannot be called by a built-in such as map() or sorted()"
+            hint = f"call it in a loop or a comprehension: [{found[1]}(x) for x in ...]"
+        elif frames and frames[-1].function_name is None:
+            refused = unsupported_feature(text)
+        if refused is not None:
+            return MontyFailure(
+                ErrorObject(code=Code.UNSUPPORTED_FEATURE, message=refused, hint=hint, span=span)
+            )
     if (known := call_errors.get((kind, text))) is not None:
-        return Failure(known if known.span else known.with_span(span) if span else known)
+        return MontyFailure(known if known.span else known.with_span(span) if span else known)
     if kind == "RecursionError":
         hint = f"the limit is {limits.max_stack_depth} frames (max_stack_depth)"
-        return Failure(ErrorObject(code=Code.STACK_OVERFLOW, message=message, hint=hint, span=span))
-    return Failure(ErrorObject(code=Code.RUNTIME_ERROR, message=message, hint=_hint(kind, text), span=span))
+        return MontyFailure(ErrorObject(code=Code.STACK_OVERFLOW, message=message, hint=hint, span=span))
+    hint = None
+    if kind == "ModuleNotFoundError":
+        hint = f"the sandbox has these modules: {MODULES}"
+    elif kind == "TypeError" and "can't be awaited" in text:
+        hint = "await a tool call where it is made: `await f(x)`, or `await asyncio.gather(f(x), f(y))`"
+    return MontyFailure(ErrorObject(code=Code.RUNTIME_ERROR, message=message, hint=hint, span=span))
 
 
 def span_of(frames: list[engine.Frame], program: Program) -> Span | None:
-    """The innermost place of a traceback that lies in the code of this run."""
+    """Return the innermost place of a traceback that lies in the code of this run."""
     if not frames:
         return None
     here = [frame for frame in frames if frame.filename == frames[0].filename]
@@ -98,35 +114,6 @@ def span_of(frames: list[engine.Frame], program: Program) -> Span | None:
 
 
 def unsupported_feature(text: str) -> str | None:
-    """What the engine's parser says it does not support, if that is what it says."""
+    """Return what the engine's parser does not support, if *text* says so."""
     found = _NOT_YET.match(text)
     return None if found is None else f"the sandbox's Python does not support {found[1]}"
-
-
-def _unsupported(text: str, frames: list[engine.Frame], span: Span | None) -> ErrorObject | None:
-    if found := _NO_SUSPEND.match(text):
-        return ErrorObject(
-            code=Code.UNSUPPORTED_FEATURE,
-            message=f"{found[1]}() cannot be called by a built-in such as map() or sorted()",
-            hint=f"call it in a loop or a comprehension: [{found[1]}(x) for x in ...]",
-            span=span,
-        )
-    if frames and frames[-1].function_name is None and (what := unsupported_feature(text)):
-        return ErrorObject(code=Code.UNSUPPORTED_FEATURE, message=what, span=span)
-    return None
-
-
-def _over_memory(text: str, limits: SessionLimits) -> bool:
-    """Whether a MemoryError is the engine's own; guest code can raise one too."""
-    if text == _MEMORY_KILLED:
-        return True
-    found = _MEMORY.match(text)
-    return found is not None and int(found[1]) == limits.memory_mb << 20
-
-
-def _hint(kind: str, text: str) -> str | None:
-    if kind == "ModuleNotFoundError":
-        return f"the sandbox has these modules: {MODULES}"
-    if kind == "TypeError" and "can't be awaited" in text:
-        return "a tool call is awaited where it is made: `await f(x)`, or `await asyncio.gather(f(x), f(y))`"
-    return None

@@ -33,9 +33,15 @@ import msgspec
 
 from standfast.errors import Span
 from standfast.model.diagnostic import Diagnostic
-from standfast.sandbox.monty.ignored_methods import misread
-from standfast.sandbox.monty.plain_keys import has_plain_keys
-from standfast.sandbox.monty.syntax import Names, bound_directly, children, names_in, parse
+from standfast.sandbox.monty.syntax import (
+    Names,
+    bound_directly,
+    children,
+    has_plain_keys,
+    misread,
+    names_in,
+    parse,
+)
 
 Site = tuple[int, int]
 ResultMode = Literal["always", "maybe", "never"]

@@ -10,18 +10,20 @@ import msgspec
 from standfast.errors import Code, ErrorObject, SnapshotRefused
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.monty.program import Site
+from standfast.sandbox.paused_cell import PausedCell
+from standfast.sandbox.paused_cell import read_former_cell as common_cell
 
 ENGINE: Final = "monty"
 ENGINE_VERSION: Final = "1.4.0"
 
 
 class EngineState(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine's dump and what we know about it.
+    """The engine's dump and what is known about it.
 
-    `sites` holds, per earlier run, where its functions await host calls; `result_later` that one of
-    them may bind `result`; `feeds` counts runs since the dump was last made smaller; `next_input` is the
-    number that the engine gives to the next source; `plain_keys` that no code of the session
-    could hash anything that has parts. What was stored before that was known is looked at.
+    `sites` are, by earlier source, the places where its functions await host calls. `result_later` means that
+    one of them may bind `result`, `plain_keys` that no code of the session could hash anything that has
+    parts. `feeds` counts runs since the dump was last made smaller. `next_input` is the number that the
+    engine gives to the next source.
     """
 
     dump: bytes
@@ -38,15 +40,15 @@ class EngineState(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownError(msgspec.Struct, frozen=True, array_like=True):
-    """Which of our errors an exception of the guest is."""
+    """The error behind an exception that the guest sees."""
 
     type: str
     message: str
     error: ErrorObject
 
 
-class CellDump(msgspec.Struct, frozen=True, kw_only=True):
-    """A cell that waits, as the engine dumped it. `before` is the session before it, without its dump."""
+class MontyCellDump(msgspec.Struct, frozen=True, kw_only=True):
+    """A waiting cell as the engine dumped it. `before` is the session before it, without its dump."""
 
     dump: bytes
     before: EngineState | None
@@ -59,10 +61,10 @@ class CellDump(msgspec.Struct, frozen=True, kw_only=True):
     version: str = ENGINE_VERSION
 
 
-Stored = TypeVar("Stored", EngineState, CellDump)
+Stored = TypeVar("Stored", EngineState, MontyCellDump)
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(EngineState)
-_dump_decoder = msgspec.msgpack.Decoder(CellDump)
+_dump_decoder = msgspec.msgpack.Decoder(MontyCellDump)
 
 
 _SMALL_BYTES: Final = 64 << 10
@@ -76,9 +78,7 @@ _decode_small: Final = functools.lru_cache(maxsize=32)(_decode)
 """A cell reads its session's state more than once, and mostly the one that the cell before it wrote."""
 
 
-def encode_state(state: EngineState | None) -> bytes:
-    if state is None:
-        return b""
+def encode_state(state: EngineState) -> bytes:
     return _encoder.encode(state)
 
 
@@ -89,11 +89,11 @@ def decode_state(data: bytes) -> EngineState | None:
     return _decode_small(data) if len(data) <= _SMALL_BYTES else _decode(data)
 
 
-def encode_dump(dump: CellDump) -> bytes:
+def encode_dump(dump: MontyCellDump) -> bytes:
     return _encoder.encode(dump)
 
 
-def decode_dump(data: bytes) -> CellDump:
+def decode_dump(data: bytes) -> MontyCellDump:
     """Decode what `encode_dump` wrote; refuse the dump of another engine version."""
     return _read(_dump_decoder, data, "suspended cell")
 
@@ -107,6 +107,16 @@ def _read(decoder: msgspec.msgpack.Decoder[Stored], data: bytes, what: str) -> S
         raise SnapshotRefused(
             Code.SNAPSHOT_VERSION_MISMATCH,
             f"the session was stored by {stored.engine} {stored.version}, this is {ENGINE} {ENGINE_VERSION}",
-            hint="reset the session, or go back to the Standfast that wrote it",
+            hint="reset the session, or use the Standfast release that wrote it",
         )
     return stored
+
+
+def read_former_cell(data: bytes) -> PausedCell:
+    """Read a cell of the former format, which had the fields of `MontyCellDump` beside the common ones.
+
+    There `at` was the engine's id of the call that the code stands at.
+    """
+    cell = common_cell(data, encode_dump(decode_dump(data)))
+    at = next((number for number, call_id in cell.calls.items() if call_id == cell.at), None)
+    return msgspec.structs.replace(cell, at=at)

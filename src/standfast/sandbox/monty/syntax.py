@@ -1,24 +1,42 @@
-"""The syntax tree of guest code, and what one walk over it tells.
+"""The syntax tree of guest code, and what can be read off it.
+
+Theory of operation
+-------------------
+* *Names*: one walk tells what the code binds, calls and imports.
+* *Misread code*: the engine accepts some code and runs it differently from Python. It does not call some
+  special methods: an object with `__len__` is true even when it is empty, `+=` makes a new object. It puts
+  U+FFFD in the place of half a surrogate pair. Such code is refused before any of it runs.
+* *Plain keys*: the engine hands a value over as a Python object, and for that it hashes keys and items of
+  sets. Hashing a tuple walks it as a tree, in C, holding the GIL: a key of forty tuples that hold each other
+  twice never ends. A value that may hold such a key is first checked in a dump, which costs time in
+  proportion to the session. Most code needs no check: nothing that it uses can put an arbitrary value into a
+  tuple or a frozenset.
 
 Rules
 -----
-1. Nothing here runs guest code, and nobody changes a tree: the same code is checked, then run, and read once.
-2. Every node is visited once. Whatever wants to know something of all nodes asks here.
+1. Nothing here runs guest code or changes a tree: trees are cached, because code is checked and then run.
+2. Plain keys: everything that such code may use is listed; code that uses anything else is checked.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
+import math
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from standfast.errors import Code, Span
+from standfast.model.diagnostic import Diagnostic, Severity
+
 MAX_READ_CHARS: Final = 64 << 10
-"""Longer code is not read: that would cost the host more than it is worth."""
+"""Longer code is not parsed: that would cost the host too much."""
 _SHORT_CHARS: Final = 4 << 10
 _MAX_KNOWN: Final = 32
-"""So many trees of short code are remembered, with what was read off them."""
+"""How many trees of short code are cached, with their names."""
 _NO_NODES: Final = frozenset({
     "ctx", "op", "ops", "id", "attr", "arg", "name", "names", "module", "level", "kind", "type_comment",
     "conversion", "simple", "is_async", "rest", "kwd_attrs", "type_ignores",
@@ -28,21 +46,61 @@ CHILDREN: Final = {
     for kind in vars(ast).values()
     if isinstance(kind, type) and issubclass(kind, ast.AST) and kind not in (ast.Constant, ast.MatchSingleton)
 }
-"""Of each kind of node, the fields in which other nodes are."""
+"""The fields of each kind of node that hold other nodes."""
 _SCOPES: Final = frozenset({ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef})
 _BINDERS: Final = frozenset({
     ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom, ast.MatchAs,
     ast.MatchStar, ast.MatchMapping,
 })  # fmt: skip
-"""Nodes that bind names of their own, besides the names inside of them."""
+"""Nodes that bind names themselves, besides the names inside of them."""
 _BINDERS_FOR_A_WHILE: Final = frozenset({ast.ExceptHandler, ast.arg})
 """Those whose names end with them."""
 
 
-def parse(code: str) -> ast.Module | None:
-    """The syntax tree, or None of code that is too long, or that this Python cannot read.
+_IGNORED: Final = frozenset({
+    "__bool__", "__len__", "__ne__", "__format__", "__new__",
+    "__getattr__", "__getattribute__", "__setattr__", "__delattr__",
+    "__get__", "__set__", "__delete__", "__set_name__",
+    "__iadd__", "__isub__", "__imul__", "__imatmul__", "__itruediv__", "__ifloordiv__", "__imod__",
+    "__ipow__", "__iand__", "__ior__", "__ixor__", "__ilshift__", "__irshift__",
+})  # fmt: skip
+_SURROGATE: Final = re.compile(r"\\(?:u|U0000)[dD][89a-fA-F][0-9a-fA-F]{2}")
+_PLAIN_NODES: Final = frozenset({
+    ast.Module, ast.Expr, ast.Assign, ast.AugAssign, ast.AnnAssign, ast.For, ast.While, ast.If, ast.Return,
+    ast.Pass, ast.Break, ast.Continue, ast.Raise, ast.Try, ast.ExceptHandler, ast.Assert, ast.Global,
+    ast.Nonlocal, ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.arguments, ast.arg, ast.BoolOp,
+    ast.BinOp, ast.UnaryOp, ast.NamedExpr, ast.IfExp, ast.Dict, ast.Set, ast.List, ast.ListComp, ast.SetComp,
+    ast.DictComp, ast.GeneratorExp, ast.comprehension, ast.Await, ast.Compare, ast.Call, ast.keyword,
+    ast.FormattedValue, ast.JoinedStr, ast.Constant, ast.Attribute, ast.Subscript, ast.Slice, ast.Starred,
+    ast.Name, ast.Tuple, ast.Import, ast.ImportFrom,
+})  # fmt: skip
+"""No classes: their methods are given slices, and their instances may be keys."""
+_PLAIN_BUILTINS: Final = frozenset({
+    "abs", "all", "any", "bin", "bool", "chr", "dict", "divmod", "filter", "float", "hash", "hex", "id",
+    "int", "isinstance", "iter", "len", "list", "map", "max", "min", "next", "oct", "ord", "pow", "print",
+    "range", "repr", "reversed", "round", "set", "sorted", "str", "sum",
+    *(name for name, one in vars(builtins).items() if type(one) is type and issubclass(one, BaseException)),
+})  # fmt: skip
+_PLAIN_MODULES: Final = {
+    "asyncio": {"gather", "run", "sleep"},
+    "datetime": {"date", "datetime", "fromisoformat", "isoformat", "now", "strftime", "timedelta", "today"},
+    "json": {"dumps", "loads"},
+    "math": {name for name in vars(math) if not name.startswith("_")},
+    "random": {"choice", "randint", "random", "sample", "shuffle", "uniform"},
+    "re": {"compile", "escape", "findall", "fullmatch", "group", "match", "search", "sub"},
+}
+_PLAIN_ATTRIBUTES: Final = frozenset({
+    *(name for kind in (str, int, float, list, dict, set) for name in vars(kind) if not name.startswith("_")),
+    *(name for names in _PLAIN_MODULES.values() for name in names),
+}) - {"items", "popitem"}  # fmt: skip
+_UNPACKED: Final = frozenset({"enumerate", "items", "zip"})
+"""Functions and methods whose tuples vanish at once where a loop unpacks them."""
 
-    The engine may accept it all the same.
+
+def parse(code: str) -> ast.Module | None:
+    """Return the syntax tree; None for code that is too long, or that this Python cannot parse.
+
+    The engine may accept such code.
     """
     if len(code) > MAX_READ_CHARS:
         return None
@@ -64,7 +122,7 @@ class Names:
     """What code binds, calls and imports.
 
     `at_top` are the names that the module's own statements bind, `anywhere` those that are bound or unbound
-    in whatever scope; `called` are the calls of plain names.
+    in any scope; `called` are the calls of plain names.
     """
 
     tree: ast.Module
@@ -81,25 +139,19 @@ class Names:
     defines_classes: bool = False
     calls: bool = False
 
-    @classmethod
-    def of(cls, tree: ast.Module) -> Names:
-        found = cls(tree)
-        for statement in tree.body:
-            found._top_level(statement)
-        return found
-
-    def _top_level(self, statement: ast.stmt) -> None:
-        """Walk a statement; names bound inside functions and classes belong to those, unless global."""
-        inside: list[Any] = []
-        self._walk([statement], inside, module_scope=True)
-        if inside:
-            self._walk(inside, inside, module_scope=False)
-        if "result" in self.at_top:
-            self.maybe_result = True
-            self.always_result |= "result" in bound_directly(statement)
+    def __post_init__(self) -> None:
+        """Walk the tree; names bound inside functions and classes belong to those, unless global."""
+        for statement in self.tree.body:
+            inside: list[Any] = []
+            self._walk([statement], inside, module_scope=True)
+            if inside:
+                self._walk(inside, inside, module_scope=False)
+            if "result" in self.at_top:
+                self.maybe_result = True
+                self.always_result |= "result" in bound_directly(statement)
 
     def _walk(self, pending: list[Any], inside: list[Any], *, module_scope: bool) -> None:
-        """Note everything in *pending*; what is in functions and classes goes to *inside*."""
+        """Note everything in *pending*; add what is in functions and classes to *inside*."""
         while pending:
             node = pending.pop()
             kind = type(node)
@@ -119,7 +171,13 @@ class Names:
                     self.at_top.update(node.names)
                     self.global_result |= "result" in node.names
                 elif kind in _BINDERS:
-                    self._note_binder(node, module_scope)
+                    bound = set(bound_by(node))
+                    self.anywhere |= bound
+                    if module_scope:
+                        self.at_top |= bound
+                    if kind is ast.Import or kind is ast.ImportFrom:
+                        self.modules.update(modules_of(node))
+                        self.imports_all |= any(alias.name == "*" for alias in node.names)
                 elif kind in _BINDERS_FOR_A_WHILE:
                     self.anywhere.update(bound_by(node))
                 found = pending
@@ -131,30 +189,21 @@ class Names:
                     part = getattr(node, name)
                     found.extend(part) if type(part) is list else found.append(part)
 
-    def _note_binder(self, node: ast.AST, module_scope: bool) -> None:
-        bound = set(bound_by(node))
-        self.anywhere |= bound
-        if module_scope:
-            self.at_top |= bound
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            self.modules.update(modules_of(node))
-            self.imports_all |= any(alias.name == "*" for alias in node.names)
-
 
 def names_in(code: str, tree: ast.Module) -> Names:
-    """What a walk over the tree of this code tells."""
-    return _names_in_short(code) if len(code) <= _SHORT_CHARS else Names.of(tree)
+    """Return the names of *code*, whose tree is *tree*."""
+    return _names_in_short(code) if len(code) <= _SHORT_CHARS else Names(tree)
 
 
 @functools.lru_cache(_MAX_KNOWN)
 def _names_in_short(code: str) -> Names:
     tree = parse(code)
     assert tree is not None
-    return Names.of(tree)
+    return Names(tree)
 
 
 def children(node: Any) -> Iterator[Any]:
-    """What is inside of a node, None where something is left out. Names and constants have nothing inside."""
+    """Yield the nodes inside of a node, None for an omitted one. Names and constants have none."""
     for name in CHILDREN.get(type(node), ()):
         part = getattr(node, name)
         if type(part) is list:
@@ -164,7 +213,7 @@ def children(node: Any) -> Iterator[Any]:
 
 
 def bound_by(node: ast.AST) -> Iterator[str]:
-    """The names that a node itself binds or unbinds."""
+    """Yield the names that a node itself binds or unbinds."""
     match node:
         case ast.Name(id=name, ctx=ast.Store() | ast.Del()):
             yield name
@@ -179,7 +228,7 @@ def bound_by(node: ast.AST) -> Iterator[str]:
 
 
 def bound_directly(statement: ast.stmt) -> set[str]:
-    """Names that this statement binds whenever it is reached."""
+    """Return the names that this statement binds whenever it is reached."""
     match statement:
         case ast.Assign(targets=targets):
             return {name for target in targets for name in _targets(target)}
@@ -193,7 +242,7 @@ def bound_directly(statement: ast.stmt) -> set[str]:
 
 
 def modules_of(node: ast.AST) -> list[str]:
-    """The modules that an import names; none if it is relative, which is another mistake."""
+    """Return the modules that an import names; none if it is relative, which is another mistake."""
     match node:
         case ast.Import(names=names):
             return [alias.name for alias in names]
@@ -206,3 +255,88 @@ def _targets(target: ast.expr) -> Iterator[str]:
     for node in ast.walk(target):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
+
+
+def misread(code: str, tree: ast.Module | None) -> Iterator[Diagnostic]:
+    """Yield a diagnostic for each place where the engine would run *code* differently from Python.
+
+    For code without a *tree*, only lone surrogates are found, and reported once.
+    """
+    methods, surrogates = tree is not None and "class " in code, _SURROGATE.search(code) is not None
+    if not methods and not surrogates:
+        return
+    lines = code.encode().split(b"\n")
+    nodes = list(ast.walk(tree)) if tree is not None else []
+    for node in nodes if methods else ():
+        if isinstance(node, ast.ClassDef):
+            for part in node.body:
+                if isinstance(part, ast.FunctionDef) and part.name in _IGNORED:
+                    yield _misread(
+                        f"the sandbox's Python does not call {part.name}",
+                        'use a method with a name of its own, or engine="auto"',
+                        _span(part, lines, 3),
+                    )
+    message = "the sandbox's Python has no text with a lone surrogate"
+    hint = 'write the character itself, or its escape with eight digits; engine="auto" accepts such text'
+    if tree is None:
+        yield _misread(message, hint, None)
+    evaluates = "eval" in code or "exec" in code
+    for node in nodes if surrogates else ():
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            text = node.value
+            broken = not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
+            if broken or (evaluates and _SURROGATE.search(text)):
+                yield _misread(message, hint, _span(node, lines, 1))
+
+
+def _misread(message: str, hint: str, span: Span | None) -> Diagnostic:
+    return Diagnostic(
+        severity=Severity.ERROR, code=Code.UNSUPPORTED_FEATURE, message=message, hint=hint, span=span
+    )
+
+
+def _span(node: ast.Constant | ast.FunctionDef, lines: list[bytes], width: int) -> Span:
+    """Return the place where *node* begins, *width* characters wide."""
+    column = len(lines[node.lineno - 1][: node.col_offset].decode(errors="replace")) + 1
+    return Span(line=node.lineno, column=column, end_line=node.lineno, end_column=column + width)
+
+
+def has_plain_keys(tree: ast.Module) -> bool:
+    """Return whether running *tree* can hash only values that have no parts."""
+    pending: list[Any] = [tree]
+    while pending:
+        node = pending.pop()
+        kind = type(node)
+        if node is None or kind is ast.Constant:
+            continue
+        if kind not in _PLAIN_NODES or not _is_plain(node, kind):
+            return False
+        unpacks = False
+        if kind is ast.For or kind is ast.comprehension:
+            match node.iter:
+                case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name)):
+                    unpacks = name in _UNPACKED and type(node.target) is ast.Tuple
+        if unpacks:  # the loop goes through tuples that it does not keep
+            pending += [*node.iter.args, *node.iter.keywords, getattr(node.iter.func, "value", None)]
+        for field_name in CHILDREN[kind]:
+            if not (unpacks and field_name == "iter"):
+                part = getattr(node, field_name)
+                pending += part if type(part) is list else [part]
+    return True
+
+
+def _is_plain(node: Any, kind: type) -> bool:
+    """Return whether a node of a listed kind is used in a listed way."""
+    if kind is ast.Name:
+        return node.id in _PLAIN_BUILTINS or not (hasattr(builtins, node.id) or node.id.startswith("__"))
+    if kind is ast.Attribute:
+        return node.attr in _PLAIN_ATTRIBUTES
+    if kind is ast.Tuple:
+        return type(node.ctx) is ast.Store
+    if kind is ast.arguments:
+        return node.vararg is None
+    if kind is ast.Import:
+        return all(alias.name in _PLAIN_MODULES for alias in node.names)
+    if kind is ast.ImportFrom:
+        return all(alias.name in _PLAIN_MODULES.get(node.module, ()) for alias in node.names)
+    return True

@@ -25,7 +25,6 @@ from standfast.errors import InvalidArgument, ValueTooLarge
 from standfast.model.bounds import MAX_VALUE_BYTES, check_bounds
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.dump import check_arguments, stand_ins
-from standfast.sandbox.monty.feeding import show
 from standfast.sandbox.monty.state import EngineState
 from standfast.sandbox.monty.syntax import parse
 from standfast.sandbox.monty.workers import MontyWorker, MontyWorkers
@@ -82,7 +81,7 @@ def take_out(state: EngineState | None, definitions: dict[str, str], workers: Mo
 def _value_of(worker: MontyWorker, name: str) -> str | None:
     """A variable as an expression; None if it has no such form, `_Unbound` if there is no such variable."""
     try:
-        snapshot = show(worker, name, ())
+        snapshot = worker.show(name, ())
         dumped = worker.dump(snapshot)
         readable = _is_readable(dumped) and not stand_ins(dumped)
         value = snapshot.args[0] if readable else None

@@ -22,9 +22,8 @@ from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.monty import engine
 from standfast.sandbox.monty.failures import MODULES, unsupported_feature
-from standfast.sandbox.monty.ignored_methods import misread
 from standfast.sandbox.monty.program import WAITERS, called_name
-from standfast.sandbox.monty.syntax import parse
+from standfast.sandbox.monty.syntax import misread, parse
 from standfast.sandbox.monty.workers import MontyWorker, MontyWorkers
 from standfast.sandbox.workers import Watchdog
 

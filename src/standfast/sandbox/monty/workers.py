@@ -1,59 +1,69 @@
-"""MontyWorker processes of the engine, each with a session loaded in it; see `slots` for who has one."""
+"""Worker processes of the engine, each with a session loaded in it, and how values are taken over from them.
+
+Theory of operation
+-------------------
+The engine makes Python objects of a value in one go, holding the GIL, and hashes keys and items of sets on
+the way. A large value, or a key that is a tuple of shared tuples, would block the host. So the size of the
+engine's answer is looked up first (`sent_bytes`), and unless it is small, a dump tells how many parts a value
+has and what would be hashed (`dump.check_arguments`). See `sandbox.workers` for how runs share the processes.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import importlib.util
 import os
 import signal
 import sys
 import threading
+from collections.abc import Callable, Container
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from standfast.errors import Code, EngineFailed
+from standfast.errors import Code, EngineFailed, ValueTooLarge
+from standfast.model.bounds import MAX_VALUE_BYTES
+from standfast.model.canonical import Json
 from standfast.model.limits import SessionLimits
 from standfast.sandbox.monty import engine
-from standfast.sandbox.monty.dump import MAX_SUSPENSIONS, with_limits
+from standfast.sandbox.monty.dump import MAX_SUSPENSIONS, check_arguments, with_limits
 from standfast.sandbox.monty.state import EngineState
-from standfast.sandbox.monty.untraced import untraced
 from standfast.sandbox.workers import PeakMemory, WorkerSlots
+
+T = TypeVar("T")
 
 KILL_GRACE_S: Final = 0.4
 """How long past its time limit the engine may take to stop by itself."""
-
-
 _SLEEPS_WHOLE: Final = {"sleep_system_max": float("inf")}
-"""Unless told, the engine cuts sleeps to ten seconds. How long code may run is a limit of ours."""
-
-
+"""By default, the engine cuts sleeps to ten seconds. How long code may run is a limit of ours."""
 _LOADING_FACTOR: Final = 16
 """Loading a dump takes at most eight times its size (measured: many small strings, lists or functions)."""
-
-
 TINY_FRAME_BYTES: Final = 128
-"""No value that arrives in so few bytes takes long to hash: a tree of some 100,000 parts at most."""
+"""A value that arrives in this many bytes is hashed quickly: as a tree it has some 100,000 parts at most."""
 SMALL_FRAME_BYTES: Final = 32 << 10
 """Few enough parts to take over at once, and too few large integers to make a slow dict of equal hashes."""
+_SHOW: Final = "__standfast_show"
+_TRACER: Final = "opentelemetry"
+_STUBS: dict[str, Callable[..., None]] = {}
 
 
-class StateTooLarge(EngineFailed):
-    """A session's state does not fit into the memory that a run may have."""
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A value that is not taken over from the engine: it holds *foreign* types, or it is *too_large*."""
 
-    code = Code.MEMORY_EXCEEDED
+    foreign: str | None = None
+    too_large: str | None = None
 
-    def __init__(self, limits: SessionLimits) -> None:
-        super().__init__(
-            f"the session's state cannot be loaded within {limits.memory_mb} MB",
-            hint="run with the memory_mb that the session was last run with, or more",
-        )
+
+UNREAD: Final = Unreadable()
 
 
 @dataclass(slots=True, eq=False)
 class MontyWorker:
     """A session loaded in a worker process.
 
-    `version` names the state it holds, `next_input` is the number of the next source, and `unsaved_feeds`
-    counts what it was fed since its state was last stored. A *warm* one has waited for this run.
+    `version` names the state that it holds, `next_input` is the number of the next source, `unsaved_feeds`
+    counts the feeds since its state was last stored. `warm` means that it was kept for this session.
     """
 
     session: engine.MontySession
@@ -73,7 +83,7 @@ class MontyWorker:
             self._io = os.open(f"/proc/{self.pid}/io", os.O_RDONLY)
 
     def fits(self, limits: SessionLimits) -> bool:
-        """Whether the engine's own limits are the same; the others are ours to watch."""
+        """Return whether the limits that the engine enforces are the same."""
         mine = self.limits
         return limits is mine or (
             limits.memory_mb == mine.memory_mb
@@ -82,17 +92,63 @@ class MontyWorker:
         )
 
     def holds(self, version: object, limits: SessionLimits) -> bool:
-        """Whether a run from this version of the session, under these limits, can begin here."""
-        return self.version == version and self.fits(limits)
+        """Return whether a run from this version of the session, under these limits, can begin here."""
+        return self.version == version and (limits is self.limits or self.fits(limits))
 
     def feed(self, code: str, **options: Any) -> Any:
         """Run code in the session, up to the first thing that needs the host."""
         return untraced(self.session.feed_start, code, **options)
 
-    def sent_bytes(self) -> int:
-        """How much the process has written since this was last asked; very much if the system does not tell.
+    def evaluate(
+        self, code: str, inputs: dict[str, Json] | None = None, max_frame_bytes: int = TINY_FRAME_BYTES
+    ) -> object:
+        """Run host code in the guest and return its value. It must call nothing.
 
-        What it wrote last is the engine's answer, so this is the most that a value in it can take.
+        A value that arrives in more than *max_frame_bytes* is not read: the result is `UNREAD`.
+        """
+        self.next_input += 1
+        snapshot: Any = self.feed(code, inputs=inputs, print_callback=ignore_output)
+        while isinstance(snapshot, engine.NameLookupSnapshot):
+            snapshot = snapshot.resume()
+        if not isinstance(snapshot, engine.MontyComplete):
+            raise TypeError(f"the engine answered with {snapshot!r}")
+        return UNREAD if self.sent_bytes() > max_frame_bytes else read_value(lambda: snapshot.output)
+
+    def show(self, expression: str, functions: Container[str] | None) -> Any:
+        """Have the guest pass the value of *expression* to the host, as the argument of a call.
+
+        Return the snapshot that stands at the call: its dump tells what the argument is before it is read.
+        An unbound name is taken for a function if it is in *functions*, or if those are None.
+        """
+        self.next_input += 1
+        snapshot: Any = self.feed(f"{_SHOW}({expression})", print_callback=ignore_output)
+        while isinstance(snapshot, engine.NameLookupSnapshot):
+            name = snapshot.variable_name
+            known = functions is None or name in functions
+            snapshot = snapshot.resume(value=stub(name)) if known else snapshot.resume()
+        return snapshot
+
+    def arguments(
+        self, snapshot: engine.FunctionSnapshot, *, small: bool, max_bytes: int = MAX_VALUE_BYTES
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | Unreadable:
+        """Take the arguments of a call over from the engine, unless they are too large or not JSON.
+
+        Unless they are known to be *small*, a dump is checked first.
+        """
+        if not small:
+            try:
+                foreign = check_arguments(self.dump(snapshot), max_bytes)
+            except ValueTooLarge as error:
+                return Unreadable(too_large=error.limit)
+            if foreign is not None:
+                return Unreadable(foreign=foreign)
+        given: Any = read_value(lambda: (snapshot.args, snapshot.kwargs))
+        return given  # type: ignore[no-any-return]
+
+    def sent_bytes(self) -> int:
+        """Return how much the process has written since the last call; `sys.maxsize` if that is unknown.
+
+        The last thing it wrote is the engine's answer, so this is the most that a value in it can take.
         """
         before = self._sent
         try:
@@ -102,7 +158,7 @@ class MontyWorker:
         return self._sent - before
 
     def dump(self, standing: Any) -> bytes:
-        """Dump the session, or a snapshot of it; what that sends is not counted as a value."""
+        """Dump the session, or a snapshot of it, without counting the dump in `sent_bytes`."""
         dumped: bytes = standing.dump()
         self.sent_bytes()
         return dumped
@@ -132,7 +188,7 @@ class MontyWorkers(WorkerSlots[MontyWorker]):
         self._closed = False
 
     def attach(self, state: EngineState | None, limits: SessionLimits, **options: Any) -> MontyWorker:
-        """Start or reuse a process and load a session into it; *options* are for an empty one. Blocking."""
+        """Load a session into a new or reused process; *options* are for an empty session. Blocking."""
         worker = self.attach_bare(limits, **options)
         if state is None:
             return worker
@@ -148,7 +204,7 @@ class MontyWorkers(WorkerSlots[MontyWorker]):
         return worker
 
     def check_loads(self, dump: bytes, limits: SessionLimits, *, paused: bool = False) -> None:
-        """Raise as the engine does if *dump*, made under *limits*, could not be loaded under them. Blocking.
+        """Raise as the engine does if *dump*, made under *limits*, cannot be loaded under them. Blocking.
 
         Loading takes more memory than the values had. Only a dump that may be too large is tried.
         """
@@ -164,8 +220,21 @@ class MontyWorkers(WorkerSlots[MontyWorker]):
             worker.close()
 
     def attach_bare(self, limits: SessionLimits, **options: Any) -> MontyWorker:
-        """A worker with an empty session, for checks, rules and snapshots of a running program. Blocking."""
-        session = self._checkout(engine_limits(limits), **{"os_policy": _SLEEPS_WHOLE, **options})
+        """Return a worker with an empty session, for checks, rules and suspended cells. Blocking."""
+        engine_limits: Any = {
+            "max_memory": limits.memory_mb << 20,
+            "max_feed_duration_secs": limits.cpu_ms / 1000,
+            "max_recursion_depth": limits.max_stack_depth,
+            "max_suspensions": MAX_SUSPENSIONS,
+        }
+        with self._starting:
+            if self._closed:
+                raise EngineFailed("the sandbox is closed")
+            if self._pool is None:
+                self._pool = _start_pool(self.capacity)
+            pool = self._pool
+        session = pool.checkout(limits=engine_limits, **{"os_policy": _SLEEPS_WHOLE, **options})
+        session.__enter__()
         return MontyWorker(session, session.worker_pid or 0, limits)
 
     def close(self) -> None:
@@ -177,39 +246,93 @@ class MontyWorkers(WorkerSlots[MontyWorker]):
         if pool is not None:
             pool.__exit__(None, None, None)
 
-    def _checkout(self, limits: dict[str, Any], **options: Any) -> engine.MontySession:
-        session = self._started().checkout(limits=limits, **options)  # type: ignore[arg-type]
-        session.__enter__()
-        return session
-
-    def _started(self) -> engine.Monty:
-        with self._starting:
-            if self._closed:
-                raise EngineFailed("the sandbox is closed")
-            if self._pool is None:
-                self._pool = _start_pool(self.capacity)
-            return self._pool
-
-
-def engine_limits(limits: SessionLimits) -> dict[str, Any]:
-    """Our limits under the engine's names."""
-    return {
-        "max_memory": limits.memory_mb << 20,
-        "max_feed_duration_secs": limits.cpu_ms / 1000,
-        "max_recursion_depth": limits.max_stack_depth,
-        "max_suspensions": MAX_SUSPENSIONS,
-    }
-
 
 def _start_pool(capacity: int) -> engine.Monty:
     try:
-        # Two beyond our own slots: rules and checks never wait for runs that wait for them.
+        # Two more than our slots: rules and checks must not wait for runs that wait for them.
         pool = engine.Monty(
             min_processes=1, max_processes=capacity + 2, feed_duration_limit_grace=KILL_GRACE_S
         )
         pool.__enter__()
     except Exception as error:
         raise EngineFailed(
-            f"the Python engine cannot be started: {error}", hint="`standfast doctor` looks for the reason"
+            f"the Python engine cannot be started: {error}", hint="run `standfast doctor` to find the reason"
         ) from error
     return pool
+
+
+class StateTooLarge(EngineFailed):
+    """A session's state does not fit into the memory that a run may have."""
+
+    code = Code.MEMORY_EXCEEDED
+
+    def __init__(self, limits: SessionLimits) -> None:
+        super().__init__(
+            f"the session's state cannot be loaded within {limits.memory_mb} MB",
+            hint="run with the memory_mb that the session was last run with, or more",
+        )
+
+
+def read_value(read: Callable[[], object]) -> object:
+    """Return what *read* takes over from the engine, which hashes keys and items of sets on the way."""
+    pauses = gc.isenabled()
+    if pauses:  # the collector would scan all the new objects again and again
+        gc.disable()
+    try:
+        return read()
+    except TypeError:  # an instance of a guest's class has no hash here
+        return Unreadable(foreign="dict or set with objects as keys")
+    finally:
+        if pauses:
+            gc.enable()
+
+
+def stub(name: str) -> Callable[..., None]:
+    """Return a function of this name; the engine keeps only the name."""
+    if (known := _STUBS.get(name)) is None:
+
+        def known() -> None: ...
+
+        known.__name__ = name
+        _STUBS[name] = known
+    return known
+
+
+def ignore_output(stream: str, text: str) -> None:
+    """Discard what host code would print."""
+
+
+_feeding: set[int] = set()
+_looking: Final = threading.Lock()
+_is_absent: bool | None = None
+
+
+def untraced(feed: Callable[..., T], *args: Any, **options: Any) -> T:
+    """Feed the engine without letting it search for a tracer that is not installed.
+
+    At every feed the engine imports `opentelemetry`. Where that package is missing, the search takes longer
+    than the feed, so a finder answers it at once, for the feeding threads only.
+    """
+    global _is_absent
+    if _is_absent is None:
+        with _looking:
+            if _is_absent is None:
+                _is_absent = _TRACER not in sys.modules and importlib.util.find_spec(_TRACER) is None
+                if _is_absent:
+                    sys.meta_path.insert(0, _Absent())
+    if not _is_absent:
+        return feed(*args, **options)
+    thread = threading.get_ident()
+    _feeding.add(thread)
+    try:
+        return feed(*args, **options)
+    finally:
+        _feeding.discard(thread)
+
+
+class _Absent:
+    """A finder that reports the tracer as missing to threads that feed the engine."""
+
+    def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+        if name == _TRACER and threading.get_ident() in _feeding:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)

@@ -1,0 +1,475 @@
+"""The code of one cell in the engine: steps it, answers what needs no decision, and finds its value.
+
+The engine stops wherever guest code needs the host. Names of functions, calls of unknown names and requests
+to the operating system are answered here; calls of functions, sleeps and blocked tasks become steps.
+
+Rules
+-----
+1. The clock stands still between answers, and random numbers come from the seed: a cell that is rerun sees
+   the same. The engine keeps its own random state in its dumps, so only its seed is made here.
+2. The address that an object without a `__repr__` prints may differ between a warm worker and a loaded one.
+3. The engine passes functions, ranges, modules and cycles as their text, indistinguishable from a string.
+   Where a text could be such a stand-in, the engine's dump is asked (`dump.stand_ins`).
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import re
+import time
+from collections.abc import Container
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final, get_args
+
+import msgspec
+
+from standfast.errors import Code, ErrorObject, InvalidArgument, ValueTooLarge
+from standfast.model.bounds import MAX_VALUE_BYTES, check_bounds
+from standfast.model.canonical import Json, to_json
+from standfast.ports.cell_stepper import EngineCall, StepBlocked, StepperHost
+from standfast.ports.code_engine import SLEEP, CallAnswer
+from standfast.sandbox.monty import engine
+from standfast.sandbox.monty.dump import stand_ins
+from standfast.sandbox.monty.program import MARK_NAME, VALUE_NAME, last_expression, read_program
+from standfast.sandbox.monty.state import EngineState, MontyCellDump
+from standfast.sandbox.monty.workers import (
+    SMALL_FRAME_BYTES,
+    TINY_FRAME_BYTES,
+    UNREAD,
+    MontyWorker,
+    Unreadable,
+    read_value,
+    stub,
+)
+from standfast.sandbox.run_errors import (
+    argument_not_json,
+    not_serializable,
+    request_too_large,
+    result_too_large,
+)
+
+OS_POLICY: Final = {
+    "datetime": "call_host",
+    "timezone": "utc",
+    "random_start": "call_host",
+    "sleep_system_max": float("inf"),
+}
+"""What the engine asks the host for; it is part of its dumps. By default it cuts sleeps to ten seconds."""
+_SLEEPS: Final = ("system.sleep", "system.async_sleep")
+_MAX_RANDOM_BYTES: Final = 64 << 10
+_BRIEF_S: Final = 0.000_2
+"""What the engine makes, sends and receives in this time, the host reads in a millisecond."""
+_KEPT: Final = "__standfast_kept_{}"
+_STAND_IN: Final = re.compile(r"<.*>|[\w.]{1,200}\(.*\)|\[\.\.\.\]|\{\.\.\.\}|\(\.\.\.\)|\.\.\.", re.S)
+_TYPE_NAME: Final = re.compile(r"<([\w.]+)|([\w.]+)\(")
+
+
+@dataclass(frozen=True, slots=True)
+class CodeFinished:
+    """The code ran to its end. Its last expression has this value, which may be *unread*."""
+
+    value: object
+    unread: bool = False
+
+
+RunStep = EngineCall | StepBlocked | CodeFinished
+
+
+class ForeignArgument(Exception):
+    """An argument holds a value of this type, which has no JSON form."""
+
+
+class EngineRun:
+    """The engine's side of one cell.
+
+    `borrowed` are names that the cell has only until its end: inputs and loaded values. `kept` are those that
+    had a value before, which they get back. `call_errors` are the errors behind exceptions that the guest
+    sees, by type and message. `plain_keys` means that neither the session nor the code can hash anything
+    that has parts (`syntax.has_plain_keys`). `standing` is the snapshot that the code stopped at.
+    """
+
+    def __init__(self, host: StepperHost, before: EngineState | None, paused: MontyCellDump | None) -> None:
+        request = host.request
+        self._host = host
+        self._functions = request.functions
+        self.limits = request.limits
+        self.names = frozenset(before.names) if before else frozenset()
+        self.program = program = read_program(
+            request.code,
+            result_may_be_bound=before is not None and before.result_later,
+            last=request.last - self.names if before else request.last,
+        )
+        self.plain_keys = program.plain_keys and (before is None or before.plain_keys)
+        self._sites = before.sites if before else {}
+        self.worker: MontyWorker
+        self._asked_s = 0.0
+        self.standing: engine.FunctionSnapshot | engine.FutureSnapshot | None = None
+        self.call_errors: dict[tuple[str, str], ErrorObject] = {}
+        if paused is not None:
+            self.paused_dump, self.filename, self.draws = paused.dump, paused.filename, paused.draws
+            self.borrowed, self.kept = list(paused.borrowed), paused.kept
+            self.call_errors.update({(known.type, known.message): known.error for known in paused.errors})
+            return
+        self.paused_dump, self.filename, self.draws = b"", "", 0
+        self.borrowed = list(request.inputs)
+        self.kept = [name for name in self.borrowed if name in self.names]
+        if program.result_mode == "maybe" and "result" in self.names and "result" not in self.kept:
+            self.kept.append("result")
+
+    # ── stepping ─────────────────────────────────────────────────────────────────────────────────
+
+    def begin(self, worker: MontyWorker) -> RunStep:
+        """Run to the first thing that needs the host."""
+        self.worker = worker
+        self.draws = 0  # a second attempt sees the same random numbers
+        program, kept = self.program, self.kept
+        marked = program.result_mode == "maybe" and program.reads_result
+        if kept or marked:
+            hide = "result" in kept and program.result_mode == "maybe" and not program.reads_result
+            setup = [f"{MARK_NAME} = []"] if marked else []
+            setup += [_copy(name, _KEPT.format(name)) for name in kept]
+            worker.evaluate("\n".join([*setup, _unbind("result")] if hide else setup))
+        try:
+            return self._feed(program.fed)
+        except engine.MontySyntaxError:
+            if program.unnamed is None:
+                raise
+        self.program = msgspec.structs.replace(
+            program, fed=program.unnamed, ends_with_value=False, inserted=()
+        )
+        return self._feed(program.unnamed)
+
+    def _feed(self, code: str) -> RunStep:
+        """Feed the code of the run. The engine numbers all sources, also those that it refuses."""
+        worker = self.worker
+        self.filename = f"<python-input-{worker.next_input}>"
+        worker.next_input += 1
+        self._asked_s = time.perf_counter()
+        inputs = self._host.request.inputs or None
+        return self._advance(worker.feed(code, inputs=inputs, print_callback=self._host.output))
+
+    def reload(self, worker: MontyWorker) -> RunStep:
+        """Load a suspended run and find what it stands at."""
+        self.worker = worker
+        worker.next_input = int(self.filename.removeprefix("<python-input-").removesuffix(">")) + 1
+        self._asked_s = time.perf_counter()
+        snapshot = worker.session.load_snapshot(self.paused_dump, print_callback=self._host.output)
+        return self._advance(snapshot)
+
+    def answer(self, call_id: int, answer: CallAnswer) -> RunStep:
+        """Give its result to the call that the code stands at, or to one that it is blocked on."""
+        standing, seen = self.standing, answer.exception
+        result: Any = {"return_value": answer.value}
+        if seen is not None:
+            kind = seen.type if seen.type in _exceptions() else "RuntimeError"
+            if answer.error is not None:
+                self.call_errors[kind, seen.message] = answer.error
+            result = {"exc_type": kind, "message": seen.message}
+        self._asked_s = time.perf_counter()
+        if isinstance(standing, engine.FutureSnapshot):
+            return self._advance(standing.resume({call_id: result}))
+        assert standing is not None
+        return self._advance(standing.resume(result))
+
+    def promise(self) -> RunStep:
+        """Give the call that the code stands at a future instead of its result."""
+        assert isinstance(self.standing, engine.FunctionSnapshot)
+        self._asked_s = time.perf_counter()
+        return self._advance(self.standing.resume({"future": ...}))
+
+    def _advance(self, snapshot: Any) -> RunStep:
+        """Answer what needs no decision, up to the next step."""
+        self.standing = None
+        while True:
+            if isinstance(snapshot, engine.MontyComplete):
+                if not self._is_small():
+                    return CodeFinished(None, unread=True)
+                return CodeFinished(read_value(functools.partial(getattr, snapshot, "output")))
+            if isinstance(snapshot, engine.FutureSnapshot):
+                self.standing = snapshot
+                return StepBlocked(snapshot.pending_call_ids)
+            if isinstance(snapshot, engine.NameLookupSnapshot):
+                snapshot = self._on_name(snapshot, snapshot.variable_name)
+                continue
+            step = self._on_function(snapshot)
+            if isinstance(step, EngineCall):
+                self.standing = snapshot
+                return step
+            snapshot = step
+
+    def _is_small(self) -> bool:
+        """Return whether what the engine sent can be made into Python objects at once.
+
+        What it made and sent in a very short time is small, unless tuples share their parts.
+        """
+        if self.plain_keys and time.perf_counter() - self._asked_s < _BRIEF_S:
+            return True
+        return self.worker.sent_bytes() <= (SMALL_FRAME_BYTES if self.plain_keys else TINY_FRAME_BYTES)
+
+    def _on_name(self, snapshot: engine.NameLookupSnapshot, name: str) -> Any:
+        if name in self._functions:
+            return snapshot.resume(value=stub(name))
+        try:
+            value = self._host.load(name)
+        except LookupError:
+            return snapshot.resume()
+        if name not in self.borrowed:
+            self.borrowed.append(name)
+        return snapshot.resume(value=value)
+
+    def _on_function(self, snapshot: engine.FunctionSnapshot) -> Any:
+        """Return the call as a step; or answer it here, and return the next snapshot."""
+        name = str(snapshot.function_name)
+        if snapshot.is_os_function:
+            return self._on_system_call(snapshot, name)  # the engine has checked the types of its arguments
+        if name not in self._functions:
+            hint = self._functions.suggest(name) or "list_tools() names what can be called"
+            message = f"{name}() is neither defined nor a capability"
+            error = ErrorObject(code=Code.UNKNOWN_TOOL, message=message, hint=hint)
+            return self._raise(snapshot, "NameError", f"name {name!r} is not defined", error)
+        args: Any = []
+        kwargs: Any = {}
+        problem: ErrorObject | None = None
+        stands = not self._is_awaited(snapshot, name)
+        try:
+            args, kwargs = self._arguments(snapshot, name)
+        except ForeignArgument as foreign:
+            problem = argument_not_json(name, str(foreign))
+        except ValueTooLarge as error:
+            problem = request_too_large(name, error.limit)
+        return EngineCall(
+            id=snapshot.call_id, name=name, args=args, kwargs=kwargs, problem=problem, stands=stands
+        )
+
+    def _is_awaited(self, snapshot: engine.FunctionSnapshot, name: str) -> bool:
+        """Return whether guest code will await the call, according to its syntax."""
+        if snapshot.allow_eager_await:
+            return True
+        place = snapshot.position
+        here = place.filename == self.filename
+        awaited = self.program.awaited if here else self._sites.get(place.filename, ())
+        if awaited is None or place.filename == "<string>":
+            return self._functions.is_async(name)
+        return (place.start, place.end) in awaited
+
+    def _arguments(self, snapshot: engine.FunctionSnapshot, name: str) -> tuple[Json, Json]:
+        """Read the arguments of a call as JSON; raise `ForeignArgument` or `ValueTooLarge`."""
+        max_bytes = self._functions.capability(name).limits.max_request_bytes
+        given = self.worker.arguments(snapshot, small=self._is_small(), max_bytes=max_bytes)
+        if isinstance(given, Unreadable):
+            if given.too_large is not None:
+                raise ValueTooLarge(given.too_large)
+            raise ForeignArgument(given.foreign)
+        args, kwargs = list(given[0]), given[1]
+        check_bounds([args, kwargs], max_bytes)
+        values = [*args, *kwargs.values()]
+        suspicious = bool(values) and _may_hold_stand_ins(values, self._functions)
+        if suspicious and (found := stand_ins(self.worker.dump(snapshot))):
+            raise ForeignArgument(_type_of_stand_in(found[0]))
+        try:
+            clean, _ = to_json([args, kwargs])
+        except InvalidArgument:
+            raise ForeignArgument(_first_foreign([args, kwargs])) from None
+        return clean[0], clean[1]
+
+    def _on_system_call(self, snapshot: engine.FunctionSnapshot, name: str) -> Any:
+        if name in _SLEEPS:
+            seconds = max(0.0, float(snapshot.args[0])) if snapshot.args else 0.0
+            return EngineCall(
+                id=snapshot.call_id, name=SLEEP, kwargs={"seconds": seconds}, stands=name == _SLEEPS[0]
+            )
+        if name in ("time.time", "datetime.now", "date.today"):
+            now: Any = self._host.now_ms / 1000
+            if name != "time.time":
+                now = datetime.fromtimestamp(now, UTC)
+                zone = snapshot.args[0] if snapshot.args else None
+                if name == "date.today":
+                    now = now.date()
+                else:
+                    now = now.replace(tzinfo=None) if zone is None else now.astimezone(zone)
+            return snapshot.resume({"return_value": now})
+        if name == "os.urandom":
+            count = int(snapshot.args[0])
+            if count > _MAX_RANDOM_BYTES:
+                message = f"at most {_MAX_RANDOM_BYTES} random bytes at once, not {count}"
+                return snapshot.resume({"exc_type": "ValueError", "message": message})
+            self.draws += 1
+            chance = hashlib.shake_256(f"{self.draws}:{self._host.request.seed}".encode())
+            return snapshot.resume({"return_value": chance.digest(count)})
+        if name.startswith("import"):
+            return snapshot.resume_not_handled()
+        if name == "open" or name.startswith("Path."):
+            hint = "grant a mount and use read_text(), write_text() or list_dir()"
+        else:
+            hint = "the sandbox hides the machine from guest code; pass values as inputs"
+        message = f"guest code may not use {name}"
+        error = ErrorObject(code=Code.PERMISSION_DENIED, message=message, hint=hint)
+        return self._raise(snapshot, "PermissionError", message, error)
+
+    def _raise(self, snapshot: engine.FunctionSnapshot, kind: Any, text: str, error: ErrorObject) -> Any:
+        """Raise an exception in the guest, and remember the *error* behind it."""
+        self.call_errors[kind, text] = error
+        return snapshot.resume({"exc_type": kind, "message": text})
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────
+
+    def value(self, finished: CodeFinished | None) -> object:
+        """Return the value of the code as the engine hands it over; *finished* is None if it failed."""
+        program, value = self.program, None
+        if finished is not None:
+            value = finished.value
+            if finished.unread and (program.ends_with_value or program.result_mode == "always"):
+                value = self._shown(self._value_expression())
+        if program.result_mode == "maybe":
+            bound, found = self._find_result()
+            value = found if bound else value
+        return value
+
+    def as_json(self, value: object) -> tuple[Json, ErrorObject | None]:
+        """Return *value* as JSON, or why it is not: it may hold the text of something that is not text."""
+        if value is None or type(value) is bool or (type(value) is int and value.bit_length() <= 64):
+            return value, None
+        if isinstance(value, Unreadable):
+            limit = value.too_large
+            return None, not_serializable(str(value.foreign)) if limit is None else result_too_large(limit)
+        try:
+            clean, size = to_json(value)
+        except ValueTooLarge as error:
+            return None, result_too_large(error.limit)
+        except InvalidArgument:
+            return None, not_serializable(_first_foreign(value))
+        if size > MAX_VALUE_BYTES:
+            return None, result_too_large(f"it is {size} bytes as JSON, the limit is {MAX_VALUE_BYTES}")
+        if isinstance(clean, (int, float)):
+            return clean, None
+        functions = {*self._functions.names(), *self.names, *self.program.bound}
+        if _may_hold_stand_ins(clean, functions):
+            try:
+                snapshot = self.worker.show(self._value_expression(), functions)
+                found = stand_ins(self.worker.dump(snapshot))
+                snapshot.resume({"return_value": None})
+            except engine.MontyError:
+                return clean, None
+            if found:
+                return None, not_serializable(_type_of_stand_in(found[0]))
+        return clean, None
+
+    def give_names_back(self, *, drop_value: bool) -> None:
+        """Give borrowed names the values they had before the run; with *drop_value*, unbind its value too.
+
+        The engine has neither `del` nor a way to list globals, but it unbinds the name of an `except` clause.
+        """
+        names = [name for name in self.borrowed if name != "result" or self.program.result_mode != "maybe"]
+        lines = [_put_back(name) if name in self.kept else _unbind(name) for name in names]
+        if drop_value:
+            lines.append(_unbind(VALUE_NAME))
+        if lines:
+            self.worker.evaluate("\n".join(lines))
+
+    def _shown(self, expression: str) -> object:
+        """Return the value of *expression*, read after a dump has shown that it can be read."""
+        worker = self.worker
+        snapshot = worker.show(expression, None)
+        given = worker.arguments(snapshot, small=worker.sent_bytes() <= TINY_FRAME_BYTES)
+        snapshot.resume({"return_value": None})
+        return given if isinstance(given, Unreadable) else given[0][0]
+
+    def _value_expression(self) -> str:
+        """Return an expression with which the guest names the run's value once more."""
+        if self.program.reads_only is not None:
+            return f"({last_expression(self.program.code)}\n)"
+        return VALUE_NAME if self.program.result_mode == "never" else "result"
+
+    def _find_result(self) -> tuple[bool, object]:
+        """Return whether the run bound `result`, and its value.
+
+        A run that reads an earlier `result` bound it if a mark was left, or if it is another object now.
+        """
+        worker, existed, value = self.worker, "result" in self.kept, None
+        try:
+            bound = True
+            if existed and self.program.reads_result:
+                aside = _KEPT.format("result")
+                bound = bool(worker.evaluate(f"bool({MARK_NAME}) or result is not {aside}"))
+            if bound:
+                limit = SMALL_FRAME_BYTES if self.plain_keys else TINY_FRAME_BYTES
+                value = worker.evaluate("result", max_frame_bytes=limit)
+                value = self._shown("result") if value is UNREAD else value
+        except engine.MontyRuntimeError as error:
+            if "is not defined" not in str(error):
+                raise
+            bound, value = False, None
+        if existed:
+            worker.evaluate(_unbind(_KEPT.format("result")) if bound else _put_back("result"))
+        return bound, value
+
+
+def _copy(name: str, target: str) -> str:
+    return f"try:\n    {target} = {name}\nexcept NameError:\n    pass"
+
+
+def _unbind(name: str) -> str:
+    return f"try:\n    raise ValueError\nexcept ValueError as {name}:\n    pass"
+
+
+def _put_back(name: str) -> str:
+    """Return code that gives *name* the value that was kept for it."""
+    aside = _KEPT.format(name)
+    return "\n".join([_unbind(name), _copy(aside, name), _unbind(aside)])
+
+
+@functools.lru_cache(maxsize=1)
+def _exceptions() -> frozenset[str]:
+    """Return the names of the exceptions that the engine knows."""
+    return frozenset(get_args(engine.ExcType))
+
+
+def _type_of_stand_in(text: str) -> str:
+    """Return the name of the type that the text of a value shows."""
+    if text == "<deeply nested>":
+        return "a value nested too deeply"
+    if text.startswith("<class "):
+        return "type"
+    if text.startswith("re.compile("):
+        return "Pattern"
+    found = _TYPE_NAME.match(text)
+    return (found[1] or found[2]) if found else "object"
+
+
+def _may_hold_stand_ins(value: Json, function_names: Container[str]) -> bool:
+    """Return whether some text in *value* could stand for something that is not text."""
+    pending = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, str):
+            if item in function_names or _STAND_IN.fullmatch(item):
+                return True
+        elif isinstance(item, (list, tuple)):
+            pending.extend(item)
+        elif isinstance(item, dict):
+            pending.extend(item.values())
+    return False
+
+
+def _first_foreign(value: object) -> str:
+    """Return the type name of the first part that has no JSON form."""
+    pending: list[Any] = [value]
+    while pending:
+        item = pending.pop()
+        if isinstance(item, float) and (item != item or item in (float("inf"), float("-inf"))):
+            return f"float {item}"
+        if item is None or isinstance(item, (bool, int, float, str)):
+            continue
+        if isinstance(item, (list, tuple)) and type(item) in (list, tuple):
+            pending.extend(reversed(item))
+        elif isinstance(item, dict):
+            foreign = [key for key in item if not isinstance(key, (str, int, float, bool, type(None)))]
+            if foreign:
+                return f"dict with {type(foreign[0]).__name__} keys"
+            pending.extend(item.values())
+        else:
+            proxied = {"MontyClassProxy": "name", "MontyStdTypeProxy": "kind"}.get(type(item).__name__)
+            return type(item).__name__ if proxied is None else str(getattr(item, proxied, "object"))
+    return "a value nested too deeply"
