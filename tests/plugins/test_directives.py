@@ -312,7 +312,7 @@ def test_replaced_arguments_are_seen_by_later_hooks_and_once_by_earlier_ones() -
     first, second, third = named("first"), named("second", lambda _: {"n": 2}), named("third")
 
     async def main() -> None:
-        hearing = await session_of(first, second, third).hear_call(call_context(n=1))
+        hearing = await session_of(first, second, third).review_call(call_context(n=1))
         assert hearing.arguments == {"n": 2}
         assert hearing.replaced_by == "second"
 
@@ -327,7 +327,7 @@ def test_nobody_is_asked_twice_if_nothing_is_replaced() -> None:
     first, second = named("first"), named("second", lambda arguments: dict(arguments))
 
     async def main() -> None:
-        hearing = await session_of(first, second).hear_call(call_context(n=1))
+        hearing = await session_of(first, second).review_call(call_context(n=1))
         assert hearing.arguments is None
 
     asyncio.run(main())
@@ -340,7 +340,7 @@ def test_two_unconditional_replacers_are_a_conflict_and_not_a_race() -> None:
 
     async def main() -> None:
         with pytest.raises(PluginConflict, match="note") as caught:
-            await session_of(one, other).hear_call(call_context(n=0))
+            await session_of(one, other).review_call(call_context(n=0))
         assert {caught.value.owner, caught.value.other} == {"one", "other"}
         assert "'one'" in caught.value.message
         assert "'other'" in caught.value.message
@@ -358,7 +358,7 @@ def test_a_replacer_and_a_clamp_that_is_content_agree(make: Any, limit: int, cla
 
     async def main() -> None:
         ordered = plugins if clamp_first else plugins[::-1]
-        hearing = await session_of(*ordered).hear_call(call_context(n=99))
+        hearing = await session_of(*ordered).review_call(call_context(n=99))
         assert hearing.arguments == {"n": 5}
 
     asyncio.run(main())
@@ -371,7 +371,7 @@ def test_a_replacer_that_insists_on_what_a_clamp_refuses_is_in_conflict_with_it(
         for plugins in ([clamped(3), lambda _: {"n": 5}], [lambda _: {"n": 5}, clamped(3)]):
             session = session_of(named("one", plugins[0]), named("other", plugins[1]))
             with pytest.raises(PluginConflict):
-                await session.hear_call(call_context(n=99))
+                await session.review_call(call_context(n=99))
 
     asyncio.run(main())
 
@@ -397,7 +397,9 @@ def test_an_earlier_hook_may_refuse_the_arguments_that_a_later_one_makes() -> No
             return deny_call("too much") if ctx.arguments["n"] > 10 else None
 
     async def main() -> None:
-        hearing = await session_of(Guard(), named("setter", lambda _: {"n": 99})).hear_call(call_context(n=1))
+        hearing = await session_of(Guard(), named("setter", lambda _: {"n": 99})).review_call(
+            call_context(n=1)
+        )
         ruling = compose_call(hearing.directives, hearing.arguments).ruling
         assert isinstance(ruling, CallRuling)
         assert ruling.error == deny_call("too much").error
@@ -423,7 +425,7 @@ def test_a_result_that_was_made_to_fail_stays_so() -> None:
             return ShortCircuitTool(value="all is well")
 
     async def main() -> None:
-        hearing = await session_of(Strict(), Lenient()).hear_result(tool_result_context("secret"))
+        hearing = await session_of(Strict(), Lenient()).review_result(tool_result_context("secret"))
         assert hearing.context.error == deny_call("not this").error
         assert hearing.context.value is None
         assert [(one.what, one.winner, one.loser) for one in hearing.conflicts] == [
@@ -445,7 +447,7 @@ def test_each_hook_sees_the_result_as_those_before_it_left_it() -> None:
         """The same under another name."""
 
     async def main() -> None:
-        hearing = await session_of(Twice(), Again()).hear_result(tool_result_context(3))
+        hearing = await session_of(Twice(), Again()).review_result(tool_result_context(3))
         assert hearing.context.value == 12
         assert hearing.conflicts == []
 

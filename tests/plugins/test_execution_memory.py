@@ -12,9 +12,9 @@ import pytest
 from standfast.errors import PluginStateLost
 from standfast.model.canonical import digest_bytes
 from standfast.model.plugin_state import PluginSnapshotEntry, PluginSnapshotMeta, decode_entry, encode_entry
-from standfast.plugins.execution_memory import _INLINE_BYTES as INLINE
-from standfast.plugins.execution_memory import _PACKED_BYTES as PACKED
-from standfast.plugins.execution_memory import STATE, ExecutionMemory
+from standfast.plugins.plugin_states import _INLINE_BYTES as INLINE
+from standfast.plugins.plugin_states import _PACKED_BYTES as PACKED
+from standfast.plugins.plugin_states import STATE, ExecutionMemory
 
 SIZES = [0, 1, INLINE, INLINE + 1, PACKED - 1, PACKED, 1 << 20]
 
@@ -166,7 +166,7 @@ def test_a_damaged_state_is_refused_and_names_its_plugin(
     """Ours: a typed error, whatever is wrong; what was written stays as it is."""
     executor = Executor()
     memory = memory_of(executor)
-    with pytest.raises(PluginStateLost, match="what its code has left behind cannot be read") as refused:
+    with pytest.raises(PluginStateLost, match="the variables of its code cannot be read") as refused:
         memory.restore(entry, fetched)
     assert refused.value.plugin_id == "code"
     assert executor.data == b""

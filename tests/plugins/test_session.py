@@ -141,9 +141,9 @@ def test_a_session_knows_what_it_was_built_with() -> None:
     assert session.subagent_context == SubagentContext(parent_session_id="p")
     assert [plugin.id for plugin in session.plugins] == ["standard", "quiet"]
     assert [factory.id for factory in session.host.factories] == ["standard", "quiet"]
-    assert isinstance(session.protocol_driver(), StandardDriver)
-    assert session.code_executor() is None
-    assert session.assistant_prose_projector() is None
+    assert isinstance(session.protocol_driver, StandardDriver)
+    assert session.code_executor is None
+    assert session.assistant_prose_projector is None
     assert session.plugin_actions() == []
     assert not session.has_assistant_stream_hooks()
     assert not session.has_runtime_event_hooks("turn_persisted")
@@ -167,10 +167,10 @@ def test_the_slots_that_are_filled_are_found() -> None:
             registrar.protocol.prose_projector(prose)
 
     session = session_of(Filler())
-    found = session.code_executor()
+    found = session.code_executor
     assert found is not None
     assert found.cell_tool == "run_code"
-    assert session.assistant_prose_projector() is prose
+    assert session.assistant_prose_projector is prose
 
 
 def test_only_the_stages_that_somebody_cares_about_are_asked_for() -> None:
@@ -683,7 +683,7 @@ def test_what_an_unknown_plugin_remembers_is_kept_for_it_and_written_back() -> N
     ear = Ear()
     unknown = entry("gone", {"precious": 1}, revision=5)
     session = restored(unknown, entry("rememberer", {"n": 1}), ear=ear)
-    assert ear.reports == [("gone", "restore", "it is not installed; what it remembers is kept for it")]
+    assert ear.reports == [("gone", "restore", "it is not installed; its state is kept for it")]
     snapshot, _ = session.snapshot()
     assert snapshot.plugins["gone"] == unknown
     assert session.snapshot_is_current(snapshot)

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from standfast.protocols.standard.execution import Execution
+from standfast.protocols.standard.host import Execution
 
 
 @pytest.mark.parametrize(("left", "is_set_again"), [(0.002, True), (0.0, False)])
@@ -18,7 +18,8 @@ def test_a_timer_that_rings_early_is_set_again_and_no_other(left: float, is_set_
 
     async def main() -> None:
         nothing = cast(Any, None)
-        execution = Execution(cast(Any, dispatcher), nothing, nothing, "t", lambda given: None)
+        turn = SimpleNamespace(dispatcher=dispatcher)
+        execution = Execution(cast(Any, turn), nothing, lambda given: None)
         execution._expire(nothing)
         assert (execution._timer is not None) is is_set_again
         execution.abandon()

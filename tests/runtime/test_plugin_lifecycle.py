@@ -590,7 +590,9 @@ def test_the_options_of_a_protocol_are_kept_with_the_session(place: Place) -> No
         async with place.runtime() as runtime:
             session = await runtime.session("s", agent=speaking(Opts(heard)))
             await session.turn("hello")
-            assert (await context_of(session)).protocol_turn_options() == ProtocolTurnOptions(payload=7)
+            assert (await context_of(session)).options.protocol_turn_options() == ProtocolTurnOptions(
+                payload=7
+            )
         assert [value for name, value in heard if name == "options"] == [None, 7, 7]
 
     asyncio.run(main())

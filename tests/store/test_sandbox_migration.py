@@ -17,7 +17,7 @@ from standfast import BlockingSandbox
 from standfast.errors import RecordCorrupt, SchemaTooNew, StoreError
 from standfast.model.approval import ApprovalState
 from standfast.model.plugin_state import decode_state
-from standfast.plugins.execution_memory import read_execution
+from standfast.plugins.plugin_states import read_execution
 from standfast.protocols.code.executor import CodeMemory
 from standfast.store.sqlite import rows, schema
 from standfast.store.sqlite.connection import find_damaged_page, is_checked, open_checked

@@ -229,7 +229,7 @@ def _laxness(short: ShortCircuitTool) -> int:
 # Arguments
 
 
-class CallHearing(msgspec.Struct):
+class CallReview(msgspec.Struct):
     """Asks the plugins about one call, until they agree on its arguments or it is clear that they cannot."""
 
     context: ToolCallHookContext
@@ -242,14 +242,14 @@ class CallHearing(msgspec.Struct):
         """What the arguments were replaced with, if they were."""
         return None if self.replaced_by is None else self.context.arguments
 
-    async def hear(self, hooks: Sequence[RegisteredHook]) -> None:
+    async def run(self, hooks: Sequence[RegisteredHook]) -> None:
         last = -1
         for place, hook in enumerate(hooks):
-            if await self._hear(hook):
+            if await self._ask(hook):
                 last = place
         final = self.replaced_by
         for hook in hooks[: max(last, 0)]:
-            if await self._hear(hook):
+            if await self._ask(hook):
                 assert final is not None
                 raise PluginConflict(
                     f"the arguments of {self.context.tool_name}()",
@@ -258,7 +258,7 @@ class CallHearing(msgspec.Struct):
                     hint="let one of them accept what the other makes of the arguments",
                 )
 
-    async def _hear(self, hook: RegisteredHook) -> bool:
+    async def _ask(self, hook: RegisteredHook) -> bool:
         """Ask one plugin; tells whether it replaced the arguments."""
         wanted = await self.ask(hook, self.context)
         replaced = False
@@ -280,7 +280,7 @@ class CallHearing(msgspec.Struct):
 # Results
 
 
-class ResultHearing(msgspec.Struct):
+class ResultReview(msgspec.Struct):
     """What becomes of one result, plugin by plugin. One that was made to fail stays a failure."""
 
     context: ToolResultHookContext
@@ -315,12 +315,12 @@ def _named(value: object) -> str:
 
 __all__ = [
     "ALLOWED",
-    "CallHearing",
+    "CallReview",
     "Composed",
     "Conflict",
     "OwnedDirective",
     "PluginOwned",
-    "ResultHearing",
+    "ResultReview",
     "compose",
     "compose_call",
     "read_directives",

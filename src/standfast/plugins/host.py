@@ -29,9 +29,8 @@ from standfast.plugins.plugin import (
     is_shipped,
     loop_of,
 )
-from standfast.plugins.plugin_memory import CallStage, PluginMemory
+from standfast.plugins.plugin_states import CallStage, PluginMemory, Report
 from standfast.plugins.registrar import Contributions, PluginRegistrar, collect_triggers
-from standfast.plugins.remembering import Report
 from standfast.plugins.running import (
     AT_HOME,
     BuildStep,

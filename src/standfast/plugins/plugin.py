@@ -34,7 +34,7 @@ from standfast.model.plugin_state import PluginSnapshotMeta
 from standfast.plugins.actions import action_mark
 from standfast.plugins.contexts import PluginExtensions, Shelf, SubagentContext
 from standfast.plugins.hook import mark_of
-from standfast.plugins.plugin_memory import STAGE, SnapshotSource
+from standfast.plugins.plugin_states import STAGE, StatefulPlugin
 from standfast.plugins.snapshot import SnapshotReader, SnapshotWriter
 from standfast.ports.host import PluginActionHost
 from standfast.tools.decorator import Tool, ToolMethod
@@ -71,16 +71,13 @@ class PluginSessionContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @runtime_checkable
-class SessionPlugin(SnapshotSource, Protocol):
+class SessionPlugin(StatefulPlugin, Protocol):
     """A plugin in one session, as the kernel sees it."""
 
     def register(self, registrar: PluginRegistrar) -> None: ...
 
     def session_ready(self, ctx: PluginSessionContext) -> None:
         """All plugins of the session have registered."""
-
-    def restore(self, meta: PluginSnapshotMeta, reader: SnapshotReader) -> None:
-        """Take in what was remembered; with state None there is nothing."""
 
 
 @runtime_checkable

@@ -59,6 +59,16 @@ class Contributions(msgspec.Struct):
         """A function of a plugin as a hook that runs where the plugin's code does."""
         return RegisteredHook(plugin_id, kind, function, priority, self.places.get(plugin_id, AT_HOME))
 
+    def protocol_hook(self, method: str) -> RegisteredHook:
+        """Return a method of the protocol's session plugin as a hook."""
+        owned = self.slots["protocol_session"]
+        return self.hook_of(owned.plugin_id, method, getattr(owned.value, method))
+
+    def owner_of(self, slot: str) -> str:
+        """Return the id of the plugin that fills a slot; empty if no plugin does."""
+        owned = self.slots.get(slot)
+        return "" if owned is None else owned.plugin_id
+
     def sort(self) -> None:
         """Put the hooks that are asked by priority into that order; the others stay as they came."""
         for name, kind in HOOKS.items():

@@ -1,4 +1,4 @@
-"""What the model is shown of its messages, and what plugins are shown of those before a turn."""
+"""Views of messages: those that the model is shown, and those before a turn for plugins to read."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from standfast.machine.inputs import Keep, View
 from standfast.model.message import Message
 
 
-class Earlier(Sequence[Message]):
-    """What was said before a turn, to be read. It is not copied, however long it is."""
+class EarlierMessages(Sequence[Message]):
+    """The messages before a turn, read only and not copied."""
 
     __slots__ = ("_messages",)
 
@@ -38,7 +38,7 @@ class Earlier(Sequence[Message]):
 
 
 def view_of(base: list[Message], shown: list[Message]) -> View | None:
-    """How to make *shown* of *base*: stretches of it, and what is not in it; None if nothing changes."""
+    """Describe *shown* by stretches of *base* and the messages not in it; None if both are the same."""
     if shown is base or shown == base:
         return None
     places = {id(message): place for place, message in enumerate(base)}
@@ -54,8 +54,8 @@ def view_of(base: list[Message], shown: list[Message]) -> View | None:
     return tuple(view)
 
 
-def seen(base: list[Message], view: View) -> list[Message]:
-    """The messages that a view shows, every call answered."""
+def apply_view(base: list[Message], view: View) -> list[Message]:
+    """Return the messages that a view shows, every call answered."""
     found: list[Message] = []
     for one in view:
         if isinstance(one, Keep):

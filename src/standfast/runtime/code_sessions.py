@@ -61,7 +61,7 @@ from standfast.model.plugin_state import PluginSnapshotEntry, SessionState, enco
 from standfast.model.run import Metrics, RunRequest, RunResult, RunStatus, status_of_code
 from standfast.model.session import SessionInfo, SessionMeta
 from standfast.model.turn import TurnRecord, TurnState
-from standfast.plugins.execution_memory import ExecutionMemory, read_execution
+from standfast.plugins.plugin_states import ExecutionMemory, read_execution
 from standfast.ports.code_engine import SLEEP
 from standfast.ports.session_store import (
     Begun,

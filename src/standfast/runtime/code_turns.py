@@ -32,7 +32,7 @@ from standfast.model.limits import CapabilityLimits
 from standfast.model.message import Message
 from standfast.model.outcome import Ended, Waiting
 from standfast.model.plugin_state import SessionState, encode_entry, encode_state
-from standfast.plugins.execution_memory import ExecutionMemory
+from standfast.plugins.plugin_states import ExecutionMemory
 from standfast.plugins.protocol import TurnDriverPreamble
 from standfast.plugins.runtime_services import RuntimeSettings
 from standfast.ports.clock import Clock

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import functools
+from typing import Any, Literal
 
 import msgspec
 
@@ -21,9 +22,11 @@ from standfast.ports.code_engine import Check
 from standfast.protocols.code.cell_finder import find_cells
 from standfast.protocols.code.executor import CELL_LIMITS, CellOptions, CodeExecutor
 from standfast.protocols.code.functions import SessionFunctions
-from standfast.protocols.code.host import CodeHost
 from standfast.protocols.code.instructions import how_to_act
+from standfast.protocols.code.model_call import FencedCellCall
 from standfast.protocols.code.own_functions import cell_tool
+from standfast.protocols.standard.host import StandardHost
+from standfast.protocols.standard.model_call import ModelCall
 from standfast.protocols.tool_docs.tool_guide import guide
 
 CellForm = Literal["fences", "tool_call"]
@@ -161,10 +164,11 @@ class CodeDriver:
         language = engine.language
         SessionFunctions(given.tool_catalog, given.resolve)  # names that are taken twice are found here
         fences = protocol.cells == "fences"
+        model_call: Any = functools.partial(FencedCellCall, language) if fences else ModelCall
         words = how_to_act(fences=fences, engine=engine, finish=protocol.options().finish)
         tools = guide(given.tool_catalog, given.resolve, budget_chars=protocol.guide_chars, language=language)
         return TurnDriverPreamble(
-            host=lambda turn: CodeHost(turn, language if fences else None),
+            host=functools.partial(StandardHost, model_call=model_call),
             tools=() if fences else (cell_tool(language).capability,),
             prompt=(
                 PromptContribution(content=words, slot=PromptSlot.EXECUTION),

@@ -29,7 +29,7 @@ from standfast.ports.code_engine import (
 )
 from standfast.protocols.code.own_functions import CONTINUE_AS, FINISH
 from standfast.protocols.code.values import ReadOnlyValues
-from standfast.protocols.standard.running_cell import RunningCell
+from standfast.protocols.standard.cells import RunningCell
 from standfast.tools.settlement import GUEST_EXCEPTION
 
 _MAX_ANSWER_BYTES: Final = 1 << 20

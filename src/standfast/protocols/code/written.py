@@ -17,7 +17,7 @@ from standfast.model.cell import RUN_CODE
 from standfast.model.language import Language
 from standfast.model.message import AssistantMessage, Message, ToolCall, ToolMessage, UserMessage
 from standfast.protocols.code.following import is_followed_by
-from standfast.protocols.standard.host import with_inputs_named
+from standfast.protocols.standard.model_call import with_inputs_named
 
 
 class WrittenMessages:

@@ -1,32 +1,42 @@
-"""The cells of a turn: code that runs between the calls it makes.
+"""The code cells of a turn, and one cell while an engine runs it.
 
 Theory of operation
 -------------------
-A cell is a call of the executor's tool. It runs as a task, and where it stands still it tells the machine
-(`CellPaused`), which has its calls carried out like any others and lets it go on with one result at a time
-(`ContinueCell`). A cell that this process does not know is run again: it gets the results it had, in the same
-order, without anybody hearing of it, until it stands where it stood.
+A cell is a call of the executor's tool. It runs as a task. When its code needs results, the machine gets a
+`CellPaused`, dispatches the cell's calls like any others, and resumes it with one result at a time
+(`ContinueCell`). A cell that this process does not know is run again: it gets the recorded results in the
+same order, and the machine gets no input until the cell has reached the point where it paused.
+
+The engine computes on a thread; `RunningCell` connects that thread with the turn's loop::
+
+    run ─ thread: start ─ loop: ask ─ … ─ loop: hear ─ thread: answer ─ loop: ask ─ … ─ through ─ end
+
+Once the code is through, the turn may continue while the engine still stores the variables.
 
 Rules
 -----
-1. A cell gets a result only by `ContinueCell`: the order of the journal is the order in which it hears.
-2. A cell that makes other calls than it had made, when it is run again, has failed: nothing is guessed.
-3. Plugins see what came of a cell before it is kept or shown. An answer is what they leave of it; if they put
-   something else in the place of the report, the turn goes on with that.
-4. What a cell leaves behind counts from the moment at which its result is taken in, and is journaled with it:
-   whoever runs it again begins with what there was before.
+1. A cell gets a result only by `ContinueCell`: results arrive in the order of the journal.
+2. A cell that makes other calls than before, when it is run again, fails.
+3. Plugins judge a cell's report before it is kept or shown. If they replace the report by another value, the
+   cell does not end the turn.
+4. A cell's variables count from the moment its result is taken in, and are journaled with it: a process that
+   runs the cell again starts from the variables before it.
+5. Everything but the engine is used on the turn's loop alone, unless a comment says otherwise.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import msgspec
 
 from standfast.durable.effects import Deliver
 from standfast.errors import (
+    Code,
     CodeExecutionRuntimeStopped,
     ErrorObject,
     InvalidArgument,
@@ -48,49 +58,52 @@ from standfast.model.cell import CellReport
 from standfast.model.frame import FrameSwitch
 from standfast.model.language import EngineName
 from standfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall
-from standfast.plugins.protocol import (
-    CodeExecutorPlugin,
-    CodeFunctions,
-    ExecRequest,
-    ExecResponse,
-    OutputContract,
-)
+from standfast.plugins.protocol import CodeExecutionContext, CodeFunctions, ExecRequest, ExecResponse
 from standfast.plugins.running import described
 from standfast.plugins.turn_hooks import TurnContext
-from standfast.ports.code_engine import CallAnswer, CellCall, CodeEngine
+from standfast.ports.code_engine import (
+    CallAnswer,
+    CellCall,
+    CellEnd,
+    CellPause,
+    CellRequest,
+    CellRun,
+    CellStep,
+    CodeEngine,
+)
+from standfast.tools.blocking_loop import BlockingLoop
 from standfast.tools.eager import Started
 from standfast.tools.settlement import GUEST_EXCEPTION
-from standfast.tools.threads import DaemonThreads
 
 Hear = Callable[[int, CallAnswer], None]
-"""Told the number of a call, and what came of it."""
+"""Takes the number of a call and its result."""
+
+CellResult = tuple[ToolSettled, str | FrameSwitch | None]
+"""The result of a cell, and what it ends the turn with, if it does."""
 
 
-class RunningCells:
+class TurnCells:
     """The cells of one turn. Used on the turn's loop."""
 
     def __init__(self, turn: TurnContext) -> None:
         assert turn.executor is not None
         self._turn = turn
         self._executor = turn.executor
-        self._clock = turn.services.clock
         self._cells: dict[int, _Cell] = {}
-        self._left: dict[int, Callable[[], None]] = {}
+        self._adopt: dict[int, Callable[[], None]] = {}
 
-    def start(self, call: ToolCall, arguments: dict[str, Json], deliver: Deliver) -> None:
-        self._open(ContinueCell(call, arguments, (), (), 0), deliver)
-
-    def go_on(self, command: ContinueCell, deliver: Deliver) -> None:
-        found = self._cells.get(command.call.call_id)
-        if found is None:
-            self._open(command, deliver)
-        else:
-            found.hear(command)
+    def resume(self, command: ContinueCell, deliver: Deliver) -> None:
+        """Start a cell, give a running one its next result, or run one again that is unknown here."""
+        call_id = command.call.call_id
+        if (found := self._cells.get(call_id)) is not None:
+            found.resume(command)
+            return
+        cell = self._cells[call_id] = _Cell(self._turn, command, deliver)
+        cell.task = Started(self._run(cell), self._turn.hooks.spares).task
 
     def settled(self, call_id: int) -> None:
-        """A result is taken in; if it is a cell's, so is what that has left behind."""
-        adopt = self._left.pop(call_id, None)
-        if adopt is not None:
+        """Adopt the variables of a cell whose result is being taken in."""
+        if (adopt := self._adopt.pop(call_id, None)) is not None:
             adopt()
 
     async def park(self) -> ToolSettled | None:
@@ -98,31 +111,27 @@ class RunningCells:
         cells, self._cells = self._cells, {}
         error = await self._executor.park() if cells else None
         for cell in cells.values():
-            cell.give_up()
+            cell.cancel()
             if error is not None:
                 return msgspec.structs.replace(self._as_input(cell, None, error), gives_up_calls=True)
         return None
 
     def stop(self) -> None:
-        self._left.clear()
+        self._adopt.clear()
         cells, self._cells = self._cells, {}
         for cell in cells.values():
-            cell.give_up()
-
-    def _open(self, command: ContinueCell, deliver: Deliver) -> None:
-        cell = self._cells[command.call.call_id] = _Cell(self._turn, self._executor, command, deliver)
-        cell.task = Started(self._run(cell), self._turn.hooks.spares).task
+            cell.cancel()
 
     async def _run(self, cell: _Cell) -> None:
         ending = None
         try:
-            settled, ending = await self._settled(cell)
+            settled, ending = await self._result(cell)
         except Exception as error:  # the turn waits for this result, whatever happens
             settled = self._broken(cell, error)
         self._cells.pop(cell.call_id, None)
 
         def deliver() -> None:
-            now = self._clock.now_ms()
+            now = self._turn.services.clock.now_ms()
             if isinstance(ending, FrameSwitch):
                 cell.deliver(FrameSwitchRequested(at_ms=now, switch=ending))
             elif ending is not None:
@@ -131,60 +140,48 @@ class RunningCells:
 
         self._turn.hooks.deliver(cell.call_id, deliver)
 
-    async def _settled(self, cell: _Cell) -> tuple[ToolSettled, str | FrameSwitch | None]:
-        """What came of a cell, and what it ends the turn with, if it does."""
+    async def _result(self, cell: _Cell) -> CellResult:
+        """Execute a cell and let plugins judge its report."""
+        hooks, made = self._turn.hooks, None
         try:
-            response = await self._executor.execute_code(cell, cell.request)
+            response = await self._executor.execute_code(cell, cell.request())
             if not isinstance(response, ExecResponse):
-                answered = f"it answered with a {type(response).__name__}, not with ExecResponse"
-                raise PluginFailed(self._turn.session.executor_id, "execute_code", answered)
-            # Where nobody judges it, the result is made while what the code has left is still stored.
-            report, made = response.report, None
-            if not self._turn.hooks.judges:
-                made = await self._kept(self._as_input(cell, None, report.error), response, report)
+                problem = f"it answered with a {type(response).__name__}, not with ExecResponse"
+                raise PluginFailed(self._turn.session.executor_id, "execute_code", problem)
+            if not hooks.judges:  # the result is made while the variables are still being stored
+                settled = self._as_input(cell, None, response.report.error)
+                made = await self._kept(settled, response, response.report)
             if response.stored is not None and (other := await response.stored()) is not None:
                 response, made = other, None
-        except StandfastError as error:
-            settled = self._as_input(cell, None, error.error_object())
         except Exception as error:
             settled = self._broken(cell, error)
-        else:
-            self._left[cell.call_id] = response.adopt
-            if made is not None:
-                return made
-            return await self._judged(cell, response)
-        return await self._judge(settled, cell), None
-
-    async def _judged(
-        self, cell: _Cell, response: ExecResponse
-    ) -> tuple[ToolSettled, str | FrameSwitch | None]:
+            if hooks.judges:
+                settled = await hooks.judge(settled, cell.name, cell.arguments, is_cell=True)
+            return settled, None
+        self._adopt[cell.call_id] = response.adopt
+        if made is not None:
+            return made
         report = response.report
         settled = self._as_input(cell, msgspec.to_builtins(report), report.error)
-        settled = await self._judge(settled, cell)
+        if hooks.judges:
+            settled = await hooks.judge(settled, cell.name, cell.arguments, is_cell=True)
         try:
             report = msgspec.convert(settled.value, CellReport)
-        except msgspec.ValidationError:  # a plugin has put something else in its place, and that is no end
+        except msgspec.ValidationError:  # a plugin has replaced the report
             return settled, None
         return await self._kept(settled, response, report)
 
     def _broken(self, cell: _Cell, error: Exception) -> ToolSettled:
-        problem = PluginFailed(self._turn.session.executor_id, "execute_code", described(error))
-        return self._as_input(cell, None, problem.error_object())
-
-    async def _judge(self, settled: ToolSettled, cell: _Cell) -> ToolSettled:
-        """What came of a cell, as plugins leave it."""
-        hooks = self._turn.hooks
-        return (
-            await hooks.judge(settled, cell.name, cell.arguments, is_cell=True) if hooks.judges else settled
-        )
+        if not isinstance(error, StandfastError):
+            error = PluginFailed(self._turn.session.executor_id, "execute_code", described(error))
+        return self._as_input(cell, None, error.error_object())
 
     def _as_input(self, cell: _Cell, value: Json, error: ErrorObject | None) -> ToolSettled:
-        return ToolSettled(at_ms=self._clock.now_ms(), call_id=cell.call_id, value=value, error=error)
+        now = self._turn.services.clock.now_ms()
+        return ToolSettled(at_ms=now, call_id=cell.call_id, value=value, error=error)
 
-    async def _kept(
-        self, settled: ToolSettled, response: ExecResponse, report: CellReport
-    ) -> tuple[ToolSettled, str | FrameSwitch | None]:
-        """The result as it is kept, what the model reads of it, and the end that is in it."""
+    async def _kept(self, settled: ToolSettled, response: ExecResponse, report: CellReport) -> CellResult:
+        """Return the result as it is stored, with the text that the model reads and the end of the turn."""
         if is_light(report):
             value, attachments = response.keep(report, self._keep)
         else:
@@ -206,11 +203,9 @@ class RunningCells:
 
 
 class _Cell:
-    """One cell: the `CodeExecutionContext` of its executor."""
+    """The `CodeExecutionContext` of one cell."""
 
-    def __init__(
-        self, turn: TurnContext, executor: CodeExecutorPlugin, command: ContinueCell, deliver: Deliver
-    ) -> None:
+    def __init__(self, turn: TurnContext, command: ContinueCell, deliver: Deliver) -> None:
         self.deliver = deliver
         self.task: asyncio.Task[None] | None = None
         self.session_id = turn.session_id
@@ -220,20 +215,19 @@ class _Cell:
         self.arguments = (command.arguments or command.call.arguments) or {}
         self.now_ms = turn.machine.replied_at_ms
         self.seed = f"{turn.machine.nonce}.{self.turn_id}.{self.call_id}"
-        self.threads: DaemonThreads = turn.services.threads
-        self.output: OutputContract | None = turn.output
+        self.threads = turn.services.threads
+        self.output = turn.output
         self.functions: CodeFunctions = turn.session.code_functions()
+        self.read_blob = turn.hooks.read_blob
         self._turn = turn
-        self._executor = executor
         self._command = command
         self._heard = 0
         self._numbers: dict[int, int] = {}
         self._hear: Hear | None = None
 
-    @property
     def request(self) -> ExecRequest:
-        arguments, executor = self.arguments, self._executor
-        code = str(arguments.get("code", ""))
+        executor, code = self._turn.executor, str(self.arguments.get("code", ""))
+        assert executor is not None
         return ExecRequest(executor.cell_language(self.reply, code), code, executor.accepts_finish)
 
     @property
@@ -250,18 +244,15 @@ class _Cell:
     def engine(self, name: EngineName) -> CodeEngine:
         return self._turn.services.engines.named(name)
 
-    async def read_blob(self, digest: str) -> bytes | None:
-        return await self._turn.hooks.read_blob(digest)
-
-    def give_up(self) -> None:
+    def cancel(self) -> None:
         if self.task is not None:
             self.task.cancel()
 
-    def hear(self, command: ContinueCell) -> None:
+    def resume(self, command: ContinueCell) -> None:
         self._command = command
-        told, self._hear = self._hear, None
-        if told is not None:
-            self._tell(told)
+        hear, self._hear = self._hear, None
+        if hear is not None:
+            self._answer(hear)
 
     def heard(self, count: int) -> None:
         if count > self._command.count:
@@ -269,50 +260,47 @@ class _Cell:
         self._heard = count
 
     def ask(self, calls: Sequence[CellCall], hear: Hear) -> None:
-        self._check_same(calls)
-        if self._heard < self._command.count:
-            self._tell(hear)
-        else:
-            self._pause(calls, hear)
-
-    def _tell(self, hear: Hear) -> None:
-        settled = self._command.answers[self._heard]
-        self._heard += 1
-        hear(self._number_of(settled.call_id), _answer(settled))
+        command = self._command
+        called = [self._called(call) for call in calls]
+        for call, now in zip(calls, called, strict=True):
+            if call.number > len(command.made):
+                break
+            before = command.made[call.number - 1]
+            if (before.name, before.arguments, before.args) != (now.name, now.arguments, now.args):
+                raise CodeExecutionRuntimeStopped(
+                    f"run again after a restart, the code called {now.name}() where it had called "
+                    f"{before.name}() with other arguments",
+                    hint="the calls before this one took effect; check them before you continue",
+                )
+        if self._heard < command.count:
+            self._answer(hear)
+            return
+        if not calls and len(command.made) <= self._heard:
+            raise CodeExecutionRuntimeStopped("the code waits for something that never comes")
+        self._hear = hear
+        now_ms, number = self._turn.services.clock.now_ms(), self._heard + 1
+        self.deliver(CellPaused(at_ms=now_ms, call_id=self.call_id, number=number, calls=tuple(called)))
 
     def made(self) -> Sequence[tuple[ToolCall, ToolSettled | None]]:
         results = {one.call_id: one for one in self._command.answers[: self._command.count]}
         return [(call, results.get(call.call_id)) for call in self._command.made]
 
-    def _pause(self, calls: Sequence[CellCall], hear: Hear) -> None:
-        if not calls and len(self._command.made) <= self._heard:
-            raise CodeExecutionRuntimeStopped("the code waits for something that never comes")
-        self._hear = hear
-        self.deliver(
-            CellPaused(
-                at_ms=self._turn.services.clock.now_ms(),
-                call_id=self.call_id,
-                number=self._heard + 1,
-                calls=tuple(self._called(call) for call in calls),
+    def _answer(self, hear: Hear) -> None:
+        """Give the code the next recorded result."""
+        settled, made = self._command.answers[self._heard], self._command.made
+        self._heard += 1
+        for number in range(len(self._numbers) + 1, len(made) + 1):
+            self._numbers[made[number - 1].call_id] = number
+        answer, error = CallAnswer(value=settled.value, at_ms=settled.at_ms), settled.error
+        if error is not None:
+            raised = settled.exception or GuestException(
+                type=GUEST_EXCEPTION.get(error.code, "RuntimeError"), message=f"{error.code}: {error.message}"
             )
-        )
-
-    def _check_same(self, calls: Sequence[CellCall]) -> None:
-        """What the code has called already it must call again, when it is run again."""
-        made = self._command.made
-        for call in calls:
-            if call.number > len(made):
-                return
-            before, now = made[call.number - 1], self._called(call)
-            if (before.name, before.arguments, before.args) != (now.name, now.arguments, now.args):
-                raise CodeExecutionRuntimeStopped(
-                    f"run again after a restart, the code called {now.name}() where it had called "
-                    f"{before.name}() with other arguments",
-                    hint="what the calls before it did has happened; look at it before going on",
-                )
+            answer = CallAnswer(exception=raised, error=error, at_ms=settled.at_ms)
+        hear(self._numbers[settled.call_id], answer)
 
     def _called(self, call: CellCall) -> CellCalled:
-        """The call with its arguments by name, as the machine takes it."""
+        """Convert a call for the machine, with its arguments by name."""
         if call.problem is not None:
             return CellCalled(name=call.name, error=call.problem)
         if self._turn.machine.code is not None:  # people see the call as the code made it
@@ -323,15 +311,9 @@ class _Cell:
             return CellCalled(name=call.name, arguments=call.kwargs, error=error.error_object())
         return CellCalled(name=call.name, arguments=named, args=tuple(args))
 
-    def _number_of(self, call_id: int) -> int:
-        made = self._command.made
-        for number in range(len(self._numbers) + 1, len(made) + 1):
-            self._numbers[made[number - 1].call_id] = number
-        return self._numbers[call_id]
-
 
 def _by_name(functions: CodeFunctions, call: CellCall) -> tuple[list[Json], dict[str, Json]]:
-    """Positional arguments under the names that the contract has for them, if it has names."""
+    """Give positional arguments the names that the contract has for them, if it has names."""
     if not call.args:
         return [], call.kwargs
     schema = functions.capability(call.name).input_schema
@@ -346,11 +328,155 @@ def _by_name(functions: CodeFunctions, call: CellCall) -> tuple[list[Json], dict
     return [], {**placed, **call.kwargs}
 
 
-def _answer(settled: ToolSettled) -> CallAnswer:
-    error = settled.error
-    if error is None:
-        return CallAnswer(value=settled.value, at_ms=settled.at_ms)
-    seen = settled.exception or GuestException(
-        type=GUEST_EXCEPTION.get(error.code, "RuntimeError"), message=f"{error.code}: {error.message}"
-    )
-    return CallAnswer(exception=seen, error=error, at_ms=settled.at_ms)
+class RunningCell:
+    """One cell on its engine, from its beginning or from where it was suspended to its end."""
+
+    def __init__(self, ctx: CodeExecutionContext, engine: CodeEngine) -> None:
+        self._ctx = ctx
+        self._engine = engine
+        self._loop = asyncio.get_running_loop()
+        self._through: asyncio.Future[CellEnd] = self._loop.create_future()
+        self._ended: asyncio.Future[CellEnd] = self._loop.create_future()
+        self._run: CellRun | None = None
+        self._computing = False
+        self._given_up = False
+        self._heard = 0
+        self._inline = isinstance(self._loop, BlockingLoop)
+        self._hearing = False
+
+    async def run_request(self, request: CellRequest) -> CellEnd:
+        """Run a cell until its code is through. `end` waits until the variables are stored too."""
+        try:
+            self._compute(lambda: self._begin(request))
+            return await self._through
+        except BaseException:
+            self._give_up()
+            raise
+
+    async def end(self) -> CellEnd:
+        """Return the end with the variables; it differs from `run_request`'s if they could not be stored."""
+        try:
+            return await self._ended
+        except BaseException:
+            self._give_up()
+            raise
+
+    def left(self) -> bytes | None:
+        """Return the variables of a cell that has ended; None if they did not change."""
+        return self._ended.result().state
+
+    async def suspend_run(self) -> bytes:
+        """Suspend a cell that waits for a result, and return it as bytes."""
+        run, self._run = self._run, None
+        assert run is not None
+        return await self._ctx.threads.run(run.suspend)
+
+    def heard_before(self, count: int) -> None:
+        """Resume the cell where it had *count* results."""
+        self._heard = count
+        self._ctx.heard(count)
+
+    def _compute(self, work: Callable[[], CellStep]) -> None:
+        """Have the engine compute on its thread; `_came_to` gets the step on the loop."""
+        self._computing = True
+        self._ctx.threads.start(lambda: self._work(work))
+
+    def _stands(self, step: CellPause) -> None:
+        """Ask the turn for the next result."""
+        try:
+            self._ctx.ask(step.calls, self._hear)
+        except Exception as error:
+            self._fail(error)
+
+    def _hear(self, number: int, answer: CallAnswer) -> None:
+        run = self._run
+        if run is None or self._given_up:  # it was suspended, or the turn is over
+            return
+        self._heard += 1
+        self._compute(functools.partial(run.answer, number, answer))
+
+    def _came_to(self, step: CellStep | None, error: BaseException | None) -> None:
+        """Take the step that the engine has computed, unless the turn was cancelled.
+
+        A future is cancelled before the task that awaits it, which then gives the cell up.
+        """
+        self._computing = False
+        if self._given_up:
+            if isinstance(step, CellPause):
+                self._close()  # `stop` came after its last step
+            return
+        if self._through.cancelled() or self._ended.cancelled():
+            return
+        if isinstance(step, CellPause):
+            self._stands(step)
+        elif step is not None:
+            self._came_through(step)
+            self._ended.set_result(step)
+        else:
+            assert error is not None
+            self._fail(error)
+
+    def _came_through(self, end: CellEnd) -> None:
+        if not self._through.done():
+            self._through.set_result(end)
+
+    def _fail(self, error: BaseException) -> None:
+        """Raise *error* in the one future that is being awaited."""
+        waited = self._ended if self._through.done() else self._through
+        waited.set_exception(error)
+
+    def _give_up(self) -> None:
+        """Stop a cell that computes, close one that waits for a result."""
+        self._given_up = True
+        if not self._computing:
+            self._close()
+        elif self._run is not None:
+            self._run.stop(_CANCELLED)
+
+    def _close(self) -> None:
+        if self._run is not None:
+            self._ctx.threads.start(self._run.close)
+
+    # Called on the engine's thread
+
+    def _begin(self, request: CellRequest) -> CellStep:
+        run = self._run = self._engine.open(request)
+        if self._given_up:
+            run.stop(_CANCELLED)
+        return run.start()
+
+    def _work(self, work: Callable[[], CellStep]) -> Callable[[], None]:
+        """Compute a step, and return what reports it to the loop."""
+        step: CellStep | None = None
+        problem: BaseException | None = None
+        try:
+            step = work()
+            if isinstance(step, CellEnd):
+                step = self._whole(step)
+        except KeyboardInterrupt as error:
+            if self._inline:  # of the caller, whose thread this is
+                self._computing = False
+                raise
+            problem = error
+        except BaseException as error:
+            problem = error
+        return functools.partial(self._say, self._came_to, step, problem)
+
+    def _say(self, hear: Callable[..., None], *what: Any) -> None:
+        """Call *hear* on the loop: at once if the cell computes on the loop's thread."""
+        if self._inline and not self._hearing and asyncio._get_running_loop() is self._loop:
+            self._hearing = True
+            try:
+                hear(*what)
+            finally:
+                self._hearing = False
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the turn with it
+            self._loop.call_soon_threadsafe(hear, *what)
+
+    def _whole(self, end: CellEnd) -> CellEnd:
+        """Return the end as the turn gets it."""
+        return end
+
+
+_CANCELLED = ErrorObject(code=Code.CANCELLED, message="the cell was cancelled")

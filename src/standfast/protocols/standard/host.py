@@ -1,132 +1,100 @@
-"""Carries out a turn's commands: asks plugins and the model, dispatches native tool calls.
+"""Carries out the commands of a turn: native tool calls, code cells, model calls, plugin hooks.
 
 Rules
 -----
-1. Every call goes through the one dispatch, so that validation, limits, approvals and records are those of
-   any other call.
-2. What a model streams is shown as it comes; only the whole reply counts. A stream that ends without its end
-   has failed.
-3. Nothing that a tool or a provider does escapes: it becomes an input of the machine.
+1. Every call goes through the one dispatcher: validation, limits, approvals and records are the same for all.
+2. An approved call whose contract has changed since is refused.
+3. A call that was interrupted by a crash and is not idempotent is not repeated by itself: the tool's
+   `on_interrupted` decides. `on_timeout` decides about a call that timed out.
+4. A result is converted on the thread of its handler: a large one does not block the loop.
+5. Plugins rule on a call once, before anything else, and see every result first, except that of a call that
+   they made fail themselves.
+6. Nothing that a tool or a provider raises escapes: it becomes an input of the machine.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, Protocol
+import contextlib
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, TypeVar, assert_never
 
 import msgspec
 
-from standfast.durable.effects import Deliver, Kept, Prepared, Ready
-from standfast.errors import ModelError, StandfastError
+from standfast.durable.effects import Deliver, Kept, Known, Prepared, Ready
+from standfast.errors import Code, ErrorObject, InvalidArgument, StandfastError
 from standfast.machine.commands import CallModel, ContinueCell, PrepareCall, RunHooks, RunTool
 from standfast.machine.inputs import (
     CallPrepared,
+    CallTimedOut,
+    FrameSwitchRequested,
     HooksRan,
     Input,
     ModelFailed,
     ModelReplied,
     OutputCheck,
     ToolSettled,
+    WaitOpened,
+    decode_input,
+    encode_input,
 )
-from standfast.model.capability import Capability
-from standfast.model.events import ModelCallStarted, ReasoningStreamed, TextRetracted, TextStreamed
-from standfast.model.message import InputPart, Message, Part, RequestedCall, TextPart, UserMessage
+from standfast.model.bounds import check_bounds, is_light
+from standfast.model.call import CallStatus, SettledCall, ToolCallContext
+from standfast.model.canonical import Json, digest_bytes, to_json
+from standfast.model.capability import SideEffect
+from standfast.model.frame import FrameSwitch
+from standfast.model.message import AssistantMessage, ToolCall
 from standfast.model.outcome import Ended
-from standfast.plugins.contexts import StreamKind
+from standfast.model.wait import Approved, Wait
 from standfast.plugins.turn_hooks import TurnContext
-from standfast.plugins.view import seen
-from standfast.ports.model_provider import (
-    ModelDelta,
-    ModelRequest,
-    ReasoningArrived,
-    ReplyEnded,
-    TextArrived,
-)
 from standfast.ports.session_store import Blob, JournalEntry
-from standfast.protocols.standard.calls import ToolCalls
+from standfast.protocols.standard.approvals import request_approval, settle_wait
+from standfast.protocols.standard.cells import TurnCells
+from standfast.protocols.standard.model_call import ModelCall
+from standfast.tools.admission import Admission, Admitted, NeedsApproval
+from standfast.tools.context import CompleteAfter, CompleteLater, ContinueAs, Later, RunContext
+from standfast.tools.registered_tool import ARGS, Bound, RegisteredTool, from_native, is_positional
+from standfast.tools.running import Arrived, RunningCall
+from standfast.tools.settlement import (
+    request_digest,
+    settle_continued,
+    settle_failure,
+    settle_interrupted,
+    settle_outcome,
+    settle_timed_out,
+)
 
-_BREATH = 64
-"""So many chunks are taken in a row before others on the loop get their turn."""
+T = TypeVar("T")
+
+_MAX_TIMEOUT_RETRIES: Final = 2
+"""How often `on_timeout="retry"` repeats a call: a tool that hangs must not hold its turn forever."""
+_MAX_WAIT_S: Final = 100 * 366 * 24 * 3600
 
 
 class StandardHost:
-    """The `EffectHost` of the standard protocol, for one turn."""
+    """The `EffectHost` of one turn. Used on the turn's loop. *model_call* makes each call of the model."""
 
-    def __init__(self, turn: TurnContext) -> None:
-        self._clock = turn.services.clock
+    def __init__(
+        self, turn: TurnContext, model_call: Callable[[TurnContext, int, str, int], ModelCall] = ModelCall
+    ) -> None:
         self._turn = turn
         self._hooks = turn.hooks
-        self._calls = ToolCalls(turn)
+        self._model_call = model_call
+        self._cells = None if turn.executor is None else TurnCells(turn)
+        self._running: list[Execution] = []
+        self._judging: set[asyncio.Task[None]] = set()
+        self._unresolved: dict[str, StandfastError] = {}
 
     def run_hooks(self, command: RunHooks) -> Coroutine[Any, Any, HooksRan]:
         return self._hooks.run_hooks(command)
 
     def prepare_call(self, command: PrepareCall) -> Coroutine[Any, Any, CallPrepared]:
-        number = self._turn.machine.model_calls + 1
-        return self._hooks.prepare_call(
-            command, lambda prompt, messages: self._request(prompt, messages, number, command.key)
-        )
+        call = self._model_call(self._turn, self._turn.machine.model_calls + 1, command.key, 1)
+        return self._hooks.prepare_call(command, call.request)
 
-    def finalizing(self, outcome: Ended) -> Coroutine[Any, Any, None]:
-        turn = self._turn
-        if turn.executor is not None:
-            turn.executor.turn_over([*turn.history, *turn.machine.messages])
-        return self._hooks.finalizing(outcome)
-
-    def settled(self, given: ToolSettled) -> None:
-        self._calls.settled(given.call_id)
-
-    def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
-        return self._hooks.changed_states(given)
-
-    def take_blobs(self) -> tuple[Blob, ...]:
-        return self._hooks.take_blobs()
-
-    def kept(self, *, tolerant: bool) -> Coroutine[Any, Any, Kept]:
-        return self._hooks.kept(tolerant=tolerant)
-
-    async def call_model(self, command: CallModel) -> ModelReplied | ModelFailed:
-        turn = self._turn
-        turn.show(ModelCallStarted(turn_id=turn.turn_id, number=command.number, attempt=command.attempt))
-        shown = _Shown(turn, command.number, self._strainer())
-        try:
-            reply = await self._ask(command, shown)
-        except asyncio.CancelledError:
-            shown.retract()
-            if _is_wanted_cancellation():
-                raise
-            given_up = ModelError("the model's provider gave the call up", retryable=True)
-            return self._failed(given_up, command)
-        except Exception as error:
-            shown.retract()
-            return self._failed(error, command)
-        heard = self._heard(reply)
-        return ModelReplied(
-            at_ms=self._clock.now_ms(),
-            text=heard.text,
-            raw=heard.raw,
-            calls=heard.calls,
-            usage=self._hooks.priced(reply),
-            model=reply.model or self._turn.model.model_id,
-            stop_reason=reply.stop_reason,
-            reasoning=reply.reasoning,
-            response_id=reply.response_id,
-        )
-
-    async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
-        return await self._calls.prepare(command, begun=begun)
-
-    def start(self, ready: Ready, deliver: Deliver) -> None:
-        self._calls.start(ready, deliver)
-
-    def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
-        self._calls.continue_cell(command, deliver)
-
-    async def parking(self) -> ToolSettled | None:
-        ended = await self._calls.parking()
-        await self._hooks.take_states()
-        return ended
+    def call_model(self, command: CallModel) -> Coroutine[Any, Any, ModelReplied | ModelFailed]:
+        return self._model_call(self._turn, command.number, command.key, command.attempt).run()
 
     async def check_output(self, text: str) -> OutputCheck:
         output = self._turn.output
@@ -139,232 +107,492 @@ class StandardHost:
         except TimeoutError:
             return OutputCheck(problem=f"it could not be checked within {limit_s:g} s")
 
-    def stop(self) -> None:
-        self._calls.stop()
+    def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
+        return self._hooks.changed_states(given)
 
-    # What a protocol may do otherwise
+    def take_blobs(self) -> tuple[Blob, ...]:
+        return self._hooks.take_blobs()
 
-    def _strainer(self) -> Strainer | None:
-        """Lets through what is to be shown of a reply while it streams."""
-        projector = self._turn.projector
-        return None if projector is None else _ShownAtTheEnd(projector.project_assistant_prose)
+    def kept(self, *, tolerant: bool) -> Coroutine[Any, Any, Kept]:
+        return self._hooks.kept(tolerant=tolerant)
 
-    def _heard(self, reply: ReplyEnded) -> Heard:
-        """What a reply says and asks for."""
-        projector = self._turn.projector
-        if projector is None:
-            return Heard(reply.text, None, reply.calls)
-        prose = projector.project_assistant_prose(reply.text)
-        return Heard(prose, None if prose == reply.text else reply.text, reply.calls)
+    def settled(self, given: ToolSettled) -> None:
+        if self._cells is not None:
+            self._cells.settled(given.call_id)
 
-    def _shown_messages(self, messages: Sequence[Message]) -> list[Message]:
-        """The messages as the model reads them."""
-        if self._turn.executor is None:
-            return list(messages)
-        return [with_inputs_named(message) for message in messages]
+    async def parking(self) -> ToolSettled | None:
+        ended = None if self._cells is None else await self._cells.park()
+        await self._hooks.take_states()
+        return ended
 
-    async def _ask(self, command: CallModel, shown: _Shown) -> ReplyEnded:
-        machine = self._turn.machine
-        await self._turn.session.prepare()
-        prompt = self._turn.instructions if machine.prompt is None else machine.prompt
-        request = self._request(
-            prompt, self._messages(), command.number, command.key, attempt=command.attempt
-        )
-        stream = self._turn.model.stream(request)
-        try:
-            reply = await (self._read_changed if self._hooks.shows_streams else _read)(stream, shown)
-            return await self._hooks.reply(_checked(reply))
-        finally:
-            await _close(stream)
-
-    def _messages(self) -> list[Message]:
-        """What the model is shown: the frame and this turn, as plugins have prepared them."""
-        machine = self._turn.machine
-        opened = machine.compaction
-        before = self._turn.history if opened is None else list(opened.seed)
-        messages = before + machine.messages
-        view = None if machine.prepared is None else machine.prepared.view
-        return messages if view is None else seen(messages, view)
-
-    def _request(
-        self, prompt: str, messages: list[Message], number: int, key: str, *, attempt: int = 1
-    ) -> ModelRequest:
+    def finalizing(self, outcome: Ended) -> Coroutine[Any, Any, None]:
         turn = self._turn
-        return ModelRequest(
-            messages=self._shown_messages(messages),
-            instructions=prompt,
-            tools=self._offered(),
-            output_schema=None if turn.output is None else turn.output.schema,
+        if turn.executor is not None:
+            turn.executor.turn_over([*turn.history, *turn.machine.messages])
+        return self._hooks.finalizing(outcome)
+
+    def stop(self) -> None:
+        self._hooks.drop_held()
+        if self._cells is not None:
+            self._cells.stop()
+        running, self._running = self._running, []
+        for execution in running:
+            execution.abandon()
+        judging, self._judging = self._judging, set()
+        for task in judging:
+            task.cancel()
+
+    # Before a call is executed
+
+    async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
+        if command.ruled:
+            return await self._prepare(command, begun)
+        await self._resolve(command.call)
+        try:
+            side_effect = self._find(command.call).capability.side_effect
+        except StandfastError:
+            side_effect = None
+        ruled = await self._hooks.rule(command.call, side_effect)
+        ruling = ruled.ruling
+        command = msgspec.structs.replace(command, ruled=True, arguments=ruling.arguments)
+        prepared: Prepared
+        if (error := ruling.failure or ruling.abort) is not None:
+            prepared = await self._settled(command, None, error)
+        elif ruling.error is not None and ruling.error.code == Code.WAITING_FOR_APPROVAL:
+            prepared = await self._prepare(command, begun)
+            if isinstance(prepared, Ready):
+                tool = self._find(command.call)
+                prepared = self._ask(tool, command, reason=ruling.error.message)
+        elif ruling.settled:
+            prepared = await self._judged(command, await self._settled(command, ruling.value, ruling.error))
+        else:
+            prepared = await self._prepare(command, begun)
+        return msgspec.structs.replace(prepared, ruled=ruled)
+
+    async def _prepare(self, command: RunTool, begun: bool) -> Prepared:
+        await self._resolve(command.call)
+        try:
+            prepared = await self._checked(self._find(command.call), command, begun)
+        except StandfastError as error:  # a tool that does not exist, for instance
+            prepared = await self._settled(command, None, error.error_object())
+        return await self._judged(command, prepared) if isinstance(prepared, Known) else prepared
+
+    async def _checked(self, tool: RegisteredTool, command: RunTool, begun: bool) -> Prepared:
+        is_cell = self._is_cell(command.call)
+        if is_cell and self._is_second_cell(command.call):
+            error = ErrorObject(
+                code=Code.INVALID_ARGUMENT,
+                message="only the first cell of a reply is run; this one was not",
+                hint="write one cell, read its result, then write the next",
+            )
+            return await self._settled(command, None, error)
+        repeatable = tool.capability.idempotent
+        if begun and not repeatable and tool.on_interrupted != "retry":
+            if tool.on_interrupted == "ask":
+                return self._ask(tool, command, interrupted=True)
+            return self._known(command, settle_interrupted(tool, _request_digest(tool, command)))
+        may_retry = tool.on_timeout == "retry" and command.timeouts <= _MAX_TIMEOUT_RETRIES
+        if command.timed_out and not begun and not may_retry:
+            if tool.on_timeout == "ask" and not repeatable:
+                reason = "it timed out, and whether it took effect is unknown; run it again?"
+                return self._ask(tool, command, reason=reason)
+            return self._known(command, settle_timed_out(self._placeholder(tool, command)))
+        if command.granted is None:
+            if is_cell and _is_plain_cell(tool, _arguments(command)):
+                return Ready(command, True, None, pure=True)
+            admission = await self._admit(tool, command)
+        elif isinstance(command.granted, Approved):
+            admission = await self._check_approved(tool, command)
+        else:
+            call, granted = self._placeholder(tool, command), command.granted
+            settled = await self._check_values(tool, lambda: settle_wait(call, command, granted))
+            return self._known(command, settled)
+        if isinstance(admission, SettledCall) and (begun or command.timeouts):
+            # The execution before may have taken effect, whatever keeps the call from being repeated.
+            if command.timeouts:
+                admission = settle_timed_out(self._placeholder(tool, command))
+            else:
+                admission = settle_interrupted(tool, _request_digest(tool, command))
+        return self._admitted(command, admission, is_cell)
+
+    async def _admit(self, tool: RegisteredTool, command: RunTool) -> Admission:
+        args, named = _given(tool, command, _arguments(command))
+
+        def admit() -> Admission:
+            session_id, call_id = self._turn.session_id, command.call.call_id
+            return self._turn.dispatcher.admit_tool(tool, args, named, session_id=session_id, call_id=call_id)
+
+        if tool.runs_code:
+            return await self._check_values(tool, admit)
+        if isinstance(tool.capability.approval_policy, str) and is_light((args, named)):
+            return admit()
+        # A rule is evaluated in the sandbox, which blocks.
+        return await self._turn.services.threads.run(admit)
+
+    async def _check_values(self, tool: RegisteredTool, work: Callable[[], T]) -> T | SettledCall:
+        """Call *work*, which checks values of a call; on a thread if the tool's types run code for that.
+
+        Code that does not end within the tool's timeout is left behind, and the call fails.
+        """
+        if not tool.runs_code:
+            return work()
+        limit_ms = self._turn.dispatcher.timeout_ms(tool)
+        try:
+            async with asyncio.timeout(limit_ms / 1000):
+                return await self._turn.services.threads.run(work)
+        except TimeoutError:
+            message = f"the values of {tool.name}() could not be checked within {limit_ms} ms"
+            return settle_failure(tool, "", ErrorObject(code=Code.INVALID_ARGUMENT, message=message))
+
+    async def _check_approved(self, tool: RegisteredTool, command: RunTool) -> Admission:
+        terms = None if command.waited is None else command.waited.value
+        if not isinstance(terms, dict) or terms.get("contract") != tool.digest:
+            message = f"{tool.name}() has changed since the call was approved, so it was not executed"
+            return settle_failure(tool, "", ErrorObject(code=Code.PERMISSION_DENIED, message=message))
+        args, named = _given(tool, command, _executed_with(command))
+        session_id, call_id = self._turn.session_id, command.call.call_id
+        return await self._check_values(
+            tool,
+            lambda: self._turn.dispatcher.check(tool, args, named, session_id=session_id, call_id=call_id),
+        )
+
+    def _admitted(self, command: RunTool, admission: Admission, is_cell: bool) -> Prepared:
+        match admission:
+            case SettledCall():
+                return self._known(command, admission)
+            case NeedsApproval():
+                return self._ask(admission.call.tool, command)
+            case Admitted():
+                if is_cell:
+                    return Ready(command, True, admission, pure=True)
+                tool, contract = admission.tool, admission.tool.capability
+                if tool.takes_context or self._turn.dispatcher.traced:
+                    admission = msgspec.structs.replace(admission, run_context=self._context(command))
+                if command.attempt > 1:
+                    admission = msgspec.structs.replace(admission, attempt=command.attempt)
+                idempotent = bool(contract.idempotent)
+                # A tool that gets a context can pass the call's id on, so the call must be stored first.
+                pure = idempotent and contract.side_effect is SideEffect.NONE and not tool.takes_context
+                return Ready(command, idempotent, admission, pure=pure)
+            case _:
+                assert_never(admission)
+
+    def _ask(
+        self, tool: RegisteredTool, command: RunTool, *, interrupted: bool = False, reason: str | None = None
+    ) -> Prepared:
+        given = _given(tool, command, _arguments(command))
+        call_id = command.call.call_id
+        return request_approval(self._turn, tool, call_id, given, interrupted=interrupted, reason=reason)
+
+    async def _resolve(self, call: ToolCall) -> None:
+        """Load the tool of a call. What its source raises is raised by `_find`."""
+        self._unresolved.pop(call.name, None)
+        try:
+            await self._turn.session.prepare(call.name)
+        except StandfastError as error:
+            self._unresolved[call.name] = error
+
+    def _find(self, call: ToolCall) -> RegisteredTool:
+        """Return the tool of a call: of the code that made it, of the protocol, or of the session."""
+        if (error := self._unresolved.get(call.name)) is not None:
+            raise error
+        turn, executor = self._turn, self._turn.executor
+        if executor is not None and (call.parent or call.name == executor.cell_tool):
+            own = turn.session.code_functions().own(call.name)
+            if own is not None:
+                return own
+        return turn.preamble.own.get(call.name) or turn.session.find_tool(call.name)
+
+    def _is_cell(self, call: ToolCall) -> bool:
+        executor = self._turn.executor
+        return executor is not None and call.name == executor.cell_tool and not call.parent
+
+    def _is_second_cell(self, call: ToolCall) -> bool:
+        """Return whether the same reply requests another cell before this one."""
+        for message in reversed(self._turn.machine.messages):
+            if isinstance(message, AssistantMessage):
+                cells = [one.call_id for one in message.tool_calls if one.name == call.name]
+                return bool(cells) and cells[0] != call.call_id
+        return False
+
+    def _known(self, command: RunTool, settled: SettledCall) -> Known:
+        return Known(as_input(command.call.call_id, settled, self._turn.services.clock.now_ms()))
+
+    def _placeholder(self, tool: RegisteredTool, command: RunTool) -> Admitted:
+        """Return the call in the form that settlement takes; it is not executed."""
+        args, named = _recorded(tool, command)
+        return Admitted(
+            tool,
+            ToolCallContext(name=tool.name, args=args, kwargs=named),
+            Bound([], {}, [], {}),
+            self._turn.session_id,
+            command.call.call_id,
+            request_digest(tool.name, args, named),
+            timeout_ms=self._turn.dispatcher.timeout_ms(tool),
+        )
+
+    async def _settled(self, command: RunTool, value: Json, error: ErrorObject | None) -> Known:
+        """Return a result without an execution, with a record if the tool exists."""
+        try:
+            tool = self._find(command.call)
+        except StandfastError:
+            now, call_id = self._turn.services.clock.now_ms(), command.call.call_id
+            return Known(ToolSettled(at_ms=now, call_id=call_id, value=value, error=error))
+        if error is not None:
+            return self._known(command, settle_failure(tool, _request_digest(tool, command), error))
+        call = self._placeholder(tool, command)
+        settled = await self._check_values(tool, lambda: settle_outcome(call, time.monotonic(), value, None))
+        return self._known(command, settled)
+
+    def _context(self, command: RunTool) -> RunContext[Any]:
+        turn, call_id = self._turn, command.call.call_id
+        key = f"{turn.turn_id}.{call_id}"
+        secret = digest_bytes(f"{turn.machine.nonce}.{key}".encode())[:24]
+        return RunContext(
+            deps=turn.deps,
             session_id=turn.session_id,
             turn_id=turn.turn_id,
-            call_number=turn.head.model_calls + number,
-            idempotency_key=f"{turn.turn_id}.{key}",
-            settings=turn.settings,
-            attempt=attempt,
-            read_blob=self._hooks.read_blob,
-        )
-
-    def _offered(self) -> tuple[Capability, ...]:
-        """The tools of the turn's beginning, and what the model has found since, behind them."""
-        began, now = self._turn.preamble, self._turn.session.artifact().preamble
-        if now is began:
-            return began.tools
-        known = {one.name for one in began.tools}
-        return (*began.tools, *(one for one in now.found if one.name not in known))
-
-    async def _read_changed(self, stream: AsyncIterator[ModelDelta], shown: _Shown) -> ReplyEnded:
-        """Take a reply in, and show it as plugins leave it."""
-        show: dict[StreamKind, Callable[[str], None]] = {}
-        async for delta in stream:
-            if isinstance(delta, TextArrived):
-                show["text"] = shown.text
-                shown.text(await self._hooks.stream(delta.text))
-            elif isinstance(delta, ReasoningArrived):
-                show["reasoning"] = shown.reasoning
-                shown.reasoning(await self._hooks.stream(delta.text, "reasoning"))
-            else:
-                for kind, take in show.items():
-                    take(await self._hooks.stream("", kind, last=True))
-                shown.end()
-                return delta
-        raise _broken_off()
-
-    def _failed(self, error: Exception, command: CallModel) -> ModelFailed:
-        if not isinstance(error, StandfastError):
-            error = ModelError(f"{self._turn.model.model_id} raised {type(error).__name__}: {error}")
-        return ModelFailed(
-            at_ms=self._clock.now_ms(),
-            error=error.error_object(),
-            retryable=error.retryable,
-            retry_after_ms=getattr(error, "retry_after_ms", None),
+            call_id=call_id,
             attempt=command.attempt,
+            idempotency_key=key,
+            token=f"cpl_{key}-{secret}",
+            model=self._hooks.complete,
+            host=self._hooks.tool_host,
+            attachments=self._hooks.attachments_of(call_id),
+            triggers=self._hooks.triggers_of(key),
+            limits=None if turn.machine.code is None else turn.machine.code.limits,
+            session_limits=None if turn.head.code is None else turn.head.code.limits,
         )
 
+    # Execution
 
-class Heard(msgspec.Struct, frozen=True):
-    """A reply: its prose, what was written if that is not all of it, and the calls it asks for."""
-
-    text: str
-    raw: str | None
-    calls: tuple[RequestedCall, ...]
-
-
-class Strainer(Protocol):
-    """Takes a reply in piece by piece, and lets through what is to be shown of it."""
-
-    def feed(self, chunk: str, /) -> str: ...
-
-    def end(self) -> str: ...
-
-
-class _ShownAtTheEnd:
-    """Holds everything back until what is prose can be told."""
-
-    def __init__(self, project: Callable[[str], str]) -> None:
-        self._project = project
-        self._pieces: list[str] = []
-
-    def feed(self, chunk: str) -> str:
-        self._pieces.append(chunk)
-        return ""
-
-    def end(self) -> str:
-        return self._project("".join(self._pieces))
-
-
-class _Shown:
-    """What was shown of a reply that may still fail."""
-
-    __slots__ = ("_number", "_strainer", "_turn", "chars")
-
-    def __init__(self, turn: TurnContext, number: int, strainer: Strainer | None) -> None:
-        self._turn = turn
-        self._number = number
-        self._strainer = strainer
-        self.chars = 0
-
-    def text(self, text: str) -> None:
-        self._show(text if self._strainer is None else self._strainer.feed(text))
-
-    def end(self) -> None:
-        """The reply is complete."""
-        if self._strainer is not None:
-            self._show(self._strainer.end())
-
-    def _show(self, text: str) -> None:
-        if not text:  # a plugin or the strainer has held it back
+    def start(self, ready: Ready, deliver: Deliver) -> None:
+        call = ready.command.call
+        if self._cells is not None and self._is_cell(call):
+            self._cells.resume(ContinueCell(call, _executed_with(ready.command), (), (), 0), deliver)
             return
-        self.chars += len(text)
-        self._turn.show(TextStreamed(turn_id=self._turn.turn_id, text=text))
+        execution = Execution(self._turn, ready.call, self._judged_delivery(ready.command, deliver))
+        self._running.append(execution)
+        execution.start()
 
-    def reasoning(self, text: str) -> None:
-        if text:
-            self._turn.show(ReasoningStreamed(turn_id=self._turn.turn_id, text=text))
+    def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
+        assert self._cells is not None
+        self._cells.resume(command, deliver)
 
-    def retract(self) -> None:
-        if self.chars:
-            turn_id = self._turn.turn_id
-            self._turn.show(TextRetracted(turn_id=turn_id, number=self._number, chars=self.chars))
+    async def _judged(self, command: RunTool, known: Known) -> Known:
+        """Let plugins judge a result that no execution brought."""
+        if not self._hooks.judges:
+            return known
+        settled = await self._judge(command, known.settled)
+        await self._hooks.settles(settled.call_id)
+        return Known(settled)
+
+    async def _judge(self, command: RunTool, settled: ToolSettled) -> ToolSettled:
+        call = command.call
+        return await self._hooks.judge(settled, call.name, _executed_with(command), parent=call.parent)
+
+    def _judged_delivery(self, command: RunTool, deliver: Deliver) -> Deliver:
+        """Return a `Deliver` that lets plugins judge a result before *deliver* gets it."""
+        hooks = self._hooks
+
+        async def judge(settled: ToolSettled) -> None:
+            if hooks.judges:
+                settled = await self._judge(command, settled)
+            await hooks.take_states()  # the tool may be a plugin's and have changed its state
+            hooks.deliver(settled.call_id, lambda: deliver(hooks.charged(settled)))
+
+        def put(given: Input) -> None:
+            if not isinstance(given, ToolSettled):
+                deliver(given)
+                return
+            given = hooks.with_attachments(given)
+            if not hooks.judges and not hooks.has_unknown_states:
+                deliver(hooks.charged(given))
+                return
+            task = asyncio.get_running_loop().create_task(judge(given))
+            self._judging.add(task)
+            task.add_done_callback(self._judging.discard)
+
+        return put
 
 
-async def _read(stream: AsyncIterator[ModelDelta], shown: _Shown) -> ReplyEnded:
-    """Take a reply in, up to its end."""
-    chunks = 0
-    async for delta in stream:
-        if isinstance(delta, TextArrived):
-            shown.text(delta.text)
-        elif isinstance(delta, ReasoningArrived):
-            shown.reasoning(delta.text)
+class Execution:
+    """Executes one call until its handler returns or its timeout expires, and delivers the outcome once."""
+
+    def __init__(self, turn: TurnContext, call: Admitted, deliver: Deliver) -> None:
+        self._turn = turn
+        self._dispatcher = turn.dispatcher
+        self._call = call
+        self._deliver = deliver
+        self._loop = asyncio.get_running_loop()
+        self._running: RunningCall | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._over = False
+
+    def start(self) -> None:
+        self._running = self._dispatcher.start(self._call, self)
+
+    def put(self, message: Arrived | RunningCall, /) -> None:
+        """Take what the dispatcher reports, on any thread."""
+        if isinstance(message, RunningCall):
+            self._on_loop(self._set_timer, message)
         else:
-            shown.end()
-            return delta
-        chunks += 1
-        if chunks % _BREATH == 0:
-            await asyncio.sleep(0)
-    raise _broken_off()
+            self._on_loop(self._finish, self._inputs_of(message))
+
+    def abandon(self) -> None:
+        """Give the call up; nothing is delivered after this."""
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._running is not None:
+            self._running.abandon()
+
+    def _on_loop(self, function: Callable[[T], None], given: T) -> None:
+        if asyncio._get_running_loop() is self._loop:
+            function(given)
+            return
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and the turn with it
+            self._loop.call_soon_threadsafe(function, given)
+
+    def _set_timer(self, running: RunningCall) -> None:
+        left = self._dispatcher.seconds_left(running)
+        if left is not None and not self._over:
+            self._timer = self._loop.call_later(left, self._expire, running)
+
+    def _expire(self, running: RunningCall) -> None:
+        if self._dispatcher.seconds_left(running):
+            self._set_timer(running)  # the loop's clock is a little ahead of ours
+            return
+        settled = self._dispatcher.expire(running)
+        if settled is not None:
+            self._finish([self._settled(settled)])
+
+    def _finish(self, inputs: list[Input]) -> None:
+        if self._over:
+            return
+        self._over = True
+        if self._timer is not None:
+            self._timer.cancel()
+        for given in inputs:
+            self._deliver(given)
+
+    def _inputs_of(self, arrived: Arrived) -> list[Input]:
+        value = arrived.value
+        if arrived.error is None and isinstance(value, Later):
+            try:
+                return self._deferred(value, arrived.running)
+            except StandfastError as error:
+                arrived = Arrived(arrived.running, None, error)
+            except Exception as error:  # a tool may put anything into its result
+                problem = f"{self._call.tool.name}() gave a broken {type(value).__name__}: {error}"
+                arrived = Arrived(arrived.running, None, InvalidArgument(problem))
+        return [self._settled(self._dispatcher.settle(arrived))]
+
+    def _settled(self, settled: SettledCall) -> ToolSettled | CallTimedOut:
+        """Return the call's result, or a timeout for the tool's `on_timeout` to decide about."""
+        call, tool, now = self._call, self._call.tool, self._turn.services.clock.now_ms()
+        timed_out = settled.record.status is CallStatus.TIMEOUT
+        if timed_out and tool.on_timeout != "report" and not tool.capability.idempotent:
+            return CallTimedOut(at_ms=now, call_id=call.call_id, attempt=call.attempt, record=settled.record)
+        return as_input(call.call_id, settled, now)
+
+    def _deferred(self, value: Later, running: RunningCall) -> list[Input]:
+        """Convert a deferred result into inputs of the machine."""
+        now, turn_id, call_id = self._turn.services.clock.now_ms(), self._turn.turn_id, self._call.call_id
+        match value:
+            case CompleteLater():
+                if not value.token.startswith(f"cpl_{turn_id}.{call_id}-"):
+                    raise InvalidArgument(
+                        f"{self._call.tool.name}() gave a token that is not this call's",
+                        hint="use ctx.completion_token()",
+                    )
+                due = now + _whole_ms(value.expires_in_s)
+                wait = Wait(wait_id=value.token, kind="completion", call_id=call_id, due_at=due)
+                return [WaitOpened(at_ms=now, wait=wait)]
+            case CompleteAfter():
+                clean, _ = to_json(value.value)
+                wait = Wait(
+                    wait_id=f"tmr_{turn_id}.{call_id}",
+                    kind="timer",
+                    call_id=call_id,
+                    due_at=now + _whole_ms(value.seconds),
+                    value=clean,
+                )
+                return [WaitOpened(at_ms=now, wait=wait)]
+            case ContinueAs():
+                check_bounds(value.seed)
+                frame_id, seed = f"{turn_id}.f{call_id}", tuple(value.seed)
+                switch = FrameSwitch(frame_id=frame_id, reason=value.reason, task=value.task, seed=seed)
+                requested = FrameSwitchRequested(at_ms=now, switch=switch)
+                decode_input(encode_input(requested))  # raises if the journal could not be read back
+                return [requested, self._settled(settle_continued(self._call, running.started))]
+            case _:
+                assert_never(value)
 
 
-def with_inputs_named(message: Message) -> Message:
-    """A message in which each input is told of by its name; what it holds only code reads."""
-    if not isinstance(message, UserMessage) or isinstance(message.content, str):
-        return message
-    if not any(isinstance(part, InputPart) for part in message.content):
-        return message
-    parts: list[Part] = []
-    for part in message.content:
-        if isinstance(part, InputPart):
-            kind = "text" if part.media_type.startswith("text/") else "JSON"
-            told = f"[input `{part.name}`: {kind}, {part.size:,} bytes; a read-only variable in your code]"
-            part = TextPart(text=told)
-        parts.append(part)
-    return msgspec.structs.replace(message, content=tuple(parts))
+def _whole_ms(seconds: float) -> int:
+    if not seconds <= _MAX_WAIT_S:  # NaN as well
+        raise InvalidArgument(f"a call can wait at most {_MAX_WAIT_S} seconds, got {seconds}")
+    return int(max(0.0, seconds) * 1000)
 
 
-def _broken_off() -> ModelError:
-    return ModelError("the model's reply broke off before its end", retryable=True)
+def as_input(call_id: int, settled: SettledCall, now_ms: int) -> ToolSettled:
+    """Convert a settled call into an input of the machine."""
+    return ToolSettled(
+        at_ms=now_ms,
+        call_id=call_id,
+        value=settled.value,
+        error=settled.record.error,
+        exception=settled.exception,
+        record=settled.record,
+        ends_turn=settled.ends_turn,
+    )
 
 
-def _checked(reply: object) -> ReplyEnded:
-    """The reply, if it is one and can be written down."""
-    if not isinstance(reply, ReplyEnded):
-        raise ModelError(f"the model's provider gave {type(reply).__name__} for a reply")
+# The arguments of a call
+
+
+def _arguments(command: RunTool) -> dict[str, Json]:
+    """Return the model's arguments, or those that plugins replaced them with."""
+    return (command.call.arguments or {}) if command.arguments is None else command.arguments
+
+
+def _executed_with(command: RunTool) -> dict[str, Json]:
+    """Return the arguments as the person who approved the call left them."""
+    granted = command.granted
+    if isinstance(granted, Approved) and granted.arguments is not None:
+        return granted.arguments
+    return _arguments(command)
+
+
+def _given(
+    tool: RegisteredTool, command: RunTool, arguments: dict[str, Json]
+) -> tuple[list[Json], dict[str, Json]]:
+    """Return the arguments by position and by name; a model or a person gives them as one object."""
+    call, granted = command.call, command.granted
+    edited = isinstance(granted, Approved) and granted.arguments is arguments
+    if edited and isinstance(granted, Approved) and granted.args is not None:
+        return granted.args, arguments
+    replaced = edited or (arguments is not call.arguments and ARGS in arguments)
+    if not is_positional(tool.capability) or (call.parent and not replaced):
+        return [] if edited else list(call.args), arguments  # an edit replaces all arguments
+    return from_native(tool.capability, arguments), {}
+
+
+def _recorded(tool: RegisteredTool, command: RunTool) -> tuple[list[Json], dict[str, Json]]:
+    """Return the arguments for the record of a call that is not executed, even if they do not fit."""
     try:
-        reply.text.encode()
-        for call in reply.calls:
-            (call.name + call.arguments + call.provider_id).encode()
-        msgspec.json.encode((reply.reasoning, reply.response_id, reply.model, reply.stop_reason))
-    except UnicodeEncodeError:
-        raise ModelError("the model's reply is not Unicode text", retryable=True) from None
-    return reply
+        return _given(tool, command, _arguments(command))
+    except InvalidArgument:
+        return list(command.call.args), _arguments(command)
 
 
-def _is_wanted_cancellation() -> bool:
-    """Whether somebody cancelled this task, and not only something that the provider awaited."""
-    task = asyncio.current_task()
-    return task is None or task.cancelling() > 0
+def _request_digest(tool: RegisteredTool, command: RunTool) -> str:
+    return request_digest(tool.name, *_recorded(tool, command))
 
 
-async def _close(stream: AsyncIterator[ModelDelta]) -> None:
-    close = getattr(stream, "aclose", None)
-    if close is not None:
-        await close()
+def _is_plain_cell(tool: RegisteredTool, arguments: dict[str, Json]) -> bool:
+    """Return whether a cell needs no validation: it is code alone, and of no unusual size."""
+    code = arguments.get("code")
+    limit = tool.capability.limits.max_request_bytes // 8
+    return isinstance(code, str) and len(arguments) == 1 and len(code) < limit

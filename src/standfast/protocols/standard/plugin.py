@@ -1,4 +1,4 @@
-"""The standard protocol as the plugin that it is: it fills the two slots of a protocol, and has no hooks."""
+"""The standard protocol as a plugin: it fills the two slots of a protocol and has no hooks."""
 
 from __future__ import annotations
 
@@ -14,29 +14,26 @@ class StandardDriver:
     """Offers the showcased tools to the model as native tool calls, and a search if there are others."""
 
     shares_preambles = True
-    """What it makes of a catalog has nothing of the session in it."""
+    """The preamble depends on the catalog alone, so sessions can share it."""
 
     def build_preamble(self, given: ProtocolBuildInput) -> TurnDriverPreamble:
-        own = _search(given) if given.tool_catalog.has_more() else {}
-        found = [native_contract(given.resolve(tool.name).capability) for tool in given.tool_catalog.found()]
-        shown = given.tool_catalog.capabilities(given.resolve)
+        catalog, own = given.tool_catalog, dict[str, RegisteredTool]()
+        if catalog.has_more():
+            from standfast.protocols.tool_docs.tool_search import searching  # only such catalogs need it
+
+            search = searching(catalog, given.resolve)
+            if catalog.find(search.name) is not None:
+                raise ToolNameTaken(search.name, search.owner, given.resolve(search.name).owner)
+            own = {search.name: search}
+        found = [native_contract(given.resolve(tool.name).capability) for tool in catalog.found()]
+        shown = (*catalog.capabilities(given.resolve), *(tool.capability for tool in own.values()))
         return TurnDriverPreamble(
             host=StandardHost,
-            tools=tuple(map(native_contract, (*shown, *(tool.capability for tool in own.values()), *found))),
+            tools=(*map(native_contract, shown), *found),
             prompt=given.extra_prompt_contributions,
             own=own,
             found=tuple(found),
         )
-
-
-def _search(given: ProtocolBuildInput) -> dict[str, RegisteredTool]:
-    """The tool that finds those which the model is not shown; what it finds is offered from then on."""
-    from standfast.protocols.tool_docs.tool_search import searching  # only catalogs with such tools need it
-
-    tool = searching(given.tool_catalog, given.resolve)
-    if given.tool_catalog.find(tool.name) is not None:
-        raise ToolNameTaken(tool.name, tool.owner, given.resolve(tool.name).owner)
-    return {tool.name: tool}
 
 
 class StandardProtocol(Plugin):

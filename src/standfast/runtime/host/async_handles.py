@@ -35,7 +35,7 @@ from standfast.graph import messages_of
 from standfast.model.head import SessionHead
 from standfast.model.plugin_state import encode_state
 from standfast.model.task import TaskRecord
-from standfast.plugins.execution_memory import STATE, read_execution
+from standfast.plugins.plugin_states import STATE, read_execution
 from standfast.runtime.sessions.directory import SessionDirectory
 from standfast.runtime.sessions.materialize import durable_state
 

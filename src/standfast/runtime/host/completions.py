@@ -20,7 +20,7 @@ from standfast.model.host_requests import DirectCompletion, DirectRequest
 from standfast.model.message import Message, UserMessage
 from standfast.model.session_policy import SessionPolicy
 from standfast.model.usage import UsageEntry
-from standfast.plugins.turn_hooks import TurnHooks, priced, whole_reply
+from standfast.plugins.turn_hooks import ModelAccount, priced, whole_reply
 from standfast.ports.host import DirectLlmCompletion
 from standfast.ports.model_provider import ModelProvider, ModelRequest, ReplyEnded
 from standfast.runtime.host.service import HostService
@@ -82,22 +82,22 @@ class CompletionService(HostService):
         """The whole reply, and its line of the ledger, which is written or in the turn's account."""
         if not source or not isinstance(source, str):
             raise InvalidArgument("a direct completion has no usage source", hint="say who asks")
-        hooks = self._turn_under_way()
-        if hooks is not None:
-            reply, entry = await hooks.ask(request, source, None if own else model)
-            if hooks.is_over:
+        account = self._turn_under_way()
+        if account is not None:
+            reply, entry = await account.ask(request, source, None if own else model)
+            if account.is_over:
                 await self._charge(entry)
         else:
             reply, entry = await self._ask_alone(head, request, source, model)
         self._tell(entry)
         return reply, entry
 
-    def _turn_under_way(self) -> TurnHooks | None:
-        """The turn of this session that the call is a part of."""
+    def _turn_under_way(self) -> ModelAccount | None:
+        """Return the account of this session's turn that the call is a part of."""
         here = RUNNING_TURN.get()
-        if here is None or here.session_id != self.session_id or here.hooks.is_over:
+        if here is None or here.session_id != self.session_id or here.account.is_over:
             return None
-        return here.hooks
+        return here.account
 
     async def _ask_alone(
         self, head: SessionHead, request: ModelRequest, source: str, model: ModelProvider

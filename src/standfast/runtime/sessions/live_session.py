@@ -413,7 +413,7 @@ class LiveSession:
             return context
         if head.state != context.state_id or context.plugins.authority is not self.setup.authority:
             return None
-        context.frame = head.frame
+        context.options.frame = head.frame
         return context
 
     def require_agent(self) -> PreparedAgent:

@@ -23,7 +23,7 @@ from standfast.model.plugin_state import (
 from standfast.model.session_policy import SessionPolicy, same_provider
 from standfast.model.tool_state import ToolState
 from standfast.plugins.contexts import SessionConfigChanged, SessionRestored, SubagentContext
-from standfast.plugins.execution_memory import STATE
+from standfast.plugins.plugin_states import STATE
 from standfast.plugins.protocol import ProtocolSessionContext, ProtocolSessionMaterialization
 from standfast.plugins.running import NoAnswer
 from standfast.plugins.runtime_services import RuntimeServices
@@ -135,7 +135,7 @@ async def materialize(
     require_same_provider(head, policy.model)
     context = SessionContext(plugins, policy, (services.system, prepared.agent.system), head.state)
     context.adopt(state, head.frame)
-    context.restore_execution(execution, fetched)
+    context.execution.restore(execution, fetched)
     registry = plugins.tool_registry
     if states.plugins:
         await plugins.host.aside(lambda: plugins.restore_changed(states.plugins, fetched), plugins.step)
@@ -168,12 +168,12 @@ async def _introduce(
     if head.leaf is not None or head.state is not None:
         await plugins.ask_protocol("restore_session", here, state)
     plugins.configure_protocol(
-        context,
+        context.options,
         ProtocolSessionMaterialization(
             plugin_options=setup.authority.plugin_options, is_root_session=setup.parent_session_id is None
         ),
     )
-    context.check_protocol_turn_options()
+    context.options.check()
     opened = SessionConfigChanged(session_id=head.session_id, before=None, after=context.policy)
     context.policy = await plugins.mutate_session_config(opened, context.policy)
     if head.leaf is not None and plugins.has_runtime_event_hooks("session_restored"):

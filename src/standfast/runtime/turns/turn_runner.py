@@ -437,7 +437,7 @@ class TurnRunner:
         self._live.show(turn, TurnBegan(turn_id=turn.turn_id, session_id=self._live.session_id, resumed=True))
         await self._live.unblock(taken.head)
         if not taken.record.cancel_requested:
-            if machine.any_cells() and context.plugins.code_executor() is None:
+            if machine.any_cells() and context.plugins.code_executor is None:
                 raise _cannot_run_code(self._agent.name, turn.turn_id)
             await self._require_price(machine.limits, context)
         driver = await self._driver(turn, machine, taken, deps, context, replayed.keys, replayed.intents)
@@ -496,7 +496,7 @@ class TurnRunner:
 
         tracer = self._services.tracer
         assert isinstance(tracer, Tracer)
-        executor = context.plugins.code_executor()
+        executor = context.plugins.code_executor
         about = TurnAbout(
             session_id=self._live.session_id,
             agent=self._agent.name,
@@ -539,7 +539,7 @@ class TurnRunner:
             HOOK.set(hook)
             live.driver = live.in_turn = None
             leases.let_go(driver)
-        spent, calls = turn.hooks.end()
+        spent, calls = turn.account.end()
         if calls:  # asked of models beside the turn, too late for its account
             await self._services.store.add_usage(live.session_id, spent, calls, self._now())
         return driven
@@ -591,13 +591,13 @@ class TurnRunner:
             return
         if head.state != context.state_id:
             context.stored(head.state)
-        context.frame = head.frame
+        context.options.frame = head.frame
         self._live.stands(head)
         plugins = context.plugins
         if isinstance(outcome, FrameSwitched):
             here = ProtocolSessionContext(self._live.session_id)
             await plugins.tell_protocol("restore_session", here, context.state())
-        if plugins.has_runtime_event_hooks("turn_persisted"):
+        if plugins.contributions.hooks["turn_persisted"]:
             await plugins.emit_runtime_event(
                 TurnPersisted(
                     session_id=self._live.session_id,

@@ -1,0 +1,493 @@
+"""The states of a session's plugins and of its code: taken, compared with what is stored, and restored.
+
+Theory of operation
+-------------------
+A state is journaled with the inputs that led to it (`durable/driver.py`, rule 2). Calls run concurrently, and
+so do their hooks, while a plugin has one state for all of them. So the hooks around a call are a `CallStage`:
+it keeps the states that its hooks ended with, and knows the stages whose changes are in those states. They
+are journaled with the outcome of the stage, and not before all those other stages are over.
+
+Rules
+-----
+1. Only a state that has changed is written; a plugin's revision tells whether it has.
+2. A written state is a copy, checked for its size and that it can be read back.
+3. A plugin whose hooks run on a thread of their own is asked for its state only there.
+4. If no stage has changed a plugin, its newest state is written with the next input.
+5. The state of a plugin that is not installed is kept for it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import zlib
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from typing import Final, Protocol
+
+import msgspec
+
+from standfast.errors import PluginStateLost
+from standfast.model.canonical import to_json
+from standfast.model.plugin_state import PluginSessionSnapshot, PluginSnapshotEntry, PluginSnapshotMeta
+from standfast.plugins.protocol import CodeExecutorPlugin
+from standfast.plugins.running import BuildStep, NoAnswer, PluginPlace, at_once, described, within
+from standfast.plugins.snapshot import NO_ARTIFACTS, ArtifactReader, SnapshotReader, SnapshotWriter
+from standfast.ports.session_store import Blob
+
+_MAX_STATE_BYTES: Final = 16 << 20
+"""The largest state of a plugin, not counting its blobs."""
+
+Report = Callable[[str, str, str], None]
+"""Takes a problem that is not fatal: the plugin, the hook, the message."""
+
+StoredEntry = tuple[PluginSnapshotEntry, tuple[Blob, ...]]
+"""A state to write, and the blobs of it that are not stored yet."""
+
+
+class StatefulPlugin(Protocol):
+    """The part of a plugin that concerns its state."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def version(self) -> str: ...
+
+    @property
+    def revision(self) -> int:
+        """Rises whenever the plugin's state changes."""
+
+    def snapshot(self, writer: SnapshotWriter) -> PluginSnapshotMeta: ...
+
+    def restore(self, meta: PluginSnapshotMeta, reader: SnapshotReader) -> None:
+        """Take over the stored state; state None means that there is none."""
+
+
+class CallStage:
+    """The hooks before or after one call, until their outcome is journaled."""
+
+    __slots__ = ("changes", "deliver", "is_over", "states", "within")
+
+    def __init__(self) -> None:
+        self.changes: set[str] = set()
+        """The plugins whose state its hooks have changed so far."""
+        self.states: dict[str, TakenState] = {}
+        self.within: frozenset[CallStage] = frozenset()
+        """The stages whose changes are in `states`."""
+        self.is_over = False
+        self.deliver: Callable[[], None] | None = None
+        """Passes on the outcome of the stage, once that is known."""
+
+
+STAGE: Final[ContextVar[CallStage | None]] = ContextVar("standfast_call_stage", default=None)
+"""The stage that this code runs in, if it is a hook around a call."""
+
+
+class TakenState(msgspec.Struct, frozen=True):
+    """A plugin's state at one time. `order` counts the states taken of the plugin."""
+
+    order: int
+    version: str
+    revision: int
+    entry: PluginSnapshotEntry
+    blobs: tuple[Blob, ...]
+
+    def is_of(self, plugin: StatefulPlugin) -> bool:
+        return self.revision == plugin.revision and self.version == plugin.version
+
+
+class PluginMemory:
+    """The states taken of one plugin in one session. *unwritten* are the session's open stages.
+
+    A plugin that does not announce its changes (`Plugin.touch`) counts as changed by each of its hooks.
+    """
+
+    def __init__(self, plugin: StatefulPlugin, unwritten: set[CallStage], *, says_changes: bool) -> None:
+        self.plugin = plugin
+        self.latest: TakenState | None = None
+        """The newest state that was taken outside of all stages."""
+        self.problem: PluginStateLost | None = None
+        """Why the newest state could not be taken."""
+        self.order = 0
+        """How many states were taken."""
+        self._unwritten = unwritten
+        self._says_changes = says_changes
+        self._seen = -1
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether the current state was taken, for a stage or for none."""
+        return self.plugin.revision == self._seen
+
+    def restored(self) -> None:
+        """Count the current state as known."""
+        self._seen, self.latest = self.plugin.revision, None
+
+    def changed_by(self) -> list[CallStage]:
+        """Return the stages that have changed the plugin and are not written yet."""
+        return [stage for stage in list(self._unwritten) if self.plugin.id in stage.changes]
+
+    def hook_begins(self) -> None:
+        if not self._says_changes and (stage := STAGE.get()) is not None:
+            stage.changes.add(self.plugin.id)
+
+    def hook_ended(self) -> None:
+        """Take the state if the hook that ends here has changed it. Raises nothing."""
+        stage, plugin_id = STAGE.get(), self.plugin.id
+        if stage is None:
+            # This change cannot be told apart from one by a call whose outcome is still to come.
+            if not self.is_seen and not self.changed_by():
+                self.refresh()
+        elif plugin_id in stage.changes and (taken := self._take()) is not None:
+            stage.states[plugin_id] = taken
+            stage.within |= frozenset(one for one in self.changed_by() if one is not stage)
+
+    def refresh(self) -> None:
+        """Take the current state. Raises nothing."""
+        self.latest = self._take() or self.latest
+
+    def _take(self) -> TakenState | None:
+        plugin = self.plugin
+        version, revision = plugin.version, plugin.revision  # before the state: a tool may change both
+        try:
+            entry, blobs = snapshot_of(plugin)
+        except PluginStateLost as error:
+            self.problem = error
+            return None
+        self.order, self._seen, self.problem = self.order + 1, revision, None
+        return TakenState(self.order, version, revision, entry, tuple(blobs))
+
+
+def snapshot_of(plugin: StatefulPlugin) -> tuple[PluginSnapshotEntry, list[Blob]]:
+    """Copy and check the plugin's current state; `PluginStateLost` if it cannot be stored."""
+    writer = SnapshotWriter()
+    try:
+        meta = at_once(plugin.snapshot(writer))
+        state, size = to_json(meta.state)  # a copy: the plugin keeps changing its own
+        if size > _MAX_STATE_BYTES:
+            raise ValueError(f"its state is {size} bytes, the limit is {_MAX_STATE_BYTES}: write a blob")
+        entry = PluginSnapshotEntry(
+            meta=msgspec.structs.replace(meta, state=state), artifacts=writer.artifacts
+        )
+        msgspec.json.decode(msgspec.json.encode(entry), type=PluginSnapshotEntry)
+    except PluginStateLost:
+        raise
+    except BaseException as error:
+        raise PluginStateLost(plugin.id, "snapshot", described(error)) from error
+    return entry, writer.blobs
+
+
+class PluginStates:
+    """The states of a session's plugins."""
+
+    def __init__(
+        self,
+        plugins: Sequence[StatefulPlugin],
+        places: Mapping[str, PluginPlace],
+        report: Report,
+        step: BuildStep,
+        timeout_s: float,
+    ) -> None:
+        self.plugins = tuple(plugins)
+        self.unwritten: set[CallStage] = set()
+        """The hooks around calls whose outcome is not journaled yet."""
+        self.step = step
+        self._places = places
+        self._report = report
+        self._timeout_s = timeout_s
+        self._written: dict[str, TakenState] = {}
+        self._absent: dict[str, PluginSnapshotEntry] = {}
+        self._noted: list[int] | None = None
+        self._fingerprint = 0
+        self._fingerprinted: list[int] | None = None
+
+    def _memory(self, plugin: StatefulPlugin) -> PluginMemory:
+        memory = self._places[plugin.id].memory
+        assert isinstance(memory, PluginMemory)
+        return memory
+
+    # Taking and writing
+
+    def snapshot(self, *, tolerant: bool = False) -> tuple[PluginSessionSnapshot, tuple[Blob, ...]]:
+        """Return the states of all plugins, and the blobs of them that are new.
+
+        Raises `PluginStateLost` if a plugin cannot snapshot; with *tolerant*, its previous state is kept.
+        """
+        entries = dict(self._absent)
+        blobs: list[Blob] = []
+        for plugin in self.plugins:
+            kept = self._written.get(plugin.id)
+            if kept is None or not kept.is_of(plugin):
+                memory = self._memory(plugin)
+                self._refresh_here(plugin, memory)
+                if memory.problem is not None and not tolerant:
+                    problem, memory.problem = memory.problem, None
+                    raise problem
+                self._report_problem(memory)
+                latest = memory.latest
+                if latest is not None and (kept is None or latest.order > kept.order):
+                    blobs += self._write(plugin, latest)
+                    kept = latest
+            if kept is not None:
+                entries[plugin.id] = kept.entry
+        return PluginSessionSnapshot(plugins=entries), tuple(blobs)
+
+    def copied(self, step: BuildStep | None = None) -> tuple[PluginSessionSnapshot, dict[str, bytes]]:
+        """Return the current states of all plugins, and their blobs by digest."""
+        step = step or BuildStep()
+        entries = dict(self._absent)
+        pieces: dict[str, bytes] = {}
+        for plugin in self.plugins:
+            step.begin(plugin.id, "snapshot")
+            entries[plugin.id], blobs = snapshot_of(plugin)
+            pieces.update({blob.digest: blob.data for blob in blobs})
+        return PluginSessionSnapshot(plugins=entries), pieces
+
+    def written(self) -> PluginSessionSnapshot:
+        """Return the states as they were last written."""
+        entries = {name: taken.entry for name, taken in self._written.items()}
+        return PluginSessionSnapshot(plugins={**self._absent, **entries})
+
+    def changed(self, stage: CallStage | None = None) -> dict[str, StoredEntry]:
+        """Return the states that are not written yet, and count them as written.
+
+        These are the states that the hooks of *stage*, whose outcome is written now, ended with; and those of
+        plugins that no unwritten stage has changed.
+        """
+        if stage is not None:
+            self.unwritten.discard(stage)
+        states = {} if stage is None else stage.states
+        revisions = [plugin.revision for plugin in self.plugins]
+        if not states and revisions == self._noted:
+            return {}
+        found = {}
+        for plugin in self.plugins:
+            if not self._is_written(plugin):
+                newest = self._newest(plugin, states.get(plugin.id))
+                if newest is not None:
+                    found[plugin.id] = (newest.entry, self._write(plugin, newest))
+        # A plugin that cannot snapshot is asked again when it has changed again.
+        is_all = not self.unwritten and all(
+            self._places[one.id].away is None or self._is_written(one) for one in self.plugins
+        )
+        self._noted = revisions if is_all else None
+        return found
+
+    def _newest(self, plugin: StatefulPlugin, staged: TakenState | None) -> TakenState | None:
+        """Return the newest state that may be written now, if it is newer than the written one."""
+        memory, written, latest = self._memory(plugin), self._written.get(plugin.id), None
+        if not memory.changed_by():
+            self._refresh_here(plugin, memory)
+            self._report_problem(memory)
+            latest = memory.latest
+        known = [one for one in (staged, latest, written) if one is not None]
+        newest = max(known, key=lambda one: one.order, default=None)
+        return None if newest is written else newest
+
+    def _refresh_here(self, plugin: StatefulPlugin, memory: PluginMemory) -> None:
+        """Take the state if it is not known, unless the plugin runs on a thread of its own."""
+        if self._places[plugin.id].away is None and not self._is_known(plugin):
+            memory.refresh()
+
+    def _write(self, plugin: StatefulPlugin, taken: TakenState) -> tuple[Blob, ...]:
+        """Count a state as written; return the blobs of it that are new."""
+        kept = self._written.get(plugin.id)
+        stored = set() if kept is None else set(kept.entry.artifacts.values())
+        self._written[plugin.id] = taken
+        return tuple(blob for blob in taken.blobs if blob.digest not in stored)
+
+    def _report_problem(self, memory: PluginMemory) -> None:
+        problem, memory.problem = memory.problem, None
+        if problem is not None:
+            self._report(memory.plugin.id, "snapshot", problem.message)
+
+    def _is_written(self, plugin: StatefulPlugin) -> bool:
+        kept = self._written.get(plugin.id)
+        return plugin.revision == 0 if kept is None else kept.is_of(plugin)
+
+    def _is_known(self, plugin: StatefulPlugin) -> bool:
+        kept, latest = self._written.get(plugin.id), self._memory(plugin).latest
+        return any(one is not None and one.is_of(plugin) for one in (kept, latest))
+
+    @property
+    def has_unknown_states(self) -> bool:
+        """Whether a plugin has changed on a thread of its own since its state was taken there."""
+        places = self._places
+        return any(
+            places[one.id].away is not None and one.revision and not self._memory(one).is_seen
+            for one in self.plugins
+        )
+
+    async def take_states(self) -> None:
+        """Take the unknown states of plugins whose hooks run on a thread of their own, on that thread."""
+        for plugin in self.plugins:
+            away, memory = self._places[plugin.id].away, self._memory(plugin)
+            if away is None or self._is_known(plugin):
+                continue
+
+            async def refresh(memory: PluginMemory = memory) -> None:
+                memory.refresh()
+
+            try:
+                await within(self._timeout_s, away.run(refresh))
+            except NoAnswer as problem:
+                memory.problem = PluginStateLost(plugin.id, "snapshot", str(problem))
+
+    # Comparing
+
+    def snapshot_is_current(self, previous: PluginSessionSnapshot | None) -> bool:
+        """Return whether *previous* has exactly these plugins, with their versions and revisions."""
+        if previous is None or len(previous.plugins) != len(self.plugins) + len(self._absent):
+            return False
+        for plugin in self.plugins:
+            entry = previous.plugins.get(plugin.id)
+            if entry is None:
+                return False
+            if (entry.meta.plugin_version, entry.meta.revision) != (plugin.version, plugin.revision):
+                return False
+        return not self._absent or all(
+            previous.plugins.get(name) == entry for name, entry in self._absent.items()
+        )
+
+    def filled_up(self, stored: PluginSessionSnapshot) -> PluginSessionSnapshot:
+        """Return *stored* with empty entries for the plugins that had no state."""
+        empty = {
+            plugin.id: PluginSnapshotEntry(
+                meta=PluginSnapshotMeta(plugin_id=plugin.id, plugin_version=plugin.version, revision=0)
+            )
+            for plugin in self.plugins
+            if plugin.id not in stored.plugins
+        }
+        return PluginSessionSnapshot(plugins={**stored.plugins, **empty}) if empty else stored
+
+    def snapshot_revision_fingerprint(self) -> int:
+        """Return a number that changes whenever a plugin, its version or its revision does."""
+        revisions = [plugin.revision for plugin in self.plugins]
+        if revisions != self._fingerprinted:
+            hasher = hashlib.sha256()
+            for plugin in self.plugins:
+                revision = plugin.revision.to_bytes(8, "little")
+                hasher.update(b"%b\x00%b\x00%b\xff" % (plugin.id.encode(), plugin.version.encode(), revision))
+            self._fingerprint = int.from_bytes(hasher.digest()[:8], "little")
+            self._fingerprinted = revisions
+        return self._fingerprint
+
+    # Restoring
+
+    def restore(self, snapshot: PluginSessionSnapshot, fetched: Mapping[str, bytes] | None = None) -> None:
+        """Give each plugin its stored state, or none if it has never had one."""
+        known = {plugin.id for plugin in self.plugins}
+        self._absent = {name: entry for name, entry in snapshot.plugins.items() if name not in known}
+        for name in self._absent:
+            self._report(name, "restore", "it is not installed; its state is kept for it")
+        for plugin in self.plugins:
+            self._restore_one(plugin, snapshot.plugins.get(plugin.id), fetched or {})
+
+    def restore_changed(
+        self, entries: Mapping[str, PluginSnapshotEntry], fetched: Mapping[str, bytes]
+    ) -> None:
+        """Give plugins the states that they had in the middle of a turn."""
+        absent = dict(entries)
+        for plugin in self.plugins:
+            if plugin.id in entries:
+                self._restore_one(plugin, absent.pop(plugin.id), fetched)
+        self._absent.update(absent)
+
+    def _restore_one(
+        self, plugin: StatefulPlugin, entry: PluginSnapshotEntry | None, fetched: Mapping[str, bytes]
+    ) -> None:
+        self.step.begin(plugin.id, "restore")
+        memory = self._memory(plugin)
+        if entry is None:
+            revision = plugin.revision
+            meta = PluginSnapshotMeta(plugin_id=plugin.id, plugin_version=plugin.version, revision=revision)
+            reader = NO_ARTIFACTS
+        else:
+            meta, reader = entry.meta, ArtifactReader(entry.artifacts, fetched)
+        try:
+            at_once(plugin.restore(meta, reader))  # type: ignore[func-returns-value]  # may be `async def`
+        except PluginStateLost:
+            raise
+        except BaseException as error:
+            raise PluginStateLost(
+                plugin.id,
+                "restore",
+                described(error),
+                hint="its state was not changed; open the session with the plugin version that wrote it",
+            ) from error
+        if meta.plugin_version == plugin.version:
+            memory.restored()
+            if entry is not None:
+                taken = TakenState(memory.order, plugin.version, plugin.revision, entry, ())
+                self._written[plugin.id] = taken
+
+
+# The variables of a session's code. They are not part of the plugin's state: a change of variables changes
+# nothing about the tools, and the catalog is rebuilt when a plugin's state changes.
+
+STATE: Final = "execution"
+"""The artifact that is the state itself. Others are only named, so that they are kept."""
+_INLINE_BYTES: Final = 4_096
+"""The largest state that is stored in the record itself."""
+_PACKED_BYTES: Final = 64 << 10
+"""The smallest state that is compressed."""
+
+
+class ExecutionMemory:
+    """The state of a session's code executor, if it has one."""
+
+    def __init__(self, executor: CodeExecutorPlugin | None, owner: str) -> None:
+        self._executor = executor
+        self._owner = owner
+        self.entry: PluginSnapshotEntry | None = None
+        """The state as it was last written."""
+
+    def changed(self) -> StoredEntry | None:
+        """Return the state if it is not written yet, and count it as written."""
+        executor = self._executor
+        if executor is None or not executor.execution_state_dirty():
+            return None
+        revision = 1 if self.entry is None else self.entry.meta.revision + 1
+        data, writer = executor.snapshot_execution_state(), SnapshotWriter()
+        state: dict[str, str | bool] = {}
+        if len(data) <= _INLINE_BYTES:
+            state["data"] = base64.b64encode(data).decode()
+        elif len(data) < _PACKED_BYTES:
+            writer.write_blob(STATE, data)
+        else:
+            state["packed"] = True
+            writer.write_blob(STATE, zlib.compress(data, 1))
+        meta = PluginSnapshotMeta(
+            plugin_id=self._owner, plugin_version="1", revision=revision, state=dict(state)
+        )
+        named = {**executor.referenced_blobs(), **writer.artifacts}
+        self.entry = PluginSnapshotEntry(meta=meta, artifacts=named)
+        return self.entry, tuple(writer.blobs)
+
+    def restore(self, entry: PluginSnapshotEntry | None, fetched: Mapping[str, bytes]) -> None:
+        """Give the executor its stored state. Without an executor it is kept for another."""
+        self.entry = entry
+        if self._executor is not None and entry is not None:
+            self._executor.restore_execution_state(read_execution(entry, fetched))
+
+    def is_stored(self, entry: PluginSnapshotEntry | None) -> bool:
+        """Return whether *entry* is the current state."""
+        executor = self._executor
+        return self.entry is entry and (executor is None or not executor.execution_state_dirty())
+
+
+def read_execution(entry: PluginSnapshotEntry, fetched: Mapping[str, bytes]) -> bytes:
+    """Return the stored state of a code executor, as the executor gave it."""
+    state = entry.meta.state
+    try:
+        assert isinstance(state, dict)
+        if isinstance(inline := state.get("data"), str):
+            return base64.b64decode(inline, validate=True)
+        data = ArtifactReader(entry.artifacts, fetched).read_blob(STATE)
+        assert data is not None
+        return zlib.decompress(data) if state.get("packed") else data
+    except (AssertionError, ValueError, zlib.error) as error:
+        raise PluginStateLost(
+            entry.meta.plugin_id, "restore", f"the variables of its code cannot be read: {error}"
+        ) from error

@@ -1,0 +1,108 @@
+"""Requests to people about tool calls, and the results of calls whose wait has ended.
+
+Rule: an approval is bound to the contract, the arguments, the session, the turn and the call.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from typing import assert_never
+
+import msgspec
+
+from standfast.durable.effects import Asks
+from standfast.errors import Code, ErrorObject
+from standfast.machine.commands import RunTool
+from standfast.model.approval import Approval, ApprovalState, bind_approval
+from standfast.model.call import SettledCall
+from standfast.model.canonical import Json
+from standfast.model.wait import (
+    Approved,
+    Completed,
+    Denied,
+    Elapsed,
+    Expired,
+    Failed,
+    Wait,
+    WaitOutcome,
+)
+from standfast.plugins.turn_hooks import TurnContext
+from standfast.tools.admission import Admitted
+from standfast.tools.registered_tool import RegisteredTool
+from standfast.tools.settlement import (
+    settle_denied,
+    settle_failure,
+    settle_interrupted,
+    settle_outcome,
+    settle_timed_out,
+)
+
+
+def request_approval(
+    turn: TurnContext,
+    tool: RegisteredTool,
+    call_id: int,
+    given: tuple[list[Json], dict[str, Json]],
+    *,
+    interrupted: bool = False,
+    reason: str | None = None,
+) -> Asks:
+    """Return the request to a person about a call with the arguments *given*, and the wait for the answer."""
+    now, (args, named) = turn.services.clock.now_ms(), given
+    approval = Approval(
+        approval_id=f"apr_{secrets.token_hex(10)}",
+        state=ApprovalState.PENDING,
+        session_id=turn.session_id,
+        capability=tool.name,
+        args=args,
+        kwargs=named,
+        requested_at=now,
+        expires_at=now + turn.services.settings.approval_ttl_ms,
+        binding="",
+        run_id=turn.turn_id,
+        call_id=call_id,
+        reason="it was interrupted by a crash; run it again?" if interrupted else reason,
+    )
+    approval = msgspec.structs.replace(approval, binding=bind_approval(approval, tool.digest))
+    terms: dict[str, Json] = {"contract": tool.digest}
+    if interrupted:
+        terms["interrupted"] = True
+    wait = Wait(
+        wait_id=approval.approval_id,
+        kind="approval",
+        call_id=call_id,
+        due_at=approval.expires_at,
+        value=terms,
+    )
+    return Asks(wait, approval)
+
+
+def settle_wait(call: Admitted, command: RunTool, outcome: WaitOutcome) -> SettledCall:
+    """Return the result of a call that is not executed after its wait ended with *outcome*."""
+    tool, waited = call.tool, command.waited
+    kind, value = (None, None) if waited is None else (waited.kind, waited.value)
+    match outcome:
+        case Denied() | Expired() if isinstance(value, dict) and value.get("interrupted"):
+            return settle_interrupted(tool, call.request_digest)
+        case Denied() | Expired() if command.timeouts and kind == "approval":
+            return settle_timed_out(call)
+        case Denied(reason=reason):
+            words = f": {reason}" if reason else ""
+            return settle_denied(call, f"a person refused the call of {tool.name}(){words}")
+        case Expired() if kind == "completion":
+            message = f"the result of {tool.name}() was not delivered in time"
+            late = ErrorObject(code=Code.TIMEOUT_TOOL, message=message)
+            return settle_failure(tool, call.request_digest, late)
+        case Expired():
+            return settle_denied(call, f"the approval of {tool.name}() expired without a decision")
+        case Elapsed():
+            return settle_outcome(call, time.monotonic(), value, None)
+        case Completed(value=delivered):
+            return settle_outcome(call, time.monotonic(), delivered, None)
+        case Failed(error=error):
+            return settle_failure(tool, call.request_digest, error)
+        case Approved():
+            raise AssertionError("an approved call is executed")
+        case _:
+            assert_never(outcome)

@@ -1,0 +1,254 @@
+"""One call of the model: the request, the stream, and the reply as the machine reads it.
+
+Rules
+-----
+1. Text is shown while it streams; only the whole reply counts. A stream without a `ReplyEnded` has failed.
+2. Whatever the provider raises becomes `ModelFailed`. Text shown before that is retracted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from standfast.errors import ModelError, StandfastError
+from standfast.machine.inputs import ModelFailed, ModelReplied
+from standfast.model.events import ModelCallStarted, ReasoningStreamed, TextRetracted, TextStreamed
+from standfast.model.message import InputPart, Message, Part, RequestedCall, TextPart, UserMessage
+from standfast.plugins.contexts import StreamKind
+from standfast.plugins.turn_hooks import TurnContext, close_stream, reply_broken_off
+from standfast.plugins.view import apply_view
+from standfast.ports.model_provider import (
+    ModelDelta,
+    ModelRequest,
+    ReasoningArrived,
+    ReplyEnded,
+    TextArrived,
+)
+
+_CHUNKS_PER_YIELD: Final = 64
+"""Chunks read in a row before other tasks on the loop may run."""
+
+
+class ReadReply(msgspec.Struct, frozen=True):
+    """A reply: its prose, the raw text if that differs, and the calls it requests."""
+
+    text: str
+    raw: str | None
+    calls: tuple[RequestedCall, ...]
+
+
+class StreamFilter(Protocol):
+    """Takes a reply piece by piece and returns the text to show."""
+
+    def feed(self, chunk: str, /) -> str: ...
+
+    def end(self) -> str: ...
+
+
+class _WholeReplyFilter:
+    """Shows nothing before the reply is complete: only then can its prose be told."""
+
+    def __init__(self, project: Callable[[str], str]) -> None:
+        self._project = project
+        self._pieces: list[str] = []
+
+    def feed(self, chunk: str) -> str:
+        self._pieces.append(chunk)
+        return ""
+
+    def end(self) -> str:
+        return self._project("".join(self._pieces))
+
+
+class ModelCall:
+    """One attempt at one model call. A protocol overrides `make_filter`, `read` and `shown_messages`."""
+
+    def __init__(self, turn: TurnContext, number: int, key: str, attempt: int = 1) -> None:
+        self._turn = turn
+        self._number = number
+        self._key = key
+        self._attempt = attempt
+        self._filter: StreamFilter | None = None
+        self._shown_chars = 0
+
+    async def run(self) -> ModelReplied | ModelFailed:
+        turn = self._turn
+        turn.show(ModelCallStarted(turn_id=turn.turn_id, number=self._number, attempt=self._attempt))
+        self._filter = self.make_filter()
+        try:
+            reply = await self._ask()
+        except asyncio.CancelledError:
+            self._retract()
+            task = asyncio.current_task()
+            if task is None or task.cancelling() > 0:
+                raise
+            # Only something that the provider awaited was cancelled, not this task.
+            return self._failed(ModelError("the model's provider gave the call up", retryable=True))
+        except Exception as error:
+            self._retract()
+            return self._failed(error)
+        read = self.read(reply)
+        return ModelReplied(
+            at_ms=turn.services.clock.now_ms(),
+            text=read.text,
+            raw=read.raw,
+            calls=read.calls,
+            usage=turn.account.priced(reply),
+            model=reply.model or turn.model.model_id,
+            stop_reason=reply.stop_reason,
+            reasoning=reply.reasoning,
+            response_id=reply.response_id,
+        )
+
+    def make_filter(self) -> StreamFilter | None:
+        """Return what selects the text to show while the reply streams; None shows all of it."""
+        projector = self._turn.projector
+        return None if projector is None else _WholeReplyFilter(projector.project_assistant_prose)
+
+    def read(self, reply: ReplyEnded) -> ReadReply:
+        """Return the prose and the calls of a reply."""
+        projector = self._turn.projector
+        if projector is None:
+            return ReadReply(reply.text, None, reply.calls)
+        prose = projector.project_assistant_prose(reply.text)
+        return ReadReply(prose, None if prose == reply.text else reply.text, reply.calls)
+
+    def shown_messages(self, messages: Sequence[Message]) -> list[Message]:
+        """Return the messages as the model reads them."""
+        if self._turn.executor is None:
+            return list(messages)
+        return [with_inputs_named(message) for message in messages]
+
+    def request(self, prompt: str, messages: list[Message]) -> ModelRequest:
+        turn = self._turn
+        began, now = turn.preamble, turn.session.artifact().preamble
+        tools = began.tools
+        if now is not began:  # tools that the model has found since the turn began come last
+            known = {one.name for one in tools}
+            tools = (*tools, *(one for one in now.found if one.name not in known))
+        return ModelRequest(
+            messages=self.shown_messages(messages),
+            instructions=prompt,
+            tools=tools,
+            output_schema=None if turn.output is None else turn.output.schema,
+            session_id=turn.session_id,
+            turn_id=turn.turn_id,
+            call_number=turn.head.model_calls + self._number,
+            idempotency_key=f"{turn.turn_id}.{self._key}",
+            settings=turn.settings,
+            attempt=self._attempt,
+            read_blob=turn.hooks.read_blob,
+        )
+
+    async def _ask(self) -> ReplyEnded:
+        """Stream the reply of the model to the messages as plugins have prepared them."""
+        turn, machine = self._turn, self._turn.machine
+        await turn.session.prepare()
+        before = turn.history if machine.compaction is None else list(machine.compaction.seed)
+        messages = before + machine.messages
+        if machine.prepared is not None and machine.prepared.view is not None:
+            messages = apply_view(messages, machine.prepared.view)
+        prompt = turn.instructions if machine.prompt is None else machine.prompt
+        stream = turn.model.stream(self.request(prompt, messages))
+        try:
+            read = self._read_changed if turn.hooks.shows_streams else self._read_plain
+            return await turn.hooks.reply(_checked(await read(stream)))
+        finally:
+            await close_stream(stream)
+
+    async def _read_plain(self, stream: AsyncIterator[ModelDelta]) -> ReplyEnded:
+        chunks = 0
+        async for delta in stream:
+            if isinstance(delta, TextArrived):
+                self._show_text(delta.text)
+            elif isinstance(delta, ReasoningArrived):
+                self._show_reasoning(delta.text)
+            else:
+                return self._ended(delta)
+            chunks += 1
+            if chunks % _CHUNKS_PER_YIELD == 0:
+                await asyncio.sleep(0)
+        raise reply_broken_off()
+
+    async def _read_changed(self, stream: AsyncIterator[ModelDelta]) -> ReplyEnded:
+        """Read a reply whose pieces plugins change before they are shown."""
+        change, kinds = self._turn.hooks.stream, dict[StreamKind, Callable[[str], None]]()
+        async for delta in stream:
+            if isinstance(delta, TextArrived):
+                kinds["text"] = self._show_text
+                self._show_text(await change(delta.text))
+            elif isinstance(delta, ReasoningArrived):
+                kinds["reasoning"] = self._show_reasoning
+                self._show_reasoning(await change(delta.text, "reasoning"))
+            else:
+                for kind, show in kinds.items():
+                    show(await change("", kind, last=True))
+                return self._ended(delta)
+        raise reply_broken_off()
+
+    def _show_text(self, text: str) -> None:
+        self._show(text if self._filter is None else self._filter.feed(text))
+
+    def _show(self, text: str) -> None:
+        if text:  # empty if a plugin or the filter holds it back
+            self._shown_chars += len(text)
+            self._turn.show(TextStreamed(turn_id=self._turn.turn_id, text=text))
+
+    def _show_reasoning(self, text: str) -> None:
+        if text:
+            self._turn.show(ReasoningStreamed(turn_id=self._turn.turn_id, text=text))
+
+    def _ended(self, reply: ReplyEnded) -> ReplyEnded:
+        if self._filter is not None:
+            self._show(self._filter.end())
+        return reply
+
+    def _retract(self) -> None:
+        if self._shown_chars:
+            turn_id = self._turn.turn_id
+            self._turn.show(TextRetracted(turn_id=turn_id, number=self._number, chars=self._shown_chars))
+
+    def _failed(self, error: Exception) -> ModelFailed:
+        if not isinstance(error, StandfastError):
+            error = ModelError(f"{self._turn.model.model_id} raised {type(error).__name__}: {error}")
+        return ModelFailed(
+            at_ms=self._turn.services.clock.now_ms(),
+            error=error.error_object(),
+            retryable=error.retryable,
+            retry_after_ms=getattr(error, "retry_after_ms", None),
+            attempt=self._attempt,
+        )
+
+
+def with_inputs_named(message: Message) -> Message:
+    """Replace each input in a message by its name: only code reads its value."""
+    if not isinstance(message, UserMessage) or isinstance(message.content, str):
+        return message
+    if not any(isinstance(part, InputPart) for part in message.content):
+        return message
+    parts: list[Part] = []
+    for part in message.content:
+        if isinstance(part, InputPart):
+            kind = "text" if part.media_type.startswith("text/") else "JSON"
+            words = f"[input `{part.name}`: {kind}, {part.size:,} bytes; a read-only variable in your code]"
+            part = TextPart(text=words)
+        parts.append(part)
+    return msgspec.structs.replace(message, content=tuple(parts))
+
+
+def _checked(reply: object) -> ReplyEnded:
+    """Raise `ModelError` unless *reply* is a reply that can be stored."""
+    if not isinstance(reply, ReplyEnded):
+        raise ModelError(f"the model's provider gave {type(reply).__name__} for a reply")
+    try:
+        reply.text.encode()
+        for call in reply.calls:
+            (call.name + call.arguments + call.provider_id).encode()
+        msgspec.json.encode((reply.reasoning, reply.response_id, reply.model, reply.stop_reason))
+    except UnicodeEncodeError:
+        raise ModelError("the model's reply is not Unicode text", retryable=True) from None
+    return reply
