@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from standfast.errors import InvalidArgument
-from standfast.model import canonical_json, digest_bytes, digest_json, to_json
-from standfast.model.canonical import nested_deeper_than
+from standfast.model import canonical, canonical_json, digest_bytes, digest_json, to_json
+from standfast.model.canonical import encode_json, nested_deeper_than
+from standfast.model.message import ToolMessage
 
 
 @pytest.mark.parametrize(
@@ -131,3 +134,52 @@ def test_depth_counts_lists_and_objects(levels: int, deeper: bool) -> None:
         value = [value] if number % 2 else {"in": value}
     assert nested_deeper_than(value, 128) is deeper
     assert not nested_deeper_than(["flat"] * 1000, 1)
+
+
+@pytest.mark.parametrize("shape", [
+    lambda text: text,
+    lambda text: {"a": [1, text]},
+    lambda text: (text[: 1 << 20], text[1 << 20 :]),
+    lambda text: ToolMessage(call_id=1, name="t", value=[text]),
+], ids=["a text", "within a dict", "two texts", "within a struct"])  # fmt: skip
+def test_no_single_call_encodes_a_long_text(
+    shape: Callable[[str], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bug: one call encoded 16 MiB of quotes and held the GIL for 50 ms, in which no other thread ran."""
+    value = shape('abcdefghijkl"\\é\n\U0001f600' * (1 << 18) + '"' * (1 << 20))
+    encode, lengths = msgspec.json.encode, [0]
+
+    def measured(given: object, **options: Any) -> bytes:
+        lengths.append(len(given) if isinstance(given, str) else 0)
+        assert not _holds_text_longer_than(1 << 14, given) or isinstance(given, str)
+        return encode(given, **options)
+
+    monkeypatch.setattr(msgspec.json, "encode", measured)
+    encoded = encode_json(value)
+    monkeypatch.undo()
+    assert encoded == encode(value)
+    assert max(lengths) <= 1 << 20 < sum(lengths)
+
+
+def _holds_text_longer_than(chars: int, value: Any) -> bool:
+    if isinstance(value, str):
+        return len(value) > chars
+    if isinstance(value, msgspec.Struct):
+        value = msgspec.structs.asdict(value)
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
+    return any(_holds_text_longer_than(chars, part) for part in parts)
+
+
+def test_a_large_value_is_copied_without_being_decoded_in_one_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bug: decoding 240,000 lists held the GIL for 50 ms and longer."""
+    value = {
+        "deep": [[[[]]] for _ in range(30_000)],
+        "text": '"' * (1 << 20),
+        "numbers": [1, 2.5, None, True],
+    }
+    monkeypatch.setattr(canonical, "_decoder", None)
+    copy, size = to_json(value)
+    assert copy == value
+    assert size == len(msgspec.json.encode(value))
+    copy["deep"][0].append(1)
+    assert value["deep"][0] == [[[]]]

@@ -12,7 +12,7 @@ import msgspec
 
 from standfast.errors import ErrorObject
 from standfast.model.call import ExternalCallRecord, GuestException
-from standfast.model.canonical import Json
+from standfast.model.canonical import Json, encode_json
 from standfast.model.cell import CodeInput
 from standfast.model.frame import FrameSwitch
 from standfast.model.message import (
@@ -263,7 +263,7 @@ Input = (
     | Resumed
 )
 
-encode_input = msgspec.json.Encoder().encode
+encode_input = encode_json
 """An input as the journal holds it."""
 
 decode_input = msgspec.json.Decoder(Input).decode

@@ -43,6 +43,7 @@ from standfast.errors import (
     SnapshotRefused,
     StandfastError,
 )
+from standfast.model.canonical import encode_json
 from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.model.language import Language
 from standfast.ports.cell_stepper import (
@@ -546,7 +547,7 @@ class SteppedCell:
         self._stepper.release(warm=warm)
 
     def _paused(self) -> PausedCell:
-        encode, printed = msgspec.json.encode, self.output.so_far()
+        encode, printed = encode_json, self.output.so_far()
         return PausedCell(
             dump=self._stepper.dump(),
             calls=self._calls,
@@ -575,7 +576,7 @@ class Record:
         self.seen = 0
 
     def add(self, call: EngineCall, answer: CallAnswer | None) -> None:
-        self.made.append(MadeCall(_digest(call), None if answer is None else msgspec.json.encode(answer)))
+        self.made.append(MadeCall(_digest(call), None if answer is None else encode_json(answer)))
 
     def compare(self, call: EngineCall) -> CallAnswer | None:
         """Compare a call with the recorded one; return its answer if it was answered immediately."""
@@ -591,7 +592,7 @@ class Record:
 def _digest(call: EngineCall) -> bytes:
     if call.digest:
         return call.digest
-    text = msgspec.json.encode((call.name, call.stands, call.args, call.kwargs))
+    text = encode_json((call.name, call.stands, call.args, call.kwargs))
     return hashlib.blake2b(text, digest_size=16).digest()
 
 

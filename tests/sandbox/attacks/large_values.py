@@ -1,7 +1,8 @@
 """Values just below and far above the bound, on every path: `python large_values.py ENGINE [NAME…]`.
 
-A process of its own. Prints one JSON line per case: its name, the error's code, the seconds it took, and the
-longest time that the event loop stood still. A stall is the lesser of the wall time and of this process's CPU
+A process of its own. Prints one JSON line per case: its name, the error's code, the seconds it took, the
+longest time that the event loop stood still, and the CPU time of the longest single call that encoded JSON,
+which holds the GIL. A stall is the lesser of the wall time and of this process's CPU
 time between two rounds of the loop, so that other processes do not count. Python's collector of
 cycles is off: how long it takes depends on what else the process holds.
 """
@@ -94,6 +95,22 @@ def give(name: str) -> Any:
 SHAPES: dict[str, Any] = {}
 
 
+class Encoding:
+    """Measures the CPU time of the longest call of `msgspec.json.encode`."""
+
+    def __init__(self) -> None:
+        self.longest = 0.0
+        self._encode = msgspec.json.encode
+        msgspec.json.encode = self.encode  # type: ignore[assignment]
+
+    def encode(self, value: object, **options: Any) -> bytes:
+        began = time.thread_time()
+        try:
+            return self._encode(value, **options)
+        finally:
+            self.longest = max(self.longest, time.thread_time() - began)
+
+
 class Stalls:
     """Measures for how long the event loop does not come round while this process works."""
 
@@ -122,21 +139,22 @@ async def case(name: str, work: Callable[[], Awaitable[Any]]) -> None:
     """Do *work*, again if the loop stood still: a stall that the code causes comes again."""
     if len(sys.argv) > 2 and name not in sys.argv[2:]:
         return
-    stalled, began = 1e9, time.perf_counter()
+    stalled, encoded, began = 1e9, 1e9, time.perf_counter()
     for _ in range(3):
-        stalls = Stalls()
+        stalls, ENCODING.longest = Stalls(), 0.0
         async with stalls.watched():
             error = await work()
-        stalled = min(stalled, stalls.longest)
+        stalled, encoded = min(stalled, stalls.longest), min(encoded, ENCODING.longest)
         if stalled < 0.05:
             break
-    told = {
+    report = {
         "name": name,
         "code": None if error is None else str(error.code),
         "seconds": round(time.perf_counter() - began, 3),
         "stalled_ms": round(stalled * 1000),
+        "encoded_ms": round(encoded * 1000),
     }
-    print(json.dumps(told), flush=True)
+    print(json.dumps(report), flush=True)
 
 
 async def sandbox_cases(engine: str) -> None:
@@ -183,5 +201,6 @@ async def cell_cases() -> None:
 
 
 if __name__ == "__main__":
+    ENCODING = Encoding()
     gc.disable()
     asyncio.run(cell_cases() if sys.argv[1] == "cells" else sandbox_cases(sys.argv[1]))

@@ -25,7 +25,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from standfast.errors import ErrorObject
-from standfast.model.canonical import Json
+from standfast.model.canonical import Json, encode_json
 from standfast.model.cell import RUN_CODE, CallMade, CellReport
 from standfast.model.diagnostic import Diagnostic
 from standfast.model.message import AssistantMessage, AttachmentPart, Message, ToolCall, ToolMessage
@@ -193,7 +193,7 @@ def kept_report(
 
     *keep* is to name what it keeps `WHOLE_NAME`, as `application/json`.
     """
-    data = msgspec.json.encode(report)
+    data = encode_json(report)
     if len(data.decode()) <= inline_chars:
         return msgspec.json.decode(data), ()
     return _cut_to(report, inline_chars), (keep(data),)

@@ -20,7 +20,7 @@ import msgspec
 
 from standfast.errors import Code, EngineFailed, ErrorObject, InvalidArgument, ValueTooLarge
 from standfast.model.bounds import MAX_VALUE_BYTES, count_json_nodes
-from standfast.model.canonical import Json
+from standfast.model.canonical import Json, encode_json
 from standfast.ports.cell_stepper import (
     CellFailed,
     CellStopped,
@@ -47,7 +47,6 @@ from standfast.sandbox.cpython.messages import (
     SessionLoaded,
     UnreadableMessage,
     ValueRequested,
-    encode,
     encode_tagged,
     read_error,
     read_message,
@@ -168,7 +167,7 @@ class CPythonStepper:
             "stdout_cap": self._limits.max_stdout_bytes,
             "pure": leaves_unchanged(self._code, before),
         }
-        return with_bytes(encode(message), before.payload) if loads and before else encode(message)
+        return with_bytes(encode_json(message), before.payload) if loads and before else encode_json(message)
 
     def answer(self, call_id: int, answer: CallAnswer) -> Step:
         message: dict[str, Any] = {"id": call_id, "now": self._host.now_ms}
@@ -178,7 +177,7 @@ class CPythonStepper:
             message["x"] = [answer.exception.type, answer.exception.message]
         else:
             message["v"] = answer.value
-        self._send(encode(message))
+        self._send(encode_json(message))
         return self.proceed()
 
     def raises_at_call(self, answer: CallAnswer) -> bool:
@@ -300,7 +299,7 @@ class CPythonStepper:
                 self._loaded_values[name] = None
         data = self._loaded_values[name]
         answer: dict[str, Any] = {"now": self._host.now_ms}
-        self._send(encode(answer if data is None else {**answer, "value": msgspec.Raw(data)}))
+        self._send(encode_json(answer if data is None else {**answer, "value": msgspec.Raw(data)}))
 
     # ── the worker ───────────────────────────────────────────────────────────────────────────────
 
@@ -468,7 +467,7 @@ class CPythonStepper:
         try:
             with self._slot.beside(worker):
                 worker.meter.begin(limits)
-                worker.process.send(with_bytes(encode({"nonce": worker.begin()}), payload))
+                worker.process.send(with_bytes(encode_json({"nonce": worker.begin()}), payload))
                 message, _ = read_message(worker.process.receive(), worker.nonce)
                 lost = read_error(message.lost) if isinstance(message, RunEnded) else None
                 computed_ms = worker.meter.computed_ms()

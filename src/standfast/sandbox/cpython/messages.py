@@ -16,7 +16,7 @@ import msgspec
 
 from standfast.errors import InvalidArgument, ValueTooLarge
 from standfast.model.bounds import check_bounds, check_json_bounds
-from standfast.model.canonical import Json, read_json
+from standfast.model.canonical import Json, encode_json, read_json
 
 MAX_TEXT: Final = 20 << 20
 """The largest message without its binary part: decoded JSON takes much more memory than its text."""
@@ -123,7 +123,6 @@ Message = (
 _messages: Final = msgspec.json.Decoder(Message)
 _errors: Final[msgspec.json.Decoder[GuestError | None]] = msgspec.json.Decoder(GuestError | None)
 _names: Final[msgspec.json.Decoder[list[str] | None]] = msgspec.json.Decoder(list[_Name] | None)
-encode: Final = msgspec.json.Encoder().encode
 
 
 class UnreadableMessage(Exception):
@@ -190,7 +189,7 @@ def encode_tagged(value: Any) -> bytes:
     (`guest.values.untag` decodes). Raise `InvalidArgument` if a part has no such form.
     """
     check_bounds(value)
-    return encode(_tagged(value, 0))
+    return encode_json(_tagged(value, 0))
 
 
 def _tagged(value: Any, depth: int) -> Any:

@@ -22,7 +22,7 @@ import msgspec
 from standfast.errors import Code, EngineFailed, ErrorObject, ValueTooLarge
 from standfast.model.bounds import check_json_bounds
 from standfast.model.call import GuestException
-from standfast.model.canonical import Json, read_json
+from standfast.model.canonical import Json, encode_json, read_json
 from standfast.ports.cell_stepper import (
     CellFailed,
     CellStopped,
@@ -175,7 +175,7 @@ class QuickJsStepper:
             settled = (call_id, 1, (seen.type, seen.message, code, error))
         early = self._host.request.through is not None
         image, self._image = self._image, None
-        question = Settle([msgspec.json.encode(settled)], image, self._around(), self._bounds(), early)
+        question = Settle([encode_json(settled)], image, self._around(), self._bounds(), early)
         return self._taken_in(self._ask(question))
 
     def raises_at_call(self, answer: CallAnswer) -> bool:

@@ -10,7 +10,7 @@ import msgspec
 
 from standfast.errors import EngineFailed, InvalidArgument, StandfastError
 from standfast.model.bounds import check_bounds
-from standfast.model.canonical import to_json
+from standfast.model.canonical import encode_json, to_json
 from standfast.model.capability import Capability
 from standfast.sandbox.typescript.checks import STANDARD_FUNCTIONS, touched_names
 from standfast.sandbox.typescript.script import Script
@@ -50,10 +50,10 @@ def bridge_text(value: Any) -> str:
 
 def _json(value: Any) -> str:
     try:
-        return msgspec.json.encode(value).decode()
+        return encode_json(value).decode()
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
         clean, _ = to_json(value)
-        return msgspec.json.encode(clean).decode()
+        return encode_json(clean).decode()
 
 
 def _holds_bytes(value: Any) -> bool:
