@@ -178,7 +178,7 @@ def test_what_only_code_sessions_have_is_refused_for_an_agent_s(standfast: Any, 
     ran = standfast("sessions", words, "chat", "--json")
     error = ran.document["error"]
     assert (ran.status, error["code"]) == (1, "INVALID_ARGUMENT")
-    assert "session 'chat' is an agent's" in error["message"]
+    assert "session 'chat' belongs to an agent" in error["message"]
     assert "`standfast " in error["hint"]
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from standfast.cli.chat_screen import ChatScreen
-from standfast.cli.short_text import cost_text
+from standfast.cli.output import cost_text
 from standfast.errors import ErrorObject
 from standfast.model.events import ModelCallFailed
 from standfast.model.usage import Usage

@@ -102,7 +102,7 @@ def test_the_hooks_are_a_table_of_all_of_them(standfast: Any) -> None:
         for words in (f"def {kind.name}(", kind.answers, *kind.takes, kind.order):
             assert words in shown
     assert "if it fails, the turn fails" in shown
-    assert "if it fails, nothing happens but a log entry" in shown
+    assert "if it fails, it is only logged" in shown
 
 
 def test_a_plugin_is_shown_with_everything_that_it_brings(standfast: Any) -> None:

@@ -91,7 +91,7 @@ def test_a_payment_that_a_crash_cut_off_is_not_made_twice(
     assert ran.status == 0
     assert "'please pay'  finished: pay: the process died while pay() ran" in ran.stdout
     assert (tmp_path / "ledger").read_text() == "pay\n"
-    assert process("recover").stdout == "nothing to take up\n"
+    assert process("recover").stdout == "nothing to resume\n"
 
 
 @pytest.mark.slow
@@ -119,7 +119,7 @@ def test_code_that_a_crash_cut_off_is_resumed_and_pays_once(
     assert (done["status"], done["problem"], done["result"]["status"]) == ("finished", None, "ok")
     assert "the process died while pay() ran" in done["result"]["result"]
     assert (tmp_path / "ledger").read_text() == "pay\n"
-    assert process("recover").stdout == "nothing to take up\n"
+    assert process("recover").stdout == "nothing to resume\n"
     assert "the process died" in process("run", "-e", "answer").stdout
 
 
@@ -149,7 +149,7 @@ def test_code_whose_tools_have_moved_is_reported_once_and_resumed_with_others(
     (tmp_path / "tools.py").rename(tmp_path / "moved.py")
     refused = process("recover", "--json")
     (problem,) = (one["problem"] for one in refused.document)
-    assert (refused.status, "tools.py is gone" in problem["message"]) == (1, True)
+    assert (refused.status, "there is no tools file" in problem["message"]) == (1, True)
     ran = process("recover", "--tools", str(tmp_path / "moved.py"))
     assert (ran.status, 'finished: "seen"' in ran.stdout) == (0, True)
 
@@ -210,7 +210,7 @@ def test_a_turn_whose_agent_is_not_known_is_listed_with_the_reason(
     assert "recover --session theirs" in decided.stderr
     ran = standfast("recover")
     assert ran.status == 1
-    assert "not taken up: the session's record does not say how to make its agent" in ran.stdout
+    assert "not resumed: the session's record does not say how to make its agent" in ran.stdout
     assert standfast("recover", "--session", "other", "--json").document == []
 
 
@@ -240,5 +240,5 @@ def test_nothing_to_do_is_no_failure(standfast: Any) -> None:
     """Ours: turns that still wait for a person are not touched."""
     standfast("chat", "refund A1")
     ran = standfast("recover")
-    assert (ran.status, ran.stdout) == (0, "nothing to take up\n")
+    assert (ran.status, ran.stdout) == (0, "nothing to resume\n")
     assert standfast("recover", "--watch", "--json").status == 2

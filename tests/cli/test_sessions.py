@@ -208,7 +208,7 @@ def test_old_sessions_go_and_waiting_ones_stay(standfast: Any) -> None:
 @pytest.mark.usefixtures("talked")
 def test_a_deleted_session_is_gone(standfast: Any) -> None:
     """Ours: delete asks nothing and says what it did."""
-    assert "gone" in standfast("sessions", "delete", "chat").stdout
+    assert "removed" in standfast("sessions", "delete", "chat").stdout
     assert standfast("sessions", "show", "chat").status == 1
 
 

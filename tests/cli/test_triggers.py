@@ -28,7 +28,7 @@ def test_a_trigger_is_added_listed_and_removed(standfast: Any, session: str) -> 
     shown = standfast("triggers", "list").stdout
     assert "0 3 * * * UTC" in shown
     assert [one["name"] for one in standfast("triggers", "list", "--json").document] == ["nightly", "orders"]
-    assert standfast("triggers", "remove", "orders").stdout == "trigger orders is gone\n"
+    assert standfast("triggers", "remove", "orders").stdout == "trigger orders is removed\n"
     gone = standfast("triggers", "remove", "orders", "--json")
     assert (gone.status, gone.document["error"]["code"]) == (1, "INVALID_ARGUMENT")
     assert "triggers list" in gone.document["error"]["hint"]
@@ -81,8 +81,8 @@ def test_what_is_fired_is_queued_once_for_each_key(standfast: Any, session: str)
     fired = standfast(*words, "--json").document
     assert fired["delivered"] == [{"trigger": "orders", "session_id": session}]
     assert standfast(*words, "--json").document["delivered"] == []
-    assert "told before" in standfast(*words).stdout
-    assert "nobody hears of elsewhere" in standfast("triggers", "fire", "elsewhere").stdout
+    assert "fired before" in standfast(*words).stdout
+    assert "elsewhere has no trigger" in standfast("triggers", "fire", "elsewhere").stdout
     view = standfast("sessions", "show", session, "--json").document
     assert [item["message"]["content"] for item in view["inputs"]] == ['{"id":"A1"}']
     assert len(view["turns"]) == 1

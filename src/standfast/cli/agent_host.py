@@ -1,11 +1,11 @@
-"""A runtime with the agent that a command line or a session's record describes.
+"""A runtime with the agent of a command line or of a session's record.
 
-Rule: what another process needs to make the same agent again is recorded with every session that is opened.
+Rule: every session that is opened records what another process needs to make the same agent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -33,18 +33,21 @@ class AgentHost:
     def __init__(self, data_dir: Path, settings: AgentSettings, *, trace: str | None = None) -> None:
         self.settings = settings
         self._model = resolve_model(settings.model)
+        tools: list[AnyTool[Any]] = [tool for file in settings.tools for tool in load_tools(file)]
+        if settings.is_demo and not tools:
+            tools = [demo_tools.order, demo_tools.refund]
         self.agent: Agent[Any, str] = Agent(
             self._model,
             name=AGENT_NAME,
             instructions=settings.instructions or "",
-            tools=_tools_of(settings),
+            tools=tools,
             protocol=settings.acting(),
         )
         sink = trace_sink(data_dir, trace)
         self.runtime = Runtime(DataDir(data_dir).database, host=settings.record(), trace=sink)
 
     async def session(self, session_id: str) -> Session[str]:
-        """Open a session, or make it; its record is this agent's from now on."""
+        """Open or make a session, and record this agent with it."""
         return await self.runtime.session(session_id, agent=self.agent)
 
     async def __aenter__(self) -> AgentHost:
@@ -58,23 +61,23 @@ class AgentHost:
 
 
 def open_sessions(data_dir: Path) -> Runtime:
-    """The sessions of a data directory, without an agent: to look at them and to decide."""
+    """Return a runtime over a data directory, without an agent: to read sessions and to decide approvals."""
     return Runtime(DataDir(data_dir).database)
 
 
 def recorded_settings(record: Mapping[str, Any]) -> AgentSettings:
-    """The agent of a session's record. Raises `NotConfigured` if the record does not tell."""
+    """Return the agent on a session's record; raise `NotConfigured` if the record has none."""
     settings = AgentSettings.from_record(record)
     if not settings.model:
         raise NotConfigured(
             "the session's record does not say how to make its agent",
-            hint="go on with it in the program that began it",
+            hint="resume it in the program that made the session",
         )
     return settings
 
 
 async def known_session(runtime: Runtime, session_id: str) -> Session[Any]:
-    """Return a session that exists and has not expired, to look at; `SessionNotFound` otherwise."""
+    """Return a handle of a session; raise `SessionNotFound` if it does not exist or has expired."""
     head = await runtime.store.head(session_id)
     if head is None or is_past(head, runtime.now_ms()):
         raise SessionNotFound(session_id)
@@ -82,32 +85,25 @@ async def known_session(runtime: Runtime, session_id: str) -> Session[Any]:
 
 
 def is_past(head: SessionHead, now_ms: int) -> bool:
-    """Tell whether a session that runs code has reached the end of its lifetime."""
+    """Tell whether a session that runs code has expired."""
     expires_at = None if head.code is None else head.code.expires_at
     return expires_at is not None and expires_at <= now_ms
 
 
 async def said_so_far(session: Session[Any]) -> tuple[list[Node], CurrentTurn | None]:
-    """The conversation of a session: its nodes, and the turn that has not ended, if there is one."""
+    """Return the nodes of a session, and its unfinished turn, if there is one."""
     current = await session.current_turn()
     nodes = await session.nodes()
     if current is not None and any(node.caused_by == current.turn_id for node in nodes):
-        current = None  # it has ended since, and is in the nodes now
+        current = None  # it has ended meanwhile and is in the nodes
     return nodes, current
 
 
 def check_given(given: AgentSettings) -> None:
-    """A model, a tools file or an engine on the command line that cannot be used is wrong usage."""
+    """Raise `UsageError` if the given model, a tools file or the engine cannot be used."""
     with wrong_grants_are_wrong_usage():
         given.acting()
         if given.model:
             resolve_model(given.model)
         for file in given.tools:
             load_tools(file)
-
-
-def _tools_of(settings: AgentSettings) -> Sequence[AnyTool[Any]]:
-    """The tools of the files; the demo without any has its own."""
-    if settings.is_demo and not settings.tools:
-        return [demo_tools.order, demo_tools.refund]
-    return [tool for file in settings.tools for tool in load_tools(file)]

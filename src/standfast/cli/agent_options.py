@@ -1,7 +1,7 @@
-"""Which agent a command line means: its model, its tool files, its instructions, and how it acts.
+"""The agent of a command line: its model, tool files, instructions and protocol.
 
-A session remembers them as a plain record, so that whoever goes on with it need not repeat them. Rule: paths
-are absolute in it, because that may happen in another directory.
+A session records them, so that a later process need not repeat them. Rule: recorded paths are absolute,
+because that process may have another working directory.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENGINES = ("monty", "cpython", "auto", "quickjs")
 
 @dataclass(frozen=True, slots=True)
 class AgentSettings:
-    """What was given, or recorded. Nothing in a field means that it was not said."""
+    """What was given, or recorded. An empty field was not given."""
 
     model: str = ""
     tools: tuple[str, ...] = ()
@@ -39,7 +39,7 @@ class AgentSettings:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> AgentSettings:
-        """What a session remembers; nothing if another program made it."""
+        """Read a session's record; the result is empty if another program made the session."""
         tools = record.get("tools")
         instructions = record.get("instructions")
         return cls(
@@ -47,8 +47,8 @@ class AgentSettings:
             tools=tuple(str(file) for file in tools) if isinstance(tools, list) else (),
             instructions=instructions if isinstance(instructions, str) else None,
             protocol=str(record.get("protocol") or ""),
-            language=_one_of(LANGUAGES, record.get("language")),
-            engine=_one_of(ENGINES, record.get("engine")),
+            language=next((one for one in LANGUAGES if one == record.get("language")), ""),
+            engine=next((one for one in ENGINES if one == record.get("engine")), ""),
         )
 
     def record(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class AgentSettings:
         }
 
     def over(self, recorded: AgentSettings) -> AgentSettings:
-        """These, and for what was not said the recorded ones."""
+        """Return these settings, with the *recorded* ones where nothing was given."""
         return AgentSettings(
             model=self.model or recorded.model,
             tools=self.tools or recorded.tools,
@@ -73,9 +73,9 @@ class AgentSettings:
         )
 
     def or_default(self) -> AgentSettings:
-        """With the model of the environment, or the demo, where no model was said.
+        """Add the model of the environment, or the demo, if no model was given.
 
-        A session that was begun with the demo does not keep its user from a real model.
+        A session that was started with the demo uses a real model once the environment names one.
         """
         chosen = absolute_model(os.environ.get(MODEL_VARIABLE, ""))
         if self.model and not (self.is_demo and chosen):
@@ -83,7 +83,7 @@ class AgentSettings:
         return replace(self, model=chosen or DEMO_MODEL)
 
     def acting(self) -> object:
-        """The protocol, as an agent takes it. Raises `InvalidArgument` if language and engine do not fit."""
+        """Return the agent's protocol; raise `InvalidArgument` if language and engine do not match."""
         if self.protocol != "code":
             return self.protocol or PROTOCOLS[0]
         from standfast.protocols.code.plugin import CodeProtocol  # only agents that act in code need it
@@ -97,12 +97,8 @@ class AgentSettings:
         return self.model == DEMO_MODEL
 
 
-def _one_of(known: tuple[str, ...], value: object) -> str:
-    return value if isinstance(value, str) and value in known else ""
-
-
 def absolute_model(name: str) -> str:
-    """A model's name as it can be recorded: a script is named by its absolute path."""
+    """Return a model's name as it is recorded: the path of a script is absolute."""
     if name == "demo":
         return DEMO_MODEL
     provider, _, file = name.partition(":")
@@ -115,20 +111,20 @@ _options = (
     click.option(
         "--engine",
         type=click.Choice(ENGINES),
-        help="What runs the code: for Python monty (fast), cpython (all of Python) or auto (monty until code "
-        "needs more); TypeScript has quickjs.  [default: monty or quickjs]",
+        help="The engine for code: for Python monty (fast), cpython (all of Python) or auto (monty until "
+        "code needs more); for TypeScript quickjs.  [default: monty or quickjs]",
     ),
     click.option(
         "--language",
         type=click.Choice(LANGUAGES),
-        help="What a model that acts in code writes; stands for --protocol code.  [default: python]",
+        help="The language of a model that acts in code; implies --protocol code.  [default: python]",
     ),
     click.option(
         "--protocol",
         type=click.Choice(PROTOCOLS),
         help="How the model acts: by native tool calls, or by writing code.  [default: standard]",
     ),
-    click.option("--instructions", metavar="TEXT", help="What the model is told before anything else."),
+    click.option("--instructions", metavar="TEXT", help="The system prompt of the model."),
     click.option(
         "--tools",
         multiple=True,
@@ -146,7 +142,7 @@ _options = (
 
 
 def agent_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--model`, `--tools`, `--instructions`, `--protocol` and what belongs to it, handed over as `given`."""
+    """Add `--model`, `--tools`, `--instructions`, `--protocol` and so on, passed as `given`."""
 
     @functools.wraps(function)
     def collect(
@@ -171,7 +167,4 @@ def agent_options(function: Callable[..., Any]) -> Callable[..., Any]:
         )
         return function(*args, given=given, **rest)
 
-    collected: Callable[..., Any] = collect
-    for option in _options:
-        collected = option(collected)
-    return collected
+    return functools.reduce(lambda made, option: option(made), _options, collect)

@@ -1,29 +1,25 @@
-"""`standfast approvals`: the calls that wait for a person, and the decision.
+"""`standfast approvals`: list, show and decide the calls that wait for approval.
 
-Sessions of agents and of code ask in the same way; what a decided turn answers with depends on its session.
+Agents and code ask in the same way; the output of a decision depends on the kind of session.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from standfast.cli.host import Grants, make_sandbox
 from standfast.cli.options import Invocation, JsonParameter, answers, grants_options, inherited_options
-from standfast.cli.output import Answer, console, moment
-from standfast.cli.report import call_text, facts_table, plain_table, show_waiting
-from standfast.cli.user import this_user
-
-if TYPE_CHECKING:
-    from standfast.model import Approval
+from standfast.cli.output import CommandOutput, console, moment, styled, this_user
+from standfast.cli.report import call_text, facts_table, show_table, show_waiting
 
 decided_by_option = click.option(
     "--decided-by",
     default=this_user,
     show_default="your user name",
     metavar="NAME",
-    help="Who decides; kept with the decision.",
+    help="The name that is stored with the decision.",
 )
 
 _COLOURS = {"pending": "yellow", "approved": "green", "denied": "red"}
@@ -40,29 +36,67 @@ Examples:
 )
 @inherited_options
 def command() -> None:
-    """List, show and decide calls that wait for a person."""
+    """List, show and decide calls that wait for approval."""
 
 
 @command.command("list")
 @click.option("--pending", is_flag=True, help="Only those that can still be decided.")
 @click.option("--session-id", metavar="S", help="Only those of one session.")
 @answers
-def list_approvals(invocation: Invocation, *, pending: bool, session_id: str | None) -> Answer:
+def list_approvals(invocation: Invocation, *, pending: bool, session_id: str | None) -> CommandOutput:
     """List approval requests, oldest first, with their state."""
     with make_sandbox(invocation.data_dir, Grants()) as box:
         listed = box.approvals(session=session_id, pending=pending)
-    return Answer(listed, lambda: _show_list(listed))
+
+    def show() -> None:
+        rows = [
+            (
+                one.approval_id,
+                styled(one.state, _COLOURS.get(one.state, "dim")),
+                one.session_id,
+                styled(call_text(one.capability, one.args, one.kwargs)),
+                _time_left(one.expires_at) if one.state == "pending" else "",
+            )
+            for one in listed
+        ]
+        headers = ("approval", "state", "session", "call", "expires")
+        show_table(*headers, rows=rows, whole=(0, 4), empty="no approval requests")
+
+    return CommandOutput(listed, show)
 
 
 @command.command("show")
 @click.argument("approval_id")
 @answers
-def show_approval(invocation: Invocation, *, approval_id: str) -> Answer:
+def show_approval(invocation: Invocation, *, approval_id: str) -> CommandOutput:
     """Show one approval request with all of its arguments."""
     with make_sandbox(invocation.data_dir, Grants()) as box:
         approval = box.approval(approval_id)
         tools = Grants.from_record(box.approval_host(approval_id)).tools
-    return Answer(approval, lambda: _show(approval, tools, invocation))
+    optional = (
+        ("decided", moment(approval.decided_at) if approval.decided_at else None),
+        ("decided by", approval.decided_by),
+        ("reason", repr(approval.reason) if approval.reason else None),
+        ("edited", "the arguments were changed on approval" if approval.edited_digest else None),
+    )
+    facts = [
+        ("state", str(approval.state)),
+        ("session", approval.session_id),
+        ("turn", approval.run_id),
+        ("requested", moment(approval.requested_at)),
+        ("expires", moment(approval.expires_at)),
+        *((label, value) for label, value in optional if value),
+        *(("tools", file) for file in tools),
+    ]
+
+    def show() -> None:
+        if approval.state == "pending":
+            show_waiting(console(), approval, invocation)
+        else:
+            console().print(styled(call_text(approval.capability, approval.args, approval.kwargs), "bold"))
+        console().print(facts_table(facts))
+
+    return CommandOutput(approval, show)
 
 
 @command.command(
@@ -88,7 +122,7 @@ Examples:
     metavar="JSON",
     help="The same by name, for code and for agents.",
 )
-@click.option("--reason", metavar="TEXT", help="Kept with the decision.")
+@click.option("--reason", metavar="TEXT", help="Stored with the decision.")
 @decided_by_option
 @grants_options
 @answers
@@ -101,11 +135,10 @@ def approve(
     reason: str | None,
     decided_by: str,
     grants: Grants,
-) -> Answer:
-    """Let the call happen, continue its turn and show the result.
+) -> CommandOutput:
+    """Approve the call, resume its turn and show the result.
 
-    The tools, mounts and hosts of the session are taken from its record; give them only if they have
-    moved.
+    The tools, mounts and hosts come from the session's record; give them only if they have moved.
     """
     from standfast.cli.decisions import decide_and_continue
     from standfast.model.approval import Decision
@@ -120,14 +153,14 @@ def approve(
 
 @command.command("deny")
 @click.argument("approval_id")
-@click.option("--reason", metavar="TEXT", help="Told to the code that made the call.")
+@click.option("--reason", metavar="TEXT", help="Passed to the code or the model that made the call.")
 @decided_by_option
 @grants_options
 @answers
 def deny(
     invocation: Invocation, *, approval_id: str, reason: str | None, decided_by: str, grants: Grants
-) -> Answer:
-    """Refuse the call and continue: code sees a PermissionError, a model is told."""
+) -> CommandOutput:
+    """Deny the call and resume its turn: code sees a PermissionError, a model an error result."""
     from standfast.cli.decisions import decide_and_continue
     from standfast.model.approval import Decision
 
@@ -135,55 +168,8 @@ def deny(
     return decide_and_continue(invocation, approval_id, decision, grants)
 
 
-def _show_list(approvals: list[Approval]) -> None:
-    from rich.text import Text
-
-    if not approvals:
-        console().print("no approval requests", style="dim")
-        return
-    table = plain_table("approval", "state", "session", "call", "expires")
-    table.columns[0].no_wrap = table.columns[4].no_wrap = True
-    for item in approvals:
-        state = Text(item.state, _COLOURS.get(item.state, "dim"))
-        call = Text(call_text(item.capability, item.args, item.kwargs))
-        expires = _time_left(item.expires_at) if item.state == "pending" else ""
-        table.add_row(item.approval_id, state, item.session_id, call, expires)
-    console().print(table)
-
-
 def _time_left(expires_at: int) -> str:
     import time
 
     minutes = max(0, int(expires_at / 1000 - time.time()) // 60)
     return f"in {minutes // 60} h {minutes % 60} min" if minutes >= 60 else f"in {minutes} min"
-
-
-def _show(approval: Approval, tools: tuple[str, ...], invocation: Invocation) -> None:
-    from rich.text import Text
-
-    shown = console()
-    if approval.state == "pending":
-        show_waiting(shown, approval, invocation)
-    else:
-        shown.print(Text(call_text(approval.capability, approval.args, approval.kwargs), "bold"))
-    shown.print(facts_table(_facts(approval, tools)))
-
-
-def _facts(approval: Approval, tools: tuple[str, ...]) -> list[tuple[str, str]]:
-    facts = [
-        ("state", str(approval.state)),
-        ("session", approval.session_id),
-        ("turn", approval.run_id),
-        ("requested", moment(approval.requested_at)),
-        ("expires", moment(approval.expires_at)),
-    ]
-    if approval.decided_at:
-        facts.append(("decided", moment(approval.decided_at)))
-    if approval.decided_by:
-        facts.append(("decided by", approval.decided_by))
-    if approval.reason:
-        facts.append(("reason", repr(approval.reason)))
-    if approval.edited_digest:
-        facts.append(("edited", "the arguments were changed by whoever approved"))
-    facts.extend(("tools", file) for file in tools)
-    return facts

@@ -1,7 +1,7 @@
-"""Cells as people read them: the code, what it printed and called, and what came of it.
+"""Cells for people: the code, its output and calls, and its result.
 
-A cell is a call of `run_code` whose result is a `CellReport`. Rule: what is no cell after all, or has another
-result than a report, is shown like any other call.
+A cell is a call of `run_code` whose result is a `CellReport`. Rule: any other call or result is shown like a
+call of any tool.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from typing import Any, Final
 
 import msgspec
 
-from standfast.cli.short_text import error_text, short_json, shortened
-from standfast.errors import ErrorObject
-from standfast.model.cell import RUN_CODE, CallMade, CellReport
+from standfast.cli.output import error_text, short_json, shortened
+from standfast.model.cell import RUN_CODE, CellReport
 from standfast.model.message import ToolCall
 
 _MOST_LINES: Final = 60
-"""Of longer code the rest is counted."""
+
 _MOST_CALLS: Final = 20
 
 
@@ -25,7 +24,7 @@ def is_cell(call: ToolCall) -> bool:
 
 
 def code_lines(call: ToolCall) -> list[str]:
-    """The code of a cell, a line each."""
+    """Return the code of a cell as lines; those beyond the limit are counted."""
     code = str((call.arguments or {}).get("code"))
     lines = code.strip("\n").expandtabs(4).split("\n")
     more = len(lines) - _MOST_LINES
@@ -34,7 +33,7 @@ def code_lines(call: ToolCall) -> list[str]:
 
 
 def report_of(value: Any) -> CellReport | None:
-    """What a result tells of a cell; None if it is no report."""
+    """Convert a result to the report of a cell; None if it is not one."""
     if not isinstance(value, dict) or "index" not in value:
         return None
     try:
@@ -44,33 +43,27 @@ def report_of(value: Any) -> CellReport | None:
 
 
 def outcome(report: CellReport) -> str:
-    """What came of a cell, in a line."""
+    """Describe the result of a cell in one line."""
     if report.error is not None:
-        return f"✗ {error_text(report.error)}{_place(report.error)}"
+        place = "" if report.error.span is None else f" (line {report.error.span.line})"
+        return f"✗ {error_text(report.error)}{place}"
     if report.finished:
         return "gave the answer"
     return "→ no result" if report.result is None else f"→ {short_json(report.result)}"
 
 
 def remarks(report: CellReport) -> list[str]:
-    """What a cell printed, and what the runtime has to say about it."""
+    """Return the output of a cell and the runtime's notes about it, one line each."""
     streams = (("printed", report.stdout), ("printed to stderr", report.stderr))
     said = [f"{label}: {shortened(text)}" for label, text in streams if text.strip()]
     return [*said, *(f"note: {note}" for note in report.notes)]
 
 
 def calls_made(report: CellReport) -> list[str]:
-    """The calls of a cell, a line each."""
-    lines = [_call_made(call) for call in report.calls[:_MOST_CALLS]]
+    """Return the calls of a cell, one line each."""
+    lines = []
+    for call in report.calls[:_MOST_CALLS]:
+        end = f"→ {call.status.replace('_', ' ')}" if call.error is None else f"✗ {error_text(call.error)}"
+        lines.append(f"{call.name}({call.arguments}) {end}")
     more = len(report.calls) - _MOST_CALLS
     return lines if more < 1 else [*lines, f"… and {more} more calls"]
-
-
-def _place(error: ErrorObject) -> str:
-    return "" if error.span is None else f" (line {error.span.line})"
-
-
-def _call_made(call: CallMade) -> str:
-    if call.error is not None:
-        return f"{call.name}({call.arguments}) ✗ {error_text(call.error)}"
-    return f"{call.name}({call.arguments}) → {call.status.replace('_', ' ')}"

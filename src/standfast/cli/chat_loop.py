@@ -1,56 +1,59 @@
-"""An interactive chat: reads lines, runs turns, asks for decisions.
-
-Theory of operation
--------------------
-The event loop runs while a turn does, and stands still while somebody types: a turn that waits holds nothing
-that would need it. So lines are read by the plain `input`, with its editing and its history.
-"""
+"""An interactive chat: reads lines, runs turns, asks for decisions."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 import sys
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Coroutine
+from typing import Any
 
 from standfast.cli.agent_host import AgentHost, said_so_far
 from standfast.cli.agent_options import DEMO_NOTE
-from standfast.cli.background import Background, Leave, Terminated, sigterm_raises
-from standfast.cli.chat_input import ChatLines, SlashCompleter
 from standfast.cli.chat_screen import ChatScreen
 from standfast.cli.decisions import decide
-from standfast.cli.follower import Follower
+from standfast.cli.follower import Background, Follower, Leave, Terminated, sigterm_raises
 from standfast.cli.options import Invocation
-from standfast.cli.output import console, error_console, give, show_error
-from standfast.cli.repl_input import line_editing
+from standfast.cli.output import console, counted, error_console, show_error, this_user
+from standfast.cli.repl_input import ChatLines, SlashCompleter, line_editing
 from standfast.cli.report import facts_table, show_box, show_commands
-from standfast.cli.short_text import counted
 from standfast.cli.transcript import show_conversation, usage_table
 from standfast.cli.turn_report import TurnReport, left_unfinished, report_turn
-from standfast.cli.user import this_user
 from standfast.errors import InvalidArgument, StandfastError, TurnNotRunnable
 from standfast.model.approval import Approval, Decision
 from standfast.model.ids import SessionId
 from standfast.model.turn import TurnState
 from standfast.runtime.agent_session import Session
 
-T = TypeVar("T")
-
 _LOOK_S = 0.2
+_COMMANDS = {
+    "help": "list these commands",
+    "history": "show the conversation of this session",
+    "usage": "show the tokens that this session used",
+    "rewind": "[N]: go back by N turns, by default 1",
+    "fork": "NEW: continue in a copy of this session",
+    "session": "ID: continue in another session; without ID, show the id of this one",
+    "cancel": "cancel the turn that waits",
+    "quit": "leave, as Ctrl-D does",
+}
+
+
+def is_command(line: str) -> bool:
+    return line.startswith("/") and line[1:].partition(" ")[0] in _COMMANDS
 
 
 def talk(invocation: Invocation, session_id: str, host: AgentHost) -> int:
-    """Chat until the user leaves; returns the exit status."""
+    """Chat until the user leaves, and return the exit status."""
     background = Background()
     chat = Chat(invocation, host, background)
-    with sigterm_raises(), line_editing(invocation.beside("chat_history"), chat.completer()):
+    completer = SlashCompleter(_COMMANDS, list)
+    with sigterm_raises(), line_editing(invocation.beside("chat_history"), completer):
         background.run(host.__aenter__())
         try:
             chat.loop(session_id)
         except (Terminated, Leave):
             if chat.left_a_turn:
-                give(left_unfinished(invocation), as_json=False)
+                left_unfinished(invocation).write(as_json=False)
                 return 1
         finally:
             background.leave(host.__aexit__(None, None, None))
@@ -69,25 +72,17 @@ class Chat:
         self._invocation = invocation
         self._host = host
         self._screen = ChatScreen()
-        self._lines = ChatLines(self._is_command)
+        self._lines = ChatLines(is_command)
         self._leaving = False
-        self._commands: dict[str, tuple[Callable[[str], None], str]] = {
-            "help": (self._help, "this list"),
-            "history": (self._history, "what was said in this session"),
-            "usage": (self._usage, "what the model calls of this session used"),
-            "rewind": (self._rewind, "[N]: go back by N turns, 1 if not said"),
-            "fork": (self._fork, "NEW: go on in a copy of this session"),
-            "session": (self._switch, "ID: go on in another session; without ID, say which it is"),
-            "cancel": (self._cancel, "give up the turn that waits"),
-            "quit": (self._quit, "leave, as Ctrl-D does"),
-        }
-
-    def completer(self) -> SlashCompleter:
-        return SlashCompleter(self._commands, list)
 
     def loop(self, session_id: str) -> None:
-        """Read and answer until there is no more."""
-        self._greet()
+        """Read lines and run turns until the user leaves."""
+        from standfast import __version__
+
+        settings = self._host.settings
+        self._screen.note(f"standfast {__version__} · {settings.model} · /help for help, Ctrl-D to leave")
+        if settings.is_demo:
+            self._screen.note(f'{DEMO_NOTE} Say "help" to see what it knows.', "yellow")
         self._open(session_id)
         warned = False
         while not self._leaving:
@@ -97,49 +92,32 @@ class Chat:
                 sys.stdout.write("\n")
                 return
             except KeyboardInterrupt:
-                if warned:
-                    sys.stdout.write("\n")
-                    return
                 sys.stdout.write("\n")
+                if warned:
+                    return
                 self._screen.note("Ctrl-C again, or Ctrl-D, leaves")
                 warned = True
                 continue
             warned = False
-            self._attend(line)
-
-    def _greet(self) -> None:
-        from standfast import __version__
-
-        model = self._host.settings.model
-        self._screen.note(f"standfast {__version__} · {model} · /help for help, Ctrl-D to leave")
-        if self._host.settings.is_demo:
-            self._screen.note(f'{DEMO_NOTE} Say "help" to see what it knows.', "yellow")
-
-    def _attend(self, line: str) -> None:
-        """Do what a line says. Nothing that goes wrong ends the chat."""
-        try:
-            if line.startswith("/") and "\n" not in line:
-                self._obey(line[1:])
-            elif line:
-                self._say(line)
-        except StandfastError as error:
-            self._screen.end_line()
-            show_error(str(error.code), error.message, error.hint)
-        except KeyboardInterrupt:
-            self._screen.note("interrupted")
-
-    # ── turns ────────────────────────────────────────────────────────────────────────────────────
+            try:  # no error ends the chat
+                if line.startswith("/") and "\n" not in line:
+                    word, _, rest = line[1:].strip().partition(" ")
+                    self._obey(word, rest.strip())
+                elif line:
+                    self._say(line)
+            except StandfastError as error:
+                self._screen.end_line()
+                show_error(str(error.code), error.message, error.hint)
+            except KeyboardInterrupt:
+                self._screen.note("interrupted")
 
     def _say(self, text: str) -> None:
-        if not self._finish_earlier():
-            self._screen.note("not sent: the turn before it has not ended; /cancel gives it up", "yellow")
+        """Finish an earlier turn that was interrupted or waits, then run a turn."""
+        report = self._unfinished()
+        if report is not None and not self._see_through(report):
+            self._screen.note("not sent: the turn before it has not ended; /cancel cancels it", "yellow")
             return
         self._see_through(self._follow(self._session.turn(text).settled()))
-
-    def _finish_earlier(self) -> bool:
-        """Take up a turn that was left or waits; false if it still has not ended."""
-        report = self._unfinished()
-        return report is None or self._see_through(report)
 
     def _unfinished(self) -> TurnReport | None:
         async def look() -> TurnReport | None:
@@ -149,7 +127,7 @@ class Chat:
         return self._background.run(look())
 
     def _follow(self, work: Coroutine[Any, Any, Any], said: str = "cancelling") -> TurnReport | None:
-        """Do some work on the session and show what happens. Ctrl-C ends the turn."""
+        """Run *work* on the session and show its events. Ctrl-C cancels the turn."""
         follower = self._follower
 
         async def cancel() -> None:
@@ -165,7 +143,7 @@ class Chat:
             self._screen.end_line()
 
     def _see_through(self, report: TurnReport | None) -> bool:
-        """Carry a turn as far as it goes here; false if it still has not ended."""
+        """Drive a turn as far as possible here; return false if it has not ended."""
         while report is not None and not report.ended:
             before = report
             if report.approvals:
@@ -186,7 +164,7 @@ class Chat:
             await turn.settled()
 
     def _after_wait(self, report: TurnReport) -> TurnReport | None:
-        """Wait for a time or for somebody outside. Ctrl-C ends the waiting, not the turn."""
+        """Wait for a timer or a completion. Ctrl-C ends the waiting, not the turn."""
 
         async def until_awake() -> None:
             store = self._host.runtime.store
@@ -198,13 +176,16 @@ class Chat:
                     return
                 await asyncio.sleep(_LOOK_S)
 
-        return self._follow(until_awake(), "it keeps waiting; /cancel gives it up")
-
-    # ── decisions ────────────────────────────────────────────────────────────────────────────────
+        return self._follow(until_awake(), "the turn still waits; /cancel cancels it")
 
     def _after_question(self, report: TurnReport) -> TurnReport | None:
-        """Ask about the first call that waits, and go on; the same report if it is left for later."""
-        approval = report.approvals[0]
+        """Ask about the first waiting call and resume; return the same report if it is not decided."""
+        approval, runtime = report.approvals[0], self._host.runtime
+
+        async def settle(decision: Decision) -> None:
+            await decide(runtime, approval, decision)
+            await runtime.live(approval.session_id).turn_of(approval.run_id).settled()
+
         about = error_console()
         show_box(about, approval)
         if approval.reason:
@@ -214,13 +195,13 @@ class Chat:
             if decision is None:
                 show_commands(about, approval, self._invocation)
                 return report
-            return self._follow(self._decide(approval, decision))
+            return self._follow(settle(decision))
         except StandfastError as error:
             show_error(str(error.code), error.message, error.hint)
             return self._unfinished()
 
     def _ask(self, approval: Approval) -> Decision | None:
-        """Yes, no with a reason, or yes with other arguments; nothing if it is left for later."""
+        """Ask for a decision: yes, no with a reason, or yes with other arguments; None for later."""
         user = this_user()
         while True:
             answer = self._lines.ask("Approve? [y]es, [n]o, [e]dit, [l]ater: ")
@@ -228,103 +209,80 @@ class Chat:
                 case "y" | "yes":
                     return Decision(approved=True, decided_by=user)
                 case "n" | "no":
-                    reason = self._lines.ask("Reason, told to the model: ")
+                    reason = self._lines.ask("Reason, shown to the model: ")
                     return Decision(approved=False, reason=reason or None, decided_by=user)
                 case "e" | "edit":
                     given = json.dumps(approval.arguments, ensure_ascii=False)
                     edited = self._lines.ask("Arguments as JSON: ", given)
                     if edited is None:
                         return None
-                    return Decision(approved=True, kwargs=_object(edited), decided_by=user)
+                    try:
+                        arguments = json.loads(edited)
+                    except ValueError as error:
+                        raise InvalidArgument(f"this is not JSON: {error}") from None
+                    if not isinstance(arguments, dict):
+                        raise InvalidArgument("the arguments must be a JSON object")
+                    return Decision(approved=True, kwargs=arguments, decided_by=user)
                 case None | "l" | "later":
                     return None
 
-    async def _decide(self, approval: Approval, decision: Decision) -> None:
-        runtime = self._host.runtime
-        await decide(runtime, approval, decision)
-        await runtime.live(approval.session_id).turn_of(approval.run_id).settled()
+    def _obey(self, word: str, rest: str) -> None:
+        """Run the command *word* with its argument *rest*."""
+        run, session = self._background.run, self._session
+        match word:
+            case "help":
+                console().print(facts_table((f"/{name}", text) for name, text in _COMMANDS.items()))
+            case "history":
+                nodes, current = run(said_so_far(session))
+                show_conversation(console(), nodes, current, ids=False)
+            case "usage":
+                console().print(usage_table(run(session.usage())))
+            case "rewind":
+                if rest and not rest.isdecimal():
+                    raise InvalidArgument(f"/rewind takes a number of turns, not {rest!r}")
+                run(session.rewind(turns=int(rest or 1)))
+                run(self._say_where())
+            case "fork":
+                if not rest:
+                    raise InvalidArgument("/fork needs the id of the new session")
+                self._open(run(session.fork(SessionId(rest))).session_id)
+            case "session" if rest:
+                self._open(SessionId(rest))
+            case "session":
+                run(self._say_where())
+            case "cancel":
+                report = self._follow(self._cancel_turn())
+                if report is not None:
+                    report.show_problem()
+            case "quit":
+                self._leaving = True
+            case _:
+                raise InvalidArgument(f"there is no command /{word}", hint="/help lists the commands")
 
-    # ── commands ─────────────────────────────────────────────────────────────────────────────────
-
-    def _is_command(self, line: str) -> bool:
-        return line.startswith("/") and line[1:].partition(" ")[0] in self._commands
-
-    def _obey(self, line: str) -> None:
-        word, _, rest = line.strip().partition(" ")
-        if word not in self._commands:
-            raise InvalidArgument(f"there is no command /{word}", hint="/help lists them")
-        self._commands[word][0](rest.strip())
-
-    def _help(self, _: str) -> None:
-        commands = self._commands.items()
-        console().print(facts_table((f"/{name}", text) for name, (_function, text) in commands))
-
-    def _history(self, _: str) -> None:
-        nodes, current = self._background.run(said_so_far(self._session))
-        show_conversation(console(), nodes, current, ids=False)
-
-    def _usage(self, _: str) -> None:
-        console().print(usage_table(self._background.run(self._session.usage())))
-
-    def _rewind(self, turns: str) -> None:
-        if turns and not turns.isdecimal():
-            raise InvalidArgument(f"/rewind takes a number of turns, not {turns!r}")
-        self._background.run(self._session.rewind(turns=int(turns or 1)))
-        self._background.run(self._say_where())
-
-    def _fork(self, new_id: str) -> None:
-        if not new_id:
-            raise InvalidArgument("/fork needs the id of the new session")
-        forked = self._background.run(self._session.fork(SessionId(new_id)))
-        self._open(forked.session_id)
-
-    def _switch(self, session_id: str) -> None:
-        if session_id:
-            self._open(SessionId(session_id))
-        else:
-            self._background.run(self._say_where())
+    async def _cancel_turn(self) -> None:
+        if not await self._session.cancel():
+            raise InvalidArgument("no turn waits in this session")
 
     def _open(self, session_id: str) -> None:
-        """Go to a session, say what is there, and take up what was left in it."""
+        """Open a session, and resume its unfinished turn."""
+
+        async def enter() -> None:
+            self._session = await self._host.session(session_id)
+            await self._say_where()
+            await self._resume()
+
         before = self._follower
         self._follower = Follower(self._host, session_id, self._screen.show)
         try:
-            self._see_through(self._follow(self._enter(session_id)))
-        except TurnNotRunnable as error:  # the session is open; its turn is its own agent's to continue
+            self._see_through(self._follow(enter()))
+        except TurnNotRunnable as error:  # the session is open; only another agent can resume its turn
             self._screen.end_line()
-            self._screen.note(f"{error.message}; /cancel gives it up", "yellow")
+            self._screen.note(f"{error.message}; /cancel cancels the turn", "yellow")
         except StandfastError:
             self._follower = before
             raise
-
-    async def _enter(self, session_id: str) -> None:
-        self._session = await self._host.session(session_id)
-        await self._say_where()
-        await self._resume()
 
     async def _say_where(self) -> None:
         count = len(await self._session.messages())
         so_far = f", {counted(count, 'message')} so far" if count else ""
         self._screen.note(f"session {self._session.session_id}{so_far}")
-
-    def _cancel(self, _: str) -> None:
-        async def give_up() -> None:
-            if not await self._session.cancel():
-                raise InvalidArgument("no turn waits in this session")
-
-        report = self._follow(give_up())
-        if report is not None:
-            report.show_problem()
-
-    def _quit(self, _: str) -> None:
-        self._leaving = True
-
-
-def _object(text: str) -> dict[str, Any]:
-    try:
-        value = json.loads(text)
-    except ValueError as error:
-        raise InvalidArgument(f"this is not JSON: {error}") from None
-    if not isinstance(value, dict):
-        raise InvalidArgument("arguments are a JSON object, by name")
-    return value

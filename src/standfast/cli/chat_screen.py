@@ -1,10 +1,10 @@
-"""A turn as people see it while it happens.
+"""A turn as people see it while it runs.
 
-What the model says goes to standard output, everything about it to standard error. On a terminal text
-appears as it comes, and what was void in the end is said to be so; a file or a pipe gets whole replies only.
+The model's text goes to standard output, everything else to standard error. A terminal shows text as it
+arrives, and a note if it was retracted; a file or a pipe gets complete replies only.
 
-A cell is shown with its code, the calls that it makes indented under it. The answer that code gives is text
-that comes while the model is not asked; it is shown once, when it has counted.
+A cell is shown with its code, its calls indented below it. An answer given by code is text that arrives
+outside of a model call; it is shown once, after the turn has accepted it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,7 @@ from __future__ import annotations
 import sys
 
 from standfast.cli.cell_view import code_lines, is_cell, outcome, remarks, report_of
-from standfast.cli.output import error_console, visible, write_guest
-from standfast.cli.short_text import error_text, short_json, shortened
-from standfast.model.cell import CellReport
+from standfast.cli.output import error_console, error_text, short_json, shortened, styled, write_guest
 from standfast.model.events import (
     Event,
     MessagesDelivered,
@@ -35,7 +33,7 @@ from standfast.model.wait import Approved, Denied, WaitOutcome
 
 
 class ChatScreen:
-    """Shows the events of a session, one after the other."""
+    """Shows the events of a session."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet = quiet
@@ -50,25 +48,36 @@ class ChatScreen:
         self._turn_id = ""
 
     def show(self, event: Event) -> None:
-        if not self._quiet:
-            self._show(event)
-
-    def _show(self, event: Event) -> None:
+        if self._quiet:
+            return
         match event:
-            case TurnBegan():
-                self._begin(event)
+            case TurnBegan(turn_id=turn_id):
+                if event.resumed and turn_id != self._turn_id:
+                    self.note(f"resuming turn {turn_id}")
+                self._turn_id = turn_id
             case ModelCallStarted():
-                self._begin_reply()
+                self._give_answer()
+                self._streamed = 0
+                self._asking = True
             case TextStreamed(text=text) if self._asking:
-                self._stream(text)
+                self._streamed += len(text)
+                if self._live:
+                    self._write(text)
             case TextStreamed(text=text):
                 self._answer += text
             case TextRetracted():
-                self._retract()
+                if self._live and self._streamed:
+                    self.note("the text above is void", "yellow")
+                self._streamed = 0
             case ReplyReceived(text=text):
-                self._complete(text)
-            case ModelCallFailed():
-                self._show_failure(event)
+                if not self._live or not self._streamed:
+                    self._write(text)
+                self._streamed = 0
+                self._asking = False
+                self.end_line()
+            case ModelCallFailed(retry_in_ms=int(wait_ms)):  # without a retry the turn ends, and says why
+                soon = f" in {round(wait_ms / 1000)} s" if round(wait_ms / 1000) else ""
+                self.note(f"the model call failed: {error_text(event.error)}; trying again{soon}", "yellow")
             case ToolCallStarted(call=call):
                 self._show_call(call)
             case ToolCallSettled():
@@ -77,17 +86,19 @@ class ChatScreen:
                 self.note(_over_text(over))
             case MessagesDelivered():
                 self._give_answer()
-            case TurnCommitted():
-                self._end(event)
+            case TurnCommitted(outcome=ended):
+                if isinstance(ended, Finished):
+                    self._give_answer()
+                elif isinstance(ended, FrameSwitched):
+                    self.note(f"a new frame begins ({ended.switch.reason})")
+                self._answer, self._cell = "", None
             case _:
                 return
 
     def note(self, text: str, style: str = "dim") -> None:
-        """Say something about the conversation, on a line of its own."""
-        from rich.text import Text
-
+        """Print a line about the conversation."""
         self.end_line()
-        self._about.print(Text(visible(text)), style=style, soft_wrap=True)
+        self._about.print(styled(text), style=style, soft_wrap=True)
 
     def end_line(self) -> None:
         if self._line_is_open:
@@ -95,63 +106,16 @@ class ChatScreen:
             self._line_is_open = False
         sys.stdout.flush()
 
-    def _begin(self, event: TurnBegan) -> None:
-        if event.resumed and event.turn_id != self._turn_id:
-            self.note(f"going on with turn {event.turn_id}")
-        self._turn_id = event.turn_id
-
-    def _end(self, event: TurnCommitted) -> None:
-        if isinstance(event.outcome, Finished):
-            self._give_answer()
-        elif isinstance(event.outcome, FrameSwitched):
-            self.note(f"a new frame begins ({event.outcome.switch.reason})")
-        self._answer = ""
-        self._cell = None
-
-    # Text
-
-    def _begin_reply(self) -> None:
-        self._give_answer()
-        self._streamed = 0
-        self._asking = True
-
     def _give_answer(self) -> None:
-        """Show what code gave for an answer, now that it has counted."""
+        """Show the answer that code gave, now that the turn has accepted it."""
         self._write(self._answer)
         self._answer = ""
-        self.end_line()
-
-    def _stream(self, text: str) -> None:
-        self._streamed += len(text)
-        if self._live:
-            self._write(text)
-
-    def _complete(self, text: str) -> None:
-        """The whole reply is there; what was not streamed of it is shown now."""
-        if not self._live or not self._streamed:
-            self._write(text)
-        self._streamed = 0
-        self._asking = False
         self.end_line()
 
     def _write(self, text: str) -> None:
         if text:
             write_guest(text, sys.stdout)
             self._line_is_open = not text.endswith("\n")
-
-    def _retract(self) -> None:
-        if self._live and self._streamed:
-            self.note("the text above is void", "yellow")
-        self._streamed = 0
-
-    def _show_failure(self, event: ModelCallFailed) -> None:
-        if event.retry_in_ms is None:  # the turn ends, which is told then
-            return
-        wait_s = round(event.retry_in_ms / 1000)
-        soon = f" in {wait_s} s" if wait_s else ""
-        self.note(f"the model call failed: {error_text(event.error)}; trying again{soon}", "yellow")
-
-    # Calls
 
     def _show_call(self, call: ToolCall) -> None:
         self._names[call.call_id] = call.name
@@ -167,7 +131,10 @@ class ChatScreen:
         known = self._names.pop(event.call_id, f"call {event.call_id}")
         if report is not None:
             self._cell = None
-            self._show_report(report)
+            for remark in remarks(report):
+                self.note(f"  {remark}")
+            colour = "dim" if report.error is None else "red"
+            self.note(f"  cell {report.index} {outcome(report)}", colour)
             return
         name = known if record is None else record.name
         took = f" · {record.duration_ms} ms" if record is not None else ""
@@ -177,18 +144,13 @@ class ChatScreen:
         else:
             self.note(f"{lead}{name} ✗ {error_text(event.error)}{took}", "red")
 
-    def _show_report(self, report: CellReport) -> None:
-        for remark in remarks(report):
-            self.note(f"  {remark}")
-        self.note(f"  cell {report.index} {outcome(report)}", "dim" if report.error is None else "red")
-
     def _indent(self, call_id: int) -> str:
-        """A call that a cell makes stands under it."""
+        """Indent a call that a cell makes below that cell."""
         return "  " if self._cell in (None, call_id) else "    "
 
 
 def short_call(call: ToolCall) -> str:
-    """A call as Python would write it, shortened."""
+    """Format a call as Python, shortened."""
     if call.arguments is None:
         return f"{call.name}({shortened(call.raw or '')})"
     parts = [repr(value) for value in call.args]

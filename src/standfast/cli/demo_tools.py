@@ -19,7 +19,7 @@ def order(order_id: str) -> dict[str, str | int]:
 
 @tool(side_effect="external_system", approval="manual")
 def refund(order_id: str, cents: int) -> str:
-    """Pay an order back. A person has to agree to every call.
+    """Pay an order back. Every call needs approval.
 
     Args:
         order_id: which order.

@@ -1,6 +1,6 @@
-"""`standfast doctor`: does this installation work, and if not, what to do.
+"""`standfast doctor`: check that this installation works, and say how to repair it.
 
-Rule: looking changes nothing. A data directory that is not there yet is not made.
+Rule: a check changes nothing. A missing data directory is not made.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ import stat
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from standfast.cli.options import Invocation, answers
-from standfast.cli.output import Answer, console
+from standfast.cli.output import CommandOutput, console, styled
+from standfast.cli.report import plain_table
 
 if TYPE_CHECKING:
     from standfast.errors import ErrorObject
@@ -28,7 +29,7 @@ _NOT_YET = "not there yet; the first run makes it"
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at."""
+    """One check and its finding."""
 
     name: str
     ok: bool
@@ -38,11 +39,11 @@ class Check:
 
 @click.command("doctor", epilog="\b\nExample:\n  standfast doctor --json\n")
 @answers
-def command(invocation: Invocation) -> Answer:
+def command(invocation: Invocation) -> CommandOutput:
     """Check that Python, the data directory, the database and the engines work.
 
-    Engines that are not installed, or that this machine cannot confine, are named with the reason; that
-    is no problem until a session asks for one. Providers of models are named if their key is there.
+    An engine that is not installed, or that this machine cannot confine, is listed with the reason; it is no
+    problem until a session needs it. Providers of models are listed if their key is set.
     """
     from standfast.runtime.data_dir import DataDir
 
@@ -63,11 +64,22 @@ def command(invocation: Invocation) -> Answer:
     }
     checks = [_look(name, look) for name, look in looks.items()] + _models()
     healthy = all(check.ok for check in checks)
-    return Answer({"ok": healthy, "checks": checks}, lambda: _show(checks), 0 if healthy else 1)
+
+    def show() -> None:
+        table = plain_table("", "", "")
+        for check in checks:
+            detail = styled(check.detail)
+            if check.hint:
+                detail.append(f"\n{check.hint}", "cyan")
+            mark = styled("ok", "green") if check.ok else styled("problem", "bold red")
+            table.add_row(mark, check.name, detail)
+        console().print(table)
+
+    return CommandOutput({"ok": healthy, "checks": checks}, show, 0 if healthy else 1)
 
 
 def _look(name: str, look: Callable[[], Check]) -> Check:
-    """A check that fails in a way nobody thought of is a finding too."""
+    """Run one check; an unexpected exception is a finding too."""
     from standfast.errors import StandfastError
 
     try:
@@ -110,7 +122,7 @@ def _data_dir(data: DataDir) -> Check:
 
 
 def _existing(home: Path) -> Path:
-    """The directory itself, or the nearest one above it that exists."""
+    """Return the directory, or the nearest one above it that exists."""
     return next(place for place in (home.absolute(), *home.absolute().parents) if place.exists())
 
 
@@ -140,7 +152,7 @@ def _sqlite() -> Check:
 
 
 def _first(database: Database, query: str) -> str:
-    """The first value that a query gives."""
+    """Return the first value of a query's result."""
     return database.read(lambda db: str(db.execute(query).get))
 
 
@@ -200,7 +212,7 @@ def _other_engine(name: str, language: str) -> Check:
 
 
 def _one_and_one(name: str, language: str) -> tuple[str, ErrorObject | None]:
-    """What came of a sum on an engine."""
+    """Run `1 + 1` on an engine; return what it did, and its error."""
     from standfast.errors import ErrorObject
     from standfast.runtime.blocking import BlockingSandbox
 
@@ -215,20 +227,18 @@ def _one_and_one(name: str, language: str) -> tuple[str, ErrorObject | None]:
 def _agent_sessions(home: DataDir) -> Check:
     import asyncio
 
-    if not home.database.exists():
-        return Check("agent sessions", True, "0")
-    sessions, unfinished = asyncio.run(_count_sessions(home.database))
-    hint = "standfast recover" if unfinished else None
-    return Check("agent sessions", True, f"{sessions}, {unfinished} with a turn that could go on", hint)
-
-
-async def _count_sessions(database: Path) -> tuple[int, int]:
-    """How many there are, and how many turns nobody goes on with."""
     from standfast.cli.agent_host import open_sessions
 
-    async with open_sessions(database) as runtime:
-        unfinished = await runtime.store.unfinished(runtime.now_ms())
-        return len(await runtime.sessions()), len(unfinished)
+    async def count() -> tuple[int, int]:
+        async with open_sessions(home.database) as runtime:
+            unfinished = await runtime.store.unfinished(runtime.now_ms())
+            return len(await runtime.sessions()), len(unfinished)
+
+    if not home.database.exists():
+        return Check("agent sessions", True, "0")
+    sessions, unfinished = asyncio.run(count())
+    hint = "standfast recover" if unfinished else None
+    return Check("agent sessions", True, f"{sessions}, {unfinished} with a turn to resume", hint)
 
 
 def _approvals(home: DataDir) -> Check:
@@ -243,51 +253,20 @@ def _approvals(home: DataDir) -> Check:
 
 
 def _models() -> list[Check]:
-    """A line for each provider of models that has its key, and one for a catalog of the user's."""
-    from standfast.providers.catalog import VARIABLE
+    """Return a check for each provider of models with a key, and one for the user's catalog."""
+    from standfast.providers.catalog import VARIABLE, load_catalog
     from standfast.providers.vendors import VENDORS, status_of
 
-    found = [status_of(vendor) for vendor in VENDORS.values()]
-    checks = [
-        Check("models", True, f"{one.name}: key from {one.key}{_asked_at(one.base_url)}")
-        for one in found
-        if one.key is not None
-    ]
+    def read_catalog() -> Check:
+        load_catalog()
+        return Check("models", True, f"catalog {os.environ[VARIABLE]} from {VARIABLE}")
+
+    checks = []
+    for one in map(status_of, VENDORS.values()):
+        if one.key is not None:
+            url = f", {one.base_url}" if one.base_url else ""
+            checks.append(Check("models", True, f"{one.name}: key from {one.key}{url}"))
     if not checks:
-        checks = [
-            Check("models", True, "no provider has a key; scripted models need none", "standfast models")
-        ]
-    return [*checks, _look("models", _catalog)] if os.environ.get(VARIABLE) else checks
-
-
-def _asked_at(base_url: str) -> str:
-    return f", {base_url}" if base_url else ""
-
-
-def _catalog() -> Check:
-    from standfast.providers.catalog import VARIABLE, load_catalog
-
-    load_catalog()
-    return Check("models", True, f"catalog {os.environ[VARIABLE]} from {VARIABLE}")
-
-
-def _show(checks: list[Check]) -> None:
-    from rich.text import Text
-
-    from standfast.cli.report import plain_table
-
-    table = plain_table("", "", "")
-    table.show_header = False
-    for check in checks:
-        mark = Text("ok", "green") if check.ok else Text("problem", "bold red")
-        table.add_row(mark, check.name, _detail(check))
-    console().print(table)
-
-
-def _detail(check: Check) -> Any:
-    from rich.text import Text
-
-    detail = Text(check.detail)
-    if check.hint:
-        detail.append(f"\n{check.hint}", "cyan")
-    return detail
+        detail = "no provider has a key; scripted models need none"
+        checks.append(Check("models", True, detail, "standfast models"))
+    return [*checks, _look("models", read_catalog)] if os.environ.get(VARIABLE) else checks

@@ -1,32 +1,108 @@
-"""Follows what happens in a session while some work on it is done.
+"""Runs work on a session on a background event loop, and follows the session's events meanwhile.
 
 Theory of operation
 -------------------
-The events of a session are shown from its live feed, not from one turn: what the runtime takes up by itself
-(a turn that was left, a task in a new frame) is seen as well. Following ends when the work is done and
-nothing runs in the session any more. What happens while nobody follows is kept and shown the next time.
+The event loop has a thread of its own. Ctrl-C and SIGTERM arrive on the main thread, which only ever waits
+for a future or for a line of input, so they take effect at once whatever a tool does to the loop. The runtime
+keeps working while the user types.
+
+A `Follower` reads the live feed of the session, not one turn, so it also shows turns that the runtime resumes
+or starts by itself. Following ends when the work is done and nothing runs in the session. Events that arrive
+in between are kept and shown the next time.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from typing import Any
+import signal
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, TypeVar
 
 from standfast.cli.agent_host import AgentHost
-from standfast.cli.background import Background
 from standfast.cli.turn_report import TurnReport, report_turn
 from standfast.errors import TurnNotFound
 from standfast.model.events import Event, TurnBegan
 from standfast.runtime.live_feed import Subscription
 from standfast.runtime.sessions.live_session import LiveSession
+from standfast.tools.loop_thread import LoopThread
+
+T = TypeVar("T")
 
 _LOOK_S = 0.05
-"""How often it is looked whether what the runtime began by itself has ended."""
+"""How often to check whether the turns that the runtime started by itself have ended."""
+_PATIENCE_S = 5.0
+"""How long leaving waits for a loop that a tool may have blocked."""
+
+
+class Terminated(Exception):
+    """SIGTERM arrived: leave in order."""
+
+
+class Leave(Exception):
+    """Ctrl-C arrived twice: leave now. The turn stays unfinished and can be resumed."""
+
+
+class Background:
+    """Runs coroutines on its loop and waits for them on the calling thread."""
+
+    def __init__(self) -> None:
+        self._thread = LoopThread()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Return the result of *work*. Ctrl-C cancels it."""
+        future = self._begin(work)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def attend(self, work: Coroutine[Any, Any, T], interrupt: Callable[[], Coroutine[Any, Any, None]]) -> T:
+        """Return the result of *work*. Ctrl-C runs *interrupt* to end it; a second Ctrl-C raises `Leave`."""
+        future = self._begin(work)
+        interrupted = False
+        while True:
+            try:
+                return future.result()
+            except KeyboardInterrupt:
+                if interrupted:
+                    raise Leave from None
+                interrupted = True
+                self._begin(interrupt())
+
+    def leave(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run *work*, unless the loop does not respond, and end the loop."""
+        with suppress(TimeoutError):
+            self._begin(work).result(_PATIENCE_S)
+        self._thread.close()
+
+    def _begin(self, work: Coroutine[Any, Any, T]) -> Future[T]:
+        return asyncio.run_coroutine_threadsafe(work, self._thread.loop)
+
+
+@contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Make SIGTERM raise `Terminated` on the main thread."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    try:
+        before = signal.signal(signal.SIGTERM, leave)
+    except ValueError:  # not the main thread; no signal arrives here
+        yield
+        return
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 class Follower:
-    """Carries out work on one session of a host and shows what happens meanwhile. Used on the host's loop."""
+    """Runs work on one session of a host and shows the session's events. Used on the host's loop."""
 
     def __init__(self, host: AgentHost, session_id: str, show: Callable[[Event], None]) -> None:
         self.session_id = session_id
@@ -34,29 +110,44 @@ class Follower:
         self._show = show
         self._subscription: Subscription | None = None
         self._work: asyncio.Future[Any] | None = None
-        self._turn_id: str | None = None
 
     @property
     def _live(self) -> LiveSession:
         return self.host.runtime.live(self.session_id)
 
     async def follow(self, work: Coroutine[Any, Any, Any]) -> TurnReport | None:
-        """Await *work*, showing events; return the report of the last turn that ran meanwhile, if any did."""
+        """Await *work* and show events; return the report of the last turn that ran, if any did."""
         if self._subscription is None:
             self._subscription = self._live.feed.listen(Subscription())
         subscription = self._subscription
-        self._turn_id = None
         self._work = task = asyncio.ensure_future(work)
         task.add_done_callback(lambda _: subscription.ring())
+        turn_id = None
+        is_over = False
         try:
-            await self._until_over(task, subscription)
+            while True:
+                while (event := subscription.take()) is not None:
+                    if isinstance(event, TurnBegan):
+                        turn_id = event.turn_id
+                    self._show(event)
+                if is_over:
+                    break
+                if not task.done():
+                    await subscription.wait()
+                elif self._live.tasks():
+                    await subscription.wait(_LOOK_S)
+                else:
+                    is_over = True  # show what arrived since
         finally:
             task.cancel()
             self._work = None
-        return await self._report(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, TurnNotFound):  # another process has finished the turn
+            raise error
+        return None if turn_id is None else await report_turn(self.host.runtime, turn_id)
 
     async def cancel(self) -> None:
-        """End the turn that runs; if none does, give the work up."""
+        """Cancel the running turn; if there is none, cancel the work."""
         driver = self._live.driver
         if driver is not None and await self._live.cancel(driver.turn_id):
             return
@@ -64,43 +155,19 @@ class Follower:
             if task is not None:
                 task.cancel()
 
-    async def _until_over(self, task: asyncio.Future[Any], subscription: Subscription) -> None:
-        while True:
-            self._show_arrived(subscription)
-            if not task.done():
-                await subscription.wait()
-            elif self._live.tasks():
-                await subscription.wait(_LOOK_S)
-            else:
-                break
-        self._show_arrived(subscription)
-
-    def _show_arrived(self, subscription: Subscription) -> None:
-        while (event := subscription.take()) is not None:
-            if isinstance(event, TurnBegan):
-                self._turn_id = event.turn_id
-            self._show(event)
-
-    async def _report(self, task: asyncio.Future[Any]) -> TurnReport | None:
-        error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, TurnNotFound):  # somebody else has carried it on
-            raise error
-        return None if self._turn_id is None else await report_turn(self.host.runtime, self._turn_id)
-
 
 def carry_out(
     follower: Follower, work: Coroutine[Any, Any, Any], on_cancel: Callable[[], None]
 ) -> TurnReport | None:
-    """Do one thing on a session, from opening its host to closing it. Ctrl-C ends the turn."""
+    """Open the follower's host, follow *work* on its session, and close the host. Ctrl-C cancels the turn."""
     background = Background()
-    host = follower.host
 
     async def cancel() -> None:
         on_cancel()
         await follower.cancel()
 
-    background.run(host.__aenter__())
+    background.run(follower.host.__aenter__())
     try:
         return background.attend(follower.follow(work), cancel)
     finally:
-        background.leave(host.__aexit__(None, None, None))
+        background.leave(follower.host.__aexit__(None, None, None))

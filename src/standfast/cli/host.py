@@ -1,7 +1,7 @@
-"""What a command line grants to guest code: tools, mounts, hosts and packages.
+"""The grants of a command line to guest code: tools, mounts, hosts and packages.
 
-A run that waits for a person remembers its grants as a plain record, so that whoever decides need not
-repeat them. Rule: paths are absolute in it, because the decision may come from another directory.
+A waiting run records its grants, so that the process that decides need not repeat them. Rule: recorded paths
+are absolute, because that process may have another working directory.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -35,7 +34,7 @@ class Grants:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Grants:
-        """The grants that a waiting run was made with."""
+        """Read the grants of a waiting run."""
         mounts = record.get("mounts", {})
         return cls(
             tools=tuple(record.get("tools", ())),
@@ -54,14 +53,12 @@ class Grants:
             "allow_hosts": list(self.allow_hosts),
             "allow_private_hosts": self.allow_private_hosts,
             "packages": list(self.packages),
-            **{name: value for name, value in self._quota().items() if value is not None},
+            **({} if self.mount_max_bytes is None else {"mount_max_bytes": self.mount_max_bytes}),
+            **({} if self.mount_max_files is None else {"mount_max_files": self.mount_max_files}),
         }
 
-    def _quota(self) -> dict[str, int | None]:
-        return {"mount_max_bytes": self.mount_max_bytes, "mount_max_files": self.mount_max_files}
-
     def over(self, recorded: Grants) -> Grants:
-        """These on top of recorded ones: tool files replace, the rest adds."""
+        """Merge these over *recorded* grants: tool files replace, everything else adds."""
         return Grants(
             tools=self.tools or recorded.tools,
             mounts={**recorded.mounts, **self.mounts},
@@ -75,7 +72,7 @@ class Grants:
     def options(
         self, data_dir: Path | None, language: str = "python", engine: str | None = None
     ) -> SandboxOptions:
-        """The sandbox options that grant this. Raises `StandfastError` for what cannot be granted."""
+        """Return sandbox options with these grants; raise `StandfastError` for one that cannot be granted."""
         from standfast.runtime.sandbox import SandboxOptions
         from standfast.tools.builtin.mounts import MOUNT_MAX_BYTES, MOUNT_MAX_FILES, Mount
 
@@ -107,7 +104,7 @@ def _either(given: int | None, otherwise: int | None) -> int | None:
 def make_sandbox(
     data_dir: Path | None, grants: Grants, language: str = "python", engine: str | None = None
 ) -> BlockingSandbox:
-    """A sandbox, not yet open, with what the command line grants; what it cannot grant is wrong usage."""
+    """Return a sandbox, not yet open, with *grants*; raise `UsageError` for one that cannot be granted."""
     from standfast.runtime.blocking import BlockingSandbox
 
     with wrong_grants_are_wrong_usage():
@@ -115,7 +112,7 @@ def make_sandbox(
 
 
 def make_recorded_sandbox(data_dir: Path, grants: Grants, recorded: Mapping[str, Any]) -> BlockingSandbox:
-    """A sandbox like the one that a waiting run was made in; it cannot be had is an error, not usage."""
+    """Return a sandbox with *grants* over the *recorded* ones of a waiting run."""
     from standfast.runtime.blocking import BlockingSandbox
 
     if grants.tools:
@@ -136,7 +133,7 @@ def wrong_grants_are_wrong_usage() -> Iterator[None]:
 
 
 def parse_mount(text: str) -> tuple[str, tuple[str, bool]]:
-    """`/virt=dir`, `/virt=dir:ro` or `/virt=dir:rw`."""
+    """Parse `/virt=dir`, `/virt=dir:ro` or `/virt=dir:rw`."""
     virtual, separator, path = text.partition("=")
     if not separator or not virtual.startswith("/") or not path:
         raise click.UsageError(f"--mount {text!r} must look like /virt=dir or /virt=dir:rw")
@@ -148,36 +145,25 @@ def parse_mount(text: str) -> tuple[str, tuple[str, bool]]:
 
 
 def load_tools(file: str) -> list[RegisteredTool]:
-    """The `@tool` functions that a Python file defines."""
+    """Return the `@tool` functions of a Python file."""
     from standfast.errors import NotConfigured
     from standfast.tools.decorator import collect_tools
+    from standfast.tools.module_file import load_file
 
-    found = collect_tools(vars(_load_module(Path(file))).values())
+    if not Path(file).is_file():
+        raise NotConfigured(f"there is no tools file {file}", hint="give its new place with --tools FILE.py")
+    try:
+        module = load_file(Path(file))
+    except (Exception, SystemExit) as error:
+        where, step = "", error.__traceback__
+        while step is not None:
+            if step.tb_frame.f_code.co_filename == file:
+                where = f" (line {step.tb_lineno})"
+            step = step.tb_next
+        raise NotConfigured(
+            f"the tools file {file} cannot be loaded: {type(error).__name__}: {error}{where}"
+        ) from error
+    found = collect_tools(vars(module).values())
     if not found:
         raise NotConfigured(f"{file} defines no tools", hint="decorate a function with @standfast.tool")
     return found
-
-
-def _load_module(file: Path) -> ModuleType:
-    from standfast.errors import NotConfigured
-    from standfast.tools.module_file import load_file
-
-    if not file.is_file():
-        raise NotConfigured(f"the tools file {file} is gone", hint="say where it is now with --tools FILE.py")
-    try:
-        return load_file(file)
-    except (Exception, SystemExit) as error:
-        raise NotConfigured(
-            f"the tools file {file} cannot be loaded: {type(error).__name__}: {error}{_where(error, file)}"
-        ) from error
-
-
-def _where(error: BaseException, file: Path) -> str:
-    """The line of the tools file that raised, where it is known."""
-    line = None
-    step = error.__traceback__
-    while step is not None:
-        if step.tb_frame.f_code.co_filename == str(file):
-            line = step.tb_lineno
-        step = step.tb_next
-    return f" (line {line})" if line is not None else ""

@@ -1,10 +1,10 @@
-"""`standfast`: the group of commands, and what an exit status means.
+"""`standfast`: the group of commands, and the meaning of exit statuses.
 
 Rules
 -----
-1. This module imports click and nothing of the sandbox; a command's file does so inside its function.
+1. This module imports click and nothing of the runtime; a command imports what it needs when it runs.
 2. Exit status: 0 for success (`ok`), 1 for any other outcome, 2 for wrong usage.
-3. Nobody sees a traceback unless STANDFAST_DEBUG is set.
+3. A traceback is shown only if STANDFAST_DEBUG is set.
 """
 
 from __future__ import annotations
@@ -54,32 +54,23 @@ class CommandLine(click.Group):
         try:
             status = super().main(given, prog_name, complete_var, standalone_mode=False, **extra)
         except click.UsageError as error:
-            status = _wrong_usage(error, as_json)
+            error.show()
+            if as_json:
+                write_error("INVALID_ARGUMENT", error.format_message(), as_json=True)
+            status = 2
         except click.Abort:
             status = write_error("CANCELLED", "interrupted", as_json=as_json)
         except click.ClickException as error:
             status = write_error("INVALID_ARGUMENT", error.format_message(), as_json=as_json)
         except Exception as error:
-            status = _defect(error, as_json)
+            if os.environ.get("STANDFAST_DEBUG"):
+                import traceback
+
+                traceback.print_exc()
+            message = f"internal error: {type(error).__name__}: {error}"
+            hint = "set STANDFAST_DEBUG=1 to see the traceback, and please report it"
+            status = write_error("RUNTIME_ERROR", message, hint=hint, as_json=as_json)
         sys.exit(status if isinstance(status, int) else 0)
-
-
-def _wrong_usage(error: click.UsageError, as_json: bool) -> int:
-    error.show()
-    if as_json:
-        write_error("INVALID_ARGUMENT", error.format_message(), as_json=True)
-    return 2
-
-
-def _defect(error: Exception, as_json: bool) -> int:
-    if os.environ.get("STANDFAST_DEBUG"):
-        import traceback
-
-        traceback.print_exc()
-    message = f"internal error: {type(error).__name__}: {error}"
-    return write_error(
-        "RUNTIME_ERROR", message, hint="STANDFAST_DEBUG=1 shows where; please report it", as_json=as_json
-    )
 
 
 @click.command(
@@ -91,17 +82,17 @@ Start here:
   standfast chat                             talk to an agent; a scripted one, if you name no model
   standfast run -e 'sum(range(10))'          run code in the session "default"
   standfast run --tools examples/refunds.py -e 'fee() + refund("A1", 500)'
-  standfast approvals list                   what waits for a person
+  standfast approvals list                   list the calls that wait for a decision
 """,
 )
 @click.version_option(__version__, prog_name="standfast")
 @inherited_options
 def main() -> None:
-    """Run agents, and code that somebody else wrote, with what you grant and nothing more.
+    """Run agents and untrusted code with the tools you grant and nothing more.
 
-    Sessions, unfinished turns, waiting runs and approvals live in a data directory (--data-dir,
-    STANDFAST_HOME, else ~/.standfast) and outlive every process. What needs a person stops where it is,
-    code in the middle of an expression; deciding continues it, from any process.
+    Sessions, unfinished turns and approvals live in a data directory (--data-dir, STANDFAST_HOME, else
+    ~/.standfast) and survive every process. A call that needs approval stops its turn, code in the middle
+    of an expression; a decision resumes it, from any process.
     """
 
 

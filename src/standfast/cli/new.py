@@ -1,20 +1,19 @@
-"""`standfast new`: begin something of your own from a working example.
+"""`standfast new`: start a project of your own from a working example.
 
-Rule: nothing that exists is overwritten.
+Rule: no existing file is overwritten.
 """
 
 from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Iterator
 from pathlib import Path
 from string import Template
 
 import click
 
 from standfast.cli.options import Invocation, answers, inherited_options
-from standfast.cli.output import Answer, console
+from standfast.cli.output import CommandOutput, console
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", re.ASCII)
 _SECTION = re.compile(r"^==> (.+) <==\n", re.MULTILINE)
@@ -23,13 +22,13 @@ _TAKEN = {
     "Agent", "False", "None", "Path", "Plugin", "PluginActionContext", "PromptHookContext", "Runtime",
     "ScriptedModel", "ToolMessage", "ToolResultHookContext", "True",
 }  # fmt: skip
-"""What the template uses, and Python's own."""
+"""The names that the template uses, and Python's own."""
 
 
 @click.group("new", epilog="\b\nExample:\n  standfast new plugin greeter\n")
 @inherited_options
 def command() -> None:
-    """Begin something of your own from a working example."""
+    """Start a project of your own from a working example."""
 
 
 @command.command(
@@ -49,15 +48,24 @@ Examples:
     help="The folder to make; it must be empty if it exists.  [default: ./NAME]",
 )
 @answers
-def new_plugin(_: Invocation, *, name: str, folder: Path | None) -> Answer:
+def new_plugin(_: Invocation, *, name: str, folder: Path | None) -> CommandOutput:
     """Write a plugin package with a test that passes.
 
-    NAME is what agents call the plugin, such as greeter or word-count. The package has a pyproject.toml with
-    the entry point, so that it is found once it is installed.
+    NAME is the name that agents use, such as greeter or word-count. The package has a pyproject.toml with
+    the entry point, so that the plugin is found once the package is installed.
     """
     _check_name(name)
     folder = Path(name) if folder is None else folder.expanduser()
-    files = dict(_rendered(name))
+    camel = "".join(word.capitalize() for word in name.split("-"))
+    words = {
+        "name": name,
+        "snake": name.replace("-", "_"),
+        "module": f"standfast_{name.replace('-', '_')}",
+        "cls": f"{camel}Plugin" if camel in _TAKEN else camel,
+    }
+    text = Path(__file__).with_name("new_plugin.template").read_text(encoding="utf-8")
+    sections = _SECTION.split(Template(text).substitute(words))[1:]
+    files = dict(zip(sections[::2], sections[1::2], strict=True))
     _write(folder, files)
     steps = [
         f"cd {shlex.quote(str(folder))}",
@@ -65,8 +73,13 @@ def new_plugin(_: Invocation, *, name: str, folder: Path | None) -> Answer:
         "pytest",
         f"standfast plugins show {name}",
     ]
-    document = {"name": name, "folder": str(folder), "files": list(files), "next": steps}
-    return Answer(document, lambda: _show(folder, list(files), steps))
+
+    def show() -> None:
+        written = [f"{folder} has a plugin that works:", *(f"  {path}" for path in files)]
+        for line in (*written, "Next:", *(f"  {step}" for step in steps)):
+            console().print(line, soft_wrap=True)
+
+    return CommandOutput({"name": name, "folder": str(folder), "files": list(files), "next": steps}, show)
 
 
 def _check_name(name: str) -> None:
@@ -76,7 +89,7 @@ def _check_name(name: str) -> None:
     if not _NAME.fullmatch(name) or len(name) > _MAX_NAME:
         raise InvalidArgument(
             f"{name[:80]!r} cannot be the name of a plugin",
-            hint=f"use words of lower-case letters and digits, parted by '-', at most {_MAX_NAME} in all",
+            hint=f"use at most {_MAX_NAME} lower-case letters and digits, in words separated by '-'",
         )
     for one in installed_plugins():
         if one.name == name:
@@ -84,20 +97,6 @@ def _check_name(name: str) -> None:
                 f"there is a plugin {name!r} already, from the package {one.package}",
                 hint="choose another name",
             )
-
-
-def _rendered(name: str) -> Iterator[tuple[str, str]]:
-    """The files of the package, by path."""
-    camel = "".join(word.capitalize() for word in name.split("-"))
-    words = {
-        "name": name,
-        "snake": name.replace("-", "_"),
-        "module": f"standfast_{name.replace('-', '_')}",
-        "cls": f"{camel}Plugin" if camel in _TAKEN else camel,
-    }
-    text = Path(__file__).with_name("new_plugin.template").read_text(encoding="utf-8")
-    _, *sections = _SECTION.split(Template(text).substitute(words))
-    return zip(sections[::2], sections[1::2], strict=True)
 
 
 def _write(folder: Path, files: dict[str, str]) -> None:
@@ -114,13 +113,3 @@ def _write(folder: Path, files: dict[str, str]) -> None:
                 opened.write(text)
     except OSError as error:
         raise InvalidArgument(f"{folder} cannot be written: {error.strerror or error}") from None
-
-
-def _show(folder: Path, files: list[str], steps: list[str]) -> None:
-    shown = console()
-    shown.print(f"{folder} has a plugin that works:", soft_wrap=True)
-    for path in files:
-        shown.print(f"  {path}", soft_wrap=True)
-    shown.print("Next:")
-    for step in steps:
-        shown.print(f"  {step}", soft_wrap=True)

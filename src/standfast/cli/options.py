@@ -1,4 +1,4 @@
-"""Options that many commands share, and the frozen values they are handed over as."""
+"""Options that many commands share, and the frozen values that carry them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import sys
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
 from standfast.cli.host import Grants, parse_mount
-from standfast.cli.output import Answer, give, stdout_reserved
+from standfast.cli.output import CommandOutput, stdout_reserved
 
 if TYPE_CHECKING:
     from standfast.runtime.agent_runtime import Runtime
@@ -28,7 +28,7 @@ _AS_JSON = "standfast.as_json"
 
 @dataclass(frozen=True, slots=True)
 class Invocation:
-    """How this command was called: where its data is and how it should answer."""
+    """How a command was called: where its data is, and whether it answers with JSON."""
 
     given_data_dir: Path | None
     as_json: bool
@@ -41,13 +41,13 @@ class Invocation:
         return self.given_data_dir or default_data_dir()
 
     def beside(self, name: str) -> Path:
-        """The file *name* that belongs to the data, such as the history of what was typed."""
+        """Return the path of the file *name* beside the data, such as the history of typed lines."""
         from standfast.runtime.data_dir import DataDir
 
         return DataDir(self.data_dir, make=False).beside(name)
 
     def with_runtime(self, work: Callable[[Runtime], Awaitable[T]]) -> T:
-        """Run *work* over the sessions of the data directory; no agent is known, so that no turn runs."""
+        """Run *work* on the sessions of the data directory. No agent is known, so no turn runs."""
         import asyncio
 
         from standfast.runtime.agent_runtime import Runtime
@@ -60,7 +60,7 @@ class Invocation:
         return asyncio.run(run())
 
     def command(self, *words: str) -> str:
-        """The command line, for copying, that reaches the same data."""
+        """Return a command line, for copying, that uses the same data."""
         import shlex
 
         where = ("--data-dir", str(self.given_data_dir)) if self.given_data_dir else ()
@@ -68,7 +68,7 @@ class Invocation:
 
 
 class JsonParameter(click.ParamType[Any]):
-    """JSON text on the command line, of one of the kinds that make sense there."""
+    """JSON text on the command line, of one of the given kinds."""
 
     name = "json"
 
@@ -76,24 +76,21 @@ class JsonParameter(click.ParamType[Any]):
         self._kinds = kinds
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        def refuse(name: str) -> NoReturn:
+            raise ValueError(f"{name} is not a JSON number")
+
         if not isinstance(value, str):
             return value
         try:
-            decoded = json.loads(value, parse_constant=_refuse_constant)
+            decoded = json.loads(value, parse_constant=refuse)
         except (ValueError, RecursionError) as error:
             self.fail(f"this is not JSON: {error}", param, ctx)
         if not isinstance(decoded, self._kinds):
-            self.fail(f"this must be {self._wanted()}", param, ctx)
+            wanted = """an object, such as '{"name": 1}'"""
+            if list in self._kinds:
+                wanted = """an array or an object, such as '["A1", 100]' or '{"cents": 100}'"""
+            self.fail(f"this must be {wanted}", param, ctx)
         return decoded
-
-    def _wanted(self) -> str:
-        if list in self._kinds:
-            return """an array or an object, such as '["A1", 100]' or '{"cents": 100}'"""
-        return """an object, such as '{"name": 1}'"""
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 _shared = (
@@ -102,7 +99,7 @@ _shared = (
         "--data-dir",
         type=click.Path(path_type=Path),
         metavar="DIR|FILE.db",
-        help='Where sessions are kept: a directory, or the file of a Runtime("FILE.db").  '
+        help='Where sessions are stored: a directory, or the file of a Runtime("FILE.db").  '
         "[default: STANDFAST_HOME, else ~/.standfast]",
     ),
 )
@@ -115,7 +112,7 @@ def _with_options(function: F, options: tuple[Callable[[F], F], ...]) -> F:
 
 
 def inherited_options(function: Callable[[], None]) -> Callable[..., None]:
-    """`--json` and `--data-dir` on a group: they hold for the command below it."""
+    """Add `--json` and `--data-dir` to a group; they apply to the command below it."""
 
     @functools.wraps(function)
     def remember(as_json: bool, data_dir: Path | None) -> None:
@@ -126,14 +123,16 @@ def inherited_options(function: Callable[[], None]) -> Callable[..., None]:
     return _with_options(remember, _shared)
 
 
-def answers(function: Callable[..., Answer]) -> Callable[..., None]:
-    """Make a click callback of a function that takes an `Invocation` and returns an `Answer`.
+def answers(function: Callable[..., CommandOutput]) -> Callable[..., None]:
+    """Make a click callback of a function that takes an `Invocation` and returns a `CommandOutput`.
 
-    Whatever else is printed while a `--json` command works goes to standard error.
+    Everything else that is printed while a `--json` command runs goes to standard error.
     """
 
     @functools.wraps(function)
     def callback(as_json: bool, data_dir: Path | None, **arguments: Any) -> None:
+        from standfast.errors import StandfastError
+
         context = click.get_current_context()
         invocation = Invocation(
             given_data_dir=data_dir or context.meta.get(_DATA_DIR),
@@ -141,20 +140,14 @@ def answers(function: Callable[..., Answer]) -> Callable[..., None]:
             program=context.find_root().info_name or "standfast",
         )
         with stdout_reserved(invocation.as_json):
-            answer = _attempt(lambda: function(invocation, **arguments))
-        give(answer, as_json=invocation.as_json)
-        context.exit(answer.exit_status)
+            try:
+                output = function(invocation, **arguments)
+            except StandfastError as error:
+                output = CommandOutput.failed(error.error_object())
+        output.write(as_json=invocation.as_json)
+        context.exit(output.exit_status)
 
     return _with_options(callback, _shared)
-
-
-def _attempt(work: Callable[[], Answer]) -> Answer:
-    from standfast.errors import StandfastError
-
-    try:
-        return work()
-    except StandfastError as error:
-        return Answer.failed(error.error_object())
 
 
 _granting = (
@@ -199,30 +192,17 @@ _granting = (
 
 
 def grants_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--tools`, `--mount`, `--allow-host`, `--package` and so on, handed over as `grants`."""
+    """Add `--tools`, `--mount`, `--allow-host`, `--package` and so on, passed as `grants`."""
 
     @functools.wraps(function)
-    def collect(
-        *args: Any,
-        tools: tuple[str, ...],
-        mounts: tuple[str, ...],
-        allow_hosts: tuple[str, ...],
-        allow_private_hosts: bool,
-        packages: tuple[str, ...],
-        mount_max_bytes: int | None,
-        mount_max_files: int | None,
-        **rest: Any,
-    ) -> Any:
+    def collect(*args: Any, tools: tuple[str, ...], mounts: tuple[str, ...], **given: Any) -> Any:
+        names = ("allow_hosts", "allow_private_hosts", "packages", "mount_max_bytes", "mount_max_files")
         grants = Grants(
             tools=tuple(str(Path(file).absolute()) for file in tools),
             mounts=dict(parse_mount(text) for text in mounts),
-            allow_hosts=allow_hosts,
-            allow_private_hosts=allow_private_hosts,
-            packages=packages,
-            mount_max_bytes=mount_max_bytes,
-            mount_max_files=mount_max_files,
+            **{name: given.pop(name) for name in names},
         )
-        return function(*args, grants=grants, **rest)
+        return function(*args, grants=grants, **given)
 
     return _with_options(collect, _granting)
 
@@ -231,19 +211,19 @@ _speaking = (
     click.option(
         "--engine",
         type=click.Choice(["monty", "cpython", "auto"]),
-        help="What runs Python: monty is fast, cpython is all of Python, auto begins on monty and moves to "
-        "cpython when code needs it.  [default: monty, or the session's own]",
+        help="The engine for Python: monty is fast, cpython is all of Python, auto starts on monty and moves "
+        "to cpython when code needs it.  [default: monty, or the session's own]",
     ),
     click.option(
         "--language",
         type=click.Choice(["python", "typescript"]),
-        help="What the code is written in.  [default: typescript for a file that ends in .ts, else python]",
+        help="The language of the code.  [default: typescript for a file that ends in .ts, else python]",
     ),
 )
 
 
 def language_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`--language` and `--engine`, handed over as they are; the language is Python unless it is given."""
+    """Add `--language` and `--engine`; the language is Python unless it is given."""
 
     @functools.wraps(function)
     def collect(*args: Any, language: str | None, **rest: Any) -> Any:
@@ -260,42 +240,39 @@ _coding = (
 
 
 def code_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`-e CODE`, `-f FILE` or `-`, exactly one of them, handed over as `code`, and its `language`."""
+    """Add `-e CODE`, `-f FILE` or `-`, exactly one of them, passed as `code` with its `language`."""
 
     @functools.wraps(function)
     def collect(
         *args: Any, text: str | None, file: str | None, source: str | None, language: str | None, **rest: Any
     ) -> Any:
         if source not in (None, "-"):
-            raise click.UsageError(f"{source!r} is not understood; for a file say -f {source}")
+            raise click.UsageError(f"{source!r} is not understood; for a file write -f {source}")
         if sum(given is not None for given in (text, file, source)) != 1:
             raise click.UsageError("give the code once: -e CODE, -f FILE, or - for standard input")
-        code = text if text is not None else _read_code(file or "-")
         spoken = language or ("typescript" if file and file.endswith(_TYPESCRIPT) else "python")
-        return function(*args, code=code, language=spoken, **rest)
+        if text is None:
+            try:
+                data = sys.stdin.buffer.read() if file is None or file == "-" else Path(file).read_bytes()
+                text = data.decode("utf-8-sig")
+            except OSError as error:
+                raise click.UsageError(f"{file} cannot be read: {error.strerror or error}") from None
+            except UnicodeDecodeError:
+                raise click.UsageError(f"{file or '-'} is not UTF-8 text") from None
+        return function(*args, code=text, language=spoken, **rest)
 
     return _with_options(collect, (*_speaking, *_coding))
-
-
-def _read_code(file: str) -> str:
-    try:
-        data = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
-        return data.decode("utf-8-sig")
-    except OSError as error:
-        raise click.UsageError(f"{file} cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise click.UsageError(f"{file} is not UTF-8 text") from None
 
 
 session_option = click.option(
     "--session-id",
     metavar="S",
-    help="Whose variables the code uses.  [default: default; typescript, cpython or auto where that runs it]",
+    help="The session of the code.  [default: default; typescript, cpython or auto if that runs the code]",
 )
 
 
 def session_or_usual(session_id: str | None, language: str, engine: str | None) -> str:
-    """The session that is meant: without a name, the one that each engine has of its own."""
+    """Return *session_id*, or else the default session of the engine."""
     if session_id is not None:
         return session_id
     if language == "typescript":

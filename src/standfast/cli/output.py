@@ -4,11 +4,12 @@ Rules
 -----
 1. With `--json` standard output carries one document and nothing else, whatever tools print.
 2. rich is imported only to show text to people.
-3. Text that guest code made never reaches a terminal with its control characters alive.
+3. Text from guest code or a model reaches a terminal only with its control characters escaped.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -22,54 +23,51 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from rich.console import Console
+    from rich.text import Text
 
     from standfast.errors import ErrorObject
+    from standfast.model.usage import Usage
 
 _KEPT = "\n\t\N{ZERO WIDTH JOINER}"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
-    """What a command found: as data, and as a function that shows it to a person."""
+class CommandOutput:
+    """The result of a command: a document, a function that shows it to a person, and an exit status."""
 
     document: Any
     show: Callable[[], None]
     exit_status: int = 0
 
     @classmethod
-    def failed(cls, error: ErrorObject) -> Answer:
-        """The answer of a command that could not be carried out."""
+    def line(cls, text: str, document: Any) -> CommandOutput:
+        """Show *document* to a person as one line of text."""
+        return cls(document, lambda: console().print(text, soft_wrap=True))
+
+    @classmethod
+    def failed(cls, error: ErrorObject) -> CommandOutput:
         return cls({"error": error}, lambda: show_error(error.code, error.message, error.hint), 1)
 
+    def write(self, *, as_json: bool) -> None:
+        """Print the document, or show it; flush, so that a closed pipe is noticed here."""
+        if as_json:
+            import msgspec
 
-def give(answer: Answer, *, as_json: bool) -> None:
-    """Print an answer, and make sure here that it was read."""
-    if as_json:
-        write_document(answer.document)
-    else:
-        answer.show()
-    sys.stdout.flush()
-
-
-def write_document(value: Any) -> None:
-    """The one JSON document: indented on a terminal, on one line elsewhere."""
-    import msgspec
-
-    data = msgspec.json.encode(value)
-    if sys.stdout.isatty():
-        data = msgspec.json.format(data, indent=2)
-    sys.stdout.write(data.decode() + "\n")
-    sys.stdout.flush()
+            data = msgspec.json.encode(self.document)
+            if sys.stdout.isatty():
+                data = msgspec.json.format(data, indent=2)
+            sys.stdout.write(data.decode() + "\n")
+        else:
+            self.show()
+        sys.stdout.flush()
 
 
 def write_error(code: str, message: str, *, hint: str | None = None, as_json: bool) -> int:
-    """Report a failure that no command could answer with; returns the exit status.
+    """Report a failure outside of any command and return the exit status.
 
-    It needs nothing but the standard library and click: it must work in a broken installation too.
+    This uses only the standard library and click, so that it works in a broken installation.
     """
     if as_json:
-        import json
-
         error = {"code": code, "message": message, "hint": hint, "span": None}
         sys.stdout.write(json.dumps({"error": error}) + "\n")
         sys.stdout.flush()
@@ -79,15 +77,10 @@ def write_error(code: str, message: str, *, hint: str | None = None, as_json: bo
 
 
 def show_error(code: str, message: str, hint: str | None) -> None:
-    _say_in_colour(f"{code}: ", "red", message)
-    if hint:
-        _say_in_colour("hint: ", "cyan", hint)
-
-
-def _say_in_colour(label: str, colour: str, text: str) -> None:
-    plain = "NO_COLOR" in os.environ
-    shown = label if plain else click.style(label, fg=colour, bold=True)
-    click.echo(shown + visible(text), err=True)
+    for label, colour, text in ((f"{code}: ", "red", message), ("hint: ", "cyan", hint)):
+        if text:
+            shown = label if "NO_COLOR" in os.environ else click.style(label, fg=colour, bold=True)
+            click.echo(shown + visible(text), err=True)
 
 
 @contextmanager
@@ -97,50 +90,38 @@ def stdout_reserved(reserved: bool) -> Iterator[None]:
         yield
         return
     sys.stdout.flush()
-    with _descriptor_reserved(sys.stdout), redirect_stdout(sys.stderr):
-        yield
-
-
-@contextmanager
-def _descriptor_reserved(stdout: TextIO) -> Iterator[None]:
-    if stdout is not sys.__stdout__ or _descriptor(stdout) != 1:
-        yield  # a test's stand-in
-        return
-    saved = os.dup(1)
-    os.dup2(2, 1)
     try:
-        yield
-    finally:
-        os.dup2(saved, 1)
-        os.close(saved)
-
-
-def _descriptor(stream: TextIO) -> int | None:
-    try:
-        return stream.fileno()
+        replaced = sys.stdout.fileno() != 1 or sys.stdout is not sys.__stdout__
     except (OSError, ValueError):
-        return None
+        replaced = True
+    with redirect_stdout(sys.stderr):
+        if replaced:  # by a test
+            yield
+            return
+        saved = os.dup(1)
+        os.dup2(2, 1)
+        try:
+            yield
+        finally:
+            os.dup2(saved, 1)
+            os.close(saved)
 
 
-def console() -> Console:
-    """Standard output for people."""
-    return _console(sys.stdout)
+def console(stream: TextIO | None = None) -> Console:
+    """Return a console for people on *stream*, by default standard output."""
+    from rich.console import Console
+
+    file = stream or sys.stdout
+    width = None if file.isatty() or "COLUMNS" in os.environ else 120
+    return Console(file=file, highlight=False, soft_wrap=False, emoji=False, markup=False, width=width)
 
 
 def error_console() -> Console:
-    """Standard error for people."""
-    return _console(sys.stderr)
-
-
-def _console(stream: TextIO) -> Console:
-    from rich.console import Console
-
-    width = None if stream.isatty() or "COLUMNS" in os.environ else 120
-    return Console(file=stream, highlight=False, soft_wrap=False, emoji=False, markup=False, width=width)
+    return console(sys.stderr)
 
 
 def write_private(path: Path, data: bytes) -> None:
-    """Write a file that only its owner may read; one that cannot be written is wrong usage."""
+    """Write a file that only its owner may read; raise `UsageError` if it cannot be written."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
@@ -150,20 +131,67 @@ def write_private(path: Path, data: bytes) -> None:
 
 
 def write_guest(text: str, stream: TextIO) -> None:
-    """Print what guest code printed: as it is into a file or pipe, made harmless on a terminal."""
+    """Write the output of guest code: unchanged into a file or pipe, escaped on a terminal."""
     stream.write(visible(text) if stream.isatty() else text)
     stream.flush()
 
 
 def visible(text: str) -> str:
-    """The text with control characters and the like spelled out instead of obeyed."""
+    """Return *text* with control characters and the like escaped."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in _KEPT else ascii(c)[1:-1] for c in text)
 
 
+def styled(text: str, style: str = "", *, overflow: Any = None) -> Text:
+    """Return *text* for a console, with control characters escaped."""
+    from rich.text import Text
+
+    return Text(visible(text), style, overflow=overflow)
+
+
+# Texts, values and errors on one line
+
+
 def moment(ms: int | None) -> str:
-    """A time in milliseconds since 1970, as local time."""
+    """Format milliseconds since 1970 as local time."""
     from datetime import datetime
 
     return datetime.fromtimestamp(ms / 1000).strftime("%Y-%m-%d %H:%M:%S") if ms else "-"
+
+
+def shortened(text: str, limit: int = 160) -> str:
+    """Put *text* on one line and cut it to *limit* characters."""
+    flat = " ".join(text.split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def short_json(value: Any) -> str:
+    return shortened(json.dumps(value, ensure_ascii=False))
+
+
+def counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'s' * (number != 1)}"
+
+
+def error_text(error: ErrorObject) -> str:
+    return f"{error.code}: {shortened(error.message)}"
+
+
+def cost_text(usage: Usage) -> str:
+    """Format the cost, or the known part of it."""
+    from standfast.model.usage import dollars
+
+    if not usage.priced and usage.calls:
+        return "unknown"
+    return f"{'' if usage.cost_is_known else 'at least '}{dollars(usage.cost_nano_usd)}"
+
+
+def this_user() -> str:
+    """Return the name of the user who runs this process, or the number of a user without a name."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return os.environ.get("USER") or f"uid {os.getuid()}"

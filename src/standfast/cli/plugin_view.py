@@ -1,7 +1,6 @@
-"""What `standfast plugins` finds out about plugins, and how a person sees it.
+"""Reads what plugins add, and shows it to people.
 
-Rule: looking at a plugin runs its own code, as far as an agent would run it before the first turn; nothing is
-kept of it.
+Rule: reading a plugin runs its code as far as an agent would before the first turn; nothing is stored.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ import inspect
 import os
 import sys
 from importlib import import_module
-from typing import Any
 
 import msgspec
 
-from standfast.cli.output import console, visible
+from standfast.cli.output import console, styled, visible
 from standfast.cli.report import facts_table, plain_table
+from standfast.cli.tools import approval_text
 from standfast.errors import ErrorObject, InvalidPlugin, PluginFailed, StandfastError
 from standfast.model.capability import Capability
 from standfast.plugins.actions import PluginActionDef
@@ -27,12 +26,11 @@ from standfast.plugins.registrar import Contributions, PluginRegistrar, collect_
 from standfast.plugins.running import described
 from standfast.plugins.triggers import TriggerEvent
 from standfast.tools.docstrings import read_docstring
-from standfast.tools.registered_tool import RegisteredTool
 from standfast.tools.stubs import stub_of
 
 
 class ListedPlugin(msgspec.Struct, frozen=True, kw_only=True):
-    """One line of the list. With an `error` it cannot be used."""
+    """A plugin in the list. With an `error` it cannot be used."""
 
     name: str
     package: str
@@ -43,7 +41,7 @@ class ListedPlugin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PluginOption(msgspec.Struct, frozen=True, kw_only=True):
-    """An argument of a plugin's constructor. `default` is None for one that has to be given."""
+    """A parameter of a plugin's constructor. `default` is None if it is required."""
 
     name: str
     type: str
@@ -52,7 +50,7 @@ class PluginOption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShownHook(msgspec.Struct, frozen=True, kw_only=True):
-    """A hook that a plugin has."""
+    """A hook that a plugin implements."""
 
     name: str
     order: str
@@ -61,14 +59,14 @@ class ShownHook(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ShownTool(msgspec.Struct, frozen=True, kw_only=True):
-    """A tool that a plugin has: as Python, and its contract."""
+    """A tool of a plugin: its Python signature and its contract."""
 
     signature: str
     contract: Capability
 
 
 class ShownPlugin(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that a plugin brings. `version` is that of its state, `package_version` its package's."""
+    """Everything that a plugin adds. `version` is that of its state, `package_version` its package's."""
 
     id: str
     version: str
@@ -85,11 +83,8 @@ class ShownPlugin(msgspec.Struct, frozen=True, kw_only=True):
     triggers: list[TriggerEvent]
 
 
-# Finding out
-
-
 def listed(found: FoundPlugin) -> ListedPlugin:
-    """A plugin with its summary, or with what keeps it from being used."""
+    """Describe a plugin by its summary, or by the error that prevents its use."""
     summary, error = "", None
     try:
         require_plugin(found.name)
@@ -106,8 +101,8 @@ def listed(found: FoundPlugin) -> ListedPlugin:
     )
 
 
-def look(name: str) -> ShownPlugin:
-    """A plugin by its name, or by where it is: `module:Class`."""
+def load_plugin(name: str) -> ShownPlugin:
+    """Load a plugin by its name, or by its place: `module:Class`."""
     found = None if ":" in name else require_plugin(name)
     factory = found.load() if found is not None else as_factory(_imported(name))
     plugin, brought = _registered(factory)
@@ -129,7 +124,9 @@ def look(name: str) -> ShownPlugin:
         ],
         slots=list(brought.slots),
         tools=[
-            ShownTool(signature=_signature(tool), contract=tool.capability)
+            ShownTool(
+                signature=stub_of(tool).removeprefix("def ").removesuffix(": ..."), contract=tool.capability
+            )
             for tool in brought.tools.get(plugin.id, [])
         ],
         actions=[made.definition for made in brought.actions.values()],
@@ -149,13 +146,13 @@ def _imported(reference: str) -> object:
     except (Exception, SystemExit) as error:
         raise InvalidPlugin(
             f"{reference} cannot be loaded: {described(error)}",
-            hint="write module:Class; the module is looked for in this directory too",
+            hint="write module:Class; the module may be in the current directory",
         ) from error
     return found
 
 
 def _registered(factory: PluginFactory) -> tuple[SessionPlugin, Contributions]:
-    """The plugin as a session would have it."""
+    """Build and register the plugin as a session would."""
     ctx = PluginSessionContext(session_id="look", extensions=PluginExtensions(), shelf=_NoShelf())
     brought = Contributions()
     try:
@@ -171,10 +168,10 @@ def _registered(factory: PluginFactory) -> tuple[SessionPlugin, Contributions]:
 
 
 class _NoShelf:
-    """Stands for the shelf of a plugin that is only looked at."""
+    """The shelf of a plugin that is only looked at; it stores nothing."""
 
     async def put(self, scope: str, key: str, body: bytes | None) -> None:
-        """Nothing is kept."""
+        """Drop *body*."""
 
     async def get(self, scope: str, key: str) -> bytes | None:
         return None
@@ -187,54 +184,34 @@ def _options(factory: PluginFactory) -> list[PluginOption]:
     if not isinstance(factory, Plugin):
         return []
     words = read_docstring(type(factory)).parameters
-    return [
-        PluginOption(
-            name=name,
-            type="" if parameter.annotation is parameter.empty else _type_text(parameter.annotation),
-            default=None if parameter.default is parameter.empty else repr(parameter.default),
-            description=words.get(name, ""),
-        )
-        for name, parameter in inspect.signature(type(factory)).parameters.items()
-    ]
-
-
-def _signature(tool: RegisteredTool) -> str:
-    return stub_of(tool).removeprefix("def ").removesuffix(": ...")
-
-
-def _type_text(annotation: object) -> str:
-    return annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
-
-
-# Showing
+    options = []
+    for name, parameter in inspect.signature(type(factory)).parameters.items():
+        kind = parameter.annotation
+        if not isinstance(kind, str):
+            kind = "" if kind is parameter.empty else inspect.formatannotation(kind)
+        default = None if parameter.default is parameter.empty else repr(parameter.default)
+        options.append(PluginOption(name=name, type=kind, default=default, description=words.get(name, "")))
+    return options
 
 
 def show_list(plugins: list[ListedPlugin]) -> None:
-    from rich.text import Text
-
-    table = plain_table("plugin", "package", "version", "")
-    table.columns[0].no_wrap = True
+    rows = []
     for one in plugins:
-        words = Text(visible(one.summary))
+        words = styled(one.summary)
         if one.error is not None:
-            words = Text(f"broken: {visible(one.error.message)}", "red")
-        table.add_row(one.name, one.package, one.version, words)
-    console().print(table)
+            words = styled(f"broken: {one.error.message}", "red")
+        rows.append((one.name, one.package, one.version, words))
+    console().print(plain_table("plugin", "package", "version", "", rows=rows, whole=(0,)))
 
 
 def show_hooks(hooks: list[HookKind]) -> None:
-    from rich.text import Text
-
     shown = console()
     for kind in hooks:
         define = "def" if kind.plain else "async def"
+        failure = "it is only logged" if kind.on_failure == "never fatal" else kind.on_failure
         shown.print(f"{define} {kind.name}({', '.join(('self', *kind.takes))})", soft_wrap=True)
         shown.print(f"    answers with {kind.answers}", soft_wrap=True)
-        shown.print(Text(f"    asked {kind.order}; if it fails, {_meaning(kind)}", "dim"), soft_wrap=True)
-
-
-def _meaning(kind: HookKind) -> str:
-    return "nothing happens but a log entry" if kind.on_failure == "never fatal" else kind.on_failure
+        shown.print(styled(f"    asked {kind.order}; if it fails, {failure}", "dim"), soft_wrap=True)
 
 
 def show_plugin(plugin: ShownPlugin) -> None:
@@ -245,59 +222,29 @@ def show_plugin(plugin: ShownPlugin) -> None:
     for text in dict.fromkeys((plugin.summary, plugin.description)):
         if text:
             shown.print(f"\n{visible(text)}")
-    for title, table in _tables(plugin):
+    options = [
+        (one.name, one.type, "required" if one.default is None else one.default, one.description)
+        for one in plugin.options
+    ]
+    hooks = []
+    for hook in plugin.hooks:
+        asked = f"{hook.order} ({hook.priority})" if hook.order == "by priority" else hook.order
+        hooks.append((hook.name, asked, hook.on_failure))
+    tools = [
+        (one.signature, kind.side_effect, approval_text(kind), "yes" if kind.idempotent else "no")
+        for one in plugin.tools
+        for kind in [one.contract]
+    ]
+    actions = [(one.name, one.kind, one.description.partition("\n")[0]) for one in plugin.actions]
+    tables = (
+        ("Options", plain_table("option", "type", "default", "", rows=options)),
+        ("Hooks", plain_table("hook", "asked", "if it fails", rows=hooks)),
+        ("Exclusive slots", plain_table("", rows=[(name,) for name in plugin.slots])),
+        ("Tools", plain_table("tool", "side effect", "approval", "idempotent", rows=tools)),
+        ("Actions", plain_table("action", "kind", "", rows=actions)),
+        ("Triggers", plain_table("", rows=[(event.name,) for event in plugin.triggers])),
+    )
+    for title, table in tables:
         if table.row_count:
             shown.print(f"\n{title}")
             shown.print(table)
-
-
-def _tables(plugin: ShownPlugin) -> list[tuple[str, Any]]:
-    return [
-        ("Options", _options_table(plugin.options)),
-        ("Hooks", _hooks_table(plugin.hooks)),
-        ("Exclusive slots", _names_table(plugin.slots)),
-        ("Tools", _tools_table(plugin.tools)),
-        ("Actions", _actions_table(plugin.actions)),
-        ("Triggers", _names_table([event.name for event in plugin.triggers])),
-    ]
-
-
-def _options_table(options: list[PluginOption]) -> Any:
-    table = plain_table("option", "type", "default", "")
-    for option in options:
-        default = "required" if option.default is None else option.default
-        table.add_row(option.name, option.type, default, option.description)
-    return table
-
-
-def _hooks_table(hooks: list[ShownHook]) -> Any:
-    table = plain_table("hook", "asked", "if it fails")
-    for hook in hooks:
-        asked = f"{hook.order} ({hook.priority})" if hook.order == "by priority" else hook.order
-        table.add_row(hook.name, asked, hook.on_failure)
-    return table
-
-
-def _tools_table(tools: list[ShownTool]) -> Any:
-    table = plain_table("tool", "side effect", "approval", "idempotent")
-    for tool in tools:
-        policy = tool.contract.approval_policy
-        approval = policy if isinstance(policy, str) else f"auto: {policy.auto.rule}"
-        idempotent = "yes" if tool.contract.idempotent else "no"
-        table.add_row(tool.signature, tool.contract.side_effect, approval, idempotent)
-    return table
-
-
-def _actions_table(actions: list[PluginActionDef]) -> Any:
-    table = plain_table("action", "kind", "")
-    for action in actions:
-        table.add_row(action.name, action.kind, action.description.partition("\n")[0])
-    return table
-
-
-def _names_table(names: list[str]) -> Any:
-    table = plain_table("")
-    table.show_header = False
-    for name in names:
-        table.add_row(name)
-    return table

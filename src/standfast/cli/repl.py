@@ -1,9 +1,10 @@
-"""`standfast repl`: run code entry by entry, with approvals asked on the spot."""
+"""`standfast repl`: run code entry by entry, and decide approvals on the spot."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import click
@@ -17,7 +18,7 @@ from standfast.cli.options import (
     session_option,
     session_or_usual,
 )
-from standfast.cli.output import Answer, console, error_console, show_error
+from standfast.cli.output import CommandOutput, console, error_console, show_error, this_user
 from standfast.cli.repl_input import GRAMMARS, Completer, Entries, Grammar, line_editing
 from standfast.cli.report import (
     RunReport,
@@ -29,11 +30,23 @@ from standfast.cli.report import (
     show_streams,
 )
 from standfast.cli.run import waiting_in
-from standfast.cli.user import this_user
+from standfast.errors import InvalidArgument, StandfastError
 
 if TYPE_CHECKING:
     from standfast.model import Approval, RunResult
     from standfast.runtime.blocking import BlockingSandbox
+
+
+_COMMANDS = {
+    "help": "list these commands",
+    "tools": "list the tools that code may call",
+    "session": "NAME: continue in another session; without NAME, show the name of this one",
+    "reset": "forget the session's variables",
+    "approvals": "list the calls that wait for approval",
+    "approve": "[ID]: approve the waiting call",
+    "deny": "[ID]: deny the waiting call",
+    "quit": "leave, as Ctrl-D does",
+}
 
 
 @click.command(
@@ -52,11 +65,11 @@ Examples:
 @answers
 def command(
     invocation: Invocation, *, session_id: str | None, grants: Grants, language: str, engine: str | None
-) -> Answer:
+) -> CommandOutput:
     """Run code entry by entry in a session.
 
-    Ctrl-C cancels running code or clears the line, Ctrl-D leaves, :help lists the commands. With
-    --json nothing is shown but, at the end, an array with the result of every entry.
+    Ctrl-C cancels running code or clears the line, Ctrl-D leaves, :help lists the commands. With --json
+    the only output, at the end, is an array with the result of every entry.
     """
     from standfast.model import SessionId
 
@@ -65,92 +78,68 @@ def command(
         repl = Repl(
             box, invocation, SessionId(session_or_usual(session_id, language, engine)), GRAMMARS[language]
         )
-        with line_editing(invocation.beside(history), repl.completer()):
+        tools = {capability.name for capability in box.capabilities()}
+        completer = Completer(_COMMANDS, lambda: tools | repl.names, GRAMMARS[language].words)
+        with line_editing(invocation.beside(history), completer):
             repl.loop()
     failed = any(result.status != "ok" for result in repl.results)
-    return Answer(repl.results, lambda: None, int(failed and not repl.interactive))
+    return CommandOutput(repl.results, lambda: None, int(failed and not repl.interactive))
 
 
 class Repl:
-    """One interactive session. `results` has one result per entry of code, the last it came to."""
+    """One interactive session: the last result of each entry, and the names that entries bound."""
 
     def __init__(self, box: BlockingSandbox, invocation: Invocation, session: str, grammar: Grammar) -> None:
         self.results: list[RunResult] = []
+        self.names: set[str] = set()
         self.interactive = sys.stdin.isatty() and not invocation.as_json
         self._box = box
         self._invocation = invocation
         self._session = session
-        self._names: set[str] = set()
         self._grammar = grammar
         self._entries = Entries(grammar, interactive=self.interactive)
-        self._commands: dict[str, tuple[Callable[[str], None], str]] = {
-            "help": (self._help, "this list"),
-            "tools": (self._tools, "what code may call"),
-            "session": (self._switch, "NAME: go on in another session; without NAME, say which it is"),
-            "reset": (self._reset, "forget the session's variables"),
-            "approvals": (self._approvals, "what waits for a person here"),
-            "approve": (self._approve, "[ID]: let the waiting call happen"),
-            "deny": (self._deny, "[ID]: refuse the waiting call"),
-            "quit": (self._quit, "leave, as Ctrl-D does"),
-        }
         self._leaving = False
-
-    def completer(self) -> Completer:
-        tools = {capability.name for capability in self._box.capabilities()}
-        return Completer(self._commands, lambda: tools | self._names, self._grammar.words)
 
     def loop(self) -> None:
         """Read and run entries until there are no more."""
-        self._greet()
-        while not self._leaving:
-            entry = self._entries.read()
-            if entry is None:
-                break
-            if entry.startswith(":"):
-                self._obey(entry[1:])
-            elif entry.strip():
-                self._run(entry)
-
-    def _greet(self) -> None:
         if self.interactive:
             from standfast import __version__
 
             text = f"standfast {__version__} · session {self._session} · :help for help, Ctrl-D to leave"
             error_console().print(text, style="dim")
-
-    # ── running ──────────────────────────────────────────────────────────────────────────────────
-
-    def _run(self, code: str) -> None:
-        self._names |= self._grammar.bound_names(code)
-        result = self._result_of(lambda: self._box.run(code, session=self._session))
-        self.results.append(result)
-        self._show(result, code)
-        self._ask_about(result)
+        while not self._leaving:
+            entry = self._entries.read()
+            if entry is None:
+                break
+            if entry.startswith(":"):
+                word, _, rest = entry[1:].strip().partition(" ")
+                try:
+                    self._obey(word, rest.strip())
+                except StandfastError as error:
+                    show_error(str(error.code), error.message, error.hint)
+            elif entry.strip():
+                self.names |= self._grammar.bound_names(entry)
+                result = self._result_of(partial(self._box.run, entry, session=self._session))
+                self.results.append(result)
+                self._show(result, entry)
+                self._ask_about(result)
 
     def _ask_about(self, result: RunResult) -> None:
-        """Ask for decisions right here, as long as this run needs any and somebody can answer."""
+        """Ask for the decisions that this run waits for. Only an explicit answer decides."""
         while self.interactive and _is_parked(result):
             waiting = waiting_in(self._box, self._session, result)
             if not waiting:
                 return
-            approved = self._asked(waiting[0])
-            if approved is None:
-                show_commands(error_console(), waiting[0], self._invocation)
-                return
-            result = self._decide(waiting[0], approved=approved)
-
-    def _asked(self, approval: Approval) -> bool | None:
-        """Yes, no, or later. Only words that mean it decide anything."""
-        call = call_text(approval.capability, approval.args, approval.kwargs)
-        while True:
+            call = call_text(waiting[0].capability, waiting[0].args, waiting[0].kwargs)
             answer = self._entries.ask(f"Approve {call}? [y/N/later] ")
             match answer and answer.lower():
                 case "y" | "yes":
-                    return True
+                    result = self._decide(waiting[0], approved=True)
                 case "" | "n" | "no":
-                    return False
+                    result = self._decide(waiting[0], approved=False)
                 case None | "l" | "later":
-                    return None
+                    show_commands(error_console(), waiting[0], self._invocation)
+                    return
 
     def _decide(self, approval: Approval, *, approved: bool) -> RunResult:
         identity, user = approval.approval_id, this_user()
@@ -170,7 +159,6 @@ class Repl:
         return result
 
     def _result_of(self, work: Callable[[], RunResult]) -> RunResult:
-        from standfast.errors import StandfastError
         from standfast.model import RunResult
 
         try:
@@ -188,71 +176,48 @@ class Repl:
         else:
             RunReport(result, self._invocation, code, waiting).show_briefly()
 
-    # ── commands ─────────────────────────────────────────────────────────────────────────────────
+    def _obey(self, word: str, rest: str) -> None:
+        """Run the command *word* with its argument *rest*."""
+        shown, box = console(), self._box
+        match word:
+            case "help":
+                shown.print(facts_table((f":{name}", text) for name, text in _COMMANDS.items()))
+            case "tools":
+                rows = [
+                    (one.name, one.side_effect, one.description.strip().partition("\n")[0])
+                    for one in box.capabilities()
+                ]
+                shown.print(plain_table("tool", "side effect", "description", rows=rows))
+            case "session":
+                if rest:
+                    from standfast.model import SessionId
 
-    def _obey(self, line: str) -> None:
-        from standfast.errors import StandfastError
-
-        word, _, rest = line.strip().partition(" ")
-        if word not in self._commands:
-            show_error("INVALID_ARGUMENT", f"there is no command :{word}", ":help lists them")
-            return
-        try:
-            self._commands[word][0](rest.strip())
-        except StandfastError as error:
-            show_error(str(error.code), error.message, error.hint)
-
-    def _help(self, _: str) -> None:
-        commands = self._commands.items()
-        console().print(facts_table((f":{name}", text) for name, (_function, text) in commands))
-
-    def _tools(self, _: str) -> None:
-        table = plain_table("tool", "side effect", "description")
-        for capability in self._box.capabilities():
-            first_line = capability.description.strip().partition("\n")[0]
-            table.add_row(capability.name, capability.side_effect, first_line)
-        console().print(table)
-
-    def _switch(self, name: str) -> None:
-        from standfast.model import SessionId
-
-        if name:
-            self._session = SessionId(name)
-            self._names.clear()
-        console().print(f"session {self._session}", style="dim")
-
-    def _reset(self, _: str) -> None:
-        self._box.reset(self._session)
-        self._names.clear()
-
-    def _approvals(self, _: str) -> None:
-        waiting = self._box.approvals(session=self._session, pending=True)
-        for item in waiting:
-            console().print(f"{item.approval_id}  {call_text(item.capability, item.args, item.kwargs)}")
-        if not waiting:
-            console().print("nothing waits", style="dim")
-
-    def _approve(self, identity: str) -> None:
-        self._ask_about(self._decide(self._waiting(identity), approved=True))
-
-    def _deny(self, identity: str) -> None:
-        self._ask_about(self._decide(self._waiting(identity), approved=False))
-
-    def _waiting(self, identity: str) -> Approval:
-        """The request with this id, or the first that waits."""
-        from standfast.errors import InvalidArgument
-
-        if identity:
-            return self._box.approval(identity)
-        waiting = self._box.approvals(session=self._session, pending=True)
-        if not waiting:
-            raise InvalidArgument(f"nothing waits in session {self._session!r}")
-        return waiting[0]
-
-    def _quit(self, _: str) -> None:
-        self._leaving = True
+                    self._session = SessionId(rest)
+                    self.names.clear()
+                shown.print(f"session {self._session}", style="dim")
+            case "reset":
+                box.reset(self._session)
+                self.names.clear()
+            case "approvals":
+                waiting = box.approvals(session=self._session, pending=True)
+                for one in waiting:
+                    shown.print(f"{one.approval_id}  {call_text(one.capability, one.args, one.kwargs)}")
+                if not waiting:
+                    shown.print("nothing waits", style="dim")
+            case "approve" | "deny":
+                if rest:
+                    approval = box.approval(rest)
+                elif waiting := box.approvals(session=self._session, pending=True):
+                    approval = waiting[0]
+                else:
+                    raise InvalidArgument(f"no approval is pending in session {self._session!r}")
+                self._ask_about(self._decide(approval, approved=word == "approve"))
+            case "quit":
+                self._leaving = True
+            case _:
+                raise InvalidArgument(f"there is no command :{word}", hint=":help lists the commands")
 
 
 def _is_parked(result: RunResult) -> bool:
-    """Whether this very run waits, and not one before it that keeps the session."""
+    """Tell whether this run waits, and not an earlier one that blocks the session."""
     return result.status == "waiting_for_approval" and result.snapshot_id is not None

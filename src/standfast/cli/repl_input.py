@@ -1,4 +1,12 @@
-"""Entries of an interactive session: several lines where the language needs several, history, completion."""
+"""Lines typed at a terminal: entries of code, messages of a chat, answers to questions; history, completion.
+
+Theory of operation
+-------------------
+An entry of code ends where the language lets it end. A message of a chat ends with its line, but a paste is
+one message. A terminal with bracketed paste tells readline where a paste begins and ends, and `input` returns
+all of it. From other terminals the lines of a paste arrive like typed ones, only faster than a person types,
+so after each line we check whether more has already arrived.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +14,8 @@ import ast
 import builtins
 import codeop
 import keyword
+import os
+import select
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,11 +25,12 @@ from pathlib import Path
 from standfast.cli import typescript_input
 
 _HISTORY_LINES = 2_000
+_PASTE_S = 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """What an interactive session knows of a language."""
+    """What an interactive session needs to know of a language."""
 
     prompt: str
     is_complete: Callable[[str], bool]
@@ -28,14 +39,14 @@ class Grammar:
 
 
 class Entries:
-    """Reads entries from standard input, a terminal or not. `None` is the end of it."""
+    """Reads entries from standard input, a terminal or not."""
 
     def __init__(self, grammar: Grammar | None = None, *, interactive: bool) -> None:
         self._grammar = grammar or GRAMMARS["python"]
         self._interactive = interactive
 
     def read(self) -> str | None:
-        """The next entry. An interrupt throws away what was typed of it."""
+        """Return the next entry, or None at the end of the input. Ctrl-C discards an unfinished entry."""
         lines: list[str] = []
         while True:
             try:
@@ -51,12 +62,15 @@ class Entries:
                 return entry
 
     def ask(self, question: str) -> str | None:
-        """One line in answer to a question; `None` if it was not answered (Ctrl-C, Ctrl-D).
+        """Read one line in answer to a question; None if it was not answered (Ctrl-C, Ctrl-D).
 
-        Rule: what was typed or pasted before the question was asked does not answer it.
+        Rule: text that was typed or pasted before the question does not answer it.
         """
         if self._interactive:
-            _forget_typed_ahead()
+            import termios
+
+            with suppress(termios.error, ValueError, OSError):
+                termios.tcflush(sys.stdin, termios.TCIFLUSH)
         try:
             answer = self._line(question)
         except EOFError:
@@ -65,7 +79,10 @@ class Entries:
             sys.stdout.write("\n")
             return None
         if self._interactive and answer:
-            _forget_last_in_history()
+            with suppress(ImportError, ValueError):
+                import readline  # an answer is not an entry, so it is not in the history
+
+                readline.remove_history_item(readline.get_current_history_length() - 1)
         return answer.strip()
 
     def _line(self, prompt: str) -> str:
@@ -77,23 +94,61 @@ class Entries:
         return line.rstrip("\r\n")
 
 
-def has_typed_ahead(wait_s: float) -> bool:
-    """Whether more has been typed or pasted at the terminal, or is within *wait_s* seconds."""
-    import select
+class ChatLines:
+    """Reads messages. Lines that arrive together are one message; a backslash at its end continues a line.
 
-    return bool(select.select([sys.stdin], [], [], wait_s)[0])
+    A line for which *is_command* is true is a message of its own.
+    """
 
+    def __init__(self, is_command: Callable[[str], bool]) -> None:
+        self._is_command = is_command
+        self._entries = Entries(interactive=True)
+        self._ended = False
+        if os.environ.get("TERM", "dumb") != "dumb":
+            with suppress(ImportError):
+                import readline
 
-def _forget_typed_ahead() -> None:
-    """Throw away what was typed at the terminal and not read yet."""
-    import termios
+                if "libedit" not in (readline.__doc__ or ""):  # which does not know this setting
+                    readline.parse_and_bind("set enable-bracketed-paste on")
 
-    with suppress(termios.error, ValueError, OSError):
-        termios.tcflush(sys.stdin, termios.TCIFLUSH)
+    def read(self) -> str:
+        """Return the next message. Ctrl-C and Ctrl-D raise the errors of `input`."""
+        if self._ended:
+            raise EOFError
+        lines = [input("> ")]
+        if self._is_command(lines[0]):
+            return lines[0].strip()
+        try:
+            while (pasted := bool(select.select([sys.stdin], [], [], _PASTE_S)[0])) or lines[-1].endswith(
+                "\\"
+            ):
+                if not pasted:
+                    lines[-1] = lines[-1][:-1]
+                lines.append(input("… "))
+        except EOFError:
+            self._ended = True  # return the lines before it first
+        return "\n".join(lines).strip()
+
+    def ask(self, question: str, prefilled: str = "") -> str | None:
+        """Read one line in answer to a question, starting with *prefilled* text; None without an answer."""
+        with suppress(ImportError):
+            import readline
+
+            readline.set_startup_hook(lambda: readline.insert_text(prefilled))
+        try:
+            answer = self._entries.ask(question)
+        finally:
+            with suppress(ImportError):
+                import readline
+
+                readline.set_startup_hook(None)
+        if answer is None:
+            sys.stdout.write("\n")
+        return answer
 
 
 def is_complete(source: str) -> bool:
-    """Whether Python would run this now. What it would refuse counts as complete: the sandbox says why."""
+    """Tell whether Python would run *source* now, or refuse it; the sandbox then says why."""
     compiler = codeop.CommandCompiler()
     compiler.compiler.flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     try:
@@ -103,23 +158,22 @@ def is_complete(source: str) -> bool:
 
 
 def bound_names(source: str) -> set[str]:
-    """The names that an entry binds at its top."""
+    """Return the names that an entry binds at its top level."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return set()
-    return {name for statement in tree.body for name in _bound_by(statement)}
-
-
-def _bound_by(statement: ast.stmt) -> Iterator[str]:
-    if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-        yield statement.name
-        return
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.alias):
-            yield (node.asname or node.name).partition(".")[0]
+    names = set()
+    for statement in tree.body:
+        if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            names.add(statement.name)
+            continue
+        for node in ast.walk(statement):
+            if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+                names.add(node.id)
+            elif isinstance(node, ast.alias):
+                names.add((node.asname or node.name).partition(".")[0])
+    return names
 
 
 _PYTHON_WORDS = (*keyword.kwlist, *(name for name in dir(builtins) if not name.startswith("_")))
@@ -132,7 +186,7 @@ GRAMMARS = {
 
 
 class Completer:
-    """Completes names, and after `:` the words of the interactive session itself."""
+    """Completes names, and after `:` the commands of the interactive session."""
 
     def __init__(
         self,
@@ -146,7 +200,7 @@ class Completer:
         self._matches: list[str] = []
 
     def complete(self, text: str, state: int) -> str | None:
-        """What readline asks for: the match number *state*."""
+        """Return match number *state* of *text*, as readline asks for it."""
         if state == 0:
             import readline
 
@@ -155,7 +209,7 @@ class Completer:
         return self._matches[state] if state < len(self._matches) else None
 
     def matches(self, text: str, before: str) -> list[str]:
-        """The words that begin with *text* and make sense after *before*."""
+        """Return the words that begin with *text* and fit after *before*."""
         if before == ":":
             return sorted(word for word in self._commands if word.startswith(text))
         if not text and not before.strip():
@@ -164,9 +218,16 @@ class Completer:
         return sorted(name for name in known if name.startswith(text)) if text else []
 
 
+class SlashCompleter(Completer):
+    """Completes the commands of a chat after `/`, and nothing else."""
+
+    def matches(self, text: str, before: str) -> list[str]:
+        return sorted(word for word in self._commands if word.startswith(text)) if before == "/" else []
+
+
 @contextmanager
 def line_editing(history: Path, completer: Completer) -> Iterator[None]:
-    """History and completion, where this Python has readline."""
+    """Set up history and completion, if this Python has readline."""
     try:
         import readline
     except ImportError:
@@ -175,34 +236,14 @@ def line_editing(history: Path, completer: Completer) -> Iterator[None]:
     readline.set_completer(completer.complete)
     libedit = "libedit" in (readline.__doc__ or "")
     readline.parse_and_bind("bind ^I rl_complete" if libedit else "tab: complete")
-    _read_history(history)
-    try:
-        yield
-    finally:
-        _write_history(history)
-        readline.set_completer(None)
-
-
-def _read_history(history: Path) -> None:
-    import readline
-
     readline.clear_history()
     with suppress(OSError):
         readline.read_history_file(history)
-
-
-def _forget_last_in_history() -> None:
-    """An answer to a question is no entry; nobody should find a `y` under the arrow keys."""
-    with suppress(ImportError, ValueError):
-        import readline
-
-        readline.remove_history_item(readline.get_current_history_length() - 1)
-
-
-def _write_history(history: Path) -> None:
-    import readline
-
-    readline.set_history_length(_HISTORY_LINES)
-    with suppress(OSError):
-        history.touch(mode=0o600)
-        readline.write_history_file(history)
+    try:
+        yield
+    finally:
+        readline.set_history_length(_HISTORY_LINES)
+        with suppress(OSError):
+            history.touch(mode=0o600)
+            readline.write_history_file(history)
+        readline.set_completer(None)

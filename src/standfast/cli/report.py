@@ -1,7 +1,7 @@
-"""A run's result for people: output, value, diagnostics with their source line, calls, what waits.
+"""The result of a run for people, and the tables and boxes that other commands share.
 
 What the code printed and its value go to standard output, everything about the run to standard error,
-so that `standfast run … > file` keeps what one would want in the file.
+so that `standfast run … > file` keeps only the former.
 """
 
 from __future__ import annotations
@@ -13,47 +13,61 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from standfast.cli.options import Invocation
-from standfast.cli.output import Answer, console, error_console, moment, visible, write_guest
+from standfast.cli.output import (
+    CommandOutput,
+    console,
+    counted,
+    error_console,
+    moment,
+    styled,
+    visible,
+    write_guest,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from standfast.model import Approval, Diagnostic, ExternalCallRecord, RunResult, Span
+    from standfast.model import Approval, Diagnostic, RunResult, Span
 
 _COLOURS = {"error": "bold red", "warning": "yellow", "info": "cyan"}
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """A result with what is needed to explain it."""
+    """A result with its code and the approvals that it waits for."""
 
     result: RunResult
     invocation: Invocation
     code: str | None = None
     waiting: Sequence[Approval] = ()
 
-    def answer(self) -> Answer:
-        return Answer(self.result, self.show, 0 if self.result.status == "ok" else 1)
+    def output(self) -> CommandOutput:
+        return CommandOutput(self.result, self.show, 0 if self.result.status == "ok" else 1)
 
     def show(self) -> None:
-        show_streams(self.result)
-        show_value(self.result.result)
-        about = error_console()
-        for diagnostic in self.result.diagnostics:
-            if not (self._parked and diagnostic.code == "WAITING_FOR_APPROVAL"):
+        result, about = self.result, error_console()
+        show_streams(result)
+        show_value(result.result)
+        # If this run waits, and not an earlier one, the boxes below replace the diagnostic.
+        is_parked = result.snapshot_id is not None and bool(self.waiting)
+        for diagnostic in result.diagnostics:
+            if not (is_parked and diagnostic.code == "WAITING_FOR_APPROVAL"):
                 show_diagnostic(about, diagnostic, self.code)
-        show_calls(about, self.result.external_calls)
+        if result.external_calls:
+            failing = any(call.error for call in result.external_calls)
+            table = plain_table("call", "status", "ms", "side effect", *(["error"] if failing else []))
+            for call in result.external_calls:
+                colour = {"ok": "green", "approval_pending": "yellow"}.get(call.status, "red")
+                row = (f"{call.name}()", styled(call.status, colour), str(call.duration_ms), call.side_effect)
+                error = [visible(f"{call.error.code}: {call.error.message}")] if call.error else []
+                table.add_row(*row, *error)
+            about.print(table)
         for approval in self.waiting:
             show_waiting(about, approval, self.invocation)
-        show_status(about, self.result)
-
-    @property
-    def _parked(self) -> bool:
-        """Whether this run waits, and not one before it that stands in its way; then the boxes tell it."""
-        return self.result.snapshot_id is not None and bool(self.waiting)
+        show_status(about, result)
 
     def show_briefly(self) -> None:
-        """As in an interactive session: a run that went well shows what it printed and its value."""
+        """Show a successful run by its output and value only, as in an interactive session."""
         if self.result.status != "ok" or self.result.diagnostics:
             self.show()
             return
@@ -61,7 +75,7 @@ class RunReport:
         show_value(self.result.result)
 
     def show_check(self) -> None:
-        """The result of a check: its diagnostics are what was asked for."""
+        """Show the result of a check: its diagnostics on standard output."""
         shown = console()
         for diagnostic in self.result.diagnostics:
             show_diagnostic(shown, diagnostic, self.code)
@@ -75,7 +89,7 @@ def show_streams(result: RunResult) -> None:
 
 
 def show_value(value: Any) -> None:
-    """The value as JSON, coloured on a terminal; nothing for null."""
+    """Print the value as JSON, coloured on a terminal; nothing for null."""
     if value is None:
         return
     text = json.dumps(value, ensure_ascii=False, indent=2 if isinstance(value, (dict, list)) else None)
@@ -83,27 +97,24 @@ def show_value(value: Any) -> None:
         sys.stdout.write(text + "\n")
         return
     from rich.highlighter import JSONHighlighter
-    from rich.text import Text
 
-    coloured = Text(visible(text))
+    coloured = styled(text)
     JSONHighlighter().highlight(coloured)
     console().print(coloured, soft_wrap=True)
 
 
 def show_status(shown: Console, result: RunResult) -> None:
-    """One dim line: status, time, calls, snapshot."""
+    """Print one dim line: status, time, calls, snapshot."""
     from rich.text import Text
 
-    metrics = result.metrics
-    parts = [f"{metrics.duration_ms} ms"]
-    if metrics.external_calls_count:
-        parts.append(f"{metrics.external_calls_count} call{'s' * (metrics.external_calls_count != 1)}")
+    parts = [f"{result.metrics.duration_ms} ms"]
+    if result.metrics.external_calls_count:
+        parts.append(counted(result.metrics.external_calls_count, "call"))
     if result.snapshot_id:
         parts.append(result.snapshot_id)
     colour = {"ok": "green", "waiting_for_approval": "yellow"}.get(result.status, "red")
-    shown.print(
-        Text.assemble((str(result.status), colour), " · ", " · ".join(parts), style="dim"), soft_wrap=True
-    )
+    line = Text.assemble((str(result.status), colour), " · ", " · ".join(parts), style="dim")
+    shown.print(line, soft_wrap=True)
 
 
 def show_diagnostic(shown: Console, diagnostic: Diagnostic, code: str | None) -> None:
@@ -118,53 +129,36 @@ def show_diagnostic(shown: Console, diagnostic: Diagnostic, code: str | None) ->
 
 
 def _show_source(shown: Console, code: str, span: Span, colour: str) -> None:
-    """The line a diagnostic is about, with carets under the place."""
+    """Print the line of a diagnostic, with carets under its span."""
     from rich.cells import cell_len
     from rich.text import Text
+
+    def flat(text: str) -> str:
+        return visible(text.expandtabs(4))
 
     lines = code.split("\n")
     if not 1 <= span.line <= len(lines):
         return
     line = lines[span.line - 1].rstrip("\r")
-    before, marked = _split_at(line, span)
-    gutter = f"  {span.line} | "
-    shown.print(Text.assemble((gutter, "dim"), _flat(line)), soft_wrap=True)
-    indent = len(gutter) + cell_len(_flat(before))
-    shown.print(Text(" " * indent + "^" * max(1, cell_len(_flat(marked))), colour), soft_wrap=True)
-
-
-def _split_at(line: str, span: Span) -> tuple[str, str]:
-    """What is before the span on its first line, and what is in it."""
     start = min(span.column - 1, len(line))
-    same_line = span.end_column is not None and span.end_line in (None, span.line)
-    end = span.end_column - 1 if same_line and span.end_column is not None else len(line.rstrip())
-    return line[:start], line[start : max(start, end)]
-
-
-def _flat(text: str) -> str:
-    return visible(text.expandtabs(4))
-
-
-def show_calls(shown: Console, calls: Sequence[ExternalCallRecord]) -> None:
-    if not calls:
-        return
-    failing = any(call.error for call in calls)
-    table = plain_table("call", "status", "ms", "side effect", *(["error"] if failing else []))
-    for call in calls:
-        colour = {"ok": "green", "approval_pending": "yellow"}.get(call.status, "red")
-        row = [f"{call.name}()", _coloured(call.status, colour), str(call.duration_ms), call.side_effect]
-        table.add_row(*row, *([visible(f"{call.error.code}: {call.error.message}")] if call.error else []))
-    shown.print(table)
+    end = len(line.rstrip())
+    if span.end_column is not None and span.end_line in (None, span.line):
+        end = span.end_column - 1
+    gutter = f"  {span.line} | "
+    shown.print(Text.assemble((gutter, "dim"), flat(line)), soft_wrap=True)
+    indent = len(gutter) + cell_len(flat(line[:start]))
+    width = max(1, cell_len(flat(line[start : max(start, end)])))
+    shown.print(Text(" " * indent + "^" * width, colour), soft_wrap=True)
 
 
 def show_waiting(shown: Console, approval: Approval, invocation: Invocation) -> None:
-    """Which call waits, and the commands that decide it."""
+    """Print the call that waits, and the commands that decide it."""
     show_box(shown, approval)
     show_commands(shown, approval, invocation)
 
 
 def show_box(shown: Console, approval: Approval) -> None:
-    """The call with every argument it would be made with."""
+    """Print a call that waits, with all of its arguments."""
     from rich.panel import Panel
     from rich.text import Text
 
@@ -176,7 +170,7 @@ def show_box(shown: Console, approval: Approval) -> None:
 
 
 def show_commands(shown: Console, approval: Approval, invocation: Invocation) -> None:
-    """The commands, outside of any box, so that they can be copied."""
+    """Print the commands that decide an approval, outside of any box, so that they can be copied."""
     from rich.text import Text
 
     decide = ("approvals", "approve", approval.approval_id)
@@ -186,33 +180,34 @@ def show_commands(shown: Console, approval: Approval, invocation: Invocation) ->
 
 
 def call_text(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
-    """A call as Python would write it; control characters are escaped."""
+    """Format a call as Python; control characters are escaped."""
     parts = [repr(value) for value in args] + [f"{key}={value!r}" for key, value in kwargs.items()]
     return f"{name}({', '.join(parts)})"
 
 
-def plain_table(*headers: str) -> Any:
-    """A table without lines; the columns fold, so that nothing is cut off."""
+def plain_table(*headers: str, rows: Iterable[Sequence[Any]] = (), whole: Sequence[int] = ()) -> Any:
+    """Return a table without lines. Columns fold, so that nothing is cut; those in *whole* do not wrap."""
     from rich.table import Table
 
     table = Table(box=None, header_style="dim", pad_edge=False, padding=(0, 2, 0, 0))
-    for header in headers:
-        table.add_column(header, overflow="fold")
+    table.show_header = any(headers)
+    for place, header in enumerate(headers):
+        table.add_column(header, overflow="fold", no_wrap=place in whole)
+    for row in rows:
+        table.add_row(*row)
     return table
+
+
+def show_table(*headers: str, rows: Sequence[Sequence[Any]], empty: str, whole: Sequence[int] = ()) -> None:
+    """Print a table, or the line *empty* if it has no rows."""
+    if rows:
+        console().print(plain_table(*headers, rows=rows, whole=whole))
+    else:
+        console().print(empty, style="dim")
 
 
 def facts_table(facts: Iterable[tuple[str, str]]) -> Any:
-    """A table of labels and values, without headers."""
-    from rich.text import Text
-
-    table = plain_table("", "")
-    table.show_header = False
-    for label, value in facts:
-        table.add_row(Text(label, "dim"), Text(visible(value), overflow="fold"))
-    return table
-
-
-def _coloured(text: str, colour: str) -> Any:
-    from rich.text import Text
-
-    return Text(str(text), colour)
+    """Return a table of labels and values, without headers."""
+    return plain_table(
+        "", "", rows=[(styled(label, "dim"), styled(value, overflow="fold")) for label, value in facts]
+    )

@@ -18,7 +18,7 @@ from standfast.cli.options import (
     session_option,
     session_or_usual,
 )
-from standfast.cli.output import Answer
+from standfast.cli.output import CommandOutput
 from standfast.cli.report import RunReport
 
 if TYPE_CHECKING:
@@ -62,31 +62,25 @@ def command(
     language: str,
     engine: str | None,
     **settings: Any,
-) -> Answer:
-    """Run code in a session and show what came of it.
+) -> CommandOutput:
+    """Run code in a session and show its result.
 
-    The value is what the code bound to `result`, else its last expression. Variables stay in the
-    session. A call that needs approval stops the run; `standfast approvals approve` continues it.
-    A session keeps the language and the engine that it was made with.
+    The result is the value that the code bound to `result`, else its last expression. Variables stay in
+    the session. A call that needs approval stops the run; `standfast approvals approve` resumes it. A
+    session keeps the language and the engine that it was made with.
     """
-    box = make_sandbox(invocation.data_dir, grants, language, engine)
-    session = session_or_usual(session_id, language, engine)
-    result, waiting = _run(box, code, session, settings)
-    return RunReport(result, invocation, code, waiting).answer()
-
-
-def _run(
-    box: BlockingSandbox, code: str, session: str, settings: dict[str, Any]
-) -> tuple[RunResult, list[Approval]]:
     from standfast.errors import StandfastError
     from standfast.model import RunResult
 
+    session = session_or_usual(session_id, language, engine)
+    box = make_sandbox(invocation.data_dir, grants, language, engine)
     try:
         with box:
             result = box.run(code, session=session, **settings)
-            return result, waiting_in(box, session, result)
+            waiting = waiting_in(box, session, result)
     except StandfastError as error:
-        return RunResult.failed(error.error_object()), []
+        result, waiting = RunResult.failed(error.error_object()), []
+    return RunReport(result, invocation, code, waiting).output()
 
 
 def continue_run(
@@ -94,12 +88,12 @@ def continue_run(
     session: str,
     box: BlockingSandbox,
     work: Callable[[BlockingSandbox], RunResult],
-) -> Answer:
-    """Continue a session's waiting run by *work*, and answer as `standfast run` does."""
+) -> CommandOutput:
+    """Resume a session's waiting run by calling *work*, and answer as `standfast run` does."""
     with box:
         result = work(box)
         waiting = waiting_in(box, session, result)
-    return RunReport(result, invocation, waiting=waiting).answer()
+    return RunReport(result, invocation, waiting=waiting).output()
 
 
 def waiting_in(box: BlockingSandbox, session: str, result: RunResult) -> list[Approval]:

@@ -1,7 +1,8 @@
-"""A session as one document that needs nothing else to be read."""
+"""A session as one document that can be read on its own."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
@@ -14,8 +15,8 @@ from standfast.cli.output import write_private
 from standfast.model.approval import Approval
 from standfast.model.current_turn import CurrentTurn
 from standfast.model.head import SessionHead
-from standfast.model.message import AttachmentPart, InputPart, ToolMessage, UserMessage
-from standfast.model.node import Node, Payload
+from standfast.model.message import AttachmentPart, InputPart, Part, ToolMessage, UserMessage
+from standfast.model.node import Node
 from standfast.model.turn import TurnRecord
 from standfast.model.usage import UsageEntry
 from standfast.runtime.agent_runtime import Runtime
@@ -24,7 +25,7 @@ from standfast.runtime.agent_runtime import Runtime
 class SessionExport(msgspec.Struct, frozen=True, kw_only=True):
     """`nodes` are those of the active path, oldest first; `attachments` are named by their digests.
 
-    `current` is the turn that has not ended, if there is one; what was said in it is no part of `nodes` yet.
+    `current` is the unfinished turn, if there is one; its messages are not in `nodes` yet.
     """
 
     format: Literal["standfast.session"] = "standfast.session"
@@ -44,12 +45,28 @@ async def export_session(runtime: Runtime, session_id: str, attachments: Path | 
     nodes, current = await said_so_far(session)
     head = await session.head()
     turns = tuple(await session.turns())
-    said = (*(node.payload for node in nodes), *(() if current is None else current.messages))
     mine = {turn.turn_id for turn in turns}
-    parts = {part.digest: part for part in _attachments(said)}
-    if attachments is not None:
+    parts: dict[str, AttachmentPart] = {}
+    for payload in (*(node.payload for node in nodes), *(() if current is None else current.messages)):
+        found: Iterable[Part] = ()
+        if isinstance(payload, UserMessage) and not isinstance(payload.content, str):
+            found = payload.content
+        elif isinstance(payload, ToolMessage):
+            found = payload.attachments
+        for part in found:
+            if isinstance(part, InputPart):
+                part = AttachmentPart(
+                    digest=part.digest, media_type=part.media_type, size=part.size, name=part.name
+                )
+            if isinstance(part, AttachmentPart):
+                parts[part.digest] = part
+    if attachments is not None and parts:
+        try:
+            os.makedirs(attachments, exist_ok=True)
+        except OSError as error:
+            raise click.UsageError(f"{attachments} cannot be written: {error.strerror or error}") from None
         for digest in parts:
-            _write_attachment(attachments, digest, await session.attachment(digest))
+            write_private(attachments / digest, await session.attachment(digest))
     return SessionExport(
         head=head,
         nodes=tuple(nodes),
@@ -59,25 +76,3 @@ async def export_session(runtime: Runtime, session_id: str, attachments: Path | 
         attachments=tuple(parts.values()),
         current=current,
     )
-
-
-def _write_attachment(directory: Path, digest: str, data: bytes) -> None:
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise click.UsageError(f"{directory} cannot be written: {error.strerror or error}") from None
-    write_private(directory / digest, data)
-
-
-def _attachments(said: Iterable[Payload]) -> Iterable[AttachmentPart]:
-    for payload in said:
-        if isinstance(payload, UserMessage) and not isinstance(payload.content, str):
-            for part in payload.content:
-                if isinstance(part, AttachmentPart):
-                    yield part
-                elif isinstance(part, InputPart):
-                    yield AttachmentPart(
-                        digest=part.digest, media_type=part.media_type, size=part.size, name=part.name
-                    )
-        elif isinstance(payload, ToolMessage):
-            yield from payload.attachments

@@ -6,8 +6,8 @@ import msgspec
 
 from standfast.cli.agent_host import is_past, known_session, said_so_far
 from standfast.cli.options import Invocation
-from standfast.cli.output import console, error_console, moment
-from standfast.cli.report import facts_table, plain_table, show_waiting
+from standfast.cli.output import console, error_console, moment, styled
+from standfast.cli.report import facts_table, show_table, show_waiting
 from standfast.cli.transcript import show_conversation, usage_table
 from standfast.cli.turn_report import TurnReport, report_turn
 from standfast.model.approval import Approval
@@ -25,13 +25,13 @@ _COLOURS = {"running": "green", "waiting": "yellow", "interrupted": "red", "bloc
 
 
 class StoredCode(CodeSettings, frozen=True, kw_only=True):
-    """The settings of a session that runs code, and the size of its variables as they are stored."""
+    """The settings of a session that runs code, and the size of its stored variables."""
 
     state_bytes: int
 
 
-class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A session in the list. `nodes` counts those of its history. A session that runs code has `code`."""
+class SessionLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A session in the list. `nodes` counts its history. A session that runs code has `code`."""
 
     session_id: str
     state: str
@@ -47,9 +47,8 @@ class SessionRow(msgspec.Struct, frozen=True, kw_only=True):
 class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     """A session with its history. `unfinished` is the turn that runs, waits or was interrupted.
 
-    `current` is what was said in that turn so far; it is no part of `nodes` yet. `blocked` says why that
-    turn, or the next queued input, could not run when a process last tried. A session that runs code has
-    `code`.
+    `current` has the messages of that turn, which are not in `nodes` yet. `blocked` says why that turn, or
+    the next queued input, could not run when a process last tried. A session that runs code has `code`.
     """
 
     state: str
@@ -64,8 +63,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     code: StoredCode | None = None
 
 
-async def list_sessions(runtime: Runtime) -> list[SessionRow]:
-    """Return all sessions, the latest used first."""
+async def list_sessions(runtime: Runtime) -> list[SessionLine]:
+    """Return all sessions, the most recently used first."""
     now = runtime.now_ms()
     left = {record.turn_id for record in await runtime.store.unfinished(now)}
     rows = []
@@ -74,7 +73,7 @@ async def list_sessions(runtime: Runtime) -> list[SessionRow]:
             continue
         turns = await runtime.store.turns(head.session_id)
         rows.append(
-            SessionRow(
+            SessionLine(
                 session_id=head.session_id,
                 state=_state(turns, left, await blocked_in(runtime.store, head)),
                 turns=len(turns),
@@ -90,7 +89,7 @@ async def list_sessions(runtime: Runtime) -> list[SessionRow]:
 
 
 async def view_session(runtime: Runtime, session_id: str) -> SessionView:
-    """Return one session with everything that belongs to it."""
+    """Return one session with its history, turns, approvals and queued inputs."""
     session = await known_session(runtime, session_id)
     left = {record.turn_id for record in await runtime.store.unfinished(runtime.now_ms())}
     turns = await session.turns()
@@ -138,21 +137,20 @@ def _state(turns: list[TurnRecord], left: set[str], blocked: Blocked | None) -> 
     return "interrupted" if turn.turn_id in left else "running"
 
 
-def show_list(rows: list[SessionRow]) -> None:
-    from rich.text import Text
-
-    if not rows:
-        console().print("no sessions yet", style="dim")
-        return
-    table = plain_table("session", "state", "turns", "nodes", "model or engine", "last used")
-    table.columns[0].no_wrap = table.columns[5].no_wrap = True
-    for row in rows:
-        state = Text(row.state, _COLOURS.get(row.state, "dim"))
-        runs_on = row.model if row.code is None else f"{row.code.language} on {row.code.engine}"
-        table.add_row(
-            row.session_id, state, str(row.turns), str(row.nodes), runs_on, moment(row.last_used_at)
+def show_list(rows: list[SessionLine]) -> None:
+    table = [
+        (
+            row.session_id,
+            styled(row.state, _COLOURS.get(row.state, "dim")),
+            str(row.turns),
+            str(row.nodes),
+            row.model if row.code is None else f"{row.code.language} on {row.code.engine}",
+            moment(row.last_used_at),
         )
-    console().print(table)
+        for row in rows
+    ]
+    headers = ("session", "state", "turns", "nodes", "model or engine", "last used")
+    show_table(*headers, rows=table, whole=(0, 5), empty="no sessions yet")
 
 
 def show_view(view: SessionView, invocation: Invocation) -> None:
@@ -170,7 +168,7 @@ def show_view(view: SessionView, invocation: Invocation) -> None:
         show_waiting(about, approval, invocation)
     TurnReport(view.unfinished).show_other_waits()
     if not view.approvals and view.state != "running":
-        about.print(f"  go on   {invocation.command('recover')}", style="dim", soft_wrap=True)
+        about.print(f"  resume  {invocation.command('recover')}", style="dim", soft_wrap=True)
 
 
 def _facts(view: SessionView) -> list[tuple[str, str]]:

@@ -1,7 +1,7 @@
-"""`standfast sessions`: list, show, copy, rewind, continue, export and remove sessions.
+"""`standfast sessions`: list, show, copy, rewind, resume, export and remove sessions.
 
-A session of an agent holds a conversation. One that `standfast run` made has no model: it holds the cells
-that were run, and their variables.
+A session of an agent holds a conversation. A session that `standfast run` made has no model: it holds the
+cells that were run, and their variables.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import click
 
 from standfast.cli.host import Grants, make_recorded_sandbox, make_sandbox
 from standfast.cli.options import Invocation, answers, grants_options, inherited_options
-from standfast.cli.output import Answer, console, write_private
+from standfast.cli.output import CommandOutput, write_private
 
 if TYPE_CHECKING:
     from standfast.model.head import SessionHead
@@ -40,14 +40,14 @@ Examples:
 )
 @inherited_options
 def command() -> None:
-    """List, show, fork, rewind, continue, export and remove sessions, of agents and of code.
+    """List, show, fork, rewind, resume, export and remove sessions, of agents and of code.
 
     `resume`, `snapshot`, `restore` and `reset` are for sessions that run code.
     """
 
 
 class Age(click.ParamType[float]):
-    """A time such as 30d, 12h or 90s, in seconds."""
+    """A duration such as 30d, 12h or 90s, in seconds."""
 
     name = "age"
 
@@ -60,23 +60,23 @@ class Age(click.ParamType[float]):
 
 @command.command("list")
 @answers
-def list_sessions(invocation: Invocation) -> Answer:
-    """List sessions, the latest used first, with their state."""
+def list_sessions(invocation: Invocation) -> CommandOutput:
+    """List sessions, the most recently used first, with their state."""
     from standfast.cli import session_view
 
     rows = invocation.with_runtime(session_view.list_sessions)
-    return Answer(rows, lambda: session_view.show_list(rows))
+    return CommandOutput(rows, lambda: session_view.show_list(rows))
 
 
 @command.command("show")
 @click.argument("session_id")
 @answers
-def show(invocation: Invocation, *, session_id: str) -> Answer:
-    """Show a session's history with its node ids, what it used and what it waits for."""
+def show(invocation: Invocation, *, session_id: str) -> CommandOutput:
+    """Show a session's history with its node ids, its usage and its waits."""
     from standfast.cli.session_view import show_view, view_session
 
     view = invocation.with_runtime(lambda runtime: view_session(runtime, session_id))
-    return Answer(view, lambda: show_view(view, invocation))
+    return CommandOutput(view, lambda: show_view(view, invocation))
 
 
 @command.command("export")
@@ -89,7 +89,9 @@ def show(invocation: Invocation, *, session_id: str) -> Answer:
     help="Write the attachments here, named by their digests.",
 )
 @answers
-def export(invocation: Invocation, *, session_id: str, out: Path | None, attachments: Path | None) -> Answer:
+def export(
+    invocation: Invocation, *, session_id: str, out: Path | None, attachments: Path | None
+) -> CommandOutput:
     """Print a session as one JSON document: head, nodes, turns, usage and approvals."""
     import msgspec
 
@@ -98,18 +100,18 @@ def export(invocation: Invocation, *, session_id: str, out: Path | None, attachm
     exported = invocation.with_runtime(lambda runtime: export_session(runtime, session_id, attachments))
     data = msgspec.json.format(msgspec.json.encode(exported), indent=2) + b"\n"
     if out is None:
-        return Answer(exported, lambda: click.echo(data, nl=False))
+        return CommandOutput(exported, lambda: click.echo(data, nl=False))
     write_private(out, data)
-    return _said(str(out), {"session_id": session_id, "file": str(out)})
+    return CommandOutput.line(str(out), {"session_id": session_id, "file": str(out)})
 
 
 @command.command("fork")
 @click.argument("session_id")
 @click.argument("new_session_id")
-@click.option("--at", metavar="NODE", help="Up to this node instead of the whole history.")
+@click.option("--at", metavar="NODE", help="Copy the history up to this node only.")
 @answers
-def fork(invocation: Invocation, *, session_id: str, new_session_id: str, at: str | None) -> Answer:
-    """Make a new session over the same history, with the variables of code as they are there."""
+def fork(invocation: Invocation, *, session_id: str, new_session_id: str, at: str | None) -> CommandOutput:
+    """Make a new session over the same history, with the variables of code as of its end."""
     from standfast.cli.agent_host import known_session
 
     async def work(runtime: Runtime) -> str:
@@ -117,16 +119,16 @@ def fork(invocation: Invocation, *, session_id: str, new_session_id: str, at: st
         return (await runtime.fork(session_id, new_session_id, at=at)).session_id
 
     forked = invocation.with_runtime(work)
-    return _said(forked, {"session_id": forked, "forked_from": session_id})
+    return CommandOutput.line(forked, {"session_id": forked, "forked_from": session_id})
 
 
 @command.command("rewind")
 @click.argument("session_id")
-@click.option("--to", metavar="NODE", help="To this node; one that was rewound before leads forward.")
-@click.option("--turns", type=click.IntRange(min=1), metavar="N", help="By so many turns.  [default: 1]")
+@click.option("--to", metavar="NODE", help="Go to this node; one that was rewound before leads forward.")
+@click.option("--turns", type=click.IntRange(min=1), metavar="N", help="Go back by N turns.  [default: 1]")
 @answers
-def rewind(invocation: Invocation, *, session_id: str, to: str | None, turns: int | None) -> Answer:
-    """Take a session back, its variables included. `prune --branches` removes what was rewound."""
+def rewind(invocation: Invocation, *, session_id: str, to: str | None, turns: int | None) -> CommandOutput:
+    """Move a session back, its variables included. `prune --branches` removes what was rewound."""
     from standfast.cli.agent_host import known_session
 
     if to is not None and turns is not None:
@@ -137,28 +139,28 @@ def rewind(invocation: Invocation, *, session_id: str, to: str | None, turns: in
         return await runtime.rewind(session_id, to, turns=turns or 1)
 
     head = invocation.with_runtime(work)
-    return _said(f"session {session_id} ends at {head.leaf} now", head)
+    return CommandOutput.line(f"session {session_id} ends at {head.leaf} now", head)
 
 
 @command.command("cancel")
 @click.argument("session_id")
 @answers
-def cancel(invocation: Invocation, *, session_id: str) -> Answer:
-    """End the turn that a session waits with, or that its process left; every call of it gets a result."""
+def cancel(invocation: Invocation, *, session_id: str) -> CommandOutput:
+    """Cancel a session's waiting or interrupted turn; every call of it gets a result."""
     ended = _cancel_turn(invocation, session_id)
-    said = f"the turn of session {session_id} is cancelled"
-    later = f"{said} as soon as `{invocation.command('recover')}` or its own program goes on with it"
-    return _said(said if ended else later, {"session_id": session_id, "cancelled": True, "ended": ended})
+    text = f"the turn of session {session_id} is cancelled"
+    if not ended:
+        text = f"{text} as soon as `{invocation.command('recover')}` or its own program resumes it"
+    return CommandOutput.line(text, {"session_id": session_id, "cancelled": True, "ended": ended})
 
 
 def _cancel_turn(invocation: Invocation, session_id: str) -> bool:
     """Record the request to cancel, and end the turn here.
 
-    Return false if the process that runs the turn has to end it, or one that can make its agent.
+    Return false if only the process that runs the turn can end it, or one that can make its agent.
     """
     from standfast.cli.agent_host import AgentHost, known_session, recorded_settings
-    from standfast.cli.background import sigterm_raises
-    from standfast.cli.follower import Follower, carry_out
+    from standfast.cli.follower import Follower, carry_out, sigterm_raises
     from standfast.errors import InvalidArgument, SessionBusy, StandfastError
 
     async def request(runtime: Runtime) -> tuple[SessionHead, TurnRecord]:
@@ -194,11 +196,13 @@ def _cancel_turn(invocation: Invocation, session_id: str) -> bool:
 @click.argument("session_id")
 @grants_options
 @answers
-def resume(invocation: Invocation, *, session_id: str, grants: Grants) -> Answer:
-    """Continue the waiting turn of a code session as far as decisions allow, and show its result."""
+def resume(invocation: Invocation, *, session_id: str, grants: Grants) -> CommandOutput:
+    """Resume the waiting turn of a code session as far as decisions allow, and show its result."""
     from standfast.cli.run import continue_run
 
-    head = _code_session(invocation, session_id, "`standfast recover --session ID` continues an agent's turn")
+    head = _code_session(
+        invocation, session_id, "resume an agent's turn with `standfast recover --session ID`"
+    )
     box = make_recorded_sandbox(invocation.data_dir, grants, head.host)
     return continue_run(invocation, session_id, box, lambda box: box.resume(session_id))
 
@@ -210,26 +214,27 @@ def resume(invocation: Invocation, *, session_id: str, grants: Grants) -> Answer
 )
 @grants_options
 @answers
-def snapshot(invocation: Invocation, *, session_id: str, out: Path | None, grants: Grants) -> Answer:
+def snapshot(invocation: Invocation, *, session_id: str, out: Path | None, grants: Grants) -> CommandOutput:
     """Store a signed snapshot of a code session and print its id."""
-    _code_session(invocation, session_id, "`standfast sessions fork` copies a conversation")
+    _code_session(invocation, session_id, "copy a conversation with `standfast sessions fork`")
     with make_sandbox(invocation.data_dir, grants) as box:
         name = box.snapshot(session_id)
         if out is not None:
             write_private(out, box.export_snapshot(name))
-    return _said(name, {"snapshot_id": name, "session_id": session_id})
+    return CommandOutput.line(name, {"snapshot_id": name, "session_id": session_id})
 
 
 @command.command("restore")
 @click.argument("snapshot", metavar="SNAPSHOT_ID|FILE")
-@click.option("--session-id", metavar="S", help="Into this session instead of its own.")
+@click.option("--session-id", metavar="S", help="Restore into this session instead of its own.")
 @grants_options
 @answers
-def restore(invocation: Invocation, *, snapshot: str, session_id: str | None, grants: Grants) -> Answer:
-    """Put a snapshot back into a code session, by its id or from a file.
+def restore(
+    invocation: Invocation, *, snapshot: str, session_id: str | None, grants: Grants
+) -> CommandOutput:
+    """Restore a code session from a snapshot, by its id or from a file.
 
-    The tools, mounts and hosts that it was made with are taken from the snapshot; give them only if
-    they have moved.
+    The tools, mounts and hosts come from the snapshot; give them only if they have moved.
     """
     source: str | bytes = snapshot
     if not snapshot.startswith("snap_") or os.path.exists(snapshot):
@@ -241,22 +246,22 @@ def restore(invocation: Invocation, *, snapshot: str, session_id: str | None, gr
         recorded = plain.snapshot_host(source)
     with make_recorded_sandbox(invocation.data_dir, grants, recorded) as box:
         restored = box.restore(source, session=session_id)
-    return _said(restored, {"session_id": restored})
+    return CommandOutput.line(restored, {"session_id": restored})
 
 
 @command.command("reset")
 @click.argument("session_id")
 @answers
-def reset(invocation: Invocation, *, session_id: str) -> Answer:
-    """Forget a code session's variables and its waiting turn; its limits and its history stay."""
-    _code_session(invocation, session_id, "`standfast sessions rewind` takes a conversation back")
+def reset(invocation: Invocation, *, session_id: str) -> CommandOutput:
+    """Remove a code session's variables and its waiting turn; its limits and its history stay."""
+    _code_session(invocation, session_id, "move a conversation back with `standfast sessions rewind`")
     with make_sandbox(invocation.data_dir, Grants()) as box:
         box.reset(session_id)
-    return _said(f"session {session_id} is empty", {"session_id": session_id, "reset": True})
+    return CommandOutput.line(f"session {session_id} is empty", {"session_id": session_id, "reset": True})
 
 
 def _code_session(invocation: Invocation, session_id: str, otherwise: str) -> SessionHead:
-    """Return the head of a session that runs code; for an agent's, the error's hint is *otherwise*."""
+    """Return the head of a session that runs code; for another session, raise with the hint *otherwise*."""
     from standfast.cli.agent_host import known_session
     from standfast.errors import InvalidArgument
 
@@ -265,29 +270,27 @@ def _code_session(invocation: Invocation, session_id: str, otherwise: str) -> Se
 
     head = invocation.with_runtime(read)
     if head.code is None:
-        raise InvalidArgument(f"session {session_id!r} is an agent's and runs no code", hint=otherwise)
+        raise InvalidArgument(f"session {session_id!r} belongs to an agent and runs no code", hint=otherwise)
     return head
 
 
 @command.command("delete")
 @click.argument("session_id")
 @answers
-def delete(invocation: Invocation, *, session_id: str) -> Answer:
-    """Remove a session, its turns, its variables and what it waits for."""
+def delete(invocation: Invocation, *, session_id: str) -> CommandOutput:
+    """Remove a session with its turns, variables and waits."""
     from standfast.errors import SessionNotFound
 
     if not invocation.with_runtime(lambda runtime: runtime.delete(session_id)):
         raise SessionNotFound(session_id)
-    return _said(f"session {session_id} is gone", {"session_id": session_id, "deleted": True})
+    return CommandOutput.line(f"session {session_id} is removed", {"session_id": session_id, "deleted": True})
 
 
 @command.command("prune")
-@click.option("--older-than", type=Age(), metavar="AGE", help="Idle sessions not used for so long, as 30d.")
-@click.option("--frames", is_flag=True, help="What lies before the current frame of a session.")
-@click.option(
-    "--branches", is_flag=True, help="What no conversation leads through, such as what was rewound."
-)
-@click.option("--session", "session_id", metavar="ID", help="Of this session alone.")
+@click.option("--older-than", type=Age(), metavar="AGE", help="Idle sessions not used for this long, as 30d.")
+@click.option("--frames", is_flag=True, help="History before the current frame of a session.")
+@click.option("--branches", is_flag=True, help="History that is on no session's path, such as rewound turns.")
+@click.option("--session", "session_id", metavar="ID", help="Prune only this session.")
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @answers
 def prune(
@@ -298,12 +301,26 @@ def prune(
     branches: bool,
     session_id: str | None,
     yes: bool,
-) -> Answer:
-    """Remove what is no longer wanted, and give the space back."""
-    if older_than is None and not frames and not branches:
-        raise click.UsageError("say what may go: --older-than AGE, --frames or --branches")
+) -> CommandOutput:
+    """Remove old sessions and history, and free the space."""
+    from standfast.cli.output import counted
+
+    parts = []
+    if older_than is not None:
+        unit = next((unit for unit in "dhm" if older_than >= _UNITS_S[unit]), "s")
+        parts.append(f"idle sessions and records not used for {older_than / _UNITS_S[unit]:g} {unit}")
+    if frames:
+        parts.append("the history before the current frames")
+    if branches:
+        parts.append("the history that is on no session's path")
+    if not parts:
+        raise click.UsageError("choose what to remove: --older-than AGE, --frames or --branches")
     if not yes:
-        _confirm(_intention(older_than, frames, branches, session_id), invocation)
+        where = "" if session_id is None else f" of session {session_id}"
+        intention = f"this removes {' and '.join(parts)}{where} for good"
+        if invocation.as_json or not sys.stdin.isatty():
+            raise click.UsageError(f"{intention}; add --yes to confirm")
+        click.confirm(f"{intention}. Continue?", abort=True, err=True)
 
     async def work(runtime: Runtime) -> Pruned:
         return await runtime.prune(
@@ -311,13 +328,21 @@ def prune(
         )
 
     pruned = invocation.with_runtime(work)
-    return _said(_pruned_text(pruned), pruned)
+    removed = (
+        (pruned.sessions, "session"),
+        (pruned.segments, "segment"),
+        (pruned.records, "record"),
+        (pruned.states, "plugin state"),
+        (pruned.blobs, "attachment"),
+    )
+    text = f"removed {', '.join(counted(*one) for one in removed)}"
+    return CommandOutput.line(f"{text}; {counted(pruned.bytes_freed, 'byte')} freed", pruned)
 
 
 @command.command("backup")
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @answers
-def backup(invocation: Invocation, *, file: Path) -> Answer:
+def backup(invocation: Invocation, *, file: Path) -> CommandOutput:
     """Copy the whole database to a new FILE, also while programs use it."""
     import contextlib
 
@@ -327,65 +352,25 @@ def backup(invocation: Invocation, *, file: Path) -> Answer:
 
     with contextlib.closing(Database(DataDir(invocation.data_dir).database)) as database:
         copy = back_up(database, file)
-    return _said(str(copy), {"file": str(copy), "bytes": copy.stat().st_size})
+    return CommandOutput.line(str(copy), {"file": str(copy), "bytes": copy.stat().st_size})
 
 
 @command.command("rewrite-checksums")
 @answers
-def rewrite_checksums(invocation: Invocation) -> Answer:
+def rewrite_checksums(invocation: Invocation) -> CommandOutput:
     """Accept a database that another SQLite program wrote to after a crash.
 
     Such a program leaves pages without their checksums, which look damaged. This checks every record, and
-    writes the checksums of all pages anew. A file that is really damaged, or in use, is refused unchanged.
+    rewrites the checksums of all pages. A file that is really damaged, or in use, is refused unchanged.
     """
-    from standfast.cli.short_text import counted
+    from standfast.cli.output import counted
     from standfast.runtime.data_dir import DataDir
     from standfast.store.sqlite.maintenance import rewrite_checksums
 
     file = DataDir(invocation.data_dir, make=False).database
     records = rewrite_checksums(file)
-    said = "every page matches its checksum; nothing to do"
+    text = "every page matches its checksum; nothing to do"
     if records is not None:
-        said = f"checked {counted(records, 'record')} and wrote every checksum of {file} anew"
-    return _said(said, {"file": str(file), "rewritten": records is not None, "records": records})
-
-
-def _confirm(intention: str, invocation: Invocation) -> None:
-    """Ask a person; where none is there, `--yes` has to say it."""
-    if invocation.as_json or not sys.stdin.isatty():
-        raise click.UsageError(f"{intention}: add --yes to mean it")
-    click.confirm(f"{intention}. Go on?", abort=True, err=True)
-
-
-def _intention(older_than: float | None, frames: bool, branches: bool, session_id: str | None) -> str:
-    parts = []
-    if older_than is not None:
-        parts.append(f"idle sessions and records not used for {_age_text(older_than)}")
-    if frames:
-        parts.append("what lies before the current frames")
-    if branches:
-        parts.append("what no conversation leads through")
-    where = "" if session_id is None else f" of session {session_id}"
-    return f"this removes {' and '.join(parts)}{where} for good"
-
-
-def _age_text(seconds: float) -> str:
-    unit = next((unit for unit in "dhm" if seconds >= _UNITS_S[unit]), "s")
-    return f"{seconds / _UNITS_S[unit]:g} {unit}"
-
-
-def _pruned_text(pruned: Pruned) -> str:
-    from standfast.cli.short_text import counted
-
-    parts = [
-        counted(pruned.sessions, "session"),
-        counted(pruned.segments, "segment"),
-        counted(pruned.records, "record"),
-        counted(pruned.states, "plugin state"),
-        counted(pruned.blobs, "attachment"),
-    ]
-    return f"removed {', '.join(parts)}; {counted(pruned.bytes_freed, 'byte')} freed"
-
-
-def _said(text: str, document: Any) -> Answer:
-    return Answer(document, lambda: console().print(text, soft_wrap=True))
+        text = f"checked {counted(records, 'record')} and rewrote every checksum of {file}"
+    document = {"file": str(file), "rewritten": records is not None, "records": records}
+    return CommandOutput.line(text, document)

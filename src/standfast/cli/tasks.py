@@ -1,15 +1,16 @@
-"""`standfast tasks`: what goes on beside the turns of sessions."""
+"""`standfast tasks`: the background tasks of sessions."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, TypeVar
 
 import click
 
 from standfast.cli.options import Invocation, answers, inherited_options
-from standfast.cli.output import Answer, console, moment, visible
-from standfast.cli.report import facts_table, plain_table
+from standfast.cli.output import CommandOutput, console, moment, styled
+from standfast.cli.report import facts_table, show_table
 
 if TYPE_CHECKING:
     from standfast.model.task import TaskRecord
@@ -26,7 +27,7 @@ _COLOURS = {
     "failed": "red",
 }
 _PATIENCE_S = 5.0
-"""So long `cancel` waits for the process that runs a task."""
+"""How long `cancel` waits for the process that runs a task."""
 
 
 @click.group(
@@ -42,31 +43,46 @@ Examples:
 def command() -> None:
     """List, show and cancel the background tasks of sessions: monitors, subagents and others.
 
-    A task whose process is gone is never shown as running: it has failed as interrupted, or it is a subagent
-    or a monitor that another program goes on with.
+    A task of a dead process is never shown as running: it has failed as interrupted, or it is a subagent or
+    a monitor that another program resumes.
     """
 
 
 @command.command("list")
 @click.option("--session-id", metavar="S", help="Only those of one session.")
-@click.option("--live", is_flag=True, help="Only those that are not over.")
+@click.option("--live", is_flag=True, help="Only those that have not ended.")
 @answers
-def list_tasks(invocation: Invocation, *, session_id: str | None, live: bool) -> Answer:
+def list_tasks(invocation: Invocation, *, session_id: str | None, live: bool) -> CommandOutput:
     """List tasks, oldest first, with their state."""
 
     async def work(runtime: Runtime) -> list[TaskRecord]:
         return await runtime.store.tasks(session_id=session_id, live=live)
 
     found = _with_runtime(invocation, work)
-    return Answer(found, lambda: _show_list(found))
+
+    def show() -> None:
+        rows = [
+            (
+                task.session_id,
+                task.id,
+                task.kind,
+                styled(task.state, _COLOURS.get(task.state, "dim")),
+                styled(task.label, overflow="ellipsis"),
+                moment(task.created_at),
+            )
+            for task in found
+        ]
+        show_table("session", "task", "kind", "state", "what", "since", rows=rows, empty="no tasks")
+
+    return CommandOutput(found, show)
 
 
 @command.command("show")
 @click.argument("session_id")
 @click.argument("task_id")
 @answers
-def show(invocation: Invocation, *, session_id: str, task_id: str) -> Answer:
-    """Show a task with what it was given and what came of it."""
+def show(invocation: Invocation, *, session_id: str, task_id: str) -> CommandOutput:
+    """Show a task with its input and its result."""
     from standfast.errors import TaskNotFound
 
     async def work(runtime: Runtime) -> TaskRecord:
@@ -75,79 +91,54 @@ def show(invocation: Invocation, *, session_id: str, task_id: str) -> Answer:
             raise TaskNotFound(session_id, task_id)
         return found
 
-    record = _with_runtime(invocation, work)
-    return Answer(record, lambda: console().print(facts_table(_facts(record))))
-
-
-@command.command("cancel")
-@click.argument("session_id")
-@click.argument("task_id")
-@answers
-def cancel(invocation: Invocation, *, session_id: str, task_id: str) -> Answer:
-    """End a task: a monitor's processes, a subagent's sessions, or whatever runs.
-
-    A task of another process is ended by that process; this waits for a moment until it has.
-    """
-    record = _with_runtime(invocation, lambda runtime: _cancel(runtime, session_id, task_id))
-    said = f"task {task_id} of session {session_id} is {record.state}"
-    later = f"task {task_id} of session {session_id} is to end; its process was told"
-    text = said if record.state.is_terminal else later
-    return Answer(record, lambda: console().print(text, soft_wrap=True))
-
-
-async def _cancel(runtime: Runtime, session_id: str, task_id: str) -> TaskRecord:
-    import asyncio
-
-    record = await runtime.host(session_id).cancel_background_task(session_id, task_id)
-    loop = asyncio.get_running_loop()
-    end = loop.time() + _PATIENCE_S
-    while not record.state.is_terminal and loop.time() < end:
-        await asyncio.sleep(0.05)
-        record = await runtime.store.task(session_id, task_id) or record
-    return record
-
-
-def _with_runtime(invocation: Invocation, work: Callable[[Runtime], Awaitable[T]]) -> T:
-    """Do something with the tasks of the data directory, once those of dead processes are seen to."""
-
-    async def run(runtime: Runtime) -> T:
-        await runtime.recover_tasks()
-        return await work(runtime)
-
-    return invocation.with_runtime(run)
-
-
-def _show_list(tasks: list[TaskRecord]) -> None:
-    from rich.text import Text
-
-    if not tasks:
-        console().print("no tasks", style="dim")
-        return
-    table = plain_table("session", "task", "kind", "state", "what", "since")
-    for task in tasks:
-        state = Text(task.state, _COLOURS.get(task.state, "dim"))
-        what = Text(visible(task.label), overflow="ellipsis")
-        table.add_row(task.session_id, task.id, task.kind, state, what, moment(task.created_at))
-    console().print(table)
-
-
-def _facts(task: TaskRecord) -> list[tuple[str, str]]:
-    import json
-
+    task = _with_runtime(invocation, work)
     facts = [
         ("task", task.id),
+        *([("what", task.label)] if task.label else []),
         ("session", task.session_id),
         ("kind", str(task.kind)),
         ("state", str(task.state)),
         ("since", moment(task.created_at)),
         ("changed", moment(task.updated_at)),
     ]
-    if task.label:
-        facts.insert(1, ("what", task.label))
     contents = (("given", task.body), ("result", task.result))
     facts += [(name, json.dumps(value, ensure_ascii=False)) for name, value in contents if value is not None]
     if task.error is not None:
         facts.append(("error", f"{task.error.code}: {task.error.message}"))
-    if task.error is not None and task.error.hint:
-        facts.append(("hint", task.error.hint))
-    return facts
+        facts += [("hint", task.error.hint)] if task.error.hint else []
+    return CommandOutput(task, lambda: console().print(facts_table(facts)))
+
+
+@command.command("cancel")
+@click.argument("session_id")
+@click.argument("task_id")
+@answers
+def cancel(invocation: Invocation, *, session_id: str, task_id: str) -> CommandOutput:
+    """Cancel a task: a monitor with its processes, a subagent with its sessions, or any other.
+
+    The process that runs a task ends it; this command waits a few seconds for that.
+    """
+    import asyncio
+
+    async def work(runtime: Runtime) -> TaskRecord:
+        record = await runtime.host(session_id).cancel_background_task(session_id, task_id)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + _PATIENCE_S
+        while not record.state.is_terminal and loop.time() < end:
+            await asyncio.sleep(0.05)
+            record = await runtime.store.task(session_id, task_id) or record
+        return record
+
+    record = _with_runtime(invocation, work)
+    state = record.state if record.state.is_terminal else "to end; its process was told"
+    return CommandOutput.line(f"task {task_id} of session {session_id} is {state}", record)
+
+
+def _with_runtime(invocation: Invocation, work: Callable[[Runtime], Awaitable[T]]) -> T:
+    """Run *work* on the tasks of the data directory, after those of dead processes are recovered."""
+
+    async def run(runtime: Runtime) -> T:
+        await runtime.recover_tasks()
+        return await work(runtime)
+
+    return invocation.with_runtime(run)

@@ -1,4 +1,4 @@
-"""`standfast tools`: what guest code may call under the given options."""
+"""`standfast tools`: the capabilities that guest code may call under the given options."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ import click
 
 from standfast.cli.host import Grants, wrong_grants_are_wrong_usage
 from standfast.cli.options import Invocation, answers, grants_options, inherited_options
-from standfast.cli.output import Answer, console
+from standfast.cli.output import CommandOutput, console
 from standfast.cli.report import facts_table, plain_table
 
 if TYPE_CHECKING:
     from standfast.model import Capability
-    from standfast.tools.registered_tool import RegisteredTool
     from standfast.tools.registry import ToolRegistry
 
 
@@ -28,26 +27,71 @@ Examples:
 )
 @inherited_options
 def command() -> None:
-    """List and describe what guest code may call."""
+    """List and describe the capabilities that guest code may call."""
 
 
 @command.command("list")
 @grants_options
 @answers
-def list_tools(_: Invocation, *, grants: Grants) -> Answer:
+def list_tools(_: Invocation, *, grants: Grants) -> CommandOutput:
     """List the capabilities that these options grant."""
-    registry = _registry(grants)
-    return Answer(registry.capabilities(), lambda: _show_list(registry))
+    capabilities = _registry(grants).capabilities()
+
+    def show() -> None:
+        rows = [
+            (one.name, one.side_effect, approval_text(one), one.description.strip().partition("\n")[0])
+            for one in capabilities
+        ]
+        console().print(plain_table("tool", "side effect", "approval", "description", rows=rows, whole=(0,)))
+
+    return CommandOutput(capabilities, show)
 
 
 @command.command("describe")
 @click.argument("name")
 @grants_options
 @answers
-def describe(_: Invocation, *, name: str, grants: Grants) -> Answer:
+def describe(_: Invocation, *, name: str, grants: Grants) -> CommandOutput:
     """Describe one capability: its signature, parameters, limits and approval."""
     tool = _registry(grants).require(name)
-    return Answer(tool.capability, lambda: _show(tool))
+    capability = tool.capability
+
+    def show() -> None:
+        from rich.syntax import Syntax
+
+        from standfast.model.limits import AGENT_TIMEOUT_MS, SANDBOX_TIMEOUT_MS
+        from standfast.tools.stubs import stub_of, type_text
+
+        shown, schema, limits = console(), capability.input_schema, capability.limits
+        stub = Syntax(stub_of(tool), "python", theme="ansi_dark", background_color="default", word_wrap=True)
+        shown.print(stub)
+        shown.print(f"\n{capability.description}\n")
+        parameters: dict[str, Any] = schema.get("properties", {})
+        if parameters:
+            rows = [
+                (
+                    name,
+                    type_text(part, schema.get("$defs", {})),
+                    "required" if name in schema.get("required", ()) else "optional",
+                    part.get("description", ""),
+                )
+                for name, part in parameters.items()
+            ]
+            shown.print(plain_table("parameter", "type", "", "description", rows=rows))
+            shown.print()
+        timeout = f"{limits.timeout_ms} ms"
+        if limits.timeout_ms is None:
+            timeout = f"{SANDBOX_TIMEOUT_MS} ms, from an agent {AGENT_TIMEOUT_MS} ms"
+        facts = (
+            ("side effect", str(capability.side_effect)),
+            ("approval", approval_text(capability)),
+            ("idempotent", "yes" if capability.idempotent else "no"),
+            ("timeout", timeout),
+            ("rate", "not limited" if limits.rate_per_min is None else f"{limits.rate_per_min} a minute"),
+        )
+        shown.print(facts_table(facts))
+
+    return CommandOutput(capability, show)
 
 
 def _registry(grants: Grants) -> ToolRegistry:
@@ -57,66 +101,6 @@ def _registry(grants: Grants) -> ToolRegistry:
         return Sandbox(grants.options(None)).registry
 
 
-def _show_list(registry: ToolRegistry) -> None:
-    table = plain_table("tool", "side effect", "approval", "description")
-    table.columns[0].no_wrap = True
-    for tool in registry:
-        capability = tool.capability
-        first_line = capability.description.strip().partition("\n")[0]
-        table.add_row(tool.name, capability.side_effect, _approval(capability), first_line)
-    console().print(table)
-
-
-def _show(tool: RegisteredTool) -> None:
-    from rich.syntax import Syntax
-
-    from standfast.tools.stubs import stub_of
-
-    shown = console()
-    capability = tool.capability
-    shown.print(
-        Syntax(stub_of(tool), "python", theme="ansi_dark", background_color="default", word_wrap=True)
-    )
-    shown.print(f"\n{capability.description}\n")
-    parameters: dict[str, Any] = capability.input_schema.get("properties", {})
-    if parameters:
-        shown.print(_parameters(capability.input_schema, parameters))
-        shown.print()
-    shown.print(_conditions(capability))
-
-
-def _parameters(schema: dict[str, Any], parameters: dict[str, Any]) -> Any:
-    from standfast.tools.stubs import type_text
-
-    required = schema.get("required", ())
-    table = plain_table("parameter", "type", "", "description")
-    for name, part in parameters.items():
-        need = "required" if name in required else "optional"
-        table.add_row(name, type_text(part, schema.get("$defs", {})), need, part.get("description", ""))
-    return table
-
-
-def _conditions(capability: Capability) -> Any:
-    limits = capability.limits
-    rate = f"{limits.rate_per_min} a minute" if limits.rate_per_min is not None else "not limited"
-    facts = (
-        ("side effect", capability.side_effect),
-        ("approval", _approval(capability)),
-        ("idempotent", "yes" if capability.idempotent else "no"),
-        ("timeout", _timeout(limits.timeout_ms)),
-        ("rate", rate),
-    )
-    return facts_table(facts)
-
-
-def _timeout(timeout_ms: int | None) -> str:
-    from standfast.model.limits import AGENT_TIMEOUT_MS, SANDBOX_TIMEOUT_MS
-
-    if timeout_ms is not None:
-        return f"{timeout_ms} ms"
-    return f"{SANDBOX_TIMEOUT_MS} ms, from an agent {AGENT_TIMEOUT_MS} ms"
-
-
-def _approval(capability: Capability) -> str:
+def approval_text(capability: Capability) -> str:
     policy = capability.approval_policy
     return policy if isinstance(policy, str) else f"auto: {policy.auto.rule}"

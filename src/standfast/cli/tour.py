@@ -1,4 +1,4 @@
-"""`standfast tour`: a first look at the real thing. Every result that is shown was just computed."""
+"""`standfast tour`: a first look. Every result that is shown was just computed."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +14,7 @@ import click
 
 from standfast.cli.host import Grants, make_sandbox
 from standfast.cli.options import Invocation, answers
-from standfast.cli.output import Answer, console
+from standfast.cli.output import CommandOutput, console
 from standfast.cli.report import call_text
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ _PATIENCE_MS = 60_000
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that was tried, and what came of it."""
+    """One step of the tour, and its result."""
 
     title: str
     code: str
@@ -44,19 +42,27 @@ class Step:
 
 @click.command("tour", epilog="\b\nExamples:\n  standfast tour\n  standfast tour --json\n")
 @answers
-def command(invocation: Invocation) -> Answer:
-    """See it work: code, state, refusals, limits, and runs and turns that outlive their process.
+def command(invocation: Invocation) -> CommandOutput:
+    """See it work: code, state, refusals, limits, and runs and turns that survive their process.
 
     Uses a temporary data directory that is removed at the end, unless --data-dir is given.
     """
-    with _place(invocation.given_data_dir) as home, _ledger() as ledger:
-        tour = Tour(home, ledger, quiet=invocation.as_json)
-        tour.walk()
-    return Answer(tour.steps, lambda: None, 0 if tour.went_well else 1)
+    from standfast.cli.tour_tools import LEDGER_VARIABLE
+
+    with tempfile.TemporaryDirectory(prefix="standfast-tour-") as scratch:
+        ledger = Path(scratch) / "ledger.txt"
+        os.environ[LEDGER_VARIABLE] = str(ledger)  # the tools, here and in child processes, read this
+        try:
+            home = invocation.given_data_dir or Path(scratch) / "data"
+            tour = Tour(home, ledger, quiet=invocation.as_json)
+            tour.walk()
+        finally:
+            del os.environ[LEDGER_VARIABLE]
+    return CommandOutput(tour.steps, lambda: None, 0 if tour.went_well else 1)
 
 
 class Tour:
-    """The steps, walked in order; each is shown when it has happened."""
+    """The steps in order; each is shown when it is done."""
 
     def __init__(self, home: Path, ledger: Path, *, quiet: bool) -> None:
         self.steps: list[Step] = []
@@ -69,31 +75,33 @@ class Tour:
         grants = Grants(tools=(_TOOLS,))
         with make_sandbox(self._home, grants) as box:
             box.destroy(_SESSION)
-            self._walk_basics(box)
+            adding = 'prices = [19, 5, 18]\nprint("adding up")\nsum(prices)'
+            self._run(box, "Code runs in a sandbox", adding, "ok")
+            self._run(box, "A session keeps its variables", "max(prices) * 2", "ok")
+            opening = 'open("/etc/passwd").read()'
+            self._run(box, "What is not granted is refused", opening, "permission_denied")
+            endless = "while True:\n    pass"
+            self._run(box, "Limits hold, here 300 ms", endless, "timeout", timeout_ms=300)
             waiting = self._stop_in_the_middle(box)
         approved = waiting is not None and self._continue_elsewhere(waiting)
         with make_sandbox(self._home, grants) as box:
             if approved:
                 self._run(box, "The expression that was stopped has its value", "total", "ok")
             box.destroy(_SESSION)
-        self._show_ledger()
+        lines = self._ledger_lines()
+        fees = sum(line.startswith("fee") for line in lines)
+        times = "once" if fees == 1 else f"{fees} times"
+        self._record(Step(f"What the tools wrote down: fee() ran {times}", "cat ledger", lines), prompt="$ ")
+        self.went_well &= fees == 1
         self._kill_an_agent()
         self._act_in_code()
         self._speak_typescript(grants)
-        self._say_goodbye()
-
-    def _walk_basics(self, box: BlockingSandbox) -> None:
-        self._run(
-            box, "Code runs in a sandbox", 'prices = [19, 5, 18]\nprint("adding up")\nsum(prices)', "ok"
-        )
-        self._run(box, "A session keeps its variables", "max(prices) * 2", "ok")
-        self._run(box, "What is not granted is refused", 'open("/etc/passwd").read()', "permission_denied")
-        self._run(
-            box, "Limits hold, here 300 ms", "while True:\n    pass", "timeout", timeout_ms=300
-        )  # fmt: skip
+        if not self._quiet:
+            console().print()
+            self._say("Next: standfast chat, standfast repl, or standfast run --help", "bold")
 
     def _stop_in_the_middle(self, box: BlockingSandbox) -> Approval | None:
-        title = "A call that needs a person stops the run in the middle of the expression"
+        title = "A call that needs approval stops the run in the middle of the expression"
         self._run(box, title, _TOTAL, "waiting_for_approval")
         waiting = box.approvals(session=_SESSION, pending=True)
         if not waiting:
@@ -105,51 +113,50 @@ class Tour:
 
     def _continue_elsewhere(self, approval: Approval) -> bool:
         """Decide in a child process: this one has closed the sandbox and holds none of its state."""
-        approved = self._asks_yes("Approve it? [Y/n] ")
+        approved = True
+        if not self._quiet and sys.stdin.isatty() and sys.stdout.isatty():
+            approved = input("\n  Approve it? [Y/n] ").strip().lower() in ("", "y", "yes")
         words = ["approve", approval.approval_id]
         if not approved:
             words = ["deny", approval.approval_id, "--reason", "denied on the tour"]
-        title = "The sandbox is closed here; another process decides and continues the run"
-        result = self._in_child(["approvals", *words])
+        title = "The sandbox is closed here; another process decides and resumes the run"
+        result = self._answer_of(["standfast", "approvals", *words, "--data-dir", str(self._home), "--json"])
         shown = ["standfast", "approvals", *(f"'{word}'" if " " in word else word for word in words)]
         self._record(Step(title, " ".join(shown), result), prompt="$ ")
         self.went_well &= result["status"] == ("ok" if approved else "permission_denied")
         return approved
 
-    def _in_child(self, words: list[str]) -> dict[str, Any]:
-        return self._answer_of(["standfast", *words, "--data-dir", str(self._home), "--json"])
-
     def _kill_an_agent(self) -> None:
-        """A turn of an agent whose process dies inside a tool, and the process that goes on with it."""
-        from standfast.cli.tour_agent import CRASH_VARIABLE, PROMPT
+        """Kill an agent's process inside a tool, and resume its turn in another process."""
+        from standfast.cli.tour_agent import CRASH_VARIABLE, PAY_PROMPT
 
-        words = ["standfast.cli.tour_agent", str(self._home)]
+        words = ["standfast.cli.tour_agent", str(self._home), "pay"]
         killed = self._answer_of(words, {CRASH_VARIABLE: "1"})
         title = "An agent pays an invoice, and its process is killed (SIGKILL) in the middle of the payment"
-        self._record(Step(title, PROMPT, {"status": killed["status"]}), prompt="you: ")
-        told = self._answer_of(words)
-        title = "Another process takes the turn up: the payment is not made twice, and the model is told"
-        self._record(Step(title, "resume", told), prompt="")
+        self._record(Step(title, PAY_PROMPT, {"status": killed["status"]}), prompt="you: ")
+        resumed = self._answer_of(words)
+        title = "Another process resumes the turn: the payment is not made twice, and the model learns why"
+        self._record(Step(title, "resume", resumed), prompt="")
         paid = [line for line in self._ledger_lines() if line.startswith("pay")]
         self._record(Step("What the tool wrote down", "cat ledger", paid), prompt="$ ")
-        self.went_well &= (killed["status"], told["status"], len(paid)) == ("interrupted", "finished", 1)
+        self.went_well &= (killed["status"], resumed["status"], len(paid)) == ("interrupted", "finished", 1)
 
     def _act_in_code(self) -> None:
-        """An agent that writes a program, which stops at a call in one process and goes on in another."""
-        from standfast.cli.tour_code import CODE
+        """Run an agent that writes a program, which stops at a call in one process and resumes in another."""
+        from standfast.cli.tour_agent import CODE
 
-        words = ["standfast.cli.tour_code", str(self._home)]
+        words = ["standfast.cli.tour_agent", str(self._home), "code"]
         stopped = self._answer_of(words)
-        title = "An agent acts in code, one reply for all of it: the program stops where it needs a person"
+        title = "An agent acts in code, one reply for all of it: the program stops where it needs approval"
         self._record(Step(title, CODE, stopped))
         done = self._answer_of(words)
-        title = "Another process approves, and the program goes on in the middle of its loop"
+        title = "Another process approves, and the program resumes in the middle of its loop"
         self._record(Step(title, "approve pay_back", done), prompt="")
         paid = [line for line in self._ledger_lines() if line.startswith("pay back")]
         self.went_well &= (stopped["status"], done["status"], len(paid)) == ("waiting", "finished", 1)
 
     def _speak_typescript(self, grants: Grants) -> None:
-        """The same sandbox in another language, where it is installed."""
+        """Run TypeScript in the same sandbox, if it is installed."""
         session = f"{_SESSION}-typescript"
         with make_sandbox(self._home, grants) as box:
             result = box.run(_TYPESCRIPT, session=session, language="typescript", timeout_ms=_PATIENCE_MS)
@@ -161,7 +168,7 @@ class Tour:
         self.went_well &= result.result == 60
 
     def _answer_of(self, words: list[str], environment: dict[str, str] | None = None) -> dict[str, Any]:
-        """What a module of ours prints as JSON, run in a process of its own."""
+        """Run a module in a process of its own and return the JSON that it prints."""
         import msgspec
 
         command = [sys.executable, "-m", *words]
@@ -174,13 +181,6 @@ class Tour:
             document = {"error": {"code": "INTERRUPTED", "message": done.stderr.decode(errors="replace")}}
         return document if "status" in document else {"status": "interrupted", **document}
 
-    def _show_ledger(self) -> None:
-        lines = self._ledger_lines()
-        fees = sum(line.startswith("fee") for line in lines)
-        times = "once" if fees == 1 else f"{fees} times"
-        self._record(Step(f"What the tools wrote down: fee() ran {times}", "cat ledger", lines), prompt="$ ")
-        self.went_well &= fees == 1
-
     def _ledger_lines(self) -> list[str]:
         return self._ledger.read_text().splitlines() if self._ledger.exists() else []
 
@@ -189,65 +189,28 @@ class Tour:
         self.went_well &= result.status == expected
         self._record(Step(title, code, result))
 
-    # ── showing ──────────────────────────────────────────────────────────────────────────────────
-
     def _record(self, step: Step, *, prompt: str = ">>> ") -> None:
+        """Keep a step, and show its code and the lines of its result."""
+        from rich.text import Text
+
         self.steps.append(step)
-        if not self._quiet:
-            _show_step(len(self.steps), step, prompt)
+        if self._quiet:
+            return
+        shown = console()
+        shown.print(Text(f"\n{len(self.steps)}. {step.title}", "bold cyan"))
+        for index, line in enumerate(step.code.split("\n")):
+            lead = prompt if index == 0 else "... "
+            shown.print(Text.assemble((f"  {lead}", "dim"), line), soft_wrap=True)
+        for text, style in _result_lines(step.result):
+            shown.print(Text(f"  {text}", style), soft_wrap=True)
 
     def _say(self, text: str, style: str) -> None:
         if not self._quiet:
             console().print(f"  {text}", style=style)
 
-    def _asks_yes(self, question: str) -> bool:
-        if self._quiet or not (sys.stdin.isatty() and sys.stdout.isatty()):
-            return True
-        return input(f"\n  {question}").strip().lower() in ("", "y", "yes")
 
-    def _say_goodbye(self) -> None:
-        if not self._quiet:
-            console().print()
-            self._say("Next: standfast chat, standfast repl, or standfast run --help", "bold")
-
-
-@contextmanager
-def _place(given: Path | None) -> Iterator[Path]:
-    if given is not None:
-        yield given
-        return
-    with tempfile.TemporaryDirectory(prefix="standfast-tour-") as scratch:
-        yield Path(scratch)
-
-
-@contextmanager
-def _ledger() -> Iterator[Path]:
-    """A ledger for this tour alone; the tools, here and in the child, find it by the environment."""
-    from standfast.cli.tour_tools import LEDGER_VARIABLE
-
-    with tempfile.TemporaryDirectory(prefix="standfast-ledger-") as scratch:
-        ledger = Path(scratch) / "ledger.txt"
-        os.environ[LEDGER_VARIABLE] = str(ledger)
-        try:
-            yield ledger
-        finally:
-            del os.environ[LEDGER_VARIABLE]
-
-
-def _show_step(number: int, step: Step, prompt: str) -> None:
-    from rich.text import Text
-
-    shown = console()
-    shown.print(Text(f"\n{number}. {step.title}", "bold cyan"))
-    for index, line in enumerate(step.code.split("\n")):
-        lead = prompt if index == 0 else "... "
-        shown.print(Text.assemble((f"  {lead}", "dim"), line), soft_wrap=True)
-    for text, style in _outcome(step.result):
-        shown.print(Text(f"  {text}", style), soft_wrap=True)
-
-
-def _outcome(result: Any) -> list[tuple[str, str]]:
-    """The lines that tell what a step came to."""
+def _result_lines(result: Any) -> list[tuple[str, str]]:
+    """Return the lines that describe a step's result, each with its style."""
     import json
 
     import msgspec
@@ -259,16 +222,11 @@ def _outcome(result: Any) -> list[tuple[str, str]]:
     if result.get("result") is not None:
         lines.append((json.dumps(result["result"]), "bold"))
     if error := result.get("error"):
-        lines.append(
-            (f"{error['code']}: {error['message']}", "red" if "WAIT" not in error["code"] else "yellow")
-        )
-    return [*lines, (_status(result), "dim")]
-
-
-def _status(result: dict[str, Any]) -> str:
+        colour = "yellow" if "WAIT" in error["code"] else "red"
+        lines.append((f"{error['code']}: {error['message']}", colour))
     parts = [result["status"]]
     if metrics := result.get("metrics"):
         parts.append(f"{metrics['duration_ms']} ms")
     if result.get("snapshot_id"):
         parts.append(f"stored as {result['snapshot_id']}")
-    return " · ".join(parts)
+    return [*lines, (" · ".join(parts), "dim")]

@@ -1,6 +1,6 @@
-"""The agent of `standfast tour`: its process is killed in the middle of a payment, and another one goes on.
+"""The agents of `standfast tour`: one is killed in a payment, one stops for an approval in its code.
 
-`python -m standfast.cli.tour_agent HOME [crash]` runs one turn, or goes on with the one that was left.
+`python -m standfast.cli.tour_agent HOME pay|code` starts a turn, or resumes the unfinished one.
 """
 
 from __future__ import annotations
@@ -18,15 +18,20 @@ from standfast import Agent, Runtime, tool
 from standfast.cli.tour_tools import note
 from standfast.model.message import ToolMessage
 from standfast.providers.scripted import ScriptedModel
-from standfast.runtime.result import TurnResult
 
-SESSION = "tour-agent"
-PROMPT = "Pay invoice 7, please"
 CRASH_VARIABLE = "STANDFAST_TOUR_CRASH"
+PAY_PROMPT = "Pay invoice 7, please"
+CODE_PROMPT = "Pay back what came late"
+CODE = """\
+paid = []
+for name in ("A1", "B2", "C3"):
+    if days_late(name) > 5:
+        paid.append(pay_back(name))
+finish(f"paid back: {paid}")"""
 
-REPLIES: list[dict[str, Any]] = [
+_PAY_REPLIES: list[dict[str, Any]] = [
     {"tool_calls": [{"name": "pay", "arguments": {"invoice": 7, "cents": 1200}}]},
-    {"text": "The payment was cut off. I do not pay again before somebody has looked whether it arrived."},
+    {"text": "The payment was cut off. I will not pay again before you have checked whether it arrived."},
 ]
 
 
@@ -39,23 +44,44 @@ def pay(invoice: int, cents: int) -> str:
     return "paid"
 
 
-async def run(home: Path) -> dict[str, Any]:
-    """One turn to its end, whoever began it."""
-    agent = Agent(ScriptedModel(REPLIES, strict=False), tools=[pay])
+@tool(side_effect="read")
+def days_late(order_id: str) -> int:
+    """Return how many days late an order came."""
+    return {"A1": 6}.get(order_id, 0)
+
+
+@tool(side_effect="external_system", approval="manual")
+def pay_back(order_id: str) -> str:
+    """Pay an order back."""
+    note(f"pay back {order_id}")
+    return order_id
+
+
+async def run_payment(home: Path) -> dict[str, Any]:
+    """Run a turn to its end, or finish the one that was interrupted."""
+    agent = Agent(ScriptedModel(_PAY_REPLIES, strict=False), tools=[pay])
     async with Runtime(home) as runtime:
-        session = await runtime.session(SESSION, agent=agent)
-        turn = await session.resume() or session.turn(PROMPT)
-        shown = _shown(await turn)
-        await runtime.delete(SESSION)
-        return shown
-
-
-def _shown(result: TurnResult[str]) -> dict[str, Any]:
-    told = [message.error for message in result.messages if isinstance(message, ToolMessage)]
-    error = next((one for one in told if one is not None), None)
+        session = await runtime.session("tour-agent", agent=agent)
+        result = await (await session.resume() or session.turn(PAY_PROMPT))
+        await runtime.delete("tour-agent")
+    errors = [one.error for one in result.messages if isinstance(one, ToolMessage) and one.error is not None]
+    error = errors[0] if errors else None
     return {"status": result.status, "result": result.output, "error": msgspec.to_builtins(error)}
 
 
+async def run_code(home: Path) -> dict[str, Any]:
+    """Run a turn to its approval, or approve the one that waits."""
+    model = ScriptedModel([f"```python\n{CODE}\n```"], strict=False)
+    agent = Agent(model, protocol="code", tools=[days_late, pay_back])
+    async with Runtime(home) as runtime:
+        session = await runtime.session("tour-code", agent=agent)
+        waiting = await session.approvals(pending=True)
+        result = await (session.approve(waiting[0].approval_id) if waiting else session.turn(CODE_PROMPT))
+        if result.status != "waiting":
+            await runtime.delete("tour-code")
+    return {"status": result.status, "result": result.output}
+
+
 if __name__ == "__main__":
-    document = asyncio.run(run(Path(sys.argv[1])))
+    document = asyncio.run((run_code if sys.argv[2] == "code" else run_payment)(Path(sys.argv[1])))
     sys.stdout.write(msgspec.json.encode(document).decode())

@@ -1,4 +1,4 @@
-"""The tools of `standfast tour`. What they do is written to a ledger, so that it can be counted."""
+"""The tools of `standfast tour`. They write every effect to a ledger, so that effects can be counted."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def refund(order_id: str, cents: int) -> int:
 
 
 def note(line: str) -> None:
-    """Write down that something happened."""
+    """Append a line to the ledger."""
     with Path(os.environ[LEDGER_VARIABLE]).open("a") as ledger:
         ledger.write(f"{line} (process {os.getpid()})\n")

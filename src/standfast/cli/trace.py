@@ -1,4 +1,4 @@
-"""`standfast trace`: look at what turns spent their time on."""
+"""`standfast trace`: show how turns spent their time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from standfast.cli.options import Invocation, answers, inherited_options
-from standfast.cli.output import Answer
+from standfast.cli.output import CommandOutput
 
 if TYPE_CHECKING:
     from standfast.trace.jsonl import JsonlTrace
@@ -30,10 +30,10 @@ Examples:
 )
 @inherited_options
 def command() -> None:
-    """Show the traces that commands and programs have kept.
+    """Show the traces that commands and programs have written.
 
-    With STANDFAST_TRACE=1 commands keep one in the data directory, with STANDFAST_TRACE=FILE there;
-    `standfast chat --trace FILE` does so for one conversation.
+    With STANDFAST_TRACE=1 commands write a trace to the data directory, with STANDFAST_TRACE=FILE to that
+    file; `standfast chat --trace FILE` does so for one conversation.
     """
 
 
@@ -44,10 +44,10 @@ def command() -> None:
     type=click.Path(dir_okay=False, path_type=Path),
     help=f"The trace.  [default: {TRACE_VARIABLE}, else {_USUAL} in the data directory]",
 )
-@click.option("--turn", "turn_id", metavar="ID", help="Of this turn alone.")
+@click.option("--turn", "turn_id", metavar="ID", help="Show only this turn.")
 @answers
-def show(invocation: Invocation, *, session_id: str, file: Path | None, turn_id: str | None) -> Answer:
-    """Draw the turns of a session: what happened when, in what, and how long it took."""
+def show(invocation: Invocation, *, session_id: str, file: Path | None, turn_id: str | None) -> CommandOutput:
+    """Draw the turns of a session as spans over time."""
     from standfast.cli.waterfall import show_waterfalls
     from standfast.errors import InvalidArgument, NotConfigured
     from standfast.trace.trace_reader import read_trace, span_trees
@@ -56,19 +56,17 @@ def show(invocation: Invocation, *, session_id: str, file: Path | None, turn_id:
     if not path.exists():
         raise NotConfigured(
             f"there is no trace {path}",
-            hint=f"{TRACE_VARIABLE}=1 standfast chat ... keeps one, or give --file",
+            hint=f"write one with {TRACE_VARIABLE}=1 standfast chat ..., or give --file",
         )
     trees = span_trees(read_trace(path), session_id=session_id, turn_id=turn_id)
     if not trees:
-        about = (
-            f"session {session_id!r}" if turn_id is None else f"turn {turn_id!r} of session {session_id!r}"
-        )
-        raise InvalidArgument(f"the trace {path} has nothing of {about}")
-    return Answer([_document(tree) for tree in trees], lambda: show_waterfalls(trees))
+        turn = "" if turn_id is None else f"turn {turn_id!r} of "
+        raise InvalidArgument(f"the trace {path} has nothing of {turn}session {session_id!r}")
+    return CommandOutput([_document(tree) for tree in trees], lambda: show_waterfalls(trees))
 
 
 def trace_file(data_dir: Path, given: str | None = None) -> Path | None:
-    """Where a command keeps its trace, if it does: as was said, else as the environment says."""
+    """Return the file for a command's trace, from *given* or the environment; None for no trace."""
     chosen = given or os.environ.get(TRACE_VARIABLE, "")
     if chosen in ("", "0"):
         return None
@@ -80,7 +78,7 @@ def trace_file(data_dir: Path, given: str | None = None) -> Path | None:
 
 
 def trace_sink(data_dir: Path, given: str | None = None) -> JsonlTrace | None:
-    """What a command tells its trace to; None if it keeps none."""
+    """Open the trace that a command writes to; None for no trace."""
     path = trace_file(data_dir, given)
     if path is None:
         return None

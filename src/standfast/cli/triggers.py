@@ -1,4 +1,4 @@
-"""`standfast triggers`: what wakes sessions from outside, or by the clock."""
+"""`standfast triggers`: start turns by events from outside, or by the clock."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from standfast.cli.options import Invocation, JsonParameter, answers, inherited_options
-from standfast.cli.output import Answer, console, moment, visible
-from standfast.cli.report import plain_table
+from standfast.cli.output import CommandOutput, console, moment, styled
+from standfast.cli.report import show_table
 from standfast.cli.sessions import Age
 
 if TYPE_CHECKING:
-    from standfast.model.trigger import Schedule, Trigger
+    from standfast.model.trigger import Trigger
     from standfast.runtime.agent_runtime import Runtime
 
 T = TypeVar("T")
@@ -31,19 +31,19 @@ Examples:
 )
 @inherited_options
 def command() -> None:
-    """List, add, remove and fire what wakes the sessions of agents.
+    """List, add, remove and fire the triggers of agents' sessions.
 
-    What occurs at a source becomes a turn of every session that has a trigger for it, once for each key.
-    The turns are run by the programs that know the sessions' agents.
+    An event of a source becomes a turn of every session that has a trigger for it, once for each key. The
+    programs that know the sessions' agents run the turns.
     """
 
 
 @command.command("list")
 @answers
-def list_triggers(invocation: Invocation) -> Answer:
+def list_triggers(invocation: Invocation) -> CommandOutput:
     """List all triggers with their sources, sessions and next times."""
     found = _with_runtime(invocation, lambda runtime: runtime.triggers())
-    return Answer(found, lambda: _show_list(found))
+    return CommandOutput(found, lambda: _show_list(found))
 
 
 @command.command(
@@ -56,53 +56,66 @@ Examples:
 """,
 )
 @click.argument("name")
-@click.option("--session", "session_id", required=True, metavar="ID", help="Who is to hear of it.")
-@click.option("--source", metavar="NAME", help="Where it occurs.  [default: the trigger's name]")
+@click.option("--session", "session_id", required=True, metavar="ID", help="The session that takes the turn.")
+@click.option("--source", metavar="NAME", help="The source of the events.  [default: the trigger's name]")
 @click.option(
-    "--prompt", default="{payload}", show_default=True, metavar="TEXT", help="What the turn is told."
+    "--prompt", default="{payload}", show_default=True, metavar="TEXT", help="The prompt of the turn."
 )
-@click.option("--cron", metavar="EXPR", help="It occurs by itself at these times, as '30 7 * * MON-FRI'.")
-@click.option(
-    "--every", type=Age(), metavar="AGE", help="It occurs by itself, each time after so long, as 15m."
-)
-@click.option("--at", metavar="TIME", help="It occurs by itself once, as 2031-05-04T09:00.")
-@click.option("--timezone", default="UTC", show_default=True, metavar="ZONE", help="That of --cron and --at.")
+@click.option("--cron", metavar="EXPR", help="Fire at these times, as '30 7 * * MON-FRI'.")
+@click.option("--every", type=Age(), metavar="AGE", help="Fire at this interval, as 15m.")
+@click.option("--at", metavar="TIME", help="Fire once, as 2031-05-04T09:00.")
+@click.option("--timezone", default="UTC", show_default=True, metavar="ZONE", help="For --cron and --at.")
 @click.option(
     "--catch-up",
     type=click.Choice(["once", "skip"]),
     default="once",
     show_default=True,
-    help="What becomes of times that pass while no program runs.",
+    help="Whether times that pass while no program runs fire once or not at all.",
 )
 @answers
 def add(
-    invocation: Invocation, *, name: str, session_id: str, source: str | None, prompt: str, **timing: Any
-) -> Answer:
-    """Let a session hear of what occurs at a source. A trigger of this name is replaced."""
-    if sum(timing[kind] is not None for kind in ("cron", "every", "at")) > 1:
+    invocation: Invocation,
+    *,
+    name: str,
+    session_id: str,
+    source: str | None,
+    prompt: str,
+    every: float | None,
+    at: str | None,
+    **timing: Any,
+) -> CommandOutput:
+    """Add a trigger for the events of a source. A trigger of this name is replaced."""
+    from standfast.model.trigger import Schedule
+
+    given = sum(one is not None for one in (timing["cron"], every, at))
+    if given > 1:
         raise click.UsageError("give one of --cron, --every and --at")
-    schedule = _schedule(**timing)
+    schedule = None
+    if given:
+        schedule = Schedule(
+            every_ms=None if every is None else int(every * 1000),
+            at_ms=None if at is None else _instant_ms(at, timing["timezone"]),
+            **timing,
+        )
     made = _with_runtime(
         invocation,
         lambda runtime: runtime.add_trigger(
             name, source or name, session_id, prompt=prompt, schedule=schedule
         ),
     )
-    return Answer(made, lambda: _show_list([made]))
+    return CommandOutput(made, lambda: _show_list([made]))
 
 
 @command.command("remove")
 @click.argument("name")
 @answers
-def remove(invocation: Invocation, *, name: str) -> Answer:
-    """Forget a trigger. What it has delivered already stays queued."""
+def remove(invocation: Invocation, *, name: str) -> CommandOutput:
+    """Remove a trigger. Turns that it has queued stay queued."""
     from standfast.errors import TriggerNotFound
 
     if not _with_runtime(invocation, lambda runtime: runtime.remove_trigger(name)):
         raise TriggerNotFound(name)
-    return Answer(
-        {"name": name, "removed": True}, lambda: console().print(f"trigger {name} is gone", soft_wrap=True)
-    )
+    return CommandOutput.line(f"trigger {name} is removed", {"name": name, "removed": True})
 
 
 @command.command(
@@ -115,13 +128,13 @@ Examples:
 )
 @click.argument("source")
 @click.option(
-    "--key", metavar="TEXT", help="What it is known by: told again, it is nothing new.  [default: new]"
+    "--key", metavar="TEXT", help="Identifies the event: each key fires once.  [default: a new key]"
 )
-@click.option("--payload", type=JsonParameter(object), metavar="JSON", help="What happened.")
-@click.option("--run", is_flag=True, help="Run the turns here, with the agents that the sessions remember.")
+@click.option("--payload", type=JsonParameter(object), metavar="JSON", help="The data of the event.")
+@click.option("--run", is_flag=True, help="Run the turns here, with the agents on the sessions' records.")
 @answers
-def fire(invocation: Invocation, *, source: str, key: str | None, payload: Any, run: bool) -> Answer:
-    """Tell of something that occurred at a source."""
+def fire(invocation: Invocation, *, source: str, key: str | None, payload: Any, run: bool) -> CommandOutput:
+    """Fire the triggers of a source."""
     import secrets
 
     from standfast.runtime.triggers import listeners
@@ -131,39 +144,30 @@ def fire(invocation: Invocation, *, source: str, key: str | None, payload: Any, 
     async def work(runtime: Runtime) -> tuple[list[Trigger], bool]:
         return await listeners(runtime.store, source), bool(await runtime.occur(source, known_by, payload))
 
-    hearing, is_new = _with_runtime(invocation, work)
-    told = hearing if is_new else []
-    sessions = list(dict.fromkeys(trigger.session_id for trigger in told))
+    matching, is_new = _with_runtime(invocation, work)
+    fired = matching if is_new else []
+    sessions = list(dict.fromkeys(trigger.session_id for trigger in fired))
     answers = {session_id: _run_queued(invocation, session_id) for session_id in sessions} if run else {}
     document = {
         "source": source,
         "key": known_by,
-        "delivered": [{"trigger": one.name, "session_id": one.session_id} for one in told],
+        "delivered": [{"trigger": one.name, "session_id": one.session_id} for one in fired],
         "answers": answers,
     }
-    why_not = f"{known_by} was told before" if hearing else f"nobody hears of {source}"
-    return Answer(document, lambda: _show_fired(told, answers, why_not))
 
+    def show() -> None:
+        if not fired:
+            why_not = f"{known_by} has fired before" if matching else f"{source} has no trigger"
+            console().print(why_not, style="dim", soft_wrap=True)
+        lines = [f"{one.name} → session {one.session_id}" for one in fired]
+        for line in (*lines, *(f"{session_id}: {text}" for session_id, text in answers.items())):
+            console().print(styled(line), soft_wrap=True)
 
-def _schedule(
-    cron: str | None, every: float | None, at: str | None, timezone: str, catch_up: Any
-) -> Schedule | None:
-    """The schedule of these options; nothing if they say none."""
-    from standfast.model.trigger import Schedule
-
-    if cron is None and every is None and at is None:
-        return None
-    return Schedule(
-        cron=cron,
-        every_ms=None if every is None else int(every * 1000),
-        at_ms=None if at is None else _instant_ms(at, timezone),
-        timezone=timezone,
-        catch_up=catch_up,
-    )
+    return CommandOutput(document, show)
 
 
 def _instant_ms(text: str, timezone: str) -> int:
-    """A time as it is written, in its own time zone or in this one."""
+    """Convert a time, by default in *timezone*, to milliseconds since 1970."""
     from datetime import datetime
 
     from standfast.runtime.cron import time_zone
@@ -171,27 +175,25 @@ def _instant_ms(text: str, timezone: str) -> int:
     try:
         time = datetime.fromisoformat(text)
     except ValueError:
-        raise click.UsageError(f"--at {text!r} is no time; write 2031-05-04T09:00") from None
+        raise click.UsageError(f"--at {text!r} is not a time; write 2031-05-04T09:00") from None
     if time.tzinfo is None:
         time = time.replace(tzinfo=time_zone(timezone))
     return max(0, int(time.timestamp() * 1000))
 
 
 def _with_runtime(invocation: Invocation, work: Callable[[Runtime], Awaitable[T]]) -> T:
-    """Do something with the sessions of the data directory; no turn runs."""
+    """Run *work* on the sessions of the data directory, without running turns."""
     from standfast.errors import SessionNotFound
 
     try:
         return invocation.with_runtime(work)
     except SessionNotFound as error:
-        error.hint = (
-            "`standfast sessions list` shows those that exist, `standfast chat --session ID` makes one"
-        )
+        error.hint = "list sessions with `standfast sessions list`, or make one with `standfast chat`"
         raise
 
 
 def _run_queued(invocation: Invocation, session_id: str) -> str:
-    """Run what waits for a session, with the agent that it remembers; what that agent says at last."""
+    """Run the queued turns of a session with the agent on its record; return that agent's last text."""
     import asyncio
 
     from standfast.cli.agent_host import AgentHost, recorded_settings
@@ -214,36 +216,14 @@ def _run_queued(invocation: Invocation, session_id: str) -> str:
 
 
 def _show_list(triggers: list[Trigger]) -> None:
-    from rich.text import Text
-
-    if not triggers:
-        console().print("no triggers", style="dim")
-        return
-    table = plain_table("trigger", "source", "session", "when", "next", "prompt")
-    table.columns[0].no_wrap = True
+    rows = []
     for one in triggers:
+        schedule, when = one.schedule, "-"
+        if schedule is not None and schedule.every_ms is not None:
+            when = f"every {schedule.every_ms / 1000:g} s"
+        elif schedule is not None:
+            when = "once" if schedule.cron is None else f"{schedule.cron} {schedule.timezone}"
         following = moment(one.next_at) if one.enabled else "off"
-        table.add_row(
-            one.name, one.source, one.session_id, _when(one.schedule), following, Text(visible(one.prompt))
-        )
-    console().print(table)
-
-
-def _when(schedule: Schedule | None) -> str:
-    if schedule is None:
-        return "-"
-    if schedule.every_ms is not None:
-        return f"every {schedule.every_ms / 1000:g} s"
-    return f"{schedule.cron} {schedule.timezone}" if schedule.cron is not None else "once"
-
-
-def _show_fired(told: list[Trigger], answers: dict[str, str], why_not: str) -> None:
-    from rich.text import Text
-
-    shown = console()
-    if not told:
-        shown.print(why_not, style="dim", soft_wrap=True)
-    for one in told:
-        shown.print(Text(f"{one.name} → session {one.session_id}"), soft_wrap=True)
-    for session_id, text in answers.items():
-        shown.print(Text(f"{session_id}: {visible(text)}"), soft_wrap=True)
+        rows.append((one.name, one.source, one.session_id, when, following, styled(one.prompt)))
+    headers = ("trigger", "source", "session", "when", "next", "prompt")
+    show_table(*headers, rows=rows, whole=(0,), empty="no triggers")

@@ -1,4 +1,4 @@
-"""What became of a turn: as a document, and for people."""
+"""The outcome of a turn, as a document and for people."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, assert_never
 
 from standfast.cli.options import Invocation
-from standfast.cli.output import Answer, error_console, moment, show_error
+from standfast.cli.output import CommandOutput, cost_text, counted, error_console, moment, show_error
 from standfast.cli.report import show_waiting
-from standfast.cli.short_text import cost_text, counted
 from standfast.errors import Code, ErrorObject
 from standfast.model.outcome import Finished, FrameSwitched, Stopped, Waiting
 from standfast.model.turn import TurnRecord, TurnState
@@ -33,7 +32,7 @@ class TurnReport:
 
     @property
     def status(self) -> str:
-        """The outcome's own word, or `running` for a turn that has none."""
+        """The tag of the outcome, or `running` for a turn that has none."""
         return "running" if self.outcome is None else str(type(self.outcome).__struct_config__.tag)
 
     @property
@@ -42,7 +41,7 @@ class TurnReport:
 
     @property
     def other_waits(self) -> tuple[Wait, ...]:
-        """The waits that no person ends here."""
+        """The waits that a person cannot decide."""
         return tuple(wait for wait in self.waits if wait.kind != "approval")
 
     @property
@@ -51,7 +50,7 @@ class TurnReport:
 
     @property
     def answered(self) -> bool:
-        """Whether the turn came to a good end."""
+        """Whether the turn ended with success."""
         return isinstance(self.outcome, (Finished, FrameSwitched))
 
     def document(self) -> dict[str, Any]:
@@ -68,20 +67,32 @@ class TurnReport:
             "calls": () if summary is None else summary.calls,
         }
 
-    def answer(self, invocation: Invocation) -> Answer:
-        """Answer a command that has driven this turn to its end or its next wait."""
-        return Answer(self.document(), lambda: self.show(invocation), 0 if self.answered else 1)
+    def output(self, invocation: Invocation) -> CommandOutput:
+        """Return the output of a command that has driven this turn to its end or its next wait."""
+        return CommandOutput(self.document(), lambda: self.show(invocation), 0 if self.answered else 1)
 
     def show(self, invocation: Invocation) -> None:
-        """Print what the streamed text does not say: errors, waits, a line of status."""
+        """Print what the streamed text does not contain: errors, waits and a line of status."""
+        from rich.text import Text
+
         self.show_problem()
         about = error_console()
         for approval in self.approvals:
             show_waiting(about, approval, invocation)
         self.show_other_waits()
         if self.other_waits:
-            about.print(f"  go on   {invocation.command('recover')}", style="dim", soft_wrap=True)
-        about.print(self._line(), style="dim", soft_wrap=True)
+            about.print(f"  resume  {invocation.command('recover')}", style="dim", soft_wrap=True)
+        colours = {"finished": "green", "frame_switched": "green", "stopped": "red"}
+        line = Text(self.status, colours.get(self.status, "yellow"))
+        if (summary := self.record.summary) is not None:
+            amounts = [
+                counted(summary.usage.calls, "model call"),
+                *([counted(len(summary.calls), "tool call")] if summary.calls else []),
+                counted(summary.usage.total, "token"),
+                *([cost_text(summary.usage)] if summary.usage.cost_nano_usd else []),
+            ]
+            line = Text.assemble(line, *(f" · {amount}" for amount in amounts))
+        about.print(line, style="dim", soft_wrap=True)
 
     def show_problem(self) -> None:
         """Print why the turn ended without an answer, if it did."""
@@ -93,27 +104,9 @@ class TurnReport:
         for wait in self.other_waits:
             error_console().print(wait_text(wait), style="yellow", soft_wrap=True)
 
-    def _line(self) -> Any:
-        from rich.text import Text
-
-        colours = {"finished": "green", "frame_switched": "green", "stopped": "red"}
-        return Text.assemble((self.status, colours.get(self.status, "yellow")), *self._amounts())
-
-    def _amounts(self) -> list[str]:
-        summary = self.record.summary
-        if summary is None:
-            return []
-        amounts = [
-            counted(summary.usage.calls, "model call"),
-            *([counted(len(summary.calls), "tool call")] if summary.calls else []),
-            counted(summary.usage.total, "token"),
-            *([cost_text(summary.usage)] if summary.usage.cost_nano_usd else []),
-        ]
-        return [f" · {amount}" for amount in amounts]
-
 
 def wait_text(wait: Wait) -> str:
-    """What a turn waits for, in words."""
+    """Describe what a turn waits for."""
     match wait.kind:
         case "timer":
             return f"waits until {moment(wait.due_at)} (timer of call {wait.call_id})"
@@ -136,8 +129,8 @@ async def report_turn(runtime: Runtime, turn_id: str) -> TurnReport | None:
     return TurnReport(record, tuple(item for item in asked if item.approval_id in waited))
 
 
-def left_unfinished(invocation: Invocation) -> Answer:
-    """Answer a command that was interrupted while a turn ran."""
-    hint = f"`{invocation.command('recover')}` goes on with it"
-    message = "left in the middle of a turn, which stays as it is"
-    return Answer.failed(ErrorObject(code=Code.INTERRUPTED, message=message, hint=hint))
+def left_unfinished(invocation: Invocation) -> CommandOutput:
+    """Return the output of a command that was interrupted while a turn ran."""
+    hint = f"resume it with `{invocation.command('recover')}`"
+    message = "interrupted; the turn stays unfinished"
+    return CommandOutput.failed(ErrorObject(code=Code.INTERRUPTED, message=message, hint=hint))

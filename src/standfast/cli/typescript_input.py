@@ -1,6 +1,6 @@
-"""Entries of TypeScript: when one is complete, and what it binds.
+"""Entries of TypeScript: when one is complete, and which names it binds.
 
-No parser is asked: an interactive session must answer at every line, also where the engine is not installed.
+No parser is used: an interactive session needs an answer at every line, even without the engine installed.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ _DECLARED: Final = re.compile(r"\b(?:const|let|var|function\*?|class|enum|namesp
 _PATTERN: Final = re.compile(r"\b(?:const|let|var)\s*[\[{]([^=]*)[\]}]\s*=")
 _NAME: Final = re.compile(r"[A-Za-z_$][\w$]*")
 _WAITS: Final = re.compile(r"(?:=>|&&|\|\||\?\?|[=,.?:*/%<|&^!~]|(?<!\+)\+|(?<!-)-)$")
-"""What an expression cannot end with."""
+"""Operators that an expression cannot end with."""
 _REGEX_AFTER: Final = re.compile(
     r"(?:^|[=(,\[{};:!&|?+*%<>~^-]|\b(?:return|typeof|case|in|of|await|void))\s*$"
 )
-"""What stands before a `/` that begins a regular expression."""
+"""The text before a `/` that begins a regular expression."""
 
 KEYWORDS: Final = (
     "async", "await", "break", "case", "catch", "class", "const", "continue", "default", "delete", "do",
@@ -30,16 +30,16 @@ KEYWORDS: Final = (
 
 
 def is_complete(source: str) -> bool:
-    """Whether nothing is left open: no bracket, no template, no comment, no operator at the end.
+    """Tell whether nothing is left open: no bracket, template, comment or operator at the end.
 
-    What closes more than was opened counts as complete: the sandbox says what is wrong with it.
+    A bracket that closes too much counts as complete: the sandbox reports it.
     """
     scan = _Scan(source)
     return scan.is_closed and not _WAITS.search(scan.code.rstrip())
 
 
 def bound_names(source: str) -> set[str]:
-    """The names that an entry declares, as far as they can be seen without parsing."""
+    """Return the names that an entry declares, as far as they can be found without a parser."""
     code = _Scan(source).code
     names = set(_DECLARED.findall(code))
     for pattern in _PATTERN.findall(code):
@@ -48,7 +48,7 @@ def bound_names(source: str) -> set[str]:
 
 
 class _Scan:
-    """The text without its comments and what is quoted, and whether everything in it is closed."""
+    """The text without comments and quoted text, and whether everything in it is closed."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -57,38 +57,26 @@ class _Scan:
         self._unfinished = False
         self._parts: list[str] = []
         while self._at < len(source):
-            self._step(source[self._at])
-
-    @property
-    def code(self) -> str:
-        return "".join(self._parts)
-
-    @property
-    def is_closed(self) -> bool:
-        return not self._open and not self._unfinished
-
-    def _step(self, char: str) -> None:
-        """Take in what begins here."""
-        if self._source.startswith("//", self._at):
-            self._skip_to("\n", required=False)
-        elif self._source.startswith("/*", self._at):
-            self._skip_to("*/", required=True)
-        elif char in "'\"":
-            self._quoted(char)
-        elif char == "`" or (char == "}" and self._open and self._open[-1] == "`}"):
-            self._template(char)
-        elif char == "/" and _REGEX_AFTER.search(self._source[: self._at].rpartition("\n")[2]):
-            self._quoted("/")
-        else:
-            self._bracket(char)
-            self._parts.append(char)
-            self._at += 1
-
-    def _bracket(self, char: str) -> None:
-        if char in _OPENING:
-            self._open.append(_OPENING[char])
-        elif self._open and char == self._open[-1]:
-            self._open.pop()
+            char = source[self._at]
+            if source.startswith("//", self._at):
+                self._skip_to("\n", required=False)
+            elif source.startswith("/*", self._at):
+                self._skip_to("*/", required=True)
+            elif char in "'\"":
+                self._quoted(char)
+            elif char == "`" or (char == "}" and self._open and self._open[-1] == "`}"):
+                self._template(char)
+            elif char == "/" and _REGEX_AFTER.search(source[: self._at].rpartition("\n")[2]):
+                self._quoted("/")
+            else:
+                if char in _OPENING:
+                    self._open.append(_OPENING[char])
+                elif self._open and char == self._open[-1]:
+                    self._open.pop()
+                self._parts.append(char)
+                self._at += 1
+        self.code = "".join(self._parts)
+        self.is_closed = not self._open and not self._unfinished
 
     def _skip_to(self, end: str, *, required: bool) -> None:
         found = self._source.find(end, self._at + 2)
@@ -96,20 +84,17 @@ class _Scan:
         self._at = len(self._source) if found < 0 else found + (len(end) if required else 0)
 
     def _quoted(self, quote: str) -> None:
-        """Text or a regular expression, which ends with its line; a backslash takes a text to the next."""
-        place = self._at + 1
-        while place < len(self._source) and self._source[place] not in (quote, "\n"):
-            place += 2 if self._source[place] == "\\" else 1
-        self._unfinished = self._unfinished or (place >= len(self._source) and self._ends_in_backslash())
+        """Skip text or a regular expression, which ends with its line; a backslash continues text."""
+        source, place = self._source, self._at + 1
+        while place < len(source) and source[place] not in (quote, "\n"):
+            place += 2 if source[place] == "\\" else 1
+        is_continued = (len(source) - len(source.rstrip("\\"))) % 2 == 1
+        self._unfinished = self._unfinished or (place >= len(source) and is_continued)
         self._parts.append("''")
         self._at = place + 1
 
-    def _ends_in_backslash(self) -> bool:
-        tail = self._source[len(self._source.rstrip("\\")) :]
-        return len(tail) % 2 == 1
-
     def _template(self, char: str) -> None:
-        """A template up to its end, or to the expression that begins in it."""
+        """Skip a template to its end, or to the next expression in it."""
         if char == "}":
             self._open.pop()
         place = self._at + 1

@@ -1,4 +1,4 @@
-"""`standfast validate`: check code and run none of it."""
+"""`standfast validate`: check code without running it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from standfast.cli.options import (
     session_option,
     session_or_usual,
 )
-from standfast.cli.output import Answer
+from standfast.cli.output import CommandOutput
 from standfast.cli.report import RunReport
 
 
@@ -43,11 +43,11 @@ def command(
     grants: Grants,
     language: str,
     engine: str | None,
-) -> Answer:
-    """Check code without running any of it.
+) -> CommandOutput:
+    """Check code without running it.
 
-    Reports syntax errors, type errors, calls of names that are not granted and unsupported features,
-    all of them, each with its place.
+    Reports all syntax errors, type errors, calls of names that are not granted and unsupported features,
+    each with its place.
     """
     from standfast.errors import StandfastError
     from standfast.model import RunResult
@@ -60,4 +60,4 @@ def command(
     except StandfastError as error:
         result = RunResult.failed(error.error_object())
     report = RunReport(result, invocation, code)
-    return Answer(result, report.show_check, report.answer().exit_status)
+    return CommandOutput(result, report.show_check, report.output().exit_status)

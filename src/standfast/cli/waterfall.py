@@ -1,7 +1,7 @@
-"""Draws spans as bars over time, each below the one that it is a part of.
+"""Draws spans as bars over time, each below its parent.
 
-Rule: what stands still takes little room. A wait of two days does not squeeze what happened around it to
-nothing: time in which nothing but waits went on is shown shortened.
+Rule: time in which a turn only waits is drawn shortened, so that a wait of two days does not squeeze the
+rest to nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from rich.table import Table
 from rich.text import Text
 
 from standfast.cli.output import console, moment, visible
-from standfast.model.canonical import Json
 from standfast.model.trace_record import TraceRecord
 from standfast.model.usage import dollars
 from standfast.trace.trace_reader import SpanTree
@@ -26,71 +25,74 @@ _COLOURS: Final = {
 }  # fmt: skip
 _BAD: Final = {"error": "red", "timeout": "red", "denied": "red", "expired": "red", "cancelled": "dim"}
 _IDLE_SHARE: Final = 0.15
-"""A stretch in which nothing but waits goes on is no longer than this part of all the others."""
+"""The longest that a stretch of pure waiting is drawn, as a share of all other time."""
 
 
 class Axis:
-    """Where in a bar a time is, from 0 to 1."""
+    """Maps times to positions in a bar, from 0 to 1."""
 
     def __init__(self, trees: Sequence[SpanTree]) -> None:
         start = min(tree.started_ms for tree in trees)
-        end = max([start, *(tree.ended_ms for tree in _all(trees))])
-        idle = _without(_merged(sorted(_waits(trees))), _merged(sorted(_work(trees))))
+        spans = list(_all(trees))
+        end = max([start, *(tree.ended_ms for tree in spans)])
+        waits = [(one.started_ms, one.ended_ms) for one in spans if one.record.kind == "wait"]
+        work = [  # leaves of the tree, without waits
+            (one.started_ms, one.ended_ms)
+            for one in spans
+            if not any(child.record.span_id for child in one.children)
+            and one.record.kind not in ("wait", "event")
+            and one.ended_ms > one.started_ms
+        ]
+        idle = _without(_merged(sorted(waits)), _merged(sorted(work)))
         busy = end - start - sum(stop - begin for begin, stop in idle)
         self._points = _points(idle, start, end, max(1.0, busy * _IDLE_SHARE))
         self._length = self._points[-1][1] or 1.0
 
     def place(self, ms: float) -> float:
-        """How far along *ms* is."""
-        before = self._points[0]
-        for point in self._points:
-            if ms <= point[0]:
-                return _between(before, point, ms) / self._length
-            before = point
+        """Return the position of the time *ms*."""
+        (start, low) = self._points[0]
+        for end, high in self._points:
+            if ms <= end:
+                share = max(0.0, ms - start) / (end - start) if end > start else 1.0
+                return (low + (high - low) * share) / self._length
+            start, low = end, high
         return 1.0
 
 
 def show_waterfalls(trees: Sequence[SpanTree]) -> None:
-    """Print every turn with its bars."""
+    """Print every turn with its bars. Hooks outside of turns are shown only if they failed."""
     shown = console()
-    worth_it = [tree for tree in trees if not _is_small(tree.record)]
+    worth_it = [
+        tree
+        for tree in trees
+        if tree.record.kind != "hook" or tree.record.turn_id or tree.record.status != "ok"
+    ]
     if not worth_it:
-        shown.print("nothing but hooks outside of turns; --json has them", style="dim")
+        shown.print("only hooks outside of turns; --json shows them", style="dim")
     for number, tree in enumerate(worth_it):
         if number:
             shown.print()
-        shown.print(_headline(tree))
-        shown.print(_waterfall(tree))
-
-
-def _is_small(record: TraceRecord) -> bool:
-    """Whether it is a hook outside of turns that went well: there is one whenever a session is opened."""
-    return record.kind == "hook" and not record.turn_id and record.status == "ok"
-
-
-def _headline(tree: SpanTree) -> Text:
-    record = tree.record
-    words = [record.turn_id or "outside of turns", moment(tree.started_ms)]
-    return Text(" · ".join(words), "dim")
-
-
-def _waterfall(tree: SpanTree) -> Table:
-    axis = Axis([tree])
-    table = Table.grid(padding=(0, 2))
-    table.add_column(overflow="ellipsis", no_wrap=True, ratio=3)
-    table.add_column(no_wrap=True, width=_BAR_WIDTH)
-    table.add_column(justify="right", no_wrap=True)
-    table.add_column(overflow="fold", ratio=2)
-    table.expand = True
-    for depth, one in _rows(tree, 0):
-        colour = _colour(one.record)
-        table.add_row(
-            Text("  " * depth + _label(one.record), "dim" if one.record.kind == "event" else ""),
-            Text(_bar(one, axis), colour),
-            Text(_took(one)),
-            Text(_detail(one), colour if one.record.status in _BAD else "dim"),
-        )
-    return table
+        place = tree.record.turn_id or "outside of turns"
+        shown.print(Text(f"{place} · {moment(tree.started_ms)}", "dim"))
+        axis = Axis([tree])
+        table = Table.grid(padding=(0, 2))
+        table.add_column(overflow="ellipsis", no_wrap=True, ratio=3)
+        table.add_column(no_wrap=True, width=_BAR_WIDTH)
+        table.add_column(justify="right", no_wrap=True)
+        table.add_column(overflow="fold", ratio=2)
+        table.expand = True
+        for depth, one in _rows(tree, 0):
+            record, took = one.record, ""
+            colour = _BAD.get(record.status) or _COLOURS.get(record.kind, "dim")
+            if record.duration_ms is not None:
+                took = duration_text(record.duration_ms) + ("…" if one.is_open else "")
+            table.add_row(
+                Text("  " * depth + _label(record), "dim" if record.kind == "event" else ""),
+                Text(_bar(one, axis), colour),
+                Text(took),
+                Text(_detail(one), colour if record.status in _BAD else "dim"),
+            )
+        shown.print(table)
 
 
 def _rows(tree: SpanTree, depth: int) -> Iterator[tuple[int, SpanTree]]:
@@ -116,23 +118,13 @@ def _label(record: TraceRecord) -> str:
 
 
 def _bar(tree: SpanTree, axis: Axis) -> str:
-    """The span's part of the whole, at least a mark."""
+    """Draw a span's share of the whole, at least a mark."""
     start = min(int(axis.place(tree.started_ms) * _BAR_WIDTH), _BAR_WIDTH - 1)
     if tree.record.kind == "event":
         return " " * start + "·"
     width = round((axis.place(tree.ended_ms) - axis.place(tree.started_ms)) * _BAR_WIDTH)
     mark = "░" if tree.record.kind == "wait" else "█"
     return " " * start + (mark * min(width, _BAR_WIDTH - start) or "▏")
-
-
-def _colour(record: TraceRecord) -> str:
-    return _BAD.get(record.status) or _COLOURS.get(record.kind, "dim")
-
-
-def _took(tree: SpanTree) -> str:
-    if tree.record.duration_ms is None:
-        return ""
-    return duration_text(tree.record.duration_ms) + ("…" if tree.is_open else "")
 
 
 def duration_text(ms: float) -> str:
@@ -150,42 +142,27 @@ def duration_text(ms: float) -> str:
 
 
 def _detail(tree: SpanTree) -> str:
+    """Return a span's status, attempt, tokens and cost."""
     record = tree.record
     body: dict[str, Any] = record.body if isinstance(record.body, dict) else {}
-    words = ["not over" if tree.is_open else _status_text(record, body)]
-    attempt = body.get("attempt", 1)
-    words += [f"attempt {attempt}"] if attempt != 1 else []
-    words += _usage_words(body.get("usage"))
+    words = []
+    if tree.is_open:
+        words.append("not over")
+    elif record.kind == "wait":
+        words.append(str(body.get("outcome") or record.status))
+    elif record.status not in ("", "ok"):
+        error = body.get("error")
+        words.append(f"{record.status}: {error}" if isinstance(error, str) else record.status)
+    if body.get("attempt", 1) != 1:
+        words.append(f"attempt {body['attempt']}")
+    if isinstance(usage := body.get("usage"), dict):
+        names = ("input", "cache_read", "cache_write", "output", "cost_nano_usd")
+        counts = [value if isinstance(value := usage.get(name), int) else 0 for name in names]
+        read, made, cost = sum(counts[:3]), counts[3], counts[4]
+        if read or made:
+            words.append(f"{read:,} → {made:,} tokens")
+            words += [dollars(cost)] if cost else []
     return visible(" · ".join(word for word in words if word))
-
-
-def _status_text(record: TraceRecord, body: dict[str, Any]) -> str:
-    if record.kind == "wait":
-        return str(body.get("outcome") or record.status)
-    if record.status in ("", "ok"):
-        return ""
-    error = body.get("error")
-    return f"{record.status}: {error}" if isinstance(error, str) else record.status
-
-
-def _usage_words(usage: Json) -> list[str]:
-    if not isinstance(usage, dict):
-        return []
-    given, made = (
-        sum(_whole(usage.get(key)) for key in keys)
-        for keys in (("input", "cache_read", "cache_write"), ("output",))
-    )
-    if not given and not made:
-        return []
-    cost = _whole(usage.get("cost_nano_usd"))
-    return [f"{given:,} → {made:,} tokens", *([dollars(cost)] if cost else [])]
-
-
-def _whole(value: Json) -> int:
-    return value if isinstance(value, int) else 0
-
-
-# Time
 
 
 def _all(trees: Sequence[SpanTree]) -> Iterator[SpanTree]:
@@ -194,24 +171,10 @@ def _all(trees: Sequence[SpanTree]) -> Iterator[SpanTree]:
         yield from _all(tree.children)
 
 
-def _work(trees: Sequence[SpanTree]) -> Iterator[tuple[float, float]]:
-    """When something was done: spans in which no other one lies, waits left out."""
-    for tree in _all(trees):
-        within = [child for child in tree.children if child.record.span_id]
-        if not within and tree.record.kind not in ("wait", "event") and tree.ended_ms > tree.started_ms:
-            yield tree.started_ms, tree.ended_ms
-
-
-def _waits(trees: Sequence[SpanTree]) -> Iterator[tuple[float, float]]:
-    for tree in _all(trees):
-        if tree.record.kind == "wait":
-            yield tree.started_ms, tree.ended_ms
-
-
 def _without(
     stretches: list[tuple[float, float]], taken: list[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """What of *stretches* no part of *taken* lies in."""
+    """Return the parts of *stretches* that no part of *taken* overlaps."""
     left: list[tuple[float, float]] = []
     for start, end in stretches:
         at = start
@@ -236,7 +199,7 @@ def _merged(stretches: list[tuple[float, float]]) -> list[tuple[float, float]]:
 def _points(
     idle: list[tuple[float, float]], start: float, end: float, longest: float
 ) -> list[tuple[float, float]]:
-    """Times, and how far along they are: those in which nothing was done shortened."""
+    """Return times with their positions; stretches of pure waiting are at most *longest* long."""
     points, at, along = [(start, 0.0)], start, 0.0
     for begin, stop in [*idle, (end, end)]:
         along += begin - at
@@ -245,8 +208,3 @@ def _points(
         points.append((stop, along))
         at = stop
     return points
-
-
-def _between(before: tuple[float, float], after: tuple[float, float], ms: float) -> float:
-    (start, low), (end, high) = before, after
-    return high if end <= start else low + (high - low) * max(0.0, ms - start) / (end - start)
