@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from types import SimpleNamespace
 from typing import Any, Final
 
-from standfast.durable import Committed, Driven, Prepared, Ready, TurnDriver, replay
+from standfast.durable import Committed, Driven, EffectReady, Prepared, TurnDriver, replay
 from standfast.durable.effects import Deliver, Kept
 from standfast.errors import PluginStateLost
 from standfast.machine.commands import CallModel, Command, ContinueCell, PrepareCall, RunHooks, RunTool
@@ -228,17 +228,17 @@ class Host:
             await self._under_way(f"rule.{call_id}")
         return self.prepared.get(call_id) or self._ready(command)
 
-    def _ready(self, command: RunTool) -> Ready:
+    def _ready(self, command: RunTool) -> EffectReady:
         call_id = command.call.call_id
         pure = call_id in self.cells
         if command.ruled:
-            return Ready(command, idempotent=pure, call=None, pure=pure)
+            return EffectReady(command, idempotent=pure, call=None, pure=pure)
         ruling = self.rulings.get(f"rule.{call_id}", CallRuling())
         assert isinstance(ruling, CallRuling)
         ruled = CallRuled(at_ms=1, call_id=call_id, ruling=ruling)
-        return Ready(command, idempotent=pure, call=None, ruled=ruled, pure=pure)
+        return EffectReady(command, idempotent=pure, call=None, ruled=ruled, pure=pure)
 
-    def start(self, ready: Ready, deliver: Deliver) -> None:
+    def start(self, ready: EffectReady, deliver: Deliver) -> None:
         self.log.note(f"run {ready.command.key}")
         self.running.append(ready.command)
         if len(self.running) == 2:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 from driver_bench import Bench, finished, on, replied, settled
 
-from standfast.durable import Asks, Committed, Known, Parked, Prepared, Ready
+from standfast.durable import Committed, EffectReady, EffectSettled, EffectWaits, Parked, Prepared
 from standfast.errors import ErrorObject, LeaseLost, StoreUnavailable
 from standfast.machine.commands import RunTool
 from standfast.machine.inputs import ModelFailed, WaitEnded
@@ -60,7 +60,7 @@ def test_an_idempotent_call_needs_no_intent(bench: Callable[[], Bench]) -> None:
 
         async def prepare(command: RunTool, *, begun: bool) -> Prepared:
             await original(command, begun=begun)
-            return Ready(command, idempotent=True, call=None)
+            return EffectReady(command, idempotent=True, call=None)
 
         host.prepare = prepare  # type: ignore[method-assign]
         await driver.drive(commands)
@@ -93,7 +93,7 @@ def test_a_known_result_runs_nothing(bench: Callable[[], Bench]) -> None:
 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("", "a"), replied("answer"))
-        host.prepared[1] = Known(settled(1, "known"))
+        host.prepared[1] = EffectSettled(settled(1, "known"))
         await driver.drive(commands)
         assert host.running == []
         assert one.log.lines == ["model.1", "save model.1 tool.1", "save checkpoint.1", "model.2", "commit"]
@@ -254,7 +254,7 @@ def test_a_wait_parks_the_turn_and_its_end_takes_it_up(bench: Callable[[], Bench
         due = one.clock.now_ms() + 1000
         wait = Wait(wait_id="tmr_t_1.1", kind="timer", call_id=1, due_at=due, value="slept")
         driver, host, commands = await one.begin(replied("", "a"))
-        host.prepared[1] = Asks(wait)
+        host.prepared[1] = EffectWaits(wait)
         driven = await driver.drive(commands)
         assert isinstance(driven, Parked)
         assert one.log.lines[-1].startswith("park")
@@ -264,7 +264,7 @@ def test_a_wait_parks_the_turn_and_its_end_takes_it_up(bench: Callable[[], Bench
         assert (wait_id, outcome) == (wait.wait_id, Elapsed())
         commands = driver.feed(WaitEnded(at_ms=1, wait_id=wait_id, outcome=outcome))
         assert driver.feed(WaitEnded(at_ms=1, wait_id=wait_id, outcome=outcome)) == []
-        host.prepared[1] = Known(settled(1, "slept"))
+        host.prepared[1] = EffectSettled(settled(1, "slept"))
         assert finished(await driver.drive(commands)) == "answer"
 
     on(bench, test)

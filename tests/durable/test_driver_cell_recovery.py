@@ -19,7 +19,7 @@ from driver_bench import (
     stepped,
 )
 
-from standfast.durable import Driven, Known
+from standfast.durable import Driven, EffectSettled
 from standfast.machine.commands import ContinueCell
 
 Benches = Callable[[], Bench]
@@ -124,7 +124,7 @@ def test_a_cell_that_is_taken_over_costs_no_write_of_its_own_either(bench: Bench
         driver, host, commands = await one.take_over(replied("answer"))
         host.cells[1] = ((), (settled(1),))
         assert finished(await driver.drive(commands)) == "answer"
-        assert saves(one)[2:] == [f"save resumed.{driver.lease.fence} tool.1 checkpoint.1"]
+        assert saves(one)[2:] == [f"save resumed.{driver.journal.lease.fence} tool.1 checkpoint.1"]
 
     stepped(bench, test)
 
@@ -139,7 +139,7 @@ def test_a_result_that_was_not_written_is_brought_again(bench: Benches) -> None:
         await dies(one, task)
         driver, host, commands = await one.take_over(replied("answer"))
         assert asked(commands) == ["tool.2.1"]
-        host.prepared[2] = Known(settled(2, "interrupted"))
+        host.prepared[2] = EffectSettled(settled(2, "interrupted"))
         host.cells[1] = ((), (settled(1),))
         assert finished(await driver.drive(commands)) == "answer"
         assert host.begun == [True]

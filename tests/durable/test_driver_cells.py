@@ -21,7 +21,7 @@ from driver_bench import (
     stopped,
 )
 
-from standfast.durable import Asks, Committed, Known, Parked
+from standfast.durable import Committed, EffectSettled, EffectWaits, Parked
 from standfast.errors import ErrorObject, LeaseLost, StoreUnavailable
 from standfast.machine.inputs import FinishRequested, FrameSwitchRequested, Input, ToolSettled, WaitEnded
 from standfast.model.frame import FrameSwitch
@@ -217,7 +217,7 @@ def test_a_call_whose_result_is_known_is_heard_at_once(bench: Benches) -> None:
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "a", "b"),), (paused(1, 2),), (settled(1),))
-        host.prepared[2] = Known(settled(2, "known"))
+        host.prepared[2] = EffectSettled(settled(2, "known"))
         assert finished(await driver.drive(commands)) == "answer"
         assert [command.key for command in host.running] == ["tool.1.1", "tool.3.1"]
         assert [one.value for one in host.continued[-1].answers] == ["known", "ok"]
@@ -271,7 +271,7 @@ def test_what_a_cell_holds_is_set_free_before_the_turn_is_parked(bench: Benches)
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "sleep"),))
-        host.prepared[2] = Asks(waiting(one, 2))
+        host.prepared[2] = EffectWaits(waiting(one, 2))
         host.meanwhile["parking"] = lambda: host.states.append(state("plugin.code", b"suspended"))
         free = host.hold("parking")
         task = driving(driver, commands)
@@ -295,7 +295,7 @@ def test_a_turn_does_not_park_while_its_cell_computes(bench: Benches) -> None:
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "sleep", "look"),), (paused(1, 2),))
-        host.prepared[2] = Asks(waiting(one, 2))
+        host.prepared[2] = EffectWaits(waiting(one, 2))
         host.finish_at_once = False
         task = driving(driver, commands)
         await one.log.until("run tool.3.1")
@@ -314,14 +314,14 @@ def test_a_decision_continues_the_cell_in_another_process(bench: Benches) -> Non
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "look", "sleep"),), (paused(1, 2),))
-        host.prepared[3] = Asks(waiting(one, 3))
+        host.prepared[3] = EffectWaits(waiting(one, 3))
         assert isinstance(await driver.drive(commands), Parked)
         one.clock.advance(2)
         driver, host, _ = await one.take_over(replied("answer"))
         ((wait_id, outcome),) = await one.log.ended_waits("t_1", one.clock.now_ms())
         assert outcome == Elapsed()
         commands = driver.feed(WaitEnded(at_ms=1, wait_id=wait_id, outcome=outcome))
-        host.prepared[3] = Known(settled(3, "slept"))
+        host.prepared[3] = EffectSettled(settled(3, "slept"))
         host.cells[1] = ((), (), (settled(1, "done"),))
         assert finished(await driver.drive(commands)) == "answer"
         assert host.running == []
@@ -336,7 +336,7 @@ def test_a_cell_that_ends_gives_up_the_call_that_waits(bench: Benches) -> None:
 
     async def test(one: Bench) -> None:
         driver, host, commands = await begin(one, (paused(1, 1, "pay", "look"),), (settled(1, "early"),))
-        host.prepared[2] = Asks(waiting(one, 2, "approval"))
+        host.prepared[2] = EffectWaits(waiting(one, 2, "approval"))
         assert finished(await driver.drive(commands)) == "answer"
         assert results(driver) == [(1, "early")]
         assert driver.feed(WaitEnded(at_ms=1, wait_id="tmr_2", outcome=Approved())) == []

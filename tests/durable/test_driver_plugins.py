@@ -22,7 +22,7 @@ from driver_bench import (
     stopped,
 )
 
-from standfast.durable import Asks, Committed, Known, Parked
+from standfast.durable import Committed, EffectSettled, EffectWaits, Parked
 from standfast.durable.effects import EffectHost, Kept
 from standfast.errors import ErrorObject, PluginStateLost
 from standfast.machine.inputs import CallPrepared, CallRuled, ModelFailed, Stage, ToolSettled
@@ -404,8 +404,8 @@ def test_calls_that_plugins_settled_or_made_wait_are_not_executed(bench: Benches
         one.stages = ("before_tool_call",)
         driver, host, commands = await one.begin(replied("", "a", "b"))
         wait = Wait(wait_id="apr_1", kind="completion", call_id=2, due_at=one.clock.now_ms() + 1000)
-        host.prepared[1] = Known(settled(1, "known"), CallRuled(at_ms=1, call_id=1))
-        host.prepared[2] = Asks(wait, ruled=CallRuled(at_ms=1, call_id=2))
+        host.prepared[1] = EffectSettled(settled(1, "known"), CallRuled(at_ms=1, call_id=1))
+        host.prepared[2] = EffectWaits(wait, ruled=CallRuled(at_ms=1, call_id=2))
         driven = await driver.drive(commands)
         assert isinstance(driven, Parked)
         assert host.running == []
@@ -471,7 +471,7 @@ def test_a_turn_that_parks_takes_along_what_plugins_remember(bench: Benches) -> 
     async def test(one: Bench) -> None:
         driver, host, commands = await one.begin(replied("", "a"))
         wait = Wait(wait_id="tmr_1", kind="timer", call_id=1, due_at=one.clock.now_ms() + 1000)
-        host.prepared[1] = Asks(wait)
+        host.prepared[1] = EffectWaits(wait)
         original = one.log.save
 
         async def save(lease: Lease, save: Save) -> Saved:

@@ -315,6 +315,6 @@ def test_what_was_flushed_is_not_asked_for_again_by_another_process(bench: Bench
 async def _until_flushed(driver: TurnDriver) -> None:
     """Until what is being written is, or has failed."""
     await settle_down()
-    flushing = driver._flushing
+    flushing = driver.journal._flushing
     if flushing is not None:
         await asyncio.wait([flushing])

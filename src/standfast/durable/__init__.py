@@ -1,23 +1,23 @@
 """Turns that survive their process: execute-or-replay over a journal, under a lease."""
 
-from standfast.durable.driver import Committed, Driven, DriverServices, Parked, TurnDriver, TurnObserver
-from standfast.durable.effects import Asks, EffectHost, Known, Prepared, Ready
-from standfast.durable.leases import LeaseKeeper
-from standfast.durable.replay import Replayed, replay
+from standfast.durable.driver import Committed, Driven, Parked, TurnDriver, TurnObserver
+from standfast.durable.effects import EffectHost, EffectReady, EffectSettled, EffectWaits, Prepared
+from standfast.durable.journal import DriverServices, LeaseKeeper, Replayed, TurnJournal, replay
 
 __all__ = [
-    "Asks",
     "Committed",
     "Driven",
     "DriverServices",
     "EffectHost",
-    "Known",
+    "EffectReady",
+    "EffectSettled",
+    "EffectWaits",
     "LeaseKeeper",
     "Parked",
     "Prepared",
-    "Ready",
     "Replayed",
     "TurnDriver",
+    "TurnJournal",
     "TurnObserver",
     "replay",
 ]

@@ -1,15 +1,10 @@
-"""Carries one turn from where it stands to its end, or to where it waits.
+"""Drives one turn from where it stands to its end, or to where it waits.
 
 Theory of operation
 -------------------
-The driver feeds the machine and carries out its commands through an `EffectHost`. What it feeds it keeps in
-`_unsaved`, and writes that down at the latest moment that the rules allow: before the next effect. So a reply
-and the intents of the calls it asks for are one transaction, results that arrive together are one, and the
-last reply goes into the commit itself. A plain turn costs two transactions: its input and its end.
-
-What plugins said, where nothing follows from it, may wait for a moment (`_FLUSH_S`): if the step after it is
-over sooner, both are written at once. So may everything while only code runs, or tools that only compute:
-they touch nothing.
+The driver feeds the machine and executes its commands through an `EffectHost`. What it feeds is noted in the
+turn's journal, which is written at the latest moment that the rules allow (see `journal`). A plain turn costs
+two transactions: its input and its end.
 
 Rules
 -----
@@ -17,25 +12,22 @@ Rules
 2. An effect that is not idempotent is journaled as an intent before it begins. What plugins remember is
    journaled together with the inputs that made them remember it.
 3. The last reply and the commit are one transaction. It is refused if something was injected or the turn
-   was cancelled in between: either is then dealt with, so that each wins or loses once.
-4. Whoever lost the lease writes nothing and stops.
-5. A write that fails because the store cannot be written now (disk full, I/O error, locked) is repeated while
-   the lease holds: what this process knows, such as the result of a payment, is not given up for one error.
+   was cancelled in between: either is then handled, so that each wins or loses once.
+4. A process that lost the lease writes nothing and stops.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
-from typing import Any, Final, Protocol, TypeVar, assert_never
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, Protocol, TypeVar, assert_never
 
 import msgspec
 
-from standfast.durable.effects import Asks, EffectHost, Known, Prepared, Ready
-from standfast.durable.keys import key_of, task_input_id
-from standfast.errors import InternalError, LeaseLost, PluginStateLost, StoreError, StoreUnavailable
+from standfast.durable.effects import EffectHost, EffectReady, EffectSettled, Prepared
+from standfast.durable.journal import DriverServices, TurnJournal, task_input_id
+from standfast.errors import InternalError, PluginStateLost, StoreError
 from standfast.machine.commands import (
     CallModel,
     Checkpoint,
@@ -50,11 +42,9 @@ from standfast.machine.commands import (
 )
 from standfast.machine.inputs import (
     Aborted,
-    CallPrepared,
     CancelRequested,
     CheckpointPassed,
     DeadlinePassed,
-    HooksRan,
     Input,
     OutputCheck,
     Resumed,
@@ -65,45 +55,25 @@ from standfast.machine.inputs import (
     encode_input,
 )
 from standfast.machine.turn_machine import TurnMachine
-from standfast.model.approval import Approval
 from standfast.model.head import SessionHead
 from standfast.model.message import UserMessage
 from standfast.model.outcome import Ended, FrameSwitched, StopReason, Waiting
-from standfast.model.ruling import NOTHING_SAID
 from standfast.model.turn import TurnSummary
-from standfast.model.wait import Wait, WaitOutcome
-from standfast.ports.clock import Clock
-from standfast.ports.session_store import (
-    Blob,
-    CommitRefused,
-    JournalEntry,
-    Lease,
-    QueuedInput,
-    Save,
-    Saved,
-    SessionStore,
-    TurnCommit,
-)
+from standfast.model.wait import WaitOutcome
+from standfast.ports.session_store import CommitRefused, JournalEntry, Lease, QueuedInput, TurnCommit
 
 T = TypeVar("T")
-log: Final = logging.getLogger("standfast")
-
-_FIRST_RETRY_S: Final = 0.05
-_LONGEST_RETRY_S: Final = 2.0
-
-_FLUSH_S: Final = 0.005
-"""So long may what plugins said wait to be written, where nothing follows from it."""
 
 
 class Committed(msgspec.Struct, frozen=True):
-    """The turn is over."""
+    """The turn has ended."""
 
     head: SessionHead
     summary: TurnSummary
 
 
 class Parked(msgspec.Struct, frozen=True):
-    """The turn waits; anybody may go on with it when a wait ends."""
+    """The turn waits; any process may resume it when a wait ends."""
 
     summary: TurnSummary
 
@@ -115,22 +85,9 @@ class TurnObserver(Protocol):
     """Sees what happens to a turn, as it happens."""
 
     def fed(self, given: Input, following: Sequence[Command]) -> None:
-        """The machine was told *given*, and wants *following* done."""
+        """The machine was fed *given* and returned *following*."""
 
     def running(self, command: RunTool) -> None: ...
-
-
-class DriverServices(Protocol):
-    """What a driver needs of the runtime."""
-
-    @property
-    def store(self) -> SessionStore: ...
-
-    @property
-    def clock(self) -> Clock: ...
-
-    @property
-    def sleep(self) -> Callable[[float], Awaitable[None]]: ...
 
 
 class TurnDriver:
@@ -148,38 +105,37 @@ class TurnDriver:
         intents: frozenset[str] = frozenset(),
     ) -> None:
         self.machine = machine
-        self.lease = lease
         self.turn_id = machine.turn_id
+        self.journal = TurnJournal(
+            machine.turn_id, lease, host, services, self.request_cancel, keys=journaled, intents=intents
+        )
         self._host = host
         self._observer = observer
-        self._store = services.store
-        self._clock = clock = services.clock
+        self._services = services
+        self._now = services.clock.now_ms
         self._sleep = services.sleep
-        self.held_until_ms = clock.boot_ms() + lease.until_ms - clock.now_ms()
-        self._keys = journaled or set()
-        self._intents = intents
-        self._unsaved: list[JournalEntry | tuple[str, Input]] = []  # inputs by their keys, not yet encoded
-        self._urgent = False
-        self._flush_timer: asyncio.TimerHandle | None = None
-        self._flushing: asyncio.Task[None] | None = None
-        self._approvals: list[Approval] = []
-        self._waits: list[Wait] = []
-        self._blobs: tuple[Blob, ...] = ()
         self._inbox: list[Input] = []
         self._interrupt: Input | None = None
-        self._lost = False
         self._retreats = 0
         self._wake: asyncio.Future[None] | None = None
         self._asking: asyncio.Task[object] | None = None
         self._pure: set[int] = set()
 
     async def drive(self, commands: list[Command]) -> Driven:
-        """Carry out *commands* and what follows from them, to the end."""
-        timer = self._set_timer()
+        """Execute *commands* and what follows from them, to the end."""
+        timer = None
+        if (deadline := self.machine.deadline_ms) is not None:
+            timer = asyncio.get_running_loop().call_later(
+                max(0, deadline - self._now()) / 1000,
+                lambda: self._break_in(DeadlinePassed(at_ms=self._now())),
+            )
         try:
             while True:
-                commands = self._interrupted() or commands
-                result = await self._carry_out(commands)
+                given, self._interrupt = self._interrupt, None
+                self.journal.require_lease()
+                if given is not None:
+                    commands = self.feed(given) or commands
+                result = await self._execute(commands)
                 if isinstance(result, (Committed, Parked)):
                     return result
                 commands = result
@@ -188,10 +144,10 @@ class TurnDriver:
             if timer is not None:
                 timer.cancel()
             with contextlib.suppress(StoreError):  # the turn broke already, or nothing is left to write
-                await self._end_flushing()
+                await self.journal.end_flushing()
 
     def resume(self, ended: Iterable[tuple[str, WaitOutcome]], *, cancelled: bool) -> list[Command]:
-        """Tell the machine of a turn that waited or was left what has *ended* since; what is to be done."""
+        """Feed the waits that have *ended* since the turn was parked or left; return the commands."""
         now = self._now()
         self.feed(Resumed(at_ms=now))
         for wait_id, outcome in ended:
@@ -201,19 +157,16 @@ class TurnDriver:
         return (self.feed(CancelRequested(at_ms=now)) or commands) if cancelled else commands
 
     def feed(self, given: Input) -> list[Command]:
-        """Tell the machine, and remember to tell the journal."""
-        key = key_of(given, self.machine, self.lease.fence)
-        if key in self._keys:
-            return []  # what came late for an effect that has its outcome
-        self._keys.add(key)
-        self._unsaved.append((key, given))
+        """Note an input in the journal and feed it to the machine."""
+        if not self.journal.note(given, self.machine):
+            return []
         if isinstance(given, ToolSettled) and self.machine.lacks_result(given.call_id):
             self._host.settled(given)
-        self._note_states(given)
-        self._urgent = self._urgent or not _can_wait(given)
-        return self._tell(given)
+        # What plugins remember stands beside what made them remember it: other hooks may still be running.
+        self.journal.unsaved.extend(self._host.changed_states(given))
+        return self._feed_machine(given)
 
-    def _tell(self, given: Input) -> list[Command]:
+    def _feed_machine(self, given: Input) -> list[Command]:
         following = self.machine.feed(given)
         self._observer.fed(given, following)
         return following
@@ -221,12 +174,12 @@ class TurnDriver:
     # Called from outside, on the loop of the turn
 
     def request_cancel(self) -> None:
-        """End the turn soon. That it was asked for is on disk already."""
+        """End the turn soon. The request is stored already."""
         self._break_in(CancelRequested(at_ms=self._now()))
 
     def lose(self) -> None:
-        """The lease is gone: stop, and write nothing more."""
-        self._lost = True
+        """Stop and write nothing more: the lease is gone."""
+        self.journal.lost = True
         self._break_in(CancelRequested(at_ms=self._now()))
 
     def _break_in(self, given: Input) -> None:
@@ -234,12 +187,8 @@ class TurnDriver:
             return
         self._interrupt = given
         # Not at once: the model's provider may be the one that asks for it, in the task that is to be ended.
-        asyncio.get_running_loop().call_soon(self._stop_asking)
+        asyncio.get_running_loop().call_soon(lambda: self._asking is not None and self._asking.cancel())
         self._ring()
-
-    def _stop_asking(self) -> None:
-        if self._asking is not None:
-            self._asking.cancel()
 
     def _deliver(self, given: Input) -> None:
         self._inbox.append(given)
@@ -249,23 +198,28 @@ class TurnDriver:
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
 
-    # Carrying out
+    # Executing
 
-    async def _carry_out(self, commands: list[Command]) -> list[Command] | Driven:
+    async def _execute(self, commands: list[Command]) -> list[Command] | Driven:
         if not commands:
             return await self._await_effects()
         commands = _still_wanted(commands)
         first = commands[0]
         match first:
             case CallModel():
-                return await self._call_model(first)
+                if self.journal.urgent:
+                    await self.journal.save()
+                else:
+                    self.journal.flush_soon()
+                return await self._feed_outcome(first, self._call_model(first))
             case RunTool() | ContinueCell():
                 self._continue([one for one in commands if isinstance(one, ContinueCell)])
                 return await self._run_tools([one for one in commands if isinstance(one, RunTool)])
             case RunHooks():
                 return await self._run_hooks(first)
             case PrepareCall():
-                return await self._prepare_call(first)
+                self.journal.flush_soon()
+                return await self._feed_outcome(first, self._host.prepare_call(first))
             case Checkpoint(kind="after_work"):
                 return await self._pass(first, OutputCheck())
             case Checkpoint():
@@ -276,41 +230,34 @@ class TurnDriver:
                 self._host.stop()
                 return commands[1:]
             case Commit():
-                return await self._commit(first.outcome)
+                committed = await self._write_end(first.outcome, tolerant=True)
+                if isinstance(committed, CommitRefused):
+                    raise InternalError(f"the end of turn {self.turn_id} was refused: {committed.reason}")
+                return committed
             case _:
                 assert_never(first)
 
     async def _run_hooks(self, command: RunHooks) -> list[Command]:
-        self._flush_soon()
-        if command.stage == "after_turn":  # the turn ends, whoever wants it to end
+        self.journal.flush_soon()
+        if command.stage == "after_turn":  # nothing can interrupt the end of a turn
             return self.feed(await self._host.run_hooks(command))
-        ran = await self._interruptibly(self._host.run_hooks(command))
-        return [command] if ran is None else self.feed(ran)
+        return await self._feed_outcome(command, self._host.run_hooks(command))
 
-    async def _prepare_call(self, command: PrepareCall) -> list[Command]:
-        self._flush_soon()
-        prepared = await self._interruptibly(self._host.prepare_call(command))
-        return [command] if prepared is None else self.feed(prepared)
+    async def _feed_outcome(self, command: Command, work: Coroutine[Any, Any, Input]) -> list[Command]:
+        """Do *work* and feed its outcome; if it was interrupted, *command* has still to be executed."""
+        outcome = await self._interruptibly(work)
+        return [command] if outcome is None else self.feed(outcome)
 
-    async def _call_model(self, command: CallModel) -> list[Command]:
-        if self._urgent:
-            await self._save()
-        else:
-            self._flush_soon()
-        answer = await self._interruptibly(self._ask(command))
-        return [command] if answer is None else self.feed(answer)
-
-    async def _ask(self, command: CallModel) -> Input:
-        if command.delay_ms and (left_ms := self._left_of(command.delay_ms)) > 0:
+    async def _call_model(self, command: CallModel) -> Input:
+        # The delay began with the failure, maybe in another process.
+        since_failure_ms = self._now() - self.machine.failed_at_ms if command.delay_ms else 0
+        left_ms = min(command.delay_ms, command.delay_ms - since_failure_ms)
+        if left_ms > 0:
             await self._sleep(left_ms / 1000)
         return await self._host.call_model(command)
 
-    def _left_of(self, delay_ms: int) -> int:
-        """What of a delay is still to come: it began with the failure, maybe in another process."""
-        return min(delay_ms, delay_ms - (self._now() - self.machine.failed_at_ms))
-
     async def _interruptibly(self, work: Coroutine[Any, Any, T]) -> T | None:
-        """Do *work*; None if the turn is to end and it was broken off."""
+        """Do *work*; None if it was interrupted because the turn is to end."""
         if self._interrupt is not None:
             work.close()
             return None
@@ -326,7 +273,7 @@ class TurnDriver:
             self._asking = None
 
     def _continue(self, commands: list[ContinueCell]) -> None:
-        """Let cells go on, if they have not ended meanwhile."""
+        """Continue cells that have not ended meanwhile."""
         under_way = self.machine.under_way() if commands else ()
         for one in commands:
             if one.call.call_id in under_way:
@@ -339,7 +286,7 @@ class TurnDriver:
         prepared = await self._interruptibly(self._prepare_all(commands))
         if prepared is None:
             return [*commands]
-        ready: list[Ready] = []
+        ready: list[EffectReady] = []
         # What plugins remember after these calls' hooks contains what they remember of results that came in.
         following = self._feed_arrived()
         if any(isinstance(one, StopEffects) for one in following):
@@ -347,57 +294,39 @@ class TurnDriver:
         for one in prepared:
             if one.ruled is not None and (ending := self.feed(one.ruled)):
                 return ending
-            if isinstance(one, Ready):
-                ready.append(one)
-            else:
-                following += self._note(one)
-        self._intend(ready)
-        if not ready or not all(one.pure for one in ready):
-            await self._save()
-        if self._interrupt is None:
-            self._start(ready)
-        return following
-
-    async def _prepare_all(self, commands: list[RunTool]) -> list[Prepared]:
-        """Everything before the executions; plugins rule on several calls at once."""
-        if len(commands) > 1 and not commands[0].ruled:
-            return await asyncio.gather(*map(self._prepare, commands))
-        return [await self._prepare(command) for command in commands]
-
-    async def _prepare(self, command: RunTool) -> Prepared:
-        return await self._host.prepare(command, begun=command.key in self._intents)
-
-    def _start(self, ready: list[Ready]) -> None:
+            match one:
+                case EffectReady():
+                    ready.append(one)
+                case EffectSettled():
+                    following += self.feed(one.settled)
+                case _:
+                    self.journal.note_wait(one.wait, one.approval)
+                    following += self.feed(WaitOpened(at_ms=self._now(), wait=one.wait))
         for one in ready:
+            if not one.idempotent:
+                self.journal.intend(one.command.key)
+        if not ready or not all(one.pure for one in ready):
+            await self.journal.save()
+        for one in ready if self._interrupt is None else ():
             if one.pure:
                 self._pure.add(one.command.call.call_id)
             self._observer.running(one.command)
             self._host.start(one, self._deliver)
+        return following
 
-    def _note(self, prepared: Known | Asks) -> list[Command]:
-        if isinstance(prepared, Known):
-            return self.feed(prepared.settled)
-        if prepared.approval is not None:
-            self._approvals.append(prepared.approval)
-        return self._open_wait(WaitOpened(at_ms=self._now(), wait=prepared.wait))
-
-    def _open_wait(self, given: WaitOpened) -> list[Command]:
-        if given.wait.kind != "approval":
-            self._waits.append(given.wait)
-        return self.feed(given)
-
-    def _intend(self, ready: list[Ready]) -> None:
-        for one in ready:
-            key = one.command.key
-            if not one.idempotent and key not in self._intents:
-                self._unsaved.append(JournalEntry(key=key, kind="intent"))
+    async def _prepare_all(self, commands: list[RunTool]) -> list[Prepared]:
+        """Do everything that comes before the executions; plugins rule on several calls at once."""
+        prepare, intents = self._host.prepare, self.journal.intents
+        if len(commands) > 1 and not commands[0].ruled:
+            return await asyncio.gather(*(prepare(one, begun=one.key in intents) for one in commands))
+        return [await prepare(one, begun=one.key in intents) for one in commands]
 
     async def _await_effects(self) -> list[Command]:
         under_way = self.machine.under_way()
         if under_way and self._pure.issuperset(under_way):
-            self._flush_soon()
+            self.journal.flush_soon()
         else:
-            await self._save()
+            await self.journal.save()
         while not self._inbox and self._interrupt is None:
             self._wake = asyncio.get_running_loop().create_future()
             await self._wake
@@ -408,40 +337,38 @@ class TurnDriver:
         arrived, self._inbox = self._inbox, []
         following: list[Command] = []
         for given in arrived:
-            following += self._open_wait(given) if isinstance(given, WaitOpened) else self.feed(given)
+            if isinstance(given, WaitOpened):
+                self.journal.note_wait(given.wait)
+            following += self.feed(given)
         return following
 
+    # Checkpoints and ends
+
     async def _pass(self, command: Checkpoint, output: OutputCheck) -> list[Command]:
-        """Make durable what is known, and claim what was injected, in one transaction."""
+        """Save, and claim what was injected, in one transaction."""
         now = self._now()
         key = command.key
-        retreat = self._retreat(key)
-
         finishes = command.kind == "before_completion" and output.problem is None and not command.held
+        # An entry that says only that an injected message was withdrawn: the checkpoint is not passed. Only a
+        # commit may finish a turn, because it alone is refused if more has come in the meantime.
+        self._retreats += 1
+        retreat_key = f"{key}.retreat.{self.journal.lease.fence}.{self._retreats}"
 
         def make(claimed: tuple[QueuedInput, ...]) -> JournalEntry:
             if not claimed and finishes:
-                return retreat
+                return JournalEntry(key=retreat_key, kind="intent")
             messages = tuple(
                 msgspec.structs.replace(item.message, input_id=item.input_id) for item in claimed
             )
             passed = CheckpointPassed(at_ms=now, kind=command.kind, messages=messages, output=output)
             return JournalEntry(key=key, kind="input", body=encode_input(passed))
 
-        entry = await self._save(make)
+        entry = await self.journal.save(make)
         assert entry is not None
-        if entry.key == retreat.key:
+        if entry.key == retreat_key:
             return [command]
-        self._keys.add(key)
-        return self._tell(decode_input(entry.body))
-
-    def _retreat(self, key: str) -> JournalEntry:
-        """Says that what was injected is withdrawn, and no more than that: the checkpoint is not passed.
-
-        Only a commit may finish a turn, because it alone is refused if more has come in the meantime.
-        """
-        self._retreats += 1
-        return JournalEntry(key=f"{key}.retreat.{self.lease.fence}.{self._retreats}", kind="intent")
+        self.journal.keys.add(key)
+        return self._feed_machine(decode_input(entry.body))
 
     async def _complete(self, command: Checkpoint) -> list[Command] | Driven:
         """Finish the turn, unless the answer does not fit or something came in."""
@@ -460,28 +387,22 @@ class TurnDriver:
                 Aborted(at_ms=self._now(), reason=StopReason.PLUGIN_ABORT, error=lost.error_object())
             )
         if isinstance(committed, Committed):
-            passed = CheckpointPassed(at_ms=self._now(), kind=command.kind, output=output)
-            self.machine.feed(passed)
+            self.machine.feed(CheckpointPassed(at_ms=self._now(), kind=command.kind, output=output))
             return committed
         if committed.reason == "injected":
             return await self._pass(command, output)
         return self.feed(CancelRequested(at_ms=self._now()))
 
-    async def _commit(self, outcome: Ended) -> Driven:
-        committed = await self._write_end(outcome, tolerant=True)
-        if isinstance(committed, CommitRefused):
-            raise InternalError(f"the end of turn {self.turn_id} was refused: {committed.reason}")
-        return committed
-
     async def _write_end(self, outcome: Ended, *, tolerant: bool) -> Committed | CommitRefused:
-        """Commit. If not *tolerant*, a plugin whose state cannot be kept is an error."""
+        """Commit. Unless *tolerant*, a plugin whose state cannot be kept is an error."""
+        journal = self.journal
         await self._host.finalizing(outcome)
-        await self._end_flushing()
-        self._require_lease()
+        await journal.end_flushing()
+        journal.require_lease()
         summary = self.machine.summary(outcome)
         kept = await self._host.kept(tolerant=tolerant)
-        self._require_lease()
-        blobs = self._take_blobs()
+        journal.require_lease()
+        blobs = journal.take_blobs()
         commit = TurnCommit(
             turn_id=self.turn_id,
             now_ms=self._now(),
@@ -493,178 +414,47 @@ class TurnDriver:
             state=kept.state,
             blobs=(*blobs, *kept.blobs),
         )
-        written = await self._write(lambda: self._store.commit(self.lease, commit))
+        written = await journal.write(lambda: self._services.store.commit(journal.lease, commit))
         if isinstance(written, CommitRefused):
-            self._blobs = blobs
+            journal.return_blobs(blobs)
             return written
         return Committed(written, summary)
 
     def _next_inputs(self, outcome: Ended) -> tuple[QueuedInput, ...]:
-        """What turns of its own begin with: a new frame's task, and what plugins want said after the turn."""
-        task = self._task_of(outcome)
-        said = (
+        """Return the inputs of later turns: a new frame's task, and what plugins want said after the turn."""
+        said = [
+            (f"{self.turn_id}.after.{number}", message)
+            for number, message in enumerate(self.machine.next_messages(), 1)
+        ]
+        if isinstance(outcome, FrameSwitched) and outcome.switch.task is not None:
+            said.insert(0, (task_input_id(self.turn_id), UserMessage(content=outcome.switch.task)))
+        return tuple(
             QueuedInput(
-                input_id=f"{self.turn_id}.after.{number}",
-                session_id=self.lease.session_id,
+                input_id=input_id,
+                session_id=self.journal.lease.session_id,
                 kind="queue",
                 message=message,
                 created_at=self._now(),
             )
-            for number, message in enumerate(self.machine.next_messages(), 1)
-        )
-        return (*said,) if task is None else (task, *said)
-
-    def _task_of(self, outcome: Ended) -> QueuedInput | None:
-        """The task that a new frame begins with, as the input of a turn of its own."""
-        if not isinstance(outcome, FrameSwitched) or outcome.switch.task is None:
-            return None
-        return QueuedInput(
-            input_id=task_input_id(self.turn_id),
-            session_id=self.lease.session_id,
-            kind="queue",
-            message=UserMessage(content=outcome.switch.task),
-            created_at=self._now(),
+            for input_id, message in said
         )
 
     async def _park(self, outcome: Waiting) -> list[Command] | Parked:
+        journal = self.journal
         ended = await self._host.parking()
         if ended is not None:
             return self.feed(ended)
-        await self._end_flushing()
-        self._require_lease()
+        await journal.end_flushing()
+        journal.require_lease()
         summary = self.machine.summary(outcome)
-        self._note_states()  # what the host has changed since
-        save = self._take_unsaved()
-        await self._write(lambda: self._store.park(self.lease, save, summary))
+        journal.unsaved.extend(self._host.changed_states(None))  # what the host has changed since
+        save = journal.take()
+        await journal.write(lambda: self._services.store.park(journal.lease, save, summary))
         return Parked(summary)
-
-    # Writing down
-
-    def _flush_soon(self) -> None:
-        """Have what is known written in a moment, if nobody does so before."""
-        if self._unsaved and self._flush_timer is None and self._flushing is None:
-            loop = asyncio.get_running_loop()
-            self._flush_timer = loop.call_later(_FLUSH_S, self._flush_now)
-
-    def _flush_now(self) -> None:
-        self._flush_timer = None
-        if self._unsaved and not self._lost:
-            self._flushing = asyncio.get_running_loop().create_task(self._flush())
-
-    async def _flush(self) -> None:
-        urgent = self._urgent
-        save = self._take_unsaved()
-        self._urgent = urgent  # what must be written first is, only once this is over
-        self._heed(await self._write(lambda: self._store.save(self.lease, save)))
-        self._flushing = None  # if it fails, `_end_flushing` finds it
-        self._flush_soon()
-
-    async def _end_flushing(self) -> None:
-        """Wait for what is being written: what comes later must not overtake it."""
-        flushing, self._flushing = self._flushing, None
-        try:
-            if flushing is not None:
-                await flushing
-        finally:
-            if self._flush_timer is not None:
-                self._flush_timer.cancel()
-                self._flush_timer = None
-
-    async def _save(
-        self, make_checkpoint: Callable[[tuple[QueuedInput, ...]], JournalEntry] | None = None
-    ) -> JournalEntry | None:
-        self._require_lease()
-        await self._end_flushing()
-        if not self._unsaved and make_checkpoint is None:
-            self._urgent = False
-            return None
-        save = self._take_unsaved()
-        if make_checkpoint is not None:
-            save = msgspec.structs.replace(save, make_checkpoint=make_checkpoint)
-        saved = await self._write(lambda: self._store.save(self.lease, save))
-        self._heed(saved)
-        return saved.checkpoint
-
-    async def _write(self, write: Callable[[], Awaitable[T]]) -> T:
-        """Return what *write* returns; while the store is unavailable and the lease holds, call it again."""
-        pause_s = _FIRST_RETRY_S
-        while True:
-            try:
-                return await write()
-            except StoreUnavailable as error:
-                left_s = (self.held_until_ms - self._clock.boot_ms()) / 1000
-                if not error.retryable or left_s <= 0:
-                    raise
-                if pause_s == _FIRST_RETRY_S:
-                    log.warning(
-                        "session %s, turn %s: cannot write to the store (%s); retrying until the lease ends",
-                        self.lease.session_id,
-                        self.turn_id,
-                        error,
-                    )
-                await self._sleep(min(pause_s, left_s))
-            self._require_lease()
-            pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
-
-    def _heed(self, saved: Saved) -> None:
-        if saved.cancel_requested and "cancel_requested" not in self._keys:
-            self.request_cancel()
-
-    def _note_states(self, given: Input | None = None) -> None:
-        """Put what plugins remember to what made them remember it: hooks under way are not done yet."""
-        self._unsaved.extend(self._host.changed_states(given))
-
-    def _take_unsaved(self) -> Save:
-        save = Save(
-            turn_id=self.turn_id,
-            entries=tuple(map(_entry_of, self._unsaved)),
-            approvals=tuple(self._approvals),
-            waits=tuple(self._waits),
-            blobs=self._take_blobs(),
-        )
-        self._unsaved, self._approvals, self._waits = [], [], []
-        self._urgent = False
-        return save
-
-    def _take_blobs(self) -> tuple[Blob, ...]:
-        """What is to be handed over, and what a refused commit gave back."""
-        blobs, self._blobs = (*self._blobs, *self._host.take_blobs()), ()
-        return blobs
-
-    def _require_lease(self) -> None:
-        if self._lost:
-            raise LeaseLost(self.lease.session_id)
-
-    # Interruptions
-
-    def _interrupted(self) -> list[Command]:
-        given, self._interrupt = self._interrupt, None
-        self._require_lease()
-        return [] if given is None else self.feed(given)
-
-    def _set_timer(self) -> asyncio.TimerHandle | None:
-        deadline = self.machine.deadline_ms
-        if deadline is None:
-            return None
-        delay_s = max(0, deadline - self._now()) / 1000
-        return asyncio.get_running_loop().call_later(
-            delay_s, lambda: self._break_in(DeadlinePassed(at_ms=self._now()))
-        )
-
-    def _now(self) -> int:
-        return self._clock.now_ms()
-
-
-def _entry_of(noted: JournalEntry | tuple[str, Input]) -> JournalEntry:
-    """An entry of the journal. Most turns end before anything of theirs is written there."""
-    if isinstance(noted, JournalEntry):
-        return noted
-    key, given = noted
-    return JournalEntry(key=key, kind="input", body=encode_input(given))
 
 
 def _still_wanted(commands: list[Command]) -> list[Command]:
-    """What is to be done: if the turn ends or has gone on, that, and nothing of what was asked for before."""
+    """Return the commands that still count: if the turn ends or is past its calls, none from before that."""
     if len(commands) == 1:
         return commands
     for at, command in enumerate(commands):
@@ -674,14 +464,3 @@ def _still_wanted(commands: list[Command]) -> list[Command]:
         if not isinstance(command, (RunTool, ContinueCell)):
             return commands[at:]
     return commands
-
-
-def _can_wait(given: Input) -> bool:
-    """Whether nothing that touches the world follows from this."""
-    match given:
-        case HooksRan(ruling=ruling):
-            return ruling == NOTHING_SAID
-        case CallPrepared(ruling=ruling, compaction=None, switch=None):
-            return ruling == NOTHING_SAID
-        case _:
-            return False

@@ -1,7 +1,7 @@
-"""What the driver asks of whoever carries a turn's commands out.
+"""The port through which the driver executes a turn's commands.
 
-A protocol brings one: the standard protocol's calls models and native tools. The host does things; it decides
-nothing that the journal would have to know, except by what it returns.
+A protocol provides the host: that of the standard protocol calls models and native tools. The host does
+things; it decides nothing that the journal would have to know, except by what it returns.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from standfast.model.wait import Wait
 from standfast.ports.session_store import Blob, JournalEntry, StateRecord
 
 Deliver = Callable[[Input], None]
-"""Takes what came of an effect. Called on the loop of the turn."""
+"""Takes the outcome of an effect. Called on the loop of the turn."""
 
 
-class Ready(msgspec.Struct, frozen=True):
+class EffectReady(msgspec.Struct, frozen=True):
     """A call that may be executed. One that is not idempotent is journaled as an intent first.
 
     A `pure` one touches nothing by itself, so that nothing need be on disk before it: a cell is such a call,
@@ -45,14 +45,14 @@ class Ready(msgspec.Struct, frozen=True):
     pure: bool = False
 
 
-class Known(msgspec.Struct, frozen=True):
+class EffectSettled(msgspec.Struct, frozen=True):
     """A call whose result is known without executing anything."""
 
     settled: ToolSettled
     ruled: CallRuled | None = None
 
 
-class Asks(msgspec.Struct, frozen=True):
+class EffectWaits(msgspec.Struct, frozen=True):
     """A call that has to wait; with the request to a person, if it waits for one."""
 
     wait: Wait
@@ -60,8 +60,8 @@ class Asks(msgspec.Struct, frozen=True):
     ruled: CallRuled | None = None
 
 
-Prepared = Ready | Known | Asks
-"""What became of a call before its execution; `ruled` is what plugins had to say about it just now."""
+Prepared = EffectReady | EffectSettled | EffectWaits
+"""A call before its execution; `ruled` is what plugins have just decided about it."""
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -73,46 +73,49 @@ class Kept(msgspec.Struct, frozen=True):
 
 class EffectHost(Protocol):
     async def run_hooks(self, command: RunHooks) -> HooksRan:
-        """Let plugins have their say. Nothing that they do escapes: it is in the ruling."""
+        """Run the plugins' hooks of a stage. Their errors are part of the ruling, never raised."""
 
     async def prepare_call(self, command: PrepareCall) -> CallPrepared:
         """Let plugins prepare the next model call."""
 
     async def finalizing(self, outcome: Ended) -> None:
-        """Tell plugins that the turn is about to be committed. Nothing can come of it."""
+        """Tell plugins that the turn is about to be committed. Nothing follows from it."""
 
     def settled(self, given: ToolSettled) -> None:
-        """A result is being taken in: what a cell has left behind counts from here on."""
+        """Note a result that is about to be fed: from here on the state that a cell has left counts."""
 
     def changed_states(self, given: Input | None = None) -> tuple[JournalEntry, ...]:
-        """What plugins remember and did not when this was last asked: what *given* made them, or by now."""
+        """Return the plugin states that changed since the last call: those that *given* changed, or all."""
 
     def take_blobs(self) -> tuple[Blob, ...]:
-        """The attachments that came up and are not handed over yet."""
+        """Return the attachments that were not returned before."""
 
     async def kept(self, *, tolerant: bool) -> Kept:
-        """What is to be kept with the end of the turn. A plugin that cannot say is an error, or stays."""
+        """Return what is kept at the end of the turn.
+
+        Raise if a plugin cannot snapshot; with *tolerant*, keep its previous state.
+        """
 
     async def call_model(self, command: CallModel) -> ModelReplied | ModelFailed:
-        """Ask the model; what it streams is shown on the way. Cancelling ends the call."""
+        """Call the model and show what it streams. Cancelling ends the call."""
 
     async def prepare(self, command: RunTool, *, begun: bool) -> Prepared:
         """Check a call before it is executed. `begun`: a process that died had journaled its intent."""
 
-    def start(self, ready: Ready, deliver: Deliver) -> None:
+    def start(self, ready: EffectReady, deliver: Deliver) -> None:
         """Execute a call; its `ToolSettled` or `WaitOpened` is delivered once, never from within `start`."""
 
     def continue_cell(self, command: ContinueCell, deliver: Deliver) -> None:
-        """Let a cell go on, or run it again up to there. What comes of it is delivered as with `start`."""
+        """Continue a cell, or run it again up to there. Its outcome is delivered as with `start`."""
 
     async def parking(self) -> ToolSettled | None:
         """Suspend the turn's cell, because the turn is about to wait.
 
-        Returns the failed result of a cell that cannot be suspended, and then the turn does not wait.
+        Return the failed result of a cell that cannot be suspended; then the turn does not wait.
         """
 
     async def check_output(self, text: str) -> OutputCheck:
-        """Check the model's answer against what the agent promises. Cancelling gives the check up."""
+        """Check the model's answer against the agent's output type. Cancelling gives the check up."""
 
     def stop(self) -> None:
-        """End what is under way. Nothing is delivered any more."""
+        """End the effects under way and deliver nothing more."""

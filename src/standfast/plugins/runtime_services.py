@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from standfast.durable.leases import LeaseKeeper
+from standfast.durable.journal import LeaseKeeper
 from standfast.errors import InvalidArgument
 from standfast.model.canonical import Json
 from standfast.model.language import EngineName

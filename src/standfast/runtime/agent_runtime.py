@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from standfast.durable.leases import LeaseKeeper
+from standfast.durable.journal import LeaseKeeper
 from standfast.errors import InvalidArgument, StandfastError
 from standfast.model.approval import Approval, Decision
 from standfast.model.canonical import Json, to_json

@@ -27,7 +27,7 @@ from typing import Any, Final, Literal, TypeVar
 import msgspec
 
 from standfast.durable.driver import Committed, Driven
-from standfast.durable.replay import replay
+from standfast.durable.journal import replay
 from standfast.errors import (
     ApprovalAlreadyDecided,
     ApprovalNotFound,

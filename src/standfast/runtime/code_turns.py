@@ -18,7 +18,7 @@ import msgspec
 
 from standfast.durable.driver import Driven, TurnDriver
 from standfast.durable.effects import Kept
-from standfast.durable.replay import replay
+from standfast.durable.journal import replay
 from standfast.errors import ErrorObject
 from standfast.machine.commands import Command, RunTool
 from standfast.machine.inputs import Input, TurnStarted
@@ -332,7 +332,7 @@ class CodeTurn:
         self.commands = commands
         """What a new turn begins with."""
         self.driver = driver
-        self.lease = driver.lease
+        self.journal = driver.journal
         self.turn_id = machine.turn_id
         self._executor = executor
         self._spans = spans
@@ -350,14 +350,6 @@ class CodeTurn:
 
     def request_cancel(self) -> None:
         self.stop(cancelled_error())
-
-    @property
-    def held_until_ms(self) -> int:
-        return self.driver.held_until_ms
-
-    @held_until_ms.setter
-    def held_until_ms(self, until_ms: int) -> None:
-        self.driver.held_until_ms = until_ms
 
     async def drive(self, commands: list[Command]) -> Driven:
         assert self.machine.code is not None

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from standfast.durable.keys import task_input_id
+from standfast.durable.journal import task_input_id
 from standfast.errors import ErrorObject, InvalidArgument, NobodyWaits, TurnCode
 from standfast.model.message import UserMessage
 from standfast.model.outcome import Stopped, StopReason

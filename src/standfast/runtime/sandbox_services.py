@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from standfast.durable.leases import LeaseKeeper
+from standfast.durable.journal import LeaseKeeper
 from standfast.errors import Code, SnapshotRefused
 from standfast.model.diagnostic import Diagnostic
 from standfast.model.language import Language

@@ -11,7 +11,7 @@ from typing import assert_never
 
 import msgspec
 
-from standfast.durable.effects import Asks
+from standfast.durable.effects import EffectWaits
 from standfast.errors import Code, ErrorObject
 from standfast.machine.commands import RunTool
 from standfast.model.approval import Approval, ApprovalState, bind_approval
@@ -47,7 +47,7 @@ def request_approval(
     *,
     interrupted: bool = False,
     reason: str | None = None,
-) -> Asks:
+) -> EffectWaits:
     """Return the request to a person about a call with the arguments *given*, and the wait for the answer."""
     now, (args, named) = turn.services.clock.now_ms(), given
     approval = Approval(
@@ -75,7 +75,7 @@ def request_approval(
         due_at=approval.expires_at,
         value=terms,
     )
-    return Asks(wait, approval)
+    return EffectWaits(wait, approval)
 
 
 def settle_wait(call: Admitted, command: RunTool, outcome: WaitOutcome) -> SettledCall:

@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar, assert_never
 
 import msgspec
 
-from standfast.durable.effects import Deliver, Kept, Known, Prepared, Ready
+from standfast.durable.effects import Deliver, EffectReady, EffectSettled, Kept, Prepared
 from standfast.errors import Code, ErrorObject, InvalidArgument, StandfastError
 from standfast.machine.commands import CallModel, ContinueCell, PrepareCall, RunHooks, RunTool
 from standfast.machine.inputs import (
@@ -160,7 +160,7 @@ class StandardHost:
             prepared = await self._settled(command, None, error)
         elif ruling.error is not None and ruling.error.code == Code.WAITING_FOR_APPROVAL:
             prepared = await self._prepare(command, begun)
-            if isinstance(prepared, Ready):
+            if isinstance(prepared, EffectReady):
                 tool = self._find(command.call)
                 prepared = self._ask(tool, command, reason=ruling.error.message)
         elif ruling.settled:
@@ -175,7 +175,7 @@ class StandardHost:
             prepared = await self._checked(self._find(command.call), command, begun)
         except StandfastError as error:  # a tool that does not exist, for instance
             prepared = await self._settled(command, None, error.error_object())
-        return await self._judged(command, prepared) if isinstance(prepared, Known) else prepared
+        return await self._judged(command, prepared) if isinstance(prepared, EffectSettled) else prepared
 
     async def _checked(self, tool: RegisteredTool, command: RunTool, begun: bool) -> Prepared:
         is_cell = self._is_cell(command.call)
@@ -199,7 +199,7 @@ class StandardHost:
             return self._known(command, settle_timed_out(self._placeholder(tool, command)))
         if command.granted is None:
             if is_cell and _is_plain_cell(tool, _arguments(command)):
-                return Ready(command, True, None, pure=True)
+                return EffectReady(command, True, None, pure=True)
             admission = await self._admit(tool, command)
         elif isinstance(command.granted, Approved):
             admission = await self._check_approved(tool, command)
@@ -264,7 +264,7 @@ class StandardHost:
                 return self._ask(admission.call.tool, command)
             case Admitted():
                 if is_cell:
-                    return Ready(command, True, admission, pure=True)
+                    return EffectReady(command, True, admission, pure=True)
                 tool, contract = admission.tool, admission.tool.capability
                 if tool.takes_context or self._turn.dispatcher.traced:
                     admission = msgspec.structs.replace(admission, run_context=self._context(command))
@@ -273,7 +273,7 @@ class StandardHost:
                 idempotent = bool(contract.idempotent)
                 # A tool that gets a context can pass the call's id on, so the call must be stored first.
                 pure = idempotent and contract.side_effect is SideEffect.NONE and not tool.takes_context
-                return Ready(command, idempotent, admission, pure=pure)
+                return EffectReady(command, idempotent, admission, pure=pure)
             case _:
                 assert_never(admission)
 
@@ -315,8 +315,8 @@ class StandardHost:
                 return bool(cells) and cells[0] != call.call_id
         return False
 
-    def _known(self, command: RunTool, settled: SettledCall) -> Known:
-        return Known(as_input(command.call.call_id, settled, self._turn.services.clock.now_ms()))
+    def _known(self, command: RunTool, settled: SettledCall) -> EffectSettled:
+        return EffectSettled(as_input(command.call.call_id, settled, self._turn.services.clock.now_ms()))
 
     def _placeholder(self, tool: RegisteredTool, command: RunTool) -> Admitted:
         """Return the call in the form that settlement takes; it is not executed."""
@@ -331,13 +331,13 @@ class StandardHost:
             timeout_ms=self._turn.dispatcher.timeout_ms(tool),
         )
 
-    async def _settled(self, command: RunTool, value: Json, error: ErrorObject | None) -> Known:
+    async def _settled(self, command: RunTool, value: Json, error: ErrorObject | None) -> EffectSettled:
         """Return a result without an execution, with a record if the tool exists."""
         try:
             tool = self._find(command.call)
         except StandfastError:
             now, call_id = self._turn.services.clock.now_ms(), command.call.call_id
-            return Known(ToolSettled(at_ms=now, call_id=call_id, value=value, error=error))
+            return EffectSettled(ToolSettled(at_ms=now, call_id=call_id, value=value, error=error))
         if error is not None:
             return self._known(command, settle_failure(tool, _request_digest(tool, command), error))
         call = self._placeholder(tool, command)
@@ -366,7 +366,7 @@ class StandardHost:
 
     # Execution
 
-    def start(self, ready: Ready, deliver: Deliver) -> None:
+    def start(self, ready: EffectReady, deliver: Deliver) -> None:
         call = ready.command.call
         if self._cells is not None and self._is_cell(call):
             self._cells.resume(ContinueCell(call, _executed_with(ready.command), (), (), 0), deliver)
@@ -379,13 +379,13 @@ class StandardHost:
         assert self._cells is not None
         self._cells.resume(command, deliver)
 
-    async def _judged(self, command: RunTool, known: Known) -> Known:
+    async def _judged(self, command: RunTool, known: EffectSettled) -> EffectSettled:
         """Let plugins judge a result that no execution brought."""
         if not self._hooks.judges:
             return known
         settled = await self._judge(command, known.settled)
         await self._hooks.settles(settled.call_id)
-        return Known(settled)
+        return EffectSettled(settled)
 
     async def _judge(self, command: RunTool, settled: ToolSettled) -> ToolSettled:
         call = command.call

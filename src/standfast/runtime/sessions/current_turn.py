@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from standfast.durable.driver import TurnDriver
-from standfast.durable.replay import replay
+from standfast.durable.journal import replay
 from standfast.model.blocked import Blocked
 from standfast.model.current_turn import CurrentState, CurrentTurn
 from standfast.model.head import SessionHead

@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 import msgspec
 
 from standfast.durable.driver import Committed, Driven, Parked, TurnDriver
-from standfast.durable.replay import Replayed, replay
+from standfast.durable.journal import Replayed, replay
 from standfast.errors import (
     Code,
     CodeExecutionUnavailable,

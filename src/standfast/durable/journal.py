@@ -1,0 +1,420 @@
+"""A turn's journal, and the lease under which it is written.
+
+Theory of operation
+-------------------
+`TurnJournal` notes what the driver feeds to the machine and writes it at the latest moment that the rules
+allow: before the next effect. So a reply and the intents of the calls it asks for are one transaction,
+results that arrive together are one, and the last reply is written by the commit itself. `replay` reads a
+journal back into a machine that stands where the dead process stood. `LeaseKeeper` renews the leases of all
+turns that run in this process.
+
+What plugins said, where nothing follows from it, may wait for a moment (`_FLUSH_S`): if the step after it is
+over sooner, both are written at once. So may everything while only code runs, or tools that only compute:
+they touch nothing.
+
+Rules
+-----
+1. The key of an input names the effect whose outcome it is, not its time. So calls that run at once may
+   finish in any order, and no order of recovery gives one the result of another.
+2. A later write never overtakes an earlier one.
+3. A process that lost the lease writes nothing.
+4. A write that fails because the store cannot be written now (disk full, I/O error, locked) is repeated while
+   the lease holds: what this process knows, such as the result of a payment, is not given up for one error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, Protocol, TypeVar, assert_never
+
+import msgspec
+
+from standfast.durable.effects import EffectHost
+from standfast.errors import LeaseLost, RecordCorrupt, StoreError, StoreUnavailable
+from standfast.machine.inputs import (
+    Aborted,
+    CallPrepared,
+    CallRuled,
+    CallTimedOut,
+    CancelRequested,
+    CellPaused,
+    CheckpointPassed,
+    DeadlinePassed,
+    FinishRequested,
+    FrameSwitchRequested,
+    HooksRan,
+    Input,
+    ModelFailed,
+    ModelReplied,
+    Resumed,
+    ToolSettled,
+    TurnStarted,
+    WaitEnded,
+    WaitOpened,
+    decode_input,
+    encode_input,
+)
+from standfast.machine.turn_machine import TurnMachine
+from standfast.model.approval import Approval
+from standfast.model.ruling import NOTHING_SAID
+from standfast.model.wait import Wait
+from standfast.ports.clock import Clock
+from standfast.ports.session_store import Blob, JournalEntry, Lease, QueuedInput, Save, SessionStore
+
+T = TypeVar("T")
+log: Final = logging.getLogger("standfast")
+
+_FIRST_RETRY_S: Final = 0.05
+_LONGEST_RETRY_S: Final = 2.0
+
+_FLUSH_S: Final = 0.005
+"""How long an input from which nothing follows may wait to be written."""
+
+
+def task_input_id(turn_id: str) -> str:
+    """Return the id of the queued input with which the turn *turn_id* starts the next one, in a new frame."""
+    return f"{turn_id}.task"
+
+
+def key_of(given: Input, machine: TurnMachine, fence: int) -> str:
+    """Return the key of an input that *machine* is about to be fed."""
+    match given:  # the most frequent first
+        case ToolSettled(call_id=call_id):
+            return f"tool.{call_id}"
+        case ModelReplied() | ModelFailed():
+            return f"model.{machine.model_calls}"
+        case CellPaused(call_id=call_id, number=number):
+            return f"cell.{call_id}.{number}"
+        case FinishRequested(call_id=call_id):
+            return f"finish.{call_id}"
+        case HooksRan(stage=stage, number=number):
+            return f"hooks.{stage}.{number}"
+        case CallPrepared(number=number):
+            return f"prepare.{number}"
+        case CallRuled(call_id=call_id):
+            return f"ruled.{call_id}"
+        case CallTimedOut(call_id=call_id, attempt=attempt):
+            return f"timeout.{call_id}.{attempt}"
+        case WaitOpened(wait=wait):
+            return f"wait.{wait.wait_id}"
+        case WaitEnded(wait_id=wait_id):
+            return f"waited.{wait_id}"
+        case CheckpointPassed():
+            return f"checkpoint.{machine.checkpoints}"
+        case Resumed():
+            return f"resumed.{fence}"
+        case TurnStarted() | FrameSwitchRequested() | CancelRequested() | DeadlinePassed() | Aborted():
+            return str(type(given).__struct_config__.tag)
+        case _:
+            assert_never(given)
+
+
+class Replayed(msgspec.Struct, frozen=True):
+    """The machine, the keys of what is journaled already, and the effects that were begun."""
+
+    machine: TurnMachine
+    keys: set[str]
+    intents: frozenset[str]
+
+
+def replay(turn_id: str, first: bytes, journal: tuple[JournalEntry, ...]) -> Replayed:
+    """Feed the journal to a fresh machine."""
+
+    def decode(key: str, body: bytes) -> Input:
+        try:
+            given: Input = decode_input(body)
+            return given
+        except msgspec.DecodeError as error:
+            raise RecordCorrupt(f"{key} of turn {turn_id} ({error})") from None
+
+    machine = TurnMachine()
+    started = decode("turn_started", first)
+    if not isinstance(started, TurnStarted):
+        raise RecordCorrupt(f"turn_started of turn {turn_id}")
+    machine.feed(started)
+    for entry in journal:
+        if entry.kind == "input":
+            machine.feed(decode(entry.key, entry.body))
+    return Replayed(
+        machine,
+        {entry.key for entry in journal if entry.kind == "input"},
+        frozenset(entry.key for entry in journal if entry.kind == "intent"),
+    )
+
+
+class DriverServices(Protocol):
+    """The services of the runtime that a driver uses."""
+
+    @property
+    def store(self) -> SessionStore: ...
+
+    @property
+    def clock(self) -> Clock: ...
+
+    @property
+    def sleep(self) -> Callable[[float], Awaitable[None]]: ...
+
+
+class TurnJournal:
+    """The journal of one turn under one lease. *on_cancel* is called when the store has a cancellation."""
+
+    def __init__(
+        self,
+        turn_id: str,
+        lease: Lease,
+        host: EffectHost,
+        services: DriverServices,
+        on_cancel: Callable[[], None],
+        *,
+        keys: set[str] | None = None,
+        intents: frozenset[str] = frozenset(),
+    ) -> None:
+        self.turn_id = turn_id
+        self.lease = lease
+        self.intents = intents
+        self.keys = keys or set()
+        self.unsaved: list[JournalEntry | tuple[str, Input]] = []  # inputs by their keys, not yet encoded
+        self.urgent = False
+        """Whether something unsaved must be written before the next effect."""
+        self.lost = False
+        clock = services.clock
+        self.held_until_ms = clock.boot_ms() + lease.until_ms - clock.now_ms()
+        """Until then, by the boot-time clock, no other process may take the lease."""
+        self._services = services
+        self._host = host
+        self._on_cancel = on_cancel
+        self._approvals: list[Approval] = []
+        self._waits: list[Wait] = []
+        self._blobs: tuple[Blob, ...] = ()
+        self._flush_timer: asyncio.TimerHandle | None = None
+        self._flushing: asyncio.Task[None] | None = None
+
+    def note(self, given: Input, machine: TurnMachine) -> bool:
+        """Note an input that *machine* is about to be fed; false if its effect has its outcome already."""
+        key = key_of(given, machine, self.lease.fence)
+        if key in self.keys:
+            return False
+        self.keys.add(key)
+        self.unsaved.append((key, given))
+        match given:
+            case HooksRan() | CallPrepared(compaction=None, switch=None) if given.ruling == NOTHING_SAID:
+                pass  # nothing that touches the world follows from it
+            case _:
+                self.urgent = True
+        return True
+
+    def intend(self, key: str) -> None:
+        """Note that an effect that is not idempotent is about to begin."""
+        if key not in self.intents:
+            self.unsaved.append(JournalEntry(key=key, kind="intent"))
+
+    def note_wait(self, wait: Wait, approval: Approval | None = None) -> None:
+        """Note a wait, with the request to a person if it waits for one."""
+        if approval is not None:
+            self._approvals.append(approval)
+        if wait.kind != "approval":
+            self._waits.append(wait)
+
+    def take(self) -> Save:
+        """Return everything unsaved, to be written now."""
+        entries = tuple(
+            noted
+            if isinstance(noted, JournalEntry)
+            else JournalEntry(key=noted[0], kind="input", body=encode_input(noted[1]))
+            for noted in self.unsaved
+        )
+        save = Save(
+            turn_id=self.turn_id,
+            entries=entries,
+            approvals=tuple(self._approvals),
+            waits=tuple(self._waits),
+            blobs=self.take_blobs(),
+        )
+        self.unsaved, self._approvals, self._waits = [], [], []
+        self.urgent = False
+        return save
+
+    def take_blobs(self) -> tuple[Blob, ...]:
+        """Return the blobs that are not stored yet, with those that a refused commit returned."""
+        blobs, self._blobs = (*self._blobs, *self._host.take_blobs()), ()
+        return blobs
+
+    def return_blobs(self, blobs: tuple[Blob, ...]) -> None:
+        """Keep *blobs* for the next write: the commit they belonged to was refused."""
+        self._blobs = blobs
+
+    def require_lease(self) -> None:
+        if self.lost:
+            raise LeaseLost(self.lease.session_id)
+
+    # Writing
+
+    async def save(
+        self, make_checkpoint: Callable[[tuple[QueuedInput, ...]], JournalEntry] | None = None
+    ) -> JournalEntry | None:
+        """Write everything unsaved; return the entry that *make_checkpoint* made."""
+        self.require_lease()
+        await self.end_flushing()
+        if not self.unsaved and make_checkpoint is None:
+            self.urgent = False
+            return None
+        save = self.take()
+        if make_checkpoint is not None:
+            save = msgspec.structs.replace(save, make_checkpoint=make_checkpoint)
+        return await self._save(save)
+
+    def flush_soon(self) -> None:
+        """Have everything unsaved written in a moment, unless it is written before."""
+        if self.unsaved and self._flush_timer is None and self._flushing is None:
+            self._flush_timer = asyncio.get_running_loop().call_later(_FLUSH_S, self._flush_now)
+
+    def _flush_now(self) -> None:
+        self._flush_timer = None
+        if self.unsaved and not self.lost:
+            self._flushing = asyncio.get_running_loop().create_task(self._flush())
+
+    async def _flush(self) -> None:
+        urgent = self.urgent
+        save = self.take()
+        self.urgent = urgent  # an effect has to wait until this is written
+        await self._save(save)
+        self._flushing = None  # if it fails, `end_flushing` finds it
+        self.flush_soon()
+
+    async def end_flushing(self) -> None:
+        """Wait for a flush under way: a later write must not overtake it."""
+        flushing, self._flushing = self._flushing, None
+        try:
+            if flushing is not None:
+                await flushing
+        finally:
+            if self._flush_timer is not None:
+                self._flush_timer.cancel()
+                self._flush_timer = None
+
+    async def _save(self, save: Save) -> JournalEntry | None:
+        saved = await self.write(lambda: self._services.store.save(self.lease, save))
+        if saved.cancel_requested and "cancel_requested" not in self.keys:
+            self._on_cancel()
+        return saved.checkpoint
+
+    async def write(self, write: Callable[[], Awaitable[T]]) -> T:
+        """Return what *write* returns; while the store is unavailable and the lease holds, call it again."""
+        pause_s = _FIRST_RETRY_S
+        while True:
+            try:
+                return await write()
+            except StoreUnavailable as error:
+                left_s = (self.held_until_ms - self._services.clock.boot_ms()) / 1000
+                if not error.retryable or left_s <= 0:
+                    raise
+                if pause_s == _FIRST_RETRY_S:
+                    log.warning(
+                        "session %s, turn %s: cannot write to the store (%s); retrying until the lease ends",
+                        self.lease.session_id,
+                        self.turn_id,
+                        error,
+                    )
+                await self._services.sleep(min(pause_s, left_s))
+            self.require_lease()
+            pause_s = min(2 * pause_s, _LONGEST_RETRY_S)
+
+
+# Leases
+
+
+class Holder(Protocol):
+    """A turn that runs under the lease of its journal."""
+
+    @property
+    def journal(self) -> TurnJournal: ...
+
+    def lose(self) -> None:
+        """Stop: the lease is gone."""
+
+    def request_cancel(self) -> None:
+        """End the turn: a caller in another process has cancelled it."""
+
+
+class LeaseKeeper:
+    """Renews the leases of the turns that run here, and notices their cancellation in other processes.
+
+    One task renews all of them, three times as often as they would end. A lost lease stops its turn: the
+    store would refuse what it still wants to write.
+    """
+
+    def __init__(self, store: SessionStore, clock: Clock, lease_ms: int) -> None:
+        self._store = store
+        self._clock = clock
+        self.lease_ms = lease_ms
+        self.offset_ms = clock.now_ms() - clock.boot_ms()
+        self._holders: dict[str, Holder] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def now_ms(self) -> int:
+        """Return the time that leases go by. Setting the time of day does not change it."""
+        return self._clock.boot_ms() + self.offset_ms
+
+    def hold(self, holder: Holder) -> None:
+        """Renew the holder's lease until `let_go`."""
+        journal = holder.journal
+        journal.held_until_ms = journal.lease.until_ms - self.offset_ms
+        self._holders[journal.turn_id] = holder
+        self.start_renewing()
+
+    def start_renewing(self) -> None:
+        """Start the task that renews leases, if it does not run."""
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._renew_forever())
+
+    def let_go(self, holder: Holder) -> None:
+        self._holders.pop(holder.journal.turn_id, None)
+
+    async def give_back(self, lease: Lease) -> None:
+        """End the lease of an unfinished turn, so that another process need not wait until it expires."""
+        with contextlib.suppress(StoreError):
+            await self._store.renew((lease,), self.now_ms(), 0)
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+            self._task = None
+
+    async def _renew_forever(self) -> None:
+        rounds = max(1, self.lease_ms // 3000)
+        while True:
+            for _ in range(rounds):
+                await asyncio.sleep(min(self.lease_ms / 3000, 1.0))
+                await self.look()
+            if self._holders:
+                await self.renew_all()
+
+    async def look(self) -> None:
+        """Cancel the turns whose cancellation another process has requested."""
+        with contextlib.suppress(StoreError):
+            for holder in list(self._holders.values()):
+                record = await self._store.turn(holder.journal.turn_id)
+                if record is not None and record.cancel_requested:
+                    holder.request_cancel()
+
+    async def renew_all(self) -> None:
+        holders = list(self._holders.values())
+        until_ms = self._clock.boot_ms() + self.lease_ms
+        leases = tuple(holder.journal.lease for holder in holders)
+        try:
+            renewed = await self._store.renew(leases, self.now_ms(), self.lease_ms)
+        except StoreError:
+            return  # the next round may succeed; the lease lasts three
+        for holder in holders:
+            journal = holder.journal
+            if journal.lease.session_id in renewed.lost:
+                holder.lose()
+                continue
+            journal.held_until_ms = until_ms
+            if journal.turn_id in renewed.cancelled:
+                holder.request_cancel()
