@@ -2,35 +2,42 @@
 
 Rules
 -----
-1. No false alarms. Only what fails for certain is told: a name counts as bound if anything in the code binds
-   it anywhere, a function that is bound by the code or the session is not looked at, and an argument is
-   judged only where it is written out.
-2. Fast: one walk over the tree. Features that the engine does not have are left to it; it refuses them
-   before any code runs.
+1. No false alarms. Only certain failures are reported: a name counts as bound if anything in the code binds
+   it anywhere, a function that the code or the session binds is not checked, and an argument is judged only
+   where it is written as a literal (`schema_fit`).
+2. Fast: one walk over the tree. Features that the engine lacks are left to it; it refuses them before any
+   code runs.
 """
 
 from __future__ import annotations
 
 import ast
 import builtins
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any, Final
 
-from standfast.errors import Code, Span
+from standfast.errors import Code
 from standfast.model.diagnostic import Diagnostic, Severity
 from standfast.ports.code_engine import CellFunctions
-from standfast.sandbox.monty.cell_arguments import argument_problems
 from standfast.sandbox.monty.failures import MODULES
-from standfast.sandbox.monty.syntax import Names, bound_by, modules_of, names_in
+from standfast.sandbox.monty.syntax import SourceLines, bound_by, modules_of, names_in
+from standfast.sandbox.schema_fit import OPEN, Schema, SchemaFit
 from standfast.tools.stubs import capability_stub
 
 _BUILTINS: Final = frozenset(dir(builtins))
 _MODULES: Final = frozenset({*MODULES.split(", "), "__future__"})
 _LATE_BINDERS: Final = frozenset({"exec", "eval", "globals", "locals", "vars", "__import__"})
-"""Functions through which names can be bound that no syntax shows."""
+"""Functions that can bind names which no syntax shows."""
 _SCOPES: Final = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef)
 _GUARDS: Final = (*_SCOPES, ast.Try, ast.TryStar, ast.With, ast.If)
-"""Where an import may be meant to fail, or may never happen."""
+"""Where an import may be meant to fail, or may never run."""
+_SCALARS: Final = (str, bool, int, float, type(None))
+_CONTAINERS: Final = {
+    ast.List: "array", ast.Tuple: "array", ast.ListComp: "array",
+    ast.Dict: "object", ast.DictComp: "object", ast.JoinedStr: "string",
+}  # fmt: skip
+_LITERALS: Final = frozenset({ast.Constant, ast.UnaryOp, *_CONTAINERS})
+Problem = tuple[ast.AST, str]
 
 
 class DeclaredFunctions:
@@ -39,12 +46,10 @@ class DeclaredFunctions:
     def __init__(self, functions: CellFunctions, hidden: Collection[str]) -> None:
         self._functions = functions
         self._hidden = hidden
+        self.suggest = functions.suggest
 
     def __contains__(self, name: object, /) -> bool:
         return name in self._functions and name not in self._hidden
-
-    def suggest(self, name: str) -> str | None:
-        return self._functions.suggest(name)
 
     def stubs(self) -> str:
         names = [name for name in self._functions.names() if name in self]
@@ -54,37 +59,49 @@ class DeclaredFunctions:
 def check_calls(
     code: str, tree: ast.Module, bound: Collection[str], functions: CellFunctions, inputs: Collection[str]
 ) -> list[Diagnostic]:
-    """Unknown functions, wrong arguments, missing modules and rebound inputs, in the order of the lines."""
+    """Find unknown functions, wrong arguments, missing modules and rebound inputs, ordered by line."""
     names = names_in(code, tree)
-    lines = _Columns(code)
+    lines = SourceLines(code)
     found: list[Diagnostic] = []
+
+    def report(code: Code, node: ast.AST, message: str, hint: str | None = None) -> None:
+        span = lines.span(node)
+        found.append(Diagnostic(severity=Severity.ERROR, code=code, message=message, hint=hint, span=span))
+
     if not names.anywhere.isdisjoint(inputs) or any(map(_is_missing, names.modules)):
-        places = _Places(tree, inputs)
-        found += [_read_only(node, name, lines) for node, name in places.rebound]
-        found += [_no_module(node, name, lines) for node, name in places.missing_modules]
+        for node, name, is_input in _misbound(tree, inputs):
+            if is_input:
+                report(Code.TYPE_ERROR, node, f"{name} is an input and read-only; bind another name")
+            else:
+                hint = f"the sandbox has these modules: {MODULES}"
+                report(Code.UNSUPPORTED_FEATURE, node, f"there is no module {name!r}", hint)
     known = {*bound, *inputs, *names.anywhere}
-    may_miss = _binds_late(names) or "NameError" in code
+    binds_late = names.imports_all or any(name in _LATE_BINDERS for _, name in names.called)
+    may_miss = binds_late or "NameError" in code
     for call, name in names.called:
         if name in known:
             continue
         if name in functions:
-            found += _wrong_arguments(call, name, functions, lines)
+            capability = functions.capability(name)
+            for node, problem in _argument_problems(call, name, capability.input_schema):
+                report(Code.TYPE_ERROR, node, problem, capability_stub(capability).removesuffix(": ..."))
         elif name not in _BUILTINS and not may_miss:
-            found.append(_unknown(call, name, functions, lines))
-    return sorted(found, key=lambda item: (item.span.line, item.span.column) if item.span else (0, 0))
+            message = f"{name}() is neither defined nor a function that can be called"
+            report(Code.UNKNOWN_TOOL, call.func, message, functions.suggest(name))
+    return sorted(found, key=by_line)
 
 
-def _binds_late(names: Names) -> bool:
-    """Whether names may be bound that no syntax shows."""
-    return names.imports_all or any(name in _LATE_BINDERS for _, name in names.called)
+def by_line(item: Diagnostic) -> tuple[int, int]:
+    """Return where a diagnostic begins, as a key for sorting."""
+    return (item.span.line, item.span.column) if item.span else (0, 0)
 
 
 def names_touched(tree: ast.Module, names: Collection[str]) -> dict[str, frozenset[str] | None]:
-    """Which of *names* the code reads, with the literal keys if it reads nothing else of them."""
+    """Return which of *names* the code reads, with the literal keys if it reads nothing else of them."""
     keys: dict[str, set[str]] = {}
     whole: set[str] = set()
     keyed: set[ast.expr] = set()
-    for node in ast.walk(tree):  # a subscript comes before what it is a subscript of
+    for node in ast.walk(tree):  # a subscript comes before its value
         match node:
             case ast.Subscript(
                 value=ast.Name(id=name) as base, slice=ast.Constant(value=str(key)), ctx=ast.Load()
@@ -96,99 +113,110 @@ def names_touched(tree: ast.Module, names: Collection[str]) -> dict[str, frozens
     return {**{name: frozenset(seen) for name, seen in keys.items()}, **dict.fromkeys(whole)}
 
 
-class _Places:
-    """Where an input is bound as a global name, and where a module is imported that there is not.
+def _misbound(tree: ast.Module, inputs: Collection[str]) -> Iterator[tuple[ast.AST, str, bool]]:
+    """Yield where an input is bound as a global name (True), or a missing module is imported (False).
 
-    Bound at the top level, that is, or in a function that declares it global; imported where that must fail.
+    A global name is bound at the top level, or in a function that declares it global. An import counts where
+    its failure would end the cell.
     """
-
-    def __init__(self, tree: ast.Module, inputs: Collection[str]) -> None:
-        self.rebound: list[tuple[ast.AST, str]] = []
-        self.missing_modules: list[tuple[ast.AST, str]] = []
-        self._inputs = inputs
-        pending: list[tuple[ast.AST, Collection[str], bool]] = [(node, inputs, False) for node in tree.body]
-        while pending:
-            node, watched, guarded = pending.pop()
-            self.rebound += [(node, name) for name in bound_by(node) if name in watched]
-            if isinstance(node, (ast.Import, ast.ImportFrom)) and not guarded:
-                self.missing_modules += [(node, name) for name in modules_of(node) if _is_missing(name)]
-            pending += self._inside(node, watched, guarded)
-
-    def _inside(
-        self, node: ast.AST, watched: Collection[str], guarded: bool
-    ) -> Iterator[tuple[ast.AST, Collection[str], bool]]:
-        """The children, each with the names that it must not bind, and whether an import in it may fail."""
+    pending: list[tuple[ast.AST, Collection[str], bool]] = [(node, inputs, False) for node in tree.body]
+    while pending:
+        node, watched, guarded = pending.pop()
+        for name in bound_by(node):
+            if name in watched:
+                yield node, name, True
+        if isinstance(node, (ast.Import, ast.ImportFrom)) and not guarded:
+            for name in filter(_is_missing, modules_of(node)):
+                yield node, name, False
         if isinstance(node, _SCOPES):
-            watched = self._declared_global(node)
+            watched = _declared_global(node) & set(inputs)
         guarded = guarded or isinstance(node, _GUARDS)
         binds_nothing = isinstance(node, ast.comprehension) or (
             isinstance(node, ast.AnnAssign) and node.value is None
         )
         target = getattr(node, "target", None) if binds_nothing else None
-        return ((part, watched, guarded) for part in ast.iter_child_nodes(node) if part is not target)
+        pending += [(part, watched, guarded) for part in ast.iter_child_nodes(node) if part is not target]
 
-    def _declared_global(self, scope: ast.AST) -> frozenset[str]:
-        """The inputs that a function or class declares global for itself."""
-        found: set[str] = set()
-        pending = list(ast.iter_child_nodes(scope))
-        while pending:
-            node = pending.pop()
-            if isinstance(node, ast.Global):
-                found.update(name for name in node.names if name in self._inputs)
-            if not isinstance(node, _SCOPES):
-                pending += ast.iter_child_nodes(node)
-        return frozenset(found)
+
+def _declared_global(scope: ast.AST) -> set[str]:
+    """Return the names that a function or class declares global for itself."""
+    found: set[str] = set()
+    pending = list(ast.iter_child_nodes(scope))
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Global):
+            found.update(node.names)
+        if not isinstance(node, _SCOPES):
+            pending += ast.iter_child_nodes(node)
+    return found
 
 
 def _is_missing(module: str) -> bool:
     return module.partition(".")[0] not in _MODULES
 
 
-class _Columns:
-    """Places of nodes, in lines and characters from 1."""
-
-    def __init__(self, code: str) -> None:
-        self._lines = None if code.isascii() else code.encode().split(b"\n")
-
-    def span(self, node: Any) -> Span:
-        end_line = node.end_lineno or node.lineno
-        return Span(
-            line=node.lineno,
-            column=self._column(node.lineno, node.col_offset),
-            end_line=end_line,
-            end_column=self._column(end_line, node.end_col_offset or node.col_offset),
-        )
-
-    def _column(self, line: int, offset: int) -> int:
-        if self._lines is None:
-            return offset + 1
-        return len(self._lines[line - 1][:offset].decode("utf-8", "replace")) + 1
-
-
-def _error(code: Code, message: str, hint: str | None, span: Span) -> Diagnostic:
-    return Diagnostic(severity=Severity.ERROR, code=code, message=message, hint=hint, span=span)
-
-
-def _read_only(node: ast.AST, name: str, lines: _Columns) -> Diagnostic:
-    message = f"{name} is an input and read-only; bind another name"
-    return _error(Code.TYPE_ERROR, message, None, lines.span(node))
-
-
-def _no_module(node: ast.AST, name: str, lines: _Columns) -> Diagnostic:
-    hint = f"the sandbox has these modules: {MODULES}"
-    return _error(Code.UNSUPPORTED_FEATURE, f"there is no module {name!r}", hint, lines.span(node))
+def _argument_problems(call: ast.Call, name: str, schema: Schema) -> Iterator[Problem]:
+    """Yield what is wrong with the arguments of `call`, and the node that has the problem."""
+    properties = schema.get("properties")
+    if schema.get("type") == "array" or not isinstance(properties, dict):
+        return
+    names = list(properties)
+    spread = ast.Starred in map(type, call.args)
+    if not spread and len(call.args) > len(names):
+        takes = f"{len(names)} argument{'' if len(names) == 1 else 's'}"
+        were = "was" if len(call.args) == 1 else "were"
+        yield call, f"{name}() takes {takes}, {len(call.args)} {were} given"
+        return
+    values = [] if spread else list(zip(names, call.args, strict=False))
+    by_position = {key for key, _ in values}
+    by_name = [keyword for keyword in call.keywords if keyword.arg is not None]
+    closed = schema.get("additionalProperties") is False and not schema.get("patternProperties")
+    for keyword in by_name:
+        if keyword.arg in by_position:
+            yield keyword, f"{name}() got multiple values for {keyword.arg}"
+        elif closed and keyword.arg not in properties:
+            yield keyword, f"{name}() has no parameter {keyword.arg}"
+        values.append((str(keyword.arg), keyword.value))
+    if not spread and len(by_name) == len(call.keywords):
+        given_names = {key for key, _ in values}
+        if missing := [key for key in schema.get("required", ()) if key not in given_names]:
+            yield call, f"{name}() is missing {', '.join(missing)}"
+    fit = _PythonFit(schema)
+    for key, node in values:
+        if key in properties and (problem := fit.problem(node, properties[key])):
+            yield node, f"{name}(): {key} {problem}"
 
 
-def _unknown(call: ast.Call, name: str, functions: CellFunctions, lines: _Columns) -> Diagnostic:
-    message = f"{name}() is neither defined nor a function that can be called"
-    return _error(Code.UNKNOWN_TOOL, message, functions.suggest(name), lines.span(call.func))
+class _PythonFit(SchemaFit[ast.expr]):
+    """Reads the literals of Python."""
 
+    def literal(self, node: ast.expr) -> ast.expr | None:
+        return node if type(node) in _LITERALS else None
 
-def _wrong_arguments(
-    call: ast.Call, name: str, functions: CellFunctions, lines: _Columns
-) -> Iterator[Diagnostic]:
-    capability = functions.capability(name)
-    for node, problem in argument_problems(call, name, capability.input_schema):
-        yield _error(
-            Code.TYPE_ERROR, problem, capability_stub(capability).removesuffix(": ..."), lines.span(node)
-        )
+    def scalar(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=value) if type(value) in _SCALARS:
+                return value
+            case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as value)):
+                return OPEN if isinstance(value, bool) else -value
+        return OPEN
+
+    def container_type(self, node: ast.expr) -> str | None:
+        return _CONTAINERS.get(type(node))
+
+    def items(self, node: ast.expr) -> Iterable[ast.expr] | None:
+        return node.elts if isinstance(node, (ast.List, ast.Tuple)) else None
+
+    def pairs(self, node: ast.expr) -> dict[str, ast.expr] | None:
+        if not isinstance(node, ast.Dict):
+            return None
+        names = [
+            key.value for key in node.keys if isinstance(key, ast.Constant) and isinstance(key.value, str)
+        ]
+        return dict(zip(names, node.values, strict=True)) if len(names) == len(node.keys) else None
+
+    def text(self, node: ast.expr) -> str:
+        return ast.unparse(node)
+
+    def quoted(self, value: Any) -> str:
+        return repr(value)

@@ -10,12 +10,12 @@ from standfast.model.language import Language
 from standfast.ports.cell_stepper import StepperHost
 from standfast.ports.code_engine import CellFunctions, Check, Touched
 from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem
-from standfast.sandbox.monty.cell_check import DeclaredFunctions, check_calls, names_touched
+from standfast.sandbox.monty.cell_check import DeclaredFunctions, by_line, check_calls, names_touched
 from standfast.sandbox.monty.cell_stepper import MontyStepper
 from standfast.sandbox.monty.state import decode_state, read_former_cell
 from standfast.sandbox.monty.syntax import MAX_READ_CHARS, misread, parse
 from standfast.sandbox.monty.taking_out import TakenOut, take_out
-from standfast.sandbox.monty.validate import CheckFailed, Declared, Validator
+from standfast.sandbox.monty.validate import Declared, TypeCheckFailed, Validator
 from standfast.sandbox.monty.workers import MontyWorkers
 from standfast.sandbox.paused_cell import PausedCell
 
@@ -38,44 +38,43 @@ class MontyCells(SteppedCells):
         return read_former_cell(data)
 
     def names(self, state: bytes) -> list[str]:
-        """The names that a state binds."""
         known = decode_state(state)
         return list(known.names) if known else []
 
     def take_out(self, state: bytes, definitions: dict[str, str]) -> TakenOut:
-        """The variables of a session as Python text, for another engine."""
+        """Return the variables of a session as Python text, for another engine."""
         return take_out(decode_state(state), definitions, self._workers)
 
     def touched(self, code: str, names: Collection[str]) -> Touched:
-        """Which of *names* the code reads."""
         tree = parse(code)
         return Touched(names_touched(tree, names) if tree is not None else {})
 
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
     ) -> list[Diagnostic]:
-        """Everything that is wrong with the code, found without running any of it."""
         if (problem := text_problem(code)) is not None:
             return [problem]
         bound = frozenset(self.names(state))
+        known = bound.union(inputs)
         if check == "session" and isinstance(functions, Declared):
-            return Validator(self._workers, functions, self.watchdog).check(
-                code, bound.union(inputs), _CHECK_MS
-            )
+            return Validator(self._workers, functions, self.watchdog).check(code, known, _CHECK_MS)
         tree = parse(code)
         found = check_calls(code, tree, bound, functions, inputs) if tree is not None else []
         found += misread(code, tree)
         if check == "calls" and (tree is not None or len(code) > MAX_READ_CHARS):
             return found
-        declared = DeclaredFunctions(functions, bound.union(inputs))
-        validator = Validator(self._workers, declared, self.watchdog)
+        validator = Validator(self._workers, DeclaredFunctions(functions, known), self.watchdog)
         try:
-            if check == "calls":  # this Python cannot read it, but the engine's may be newer
+            if check == "calls":  # this Python cannot parse it, but the engine's may be newer
                 return validator.refusals(code, _CHECK_MS)
-            others = validator.check(code, bound.union(inputs), _CHECK_MS)
-        except CheckFailed as error:
-            return [*found, _unchecked(error)]
-        return sorted([*found, *(item for item in others if not _told(item, found))], key=_line)
+            others = validator.check(code, known, _CHECK_MS)
+        except TypeCheckFailed as error:
+            warning = Diagnostic(
+                severity=Severity.WARNING, code=str(error.code), message=error.message, hint=error.hint
+            )
+            return [*found, warning]
+        new = [one for one in others if not any(_covers(told, one) for told in found)]
+        return sorted([*found, *new], key=by_line)
 
     def close(self) -> None:
         """End every cell and every process."""
@@ -83,22 +82,10 @@ class MontyCells(SteppedCells):
         self._workers.close()
 
 
-def _unchecked(error: CheckFailed) -> Diagnostic:
-    return Diagnostic(severity=Severity.WARNING, code=str(error.code), message=error.message, hint=error.hint)
-
-
-def _told(item: Diagnostic, others: list[Diagnostic]) -> bool:
-    """Whether one of *others* says the same of a place around this one."""
-    return any(item.code == other.code and _within(item, other) for other in others)
-
-
-def _within(item: Diagnostic, other: Diagnostic) -> bool:
-    inner, outer = item.span, other.span
-    if inner is None or outer is None:
+def _covers(known: Diagnostic, other: Diagnostic) -> bool:
+    """Return whether *known* reports the same as *other*, at a place around it."""
+    outer, inner = known.span, other.span
+    if inner is None or outer is None or known.code != other.code:
         return False
     end = (outer.end_line or outer.line, outer.end_column or outer.column)
     return (outer.line, outer.column) <= (inner.line, inner.column) <= end
-
-
-def _line(item: Diagnostic) -> tuple[int, int]:
-    return (item.span.line, item.span.column) if item.span else (0, 0)

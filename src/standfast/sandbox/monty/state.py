@@ -9,7 +9,7 @@ import msgspec
 
 from standfast.errors import Code, ErrorObject, SnapshotRefused
 from standfast.model.limits import SessionLimits
-from standfast.sandbox.monty.program import Site
+from standfast.sandbox.monty.syntax import Site
 from standfast.sandbox.paused_cell import PausedCell
 from standfast.sandbox.paused_cell import read_former_cell as common_cell
 

@@ -97,6 +97,38 @@ _UNPACKED: Final = frozenset({"enumerate", "items", "zip"})
 """Functions and methods whose tuples vanish at once where a loop unpacks them."""
 
 
+_NEWLINE: Final = re.compile(rb"\r\n?|\n")
+
+Site = tuple[int, int]
+"""Where a node begins and ends, in bytes from the start of the code."""
+
+
+class SourceLines:
+    """Places in code. Python and the engine count in bytes, users in characters."""
+
+    def __init__(self, code: str) -> None:
+        self.data = code.encode()
+        self._starts = [0, *(match.end() for match in _NEWLINE.finditer(self.data))]
+
+    def site(self, node: ast.stmt | ast.expr) -> Site:
+        end_line, end_column = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+        return self._starts[node.lineno - 1] + node.col_offset, self._starts[end_line - 1] + end_column
+
+    def column(self, line: int, offset: int) -> int:
+        """Convert an *offset* in bytes into a column: characters, counted from 1."""
+        start = self._starts[line - 1]
+        return len(self.data[start : start + offset].decode("utf-8", "replace")) + 1
+
+    def span(self, node: Any) -> Span:
+        end_line, end_offset = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+        return Span(
+            line=node.lineno,
+            column=self.column(node.lineno, node.col_offset),
+            end_line=end_line,
+            end_column=self.column(end_line, end_offset),
+        )
+
+
 def parse(code: str) -> ast.Module | None:
     """Return the syntax tree; None for code that is too long, or that this Python cannot parse.
 
@@ -265,7 +297,7 @@ def misread(code: str, tree: ast.Module | None) -> Iterator[Diagnostic]:
     methods, surrogates = tree is not None and "class " in code, _SURROGATE.search(code) is not None
     if not methods and not surrogates:
         return
-    lines = code.encode().split(b"\n")
+    lines = SourceLines(code)
     nodes = list(ast.walk(tree)) if tree is not None else []
     for node in nodes if methods else ():
         if isinstance(node, ast.ClassDef):
@@ -274,7 +306,7 @@ def misread(code: str, tree: ast.Module | None) -> Iterator[Diagnostic]:
                     yield _misread(
                         f"the sandbox's Python does not call {part.name}",
                         'use a method with a name of its own, or engine="auto"',
-                        _span(part, lines, 3),
+                        _beginning(part, lines, 3),
                     )
     message = "the sandbox's Python has no text with a lone surrogate"
     hint = 'write the character itself, or its escape with eight digits; engine="auto" accepts such text'
@@ -286,7 +318,7 @@ def misread(code: str, tree: ast.Module | None) -> Iterator[Diagnostic]:
             text = node.value
             broken = not text.isascii() and any("\ud800" <= character <= "\udfff" for character in text)
             if broken or (evaluates and _SURROGATE.search(text)):
-                yield _misread(message, hint, _span(node, lines, 1))
+                yield _misread(message, hint, _beginning(node, lines, 1))
 
 
 def _misread(message: str, hint: str, span: Span | None) -> Diagnostic:
@@ -295,9 +327,8 @@ def _misread(message: str, hint: str, span: Span | None) -> Diagnostic:
     )
 
 
-def _span(node: ast.Constant | ast.FunctionDef, lines: list[bytes], width: int) -> Span:
-    """Return the place where *node* begins, *width* characters wide."""
-    column = len(lines[node.lineno - 1][: node.col_offset].decode(errors="replace")) + 1
+def _beginning(node: ast.Constant | ast.FunctionDef, lines: SourceLines, width: int) -> Span:
+    column = lines.column(node.lineno, node.col_offset)
     return Span(line=node.lineno, column=column, end_line=node.lineno, end_column=column + width)
 
 
