@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.stamp
 
 .DEFAULT_GOAL := help
-.PHONY: help setup run test test-fast lint conformance bench
+.PHONY: help setup run test test-fast lint conformance bench dist
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,9 @@ bench: setup ## measure the sandbox, engines, turns, plugins, cells, providers, 
 	@$(BIN)/python bench/plugins.py
 	@$(BIN)/python bench/code.py
 	@$(BIN)/python bench/providers.py
+
+dist: setup ## build the packages, and install and import each in a fresh environment
+	@scripts/check-dist $(BIN)/python
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
