@@ -15,7 +15,7 @@ from standfast.ports.code_engine import CallAnswer, CellCall, CellEnd, CellPause
 from standfast.sandbox.auto_python import AutoPython, AutoRun, _OnMonty, lacking
 from standfast.sandbox.cpython.cell_engine import CPythonCells
 from standfast.sandbox.monty.cell_engine import MontyCells
-from standfast.sandbox.monty.taking_out import definitions_in, literal
+from standfast.sandbox.monty.session_source import definitions_in, literal
 
 pytestmark = pytest.mark.slow
 

@@ -2,19 +2,20 @@
 
 Theory of operation
 -------------------
-A session begins on Monty. A cell that needs what Monty lacks (a base class, `yield`, a module) is refused by
-it, nearly always before anything ran. If the cell has called nothing by then, the session *moves*: its
-variables are taken out of Monty and made again in CPython, and the cell is run there from its beginning. From
-then on the session is CPython's::
+A session begins on Monty. Monty refuses a cell that needs what it lacks (a base class, `yield`, a module),
+nearly always before anything ran. If the cell has called nothing by then, the session *moves*: its variables
+are read from Monty and made again in CPython, and the cell runs there from its beginning. From then on the
+session stays on CPython::
 
-    open ─ Monty: start ─ refused, nothing called ─ take out ─ CPython: make again ─ CPython: start ─ …
+    open ─ Monty: start ─ refused, nothing called ─ read variables ─ CPython: make them ─ CPython: start ─ …
                         └ anything else ─ Monty: answer ─ … ─ end
 
 Rules
 -----
 1. A session moves at most once, and never back. An error that CPython raises as well moves nothing.
-2. A cell that has called something, or has been answered on the spot, stays where it is: its calls happened.
-3. What could not be taken along is said in the notes of the cell that moved the session.
+2. A cell that has made a call, even one that was answered immediately, stays on its engine: its calls
+   happened.
+3. The notes of the cell that moved the session name the variables that could not be moved.
 4. A state that Monty alone has written is a session on Monty.
 """
 
@@ -45,7 +46,7 @@ from standfast.ports.code_engine import (
     Touched,
 )
 from standfast.sandbox.monty.cell_engine import MontyCells
-from standfast.sandbox.monty.taking_out import TakenOut, definitions_in
+from standfast.sandbox.monty.session_source import definitions_in
 
 _MISSING: Final = (
     (re.compile(r"ModuleNotFoundError: No module named '(\w+)"), sys.stdlib_module_names),
@@ -54,14 +55,14 @@ _MISSING: Final = (
     (re.compile(r"AttributeError: module '(\w+)' has no"), sys.stdlib_module_names),
     (re.compile(r"ImportError: cannot import name '\w+' from '(\w+)'"), sys.stdlib_module_names),
 )
-"""What an error says is missing, and what CPython has of that kind."""
+"""Messages that name something missing, and what CPython has of that kind."""
 _DOUBTFUL: Final = frozenset({"AttributeError", "NotImplementedError", "TypeError", Code.MEMORY_EXCEEDED})
-"""Errors that may be the code's own, or for want of a method, or because Monty makes lists of what CPython
-iterates over: CPython tells by ending in the same way, or not."""
+"""Errors that the code may have caused, or the lack of a method, or that Monty makes lists where CPython
+iterates: whether CPython ends with the same error decides."""
 
 
 class _OnMonty(msgspec.Struct, frozen=True, tag="monty"):
-    """A session that has not moved: Monty's state, and what it has defined, for the day it moves."""
+    """A session that has not moved: Monty's state, and the definitions that moving it will need."""
 
     state: bytes
     definitions: dict[str, str]
@@ -71,8 +72,8 @@ class _OnCPython(msgspec.Struct, frozen=True, tag="cpython"):
     state: bytes
 
 
-class _Standing(msgspec.Struct, frozen=True):
-    """A suspended cell: where it stands, and the session as it was when it began there."""
+class _Suspended(msgspec.Struct, frozen=True):
+    """A suspended cell, and the session as it was when the cell began on its engine."""
 
     before: _OnMonty | _OnCPython
     data: bytes
@@ -81,12 +82,12 @@ class _Standing(msgspec.Struct, frozen=True):
 
 _Place = _OnMonty | _OnCPython
 _places: Final = msgspec.msgpack.Decoder(_Place)
-_standing: Final = msgspec.msgpack.Decoder(_Standing)
+_suspended: Final = msgspec.msgpack.Decoder(_Suspended)
 _encode: Final = msgspec.msgpack.Encoder().encode
 
 
 class AutoPython:
-    """A `CodeEngine` over two others. Closing those is up to whoever made them."""
+    """A `CodeEngine` over two others, which their owner closes."""
 
     language = Language.PYTHON
 
@@ -97,7 +98,6 @@ class AutoPython:
     def check(
         self, code: str, *, state: bytes, functions: CellFunctions, inputs: Collection[str], check: Check
     ) -> list[Diagnostic]:
-        """What is wrong with the code, wherever it is going to run."""
         place = _place_of(state)
         if isinstance(place, _OnCPython):
             return self.cpython.check(
@@ -115,10 +115,10 @@ class AutoPython:
 
     def names(self, state: bytes) -> list[str]:
         place = _place_of(state)
-        return self._engine_of(place).names(place.state)
+        return self.engine_of(place).names(place.state)
 
     def prepare(self) -> None:
-        """Most sessions never need the other engine."""
+        """Prepare nothing: most sessions never need CPython."""
 
     def open(self, request: CellRequest) -> AutoRun:
         return AutoRun(self, request)
@@ -128,18 +128,18 @@ class AutoPython:
         self.cpython.forget(key)
 
     def close(self) -> None:
-        """Nothing here is open but the engines of others."""
+        """Close nothing: the engines belong to others."""
 
-    def _engine_of(self, place: _Place) -> CodeEngine:
+    def engine_of(self, place: _Place) -> CodeEngine:
         return self.monty if isinstance(place, _OnMonty) else self.cpython
 
     def moved(self, place: _OnMonty, request: CellRequest) -> tuple[_OnCPython, list[str]]:
-        """The session in CPython, and what could not be taken along."""
-        taken = self.monty.take_out(place.state, place.definitions)
+        """Make the session in CPython; return it, and the variables that could not be moved."""
+        source = self.monty.session_source(place.state, place.definitions)
         making = self.cpython.open(
             CellRequest(
                 key=request.key,
-                code=_making(taken),
+                code=source.code(),
                 limits=request.limits,
                 functions=_NoFunctions(),
                 now_ms=request.now_ms,
@@ -147,56 +147,50 @@ class AutoPython:
             )
         )
         ended = making.start()
-        making.close()  # one that stands still would keep its place among the workers
+        making.close()  # a waiting cell would keep its worker
         if not isinstance(ended, CellEnd) or ended.error is not None:
-            problem = ended.error.message if isinstance(ended, CellEnd) and ended.error else "it stands still"
-            raise _CannotMove(problem)
+            raise _CannotMove(
+                ended.error.message if isinstance(ended, CellEnd) and ended.error else "it waits"
+            )
         lost = ended.result if isinstance(ended.result, list) else []
-        return _OnCPython(ended.state or b""), [*taken.lost, *map(str, lost)]
+        return _OnCPython(ended.state or b""), [*source.lost, *map(str, lost)]
 
 
 class _CannotMove(StandfastError):
-    """What a session holds cannot be made again."""
+    """The variables of a session cannot be made again."""
 
     code = Code.UNSUPPORTED_FEATURE
 
 
 class AutoRun:
-    """One cell, on the engine that runs it. One thread at a time uses it; `stop` may come from others."""
+    """One cell, on the engine that runs it. One thread at a time uses it; any thread may call `stop`."""
 
     def __init__(self, engine: AutoPython, request: CellRequest) -> None:
         self._engine = engine
         self._request = request
-        self._place: _Place
         self._notes: tuple[str, ...] = ()
-        self._called = False
         self._stopped: ErrorObject | None = None
+        self._called = bool(request.paused)
         data = b""
         if request.paused:
-            standing = _standing.decode(request.paused)
-            self._place, data, self._notes, self._called = (
-                standing.before,
-                standing.data,
-                standing.notes,
-                True,
-            )
-        else:
-            self._place = _place_of(request.state)
+            suspended = _suspended.decode(request.paused)
+            data, self._notes = suspended.data, suspended.notes
+        self._place: _Place = suspended.before if request.paused else _place_of(request.state)
         self._began_on_cpython = isinstance(self._place, _OnCPython)
         self._run = self._open(data)
 
     def start(self) -> CellStep:
-        return self._came_to(self._run.start())
+        return self._checked(self._run.start())
 
     def answer(self, number: int, answer: CallAnswer) -> CellStep:
         self._called = True
-        return self._came_to(self._run.answer(number, answer))
+        return self._checked(self._run.answer(number, answer))
 
     def printed(self) -> CellOutput:
         return self._run.printed()
 
     def suspend(self) -> bytes:
-        return _encode(_Standing(self._place, self._run.suspend(), self._notes))
+        return _encode(_Suspended(self._place, self._run.suspend(), self._notes))
 
     def stop(self, error: ErrorObject) -> None:
         self._stopped = error
@@ -206,29 +200,30 @@ class AutoRun:
         self._run.close()
 
     def _open(self, paused: bytes = b"") -> CellRun:
-        """The cell on the engine where its session is."""
+        """Open the cell on the engine where its session is."""
+        answer_now, through = self._request.answer_now, self._request.through
+
+        def answer(call: CellCall) -> CallAnswer | None:
+            found = answer_now(call) if answer_now is not None else None
+            self._called = True
+            return found
+
+        def report(end: CellEnd) -> None:
+            """Report an end early, unless it may still move the session, or undo the move."""
+            if through is not None and (end.error is None or self._called or self._began_on_cpython):
+                through(msgspec.structs.replace(end, notes=(*self._notes, *end.notes)))
+
         request = msgspec.structs.replace(
             self._request,
             state=self._place.state,
             paused=paused,
-            answer_now=self._answer_now if self._request.answer_now is not None else None,
-            through=self._through if self._request.through is not None else None,
+            answer_now=answer if answer_now is not None else None,
+            through=report if through is not None else None,
         )
-        return self._engine._engine_of(self._place).open(request)
+        return self._engine.engine_of(self._place).open(request)
 
-    def _answer_now(self, call: CellCall) -> CallAnswer | None:
-        assert self._request.answer_now is not None
-        answer = self._request.answer_now(call)
-        self._called = True
-        return answer
-
-    def _through(self, end: CellEnd) -> None:
-        """Tell an end early, unless the cell may still be moved, or the move be undone, because of it."""
-        assert self._request.through is not None
-        if end.error is None or self._called or self._began_on_cpython:
-            self._request.through(msgspec.structs.replace(end, notes=(*self._notes, *end.notes)))
-
-    def _came_to(self, step: CellStep) -> CellStep:
+    def _checked(self, step: CellStep) -> CellStep:
+        """Return *step*; if it is an end that Monty's lacks may have caused, move the session."""
         if not isinstance(step, CellEnd):
             return step
         if self._called or isinstance(self._place, _OnCPython) or step.error is None:
@@ -238,82 +233,49 @@ class AutoRun:
         return self._ended(step)
 
     def _move(self, before: _OnMonty, refused: CellEnd, error: ErrorObject) -> CellStep:
-        """Go on in CPython; where that cannot be, or leads to the same error, the refusal stands."""
+        """Continue in CPython; if that fails, or leads to the same error, end as Monty did."""
         try:
             self._place, lost = self._engine.moved(before, self._request)
         except StandfastError as problem:
             note = f"the session could not be moved to CPython: {problem.message}"
             return self._ended(msgspec.structs.replace(refused, notes=(*refused.notes, note)))
-        self._notes = (_moved_note(error.message, lost),)
+        note = f"from this cell on, the session runs on CPython, because of: {error.message}"
+        if lost:
+            note += f"; these variables could not be taken along: {', '.join(sorted(lost))}"
+        self._notes = (note,)
         self._run = self._open()
         if self._stopped is not None:
             self._run.stop(self._stopped)
         step = self._run.start()
-        if isinstance(step, CellEnd) and not lacking(error) and _same(step.error, error):
-            self._place, self._notes = before, ()
-            return self._ended(refused)
-        return self._came_to(step)
+        if isinstance(step, CellEnd) and step.error is not None and not lacking(error):
+            if _kind_of(step.error) == _kind_of(error):
+                self._place, self._notes = before, ()
+                return self._ended(refused)
+        return self._checked(step)
 
     def _ended(self, ended: CellEnd) -> CellEnd:
-        """The end, with a state that says whose it is."""
-        return msgspec.structs.replace(ended, state=self._left(ended), notes=(*self._notes, *ended.notes))
-
-    def _left(self, ended: CellEnd) -> bytes | None:
-        place = self._place
+        """Return the end with a state that says whose it is."""
+        place, state = self._place, ended.state
         if isinstance(place, _OnCPython):
-            unchanged = ended.state is None and (ended.hard or not self._notes)
-            return None if unchanged else _encode(_OnCPython(ended.state or place.state))
-        if ended.state is None:
-            return None
-        bound = set(self._engine.monty.names(ended.state))
-        known = {**place.definitions, **definitions_in(self._request.code)}
-        return _encode(_OnMonty(ended.state, {name: text for name, text in known.items() if name in bound}))
+            if state is not None or (self._notes and not ended.hard):
+                state = _encode(_OnCPython(state or place.state))
+        elif state is not None:
+            bound = set(self._engine.monty.names(state))
+            known = {**place.definitions, **definitions_in(self._request.code)}
+            kept = {name: text for name, text in known.items() if name in bound}
+            state = _encode(_OnMonty(state, kept))
+        return msgspec.structs.replace(ended, state=state, notes=(*self._notes, *ended.notes))
 
 
 def lacking(error: ErrorObject) -> bool:
-    """Whether an error says that Monty lacks something which CPython has."""
-    if error.code == Code.UNSUPPORTED_FEATURE:
-        return True
-    for pattern, known in _MISSING:
-        found = pattern.match(error.message)
-        if found is not None and found[1] in known:
-            return True
-    return False
+    """Return whether an error says that Monty lacks something which CPython has."""
+    found = ((pattern.match(error.message), known) for pattern, known in _MISSING)
+    return error.code == Code.UNSUPPORTED_FEATURE or any(name and name[1] in known for name, known in found)
 
 
 def _kind_of(error: ErrorObject) -> str:
-    """The type of an exception that the code raised, as its error tells it, or what else it ended with."""
+    """Return the type of the exception that the code raised; for another error, its code."""
     return error.message.partition(":")[0] if error.code == Code.RUNTIME_ERROR else error.code
-
-
-def _same(error: ErrorObject | None, other: ErrorObject) -> bool:
-    return error is not None and _kind_of(error) == _kind_of(other)
-
-
-def _moved_note(lacks: str, lost: list[str]) -> str:
-    note = f"from this cell on, the session runs on CPython, because of: {lacks}"
-    return f"{note}; these variables could not be taken along: {', '.join(sorted(lost))}" if lost else note
-
-
-def _making(taken: TakenOut) -> str:
-    """Code that makes a session's variables; its value are the names of those that it could not make."""
-    lines = [f"{name} = {text}" for name, text in taken.values.items()]
-    lines.append("__standfast_lost = []")
-    for text, names in _by_text(taken.definitions).items():
-        lines += [
-            "try:",
-            f"    exec({text!r}, globals())",
-            "except Exception:",
-            f"    __standfast_lost += {names!r}",
-        ]
-    return "\n".join([*lines, 'globals().pop("__standfast_lost")'])
-
-
-def _by_text(definitions: dict[str, str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for name, text in definitions.items():
-        found.setdefault(text, []).append(name)
-    return found
 
 
 def _place_of(state: bytes) -> _Place:
@@ -322,7 +284,7 @@ def _place_of(state: bytes) -> _Place:
     try:
         place: _Place = _places.decode(state)
     except msgspec.ValidationError:
-        return _OnMonty(state, {})  # it is Monty's own, which says itself if it cannot be read
+        return _OnMonty(state, {})  # Monty's own state, or one that Monty will refuse
     return place
 
 

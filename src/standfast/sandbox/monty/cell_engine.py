@@ -12,9 +12,9 @@ from standfast.ports.code_engine import CellFunctions, Check, Touched
 from standfast.sandbox.cell_lifecycle import SteppedCells, text_problem
 from standfast.sandbox.monty.cell_check import DeclaredFunctions, by_line, check_calls, names_touched
 from standfast.sandbox.monty.cell_stepper import MontyStepper
+from standfast.sandbox.monty.session_source import SessionSource, session_source
 from standfast.sandbox.monty.state import decode_state, read_former_cell
 from standfast.sandbox.monty.syntax import MAX_READ_CHARS, misread, parse
-from standfast.sandbox.monty.taking_out import TakenOut, take_out
 from standfast.sandbox.monty.validate import Declared, TypeCheckFailed, Validator
 from standfast.sandbox.monty.workers import MontyWorkers
 from standfast.sandbox.paused_cell import PausedCell
@@ -41,9 +41,9 @@ class MontyCells(SteppedCells):
         known = decode_state(state)
         return list(known.names) if known else []
 
-    def take_out(self, state: bytes, definitions: dict[str, str]) -> TakenOut:
-        """Return the variables of a session as Python text, for another engine."""
-        return take_out(decode_state(state), definitions, self._workers)
+    def session_source(self, state: bytes, definitions: dict[str, str]) -> SessionSource:
+        """Return the variables of a session as Python source, for another engine."""
+        return session_source(decode_state(state), definitions, self._workers)
 
     def touched(self, code: str, names: Collection[str]) -> Touched:
         tree = parse(code)
