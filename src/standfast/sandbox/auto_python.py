@@ -149,9 +149,8 @@ class AutoPython:
         ended = making.start()
         making.close()  # a waiting cell would keep its worker
         if not isinstance(ended, CellEnd) or ended.error is not None:
-            raise _CannotMove(
-                ended.error.message if isinstance(ended, CellEnd) and ended.error else "it waits"
-            )
+            problem = ended.error if isinstance(ended, CellEnd) else None
+            raise _CannotMove(problem.message if problem else "making its variables did not end")
         lost = ended.result if isinstance(ended.result, list) else []
         return _OnCPython(ended.state or b""), [*source.lost, *map(str, lost)]
 
@@ -168,16 +167,15 @@ class AutoRun:
     def __init__(self, engine: AutoPython, request: CellRequest) -> None:
         self._engine = engine
         self._request = request
-        self._notes: tuple[str, ...] = ()
-        self._stopped: ErrorObject | None = None
         self._called = bool(request.paused)
-        data = b""
+        self._stopped: ErrorObject | None = None
         if request.paused:
             suspended = _suspended.decode(request.paused)
-            data, self._notes = suspended.data, suspended.notes
-        self._place: _Place = suspended.before if request.paused else _place_of(request.state)
+        else:
+            suspended = _Suspended(_place_of(request.state), b"")
+        self._place, self._notes = suspended.before, suspended.notes
         self._began_on_cpython = isinstance(self._place, _OnCPython)
-        self._run = self._open(data)
+        self._run = self._open(suspended.data)
 
     def start(self) -> CellStep:
         return self._checked(self._run.start())
@@ -247,10 +245,10 @@ class AutoRun:
         if self._stopped is not None:
             self._run.stop(self._stopped)
         step = self._run.start()
-        if isinstance(step, CellEnd) and step.error is not None and not lacking(error):
-            if _kind_of(step.error) == _kind_of(error):
-                self._place, self._notes = before, ()
-                return self._ended(refused)
+        again = step.error if isinstance(step, CellEnd) else None
+        if again is not None and _kind_of(again) == _kind_of(error) and not lacking(error):
+            self._place, self._notes = before, ()
+            return self._ended(refused)
         return self._checked(step)
 
     def _ended(self, ended: CellEnd) -> CellEnd:
